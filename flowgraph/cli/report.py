@@ -1,0 +1,106 @@
+"""`runs` and `report`: what ran, how far and how well; a run's curves as SVG."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from flowgraph.cli.display import short
+from flowgraph.cli.lists import print_table
+from flowgraph.cli.show import write_text
+from flowgraph.diagrams import Series, curves_svg, sparkline
+from flowgraph.runtime.record import RunFolder
+
+Points = list[tuple[int, float]]
+CURVE_CELLS = 32
+
+
+def list_runs(folder: Path, as_json: bool) -> None:
+    """List the runs of a folder, newest first."""
+    found = [RunFolder(path.parent) for path in folder.glob("*/run.json")]
+    rows = sorted((_summary(run) for run in found), key=lambda row: row["started"], reverse=True)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+    else:
+        shown = [[_shown(row[name]) for name in row] for row in rows]
+        print_table(["run", "flow", "status", "steps", "started", "reward", "accuracy"], shown)
+
+
+def _summary(run: RunFolder) -> dict[str, Any]:
+    facts, curves = run.facts(), curves_of(run)
+    reward = next((points[-1][1] for name, points in curves.items() if short(name) == "reward"), None)
+    accuracy = curves["eval/accuracy"][-1][1] if "eval/accuracy" in curves else None
+    return {
+        "run": str(run.path),
+        "flow": facts.get("flow"),
+        "status": facts.get("status"),
+        "steps": f"{facts.get('steps_done')}/{facts.get('steps')}",
+        "started": facts.get("started", ""),
+        "reward": reward,
+        "accuracy": accuracy,
+    }
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def curves_of(run: RunFolder) -> dict[str, Points]:
+    """Give each metric's points (step, value) in the order in which they were recorded."""
+    curves = defaultdict[str, Points](list)
+    for line in run.metrics():
+        step = line.pop("step")
+        times = line.pop("time", {})
+        for name, value in line.items():
+            curves[name].append((step, value))
+        for name in ("tokens_per_s", "step_s"):
+            if name in times:
+                curves[name].append((step, times[name]))
+    return dict(curves)
+
+
+def report_run(path: Path, as_json: bool) -> None:
+    """Sum a run up: each headline metric at first, at best and at last, seconds by node; draw its curves."""
+    run = RunFolder.open(path)
+    facts, curves = run.facts(), curves_of(run)
+    lead = [name for name in curves if name == "eval/accuracy" or facts["metrics"].get(name, {}).get("headline")]
+    series = [Series(short(name), _unit(facts, name), tuple(curves[name]), True) for name in [*lead, "tokens_per_s"] if name in curves]
+    drawn = run.path / "curves.svg"
+    write_text(drawn, curves_svg(f"{facts['flow']} · {run.path.name}", series))
+    if as_json:
+        told = {name: {"first": curves[name][0], "last": curves[name][-1]} for name in curves}
+        print(json.dumps({"run": facts, "metrics": told, "nodes_s": node_seconds(run), "curves": str(drawn)}, indent=1))
+        return
+    print(f"{facts['flow']}: {facts['status']}, {facts['steps_done']} of {facts['steps']} steps, {_models(facts)}, data {facts['data']['name']}")
+    print_table(
+        ["metric", "first", "last", "min", "max", "curve"],
+        [_row(name, [value for _, value in curves[name]]) for name in [*lead, "tokens_per_s"] if name in curves],
+    )
+    print_table(["node", "seconds a step"], [(name, f"{seconds:.4f}") for name, seconds in node_seconds(run).items()])
+    print(drawn)
+
+
+def _row(name: str, values: list[float]) -> list[str]:
+    told = [f"{value:.4g}" for value in (values[0], values[-1], min(values), max(values))]
+    return [short(name), *told, sparkline(values, CURVE_CELLS)]
+
+
+def _unit(facts: dict[str, Any], name: str) -> str:
+    return str(facts["metrics"].get(name, {}).get("unit", "")) or {"tokens_per_s": "tokens/s"}.get(name, "")
+
+
+def _models(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {model['name']}" for name, model in facts.get("models", {}).items()) or "no models loaded"
+
+
+def node_seconds(run: RunFolder) -> dict[str, float]:
+    """Give the mean seconds a step of each node, slowest first."""
+    sums, steps = defaultdict[str, float](float), 0
+    for line in run.metrics():
+        nodes = line["time"].get("nodes_s", {})
+        steps += bool(nodes)
+        for name, seconds in nodes.items():
+            sums[name] += seconds
+    return {name: total / steps for name, total in sorted(sums.items(), key=lambda item: -item[1])}

@@ -1,0 +1,194 @@
+"""`run`: train a flow on this machine and leave a run folder."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.cli.inputs import Inputs, model_params, read_inputs
+from flowgraph.cli.interrupts import Interrupts
+from flowgraph.cli.lists import cache_folder
+from flowgraph.errors import FlowError, FlowTypeError, UsageError
+from flowgraph.evaluate import Env
+from flowgraph.graph import Graph, Param
+from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh
+from flowgraph.values import Trainable, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flowgraph.executors.local import LocalModel
+    from flowgraph.models.loading import Loaded
+    from flowgraph.runtime.driver import Check, Job
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line said."""
+
+    flow: str
+    models: tuple[str, ...]
+    data: str | None
+    held_out: str | None
+    steps: int | None
+    batch: int | None
+    seed: int
+    sets: tuple[str, ...]
+    eval_every: int
+    eval_rows: int
+    out: Path | None
+    replay: Path | None
+    sample_rows: int
+    memory: str | None
+    cache: Path | None
+
+
+def run_flow(options: RunOptions) -> int:
+    """Check everything that can be checked, then load, train and save; give the exit code."""
+    from flowgraph.cli.plan import check_memory
+
+    o = options
+    inputs = read_inputs(o.flow, o.models, o.data, o.held_out, o.batch, o.steps, o.seed, o.sets, o.cache)
+    refuse_what_cannot_run(inputs)
+    check_memory(inputs, o.memory, o.sample_rows)
+    replay = _replay(inputs, o)
+    if replay is not None:
+        inputs = replace(inputs, steps=min(inputs.steps, replay.steps()))
+    folder = RunFolder.create(o.out or fresh(Path("runs"), inputs.graph.name))
+    try:
+        return _train(inputs, o, folder, replay)
+    except FlowError as error:
+        folder.note(status="failed", error=str(error))
+        print(f"the run failed after step {folder.facts().get('steps_done', 0)}; {folder.path} holds what was recorded", file=sys.stderr)
+        raise
+
+
+def refuse_what_cannot_run(inputs: Inputs) -> None:
+    """Refuse a flow that returns no model, or takes what a data set cannot give."""
+    from nodes.values import Prompts
+
+    graph, where = inputs.graph, str(inputs.graph.at)
+    if not graph.carries():
+        raise FlowTypeError.bad_flow(where, graph.name, "returns no model, so a run would train nothing", "return update(…)")
+    for param in graph.params:
+        if param not in model_params(graph) and param.type is not Prompts:
+            why = f"`{param.name}` takes {param.type.__name__}; a run gives prompts and models"
+            raise FlowTypeError.bad_flow(where, graph.name, why)
+
+
+def _replay(inputs: Inputs, options: RunOptions) -> Replay | None:
+    return Replay(RunFolder.open(options.replay), inputs.graph) if options.replay is not None else None
+
+
+def _train(inputs: Inputs, options: RunOptions, folder: RunFolder, replay: Callable[[int], Env] | None) -> int:
+    from flowgraph.cli.display import Display
+    from flowgraph.executors.local import LocalExecutor
+    from flowgraph.runtime.driver import train
+
+    begin(inputs, options, folder)
+    models, digests = load_models(inputs, options)
+    folder.note(models=digests)
+    job = make_job(inputs, options, models)
+    recorder = Recorder(folder, inputs.graph)
+    with Interrupts(f"{folder.path}") as interrupts, Display(inputs.graph, job.steps) as display:
+        carried, done = train(job, LocalExecutor(), [recorder, display], replay, interrupts.asked)
+    recorder.close()
+    for name in inputs.graph.carries():
+        handle: Any = carried[name].data
+        handle.save(folder.path / "weights" / name)
+    finished = done == job.steps
+    folder.note(status="finished" if finished else "interrupted", finished=time.strftime("%Y-%m-%dT%H:%M:%S"), steps_done=done)
+    if not finished:
+        print(f"stopped after step {done} of {job.steps}; weights and records are in {folder.path}", file=sys.stderr)
+    print(folder.path)
+    return 0 if finished else INTERRUPTED
+
+
+def begin(inputs: Inputs, options: RunOptions, folder: RunFolder) -> None:
+    """Write what is known before anything heavy is loaded."""
+    from importlib.metadata import version
+
+    from flowgraph.diagrams import flow_picture, mermaid
+
+    about = {
+        "flow": inputs.graph.name,
+        "file": str(inputs.file.path),
+        "command": sys.argv,
+        "seed": options.seed,
+        "steps": inputs.steps,
+        "data": {"name": inputs.data.name, "origin": inputs.data.origin, "digest": inputs.data.digest},
+        "versions": {name: version(name) for name in ("torch", "transformers", "pyarrow")},
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "replay": str(options.replay) if options.replay else None,
+    }
+    folder.begin(inputs.graph, inputs.resolved, inputs.file.source, about, mermaid(flow_picture(inputs.graph)))
+
+
+def load_models(inputs: Inputs, options: RunOptions) -> tuple[dict[str, Value], dict[str, dict[str, str]]]:
+    """Load each model once; one that two parameters name is copied. Gives the values, and what `run.json` says of them."""
+    from flowgraph.executors.local import LocalModel
+    from flowgraph.models.loading import load
+
+    values, told, loaded = dict[str, Value](), dict[str, dict[str, str]](), dict[str, Loaded]()
+    carried = inputs.graph.carries()
+    for param in model_params(inputs.graph):
+        source = inputs.sources[param.name]
+        if source.name not in loaded:
+            loaded[source.name] = load(source, seed=options.seed, cache=cache_folder(options.cache), say=_say)
+        have = loaded[source.name]
+        told[param.name] = {"name": have.name, "digest": have.digest, "notes": "; ".join(have.notes)}
+        module: Any = copy.deepcopy(have.model)
+        handle = LocalModel(module, have.tokenizer, trainable=param.name in carried, sample_rows=options.sample_rows)
+        values[param.name] = _model_value(param, handle)
+    return values, told
+
+
+def _model_value(param: Param, handle: LocalModel) -> Value:
+    kind: Any = param.type
+    value: Value = kind(handle)
+    return value
+
+
+def make_job(inputs: Inputs, options: RunOptions, models: dict[str, Value]) -> Job:
+    """Put together what the driver runs."""
+    from flowgraph.runtime.driver import Job
+    from nodes.data.source import PromptSource
+
+    if inputs.batch > inputs.data.train.num_rows:
+        what = f"{inputs.batch} prompts a step, but {inputs.data.name} has {inputs.data.train.num_rows}"
+        raise UsageError(what, where="--batch", hint=f"--batch {inputs.data.train.num_rows} at most")
+    names = [param.name for param in inputs.graph.params if not param.name in models]
+    sources = {name: PromptSource(inputs.data.train, inputs.batch, options.seed) for name in names}
+    return Job(inputs.graph, models, sources, options.seed, inputs.steps, held_out_check(inputs, options))
+
+
+def held_out_check(inputs: Inputs, options: RunOptions) -> Check | None:
+    """Check held-out prompts by the flow's own rule, with greedy responses of the first trained policy."""
+    from flowgraph.passes import compile_graph
+    from flowgraph.runtime.driver import Check
+    from nodes.data.source import prompts_at
+    from nodes.evaluation import evaluate
+    from nodes.values import Policy
+
+    policy = next((p.name for p in model_params(inputs.graph) if issubclass(p.type, Policy)), None)
+    if inputs.data.held_out is None or options.eval_every == 0 or policy is None:
+        return None
+    rows = list(range(min(options.eval_rows, inputs.data.held_out.num_rows)))
+    found = {node.op.name: node.settings for node in reversed(inputs.graph.nodes)}
+    settings = {"by": getattr(found.get("score"), "by", "data"), "max_tokens": getattr(found.get("generate"), "max_tokens", 256)}
+    graph = compile_graph(evaluate.graph(settings))
+    graph = replace(graph, params=tuple(replace(p, name=policy) if p.name == "policy" else p for p in graph.params))
+    return Check(graph, {"prompts": prompts_at(inputs.data.held_out, rows)}, options.eval_every)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+assert Trainable

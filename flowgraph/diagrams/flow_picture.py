@@ -1,0 +1,128 @@
+"""Draw a flow: parameters, nodes by kind, edges by type, each loss as a frame, the carry as a way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
+from flowgraph.graph import Const, Edge, Graph, Node, Param, Region
+from flowgraph.signature import type_name
+from flowgraph.text import shown_settings
+from flowgraph.values import Model
+
+CARRY_LABEL = "next step"
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """A region, the node that has it, and the frame that is drawn around it."""
+
+    node: Node
+    region: Region
+    frame: str
+
+    def label(self) -> str:
+        """Name the function, what it is a function of, and whose loss it is."""
+        params = ", ".join(param.name for param in self.region.params)
+        return f"{self.region.name}({params}) of {self.node.name or self.node.op.name}"
+
+
+def flow_picture(graph: Graph) -> Picture:
+    """Give the picture of a named graph (`compile_graph(flow.graph())`), in the order it was written.
+
+    A region's own parameter is drawn as the weights that its node updates, for that is what it reads.
+    """
+    losses = _losses(graph)
+    ids = {source: f"n{i}" for i, source in enumerate([*graph.params, *graph.all_nodes])}
+    boxes = [_param_box(ids[param], param) for param in graph.params]
+    boxes += [_node_box(ids[node], node, _home(node, losses)) for node in graph.all_nodes]
+    results = [edge for i, edge in enumerate(graph.outputs) if i not in graph.carries().values()]
+    ends = {edge: f"n{len(ids) + i}" for i, edge in enumerate(dict.fromkeys(results))}
+    boxes += [Box(end, (type_name(edge.type), "result"), BoxKind.RESULT) for edge, end in ends.items()]
+    drawn = [
+        *_data_arrows(graph, losses, ids),
+        *(_arrow(ids[edge.source], end, edge) for edge, end in ends.items()),
+        *_carry_arrows(graph, ids),
+    ]
+    frames = tuple(Frame(loss.frame, loss.label()) for loss in losses)
+    return Picture(graph.name, tuple(boxes), frames, merged(drawn))
+
+
+def _losses(graph: Graph) -> list[_Loss]:
+    found = [(node, region) for node in graph.nodes for _, region in node.regions]
+    return [_Loss(node, region, f"f{i}") for i, (node, region) in enumerate(found)]
+
+
+def _home(node: Node, losses: Sequence[_Loss]) -> _Loss | None:
+    return next((loss for loss in losses if node in loss.region.inner), None)
+
+
+def _param_box(name: str, param: Param) -> Box:
+    return Box(name, (param.name,), BoxKind.MODEL if issubclass(param.type, Model) else BoxKind.DATA)
+
+
+def _node_box(name: str, node: Node, home: _Loss | None) -> Box:
+    inside = home.frame if home else None
+    if node.op.module == "flowgraph.arithmetic":
+        return Box(name, (_sign(node),), BoxKind.ARITHMETIC, inside)
+    shown = node.name or node.op.name
+    shown = shown.removeprefix(f"{home.node.name}.") if home else shown
+    kind = node.op.kind.value
+    said = [] if kind in shown or node.op.kind.name == "HOST" else [kind]
+    settings = [f"{setting}={value}" for setting, value in shown_settings(node.settings)]
+    return Box(name, (shown, *said, *([", ".join(settings)] if settings else [])), BoxKind.of(node.op.kind), inside)
+
+
+def _sign(node: Node) -> str:
+    """Write `add` and `scale` as in a formula."""
+    return f"× {getattr(node.settings, 'factor'):g}" if node.op.name == "scale" else "+"
+
+
+def _data_arrows(graph: Graph, losses: Sequence[_Loss], ids: dict[Param | Node, str]) -> Iterator[Arrow]:
+    weights = {param: _updated(loss.node) for loss in losses for param in loss.region.params}
+    for node in graph.all_nodes:
+        for _, edge in node.inputs:
+            yield _arrow(_id_of(weights.get(edge.source, edge), ids), ids[node], edge)
+        for _, region in node.regions:
+            yield _arrow(_id_of(region.output, ids), ids[node], region.output)
+
+
+def _updated(node: Node) -> Edge:
+    """Give the weights that a node with a region updates."""
+    edge = dict(node.inputs)[node.op.carries] if node.op.carries else node.model()
+    assert edge is not None, "a region is a function of a model that its node reads"
+    return edge
+
+
+def _id_of(edge: Edge, ids: dict[Param | Node, str]) -> str:
+    assert not isinstance(edge.source, Const), "a checked graph holds no real data"
+    return ids[edge.source]
+
+
+def _arrow(source: str, target: str, edge: Edge) -> Arrow:
+    if edge.at_most:
+        late = f"≤ {edge.at_most} {'update' if edge.at_most == 1 else 'updates'} late"
+        return Arrow(source, target, f"{type_name(edge.type)} {late}", ArrowStyle.STALE)
+    style = ArrowStyle.WEIGHTS if issubclass(edge.type, Model) else ArrowStyle.DATA
+    return Arrow(source, target, type_name(edge.type), style)
+
+
+def _carry_arrows(graph: Graph, ids: dict[Param | Node, str]) -> Iterator[Arrow]:
+    for name, place in graph.carries().items():
+        param, source = graph.param(name), graph.outputs[place].source
+        if param is not None and source is not param:
+            assert not isinstance(source, Const), "a checked graph holds no real data"
+            yield Arrow(ids[source], ids[param], CARRY_LABEL, ArrowStyle.CARRY)
+
+
+def merged(arrows: Sequence[Arrow]) -> tuple[Arrow, ...]:
+    """Draw arrows of one style between the same two boxes as one, each label once.
+
+    >>> [one.label for one in merged([Arrow("n0", "n1", each) for each in ("Mask", "LogProbs", "Mask")])]
+    ['Mask, LogProbs']
+    """
+    labels: dict[Arrow, dict[str, None]] = {}
+    for arrow in arrows:
+        labels.setdefault(replace(arrow, label=""), {})[arrow.label] = None
+    return tuple(replace(arrow, label=", ".join(names)) for arrow, names in labels.items())

@@ -1,0 +1,289 @@
+"""The language: `@node` makes a typed function that describes itself on edges and runs on real values; `@flow` a graph.
+
+No tracer, no context: a call on edges returns edges that hold the call. Laws are in `spec.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import traceback
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from flowgraph import spec
+from flowgraph.errors import FlowError, FlowTypeError, SettingError, UserCodeError
+from flowgraph.evaluate import BoundRegion
+from flowgraph.graph import (
+    Const,
+    Edge,
+    Graph,
+    Node,
+    NodeKind,
+    Op,
+    Param,
+    Port,
+    Region,
+    Site,
+    call_site,
+    reachable,
+)
+from flowgraph.signature import Signature, make_settings, read_signature, type_name
+from flowgraph.values import Metric, Model, Record, Value, fields
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=Model)
+
+
+@overload
+def node(fn: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def node(
+    *,
+    kind: NodeKind = ...,
+    pure: bool = ...,
+    carries: str | None = ...,
+    stat: str | None = ...,
+    separable: bool = ...,
+    metrics: Sequence[Metric] = ...,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def node(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    kind: NodeKind = NodeKind.HOST,
+    pure: bool = True,
+    carries: str | None = None,
+    stat: str | None = None,
+    separable: bool = True,
+    metrics: Sequence[Metric] = (),
+) -> Any:
+    """Make a node of a typed function.
+
+    Positional parameters are ports (values, or a region as `Callable[[Model], Loss]`); keyword-only ones are ports if
+    their type is a value, take the random `Key` if it is that, and are settings otherwise. Called on edges it describes
+    itself; called on real values it runs. `carries` names the port whose next version is returned; `stat` the
+    statistic of a model's forward pass that it reads; `pure=False` is for effects outside (a key or a carry implies it).
+
+    Raises `FlowTypeError` for a signature that a graph cannot hold, two positional ports of one type included.
+    """
+    if fn is None:
+        options = {"kind": kind, "pure": pure, "carries": carries, "stat": stat, "separable": separable}
+        return functools.partial(node, **options, metrics=metrics)
+    signature = read_signature(fn, "node")
+    op = Op(
+        name=fn.__name__,
+        module=fn.__module__,
+        kind=kind,
+        ports=signature.ports,
+        returns=signature.returns,
+        settings=signature.settings,
+        body=fn,
+        pure=pure and signature.key is None and carries is None,
+        key=signature.key,
+        carries=carries,
+        stat=stat,
+        separable=separable,
+        metrics=tuple(metrics),
+        about=(inspect.getdoc(fn) or "").partition("\n")[0],
+    )
+    spec.check_op(op, signature)
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _call(op, signature, args, kwargs)
+
+    call.__dict__["op"] = op
+    return call
+
+
+def op_of(fn: Callable[..., Any]) -> Op | None:
+    """Give the op of a `@node` function, or None."""
+    op = getattr(fn, "op", None)
+    return op if isinstance(op, Op) else None
+
+
+def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+    site = call_site()
+    bound = signature.bind(args, kwargs, str(site))
+    given = {port.name: bound[port.name] for port in op.ports if port.name in bound}
+    kinds = _check_types(op, given, site)
+    values = {name: bound[name] for name in op.settings.model_fields if name in bound}
+    settings = make_settings(op.settings, values, op.name, str(site))
+    regions = {
+        port.name: describe_region(op, port, cast("Callable[..., Any]", given[port.name]), kinds[port.type], site)
+        for port in op.ports
+        if port.region
+    }
+    inputs = {name: value for name, value in given.items() if isinstance(value, Value)}
+    if any(value.edge for value in inputs.values()):
+        edges = tuple((name, value.edge or Edge(Const(value, site), type(value))) for name, value in inputs.items())
+        returns = tuple(kinds.get(each, getattr(each, "__bound__", None) or each) for each in op.returns)
+        return _outputs(Node(op, edges, settings, tuple(regions.items()), returns, site))
+    if any(not isinstance(edge.source, Const) for region in regions.values() for edge in region.captures):
+        captured = next(e for r in regions.values() for e in r.captures if not isinstance(e.source, Const))
+        raise FlowTypeError.bad_call(str(site), op.name, f"real values meet an edge: {captured} {captured.made()}")
+    real: dict[str, Any] = inputs | {name: BoundRegion.of(region, {}) for name, region in regions.items()}
+    extra = {op.key: bound[op.key]} if op.key and op.key in bound else {}
+    return op.body(**real, **{name: getattr(settings, name) for name in op.settings.model_fields}, **extra)
+
+
+def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, type[Value]]:
+    """Check each argument against its port; give what each type stands for, TypeVars bound from the arguments."""
+    kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
+    for port in op.ports:
+        value = given.get(port.name)
+        if port.region:
+            if not inspect.isfunction(value):
+                raise FlowTypeError.wrong_type(
+                    str(site), f"{op.name}({port.name}=)", "a function of a model", type(value).__name__
+                )
+        elif not (value is None and port.optional) and not isinstance(value, port.value_type):
+            raise _wrong_type(op, port, value, [v for v in given.values() if isinstance(v, Value)], site)
+        elif isinstance(port.type, TypeVar) and value is not None:
+            kinds[port.type] = type(cast("Value", value))
+    stale = [v.edge for v in given.values() if isinstance(v, Value) and v.edge is not None and v.edge.at_most]
+    if stale and op.kind is not NodeKind.GENERATE:
+        raise spec.stale_read(op, stale[0], site)
+    return kinds
+
+
+def _wrong_type(op: Op, port: Port, value: object, others: Sequence[Value], site: Site) -> FlowTypeError:
+    edge = value.edge if isinstance(value, Value) else None
+    made = edge.made() if edge else ""
+    hint = _hint_for(port.value_type, [other.edge for other in others if other.edge])
+    name = f"{op.name}({port.name}=)"
+    return FlowTypeError.wrong_type(str(site), name, type_name(port.type), type(value).__name__, made, hint)
+
+
+def _hint_for(wanted: type[Value], edges: Sequence[Edge]) -> str:
+    """Name a part of a record in reach that has the wanted type."""
+    for source in reachable(edges):
+        returns = source.op.returns if isinstance(source, Node) else ()
+        for record in returns:
+            if isinstance(record, type) and issubclass(record, Record):
+                for name, kind in fields(record).items():
+                    if kind is wanted:
+                        word = record.__name__.lower()
+                        return f"a {word}'s {name} is `{word}.{name}`"
+    return ""
+
+
+def _outputs(made: Node) -> Any:
+    if len(made.returns) == 1:
+        return made.returns[0].at(Edge(made, made.returns[0]))
+    return tuple(kind.at(Edge(made, kind, str(i))) for i, kind in enumerate(made.returns))
+
+
+def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value], site: Site) -> Region:
+    """Describe the function given to a region port: what reads its parameter is inner, the rest is captured.
+
+    Raises `FlowTypeError` when it is a function of another model or returns no loss, `LawError` when it draws.
+    """
+    at = Site(fn.__code__.co_filename, fn.__code__.co_firstlineno)
+    names = list(inspect.signature(fn).parameters)
+    hints = _local_hints(fn)
+    if len(names) != 1:
+        raise FlowTypeError.bad_call(str(at), fn.__name__, f"a region takes one model, but this takes {len(names)}")
+    declared = hints.get(names[0], kind)
+    if not (isinstance(declared, type) and issubclass(kind, declared)):
+        raise FlowTypeError.wrong_type(
+            str(site),
+            f"{op.name}({port.name}=)",
+            f"a loss of the {kind.__name__} that it updates",
+            f"one of {type_name(declared)}",
+            f"`{fn.__name__}` at {at}",
+        )
+    param = Param(names[0], kind, f"{fn.__name__} at {at}", at)
+    out = fn(kind.at(Edge(param, kind)))
+    wanted = port.region_returns or Value
+    if not isinstance(out, wanted) or out.edge is None:
+        got = "a real value" if isinstance(out, wanted) else type(out).__name__
+        raise FlowTypeError.wrong_type(
+            str(site), f"{op.name}({port.name}=)", f"a function that returns {wanted.__name__}", got, f"`{fn.__name__}` at {at}"
+        )
+    region = _close(fn.__name__, param, out.edge, at)
+    spec.check_region(op, region, site)
+    return region
+
+
+def _local_hints(fn: Callable[..., Any]) -> dict[str, Any]:
+    closed = inspect.getclosurevars(fn).nonlocals
+    try:
+        return typing.get_type_hints(fn, localns=dict(closed))
+    except NameError as error:
+        at = Site(fn.__code__.co_filename, fn.__code__.co_firstlineno)
+        raise FlowTypeError.bad_call(str(at), fn.__name__, f"an annotation is not defined: {error}") from None
+
+
+def _close(name: str, param: Param, output: Edge, at: Site) -> Region:
+    inner = dict[Node, None]()
+    for source in reachable([output]):
+        if isinstance(source, Node) and any(e.source is param or e.source in inner for e in source.edges()):
+            inner[source] = None
+    reads = itertools.chain([output], (edge for each in inner for edge in each.edges()))
+    captures = dict.fromkeys(edge for edge in reads if edge.source is not param and edge.source not in inner)
+    return Region(name, (param,), output, tuple(inner), tuple(captures), at)
+
+
+def stale(model: M, *, at_most: int) -> M:
+    """Let a sampling read lag the newest weights by up to `at_most` updates; the plan chooses the lag within it.
+
+    Only a generate node may read the result. On real values nothing changes.
+    """
+    if at_most < 0:
+        raise SettingError.refused(str(call_site()), "stale.at_most", at_most, "should be 0 or more")
+    return type(model).at(replace(model.edge, at_most=at_most)) if model.edge else model
+
+
+class Flow(Generic[P, R]):
+    """A typed function of nodes. Called on edges it joins the caller's graph; on real values it runs."""
+
+    def __init__(self, fn: Callable[P, R]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn, self.name = fn, fn.__name__
+        self.signature = read_signature(fn, "flow")
+        self.about = (inspect.getdoc(fn) or "").partition("\n")[0]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        where = str(call_site())
+        bound = self.signature.bind(args, kwargs, where)
+        values = {name: bound[name] for name in self.signature.settings.model_fields if name in bound}
+        make_settings(self.signature.settings, values, self.name, where)
+        return self.fn(*args, **kwargs)
+
+    def graph(self, settings: Mapping[str, object] | None = None) -> Graph:
+        """Describe the flow, with these settings of its keyword-only parameters; checked against the laws.
+
+        Raises errors of ours only: an exception in the flow's own lines is a `UserCodeError` with the line.
+        """
+        at, chosen = self.signature.at, make_settings(self.signature.settings, settings or {}, self.name, "--set")
+        params = tuple(Param(port.name, port.value_type, f"flow {self.name}", at) for port in self.signature.ports)
+        arguments: dict[str, Any] = {param.name: param.type.at(Edge(param, param.type)) for param in params}
+        arguments |= {name: getattr(chosen, name) for name in self.signature.settings.model_fields}
+        try:
+            out: Any = cast("Callable[..., Any]", self.fn)(**arguments)
+        except FlowError:
+            raise
+        except Exception as error:
+            raise UserCodeError.raised(f"flow {self.name}", error, _line_of(error, at.file)) from error
+        outputs = cast("tuple[Any, ...]", out) if isinstance(out, tuple) else (out,)
+        spec.check_returns(self.name, self.signature, outputs)
+        graph = Graph(self.name, params, tuple(cast("Edge", value.edge) for value in outputs), at, chosen)
+        spec.check(graph)
+        return graph
+
+
+def _line_of(error: BaseException, file: str) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{Path(file).name}:{frames[-1].lineno}" if frames else Path(file).name
+
+
+def flow(fn: Callable[P, R]) -> Flow[P, R]:
+    """Make a flow of a typed function; it is described when first asked for its graph, never when imported."""
+    return Flow(fn)

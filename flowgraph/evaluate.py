@@ -1,0 +1,209 @@
+"""Run nodes on real values, in order. One interpreter serves flows, and regions part by part."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from flowgraph import spec
+from flowgraph.errors import FlowError, LawError, UserCodeError
+from flowgraph.graph import Const, Edge, Node, Param, Region
+from flowgraph.keys import Key
+from flowgraph.loss import Aggregation, Counts, Loss, Term
+from flowgraph.rows import find, row_count, take, widest
+from flowgraph.values import Context, Group, Lengths, Mask, Measure, Model, Value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Env = dict[Node | Param | Const | Edge, Any]
+
+
+@dataclass
+class Observed:
+    """What a run of nodes reports: (sum, count) of each metric, and seconds, by node name."""
+
+    sums: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict[tuple[str, str], tuple[float, float]])
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    def add(self, node: str, measures: Iterable[Measure]) -> None:
+        """Add measures of one node to its sums."""
+        for measure in measures:
+            total, count = self.sums.get((node, measure.name), (0.0, 0.0))
+            self.sums[node, measure.name] = (total + measure.total, count + measure.count)
+
+    def merge(self, other: Observed) -> None:
+        """Add what another run of nodes reported."""
+        for (node, name), (total, count) in other.sums.items():
+            self.add(node, [Measure(name, total, count)])
+
+    def means(self) -> dict[str, float]:
+        """Give each metric's mean as `node.metric`; a metric nobody counted is left out."""
+        return {f"{node}.{name}": total / count for (node, name), (total, count) in self.sums.items() if count}
+
+
+def read(env: Env, edge: Edge) -> Value:
+    """Give the value on an edge: as it was put there, or an output of its source, or a part of one."""
+    if edge in env:
+        return cast("Value", env[edge])
+    value: Any = edge.source.value if isinstance(edge.source, Const) else env[edge.source]
+    for name in edge.port.split(".") if edge.port else ():
+        value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
+    return value
+
+
+def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observed, done: Callable[[Node], None] = id) -> Env:
+    """Run `nodes` in the order given, each result put into `env`; metrics and seconds go to `observed`.
+
+    Nodes that read statistics of one model on one batch share one forward pass. Errors come back with the node and the
+    flow's line; an exception of a user's body is a `UserCodeError`.
+    """
+    forwards = shared_forwards(nodes)
+    views: dict[tuple[Edge, ...], Any] = {}
+    for node in nodes:
+        if node in env:
+            continue
+        start = time.perf_counter()
+        inputs: dict[str, Any] = {port: read(env, edge) for port, edge in node.inputs}
+        if node.op.stat is not None:
+            model = next(port for port, value in inputs.items() if isinstance(value, Model))
+            where = tuple(edge for _, edge in node.inputs)
+            view = views.setdefault(where, SharedForward(inputs[model].handle, forwards[where]))
+            inputs[model] = type(inputs[model])(view, view.version)
+        regions = {port: BoundRegion.of(region, env, replace(key, node=node.name)) for port, region in node.regions}
+        env[node] = result = run_body(node, inputs | regions, key)
+        observed.add(node.name, measures_of(node, result))
+        for region in regions.values():
+            observed.merge(region.observed)
+        observed.seconds[node.name] = observed.seconds.get(node.name, 0.0) + time.perf_counter() - start
+        done(node)
+    return env
+
+
+def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
+    """Run one node's body on real inputs and check what it gives."""
+    settings = {name: getattr(node.settings, name) for name in node.op.settings.model_fields}
+    extra = {node.op.key: replace(key, node=node.name)} if node.op.key else {}
+    try:
+        result = node.op.body(**inputs, **settings, **extra)
+    except FlowError as error:
+        raise _placed(error, node) from error
+    except Exception as error:
+        raise UserCodeError.in_node(node.name or node.op.name, error, str(node.at)) from error
+    spec.check_result(node, result)
+    return result
+
+
+def _placed(error: FlowError, node: Node) -> FlowError:
+    if error.where:
+        return error
+    return type(error)(f"{node.name or node.op.name}: {error.what}", where=str(node.at), notes=error.notes, hint=error.hint)
+
+
+def measures_of(node: Node, result: Any) -> list[Measure]:
+    """Give what a result reports; a metric that its op does not declare is refused."""
+    values = result if isinstance(result, tuple) else (result,)
+    measures = [measure for value in values for measure in value.measures]
+    declared = {metric.name for metric in node.op.metrics}
+    for measure in measures:
+        if measure.name not in declared:
+            raise LawError(f"{node.op.name} reports `{measure.name}`, which it does not declare", where=str(node.at))
+    return measures
+
+
+class SharedForward:
+    """A view of a handle for nodes that read one model on one batch: the first asks for all, the others take theirs."""
+
+    def __init__(self, handle: Any, wanted: tuple[str, ...]) -> None:
+        self._handle, self._wanted, self._stats = handle, wanted, None
+
+    def token_stats(self, rows: Any, wanted: tuple[str, ...]) -> Any:
+        """Run the forward pass once and give its statistics."""
+        assert set(wanted) <= set(self._wanted), "a node reads a statistic that its op does not name"
+        if self._stats is None:
+            self._stats = self._handle.token_stats(rows, self._wanted)
+        return self._stats
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handle, name)
+
+
+def shared_forwards(nodes: Sequence[Node]) -> dict[tuple[Edge, ...], tuple[str, ...]]:
+    """Group the nodes that read one forward pass: their common inputs, and the statistics wanted of it."""
+    wanted = defaultdict[tuple[Edge, ...], set[str]](set)
+    for node in nodes:
+        if node.op.stat is not None:
+            wanted[tuple(edge for _, edge in node.inputs)].add(node.op.stat)
+    return {inputs: tuple(sorted(stats)) for inputs, stats in wanted.items()}
+
+
+@dataclass(eq=False)
+class BoundRegion:
+    """A region with its captures filled in: what the body of an updating node is given in its region's place.
+
+    Captures are cut by rows, broadcast, or a model, by their kind; `rows` are always indices into the whole batch.
+    """
+
+    region: Region
+    captured: dict[Edge, Value]
+    key: Key = Key()
+    observed: Observed = field(default_factory=Observed)
+
+    @classmethod
+    def of(cls, region: Region, env: Env, key: Key = Key()) -> BoundRegion:
+        """Fill in the captures from what has run."""
+        return cls(region, {edge: read(env, edge) for edge in region.captures}, key)
+
+    def __len__(self) -> int:
+        return row_count(self.captured.values())
+
+    def groups(self) -> Tensor:
+        """Give the prompt of each row: [B] int64. Raises `LawError` when nothing captured tells."""
+        group = find(self.captured.values(), Group)
+        if group is None:
+            raise LawError("the loss captures no record that says which prompt each row answers")
+        ids: Tensor = group.data
+        return ids
+
+    def tokens(self) -> Tensor:
+        """Give the tokens of each row, what it follows included: [B] int64."""
+        import torch
+
+        lengths, context = (find(self.captured.values(), kind) for kind in (Lengths, Context))
+        total = torch.ones(len(self), dtype=torch.int64) if lengths is None else lengths.data.clone()
+        if context is not None:
+            total += torch.from_numpy(context.data.value_lengths().to_numpy().astype("int64"))
+        return total
+
+    def __call__(self, model: Model, rows: Tensor | None = None) -> Loss:
+        """Compute the loss of these rows (all by default) under `model`; metrics add up in `observed`."""
+        env = self._bind(rows)
+        env[self.region.params[0]] = model
+        evaluate(self.region.inner, env, self.key, self.observed)
+        loss = read(env, self.region.output)
+        assert isinstance(loss, Loss)
+        return loss
+
+    def counts(self, rows: Tensor) -> tuple[Counts, ...]:
+        """Count the mask of each of the loss's terms over `rows`, without running the model."""
+        env = self._bind(rows)
+        for node in self.region.inner:
+            if issubclass(node.returns[0], Loss):
+                mask = next((edge for _, edge in node.inputs if issubclass(edge.type, Mask)), None)
+                inputs = {port: read(env, edge) for port, edge in node.inputs if mask is None}
+                env[node] = _counting(read(env, mask)) if mask else run_body(node, inputs, self.key)
+        return tuple(term.counts() for term in read(env, self.region.output).terms)
+
+    def _bind(self, rows: Tensor | None) -> Env:
+        values = self.captured
+        if rows is not None:
+            width = widest(values.values(), rows)
+            values = {edge: take(value, rows, width) for edge, value in values.items()}
+        return dict(values)
+
+
+def _counting(mask: Value) -> Loss:
+    return Loss([Term(None, mask.data, Aggregation.TOKEN_MEAN)])

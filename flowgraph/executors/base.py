@@ -1,0 +1,148 @@
+"""What an executor hosts: a model behind four verbs, and the small data that go in and out of them.
+
+A handle offers some of `token_stats`, `sample`, `step`, `weights`/`load`, and says which in `verbs`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from flowgraph.keys import Key
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Verb = Literal["token_stats", "sample", "step", "weights"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Responses to read: `context` is B lists of token ids (`pyarrow.ListArray`), `tokens` [B, T] int64, `lengths` [B].
+
+    `temperature` divides the logits, as it did when the responses were sampled; 0 (greedy) reads as 1.
+    """
+
+    context: Any
+    tokens: Tensor
+    lengths: Tensor
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
+class TokenStats:
+    """What one forward pass tells of each response token: [B, T] each, zero beyond a row's length."""
+
+    logprobs: Tensor | None = None
+    entropy: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sample to draw: what it continues, and the name of its random numbers."""
+
+    context: tuple[int, ...]
+    prompt: int
+    sample: int
+    max_tokens: int
+    temperature: float
+    key: Key
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sample drawn: token ids, their log-probs, whether it ended by itself, and (first token, version) spans."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finished: bool
+    versions: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How one step changes the weights; `max_grad_norm` 0 leaves gradients unclipped."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 1e-6
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What one optimizer step tells: the loss it descended and the norm of its gradient before clipping."""
+
+    loss: float
+    grad_norm: float
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back, as the model was trained with."""
+
+    def encode(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Give the token ids of a chat, up to where the model answers."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Give the text of a response, special tokens left out."""
+        ...
+
+
+class Handle(Protocol):
+    """A hosted model. `version` counts its updates; `verbs` says what it can be asked."""
+
+    version: int
+
+    @property
+    def verbs(self) -> frozenset[Verb]:
+        """Give the verbs this handle offers."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Give the model's tokenizer."""
+        ...
+
+    def token_stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
+        """Run one forward pass over `rows` and give the statistics `wanted`, with gradients if torch records them."""
+        ...
+
+    async def sample(self, request: Request) -> Completion:
+        """Draw one sample; requests made together are decoded together."""
+        ...
+
+    def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> Stepped:
+        """Add up the gradients of `losses`, one micro-batch each, and take one optimizer step.
+
+        Raises `LawError` and leaves the weights untouched when the gradient is not finite.
+        """
+        ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """Give a copy of the weights by name."""
+        ...
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Replace the weights."""
+        ...
+
+
+def gather(handle: Handle, requests: Sequence[Request]) -> list[Completion]:
+    """Ask for all samples at once and wait for them; works inside a running event loop too (a notebook's)."""
+
+    async def ask() -> list[Completion]:
+        return list(await asyncio.gather(*(handle.sample(request) for request in requests)))
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(ask())
+    answer: list[list[Completion]] = []
+    thread = threading.Thread(target=lambda: answer.append(asyncio.run(ask())))
+    thread.start()
+    thread.join()
+    return answer[0]

@@ -1,0 +1,223 @@
+"""The reference executor: everything in this process, on torch and transformers, all four verbs.
+
+Every other executor, and every pass, is tested against it on the same flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.errors import LawError, ModelError
+from flowgraph.evaluate import Env, Observed, evaluate, read
+from flowgraph.executors.base import Completion, Optimizer, Request, Rows, Stepped, TokenStats, Verb
+from flowgraph.executors.decode import decode, pad_left
+from flowgraph.graph import Graph, Node
+from flowgraph.keys import Key
+from flowgraph.passes.order_nodes import order_nodes
+from flowgraph.values import Value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One step's results: what the flow returned, every node's value, and what was observed."""
+
+    outputs: tuple[Value, ...]
+    values: Env
+    observed: Observed
+
+
+class LocalExecutor:
+    """Run a graph's nodes one after another, in an order that keeps the law of versions."""
+
+    def run(self, graph: Graph, arguments: Mapping[str, Value], key: Key, given: Env | None = None) -> Ran:
+        """Run one step on real arguments; nodes in `given` (replayed ones) are not run."""
+        import torch
+
+        env: Env = {param: arguments[param.name] for param in graph.params} | (given or {})
+        observed = Observed()
+        with torch.no_grad():
+            evaluate(order_nodes(graph), env, key, observed)
+        return Ran(tuple(read(env, edge) for edge in graph.outputs), env, observed)
+
+
+class ChatTokenizer:
+    """A transformers tokenizer, seen as text in and out."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Give the token ids of a chat by the model's template; without one, of the joined contents."""
+        if self._tokenizer.chat_template:
+            rendered = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+            return tuple(self._tokenizer.encode(rendered, add_special_tokens=False))
+        return tuple(self._tokenizer.encode("\n".join(message["content"] for message in messages)))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Give the text of a response, special tokens left out."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+
+@dataclass(eq=False)
+class LocalModel:
+    """A transformers model in this process. `trainable` adds `step`; a frozen one keeps no gradients.
+
+    `sample_rows` bounds the samples decoded side by side, `forward_tokens` the padded tokens of a pass without gradients.
+    """
+
+    model: Any
+    raw_tokenizer: Any
+    trainable: bool = False
+    sample_rows: int = 256
+    forward_tokens: int = 16384
+    version: int = 0
+    _optimizer: Any = None
+    _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(
+        default_factory=list[tuple[Request, "asyncio.Future[Completion]"]]
+    )
+
+    def __post_init__(self) -> None:
+        self.model.eval().requires_grad_(self.trainable)
+        self.tokenizer = ChatTokenizer(self.raw_tokenizer)
+        named = getattr(self.model.generation_config, "eos_token_id", None)
+        listed = named if isinstance(named, list) else [named]
+        self.ends = frozenset(int(each) for each in [*listed, self.raw_tokenizer.eos_token_id] if each is not None)
+
+    @property
+    def verbs(self) -> frozenset[Verb]:
+        """Give the verbs this handle offers."""
+        return frozenset({"token_stats", "sample", "weights", *(("step",) if self.trainable else ())})
+
+    def token_stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
+        """Run the forward pass; without gradients in chunks of at most `forward_tokens` padded tokens."""
+        import torch
+
+        if torch.is_grad_enabled() and self.trainable:
+            return self._stats(rows, wanted)
+        width = rows.tokens.shape[1] + max(rows.context.value_lengths().to_numpy().max(initial=0), 1)
+        size = max(1, self.forward_tokens // int(width))
+        starts = range(0, max(len(rows.tokens), 1), size)
+        parts = [self._stats(_cut(rows, start, start + size), wanted) for start in starts]
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in wanted}
+        return TokenStats(**joined)
+
+    def _stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
+        import torch
+
+        device, width = next(self.model.parameters()).device, rows.tokens.shape[1]
+        lengths = rows.lengths.to(device)
+        context, context_mask = pad_left(_lists(rows.context), device)
+        inside = torch.arange(width, device=device)[None] < lengths[:, None]
+        tokens = torch.where(inside, rows.tokens.to(device), 0)
+        mask = torch.cat([context_mask, inside.long()], 1)
+        places = (mask.cumsum(1) - 1).clamp(min=0)
+        ids = torch.cat([context, tokens], 1)
+        out = self.model(input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=width + 1, use_cache=False)
+        logits = out.logits[:, :-1].float() / (rows.temperature or 1.0)
+        return _read_logits(logits, tokens, inside, wanted)
+
+    async def sample(self, request: Request) -> Completion:
+        """Draw one sample; requests made in one turn of the event loop are decoded together."""
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        if limit is not None and len(request.context) + request.max_tokens > limit:
+            raise ModelError.too_long(len(request.context), request.max_tokens, limit)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+        self._waiting.append((request, future))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._drain)
+        return await future
+
+    def _drain(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for start in range(0, len(waiting), self.sample_rows):
+            batch = waiting[start : start + self.sample_rows]
+            try:
+                done = decode(self.model, [request for request, _ in batch], self.ends, self.version)
+            except Exception as error:
+                for _, future in waiting[start:]:
+                    future.set_exception(error)
+                return
+            for (_, future), completion in zip(batch, done, strict=True):
+                future.set_result(completion)
+
+    def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> Stepped:
+        """Add up gradients over micro-batches, clip, and step; refuse a gradient that is not finite."""
+        import torch
+
+        if not self.trainable:
+            raise LawError("this model is frozen: nothing can update it")
+        torch_optimizer, total = self._torch_optimizer(optimizer), 0.0
+        torch_optimizer.zero_grad(set_to_none=True)
+        with torch.enable_grad():
+            for loss in losses:
+                value = loss()
+                value.backward()  # type: ignore[no-untyped-call]
+                total += float(value.detach())
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), optimizer.max_grad_norm or float("inf")))
+        if norm != norm or norm in (float("inf"), float("-inf")):
+            hint = "a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
+            raise LawError(f"the gradient is not finite (norm {norm}, loss {total}); the weights are as before", hint=hint)
+        torch_optimizer.step()
+        return Stepped(total, norm)
+
+    def _torch_optimizer(self, optimizer: Optimizer) -> Any:
+        import torch
+
+        if self._optimizer is None:
+            kinds = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+            self._optimizer = kinds[optimizer.name](self.model.parameters(), lr=optimizer.lr)
+        for group in self._optimizer.param_groups:
+            group |= {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
+        return self._optimizer
+
+    def weights(self) -> dict[str, Tensor]:
+        """Give a copy of the weights by name."""
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+    def save(self, folder: Path) -> None:
+        """Write the weights and tokenizer as a folder that transformers loads."""
+        from flowgraph.models.saving import save
+
+        save(self.model, self.raw_tokenizer, folder)
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Replace the weights; names and shapes must be the same."""
+        self.model.load_state_dict(dict(weights))
+
+
+def _cut(rows: Rows, start: int, stop: int) -> Rows:
+    context = rows.context.slice(start, stop - start)
+    return Rows(context, rows.tokens[start:stop], rows.lengths[start:stop], rows.temperature)
+
+
+def _lists(context: Any) -> list[list[int]]:
+    lists: list[list[int]] = context.to_pylist()
+    return lists
+
+
+def _read_logits(logits: Tensor, tokens: Tensor, inside: Tensor, wanted: Sequence[str]) -> TokenStats:
+    """Read [B, T, V] logits: log-prob of each token and entropy, zero beyond the lengths."""
+    import torch
+
+    norm = logits.logsumexp(-1)
+    stats = dict[str, "Tensor"]()
+    if "logprobs" in wanted:
+        stats["logprobs"] = logits.gather(-1, tokens[..., None])[..., 0] - norm
+    if "entropy" in wanted:
+        stats["entropy"] = norm - (torch.softmax(logits, -1) * logits).sum(-1)
+    return TokenStats(**{name: stat.masked_fill(~inside, 0.0) for name, stat in stats.items()})
+
+
+def replayed(graph: Graph, values: Mapping[str, Value]) -> Env:
+    """Give the values that stand in for nodes, by node name, as `run` takes them."""
+    named: dict[str, Node] = {node.name: node for node in graph.nodes}
+    return {named[name]: value for name, value in values.items()}

@@ -1,0 +1,261 @@
+"""The IR: immutable nodes that hold their inputs; a graph is what is reachable from the returned values.
+
+Every traversal is a loop. Nodes carry a creation stamp, which orders them as the flow wrote them; an input is always
+older than its reader, so that order is also a topological one.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from flowgraph.values import Metric, Model, Value
+
+_stamps = itertools.count()
+_PACKAGES = tuple(str(Path(__file__).resolve().parent.parent / name) + "/" for name in ("flowgraph", "nodes"))
+
+
+class NodeKind(enum.StrEnum):
+    """Say what a node is, as the field draws it."""
+
+    GENERATE = "generate"
+    SCORE = "score"
+    LOGPROB = "logprob"
+    ADVANTAGE = "advantage"
+    UPDATE = "update"
+    HOST = "host"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A line of a user's file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+def call_site() -> Site:
+    """Give the nearest line on the stack that is not ours (`flowgraph/`, `nodes/`), to name it in errors."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and _ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return Site(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _ours(file: str) -> bool:
+    return file.startswith(_PACKAGES) or file.startswith("<")
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input of an op: a value, or a region (a function of a model, described when the node is)."""
+
+    name: str
+    type: Any  # a Value subclass, or a TypeVar bound to one
+    optional: bool = False
+    region: bool = False
+    region_returns: type[Value] | None = None
+
+    @property
+    def value_type(self) -> type[Value]:
+        """Give the type a value must have, a TypeVar's bound included."""
+        bound: type[Value] = getattr(self.type, "__bound__", None) or self.type
+        return bound
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """What a `@node` function is, as data: ports, settings, and the traits that passes and planners read."""
+
+    name: str
+    module: str
+    kind: NodeKind
+    ports: tuple[Port, ...]
+    returns: tuple[Any, ...]
+    settings: type[BaseModel]
+    body: Callable[..., Any]
+    pure: bool = True
+    key: str | None = None  # the keyword parameter that takes a Key, if it draws
+    carries: str | None = None  # the port whose state the result is the next version of
+    stat: str | None = None  # the statistic of a model's forward pass that it reads
+    separable: bool = True  # the result of a row does not depend on the other rows
+    metrics: tuple[Metric, ...] = ()
+    about: str = ""
+
+    def port(self, name: str) -> Port:
+        """Give the port of this name."""
+        return next(port for port in self.ports if port.name == name)
+
+
+@dataclass(frozen=True, eq=False)
+class Param:
+    """A parameter of a flow or of a region."""
+
+    name: str
+    type: type[Value]
+    owner: str
+    at: Site
+    stamp: int = field(default_factory=lambda: next(_stamps))
+
+
+@dataclass(frozen=True, eq=False)
+class Const:
+    """A real value caught in a region that was described by hand (`update` called on real values)."""
+
+    value: Value
+    at: Site
+    stamp: int = field(default_factory=lambda: next(_stamps))
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One output of a source, as a reader sees it; `at_most` is how many versions a sampling read may lag."""
+
+    source: Node | Param | Const
+    type: type[Value]
+    port: str = ""
+    at_most: int = 0
+
+    def part(self, name: str, kind: type[Value]) -> Edge:
+        """Give the edge of one part of a record."""
+        return replace(self, port=f"{self.port}.{name}" if self.port else name, type=kind)
+
+    def made(self) -> str:
+        """Say where this came from: `from generate at grpo.py:8`."""
+        source = self.source
+        if isinstance(source, Node):
+            return f"from {source.op.name} at {source.at}"
+        return f"the parameter `{source.name}` of {source.owner}" if isinstance(source, Param) else "a real value"
+
+    def __str__(self) -> str:
+        source = self.source
+        name = (source.name or source.op.name) if isinstance(source, Node) else getattr(source, "name", "value")
+        return f"{name}.{self.port}" if self.port else name
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A loss: what reads its own parameters is `inner`, computed again for each part; the rest is captured."""
+
+    name: str
+    params: tuple[Param, ...]
+    output: Edge
+    inner: tuple[Node, ...]
+    captures: tuple[Edge, ...]
+    at: Site
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One call of an op; immutable, holds its inputs."""
+
+    op: Op
+    inputs: tuple[tuple[str, Edge], ...]
+    settings: BaseModel
+    regions: tuple[tuple[str, Region], ...]
+    returns: tuple[type[Value], ...]
+    at: Site
+    name: str = ""
+    stamp: int = field(default_factory=lambda: next(_stamps))
+
+    def edges(self) -> Iterable[Edge]:
+        """Give every edge this node reads, the captures of its regions included."""
+        yield from (edge for _, edge in self.inputs)
+        for _, region in self.regions:
+            yield from region.captures
+
+    def model(self) -> Edge | None:
+        """Give the edge of the first model this node reads, if any."""
+        return next((edge for _, edge in self.inputs if issubclass(edge.type, Model)), None)
+
+    def __repr__(self) -> str:
+        return f"<{self.name or self.op.name} at {self.at}>"
+
+
+def reachable(edges: Iterable[Edge]) -> list[Node | Param | Const]:
+    """Give every source that `edges` depend on, in the order they were written; a loop, so depth is no limit."""
+    todo, seen = [edge.source for edge in edges], set[Node | Param | Const]()
+    while todo:
+        source = todo.pop()
+        if source not in seen:
+            seen.add(source)
+            todo += [edge.source for edge in source.edges()] if isinstance(source, Node) else []
+    return sorted(seen, key=lambda source: source.stamp)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A described flow: its parameters and what it returns; everything else is reachable from there."""
+
+    name: str
+    params: tuple[Param, ...]
+    outputs: tuple[Edge, ...]
+    at: Site
+    settings: BaseModel | None = None
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Give the nodes of the flow itself (not those inside regions), in the order they were written."""
+        return tuple(source for source in reachable(self.outputs) if isinstance(source, Node))
+
+    @cached_property
+    def all_nodes(self) -> tuple[Node, ...]:
+        """Give the nodes of the flow and of its regions, in the order they were written."""
+        inner = (node for each in self.nodes for _, region in each.regions for node in region.inner)
+        return tuple(sorted({*self.nodes, *inner}, key=lambda node: node.stamp))
+
+    def param(self, name: str) -> Param | None:
+        """Give the parameter of this name, if there is one."""
+        return next((param for param in self.params if param.name == name), None)
+
+    def carries(self) -> dict[str, int]:
+        """Map each carried parameter to the output that is its next version, matched by the state trait."""
+        roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs)]
+        return {root.name: i for root, i in roots if root is not None and root in self.params}
+
+
+def carried_from(edge: Edge) -> Param | None:
+    """Follow an edge back through the ops that carry it to the parameter it is a version of."""
+    while isinstance(edge.source, Node):
+        node = edge.source
+        if node.op.carries is None or edge.port not in ("", "0"):
+            return None
+        edge = dict(node.inputs)[node.op.carries]
+    return edge.source if isinstance(edge.source, Param) else None
+
+
+def rewrite(graph: Graph, change: Callable[[Node], Node]) -> Graph:
+    """Rebuild a graph with `change` applied to every node, those inside regions included.
+
+    `change` gets the node with its inputs already rebuilt; stamps are kept, so is the order.
+    """
+    new: dict[Node | Param | Const, Node] = {}
+    for node in graph.all_nodes:
+        inputs = tuple((port, _moved(edge, new)) for port, edge in node.inputs)
+        regions = tuple((port, _moved_region(region, new)) for port, region in node.regions)
+        new[node] = change(replace(node, inputs=inputs, regions=regions))
+    return replace(graph, outputs=tuple(_moved(edge, new) for edge in graph.outputs))
+
+
+def _moved(edge: Edge, new: Mapping[Node | Param | Const, Node]) -> Edge:
+    return replace(edge, source=new[edge.source]) if edge.source in new else edge
+
+
+def _moved_region(region: Region, new: Mapping[Node | Param | Const, Node]) -> Region:
+    return replace(
+        region,
+        output=_moved(region.output, new),
+        inner=tuple(new[node] for node in region.inner),
+        captures=tuple(_moved(edge, new) for edge in region.captures),
+    )

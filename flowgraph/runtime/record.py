@@ -1,0 +1,199 @@
+"""A run's folder: what was run, from which settings, and what came of it. Plain files, written as the run goes.
+
+`run.json`, `settings.json`, `graph.json`, `graph.txt`, `flow.py`, `flow.mmd`, `metrics.jsonl`, `rollouts/NODE/STEP.parquet`,
+`weights/PARAM/`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.errors import DataError, RunFolderError
+from flowgraph.evaluate import Env, Observed
+from flowgraph.executors.local import Ran
+from flowgraph.graph import Graph, Node, NodeKind
+from flowgraph.runtime.batch import from_table, to_table
+from flowgraph.settings import Resolved
+from flowgraph.store import full_hash, structure_hash, to_json
+from flowgraph.text import graph_text
+from flowgraph.values import Kind, Record, Value
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder. `create` makes it, `open` reads one that is there."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path) -> RunFolder:
+        """Make the folder; refuse one that exists, and a name that is no plain file name."""
+        if not NAME.fullmatch(path.name):
+            raise RunFolderError.bad_name(path.name)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise RunFolderError.exists(str(path), str(fresh(path.parent, path.name))) from None
+        except OSError as error:
+            raise RunFolderError.cannot(str(path), error) from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open a folder that a run has left; refuse what is none."""
+        if not (path / "run.json").is_file():
+            near = [each.parent.name for each in path.parent.glob("*/run.json")] if path.parent.is_dir() else []
+            raise RunFolderError.no_run(str(path), near)
+        return cls(path)
+
+    def begin(self, graph: Graph, settings: Sequence[Resolved], source: str, about: Mapping[str, Any], drawn: str) -> None:
+        """Write what is known before the first step."""
+        self._write("settings.json", json.dumps([asdict(each) for each in settings], indent=1, default=str))
+        self._write("graph.json", to_json(graph))
+        self._write("graph.txt", graph_text(graph) + "\n")
+        self._write("flow.py", source)
+        self._write("flow.mmd", drawn)
+        metrics = {f"{n.name}.{m.name}": asdict(m) for n in graph.all_nodes for m in n.op.metrics}
+        hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
+        self.note(**about, **hashes, metrics=metrics, status="running", steps_done=0)
+
+    def note(self, **facts: Any) -> None:
+        """Add facts to `run.json`, replaced in one rename."""
+        self._write("run.json", json.dumps(self.facts() | facts, indent=1, default=str))
+
+    def facts(self) -> dict[str, Any]:
+        """Read `run.json`, empty if it is not there yet."""
+        path = self.path / "run.json"
+        try:
+            facts: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        except ValueError as error:
+            raise RunFolderError.cannot(str(path), error) from error
+        return facts
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Read `metrics.jsonl`; a torn last line, from a run that was killed, is dropped."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text("utf-8").split("\n") if path.is_file() else []
+        return [json.loads(line) for line in lines[:-1]]
+
+    def _write(self, name: str, text: str) -> None:
+        draft = self.path / f".{name}.part"
+        draft.write_text(text, "utf-8")
+        draft.replace(self.path / name)
+
+
+def fresh(runs: Path, stem: str) -> Path:
+    """Name a folder in `runs` that is not there yet: `stem-1`, `stem-2`, …"""
+    taken = {path.name for path in runs.iterdir()} if runs.is_dir() else set[str]()
+    return next(runs / name for i in range(1, len(taken) + 2) if (name := f"{stem}-{i}") not in taken)
+
+
+class Recorder:
+    """Write each step of a run into its folder."""
+
+    def __init__(self, folder: RunFolder, graph: Graph) -> None:
+        self.folder, self.graph = folder, graph
+        self._metrics = (folder.path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._drawn = [node for node in graph.nodes if node.op.kind is NodeKind.GENERATE]
+
+    def stepped(self, step: int, ran: Ran, seconds: float) -> None:
+        """Append the step's metrics and write its rollouts."""
+        tokens = token_sum(self.graph, ran.observed)
+        times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds}
+        for node in self._drawn:
+            self._write_rollout(node, step, ran)
+        self._line({"step": step, **ran.observed.means(), "time": times})
+        self.folder.note(steps_done=step + 1)
+
+    def checked(self, step: int, observed: Observed, seconds: float) -> None:
+        """Append a check's metrics as `eval/…`."""
+        means = {f"eval/{name.rpartition('.')[2]}": mean for name, mean in observed.means().items()}
+        self._line({"step": step, **means, "time": {"check_s": seconds}})
+
+    def close(self) -> None:
+        """Close the metrics file."""
+        self._metrics.close()
+
+    def _line(self, facts: Mapping[str, Any]) -> None:
+        self._metrics.write(json.dumps(facts) + "\n")
+        self._metrics.flush()
+
+    def _write_rollout(self, node: Node, step: int, ran: Ran) -> None:
+        import pyarrow.parquet as pq
+
+        table = with_row_values(to_table(ran.values[node]), self.graph, node, ran.values)
+        path = rollout_file(self.folder.path, node.name, step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path, write_page_checksum=True, compression="zstd")
+
+
+def token_sum(graph: Graph, observed: Observed) -> float:
+    """Add up the metrics that nodes declare in tokens: how many were generated."""
+    told = {(node.name, metric.name) for node in graph.nodes for metric in node.op.metrics if metric.unit == "tokens"}
+    return sum(total for key, (total, _) in observed.sums.items() if key in told)
+
+
+def rollout_file(run: Path, node: str, step: int) -> Path:
+    """Name the file of one node's rollout of one step."""
+    return run / "rollouts" / node / f"{step:06d}.parquet"
+
+
+def with_row_values(table: pa.Table, graph: Graph, node: Node, values: Env) -> pa.Table:
+    """Add what later nodes made of each row (scores, advantages), one column a node, named by it."""
+    reads = {node}
+    for each in graph.nodes:
+        sources = {edge.source for _, edge in each.inputs}
+        if sources & reads and all(source in reads for source in sources if isinstance(source, Node)):
+            reads.add(each)
+            value = values[each]
+            if isinstance(value, Value) and not isinstance(value, Record) and value.kind is Kind.ROW:
+                table = table.append_column(each.name, [value.data.float().numpy()])
+    return table
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recorded run's rollouts, step by step, in place of the nodes that sample."""
+
+    folder: RunFolder
+    graph: Graph
+
+    def steps(self) -> int:
+        """Count the steps that every sampling node has on record; refuse a run of other nodes."""
+        counts = list[int]()
+        for node in self._nodes():
+            files = sorted((self.folder.path / "rollouts" / node.name).glob("*.parquet"))
+            if not files:
+                raise RunFolderError.no_rollouts(str(self.folder.path), node.name)
+            counts.append(len(files))
+        return min(counts, default=0)
+
+    def __call__(self, step: int) -> Env:
+        """Read the recorded rollouts of one step."""
+        return {node: self._read(node, step) for node in self._nodes()}
+
+    def _nodes(self) -> list[Node]:
+        return [node for node in self.graph.nodes if node.op.kind is NodeKind.GENERATE]
+
+    def _read(self, node: Node, step: int) -> Value:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = rollout_file(self.folder.path, node.name, step)
+        kind = node.returns[0]
+        assert issubclass(kind, Record), "a rollout is a record"
+        try:
+            table = pq.read_table(path, page_checksum_verification=True)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"cannot be read: {error}", where=str(path)) from error
+        return from_table(kind, table, str(path))

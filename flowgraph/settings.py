@@ -1,0 +1,114 @@
+"""Where each setting comes from: a node's default, what is known to work for a model or data set, the flow, `--set`.
+
+Later ones win; every resolved setting keeps its origin.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flowgraph.errors import SettingError
+from flowgraph.graph import Graph, Node, Param, carried_from, rewrite
+from flowgraph.signature import make_settings
+from flowgraph.store import plain_settings
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Settings by "op.setting" that are known to work, who says so, and for which model parameter (None: any node)."""
+
+    origin: str
+    values: Mapping[str, object]
+    param: str | None = None
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """One setting as a run uses it, and where it comes from."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+def parse_assignment(text: str) -> tuple[str, object]:
+    """Read `name=value`; the value is JSON if it can be, else text.
+
+    >>> parse_assignment("policy.generate.n=16"), parse_assignment("score.by=exact")
+    (('policy.generate.n', 16), ('score.by', 'exact'))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise SettingError(f"`{text}` is no setting", where="--set", hint="write name=value: --set policy.generate.n=16")
+    try:
+        return name.strip(), json.loads(value)
+    except ValueError:
+        return name.strip(), value
+
+
+def split_assignments(graph_settings: Sequence[str], texts: Sequence[str]) -> tuple[dict[str, object], dict[str, object]]:
+    """Sort `--set` texts into settings of the flow itself and settings of its nodes."""
+    pairs = dict(parse_assignment(text) for text in texts)
+    own = {name: value for name, value in pairs.items() if name in graph_settings}
+    return own, {name: value for name, value in pairs.items() if name not in own}
+
+
+def resolve_settings(
+    graph: Graph, suggestions: Sequence[Suggestion], chosen: Mapping[str, object]
+) -> tuple[Graph, tuple[Resolved, ...]]:
+    """Set a named graph's settings and say where each comes from.
+
+    `chosen` is by `node.setting` and wins over all; suggestions fill in only what the flow's text leaves open.
+    Raises `SettingError` for a name that is not there (with the nearest) and a value out of range.
+    """
+    wanted = _by_node(graph, chosen)
+    origins: dict[str, str] = {}
+
+    def change(node: Node) -> Node:
+        values = {name: getattr(node.settings, name) for name in node.settings.model_fields_set}
+        told = dict.fromkeys(values, str(node.at))
+        for suggestion in suggestions:
+            fits = suggestion.param in (None, _model_param(graph, node))
+            for dotted, value in suggestion.values.items():
+                op, _, name = dotted.rpartition(".")
+                if fits and op == node.op.name and name not in node.settings.model_fields_set:
+                    values[name], told[name] = value, suggestion.origin
+        for name, value in wanted.get(node.name, {}).items():
+            values[name], told[name] = value, "--set"
+        origins.update({f"{node.name}.{name}": origin for name, origin in told.items()})
+        return replace(node, settings=make_settings(node.op.settings, values, node.name, "--set"))
+
+    done = rewrite(graph, change)
+    resolved = [
+        Resolved(f"{node.name}.{name}", value, origins.get(f"{node.name}.{name}", "default"))
+        for node in done.all_nodes
+        for name, value in plain_settings(node.settings).items()
+    ]
+    return done, tuple(resolved)
+
+
+def _model_param(graph: Graph, node: Node) -> str | None:
+    edge = node.model()
+    if edge is None:
+        return None
+    param = edge.source if isinstance(edge.source, Param) else carried_from(edge)
+    return param.name if param in graph.params and param is not None else None
+
+
+def _by_node(graph: Graph, chosen: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """Sort `node.setting` names by node; a node's own name may hold dots."""
+    settings = {node.name: node.op.settings.model_fields for node in graph.all_nodes}
+    wanted: dict[str, dict[str, object]] = {}
+    for dotted, value in chosen.items():
+        name, _, setting = dotted.rpartition(".")
+        if name not in settings:
+            known = [f"{node}.{each}" for node, fields in settings.items() for each in fields]
+            own = list(graph.settings.__class__.model_fields) if graph.settings is not None else []
+            raise SettingError.no_owner(dotted, [*own, *known])
+        if setting not in settings[name]:
+            raise SettingError.unknown("--set", name, setting, settings[name])
+        wanted.setdefault(name, {})[setting] = value
+    return wanted

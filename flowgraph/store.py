@@ -1,0 +1,213 @@
+"""Graphs as flat JSON, out and in, and their two hashes: of the structure, and of everything.
+
+Ops and types are named by module and name; settings that are functions by theirs. Line numbers are kept in the text and
+left out of both hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from flowgraph.errors import FlowError, LawError
+from flowgraph.graph import Edge, Graph, Node, Op, Param, Region, Site
+from flowgraph.signature import make_settings
+from flowgraph.values import Value
+
+SCHEMA = 1
+
+Flat = dict[str, Any]
+
+
+def to_json(graph: Graph) -> str:
+    """Write a named graph as JSON with a schema version; `from_json` reads it back."""
+    return json.dumps(flat(graph), indent=1)
+
+
+def flat(graph: Graph) -> Flat:
+    """Give a named graph as plain data: one list of nodes, those of regions included, edges by id."""
+    regions = [(node, port, region) for node in graph.nodes for port, region in node.regions]
+    params = [*graph.params, *(param for _, _, region in regions for param in region.params)]
+    ids: dict[object, str] = {param: f"p{i}" for i, param in enumerate(params)}
+    ids |= {node: f"n{i}" for i, node in enumerate(graph.all_nodes)}
+    return {
+        "schema": SCHEMA,
+        "name": graph.name,
+        "at": _site(graph.at),
+        "settings": plain_settings(graph.settings) if graph.settings is not None else {},
+        "params": [_flat_param(ids, param) for param in params],
+        "nodes": [_flat_node(ids, node) for node in graph.all_nodes],
+        "regions": [{"node": ids[node], "port": port, **_flat_region(ids, region)} for node, port, region in regions],
+        "inputs": [ids[param] for param in graph.params],
+        "outputs": [_flat_edge(ids, edge) for edge in graph.outputs],
+    }
+
+
+def _flat_param(ids: Mapping[object, str], param: Param) -> Flat:
+    return {"id": ids[param], "name": param.name, "type": name_of(param.type), "owner": param.owner, "at": _site(param.at)}
+
+
+def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
+    return {
+        "id": ids[node],
+        "name": node.name,
+        "op": f"{node.op.module}:{node.op.name}",
+        "kind": node.op.kind.value,
+        "inputs": [{"port": port, **_flat_edge(ids, edge)} for port, edge in node.inputs],
+        "returns": [name_of(each) for each in node.returns],
+        "settings": plain_settings(node.settings),
+        "given": sorted(node.settings.model_fields_set),
+        "at": _site(node.at),
+    }
+
+
+def _flat_region(ids: Mapping[object, str], region: Region) -> Flat:
+    return {
+        "name": region.name,
+        "params": [ids[param] for param in region.params],
+        "inner": [ids[node] for node in region.inner],
+        "captures": [_flat_edge(ids, edge) for edge in region.captures],
+        "output": _flat_edge(ids, region.output),
+        "at": _site(region.at),
+    }
+
+
+def _flat_edge(ids: Mapping[object, str], edge: Edge) -> Flat:
+    if edge.source not in ids:
+        raise LawError("a graph with real data in it cannot be stored")
+    return {"from": ids[edge.source], "part": edge.port, "type": name_of(edge.type), "at_most": edge.at_most}
+
+
+def _site(site: Site) -> list[Any]:
+    return [site.file, site.line]
+
+
+def name_of(thing: Any) -> str:
+    """Name a class or function by module and name."""
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def plain_settings(settings: BaseModel) -> Flat:
+    """Give settings as JSON can hold them, a function by its module and name."""
+    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    return {name: name_of(value) if callable(value) else _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))
+
+
+def structure_hash(graph: Graph) -> str:
+    """Hash what a plan is for: ops, edges, types and regions, without settings, lines or names of variables."""
+    return _hash(_without(flat(graph), {"at", "settings", "given", "owner"}))
+
+
+def full_hash(graph: Graph) -> str:
+    """Hash what a resume is for: the structure and every setting."""
+    return _hash(_without(flat(graph), {"at", "given", "owner"}))
+
+
+def _without(data: Any, keys: set[str]) -> Any:
+    if isinstance(data, dict):
+        kept = {key: _without(value, keys) for key, value in data.items() if key not in keys}
+        if "captures" in data:  # a region: the name of its function and of its parameter are local variables
+            kept["name"] = ""
+        return kept
+    return [_without(each, keys) for each in data] if isinstance(data, list) else data
+
+
+def _hash(data: Flat) -> str:
+    regional = {param for region in data["regions"] for param in region["params"]}
+    for param in data["params"]:
+        param["name"] = "" if param["id"] in regional else param["name"]
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def from_json(text: str) -> Graph:
+    """Read a graph back; its ops and types are imported by name.
+
+    Raises `LawError` for text that is no such graph, or names what cannot be imported.
+    """
+    try:
+        data = json.loads(text)
+        if data["schema"] != SCHEMA:
+            raise LawError(f"this graph has schema {data['schema']}; {SCHEMA} is read here")
+        return _graph(data)
+    except FlowError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, ImportError) as error:
+        raise LawError(f"this is no stored graph: {type(error).__name__}: {error}") from error
+
+
+def _graph(data: Flat) -> Graph:
+    sources: dict[str, Param | Node] = {}
+    for each in data["params"]:
+        sources[each["id"]] = Param(each["name"], _find(each["type"]), each["owner"], Site(*each["at"]))
+    regions: dict[str, list[Flat]] = {}
+    for each in data["regions"]:
+        regions.setdefault(each["node"], []).append(each)
+    for each in data["nodes"]:
+        closed = tuple((region["port"], _region(sources, region)) for region in regions.get(each["id"], []))
+        op = _op(each["op"])
+        inputs = tuple((edge["port"], _edge(sources, edge)) for edge in each["inputs"])
+        given = {name: _setting(op, name, value) for name, value in each["settings"].items() if name in each["given"]}
+        returns = tuple(_find(name) for name in each["returns"])
+        settings = make_settings(op.settings, given, op.name, f"{each['at'][0]}:{each['at'][1]}")
+        sources[each["id"]] = Node(op, inputs, settings, closed, returns, Site(*each["at"]), each["name"])
+    params = tuple(sources[each] for each in data["inputs"])
+    outputs = tuple(_edge(sources, edge) for edge in data["outputs"])
+    return Graph(data["name"], tuple(p for p in params if isinstance(p, Param)), outputs, Site(*data["at"]))
+
+
+def _region(sources: Mapping[str, Param | Node], data: Flat) -> Region:
+    return Region(
+        data["name"],
+        tuple(p for p in (sources[each] for each in data["params"]) if isinstance(p, Param)),
+        _edge(sources, data["output"]),
+        tuple(n for n in (sources[each] for each in data["inner"]) if isinstance(n, Node)),
+        tuple(_edge(sources, edge) for edge in data["captures"]),
+        Site(*data["at"]),
+    )
+
+
+def _edge(sources: Mapping[str, Param | Node], data: Flat) -> Edge:
+    return Edge(sources[data["from"]], _find(data["type"]), data["part"], data["at_most"])
+
+
+def _find(name: str) -> type[Value]:
+    found = _import(name)
+    if not (isinstance(found, type) and issubclass(found, Value)):
+        raise LawError(f"`{name}` is no value")
+    return found
+
+
+def _op(name: str) -> Op:
+    op = getattr(_import(name), "op", None)
+    if not isinstance(op, Op):
+        raise LawError(f"`{name}` is no node")
+    return op
+
+
+def _import(name: str) -> Any:
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _setting(op: Op, name: str, value: object) -> object:
+    """Give a setting's value back; a function that was stored by name is found again."""
+    if isinstance(value, str) and ":" in value and not value.partition(":")[0].endswith(".py"):
+        try:
+            found: Callable[..., object] = _import(value)
+        except (ImportError, AttributeError):
+            return value
+        return found
+    return value

@@ -1,0 +1,50 @@
+"""Graphs as text: short, stable, diff-able; names of local variables do not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from flowgraph.graph import Edge, Graph, Node, Region
+from flowgraph.signature import type_name
+
+
+def graph_text(graph: Graph, *, sites: bool = True) -> str:
+    """Print a named graph: a line a node, regions indented; `sites` adds the flow's file and line.
+
+    What the flow wrote and what was set shows; settings left at their defaults do not.
+    """
+    lines = [_line(graph, node, "  ", sites) for node in graph.nodes]
+    head = ", ".join(f"{param.name}: {type_name(param.type)}" for param in graph.params)
+    back = ", ".join(_edge(edge) for edge in graph.outputs)
+    carries = [f"  carry {name} <- {_edge(graph.outputs[i])}" for name, i in graph.carries().items()]
+    return "\n".join([f"flow {graph.name}({head})", *lines, f"  return {back}", *carries])
+
+
+def _line(graph: Graph, node: Node, indent: str, sites: bool) -> str:
+    inputs = [f"{port}={_edge(edge)}" for port, edge in node.inputs]
+    settings = [f"{name}={value}" for name, value in shown_settings(node.settings)]
+    regions = [f"{port}={region.name}" for port, region in node.regions]
+    returns = ", ".join(type_name(each) for each in node.returns)
+    line = f"{indent}{node.name} = {node.op.name}({', '.join(inputs + regions + settings)}) -> {returns}"
+    line += f"  # {node.op.kind}, {node.at}" if sites else f"  # {node.op.kind}"
+    return "\n".join([line, *(each for _, region in node.regions for each in _region(graph, region, indent, sites))])
+
+
+def _region(graph: Graph, region: Region, indent: str, sites: bool) -> Iterator[str]:
+    head = ", ".join(f"{param.name}: {type_name(param.type)}" for param in region.params)
+    yield f"{indent}  loss {region.name}({head})"
+    for node in region.inner:
+        yield _line(graph, node, indent + "    ", sites)
+    yield f"{indent}    return {_edge(region.output)}"
+
+
+def shown_settings(settings: BaseModel) -> list[tuple[str, str]]:
+    """Give the settings that were written or set, in their order, as text."""
+    chosen = [(name, getattr(settings, name)) for name in type(settings).model_fields if name in settings.model_fields_set]
+    return [(name, f"{getattr(value, '__name__', None) or value!r}") for name, value in chosen]
+
+
+def _edge(edge: Edge) -> str:
+    return f"stale({edge}, at_most={edge.at_most})" if edge.at_most else str(edge)

@@ -1,0 +1,119 @@
+"""Data sets by name: what `--data` may say, and what comes of it. The makers and the readers are next door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from flowgraph.errors import DataError
+from nodes.data import gsm8k
+from nodes.data.arrow import Table
+from nodes.data.digest import join_digests, table_digest
+from nodes.data.gym import reasoning_gym_rows
+from nodes.data.hub import hub_rows
+from nodes.data.rows import READERS, read, write
+from nodes.data.tasks import KINDS, Kind, addition, digits
+
+NAMES: tuple[str, ...] = ("digits", *(f"digits:{kind}" for kind in KINDS), "addition", "gsm8k")
+PREPARE_HINT = "flowgraph data gsm8k --from FOLDER, a folder with train.jsonl and test.jsonl"
+GYM_PREFIXES = ("reasoning_gym/", "rg/")
+
+Parts = tuple[str, Table, Table | None, str]
+"""Name, train, held-out, origin."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Hold the rows to train on and, if there are any, the rows held out."""
+
+    name: str
+    train: Table
+    held_out: Table | None
+    origin: str
+    """A path, `hf:…`, or "made"."""
+    digest: str
+    """SHA-256 of the contents of both."""
+
+    @property
+    def data_source(self) -> str:
+        """The one `data_source` of all rows to train on; the name of the set where there is not just one."""
+        if "data_source" not in self.train.column_names:
+            return self.name
+        sources = self.train["data_source"].unique().to_pylist()
+        return str(sources[0]) if len(sources) == 1 and sources[0] is not None else self.name
+
+
+def load(spec: str, *, cache: Path, held_out: str | None = None, seed: int = 0) -> DataSet:
+    """Load a data set by what `--data` says of it.
+
+    `spec` is a shipped name (`NAMES`), `reasoning_gym/NAME` or `rg/NAME`, a file, a folder with train and test
+    files, or `hf:ID[:CONFIG]`. `held_out` is a file that takes the place of the set's own held-out rows; `seed` is for
+    sets that are made here. Raises DataError for everything that is missing, unknown or broken.
+    """
+    name, train, own, origin = _parts(spec, cache, seed)
+    tested = read(Path(held_out)) if held_out is not None else own
+    digests = [table_digest(table) for table in (train, tested) if table is not None]
+    return DataSet(name, train, tested, origin, join_digests(*digests))
+
+
+def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
+    """Write a data set as train.parquet and test.parquet, a folder that `load` takes back."""
+    tables = {"train": data.train, "test": data.held_out}
+    paths = {folder / f"{split}.parquet": table for split, table in tables.items() if table is not None}
+    for path, table in paths.items():
+        write(table, path)
+    return tuple(paths)
+
+
+def _parts(spec: str, cache: Path, seed: int) -> Parts:
+    if spec.startswith("hf:"):
+        return spec.removeprefix("hf:"), *hub_rows(spec), spec
+    if spec == "gsm8k":
+        return _gsm8k(cache)
+    if spec == "addition":
+        return spec, *addition(seed=seed), "made"
+    if spec.partition(":")[0] == "digits":
+        return spec, *digits(cast("Kind", spec.partition(":")[2] or "copy"), seed=seed), "made"
+    if spec.startswith(GYM_PREFIXES):
+        task = spec.partition("/")[2]
+        return f"reasoning_gym/{task}", *reasoning_gym_rows(task, seed=seed), "made"
+    return _files(spec)
+
+
+def _gsm8k(cache: Path) -> Parts:
+    train, test = gsm8k.prepared(cache)
+    if not (train.is_file() and test.is_file()):
+        raise DataError.unusable("gsm8k", f"not prepared: no train and test in {train.parent}", hint=PREPARE_HINT)
+    return "gsm8k", read(train), read(test), str(train.parent)
+
+
+def _files(spec: str) -> Parts:
+    path = Path(spec)
+    if path.is_dir():
+        return _folder(path)
+    if path.exists() or path.suffix in READERS:
+        return path.stem, read(path), None, spec
+    if "/" in spec:
+        raise DataError.missing(path, hint=f"from the Hugging Face hub: hf:{spec}")
+    raise DataError.unknown("data set", spec, [*NAMES, *(f"{prefix}NAME" for prefix in GYM_PREFIXES)])
+
+
+def _folder(path: Path) -> Parts:
+    train, test = _split_file(path, "train"), _split_file(path, "test")
+    if train is None:
+        raise DataError.unusable(path, "has no train.parquet or train.jsonl", hint=_held_names(path))
+    return path.resolve().name, read(train), read(test) if test else None, str(path)
+
+
+def _held_names(folder: Path) -> str:
+    names = sorted(each.name for each in folder.iterdir())
+    more = " …" if len(names) > 6 else ""
+    return f"it holds {', '.join(names[:6])}{more}" if names else "it is empty"
+
+
+def _split_file(folder: Path, split: str) -> Path | None:
+    found = [folder / f"{split}{suffix}" for suffix in READERS if (folder / f"{split}{suffix}").is_file()]
+    if len(found) > 1:
+        raise DataError.unusable(folder, f"has both {' and '.join(each.name for each in found)}")
+    return found[0] if found else None

@@ -1,0 +1,52 @@
+"""Settings that are known to work on two CPU cores for the shipped tasks, by data source. A run may set others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Say how long a response may be, and how many prompts a step reads."""
+
+    max_tokens: int | None
+    batch: int
+
+
+UNKNOWN = Suggestion(max_tokens=None, batch=16)
+SUGGESTIONS: Mapping[str, Suggestion] = {
+    "digits": Suggestion(max_tokens=4, batch=32),  # three digits and the end token
+    "addition": Suggestion(max_tokens=12, batch=8),
+    "openai/gsm8k": Suggestion(max_tokens=256, batch=16),
+    "reasoning_gym": Suggestion(max_tokens=128, batch=16),
+}
+
+
+def suggestion(data_source: str) -> Suggestion:
+    """Look up a data source, or the family before its slash.
+
+    >>> suggestion("reasoning_gym/leg_counting").max_tokens
+    128
+    """
+    family = data_source.split("/", maxsplit=1)[0]
+    return next((SUGGESTIONS[name] for name in (data_source, family) if name in SUGGESTIONS), UNKNOWN)
+
+
+def suggested(data_source: str) -> dict[str, object]:
+    """Give the settings to start from, keyed by "op.setting"; none for a source that we do not ship.
+
+    >>> suggested("digits")
+    {'generate.max_tokens': 4}
+    """
+    max_tokens = suggestion(data_source).max_tokens
+    return {} if max_tokens is None else {"generate.max_tokens": max_tokens}
+
+
+def batch_for(data_source: str) -> int:
+    """Give the number of prompts to read in a step.
+
+    >>> batch_for("addition"), batch_for("my own")
+    (8, 16)
+    """
+    return suggestion(data_source).batch

@@ -1,0 +1,86 @@
+"""Seeded tasks that need no download: questions on digits, and sums of two small numbers.
+
+Every maker returns (train, held-out), and no held-out prompt is among those of train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
+
+from flowgraph.errors import DataError
+from nodes.data.arrow import Table
+from nodes.data.order import permutation
+from nodes.data.rows import Row, row, table_of
+
+Kind = Literal["copy", "max", "sort", "reverse"]
+Question = tuple[str, str]
+"""A prompt's text and its ground truth."""
+
+KINDS: tuple[str, ...] = get_args(Kind)
+LONGEST = 4
+"""Digits in a prompt, at most: all combinations are made, 10 to this power."""
+
+_SPLIT_STREAM = -1  # epochs count from 0, so that no order of an epoch is the order of the split
+
+_TRUTHS: Mapping[str, Callable[[str], str]] = {
+    "copy": lambda digits: digits,
+    "max": max,
+    "sort": lambda digits: "".join(sorted(digits)),
+    "reverse": lambda digits: digits[::-1],
+}
+
+
+def digits(kind: Kind = "copy", *, length: int = 3, seed: int = 0) -> tuple[Table, Table]:
+    """Ask for a function of every combination of `length` digits, a fifth of them held out.
+
+    The prompt is the digits and nothing else: one data set has one kind.
+    Raises DataError for an unknown kind or a length outside 1 … 4.
+
+    >>> train, held_out = digits("max")
+    >>> train.num_rows, held_out.num_rows
+    (800, 200)
+    """
+    if kind not in KINDS:
+        raise DataError.unknown("kind of digits", kind, KINDS)
+    if not 1 <= length <= LONGEST:
+        raise DataError.out_of_range("digits", "length", length, f"1 to {LONGEST}")
+    texts = [f"{number:0{length}d}" for number in range(10**length)]
+    questions = [(text, _TRUTHS[kind](text)) for text in texts]
+    held_out = len(texts) // 5
+    return _split(questions, "digits", ability=kind, train=len(texts) - held_out, held_out=held_out, seed=seed)
+
+
+def addition(*, largest: int = 50, seed: int = 0) -> tuple[Table, Table]:
+    """Ask for sums of two numbers from 1 to `largest`: 512 prompts to train on, 64 held out.
+
+    A pair is asked in one order only, so that no held-out sum is a turned-round one of train.
+    Raises DataError where `largest` gives fewer than 576 pairs.
+
+    >>> train, held_out = addition()
+    >>> train["prompt"][0][0]["content"].as_py()  # doctest: +ELLIPSIS
+    'What is ... + ...? Reply with the number only.'
+    """
+    pairs = [(low, high) for high in range(1, largest + 1) for low in range(1, high + 1)]
+    if len(pairs) < 512 + 64:
+        raise DataError.out_of_range("addition", "largest", largest, "34 or more")
+    turned = [(low, high) if place % 2 else (high, low) for place, (low, high) in enumerate(pairs)]
+    questions = [(f"What is {x} + {y}? Reply with the number only.", str(x + y)) for x, y in turned]
+    return _split(questions, "addition", ability="math", train=512, held_out=64, seed=seed)
+
+
+def _split(
+    questions: Sequence[Question], source: str, *, ability: str, train: int, held_out: int, seed: int
+) -> tuple[Table, Table]:
+    order = permutation(seed, _SPLIT_STREAM, len(questions)).tolist()
+    parts = {"train": order[held_out : held_out + train], "test": order[:held_out]}
+    made = {split: [questions[place] for place in places] for split, places in parts.items()}
+    return _table(made["train"], source, ability, "train"), _table(made["test"], source, ability, "test")
+
+
+def _table(questions: Sequence[Question], source: str, ability: str, split: str) -> Table:
+    rows: list[Row] = [
+        row(source, text, truth, ability=ability, extra_info={"split": split, "index": index})
+        for index, (text, truth) in enumerate(questions)
+    ]
+    return table_of(rows)

@@ -1,0 +1,217 @@
+"""The shipped scoring rules, and how a rule is named so that another process can load it.
+
+A rule is a plain function that scores one response. It asks for what it needs by the names of its
+parameters: `response`, `ground_truth`, `finished`, `prompt`, or any column of the data set.
+Calling rules is not here: see `nodes.graders`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from flowgraph.errors import RuleError
+
+GSM8K_TAIL_CHARACTERS = 300
+_FINAL_NUMBER = re.compile(r"####[ \t]*(-?\$?-?\.?[0-9][0-9.,]*)")
+
+
+def gsm8k(response: str, ground_truth: str, *, format_score: float = 0.0) -> float:
+    r"""Score the last `#### number` of the final 300 characters: 1 if equal, else `format_score`; 0 if there is none.
+
+    Source: verl, `verl/utils/reward_score/gsm8k.py`, the strict method.
+    Deviation: numbers are compared by value (`18.00` is `18`); a `$`, and any spaces before it, may precede them.
+
+    >>> gsm8k("So 48 + 24 = 72.\n#### 72", "72"), gsm8k("#### $1,000.", "1000"), gsm8k("72", "72")
+    (1.0, 1.0, 0.0)
+    >>> gsm8k("#### 71", "72", format_score=0.1)
+    0.1
+    """
+    found = _FINAL_NUMBER.findall(response[-GSM8K_TAIL_CHARACTERS:])
+    if not found:
+        return 0.0
+    answer = _value(found[-1])
+    return 1.0 if answer is not None and answer == _value(str(ground_truth)) else format_score
+
+
+def _value(text: str) -> Decimal | None:
+    try:
+        return Decimal(text.replace(",", "").replace("$", "").strip().rstrip("."))
+    except InvalidOperation:
+        return None
+
+
+def exact(response: str, ground_truth: str, finished: bool) -> float:
+    r"""Score 1 for a finished response that is the truth, but for spaces around them.
+
+    >>> exact(" 42\n", "42", True), exact("42", "42", False)
+    (1.0, 0.0)
+    """
+    return float(finished and response.strip() == str(ground_truth).strip())
+
+
+def partial(response: str, ground_truth: str, finished: bool) -> float:
+    """Score the share of positions that are right, the end being one more position; nothing is stripped.
+
+    On the tiny model a character is a token, so this is a credit per token.
+
+    >>> partial("123", "123", True), partial("123", "123", False), partial("1x3", "123", True)
+    (1.0, 0.75, 0.75)
+    """
+    truth = str(ground_truth)
+    right = sum(given == wanted for given, wanted in zip(response, truth, strict=False))
+    ended = finished and len(response) == len(truth)
+    return (right + ended) / (len(truth) + 1)
+
+
+def number(response: str, ground_truth: str) -> float:
+    """Score a half if the number stands in the response as a whole number, and a half if it is all there is.
+
+    >>> number("57", "57"), number("It is 57.", "57"), number("It is 157 or 5.7", "57")
+    (1.0, 0.5, 0.0)
+    """
+    truth = str(ground_truth).strip()
+    whole = rf"(?<![0-9])(?<![0-9][.,])(?<!-){re.escape(truth)}(?![0-9])(?![.,][0-9])"
+    return 0.5 * (re.search(whole, response) is not None) + 0.5 * (response.strip() == truth)
+
+
+def reasoning_gym(response: str, extra_info: Mapping[str, str]) -> float:
+    """Score with the task's own scorer; an answer inside `<answer>…</answer>` is taken out first.
+
+    `extra_info` holds the task's name under `dataset` and the entry, as JSON text, under `entry`.
+    Source: reasoning-gym 0.1.25, `get_score_answer_fn`.
+    Deviation: JSON knows no tuples, so `arc_agi` and `rearc`, which compare with a tuple, never give full marks.
+    """
+    extract: Callable[[str], str | None] = importlib.import_module("reasoning_gym.utils").extract_answer
+    answer = extract(response)
+    entry = json.loads(extra_info["entry"])
+    return float(_task_scorer(extra_info["dataset"])(response.strip() if answer is None else answer, entry))
+
+
+@functools.cache
+def _task_scorer(dataset: str) -> Callable[[str, dict[str, Any]], float]:
+    scorer: Callable[[str, dict[str, Any]], float] = importlib.import_module("reasoning_gym").get_score_answer_fn(
+        dataset
+    )
+    return scorer
+
+
+RULES: dict[str, Callable[..., float]] = {
+    "gsm8k": gsm8k,
+    "exact": exact,
+    "partial": partial,
+    "number": number,
+    "reasoning_gym": reasoning_gym,
+}
+
+RULE_PACKAGES: dict[str, tuple[str, str]] = {"reasoning_gym": ("reasoning_gym", "reasoning-gym")}
+"""What a shipped rule needs besides the standard library: rule → (module, package to install)."""
+
+DATA_SOURCES: dict[str, str] = {
+    "openai/gsm8k": "gsm8k",
+    "digits": "partial",
+    "addition": "number",
+    "reasoning_gym/*": "reasoning_gym",
+}
+
+
+def rule_for(data_source: str) -> str:
+    """Name the shipped rule for rows of this data source; RuleError if there is none.
+
+    >>> rule_for("openai/gsm8k"), rule_for("reasoning_gym/chain_sum")
+    ('gsm8k', 'reasoning_gym')
+    """
+    for pattern, rule in DATA_SOURCES.items():
+        if fnmatchcase(data_source, pattern):
+            return rule
+    raise RuleError.no_source(data_source, DATA_SOURCES)
+
+
+@dataclass(frozen=True)
+class RuleRef:
+    """A rule by name: its text as written, the file (absolute, ends in .py) or module it is in, its name there."""
+
+    text: str
+    source: str
+    name: str
+
+
+def resolve(by: str) -> RuleRef:
+    """Find a rule by a shipped rule's name, `path.py:name` or `package.module:name`; nothing is imported.
+
+    RuleError if no shipped rule has that name, or the file is not there.
+
+    >>> resolve("gsm8k")
+    RuleRef(text='gsm8k', source='nodes.rules', name='gsm8k')
+    """
+    if by in RULES:
+        return RuleRef(by, __name__, by)
+    source, colon, name = by.rpartition(":")
+    if not colon and not by.endswith(".py"):
+        raise RuleError.unknown(by, RULES)
+    if not source or (not name.isidentifier() and not name.replace(".", "_").isidentifier()):
+        raise RuleError.unnamed(by)
+    if not source.endswith(".py"):
+        return RuleRef(by, source, name)
+    path = Path(source).expanduser().absolute()
+    if not path.is_file():
+        raise RuleError.no_file(by, str(path))
+    return RuleRef(by, str(path), name)
+
+
+def reference_of(function: Callable[..., object]) -> str:
+    """Name a function of a module's top level as `path.py:name` or `package.module:name`, for `resolve`.
+
+    The path is given where the module cannot be imported by its name, as is so for a user's flow file.
+    RuleError for a lambda, a nested function, a bound method, or one that is no longer what its name means.
+    """
+    name = getattr(function, "__qualname__", "")
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    if module is None or inspect.ismethod(function) or _at_top_level(module, name) is not function:
+        raise RuleError.not_top_level(_described(function))
+    file = getattr(module, "__file__", None)
+    if _importable(module.__name__, file):
+        return f"{module.__name__}:{name}"
+    if file is None:
+        raise RuleError.not_top_level(_described(function))
+    return f"{_shown(Path(file))}:{name}"
+
+
+def _at_top_level(module: object, dotted: str) -> object:
+    return functools.reduce(lambda owner, part: getattr(owner, part, None), dotted.split("."), module)
+
+
+def _described(function: Callable[..., object]) -> str:
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return f"`{name}`" + (f" at {_shown(Path(code.co_filename))}:{code.co_firstlineno}" if code else "")
+
+
+def _shown(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _importable(module: str, file: str | None) -> bool:
+    """Tell if a fresh process with our import path gets this very module by its name."""
+    top, *rest = module.split(".")
+    if top == "__main__":
+        return False
+    spec = next((found for finder in sys.meta_path if (found := finder.find_spec(top, None))), None)
+    if spec is None or file is None:
+        return spec is not None
+    if not rest:
+        return spec.origin is not None and Path(spec.origin).resolve() == Path(file).resolve()
+    stems = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
+    found_files = [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
+    return Path(file).resolve() in [found.resolve() for found in found_files]

@@ -1,0 +1,85 @@
+"""Scoring: one number for each response, by a rule in a process that can be killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flowgraph import Measure, Metric, NodeKind, node
+from nodes.graders import Graders
+from nodes.rules import reference_of, resolve, rule_for
+from nodes.values import Rollout, Scores
+
+Rule = str | Callable[..., float]
+
+METRICS = (
+    Metric("reward", headline=True, about="mean score"),
+    Metric("full_marks", about="share of responses that score 1"),
+    Metric("rule_failures", about="responses whose rule failed or timed out, scored `on_error`"),
+)
+
+
+@node(kind=NodeKind.SCORE, pure=False, metrics=METRICS)
+def score(
+    rollout: Rollout,
+    *,
+    by: Rule = "data",
+    format_score: float | None = None,
+    workers: Annotated[int, Field(ge=1, le=256)] = 1,
+    limit_s: Annotated[float, Field(gt=0)] = 10.0,
+    on_error: float | Literal["fail"] = "fail",
+) -> Scores:
+    """Score each response by a rule: [B].
+
+    `by` is a shipped rule's name, a function of a module's top level, `path.py:name`, or "data": each row's `data_source`
+    names its rule. The rule is called once for each response, with what its parameters name: `response`, `ground_truth`,
+    `finished`, `prompt`, and any column of the data set. It has `limit_s` seconds; one that raises, hangs, or gives no
+    number fails the run, or scores `on_error`. `format_score` is passed to a rule that takes it.
+    """
+    import torch
+
+    rows = rows_of(rollout)
+    settings = {} if format_score is None else {"format_score": format_score}
+    scores, failures = torch.zeros(len(rows)), 0
+    for name, places in _by_rule(by, rows).items():
+        chosen = [rows[place] for place in places]
+        graded = _graders(workers, limit_s).grade(resolve(name), chosen, settings, on_error=on_error)
+        scores[torch.tensor(places)] = torch.tensor(graded.scores, dtype=torch.float32)
+        failures += graded.failures
+    measures = [
+        Measure("reward", float(scores.sum()), len(rows)),
+        Measure("full_marks", float((scores >= 1.0 - 1e-6).sum()), len(rows)),
+        Measure("rule_failures", failures, len(rows)),
+    ]
+    return Scores(scores, measures)
+
+
+def rows_of(rollout: Rollout) -> list[dict[str, object]]:
+    """Give what rules see of each response, one mapping a row."""
+    columns: list[dict[str, object]] = rollout.columns.data.to_pylist()
+    texts, finished = rollout.text.data.to_pylist(), rollout.finished.data.tolist()
+    prompts, samples = rollout.group.data.tolist(), rollout.sample.data.tolist()
+    told = zip(columns, texts, finished, prompts, samples, strict=True)
+    return [
+        {**row, "response": text, "finished": ended, "prompt_id": prompt, "sample": sample}
+        for row, text, ended, prompt, sample in told
+    ]
+
+
+def _by_rule(by: Rule, rows: Sequence[Mapping[str, object]]) -> dict[str, list[int]]:
+    """Group the places of rows by the rule that scores them."""
+    if by != "data":
+        return {by if isinstance(by, str) else reference_of(by): list(range(len(rows)))}
+    places: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(rule_for(str(row["data_source"]) if "data_source" in row else ""), []).append(place)
+    return places
+
+
+@cache
+def _graders(workers: int, limit_s: float) -> Graders:
+    """Keep one warm pool for each way it is asked for; its processes end with this one."""
+    return Graders(workers, limit_s)

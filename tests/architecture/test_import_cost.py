@@ -1,0 +1,74 @@
+"""What is loaded, and how long it takes, before anything is asked of a model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HELP = "sys.argv = ['flowgraph', '--help']; from flowgraph.cli import main; main()"
+
+# Each of these takes 0.1 to 4 s to import: one alone would break the budget of `--help`.
+ENGINES = {"torch", "ray", "transformers", "sglang", "datasets", "peft", "accelerate", "tokenizers", "safetensors"}
+SLOW = {*ENGINES, "pyarrow", "networkx", "numpy", "pandas"}
+
+HELP_MODULES_AT_MOST = 450  # may only get tighter; 271 at first
+HELP_AT_MOST_S = 0.5
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Run a statement in a fresh interpreter and give the modules it has loaded then."""
+    code = f"import sys\ntry:\n    {statement}\nexcept SystemExit:\n    pass\nprint()\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def libraries(modules: set[str]) -> set[str]:
+    """Give the top-level names of modules."""
+    return {name.split(".")[0] for name in modules}
+
+
+def test_importing_flowgraph_loads_nothing_slow() -> None:
+    assert libraries(loaded_by("import flowgraph")) & SLOW == set()
+
+
+def test_importing_nodes_loads_no_engine() -> None:
+    assert libraries(loaded_by("import nodes")) & SLOW == set()
+
+
+def test_importing_placements_loads_no_engine() -> None:
+    assert libraries(loaded_by("import placements")) & ENGINES == set()
+
+
+def test_describing_a_shipped_flow_loads_no_engine() -> None:
+    flows = sorted(path.stem for path in (ROOT / "examples").glob("[!_]*.py"))
+    assert flows, "no flow is shipped"
+    for name in flows:
+        assert libraries(loaded_by(f"import examples.{name} as m; m.{name}.graph()")) & ENGINES == set()
+
+
+def test_help_loads_nothing_slow_and_few_modules() -> None:
+    modules = loaded_by(HELP)
+    assert libraries(modules) & SLOW == set()
+    assert len(modules) <= HELP_MODULES_AT_MOST
+
+
+def test_help_takes_less_than_half_a_second() -> None:
+    """The best of five: what else runs on the machine can only add to a time."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", f"import sys; {HELP}"], capture_output=True, check=True, cwd=ROOT)
+        return time.perf_counter() - start
+
+    assert min(once() for _ in range(5)) < HELP_AT_MOST_S
+
+
+@pytest.mark.parametrize("verb", ["show", "draw"])
+def test_reading_a_flow_on_the_command_line_loads_no_engine(verb: str) -> None:
+    modules = loaded_by(f"sys.argv = ['flowgraph', {verb!r}, 'grpo']; from flowgraph.cli import main; main()")
+    assert libraries(modules) & ENGINES == set()

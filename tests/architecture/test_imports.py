@@ -1,0 +1,242 @@
+"""The direction of imports, read from the sources: who may know whom."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("flowgraph", "nodes", "placements", "examples")
+
+# What each package may import of the others. `flowgraph.cli` is the only place that knows all three.
+MAY_IMPORT = {
+    "flowgraph": {"flowgraph"},
+    "flowgraph.cli": {"flowgraph", "nodes", "placements"},
+    "nodes": {"flowgraph", "nodes"},
+    "placements": {"flowgraph", "placements"},
+    "examples": {"flowgraph", "nodes", "placements"},
+}
+
+# Inside flowgraph, inner first: a module imports its own layer and those before it, never a later one.
+LAYERS = (
+    ("errors", "shipped"),
+    ("cluster", "plan"),  # data: see DATA
+    ("keys", "models", "values", "loss", "rows"),
+    ("graph",),
+    ("arithmetic", "diagrams", "dsl", "evaluate", "passes", "signature", "spec", "store", "text"),
+    ("files", "settings"),  # a flow found, and its settings resolved
+    ("lowering",),
+    ("runtime",),
+    ("executors",),
+    ("__init__",),
+    ("cli", "__main__"),
+)
+LAYER_OF = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+
+# Modules that are data about an engine, without the engine: anyone may read them.
+READ_BY_ALL = {"flowgraph.executors.base", "flowgraph.executors.layouts"}
+
+# Imports of an outer layer, each inside a function: an operator between values draws a node.
+UPWARD = {("values", "arithmetic"), ("values", "graph")}
+
+# Plans and clusters are data: of ours they import errors only, of others pydantic only.
+DATA = {"cluster", "plan"}
+
+# What `nodes` may name of flowgraph, and what `placements` may: their public faces, not how a flow is described.
+FACES = {
+    "nodes": ("", "errors", "keys", "loss", "models", "rows", "values", "executors.base"),
+    "placements": ("", "errors", "cluster", "graph", "models", "plan", "values", "executors.layouts"),
+}
+
+# Slow to import: 0.2 s (networkx) to 4 s (peft) each. They are imported inside the function that needs them.
+HEAVY = {
+    *("accelerate", "datasets", "gguf", "huggingface_hub", "math_verify", "peft", "ray", "reasoning_gym"),
+    *("safetensors", "sglang", "tokenizers", "torch", "transformers"),
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: where, what, and whether it happens when the file is imported."""
+
+    file: Path
+    line: int
+    module: str
+    names: tuple[str, ...]
+    at_top: bool
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line}: imports {self.module}"
+
+
+def sources(*packages: str) -> list[Path]:
+    """List the packages' Python files; a package that is not there yet has none."""
+    return [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    """Say whether a node is `if TYPE_CHECKING:`, whose imports never happen."""
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def imports(file: Path, *, types_too: bool = False) -> Iterator[Import]:
+    """Give every import of a file; those for types only are left out unless asked for."""
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(file.read_text(encoding="utf-8")), True)]
+    while waiting:
+        node, at_top = waiting.pop()
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, alias.name, (), at_top)
+        elif isinstance(node, ast.ImportFrom):
+            yield Import(file, node.lineno, node.module or "", tuple(a.name for a in node.names), at_top)
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        children = node.orelse if isinstance(node, ast.If) and is_type_checking(node) else ast.iter_child_nodes(node)
+        waiting += [(child, at_top and not inside) for child in (ast.iter_child_nodes(node) if types_too else children)]
+
+
+def modules_named(each: Import) -> set[str]:
+    """Give the modules that an import names: `from a import b` names `a.b` where that is a module, else `a`."""
+    inner = {name: f"{each.module}.{name}" for name in each.names if is_module(f"{each.module}.{name}")}
+    return set(inner.values()) | ({each.module} if len(inner) < max(len(each.names), 1) else set())
+
+
+def is_module(name: str) -> bool:
+    """Say whether a dotted name is a module or a package of ours."""
+    path = ROOT / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def module_of(file: Path) -> str:
+    """Give the dotted name of a file of ours."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def owner(file: Path) -> str:
+    """Give the key of MAY_IMPORT that a file falls under."""
+    parts = file.relative_to(ROOT).parts
+    in_cli = parts[0] == "flowgraph" and len(parts) > 1 and parts[1] in {"cli", "cli.py", "__main__.py"}
+    return "flowgraph.cli" if in_cli else parts[0]
+
+
+def part_of_flowgraph(module: str) -> str:
+    """Give the name under which LAYERS lists a module: `flowgraph.passes.order_nodes` is in `passes`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def test_packages_import_in_one_direction() -> None:
+    breaches = [
+        str(each)
+        for file in sources(*PACKAGES)
+        for each in imports(file, types_too=True)
+        if (package := each.module.split(".")[0]) in PACKAGES and package not in MAY_IMPORT[owner(file)]
+    ]
+    assert breaches == []
+
+
+def test_every_module_of_flowgraph_has_a_layer() -> None:
+    unknown = sorted({part_of_flowgraph(module_of(file)) for file in sources("flowgraph")} - LAYER_OF.keys())
+    assert unknown == [], f"say in LAYERS ({Path(__file__).name}) where these stand, and who may import them"
+
+
+def is_outward(each: Import, module: str) -> bool:
+    """Say whether one import inside flowgraph goes from an inner layer to an outer one."""
+    here, there = part_of_flowgraph(module_of(each.file)), part_of_flowgraph(module)
+    late = not each.at_top and (here, there) in UPWARD
+    return not late and module not in READ_BY_ALL and LAYER_OF[there] > LAYER_OF[here]
+
+
+def test_flowgraph_imports_inner_layers_only() -> None:
+    breaches = [
+        str(each)
+        for file in sources("flowgraph")
+        for each in imports(file)
+        for module in modules_named(each)
+        if module.split(".")[0] == "flowgraph" and is_outward(each, module)
+    ]
+    assert breaches == []
+
+
+def test_plans_and_clusters_import_errors_and_pydantic_only() -> None:
+    allowed = {"flowgraph.errors", *(f"flowgraph.{name}" for name in DATA)}
+    breaches = [
+        str(each)
+        for file in sources("flowgraph")
+        if part_of_flowgraph(module_of(file)) in DATA
+        for each in imports(file, types_too=True)
+        if each.module not in allowed and each.module.split(".")[0] not in {"pydantic", *sys.stdlib_module_names}
+    ]
+    assert breaches == []
+
+
+def test_nodes_and_placements_name_only_public_faces_of_flowgraph() -> None:
+    breaches: list[str] = []
+    for package, faces in FACES.items():
+        allowed = {f"flowgraph.{face}".rstrip(".") for face in faces}
+        for file in sources(package):
+            ours = [each for each in imports(file, types_too=True) if each.module.split(".")[0] == "flowgraph"]
+            breaches += [str(each) for each in ours if not modules_named(each) <= allowed]
+    assert breaches == []
+
+
+def test_examples_name_only_what_packages_export() -> None:
+    breaches = [
+        str(each)
+        for file in sources("examples")
+        for each in imports(file, types_too=True)
+        if each.module.split(".")[0] in PACKAGES and "." in each.module
+    ]
+    assert breaches == []
+
+
+def test_private_names_stay_in_their_package() -> None:
+    breaches = [
+        f"{each}: {name}"
+        for file in sources(*PACKAGES)
+        for each in imports(file, types_too=True)
+        for name in (*each.names, *each.module.split("."))
+        if name.startswith("_") and not name.startswith("__") and each.module.split(".")[0] in PACKAGES
+        if not module_of(file).startswith(each.module.rpartition(".")[0] or each.module)
+    ]
+    assert breaches == []
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    ours = {module_of(file): file for file in sources("flowgraph", "nodes", "placements")}
+
+    def needs(module: str) -> set[str]:
+        return {name for each in imports(ours[module]) if each.at_top for name in modules_named(each)}
+
+    graph = {module: (needs(module) & ours.keys()) - {module} for module in ours}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(ours)
+
+
+def test_heavy_libraries_are_imported_inside_functions() -> None:
+    breaches = [
+        str(each)
+        for file in sources(*PACKAGES)
+        for each in imports(file)
+        if each.at_top and each.module.split(".")[0] in HEAVY
+    ]
+    assert breaches == []
+
+
+def test_every_library_imported_is_a_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
+    declared = {line.split(">")[0].split("[")[0].replace("-", "_") for line in [*project["dependencies"], *extras]}
+    through = {"huggingface_hub"}  # comes with transformers, whose hub client it is
+    known = {*declared, *through, *PACKAGES, *sys.stdlib_module_names}
+    breaches = [
+        str(each)
+        for file in sources(*PACKAGES)
+        for each in imports(file, types_too=True)
+        if each.module.split(".")[0] not in known
+    ]
+    assert breaches == []

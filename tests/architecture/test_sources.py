@@ -1,0 +1,171 @@
+"""What every source file keeps to: its name, its size, its docstrings, its words."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("flowgraph", "nodes", "placements")
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+# Budgets. They may only get tighter.
+FUNCTION_LINES_AT_MOST = 50
+FILE_LINES_AT_MOST = 450
+PUBLIC_NAMES_AT_MOST = 25
+
+# A file is named for its one idea; these names stand for none.
+EMPTY_NAMES = {"util", "helper", "common", "misc", "manager", "core"}
+
+# The compiler never learns the names of its programs.
+PROGRAM_WORDS = ("ppo", "grpo", "gpg", "gae", "advantage", "reward", "critic")
+# The five kinds of node, as the field draws them, are data that diagrams and planner read.
+KINDS_OF_NODE = {"ADVANTAGE"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def place(path: Path, node: ast.AST | None = None) -> str:
+    """Say where something stands, as `file:line`."""
+    return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+
+
+def identifiers(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Give every name that a file reads or defines; strings and comments are no names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node, node.id
+        elif isinstance(node, ast.Attribute):
+            yield node, node.attr
+        elif isinstance(node, ast.arg | ast.keyword) and node.arg:
+            yield node, node.arg
+        elif isinstance(node, Function | ast.ClassDef):
+            yield node, node.name
+        elif isinstance(node, ast.alias):
+            yield node, node.asname or node.name
+
+
+def words_of(identifier: str) -> list[str]:
+    """Split an identifier into its words, in lower case.
+
+    >>> words_of("GRPOLoss_old"), words_of("heappop")
+    (['grpo', 'loss', 'old'], ['heappop'])
+    """
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", identifier)]
+
+
+def public_definitions(body: list[ast.stmt]) -> Iterator[Function | ast.ClassDef]:
+    """Give the functions and classes that a reader may use, methods of such classes included."""
+    for node in body:
+        if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public_definitions(node.body)
+
+
+def is_overload(node: Function | ast.ClassDef) -> bool:
+    """Say whether this is one signature of several; the docstring stands at the last."""
+    return any(ast.unparse(each).endswith("overload") for each in node.decorator_list)
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    def words(path: Path) -> set[str]:
+        return {word.removesuffix("s") for word in re.split(r"[/_.]", path.relative_to(ROOT).as_posix())}
+
+    assert [place(path) for path in FILES if words(path) & EMPTY_NAMES] == []
+
+
+def test_every_public_function_and_class_is_documented() -> None:
+    missing = [
+        f"{place(path, node)} {node.name}"
+        for path, tree in TREES.items()
+        for node in public_definitions(tree.body)
+        if not ast.get_docstring(node) and not is_overload(node)
+    ]
+    assert missing == []
+
+
+def test_every_module_opens_with_what_is_in_it() -> None:
+    assert [place(path) for path, tree in TREES.items() if tree.body and not ast.get_docstring(tree)] == []
+
+
+def test_the_compiler_knows_no_word_of_its_programs() -> None:
+    breaches = [
+        f"{place(path, node)} {name}"
+        for path, tree in TREES.items()
+        if path.is_relative_to(ROOT / "flowgraph") and not path.is_relative_to(ROOT / "flowgraph" / "cli")
+        for node, name in identifiers(tree)
+        if name not in KINDS_OF_NODE and any(word.startswith(PROGRAM_WORDS) for word in words_of(name))
+    ]
+    assert breaches == []
+
+
+def test_functions_stay_short() -> None:
+    functions = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, Function)]
+    lengths = [(place(path, node), node.name, (node.end_lineno or 0) - node.lineno + 1) for path, node in functions]
+    assert [each for each in lengths if each[2] > FUNCTION_LINES_AT_MOST] == []
+
+
+def test_files_stay_short() -> None:
+    lengths = [(place(path), len(path.read_text(encoding="utf-8").splitlines())) for path in FILES]
+    assert [each for each in lengths if each[1] > FILE_LINES_AT_MOST] == []
+
+
+def test_no_setting_of_ours_is_an_environment_variable() -> None:
+    texts = [(path, n) for path, tree in TREES.items() for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+    ours = [place(path, n) for path, n in texts if isinstance(n.value, str) and re.match(r"FLOWGRAPH_[A-Z]", n.value)]
+    assert ours == []
+
+
+def test_flowgraph_exports_few_names_sorted_and_all_there() -> None:
+    import flowgraph
+
+    exported = list(flowgraph.__all__)
+    assert [name for name in exported if not hasattr(flowgraph, name)] == []
+    assert exported == sorted(exported)
+    assert len(exported) <= PUBLIC_NAMES_AT_MOST
+
+
+def shared_files() -> list[Path]:
+    """List what a commit would hold; without git (an unpacked sdist) there is nothing to look at."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def machine_words() -> re.Pattern[str]:
+    """Match what belongs to one machine: its paths, and the hosts its packages came from."""
+    shared = {Path("/"), Path("/tmp"), Path(tempfile.gettempdir())}
+    folders = [folder for folder in (ROOT.parent, Path.home()) if folder not in shared]
+    hosts = [r"pypi[.]org", r"pythonhosted[.]org", r"npmjs[.](org|com)", r"deb[.]debian[.]org", r"--(extra-)?index-url"]
+    homes = [r"/home/\w+/", r"/Users/\w+/", r"C:\\Users"]
+    return re.compile("|".join([*(re.escape(f"{folder}/") for folder in folders), *homes, *hosts]))
+
+
+def test_no_file_names_a_machine_or_a_package_host() -> None:
+    pattern, found = machine_words(), []
+    for path in shared_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # an image or a data file
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in pattern.finditer(text)]
+    assert found == []
+
+
+def test_every_package_says_that_it_is_typed_and_travels_in_the_wheel() -> None:
+    assert [package for package in PACKAGES if not (ROOT / package / "py.typed").is_file()] == []
