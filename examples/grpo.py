@@ -19,6 +19,6 @@ def grpo(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
     def loss(pi: Policy) -> Loss:
         new = logprobs(pi, rollout)
         surrogate = clipped(new, advantages, rollout.mask, old=rollout.logprobs, eps=0.2)
-        return surrogate + 1e-3 * kl_k3(new, rollout.mask, ref=ref_logprobs)
+        return surrogate + 0.04 * kl_k3(new, rollout.mask, ref=ref_logprobs)
 
     return update(policy, loss)

@@ -32,7 +32,8 @@ from flowgraph.graph import (
     call_site,
     reachable,
 )
-from flowgraph.signature import Signature, make_settings, read_signature, type_name
+from flowgraph.keys import Key
+from flowgraph.signature import Signature, defined_at, make_settings, read_signature, type_name
 from flowgraph.values import Metric, Model, Record, Value, fields
 
 P = ParamSpec("P")
@@ -66,11 +67,13 @@ def node(
     """Make a node of a typed function.
 
     Positional parameters are ports (values, or a region as `Callable[[Model], Loss]`); keyword-only ones are ports if
-    their type is a value, take the random `Key` if it is that, and are settings otherwise. Called on edges it describes
-    itself; called on real values it runs. `carries` names the port whose next version is returned; `stat` the
-    statistic of a model's forward pass that it reads; `pure=False` is for effects outside (a key or a carry implies it).
+    their type is a value, take the random `Key` if it is that, and are settings otherwise. Called on edges it
+    describes itself; called on real values it runs. `carries` names the port whose next version is returned; `stat`
+    the statistic of a model's forward pass that it reads; `pure=False` is for effects outside (a key or a carry
+    implies it).
 
-    Raises `FlowTypeError` for a signature that a graph cannot hold, two positional ports of one type included.
+    Raises `FlowTypeError` for a signature that a graph cannot hold, two positional ports of one type included, and
+    for a default that its own type refuses.
     """
     if fn is None:
         options = {"kind": kind, "pure": pure, "carries": carries, "stat": stat, "separable": separable}
@@ -121,9 +124,14 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
         if port.region
     }
     inputs = {name: value for name, value in given.items() if isinstance(value, Value)}
+    if op.key in bound and not isinstance(bound[op.key], Key):
+        raise FlowTypeError.wrong_type(str(site), f"{op.name}({op.key}=)", "Key", type(bound[op.key]).__name__)
     if any(value.edge for value in inputs.values()):
+        if op.key in bound:
+            why = f"`{op.key}` is filled in when the flow runs"
+            raise FlowTypeError.bad_call(str(site), op.name, why, "leave it out")
         edges = tuple((name, value.edge or Edge(Const(value, site), type(value))) for name, value in inputs.items())
-        returns = tuple(kinds.get(each, getattr(each, "__bound__", None) or each) for each in op.returns)
+        returns = tuple(kinds.get(each) or spec.bound_type(each) for each in op.returns)
         return _outputs(Node(op, edges, settings, tuple(regions.items()), returns, site))
     if any(not isinstance(edge.source, Const) for region in regions.values() for edge in region.captures):
         captured = next(e for r in regions.values() for e in r.captures if not isinstance(e.source, Const))
@@ -136,6 +144,7 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
 def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, type[Value]]:
     """Check each argument against its port; give what each type stands for, TypeVars bound from the arguments."""
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
+    bound = set[Any]()
     for port in op.ports:
         value = given.get(port.name)
         if port.region:
@@ -143,22 +152,28 @@ def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, t
                 raise FlowTypeError.wrong_type(
                     str(site), f"{op.name}({port.name}=)", "a function of a model", type(value).__name__
                 )
-        elif not (value is None and port.optional) and not isinstance(value, port.value_type):
-            raise _wrong_type(op, port, value, [v for v in given.values() if isinstance(v, Value)], site)
-        elif isinstance(port.type, TypeVar) and value is not None:
-            kinds[port.type] = type(cast("Value", value))
+        elif value is None and port.optional:
+            continue
+        elif not isinstance(value, port.value_type) or (port.type in bound and type(value) is not kinds[port.type]):
+            others = [each for each in given.values() if isinstance(each, Value)]
+            raise _wrong_type(op, port, kinds[port.type], value, others, site)
+        elif isinstance(port.type, TypeVar):
+            kinds[port.type] = type(value)
+            bound.add(port.type)
     stale = [v.edge for v in given.values() if isinstance(v, Value) and v.edge is not None and v.edge.at_most]
     if stale and op.kind is not NodeKind.GENERATE:
         raise spec.stale_read(op, stale[0], site)
     return kinds
 
 
-def _wrong_type(op: Op, port: Port, value: object, others: Sequence[Value], site: Site) -> FlowTypeError:
+def _wrong_type(
+    op: Op, port: Port, wanted: type[Value], value: object, others: Sequence[Value], site: Site
+) -> FlowTypeError:
     edge = value.edge if isinstance(value, Value) else None
     made = edge.made() if edge else ""
-    hint = _hint_for(port.value_type, [other.edge for other in others if other.edge])
+    hint = _hint_for(wanted, [other.edge for other in others if other.edge])
     name = f"{op.name}({port.name}=)"
-    return FlowTypeError.wrong_type(str(site), name, type_name(port.type), type(value).__name__, made, hint)
+    return FlowTypeError.wrong_type(str(site), name, wanted.__name__, type(value).__name__, made, hint)
 
 
 def _hint_for(wanted: type[Value], edges: Sequence[Edge]) -> str:
@@ -185,7 +200,7 @@ def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value
 
     Raises `FlowTypeError` when it is a function of another model or returns no loss, `LawError` when it draws.
     """
-    at = Site(fn.__code__.co_filename, fn.__code__.co_firstlineno)
+    at = defined_at(fn)
     names = list(inspect.signature(fn).parameters)
     hints = _local_hints(fn)
     if len(names) != 1:
@@ -199,13 +214,17 @@ def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value
             f"one of {type_name(declared)}",
             f"`{fn.__name__}` at {at}",
         )
-    param = Param(names[0], kind, f"{fn.__name__} at {at}", at)
+    param = Param(names[0], kind, f"the loss `{fn.__name__}` at {at}", at)
     out = fn(kind.at(Edge(param, kind)))
     wanted = port.region_returns or Value
     if not isinstance(out, wanted) or out.edge is None:
         got = "a real value" if isinstance(out, wanted) else type(out).__name__
         raise FlowTypeError.wrong_type(
-            str(site), f"{op.name}({port.name}=)", f"a function that returns {wanted.__name__}", got, f"`{fn.__name__}` at {at}"
+            str(site),
+            f"{op.name}({port.name}=)",
+            f"a function that returns {wanted.__name__}",
+            got,
+            f"`{fn.__name__}` at {at}",
         )
     region = _close(fn.__name__, param, out.edge, at)
     spec.check_region(op, region, site)
@@ -216,9 +235,9 @@ def _local_hints(fn: Callable[..., Any]) -> dict[str, Any]:
     closed = inspect.getclosurevars(fn).nonlocals
     try:
         return typing.get_type_hints(fn, localns=dict(closed))
-    except NameError as error:
-        at = Site(fn.__code__.co_filename, fn.__code__.co_firstlineno)
-        raise FlowTypeError.bad_call(str(at), fn.__name__, f"an annotation is not defined: {error}") from None
+    except Exception as error:  # noqa: BLE001 - an annotation is any expression of the user's
+        what = f"an annotation cannot be read: {error}"
+        raise FlowTypeError.bad_call(str(defined_at(fn)), fn.__name__, what) from None
 
 
 def _close(name: str, param: Param, output: Edge, at: Site) -> Region:
@@ -236,8 +255,10 @@ def stale(model: M, *, at_most: int) -> M:
 
     Only a generate node may read the result. On real values nothing changes.
     """
-    if at_most < 0:
-        raise SettingError.refused(str(call_site()), "stale.at_most", at_most, "should be 0 or more")
+    if not isinstance(cast("object", model), Model):
+        raise FlowTypeError.wrong_type(str(call_site()), "stale(model=)", "Model", type(model).__name__)
+    if type(at_most) is not int or at_most < 0:
+        raise SettingError.refused(str(call_site()), "stale.at_most", at_most, "should be a whole number, 0 or more")
     return type(model).at(replace(model.edge, at_most=at_most)) if model.edge else model
 
 
@@ -251,11 +272,13 @@ class Flow(Generic[P, R]):
         self.about = (inspect.getdoc(fn) or "").partition("\n")[0]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        where = str(call_site())
-        bound = self.signature.bind(args, kwargs, where)
+        """Join the caller's graph if called on edges; run on real values."""
+        site = call_site()
+        bound = self.signature.bind(args, kwargs, str(site))
+        _check_arguments(self.name, self.signature.ports, bound, site)
         values = {name: bound[name] for name in self.signature.settings.model_fields if name in bound}
-        make_settings(self.signature.settings, values, self.name, where)
-        return self.fn(*args, **kwargs)
+        settings = make_settings(self.signature.settings, values, self.name, str(site))
+        return cast("Callable[..., R]", self.fn)(**bound | {name: getattr(settings, name) for name in values})
 
     def graph(self, settings: Mapping[str, object] | None = None) -> Graph:
         """Describe the flow, with these settings of its keyword-only parameters; checked against the laws.
@@ -271,15 +294,25 @@ class Flow(Generic[P, R]):
         except FlowError:
             raise
         except Exception as error:
-            raise UserCodeError.raised(f"flow {self.name}", error, _line_of(error, at.file)) from error
-        outputs = cast("tuple[Any, ...]", out) if isinstance(out, tuple) else (out,)
+            raise UserCodeError.raised(f"flow {self.name}", error, line_of(error, at.file)) from error
+        outputs: tuple[Any, ...] = out if isinstance(out, tuple) else (out,)
         spec.check_returns(self.name, self.signature, outputs)
         graph = Graph(self.name, params, tuple(cast("Edge", value.edge) for value in outputs), at, chosen)
         spec.check(graph)
         return graph
 
 
-def _line_of(error: BaseException, file: str) -> str:
+def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, object], site: Site) -> None:
+    for port in ports:
+        value = bound[port.name]
+        if not isinstance(value, port.value_type):
+            made = value.edge.made() if isinstance(value, Value) and value.edge else ""
+            wanted, got = port.value_type.__name__, type(value).__name__
+            raise FlowTypeError.wrong_type(str(site), f"{name}({port.name}=)", wanted, got, made)
+
+
+def line_of(error: BaseException, file: str) -> str:
+    """Give the line of `file` at which an exception was raised, or that called what raised it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{Path(file).name}:{frames[-1].lineno}" if frames else Path(file).name
 

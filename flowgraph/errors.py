@@ -29,6 +29,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"known: {', '.join(names[:12])}{more}" if names else ""
 
 
+def with_article(word: str) -> str:
+    """Put `a` or `an` before a word.
+
+    >>> with_article("Mask"), with_article("Advantages")
+    ('a Mask', 'an Advantages')
+    """
+    return f"{'an' if word[:1].lower() in set('aeiou') else 'a'} {word}"
+
+
 class FlowError(Exception):
     """Say what is wrong, where, what stands on the other side, and what to do.
 
@@ -170,8 +179,14 @@ class ModelError(FlowError, OSError):
     @classmethod
     def too_long(cls, prompt_tokens: int, max_tokens: int, limit_tokens: int) -> ModelError:
         """Say that a prompt and its response exceed the positions that a model has."""
-        what = f"a prompt of {prompt_tokens} tokens and a response of up to {max_tokens} exceed its {limit_tokens} positions"
-        return cls(what, hint=f"max_tokens={max(0, limit_tokens - prompt_tokens)} fits this prompt")
+        asked = f"a prompt of {prompt_tokens} tokens and a response of up to {max_tokens}"
+        hint = f"max_tokens={max(0, limit_tokens - prompt_tokens)} fits this prompt"
+        return cls(f"{asked} exceed its {limit_tokens} positions", hint=hint)
+
+    @classmethod
+    def no_prompt(cls) -> ModelError:
+        """Say that a prompt gives the model nothing to read."""
+        return cls("a prompt of 0 tokens leaves the model nothing to continue", hint="does its template drop the text?")
 
     @classmethod
     def no_folder(cls, folder: object) -> ModelError:
@@ -351,7 +366,9 @@ class RunFolderError(FlowError, FileExistsError):
     @classmethod
     def no_rollouts(cls, path: str, node: str) -> RunFolderError:
         """Say that a run recorded nothing for a node that samples."""
-        return cls(f"recorded no rollouts of {node}", where=path, hint="replay the run of a flow with the same generate nodes")
+        return cls(
+            f"recorded no rollouts of {node}", where=path, hint="replay the run of a flow with the same generate nodes"
+        )
 
 
 class FlowTypeError(FlowError, TypeError):
@@ -366,7 +383,7 @@ class FlowTypeError(FlowError, TypeError):
     def not_data(cls, where: str, value: str, use: str, made: str) -> FlowTypeError:
         """Say that an edge has no value yet, so Python cannot branch on it or read it."""
         return cls(
-            f"{use} a {value}, which has no value while the flow is described",
+            f"{use} {with_article(value)}, which has no value while the flow is described",
             where=where,
             notes=[made],
             hint="what depends on the values belongs in the body of a @node",
@@ -420,6 +437,13 @@ class UnknownNameError(FlowError, LookupError):
         return cls(f"no {what} `{name}`", where=where, hint=nearest(name, known))
 
 
+def _raised_at(error: BaseException, hidden: tuple[str, ...] = ()) -> str:
+    """Say at which line of which function an exception was raised; files whose names begin so are passed over."""
+    passed = ("<", *hidden)
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+
+
 class UserCodeError(FlowError, RuntimeError):
     """An exception raised by a user's own file or node."""
 
@@ -427,8 +451,9 @@ class UserCodeError(FlowError, RuntimeError):
     def raised(cls, what: str, error: BaseException, where: str) -> UserCodeError:
         """Say what was being done when the user's code raised, and at which of its lines."""
         text = str(error).strip() or "no message"
-        return cls(f"{what} raised {type(error).__name__}: {text}", where=where)
-
+        at = "" if isinstance(error, RecursionError) else _raised_at(error, (str(Path(__file__).parent),))
+        notes = [f"at {at}"] if at and not where.startswith(at.partition(" ")[0].partition(":")[0]) else []
+        return cls(f"{what} raised {type(error).__name__}: {text}", where=where, notes=notes)
 
     @classmethod
     def shadows(cls, path: str, name: str) -> UserCodeError:
@@ -440,10 +465,77 @@ class UserCodeError(FlowError, RuntimeError):
     def in_node(cls, name: str, error: BaseException, where: str) -> UserCodeError:
         """Say which node raised, at which line of the flow, and at which line of its body."""
         text = str(error).strip() or "no message"
-        frames = traceback.extract_tb(error.__traceback__)
-        notes = [f"at {Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"] if frames else []
-        return cls(f"{name} raised {type(error).__name__}: {text}", where=where, notes=notes)
+        at = _raised_at(error)
+        return cls(f"{name} raised {type(error).__name__}: {text}", where=where, notes=[f"at {at}"] if at else [])
+
+
+class PlanError(FlowError, ValueError):
+    """A plan that cannot be read, that is not for this graph, or that no engine can run."""
+
+    @classmethod
+    def unreadable(cls, where: str, place: str, why: str) -> PlanError:
+        """Say what at which place of a file is no plan."""
+        return cls(f"{place}: {why}" if place else why, where=where)
+
+    @classmethod
+    def unknown_key(cls, where: str, place: str, key: str, known: Iterable[str]) -> PlanError:
+        """Say which key is unknown, and name the nearest."""
+        return cls(f"{place}: a plan has no `{key}` here", where=where, hint=nearest(key, known))
+
+    @classmethod
+    def other_graph(cls, where: str, planned: str, planned_hash: str, flow: str, flow_hash: str) -> PlanError:
+        """Say which structure a plan is for, and which the flow has."""
+        notes = [f"plan: {planned} {planned_hash[:16]}", f"flow: {flow} {flow_hash[:16]}"]
+        return cls("this plan is for another structure", where=where, notes=notes, hint="plan this flow anew")
+
+    @classmethod
+    def unknown(cls, where: str, what: str, name: str, known: Iterable[str]) -> PlanError:
+        """Say what is not known by this name, and name the nearest."""
+        return cls(f"no {what} `{name}`", where=where, hint=nearest(name, known))
+
+    @classmethod
+    def twice(cls, where: str, what: str, name: str, done: str) -> PlanError:
+        """Say what is placed or named more than once."""
+        return cls(f"the {what} `{name}` is {done} twice", where=where)
+
+    @classmethod
+    def not_placed(cls, where: str, roles: Sequence[str]) -> PlanError:
+        """Say which roles of the flow have no place."""
+        return cls(f"not placed: {', '.join(roles)}", where=where, hint="each role of the flow is placed once")
+
+    @classmethod
+    def shared_device(cls, where: str, device: str, one: str, other: str) -> PlanError:
+        """Say which device two pools hold."""
+        return cls(
+            f"{device} is in two pools, `{one}` and `{other}`", where=where, hint="roles share a pool, not a device"
+        )
+
+    @classmethod
+    def too_few_devices(cls, where: str, role: str, layout: str, needs: int, has: int) -> PlanError:
+        """Say how many devices a layout takes, and how many its pool has."""
+        return cls(f"{role}: {layout} takes {needs} devices, its pool has {has}", where=where)
+
+    @classmethod
+    def not_offered(cls, where: str, role: str, engine: str, what: str, runs: str) -> PlanError:
+        """Say what an engine does not run, and what it does."""
+        return cls(f"{role}: the engine `{engine}` does not run {what}", where=where, hint=runs)
+
+    @classmethod
+    def no_shape(cls, flow: str, param: str, known: Iterable[str]) -> PlanError:
+        """Say for which model the sizes are not given."""
+        return cls(f"the sizes of `{param}` are not given", where=f"plan of {flow}", hint=nearest(param, known))
+
+    @classmethod
+    def no_device(cls, flow: str, engine: str, kinds: Iterable[str]) -> PlanError:
+        """Say that a cluster has no device that an engine runs on."""
+        what = f"the cluster has no device that the engine `{engine}` runs on"
+        return cls(what, where=f"plan of {flow}", hint=f"it runs on {', '.join(sorted(kinds))}")
 
 
 class ResourceError(FlowError, MemoryError):
     """A run that does not fit on the devices it is given."""
+
+    @classmethod
+    def no_placement(cls, flow: str, on: str, overflow: str, notes: Sequence[str], hint: str) -> ResourceError:
+        """Say which role overflows its device in which phase, what is held then, and the smallest changes that fit."""
+        return cls(f"no placement for {flow} on {on}: {overflow}", notes=notes, hint=hint)

@@ -13,13 +13,14 @@ from flowgraph.errors import FlowError, LawError, UserCodeError
 from flowgraph.graph import Const, Edge, Node, Param, Region
 from flowgraph.keys import Key
 from flowgraph.loss import Aggregation, Counts, Loss, Term
-from flowgraph.rows import find, row_count, take, widest
+from flowgraph.rows import constant, find, find_all, row_count, take, widest
 from flowgraph.values import Context, Group, Lengths, Mask, Measure, Model, Value
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Env = dict[Node | Param | Const | Edge, Any]
+Shared = tuple[tuple[object, str], ...]
 
 
 @dataclass
@@ -45,6 +46,15 @@ class Observed:
         return {f"{node}.{name}": total / count for (node, name), (total, count) in self.sums.items() if count}
 
 
+@dataclass(frozen=True)
+class Ran:
+    """One step's results: what the flow returned, every node's value, and what was observed."""
+
+    outputs: tuple[Value, ...]
+    values: Env
+    observed: Observed
+
+
 def read(env: Env, edge: Edge) -> Value:
     """Give the value on an edge: as it was put there, or an output of its source, or a part of one."""
     if edge in env:
@@ -52,17 +62,17 @@ def read(env: Env, edge: Edge) -> Value:
     value: Any = edge.source.value if isinstance(edge.source, Const) else env[edge.source]
     for name in edge.port.split(".") if edge.port else ():
         value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
-    return value
+    return cast("Value", value)
 
 
-def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observed, done: Callable[[Node], None] = id) -> Env:
+def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observed, done: Callable[[Node], object] = id) -> Env:
     """Run `nodes` in the order given, each result put into `env`; metrics and seconds go to `observed`.
 
     Nodes that read statistics of one model on one batch share one forward pass. Errors come back with the node and the
     flow's line; an exception of a user's body is a `UserCodeError`.
     """
     forwards = shared_forwards(nodes)
-    views: dict[tuple[Edge, ...], Any] = {}
+    views: dict[Shared, SharedForward] = {}
     for node in nodes:
         if node in env:
             continue
@@ -70,12 +80,12 @@ def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observed, done
         inputs: dict[str, Any] = {port: read(env, edge) for port, edge in node.inputs}
         if node.op.stat is not None:
             model = next(port for port, value in inputs.items() if isinstance(value, Model))
-            where = tuple(edge for _, edge in node.inputs)
+            where = shared_inputs(node)
             view = views.setdefault(where, SharedForward(inputs[model].handle, forwards[where]))
             inputs[model] = type(inputs[model])(view, view.version)
         regions = {port: BoundRegion.of(region, env, replace(key, node=node.name)) for port, region in node.regions}
         env[node] = result = run_body(node, inputs | regions, key)
-        observed.add(node.name, measures_of(node, result))
+        observed.add(node.name, measures_of(node, result, inputs))
         for region in regions.values():
             observed.merge(region.observed)
         observed.seconds[node.name] = observed.seconds.get(node.name, 0.0) + time.perf_counter() - start
@@ -89,24 +99,30 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
     extra = {node.op.key: replace(key, node=node.name)} if node.op.key else {}
     try:
         result = node.op.body(**inputs, **settings, **extra)
+        spec.check_result(node, result)
     except FlowError as error:
+        if error.where:
+            raise
         raise _placed(error, node) from error
     except Exception as error:
         raise UserCodeError.in_node(node.name or node.op.name, error, str(node.at)) from error
-    spec.check_result(node, result)
     return result
 
 
 def _placed(error: FlowError, node: Node) -> FlowError:
-    if error.where:
-        return error
-    return type(error)(f"{node.name or node.op.name}: {error.what}", where=str(node.at), notes=error.notes, hint=error.hint)
+    return type(error)(
+        f"{node.name or node.op.name}: {error.what}", where=str(node.at), notes=error.notes, hint=error.hint
+    )
 
 
-def measures_of(node: Node, result: Any) -> list[Measure]:
-    """Give what a result reports; a metric that its op does not declare is refused."""
+def measures_of(node: Node, result: Any, inputs: Mapping[str, Any]) -> list[Measure]:
+    """Give what a result reports; a metric that its op does not declare is refused.
+
+    An input that is handed on as it is has been reported by the node that made it.
+    """
+    given = [id(value) for value in inputs.values()]
     values = result if isinstance(result, tuple) else (result,)
-    measures = [measure for value in values for measure in value.measures]
+    measures = [measure for value in values if id(value) not in given for measure in value.measures]
     declared = {metric.name for metric in node.op.metrics}
     for measure in measures:
         if measure.name not in declared:
@@ -118,25 +134,32 @@ class SharedForward:
     """A view of a handle for nodes that read one model on one batch: the first asks for all, the others take theirs."""
 
     def __init__(self, handle: Any, wanted: tuple[str, ...]) -> None:
-        self._handle, self._wanted, self._stats = handle, wanted, None
+        self._handle, self._wanted, self._read = handle, wanted, dict[tuple[object, ...], Any]()
 
     def token_stats(self, rows: Any, wanted: tuple[str, ...]) -> Any:
-        """Run the forward pass once and give its statistics."""
+        """Run the forward pass once for the same rows and temperature, and give its statistics."""
         assert set(wanted) <= set(self._wanted), "a node reads a statistic that its op does not name"
-        if self._stats is None:
-            self._stats = self._handle.token_stats(rows, self._wanted)
-        return self._stats
+        where = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature)
+        if where not in self._read:
+            self._read[where] = rows, self._handle.token_stats(rows, self._wanted)
+        return self._read[where][1]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handle, name)
 
 
-def shared_forwards(nodes: Sequence[Node]) -> dict[tuple[Edge, ...], tuple[str, ...]]:
+def shared_inputs(node: Node) -> Shared:
+    """Name what a node reads, so that two nodes that read the same have the same name; a real value is itself."""
+    edges = [edge for _, edge in node.inputs]
+    return tuple((e.source.value if isinstance(e.source, Const) else e.source, e.port) for e in edges)
+
+
+def shared_forwards(nodes: Sequence[Node]) -> dict[Shared, tuple[str, ...]]:
     """Group the nodes that read one forward pass: their common inputs, and the statistics wanted of it."""
-    wanted = defaultdict[tuple[Edge, ...], set[str]](set)
+    wanted = defaultdict[Shared, set[str]](set)
     for node in nodes:
         if node.op.stat is not None:
-            wanted[tuple(edge for _, edge in node.inputs)].add(node.op.stat)
+            wanted[shared_inputs(node)].add(node.op.stat)
     return {inputs: tuple(sorted(stats)) for inputs, stats in wanted.items()}
 
 
@@ -154,8 +177,13 @@ class BoundRegion:
 
     @classmethod
     def of(cls, region: Region, env: Env, key: Key = Key()) -> BoundRegion:
-        """Fill in the captures from what has run."""
-        return cls(region, {edge: read(env, edge) for edge in region.captures}, key)
+        """Fill in the captures from what has run. They are constants of the loss: no gradient reaches beyond them."""
+        values = dict[int, Value]()  # one real value that is read twice stays one
+        captured = dict[Edge, Value]()
+        for edge in region.captures:
+            value = read(env, edge)
+            captured[edge] = values.setdefault(id(value), constant(value))
+        return cls(region, captured, key)
 
     def __len__(self) -> int:
         return row_count(self.captured.values())
@@ -169,20 +197,28 @@ class BoundRegion:
         return ids
 
     def tokens(self) -> Tensor:
-        """Give the tokens of each row, what it follows included: [B] int64."""
+        """Give the tokens of each row, over all that is captured and with what it follows: [B] int64, at least 1.
+
+        Raises `LawError` when what is captured differs in its rows.
+        """
         import torch
 
-        lengths, context = (find(self.captured.values(), kind) for kind in (Lengths, Context))
-        total = torch.ones(len(self), dtype=torch.int64) if lengths is None else lengths.data.clone()
-        if context is not None:
+        total = torch.zeros(len(self), dtype=torch.int64)
+        for lengths in find_all(self.captured.values(), Lengths):
+            total += lengths.data.cpu()
+        for context in find_all(self.captured.values(), Context):
             total += torch.from_numpy(context.data.value_lengths().to_numpy().astype("int64"))
-        return total
+        return total.clamp(min=1)
 
     def __call__(self, model: Model, rows: Tensor | None = None) -> Loss:
         """Compute the loss of these rows (all by default) under `model`; metrics add up in `observed`."""
         env = self._bind(rows)
         env[self.region.params[0]] = model
         evaluate(self.region.inner, env, self.key, self.observed)
+        for node in self.region.inner:
+            mask = _mask_of(node)
+            if mask is not None:
+                _check_mask(node, env[node], read(env, mask))
         loss = read(env, self.region.output)
         assert isinstance(loss, Loss)
         return loss
@@ -191,19 +227,33 @@ class BoundRegion:
         """Count the mask of each of the loss's terms over `rows`, without running the model."""
         env = self._bind(rows)
         for node in self.region.inner:
-            if issubclass(node.returns[0], Loss):
-                mask = next((edge for _, edge in node.inputs if issubclass(edge.type, Mask)), None)
-                inputs = {port: read(env, edge) for port, edge in node.inputs if mask is None}
-                env[node] = _counting(read(env, mask)) if mask else run_body(node, inputs, self.key)
-        return tuple(term.counts() for term in read(env, self.region.output).terms)
+            mask = _mask_of(node)
+            if mask is not None:
+                env[node] = Loss([Term(None, read(env, mask).data, Aggregation.TOKEN_MEAN)])
+            elif issubclass(node.returns[0], Loss):
+                env[node] = run_body(node, {port: read(env, edge) for port, edge in node.inputs}, self.key)
+        loss = read(env, self.region.output)
+        assert isinstance(loss, Loss)
+        return tuple(term.counts() for term in loss.terms)
 
     def _bind(self, rows: Tensor | None) -> Env:
-        values = self.captured
+        values = {id(value): value for value in self.captured.values()}
         if rows is not None:
             width = widest(values.values(), rows)
-            values = {edge: take(value, rows, width) for edge, value in values.items()}
-        return dict(values)
+            values = {name: take(value, rows, width) for name, value in values.items()}
+        return {edge: values[id(value)] for edge, value in self.captured.items()}
 
 
-def _counting(mask: Value) -> Loss:
-    return Loss([Term(None, mask.data, Aggregation.TOKEN_MEAN)])
+def _mask_of(node: Node) -> Edge | None:
+    """Give the mask that a node's loss is averaged over; None for what is no loss, and for sums of losses."""
+    masks = (edge for _, edge in node.inputs if issubclass(edge.type, Mask))
+    return next(masks, None) if issubclass(node.returns[0], Loss) else None
+
+
+def _check_mask(node: Node, loss: Loss, mask: Value) -> None:
+    """Refuse terms over another mask than the one their node takes, which is what is counted."""
+    import torch
+
+    if len(loss.terms) != 1 or not torch.equal(loss.terms[0].mask.float(), mask.data.float()):
+        what = f"{node.op.name} must give one term, over the mask that it takes: that is what the term is divided by"
+        raise LawError(what, where=str(node.at), hint="zero values to leave tokens out, or take the narrower mask")

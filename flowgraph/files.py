@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flowgraph.dsl import Flow, _line_of
+from flowgraph.dsl import Flow, line_of
 from flowgraph.errors import FlowError, UnknownNameError, UserCodeError
 from flowgraph.shipped import flows_folder
 
@@ -41,18 +41,18 @@ def find_flow(text: str) -> FlowFile:
     file, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
     if not file.endswith(".py"):
         return _shipped(text)
-    path = Path(file).expanduser()
+    path = Path(file)
     if not path.is_file():
         raise UnknownNameError(f"there is no file {path.absolute()}", hint="a shipped flow has no .py: `grpo`")
     flows = flows_in(path)
-    if not colon and len(flows) == 1:
-        return FlowFile(next(iter(flows.values())), path)
-    if name not in flows:
-        hint = "" if flows else "a flow is a function under @flow"
-        if not name:
-            raise UnknownNameError(f"{path} holds {len(flows)} flows", hint=hint or f"name one: {path}:{next(iter(flows))}")
-        raise UnknownNameError.of("flow", name, flows, str(path)) if flows else UnknownNameError("no flow", where=str(path), hint=hint)
-    return FlowFile(flows[name], path)
+    if not flows:
+        raise UnknownNameError("holds no flow", where=str(path), hint="a flow is a function under @flow, in this file")
+    if len(flows) > 1 and not name:
+        hint = " or ".join(f"{path}:{each}" for each in list(flows)[:3])
+        raise UnknownNameError(f"holds {len(flows)} flows", where=str(path), hint=f"name one: {hint}")
+    if colon and name and name not in flows:
+        raise UnknownNameError.of("flow", name, flows, str(path))
+    return FlowFile(flows[name or next(iter(flows))], path)
 
 
 def _shipped(name: str) -> FlowFile:
@@ -71,32 +71,54 @@ def flows_in(path: Path) -> dict[str, Flow[..., Any]]:
     """Import a file and give the flows it defines, by name."""
     module = import_file(path)
     found = {name: each for name, each in vars(module).items() if isinstance(each, Flow)}
-    return {name: each for name, each in found.items() if each.fn.__module__ == module.__name__}
+    own = {name: each for name, each in found.items() if each.fn.__module__ == module.__name__}
+    return {name: each for name, each in own.items() if each.name == name or own.get(each.name) is not each}
 
 
 def import_file(path: Path) -> ModuleType:
     """Import a user's file under its one name, `flowgraph_flow.<stem>`; modules beside it can be imported by it.
 
-    Raises `UserCodeError` with the line at fault, or when a file beside it has the name of one of our packages.
+    A file whose text has not changed since is not run again: its types stay the same classes. Raises `UserCodeError`
+    with the line at fault, or when a file beside it has the name of one of our packages.
     """
     path = path.resolve()
     _refuse_shadow(path.parent)
-    name = f"flowgraph_flow.{path.stem}"
+    name, text = f"flowgraph_flow.{path.stem}", path.read_bytes()
+    known = _imported.get(path)
+    if known is None or known[0] != text:
+        known = _imported[path] = (text, _run(path, name))
+    sys.modules[name] = known[1]
+    return known[1]
+
+
+_imported: dict[Path, tuple[bytes, ModuleType]] = {}
+
+
+def _run(path: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    before, sys.modules[name] = sys.modules.get(name), module
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except FlowError:
-        raise
-    except SyntaxError as error:
-        raise UserCodeError(f"does not parse: {error.msg}", where=f"{Path(error.filename or path).name}:{error.lineno}") from error
-    except Exception as error:
-        raise UserCodeError.raised("importing it", error, _line_of(error, str(path))) from error
+    except BaseException as error:
+        sys.modules.pop(name)
+        if before is not None:
+            sys.modules[name] = before
+        if isinstance(error, FlowError) or not isinstance(error, (Exception, SystemExit)):
+            raise
+        raise _at_fault(error, path) from error
     return module
+
+
+def _at_fault(error: BaseException, path: Path) -> UserCodeError:
+    """Say at which line a file, or one that it imports, does not parse or run."""
+    if isinstance(error, SyntaxError):
+        where = Path(error.filename or path).name + (f":{error.lineno}" if error.lineno else "")
+        return UserCodeError(f"does not parse: {error.msg}", where=where)
+    return UserCodeError.raised("importing it", error, line_of(error, str(path)))
 
 
 def _refuse_shadow(folder: Path) -> None:

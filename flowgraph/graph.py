@@ -17,10 +17,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from flowgraph.values import Metric, Model, Value
+from flowgraph.errors import with_article
+from flowgraph.values import Metric, Model, State, Value
 
 _stamps = itertools.count()
-_PACKAGES = tuple(str(Path(__file__).resolve().parent.parent / name) + "/" for name in ("flowgraph", "nodes"))
+# Not resolved: a frame names its file as the import found it. Shipped flows are written as users write theirs.
+_OURS = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("flowgraph", "nodes"))
+_SHIPPED = f"{Path(__file__).parent / 'examples'}/"
+
+
+ValueType = type[Value]
 
 
 class NodeKind(enum.StrEnum):
@@ -54,7 +60,7 @@ def call_site() -> Site:
 
 
 def _ours(file: str) -> bool:
-    return file.startswith(_PACKAGES) or file.startswith("<")
+    return file.startswith("<") or (file.startswith(_OURS) and not file.startswith(_SHIPPED))
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,11 @@ class Port:
         """Give the type a value must have, a TypeVar's bound included."""
         bound: type[Value] = getattr(self.type, "__bound__", None) or self.type
         return bound
+
+    def wants(self) -> str:
+        """Say what it takes: `a Mask`, `a function of a Policy`."""
+        value = with_article(self.value_type.__name__)
+        return f"a function of {value}" if self.region else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +138,7 @@ class Edge:
     port: str = ""
     at_most: int = 0
 
-    def part(self, name: str, kind: type[Value]) -> Edge:
+    def part(self, name: str, kind: ValueType) -> Edge:
         """Give the edge of one part of a record."""
         return replace(self, port=f"{self.port}.{name}" if self.port else name, type=kind)
 
@@ -221,8 +232,13 @@ class Graph:
 
     def carries(self) -> dict[str, int]:
         """Map each carried parameter to the output that is its next version, matched by the state trait."""
-        roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs)]
+        roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs) if issubclass(edge.type, State)]
         return {root.name: i for root, i in roots if root is not None and root in self.params}
+
+
+def newest(edge: Edge) -> Edge:
+    """Give the version of weights that an edge reads, however late it may read it."""
+    return replace(edge, at_most=0)
 
 
 def carried_from(edge: Edge) -> Param | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from flowgraph.errors import LawError
 from flowgraph.values import Kind, Linear, Mask, Measure
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ class Term:
         nothing the term is 0, with a zero gradient. Masked positions are zeroed first, so NaN there never leaks.
         """
         assert self.values is not None, "a term that only counts has no total"
+        if self.values.shape != self.mask.shape:
+            what = f"a loss has terms of shape {list(self.values.shape)} under a mask of {list(self.mask.shape)}"
+            hint = "both are [rows, tokens]; a number for each row is [rows, 1] to broadcast over tokens"
+            raise LawError(what, hint=hint)
         keep = self.mask > 0
         values = self.values.masked_fill(~keep, 0.0) * self.mask
         if self.aggregation is Aggregation.TOKEN_MEAN:
@@ -86,10 +91,6 @@ class Loss(Linear):
         """Give the terms."""
         terms: tuple[Term, ...] = self.data
         return terms
-
-    def plus(self, other: Self) -> Self:
-        """Join the terms of two losses."""
-        return type(self)(self.terms + other.terms)
 
     def times(self, factor: float) -> Self:
         """Scale the weight of each term."""

@@ -28,6 +28,18 @@ def find(values: Iterable[Value], kind: type[V]) -> V | None:
     return next((value for value in leaves(values) if isinstance(value, kind)), None)
 
 
+def find_all(values: Iterable[Value], kind: type[V]) -> list[V]:
+    """Give every value of this type among `values` and their parts, each once."""
+    return list({id(value.data): value for value in leaves(values) if isinstance(value, kind)}.values())
+
+
+def constant(value: V) -> V:
+    """Give the value cut off from what made it: no gradient flows back through it."""
+    if isinstance(value, Record):
+        return type(value)(**{name: constant(part) for name, part in value.parts.items()})
+    return type(value)(value.data.detach()) if getattr(value.data, "requires_grad", False) else value
+
+
 def row_count(values: Iterable[Value]) -> int:
     """Give the number of rows that these values share, 0 if none has rows.
 
@@ -41,9 +53,10 @@ def row_count(values: Iterable[Value]) -> int:
 
 
 def widest(values: Iterable[Value], rows: Tensor) -> int | None:
-    """Give the longest response among `rows` [b], or None when no value tells lengths."""
-    lengths = find(values, Lengths)
-    return None if lengths is None else max(1, int(lengths.data[rows].max())) if len(rows) else 1
+    """Give the longest of all responses in `rows` [b], or None when no value tells lengths."""
+    told = find_all(values, Lengths)
+    longest = [int(lengths.data[rows].max()) for lengths in told if len(rows)]
+    return max([1, *longest]) if told else None
 
 
 def take(value: V, rows: Tensor, width: int | None = None) -> V:

@@ -42,14 +42,18 @@ def parse_assignment(text: str) -> tuple[str, object]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise SettingError(f"`{text}` is no setting", where="--set", hint="write name=value: --set policy.generate.n=16")
+        raise SettingError(
+            f"`{text}` is no setting", where="--set", hint="write name=value: --set policy.generate.n=16"
+        )
     try:
         return name.strip(), json.loads(value)
     except ValueError:
         return name.strip(), value
 
 
-def split_assignments(graph_settings: Sequence[str], texts: Sequence[str]) -> tuple[dict[str, object], dict[str, object]]:
+def split_assignments(
+    graph_settings: Sequence[str], texts: Sequence[str]
+) -> tuple[dict[str, object], dict[str, object]]:
     """Sort `--set` texts into settings of the flow itself and settings of its nodes."""
     pairs = dict(parse_assignment(text) for text in texts)
     own = {name: value for name, value in pairs.items() if name in graph_settings}
@@ -71,23 +75,35 @@ def resolve_settings(
         values = {name: getattr(node.settings, name) for name in node.settings.model_fields_set}
         told = dict.fromkeys(values, str(node.at))
         for suggestion in suggestions:
-            fits = suggestion.param in (None, _model_param(graph, node))
-            for dotted, value in suggestion.values.items():
-                op, _, name = dotted.rpartition(".")
-                if fits and op == node.op.name and name not in node.settings.model_fields_set:
-                    values[name], told[name] = value, suggestion.origin
+            for name, value in _suggested(graph, node, suggestion).items():
+                values[name], told[name] = value, suggestion.origin
+            make_settings(node.op.settings, values, node.name, suggestion.origin)
         for name, value in wanted.get(node.name, {}).items():
             values[name], told[name] = value, "--set"
         origins.update({f"{node.name}.{name}": origin for name, origin in told.items()})
         return replace(node, settings=make_settings(node.op.settings, values, node.name, "--set"))
 
     done = rewrite(graph, change)
+    own = graph.settings
+    flow_settings = [
+        Resolved(name, value, "--set" if own is not None and name in own.model_fields_set else "default")
+        for name, value in (plain_settings(own) if own is not None else {}).items()
+    ]
     resolved = [
         Resolved(f"{node.name}.{name}", value, origins.get(f"{node.name}.{name}", "default"))
         for node in done.all_nodes
         for name, value in plain_settings(node.settings).items()
     ]
-    return done, tuple(resolved)
+    return done, (*flow_settings, *resolved)
+
+
+def _suggested(graph: Graph, node: Node, suggestion: Suggestion) -> dict[str, object]:
+    """Give what is suggested for a node and left open by the flow's text."""
+    if suggestion.param not in (None, _model_param(graph, node)):
+        return {}
+    named = {name.rpartition("."): value for name, value in suggestion.values.items()}
+    given = node.settings.model_fields_set
+    return {name: value for (op, _, name), value in named.items() if op == node.op.name and name not in given}
 
 
 def _model_param(graph: Graph, node: Node) -> str | None:
@@ -95,7 +111,7 @@ def _model_param(graph: Graph, node: Node) -> str | None:
     if edge is None:
         return None
     param = edge.source if isinstance(edge.source, Param) else carried_from(edge)
-    return param.name if param in graph.params and param is not None else None
+    return param.name if param is not None and param in graph.params else None
 
 
 def _by_node(graph: Graph, chosen: Mapping[str, object]) -> dict[str, dict[str, object]]:

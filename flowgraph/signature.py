@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
 
 from flowgraph.errors import FlowTypeError, SettingError
-from flowgraph.graph import Port, Site
+from flowgraph.graph import Port, Site, call_site
 from flowgraph.keys import Key
-from flowgraph.values import Value
+from flowgraph.loss import Loss
+from flowgraph.values import Model, Value
 
 
 class Settings(BaseModel):
     """The settings of a node or flow: one field a keyword-only parameter; unknown names are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, validate_default=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, protected_namespaces=())
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,9 @@ class Signature:
             takes = f"takes {len(self.positional)} values in order ({', '.join(self.positional)}), but got {len(args)}"
             raise FlowTypeError.bad_call(where, self.name, takes, "name the others: `port=value`")
         bound: dict[str, object] = dict(zip(self.positional, args, strict=False))
-        known = [port.name for port in self.ports] + list(self.settings.model_fields) + [self.key] * (self.key is not None)
+        known = (
+            [port.name for port in self.ports] + list(self.settings.model_fields) + [self.key] * (self.key is not None)
+        )
         for name, value in kwargs.items():
             if name in bound:
                 raise FlowTypeError.bad_call(where, self.name, f"got `{name}` twice")
@@ -51,41 +55,102 @@ class Signature:
             bound[name] = value
         for port in self.ports:
             if port.name not in bound and not port.optional:
-                raise FlowTypeError.bad_call(where, self.name, f"lacks `{port.name}`, a {type_name(port.type)}")
+                raise FlowTypeError.bad_call(where, self.name, f"lacks `{port.name}`, {port.wants()}")
         return bound
+
+
+Refuse = Callable[[str, str], FlowTypeError]
 
 
 def read_signature(fn: Callable[..., Any], what: str) -> Signature:
     """Sort the parameters of `fn`; refuse what a graph cannot hold. `what` is "node" or "flow", for errors."""
-    at = Site(fn.__code__.co_filename, fn.__code__.co_firstlineno)
-    refuse = FlowTypeError.bad_node if what == "node" else FlowTypeError.bad_flow
-    try:
-        hints = typing.get_type_hints(fn, include_extras=True)
-    except NameError as error:
-        raise refuse(str(at), fn.__name__, f"an annotation is not defined: {error}") from None
+    plain = inspect.isfunction(fn) and not (inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn))
+    at = defined_at(fn) if inspect.isfunction(fn) else call_site()
+    name = str(getattr(fn, "__name__", fn))
+    bad = FlowTypeError.bad_node if what == "node" else FlowTypeError.bad_flow
+
+    def refuse(why: str, hint: str = "") -> FlowTypeError:
+        return bad(str(at), name, why, hint)
+
+    if not plain:
+        raise refuse("is no plain function", "a class, a generator or an async function cannot be one")
+    hints = _hints(fn, refuse)
     ports, positional, settings, key = list[Port](), list[str](), dict[str, Any](), None
-    for name, parameter in inspect.signature(fn).parameters.items():
-        if name not in hints:
-            raise refuse(str(at), fn.__name__, f"`{name}` has no type", f"write `{name}: Type`")
-        port = _port(name, hints[name])
-        keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    for each in inspect.signature(fn).parameters.values():
+        if each.name not in hints:
+            raise refuse(f"`{each.name}` has no type", f"write `{each.name}: Type`")
+        port = _port(each, hints[each.name], refuse)
+        keyword = each.kind is inspect.Parameter.KEYWORD_ONLY
         if port is not None:
             ports.append(port)
-            positional += [] if keyword else [name]
+            positional += [] if keyword else [each.name]
         elif not keyword:
-            why = f"`{name}` takes {type_name(hints[name])}, which is no value"
-            raise refuse(str(at), fn.__name__, why, "a setting stands behind `*`")
-        elif hints[name] is Key:
-            key = name
+            raise refuse(
+                f"`{each.name}` takes {type_name(hints[each.name])}, which is no value", "a setting stands behind `*`"
+            )
+        elif hints[each.name] is Key:
+            key = each.name
         else:
-            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            settings[name] = (hints[name], default)
-    model = create_model(f"{fn.__name__}.settings", __base__=Settings, **settings)
-    returns = hints.get("return")
-    outputs = get_args(returns) if get_origin(returns) is tuple else (returns,)
+            settings[each.name] = (hints[each.name], ... if each.default is inspect.Parameter.empty else each.default)
+    if what == "flow":
+        _refuse_in_flow(ports, key, refuse)
+    model = _settings_model(name, settings, refuse)
+    return Signature(name, at, tuple(ports), tuple(positional), model, key, _returns(hints.get("return"), refuse))
+
+
+def defined_at(fn: Callable[..., Any]) -> Site:
+    """Give the line where a function is written, behind what decorators put around it."""
+    code = inspect.unwrap(fn).__code__
+    return Site(code.co_filename, code.co_firstlineno)
+
+
+def _hints(fn: Callable[..., Any], refuse: Refuse) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(fn, include_extras=True)
+    except NameError as error:
+        hint = "types are looked up at the top level of the file"
+        raise refuse(f"an annotation is not defined: {error}", hint) from None
+    except Exception as error:  # noqa: BLE001 - an annotation is any expression of the user's
+        raise refuse(f"an annotation cannot be read: {error}", "") from None
+
+
+def _refuse_in_flow(ports: Sequence[Port], key: str | None, refuse: Refuse) -> None:
+    """Refuse what only a node can take."""
+    if key is not None:
+        raise refuse(f"`{key}` is a Key, and a flow draws nothing itself", "each node that draws has a key of its own")
+    for port in ports:
+        if port.region:
+            raise refuse(f"`{port.name}` is a function, and a flow takes values", "define the loss inside the flow")
+        if port.optional:
+            raise refuse(f"`{port.name}` may be None, but a flow's values are always there", "write two flows")
+
+
+def _returns(hint: Any, refuse: Refuse) -> tuple[Any, ...]:
+    outputs = get_args(hint) if get_origin(hint) is tuple else (hint,)
     if not outputs or any(_value_class(each) is None for each in outputs):
-        raise refuse(str(at), fn.__name__, "its result is no value", "annotate the result with a Value, or a tuple of them")
-    return Signature(fn.__name__, at, tuple(ports), tuple(positional), model, key, outputs)
+        raise refuse("its result is no value", "annotate the result with a Value, or a tuple of them")
+    if len(outputs) == 1 and get_origin(hint) is tuple:
+        raise refuse("returns a tuple of one value", f"return the value: `-> {type_name(outputs[0])}`")
+    return outputs
+
+
+def _settings_model(owner: str, settings: Mapping[str, Any], refuse: Refuse) -> type[BaseModel]:
+    """Make the model of a function's settings; a default that its own type refuses is an error here already."""
+    for name in settings:
+        if name.startswith("_") or hasattr(BaseModel, name):
+            raise refuse(f"no setting can be named `{name}`", "pydantic's models use that name themselves")
+    try:
+        model = create_model(f"{owner}.settings", __base__=Settings, **settings)
+    except (PydanticUserError, TypeError, ValueError) as error:
+        raise refuse(f"its settings cannot be checked: {str(error).splitlines()[0]}", "") from None
+    try:
+        model.model_validate({name: default for name, (_, default) in settings.items() if default is not ...})
+    except ValidationError as error:
+        wrong = next((each for each in error.errors() if each["type"] != "missing"), None)
+        if wrong is not None:
+            name = str(wrong["loc"][0])
+            raise refuse(f"the default {name}={settings[name][1]!r}: {_reason(wrong['msg'])}", "") from None
+    return model
 
 
 def _value_class(hint: Any) -> type[Value] | None:
@@ -93,28 +158,60 @@ def _value_class(hint: Any) -> type[Value] | None:
     return bound if isinstance(bound, type) and issubclass(bound, Value) else None
 
 
-def _port(name: str, hint: Any) -> Port | None:
+def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | None:
+    """Give the port that a parameter is, or None if it is none; refuse what only looks like one."""
+    name, takes = parameter.name, type_name(hint)
+    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise refuse(f"`{name}` takes any number of arguments", "name each port and each setting")
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     arms = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     values = [arm for arm in arms if _value_class(arm) is not None]
     if values:
-        return Port(name, values[0], optional=type(None) in arms)
-    if get_origin(hint) is collections.abc.Callable and isinstance(get_args(hint)[0], list):
-        takes, gives = get_args(hint)
-        if takes and _value_class(takes[0]) is not None and _value_class(gives) is not None:
-            return Port(name, takes[0], region=True, region_returns=_value_class(gives))
+        optional = type(None) in arms
+        if len(arms) - optional != 1:
+            raise refuse(f"`{name}` takes {takes}: a port has one type", "name the class that they share")
+        if parameter.default is not (None if optional else inspect.Parameter.empty):
+            wanted = "a port that may be None has the default None" if optional else "a port has no default"
+            raise refuse(f"`{name}`: {wanted}", "")
+        return Port(name, values[0], optional=optional)
+    if get_origin(hint) is collections.abc.Callable and _mentions_value(hint):
+        takes_a, gives = get_args(hint)
+        model = _value_class(takes_a[0]) if isinstance(takes_a, list) and len(takes_a) == 1 else None
+        loss = _value_class(gives)
+        if model is None or loss is None or not (issubclass(model, Model) and issubclass(loss, Loss)):
+            raise refuse(f"`{name}` takes {takes}: a region is a function of one model that gives a Loss", "")
+        return Port(name, takes_a[0], region=True, region_returns=loss)
+    if _mentions_value(hint):
+        raise refuse(f"`{name}` takes {takes}: a port holds one value", "take the values one by one, or make a Record")
     return None
+
+
+def _mentions_value(hint: Any) -> bool:
+    """Say whether a type holds values somewhere inside; the class of a value is none."""
+    if get_origin(hint) is type:
+        return False
+    inside = hint if isinstance(hint, list) else get_args(hint)
+    return _value_class(hint) is not None or any(_mentions_value(each) for each in inside)
+
+
+def _reason(message: str) -> str:
+    why = message.removeprefix("Input ").removeprefix("Value error, ")
+    return why[:1].lower() + why[1:]
 
 
 def type_name(hint: Any) -> str:
     """Give a type as a person writes it.
 
-    >>> type_name(int), type_name(int | None)
-    ('int', 'int | None')
+    >>> type_name(int), type_name(int | None), type_name(list[Value])
+    ('int', 'int | None', 'list[Value]')
     """
     bound = getattr(hint, "__bound__", None)
-    return str(getattr(bound or hint, "__name__", None) or hint) if not get_args(hint) else str(hint)
+    return (
+        str(getattr(bound or hint, "__name__", None) or hint)
+        if not get_args(hint)
+        else re.sub(r"[\w.]+\.", "", str(hint))
+    )
 
 
 def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: str, where: str) -> BaseModel:
@@ -132,5 +229,4 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
         name = str(first["loc"][0]) if first["loc"] else ""
         if first["type"] == "missing":
             raise FlowTypeError.bad_call(where, owner, f"lacks the setting `{name}`") from None
-        why = str(first["msg"]).removeprefix("Input ").removeprefix("Value error, ")
-        raise SettingError.refused(where, f"{owner}.{name}", values.get(name), why[0].lower() + why[1:]) from None
+        raise SettingError.refused(where, f"{owner}.{name}", values.get(name), _reason(first["msg"])) from None

@@ -10,15 +10,16 @@ import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
+from flowgraph import spec
 from flowgraph.errors import FlowError, LawError
 from flowgraph.graph import Edge, Graph, Node, Op, Param, Region, Site
 from flowgraph.signature import make_settings
-from flowgraph.values import Value
+from flowgraph.values import Value, fields
 
 SCHEMA = 1
 
@@ -50,7 +51,13 @@ def flat(graph: Graph) -> Flat:
 
 
 def _flat_param(ids: Mapping[object, str], param: Param) -> Flat:
-    return {"id": ids[param], "name": param.name, "type": name_of(param.type), "owner": param.owner, "at": _site(param.at)}
+    return {
+        "id": ids[param],
+        "name": param.name,
+        "type": name_of(param.type),
+        "owner": param.owner,
+        "at": _site(param.at),
+    }
 
 
 def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
@@ -63,6 +70,7 @@ def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
         "returns": [name_of(each) for each in node.returns],
         "settings": plain_settings(node.settings),
         "given": sorted(node.settings.model_fields_set),
+        "functions": [name for name, value in node.settings if callable(value)],
         "at": _site(node.at),
     }
 
@@ -105,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 def structure_hash(graph: Graph) -> str:
     """Hash what a plan is for: ops, edges, types and regions, without settings, lines or names of variables."""
-    return _hash(_without(flat(graph), {"at", "settings", "given", "owner"}))
+    return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner"}))
 
 
 def full_hash(graph: Graph) -> str:
@@ -132,16 +140,18 @@ def _hash(data: Flat) -> str:
 def from_json(text: str) -> Graph:
     """Read a graph back; its ops and types are imported by name.
 
-    Raises `LawError` for text that is no such graph, or names what cannot be imported.
+    Raises `LawError` for text that is no such graph, names what cannot be imported, or breaks a law.
     """
     try:
         data = json.loads(text)
         if data["schema"] != SCHEMA:
             raise LawError(f"this graph has schema {data['schema']}; {SCHEMA} is read here")
-        return _graph(data)
+        graph = _graph(data)
+        spec.check(graph)
+        return graph
     except FlowError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, ImportError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ImportError, RecursionError) as error:
         raise LawError(f"this is no stored graph: {type(error).__name__}: {error}") from error
 
 
@@ -156,13 +166,24 @@ def _graph(data: Flat) -> Graph:
         closed = tuple((region["port"], _region(sources, region)) for region in regions.get(each["id"], []))
         op = _op(each["op"])
         inputs = tuple((edge["port"], _edge(sources, edge)) for edge in each["inputs"])
-        given = {name: _setting(op, name, value) for name, value in each["settings"].items() if name in each["given"]}
+        stored = each["settings"]
+        given = {name: _import(stored[name]) if name in each["functions"] else stored[name] for name in each["given"]}
+        _check_ports(op, [*(edge["port"] for edge in each["inputs"]), *(port for port, _ in closed)])
         returns = tuple(_find(name) for name in each["returns"])
         settings = make_settings(op.settings, given, op.name, f"{each['at'][0]}:{each['at'][1]}")
         sources[each["id"]] = Node(op, inputs, settings, closed, returns, Site(*each["at"]), each["name"])
     params = tuple(sources[each] for each in data["inputs"])
     outputs = tuple(_edge(sources, edge) for edge in data["outputs"])
     return Graph(data["name"], tuple(p for p in params if isinstance(p, Param)), outputs, Site(*data["at"]))
+
+
+def _check_ports(op: Op, given: Sequence[str]) -> None:
+    """Refuse a call that lacks a port of its op, or has one more: the op has changed since it was stored."""
+    known = {port.name: port.optional for port in op.ports}
+    wrong = [name for name in given if name not in known]
+    wrong += [name for name, optional in known.items() if not optional and name not in given]
+    if wrong:
+        raise LawError(f"this is no stored graph: {op.name} takes {', '.join(known)}; see `{wrong[0]}`")
 
 
 def _region(sources: Mapping[str, Param | Node], data: Flat) -> Region:
@@ -177,7 +198,13 @@ def _region(sources: Mapping[str, Param | Node], data: Flat) -> Region:
 
 
 def _edge(sources: Mapping[str, Param | Node], data: Flat) -> Edge:
-    return Edge(sources[data["from"]], _find(data["type"]), data["part"], data["at_most"])
+    source, kind = sources[data["from"]], _find(data["type"])
+    given: Any = source.returns if isinstance(source, Node) else source.type
+    for name in data["part"].split(".") if data["part"] else ():
+        given = given[int(name)] if name.isdigit() else fields(given[0] if isinstance(given, tuple) else given)[name]
+    if given not in (kind, (kind,)):
+        raise LawError(f"this is no stored graph: `{data['part']}` of {data['from']} is no {kind.__name__}")
+    return Edge(source, kind, data["part"], data["at_most"])
 
 
 def _find(name: str) -> type[Value]:
@@ -200,14 +227,3 @@ def _import(name: str) -> Any:
     for part in path.split("."):
         found = getattr(found, part)
     return found
-
-
-def _setting(op: Op, name: str, value: object) -> object:
-    """Give a setting's value back; a function that was stored by name is found again."""
-    if isinstance(value, str) and ":" in value and not value.partition(":")[0].endswith(".py"):
-        try:
-            found: Callable[..., object] = _import(value)
-        except (ImportError, AttributeError):
-            return value
-        return found
-    return value

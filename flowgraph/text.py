@@ -42,7 +42,9 @@ def _region(graph: Graph, region: Region, indent: str, sites: bool) -> Iterator[
 
 def shown_settings(settings: BaseModel) -> list[tuple[str, str]]:
     """Give the settings that were written or set, in their order, as text."""
-    chosen = [(name, getattr(settings, name)) for name in type(settings).model_fields if name in settings.model_fields_set]
+    chosen = [
+        (name, getattr(settings, name)) for name in type(settings).model_fields if name in settings.model_fields_set
+    ]
     return [(name, f"{getattr(value, '__name__', None) or value!r}") for name, value in chosen]
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
-from flowgraph.errors import FlowTypeError, LawError
+from flowgraph.errors import FlowTypeError, LawError, nearest
 
 if TYPE_CHECKING:
     from flowgraph.executors.base import Handle
@@ -84,14 +84,22 @@ class Value:
 
     def _refuse(self, use: str) -> None:
         if self._edge is not None:
-            from flowgraph.graph import call_site
+            raise FlowTypeError.not_data(_here(), type(self).__name__, use, self._edge.made())
 
-            raise FlowTypeError.not_data(str(call_site()), type(self).__name__, use, self._edge.made())
+    if not TYPE_CHECKING:  # a checker would take any attribute for one that can be set
+
+        def __setattr__(self, name: str, value: object) -> None:
+            self._refuse(f"the flow sets `{name}` of")
+            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._edge}>" if self._edge else f"{type(self).__name__}({self._data!r})"
 
-    __hash__ = object.__hash__
+
+def _here() -> str:
+    from flowgraph.graph import call_site
+
+    return str(call_site())
 
 
 def _refusing(name: str, use: str) -> Callable[..., Any]:
@@ -107,6 +115,7 @@ _ON_DATA: Mapping[str, Callable[..., object]] = {
     "__eq__": lambda self, other: self is other,
     "__len__": lambda self: len(self.data),
     "__iter__": lambda self: iter(self.data),
+    "__getitem__": lambda self, index: self.data[index],
     "__float__": lambda self: float(self.data),
     "__int__": lambda self: int(self.data),
     "__lt__": lambda self, other: NotImplemented,
@@ -114,10 +123,11 @@ _ON_DATA: Mapping[str, Callable[..., object]] = {
     "__gt__": lambda self, other: NotImplemented,
     "__ge__": lambda self, other: NotImplemented,
 }
-_USES = {"__bool__": "the flow asks for the truth of", "__eq__": "the flow compares"}
+_USES = {"__bool__": "the flow asks for the truth of"} | dict.fromkeys(
+    ("__eq__", "__lt__", "__le__", "__gt__", "__ge__"), "the flow compares"
+)
 for _name in _ON_DATA:
-    _use = _USES.get(_name, "the flow compares" if _name[2] in "lg" and _name != "__len__" else "the flow reads")
-    setattr(Value, _name, _refusing(_name, _use))
+    setattr(Value, _name, _refusing(_name, _USES.get(_name, "the flow reads")))
 
 
 class State(Value):
@@ -243,10 +253,22 @@ class Record(Value):
 
     def __init__(self, **parts: Value) -> None:
         super().__init__(None)
-        missing = sorted(set(fields(type(self))) ^ set(parts))
-        if missing:
-            raise FlowTypeError.bad_call("", type(self).__name__, f"takes {', '.join(fields(type(self)))}; see {missing}")
+        known, record = fields(type(self)), type(self).__name__
+        for name in sorted(known.keys() ^ parts.keys()):
+            why = f"lacks its part `{name}`" if name in known else f"has no part `{name}`"
+            raise FlowTypeError.bad_call(_here(), record, why, f"its parts: {', '.join(known)}")
+        for name, part in parts.items():
+            if not isinstance(part, known[name]):
+                raise FlowTypeError.wrong_type(_here(), f"{record}({name}=)", known[name].__name__, type(part).__name__)
+            part._refuse("the flow makes a record of")  # pyright: ignore[reportPrivateUsage]
         self.__dict__.update(parts)
+
+    @property
+    def data(self) -> Any:
+        """Refuse: a record holds parts, and they hold the data."""
+        self._refuse("the flow reads the data of")
+        why = "holds parts, and they hold the data"
+        raise FlowTypeError.bad_call(_here(), type(self).__name__, why, f"its parts: {', '.join(self.parts)}")
 
     def measured(self, *measures: Measure) -> Self:
         """Attach what the node that makes this record reports."""
@@ -263,19 +285,42 @@ class Record(Value):
         def __getattr__(self, name: str) -> Value:
             known = fields(type(self)) if not name.startswith("_") else {}
             if name not in known or self._edge is None:
-                hint = f" (it has {', '.join(known)})" if known else ""
-                raise AttributeError(f"{type(self).__name__} has no part `{name}`{hint}")
+                raise AttributeError(_no_part(type(self).__name__, name, known))
             return known[name].at(self._edge.part(name, known[name]))
 
 
-@cache
+def _no_part(record: str, name: str, known: Iterable[str]) -> str:
+    hint = nearest(name, known)
+    return f"{record} has no part `{name}`" + (f" ({hint})" if hint else "")
+
+
 def fields(record: type[Record]) -> dict[str, type[Value]]:
     """Give a record's parts: name to value type.
+
+    Raises `FlowTypeError` for a part that is no value, or whose name every record has a use for.
 
     >>> class Pair(Record):
     ...     mask: Mask
     >>> list(fields(Pair))
     ['mask']
     """
+    return _fields(cast("Any", record))  # mypy: no class with a __hash__ for its instances is Hashable itself
+
+
+@cache
+def _fields(record: Any) -> dict[str, type[Value]]:
     classes = [cls for cls in reversed(record.__mro__) if issubclass(cls, Record) and cls is not Record]
-    return {name: hint for cls in classes for name, hint in inspect.get_annotations(cls, eval_str=True).items()}
+    try:
+        parts = {name: hint for cls in classes for name, hint in inspect.get_annotations(cls, eval_str=True).items()}
+    except NameError as error:
+        why = f"the type of a part is not defined: {error}"
+        hint = "types are looked up at the top level of its file"
+        raise FlowTypeError.bad_call(_here(), record.__name__, why, hint) from None
+    for name, hint in parts.items():
+        if not (isinstance(hint, type) and issubclass(hint, Value)):
+            shown = getattr(hint, "__name__", hint)
+            raise FlowTypeError.bad_call(_here(), record.__name__, f"its part `{name}` is {shown}, which is no value")
+        if hasattr(Record, name):
+            why = f"a part cannot be named `{name}`: every record has one"
+            raise FlowTypeError.bad_call(_here(), record.__name__, why)
+    return parts

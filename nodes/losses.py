@@ -36,7 +36,8 @@ def clipped(
     """Give the clipped surrogate: max(-A·r, -A·clip(r, 1 - eps, 1 + eps_high)) with r = exp(new - old).
 
     `eps_high` is `eps` unless set (clip-higher). Log-ratios are held within ±20.
-    Source: Schulman et al. 2017 (PPO), arXiv 1707.06347, equation 7; Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 10.
+    Source: Schulman et al. 2017 (PPO), arXiv 1707.06347, equation 7; Yu et al. 2025 (DAPO), arXiv 2503.14476,
+    equation 10.
     """
     import torch
 
@@ -58,7 +59,8 @@ def policy_gradient(new: LogProbs, advantages: Advantages, mask: Mask, *, aggreg
 
     Source: Chu et al. 2025 (GPG), arXiv 2504.02546, equation 4; Williams 1992 (REINFORCE).
     """
-    return Loss.of(-advantages.per_token() * new.data, mask, aggregation)
+    advantage = _finite(advantages.per_token().expand_as(mask.data), mask)
+    return Loss.of(-advantage * _finite(new.data, mask), mask, aggregation)
 
 
 @node(metrics=(Metric("kl", "nats", headline=True, about="k3 estimate of KL(policy, reference)"),))
@@ -68,14 +70,16 @@ def kl_k3(new: LogProbs, mask: Mask, *, ref: LogProbs, aggregation: Aggregation 
     d is held within ±20 and the estimate at 10. Source: Schulman 2020, "Approximating KL divergence"; Shao et al. 2024
     (GRPO), arXiv 2402.03300, equation 4.
     """
+    import torch
+
     difference = _finite(ref.data - new.data, mask).clamp(-LIMIT, LIMIT)
-    estimate = (difference.exp() - difference - 1).clamp(max=10.0)
+    estimate = (torch.expm1(difference) - difference).clamp(0.0, 10.0)
     return Loss.of(estimate, mask, aggregation, [_mean("kl", estimate, mask)])
 
 
 @node(metrics=(Metric("policy_entropy", "nats", about="mean entropy of the policy being trained"),))
 def entropy_bonus(entropy: Entropy, mask: Mask, *, aggregation: Aggregation = MEAN) -> Loss:
-    """Give minus the entropy, so that a positive factor rewards it: `+ 0.01 * entropy_bonus(entropy(pi, r), r.mask)`."""
+    """Give minus the entropy, so that a positive factor rewards it: `+ 0.01 * entropy_bonus(entropy(pi, r), mask)`."""
     return Loss.of(-entropy.data, mask, aggregation, [_mean("policy_entropy", entropy.data, mask)])
 
 

@@ -13,7 +13,7 @@ from flowgraph.values import Context, Group, Lengths, Mask, Sample, Tokens, Traj
 from nodes.values import Columns, Finished, LogProbs, Policy, Prompts, Rollout, Temperature, Text, Versions
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
 
 METRICS = (
     Metric("response_length", "tokens", headline=True),
@@ -34,16 +34,15 @@ def generate(
 ) -> Rollout:
     """Draw `n` responses to each prompt; at temperature 0 the likeliest token is taken.
 
-    Gives B = prompts × n rows, a prompt's samples side by side. Random numbers are named by the key, the prompt's row in
-    the data set, the sample and the position, so a response does not depend on its batch.
+    Gives B = prompts × n rows, a prompt's samples side by side. Random numbers are named by the key, the prompt's row
+    in the data set, the sample and the position, so a response does not depend on its batch.
     """
-    groups = [int(each) for each in prompts.group.data for _ in range(n)]
     encode = policy.handle.tokenizer.encode
-    contexts = [encode(messages) for messages in prompts.columns.data.column("prompt").to_pylist() for _ in range(n)]
-    samples = list(range(n)) * len(prompts.group.data)
+    contexts = [encode(messages) for messages in prompts.columns.data.column("prompt").to_pylist()]
     requests = [
         Request(context, group, sample, max_tokens, temperature, key)
-        for context, group, sample in zip(contexts, groups, samples, strict=True)
+        for context, group in zip(contexts, prompts.group.data.tolist(), strict=True)
+        for sample in range(n)
     ]
     done = gather(policy.handle, requests)
     return _rollout(policy, prompts, requests, done, temperature)
@@ -56,20 +55,21 @@ def _rollout(
     import torch
 
     each_prompt = torch.arange(len(prompts.group.data)).repeat_interleave(len(done) // max(1, len(prompts.group.data)))
-    lengths = torch.tensor([len(each.tokens) for each in done])
-    tokens, logprobs = _pad([each.tokens for each in done]), _pad([each.logprobs for each in done]).float()
+    lengths = torch.tensor([len(each.tokens) for each in done], dtype=torch.int64)
+    tokens = _pad([each.tokens for each in done], torch.int64)
+    logprobs = _pad([each.logprobs for each in done], torch.float32)
     mask = (torch.arange(tokens.shape[1])[None] < lengths[:, None]).float()
-    finished = torch.tensor([each.finished for each in done])
+    finished = torch.tensor([each.finished for each in done], dtype=torch.bool)
     return Rollout(
-        group=Group(torch.tensor([request.prompt for request in requests])),
-        sample=Sample(torch.tensor([request.sample for request in requests])),
+        group=Group(torch.tensor([request.prompt for request in requests], dtype=torch.int64)),
+        sample=Sample(torch.tensor([request.sample for request in requests], dtype=torch.int64)),
         trajectory=Trajectory(torch.zeros(len(done), dtype=torch.int64)),
         context=Context(pa.array([request.context for request in requests], pa.list_(pa.int32()))),
         tokens=Tokens(tokens),
         mask=Mask(mask),
         lengths=Lengths(lengths),
         logprobs=LogProbs(logprobs),
-        versions=Versions(_pad([_spread(each) for each in done])),
+        versions=Versions(_pad([_spread(each) for each in done], torch.int64)),
         finished=Finished(finished),
         text=Text(pa.array([policy.handle.tokenizer.decode(each.tokens) for each in done], pa.string())),
         columns=Columns(prompts.columns.data.take(each_prompt.numpy())),
@@ -92,8 +92,9 @@ def _spread(completion: Completion) -> list[int]:
     return [version for (start, version), stop in spans for _ in range(start, stop)]
 
 
-def _pad(lists: Sequence[Sequence[float]]) -> Tensor:
-    """Pad on the right with zeros: [B, T], whole numbers if they all are."""
+def _pad(lists: Sequence[Sequence[float]], kind: dtype) -> Tensor:
+    """Pad on the right with zeros: [B, T]."""
     import torch
 
-    return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(each) for each in lists], batch_first=True)
+    rows = [torch.as_tensor(each, dtype=kind) for each in lists]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else torch.zeros(0, 0, dtype=kind)

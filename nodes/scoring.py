@@ -34,10 +34,10 @@ def score(
 ) -> Scores:
     """Score each response by a rule: [B].
 
-    `by` is a shipped rule's name, a function of a module's top level, `path.py:name`, or "data": each row's `data_source`
-    names its rule. The rule is called once for each response, with what its parameters name: `response`, `ground_truth`,
-    `finished`, `prompt`, and any column of the data set. It has `limit_s` seconds; one that raises, hangs, or gives no
-    number fails the run, or scores `on_error`. `format_score` is passed to a rule that takes it.
+    `by` is a shipped rule's name, a function of a module's top level, `path.py:name`, or "data": each row's
+    `data_source` names its rule. The rule is called once for each response, with what its parameters name: `response`,
+    `ground_truth`, `finished`, `prompt`, and any column of the data set. It has `limit_s` seconds; one that raises,
+    hangs, or gives no number fails the run, or scores `on_error`. `format_score` is passed to a rule that takes it.
     """
     import torch
 

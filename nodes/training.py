@@ -41,9 +41,9 @@ def update(
     """Train `model` in place on `loss` and give its next version.
 
     Each epoch goes through all rows once, in minibatches of at most `minibatch` prompts (0: all at once), one optimizer
-    step each. Groups stay whole, no row is left out, and prompts are shared as evenly as they divide. A minibatch runs in
-    micro-batches of at most `micro_batch_tokens` padded tokens; its gradient is the same however it is cut, because every
-    term is divided by the count of its mask over the whole minibatch. `max_grad_norm` 0 leaves gradients unclipped.
+    step each. Groups stay whole, no row is left out, and prompts are shared as evenly as they divide. A minibatch runs
+    in micro-batches of at most `micro_batch_tokens` padded tokens; its gradient is the same however it is cut, because
+    every term is divided by the count of its mask over the whole minibatch. `max_grad_norm` 0 clips no gradient.
     """
     region = loss
     assert isinstance(region, BoundRegion), "a node's region arrives bound"
@@ -80,6 +80,7 @@ def minibatches(groups: Tensor, size: int, key: Key, epoch: int) -> list[Tensor]
     >>> [sorted(rows.tolist()) for rows in minibatches(torch.tensor([7, 7, 8, 8]), 0, Key(), 0)]
     [[0, 1, 2, 3]]
     """
+    import numpy as np
     import torch
 
     prompts = torch.unique(groups)
@@ -87,7 +88,7 @@ def minibatches(groups: Tensor, size: int, key: Key, epoch: int) -> list[Tensor]
         raise LawError("there is no row to train on")
     if size == 0 or size >= len(prompts):
         return [torch.arange(len(groups))]
-    order = key.generator(epoch).permutation(len(prompts))
+    order = np.argsort(key.generator(epoch).bit_generator.random_raw(len(prompts)), kind="stable")
     parts = torch.tensor_split(prompts[torch.from_numpy(order)], -(-len(prompts) // size))
     return [torch.isin(groups, part).nonzero()[:, 0] for part in parts]
 

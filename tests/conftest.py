@@ -1,11 +1,13 @@
-"""What every test shares: one thread, no network, golden files, and hypothesis without a clock."""
+"""What every test shares: one thread, no network, golden files, hypothesis without a clock, and a tiny model."""
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 # Set before anything imports torch or a hub client: they read these once. The suite runs two processes on two cores.
 os.environ.update(
@@ -20,6 +22,10 @@ os.environ.update(
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from flowgraph.executors.local import LocalModel
+    from nodes.values import Rollout
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -61,3 +67,87 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         pytest.fail(f"{''.join(lines)}\nif this is meant: pytest --update-golden", pytrace=False)
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def tiny_parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Give the tiny model and its tokenizer, shared by all tests: copy the model before anything trains it."""
+    from flowgraph.models import load, resolve
+
+    cache = tmp_path_factory.mktemp("models")
+    loaded = load(resolve("tiny", cache=cache), seed=0, cache=cache, say=print)
+    return loaded.model, loaded.tokenizer
+
+
+@pytest.fixture
+def tiny(tiny_parts: tuple[Any, Any]) -> Callable[..., LocalModel]:
+    """Give `tiny(**fields)`: a handle on a copy of the tiny model, made with these fields of `LocalModel`."""
+    from flowgraph.executors.local import LocalModel
+
+    model, tokenizer = tiny_parts
+    return lambda **fields: LocalModel(copy.deepcopy(model), tokenizer, **fields)
+
+
+@pytest.fixture(scope="session")
+def digit_rows() -> Any:
+    """Give the training rows of the task of copying three digits, a `pyarrow.Table`."""
+    from nodes.data.tasks import digits
+
+    return digits("copy")[0]
+
+
+@pytest.fixture(scope="session")
+def uneven_rows() -> Any:
+    """Give rows whose prompts have 1 to 12 characters, a `pyarrow.Table`; the truth is the prompt's first character."""
+    from nodes.data.rows import row, table_of
+
+    texts = ["7", "12", "3+4=?", "999", "0 0 0 0", "5-5", "1+2+3+4+5=?1", "42", "8=8", "10-20-30=?", "6", "77+11"]
+    return table_of(
+        [row("digits", text, text[0], ability="copy", extra_info={"index": i}) for i, text in enumerate(texts)]
+    )
+
+
+@pytest.fixture(scope="session")
+def make_rollout() -> Callable[..., Rollout]:
+    """Give `make_rollout(lengths, …)`: a rollout of random tokens whose context and response lengths are as told."""
+    return _rollout
+
+
+def _rollout(
+    lengths: Sequence[int],
+    contexts: Sequence[int] | None = None,
+    group: Sequence[int] | None = None,
+    mask: Sequence[Sequence[float]] | None = None,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Rollout:
+    import numpy as np
+    import pyarrow as pa
+    import torch
+
+    from flowgraph.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
+    from nodes.values import Columns, Finished, LogProbs, Rollout, Temperature, Text, Versions
+
+    random, rows = np.random.default_rng(seed), len(lengths)
+    inside = torch.arange(max(lengths, default=0))[None] < torch.tensor(lengths, dtype=torch.int64)[:, None]
+    heads = [random.integers(5, 20, size).tolist() for size in contexts or [3] * rows]
+    tokens = torch.from_numpy(random.integers(3, 20, inside.shape)) * inside
+    logprobs = torch.from_numpy(random.uniform(-4, -1, inside.shape)).float() * inside
+    texts = pa.array([f"response {row}" for row in range(rows)], pa.string())
+    return Rollout(
+        group=Group(torch.tensor(range(rows) if group is None else group, dtype=torch.int64)),
+        sample=Sample(torch.arange(rows)),
+        trajectory=Trajectory(torch.zeros(rows, dtype=torch.int64)),
+        context=Context(pa.array(heads, pa.list_(pa.int32()))),
+        tokens=Tokens(tokens),
+        mask=Mask(inside.float() if mask is None else torch.tensor(mask, dtype=torch.float32)),
+        lengths=Lengths(torch.tensor(lengths, dtype=torch.int64)),
+        logprobs=LogProbs(logprobs),
+        versions=Versions(inside.long()),
+        finished=Finished(torch.arange(rows) % 2 == 0),
+        text=Text(texts),
+        columns=Columns(
+            pa.table({"data_source": pa.array(["digits"] * rows, pa.string()), "place": list(range(rows))})
+        ),
+        temperature=Temperature(temperature),
+    )

@@ -15,9 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from flowgraph.diagrams import sparkline
-from flowgraph.evaluate import Observed
-from flowgraph.executors.local import Ran
+from flowgraph.diagrams.sparkline import sparkline
+from flowgraph.evaluate import Observed, Ran
 from flowgraph.graph import Graph
 from flowgraph.runtime.record import token_sum
 from flowgraph.values import Metric

@@ -27,7 +27,7 @@ def examine(as_json: bool) -> None:
 
 def machine() -> dict[str, Any]:
     """Collect what this machine has; what cannot be told is None."""
-    from flowgraph.cluster import laptop
+    from flowgraph.machine import laptop
 
     node = laptop().nodes[0]
     return {

@@ -10,7 +10,9 @@ from typing import Any
 from flowgraph.cli.display import short
 from flowgraph.cli.lists import print_table
 from flowgraph.cli.show import write_text
-from flowgraph.diagrams import Series, curves_svg, sparkline
+from flowgraph.diagrams.curves import curves_svg
+from flowgraph.diagrams.series import Series
+from flowgraph.diagrams.sparkline import sparkline
 from flowgraph.runtime.record import RunFolder
 
 Points = list[tuple[int, float]]

@@ -14,9 +14,9 @@ from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
 from flowgraph.errors import FlowError, FlowTypeError, UsageError
 from flowgraph.evaluate import Env
-from flowgraph.graph import Graph, Param
+from flowgraph.graph import Param
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh
-from flowgraph.values import Trainable, Value
+from flowgraph.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,17 +51,18 @@ class RunOptions:
 
 def run_flow(options: RunOptions) -> int:
     """Check everything that can be checked, then load, train and save; give the exit code."""
-    from flowgraph.cli.plan import check_memory
+    from flowgraph.cli.plan import checked
 
     o = options
     inputs = read_inputs(o.flow, o.models, o.data, o.held_out, o.batch, o.steps, o.seed, o.sets, o.cache)
     refuse_what_cannot_run(inputs)
-    check_memory(inputs, o.memory, o.sample_rows)
+    decision = checked(inputs, o.memory, o.sample_rows)
     replay = _replay(inputs, o)
     if replay is not None:
         inputs = replace(inputs, steps=min(inputs.steps, replay.steps()))
     folder = RunFolder.create(o.out or fresh(Path("runs"), inputs.graph.name))
     try:
+        (folder.path / "plan.json").write_text(decision.plan.to_json(), "utf-8")
         return _train(inputs, o, folder, replay)
     except FlowError as error:
         folder.note(status="failed", error=str(error))
@@ -70,9 +71,12 @@ def run_flow(options: RunOptions) -> int:
 
 
 def refuse_what_cannot_run(inputs: Inputs) -> None:
-    """Refuse a flow that returns no model, or takes what a data set cannot give."""
+    """Refuse a flow that returns no model or takes what a data set cannot give, and more prompts than there are."""
     from nodes.values import Prompts
 
+    if inputs.batch > inputs.data.train.num_rows:
+        what = f"{inputs.batch} prompts a step, but {inputs.data.name} has {inputs.data.train.num_rows}"
+        raise UsageError(what, where="--batch", hint=f"--batch {inputs.data.train.num_rows} at most")
     graph, where = inputs.graph, str(inputs.graph.at)
     if not graph.carries():
         raise FlowTypeError.bad_flow(where, graph.name, "returns no model, so a run would train nothing", "return update(…)")
@@ -95,10 +99,9 @@ def _train(inputs: Inputs, options: RunOptions, folder: RunFolder, replay: Calla
     models, digests = load_models(inputs, options)
     folder.note(models=digests)
     job = make_job(inputs, options, models)
-    recorder = Recorder(folder, inputs.graph)
-    with Interrupts(f"{folder.path}") as interrupts, Display(inputs.graph, job.steps) as display:
+    recorder, display = Recorder(folder, inputs.graph), Display(inputs.graph, job.steps)
+    with recorder, display, Interrupts(f"{folder.path}") as interrupts:
         carried, done = train(job, LocalExecutor(), [recorder, display], replay, interrupts.asked)
-    recorder.close()
     for name in inputs.graph.carries():
         handle: Any = carried[name].data
         handle.save(folder.path / "weights" / name)
@@ -114,7 +117,8 @@ def begin(inputs: Inputs, options: RunOptions, folder: RunFolder) -> None:
     """Write what is known before anything heavy is loaded."""
     from importlib.metadata import version
 
-    from flowgraph.diagrams import flow_picture, mermaid
+    from flowgraph.diagrams.flow_picture import flow_picture
+    from flowgraph.diagrams.mermaid import mermaid
 
     about = {
         "flow": inputs.graph.name,
@@ -135,7 +139,9 @@ def load_models(inputs: Inputs, options: RunOptions) -> tuple[dict[str, Value], 
     from flowgraph.executors.local import LocalModel
     from flowgraph.models.loading import load
 
-    values, told, loaded = dict[str, Value](), dict[str, dict[str, str]](), dict[str, Loaded]()
+    values: dict[str, Value] = {}
+    told: dict[str, dict[str, str]] = {}
+    loaded: dict[str, Loaded] = {}
     carried = inputs.graph.carries()
     for param in model_params(inputs.graph):
         source = inputs.sources[param.name]
@@ -160,10 +166,7 @@ def make_job(inputs: Inputs, options: RunOptions, models: dict[str, Value]) -> J
     from flowgraph.runtime.driver import Job
     from nodes.data.source import PromptSource
 
-    if inputs.batch > inputs.data.train.num_rows:
-        what = f"{inputs.batch} prompts a step, but {inputs.data.name} has {inputs.data.train.num_rows}"
-        raise UsageError(what, where="--batch", hint=f"--batch {inputs.data.train.num_rows} at most")
-    names = [param.name for param in inputs.graph.params if not param.name in models]
+    names = [param.name for param in inputs.graph.params if param.name not in models]
     sources = {name: PromptSource(inputs.data.train, inputs.batch, options.seed) for name in names}
     return Job(inputs.graph, models, sources, options.seed, inputs.steps, held_out_check(inputs, options))
 
@@ -181,14 +184,12 @@ def held_out_check(inputs: Inputs, options: RunOptions) -> Check | None:
         return None
     rows = list(range(min(options.eval_rows, inputs.data.held_out.num_rows)))
     found = {node.op.name: node.settings for node in reversed(inputs.graph.nodes)}
-    settings = {"by": getattr(found.get("score"), "by", "data"), "max_tokens": getattr(found.get("generate"), "max_tokens", 256)}
+    max_tokens = getattr(found.get("generate"), "max_tokens", 256)
+    settings = {"by": getattr(found.get("score"), "by", "data"), "max_tokens": max_tokens}
     graph = compile_graph(evaluate.graph(settings))
-    graph = replace(graph, params=tuple(replace(p, name=policy) if p.name == "policy" else p for p in graph.params))
-    return Check(graph, {"prompts": prompts_at(inputs.data.held_out, rows)}, options.eval_every)
+    return Check(graph, {"policy": policy}, {"prompts": prompts_at(inputs.data.held_out, rows)}, options.eval_every)
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
-
-assert Trainable

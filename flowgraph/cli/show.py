@@ -36,7 +36,8 @@ def show_flow(flow: str, sets: Sequence[str], as_json: bool) -> None:
 
 def draw_flow(flow: str, out: Path | None, sets: Sequence[str]) -> None:
     """Draw a flow as Mermaid text, to stdout or a file."""
-    from flowgraph.diagrams import flow_picture, mermaid
+    from flowgraph.diagrams.flow_picture import flow_picture
+    from flowgraph.diagrams.mermaid import mermaid
 
     if out is not None and out.suffix not in (".mmd", ".mermaid", ".md"):
         raise UsageError(f"cannot draw a {out.suffix or 'file without an ending'}", where=str(out), hint="write FILE.mmd")

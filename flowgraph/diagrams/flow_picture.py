@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
-from flowgraph.graph import Const, Edge, Graph, Node, Param, Region
+from flowgraph.graph import Edge, Graph, Node, Param, Region
 from flowgraph.signature import type_name
 from flowgraph.text import shown_settings
 from flowgraph.values import Model
@@ -23,9 +23,8 @@ class _Loss:
     frame: str
 
     def label(self) -> str:
-        """Name the function, what it is a function of, and whose loss it is."""
-        params = ", ".join(param.name for param in self.region.params)
-        return f"{self.region.name}({params}) of {self.node.name or self.node.op.name}"
+        """Name the function and what it is a function of."""
+        return f"{self.region.name}({', '.join(param.name for param in self.region.params)})"
 
 
 def flow_picture(graph: Graph) -> Picture:
@@ -34,7 +33,7 @@ def flow_picture(graph: Graph) -> Picture:
     A region's own parameter is drawn as the weights that its node updates, for that is what it reads.
     """
     losses = _losses(graph)
-    ids = {source: f"n{i}" for i, source in enumerate([*graph.params, *graph.all_nodes])}
+    ids: dict[object, str] = {source: f"n{i}" for i, source in enumerate([*graph.params, *graph.all_nodes])}
     boxes = [_param_box(ids[param], param) for param in graph.params]
     boxes += [_node_box(ids[node], node, _home(node, losses)) for node in graph.all_nodes]
     results = [edge for i, edge in enumerate(graph.outputs) if i not in graph.carries().values()]
@@ -76,16 +75,18 @@ def _node_box(name: str, node: Node, home: _Loss | None) -> Box:
 
 def _sign(node: Node) -> str:
     """Write `add` and `scale` as in a formula."""
-    return f"× {getattr(node.settings, 'factor'):g}" if node.op.name == "scale" else "+"
+    settings = dict(node.settings)
+    return f"× {settings['factor']:g}" if node.op.name == "scale" else "+"
 
 
-def _data_arrows(graph: Graph, losses: Sequence[_Loss], ids: dict[Param | Node, str]) -> Iterator[Arrow]:
-    weights = {param: _updated(loss.node) for loss in losses for param in loss.region.params}
+def _data_arrows(graph: Graph, losses: Sequence[_Loss], ids: Mapping[object, str]) -> Iterator[Arrow]:
+    weights: dict[object, Edge] = {param: _updated(loss.node) for loss in losses for param in loss.region.params}
     for node in graph.all_nodes:
         for _, edge in node.inputs:
-            yield _arrow(_id_of(weights.get(edge.source, edge), ids), ids[node], edge)
+            read = weights.get(edge.source, edge)
+            yield _arrow(ids[read.source], ids[node], edge)
         for _, region in node.regions:
-            yield _arrow(_id_of(region.output, ids), ids[node], region.output)
+            yield _arrow(ids[region.output.source], ids[node], region.output)
 
 
 def _updated(node: Node) -> Edge:
@@ -93,11 +94,6 @@ def _updated(node: Node) -> Edge:
     edge = dict(node.inputs)[node.op.carries] if node.op.carries else node.model()
     assert edge is not None, "a region is a function of a model that its node reads"
     return edge
-
-
-def _id_of(edge: Edge, ids: dict[Param | Node, str]) -> str:
-    assert not isinstance(edge.source, Const), "a checked graph holds no real data"
-    return ids[edge.source]
 
 
 def _arrow(source: str, target: str, edge: Edge) -> Arrow:
@@ -108,11 +104,10 @@ def _arrow(source: str, target: str, edge: Edge) -> Arrow:
     return Arrow(source, target, type_name(edge.type), style)
 
 
-def _carry_arrows(graph: Graph, ids: dict[Param | Node, str]) -> Iterator[Arrow]:
+def _carry_arrows(graph: Graph, ids: Mapping[object, str]) -> Iterator[Arrow]:
     for name, place in graph.carries().items():
         param, source = graph.param(name), graph.outputs[place].source
         if param is not None and source is not param:
-            assert not isinstance(source, Const), "a checked graph holds no real data"
             yield Arrow(ids[source], ids[param], CARRY_LABEL, ArrowStyle.CARRY)
 
 

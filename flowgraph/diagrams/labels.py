@@ -12,11 +12,11 @@ _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20
 
 
 def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
-    """Give one line that a person can read: no control or direction characters, no pile of accents, not too long.
+    r"""Give one line that a person can read: no control or direction characters, no pile of accents, not too long.
 
     An empty label becomes "?", so that every box and arrow still has one.
 
-    >>> clean("two\\nlines\\x1b[31m"), clean("\\u202egnp.exe"), clean("")
+    >>> clean("two\nlines\x1b[31m"), clean("\u202egnp.exe"), clean("")
     ('two lines[31m', 'gnp.exe', '?')
     >>> clean("abcdef", 4)
     'abc…'

@@ -12,15 +12,22 @@ from itertools import pairwise
 from typing import Literal
 
 from flowgraph.diagrams.labels import clean
-from flowgraph.diagrams.picture import ARROW_INKS, INKS, TEXT, Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
+from flowgraph.diagrams.palette import ARROW_INKS, INKS, TEXT
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
 
 Direction = Literal["TD", "LR"]
 
 _NAMED = {'"': "quot", "<": "lt", ">": "gt", "&": "amp"}
 
-# What stands for itself: letters, digits and spaces; inside a word also . = _ - and comma. All else could be Markdown,
-# HTML, an icon (`fa:`), a formula (`$$`) or a link to some version of the library.
-_INERT = re.compile(r"[^\W_]| |(?<=[^\W_])[.=_,-](?=[^\W_])|(?<=[^\W_])[,](?= )|[≤×…·+](?! )|(?<=[^\W_] )[≤×+](?= )")
+# These begin an icon, a formula or a new line even when escaped, unless an unseen joiner (U+2060) stands behind them.
+_KEPT_APART = re.compile(r":(?=\w)|\$(?=\$)|\\(?=n)")
+
+# The layout and look that mermaid 11 has anyway and 12 no longer; the spacing keeps labels from touching.
+_SETTINGS = '%%{init: {"layout": "dagre", "look": "classic", "flowchart": {"nodeSpacing": 60, "rankSpacing": 60}}}%%'
+
+# What stands for itself: letters, digits, spaces, and some signs inside a word. All else could be Markdown, HTML, an
+# icon or a link to some version of the library.
+_INERT = re.compile(r"[^\W_]|[ ≤×…·]|(?<=[^\W_])[.=_,-](?=[^\W_])|(?<=[^\W_]),(?= )|^\+$")
 _SHAPES: Mapping[BoxKind, tuple[str, str]] = {
     BoxKind.DATA: ("[(", ")]"),
     BoxKind.MODEL: ("{{", "}}"),
@@ -48,6 +55,7 @@ def mermaid(picture: Picture, direction: Direction = "TD") -> str:
     boxes = sorted(picture.boxes, key=lambda box: carried.index(box.id) if box.id in carried else len(carried))
     ties = [f"{first} ~~~ {then}" for first, then in pairwise(carried)]
     lines = [
+        _SETTINGS,
         f"flowchart {direction}",
         f"    accTitle: {escaped(picture.title)}",
         *_boxes(replace(picture, boxes=tuple(boxes)), None, "    "),
@@ -69,7 +77,9 @@ def escaped(text: str) -> str:
     """
     line = clean(text)
     inert = {found.start() for found in _INERT.finditer(line)}
-    return "".join(letter if place in inert else _entity(letter) for place, letter in enumerate(line))
+    apart = {found.start() for found in _KEPT_APART.finditer(line)}
+    letters = (letter if place in inert else _entity(letter) for place, letter in enumerate(line))
+    return "".join(letter + "#8288;" * (place in apart) for place, letter in enumerate(letters))
 
 
 def _entity(letter: str) -> str:

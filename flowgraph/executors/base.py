@@ -6,8 +6,8 @@ A handle offers some of `token_stats`, `sample`, `step`, `weights`/`load`, and s
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -141,8 +141,5 @@ def gather(handle: Handle, requests: Sequence[Request]) -> list[Completion]:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(ask())
-    answer: list[list[Completion]] = []
-    thread = threading.Thread(target=lambda: answer.append(asyncio.run(ask())))
-    thread.start()
-    thread.join()
-    return answer[0]
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(lambda: asyncio.run(ask())).result()

@@ -12,25 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import LawError, ModelError
-from flowgraph.evaluate import Env, Observed, evaluate, read
+from flowgraph.evaluate import Env, Observed, Ran, evaluate, read
 from flowgraph.executors.base import Completion, Optimizer, Request, Rows, Stepped, TokenStats, Verb
-from flowgraph.executors.decode import decode, pad_left
-from flowgraph.graph import Graph, Node
+from flowgraph.executors.decode import decode, full_precision
+from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.passes.order_nodes import order_nodes
 from flowgraph.values import Value
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Ran:
-    """One step's results: what the flow returned, every node's value, and what was observed."""
-
-    outputs: tuple[Value, ...]
-    values: Env
-    observed: Observed
 
 
 class LocalExecutor:
@@ -70,7 +61,8 @@ class ChatTokenizer:
 class LocalModel:
     """A transformers model in this process. `trainable` adds `step`; a frozen one keeps no gradients.
 
-    `sample_rows` bounds the samples decoded side by side, `forward_tokens` the padded tokens of a pass without gradients.
+    `sample_rows` bounds the samples decoded side by side, `forward_tokens` the padded tokens of a pass without
+    gradients.
     """
 
     model: Any
@@ -79,7 +71,7 @@ class LocalModel:
     sample_rows: int = 256
     forward_tokens: int = 16384
     version: int = 0
-    _optimizer: Any = None
+    _optimizers: dict[str, Any] = field(default_factory=dict[str, Any])
     _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(
         default_factory=list[tuple[Request, "asyncio.Future[Completion]"]]
     )
@@ -102,30 +94,35 @@ class LocalModel:
 
         if torch.is_grad_enabled() and self.trainable:
             return self._stats(rows, wanted)
-        width = rows.tokens.shape[1] + max(rows.context.value_lengths().to_numpy().max(initial=0), 1)
-        size = max(1, self.forward_tokens // int(width))
+        widths = rows.context.value_lengths().to_numpy() + rows.lengths.numpy(force=True)
+        size = max(1, self.forward_tokens // int(widths.max(initial=1)))
         starts = range(0, max(len(rows.tokens), 1), size)
         parts = [self._stats(_cut(rows, start, start + size), wanted) for start in starts]
         joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in wanted}
         return TokenStats(**joined)
 
     def _stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
-        import torch
-
-        device, width = next(self.model.parameters()).device, rows.tokens.shape[1]
-        lengths = rows.lengths.to(device)
-        context, context_mask = pad_left(_lists(rows.context), device)
-        inside = torch.arange(width, device=device)[None] < lengths[:, None]
-        tokens = torch.where(inside, rows.tokens.to(device), 0)
-        mask = torch.cat([context_mask, inside.long()], 1)
-        places = (mask.cumsum(1) - 1).clamp(min=0)
-        ids = torch.cat([context, tokens], 1)
-        out = self.model(input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=width + 1, use_cache=False)
-        logits = out.logits[:, :-1].float() / (rows.temperature or 1.0)
-        return _read_logits(logits, tokens, inside, wanted)
+        device = next(self.model.parameters()).device
+        ids, places, told = (each.to(device) for each in _lay_out(rows))
+        keep = int(told.sum(1).max())
+        out = self.model(
+            input_ids=ids,
+            attention_mask=(places >= 0).long(),
+            position_ids=places.clamp(min=0),
+            logits_to_keep=keep + 1,
+            use_cache=False,
+        )
+        logits = full_precision(out.logits[:, :-1])
+        if rows.temperature not in (0, 1):
+            logits = logits / rows.temperature
+        cut = ids.shape[1] - keep
+        stats = _read_logits(logits, ids[:, cut:], wanted)
+        return TokenStats(**{name: _padded(stat[told[:, cut:]], rows) for name, stat in stats.items()})
 
     async def sample(self, request: Request) -> Completion:
         """Draw one sample; requests made in one turn of the event loop are decoded together."""
+        if not request.context:
+            raise ModelError.no_prompt()
         limit = getattr(self.model.config, "max_position_embeddings", None)
         if limit is not None and len(request.context) + request.max_tokens > limit:
             raise ModelError.too_long(len(request.context), request.max_tokens, limit)
@@ -142,12 +139,14 @@ class LocalModel:
             batch = waiting[start : start + self.sample_rows]
             try:
                 done = decode(self.model, [request for request, _ in batch], self.ends, self.version)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whoever waits for a sample gets what went wrong
                 for _, future in waiting[start:]:
-                    future.set_exception(error)
+                    if not future.done():
+                        future.set_exception(error)
                 return
             for (_, future), completion in zip(batch, done, strict=True):
-                future.set_result(completion)
+                if not future.done():  # else cancelled
+                    future.set_result(completion)
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> Stepped:
         """Add up gradients over micro-batches, clip, and step; refuse a gradient that is not finite."""
@@ -165,19 +164,23 @@ class LocalModel:
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), optimizer.max_grad_norm or float("inf")))
         if norm != norm or norm in (float("inf"), float("-inf")):
             hint = "a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
-            raise LawError(f"the gradient is not finite (norm {norm}, loss {total}); the weights are as before", hint=hint)
+            torch_optimizer.zero_grad(set_to_none=True)
+            what = f"the gradient is not finite (norm {norm}, loss {total}); this step left the weights as they were"
+            raise LawError(what, hint=hint)
         torch_optimizer.step()
+        torch_optimizer.zero_grad(set_to_none=True)  # no gradients lie in memory while samples are drawn
         return Stepped(total, norm)
 
     def _torch_optimizer(self, optimizer: Optimizer) -> Any:
         import torch
 
-        if self._optimizer is None:
-            kinds = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-            self._optimizer = kinds[optimizer.name](self.model.parameters(), lr=optimizer.lr)
-        for group in self._optimizer.param_groups:
+        kinds = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+        if optimizer.name not in self._optimizers:
+            self._optimizers[optimizer.name] = kinds[optimizer.name](self.model.parameters(), lr=optimizer.lr)
+        chosen = self._optimizers[optimizer.name]
+        for group in chosen.param_groups:
             group |= {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
-        return self._optimizer
+        return chosen
 
     def weights(self) -> dict[str, Tensor]:
         """Give a copy of the weights by name."""
@@ -199,13 +202,43 @@ def _cut(rows: Rows, start: int, stop: int) -> Rows:
     return Rows(context, rows.tokens[start:stop], rows.lengths[start:stop], rows.temperature)
 
 
-def _lists(context: Any) -> list[list[int]]:
-    lists: list[list[int]] = context.to_pylist()
-    return lists
+def _lay_out(rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    """Lay contexts and responses out to end together at the right: the least padding, and responses side by side.
+
+    Gives token ids, each one's place in its row (-1 and less is padding) and whether it belongs to a response: [B, W]
+    each, W being the longest row. No rows at all give one of padding, so that a forward pass has something to read.
+    """
+    import torch
+
+    lengths = rows.lengths.cpu()
+    contexts = torch.from_numpy(rows.context.value_lengths().to_numpy().astype("int64"))
+    flat = torch.from_numpy(rows.context.flatten().to_numpy().astype("int64"))
+    width = int((contexts + lengths).max()) if len(lengths) else 1
+    places = torch.arange(width)[None] - (width - contexts - lengths)[:, None]
+    told = places >= contexts[:, None]
+    ids = torch.zeros(places.shape, dtype=torch.int64)
+    ids[(places >= 0) & ~told] = flat
+    ids[told] = rows.tokens.cpu()[_inside(rows)]
+    if not len(lengths):
+        return torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1).bool()
+    return ids, places, told
 
 
-def _read_logits(logits: Tensor, tokens: Tensor, inside: Tensor, wanted: Sequence[str]) -> TokenStats:
-    """Read [B, T, V] logits: log-prob of each token and entropy, zero beyond the lengths."""
+def _inside(rows: Rows) -> Tensor:
+    import torch
+
+    width = torch.arange(rows.tokens.shape[1], device=rows.lengths.device)
+    return width[None] < rows.lengths[:, None]
+
+
+def _padded(values: Tensor, rows: Rows) -> Tensor:
+    """Lay the values of all response tokens out as [B, T], zero beyond the lengths, where the rows are."""
+    there = values.to(rows.tokens.device)
+    return there.new_zeros(rows.tokens.shape).masked_scatter(_inside(rows), there)
+
+
+def _read_logits(logits: Tensor, tokens: Tensor, wanted: Sequence[str]) -> dict[str, Tensor]:
+    """Read [B, T, V] logits: the log-prob of each token and the entropy, [B, T] each."""
     import torch
 
     norm = logits.logsumexp(-1)
@@ -214,10 +247,4 @@ def _read_logits(logits: Tensor, tokens: Tensor, inside: Tensor, wanted: Sequenc
         stats["logprobs"] = logits.gather(-1, tokens[..., None])[..., 0] - norm
     if "entropy" in wanted:
         stats["entropy"] = norm - (torch.softmax(logits, -1) * logits).sum(-1)
-    return TokenStats(**{name: stat.masked_fill(~inside, 0.0) for name, stat in stats.items()})
-
-
-def replayed(graph: Graph, values: Mapping[str, Value]) -> Env:
-    """Give the values that stand in for nodes, by node name, as `run` takes them."""
-    named: dict[str, Node] = {node.name: node for node in graph.nodes}
-    return {named[name]: value for name, value in values.items()}
+    return stats

@@ -21,8 +21,8 @@ BUILT_IN = ("tiny", smollm2.NAME)
 
 # Source: measured on two CPU cores: copying three digits, and sums in plain words.
 SUGGESTED: Mapping[str, Mapping[str, float]] = {
-    "tiny": {"update.lr": 1e-3},
-    smollm2.NAME: {"update.lr": 2e-5},
+    "tiny": {"update.lr": 1e-3, "run.steps": 300},
+    smollm2.NAME: {"update.lr": 2e-5, "update.micro_batch_tokens": 2048, "generate.temperature": 0.7, "run.steps": 20},
 }
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -41,7 +41,7 @@ class ModelSource:
         """Give settings known to train this model, by "op.setting"; empty if none are known.
 
         >>> ModelSource("tiny", "tiny").suggest()
-        {'update.lr': 0.001}
+        {'update.lr': 0.001, 'run.steps': 300}
         """
         name = "tiny" if self.kind == "tiny" else self.name
         return SUGGESTED.get(name, {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from flowgraph.graph import Edge, Graph, Node, Param, carried_from, rewrite
+from flowgraph.graph import Edge, Graph, Param, carried_from, rewrite
 
 
 def name_nodes(graph: Graph) -> Graph:

@@ -1,17 +1,17 @@
-"""Records as ragged Arrow tables and back: one column a value, lists for token columns, no padding; the same in Parquet."""
+"""Records as ragged Arrow tables and back: a column a value, lists for token columns, no padding. Parquet the same."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowgraph.errors import DataError
-from flowgraph.rows import find
 from flowgraph.values import Kind, Lengths, Record, Value, fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from torch import Tensor
 
 R = TypeVar("R", bound=Record)
 
@@ -25,10 +25,8 @@ def to_table(record: Record) -> pa.Table:
     """
     import pyarrow as pa
 
-    found = find([record], Lengths)
-    lengths = found.data.tolist() if found is not None else []
     columns, scalars = dict[str, Any](), dict[str, Any]()
-    for name, value in _flat(record, "").items():
+    for name, value, lengths in _flat(record, "", None):
         if value.kind is Kind.TOKEN:
             columns[name] = _ragged(value.data, lengths)
         elif value.kind is not Kind.ROW:
@@ -36,31 +34,54 @@ def to_table(record: Record) -> pa.Table:
         elif isinstance(value.data, pa.Table):
             columns |= {f"{name}.{column}": value.data.column(column) for column in value.data.column_names}
         else:
-            columns[name] = value.data if isinstance(value.data, pa.Array) else pa.array(value.data.numpy())
+            columns[name] = row_column(value)
     return pa.table(columns).replace_schema_metadata({SCALARS: json.dumps(scalars).encode()})
 
 
-def _flat(record: Record, prefix: str) -> dict[str, Value]:
-    flat = dict[str, Value]()
+def row_column(value: Value) -> Any:
+    """Give the data of a row value as an Arrow array: [B, ...] numbers become fixed-size lists. None for a table."""
+    import pyarrow as pa
+    import torch
+
+    if not isinstance(value.data, torch.Tensor):
+        return value.data if isinstance(value.data, pa.Array | pa.ChunkedArray) else None
+    column = pa.array(_numbers(value.data).reshape(-1))
+    for size in reversed(value.data.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def _numbers(tensor: Tensor) -> Any:
+    import torch
+
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy(force=True)
+
+
+def _flat(record: Record, prefix: str, outer: Tensor | None) -> Iterator[tuple[str, Value, Tensor | None]]:
+    """Give each part by its dotted name, with the lengths of its rows: those of its own record, else of the outer."""
+    own = next((part.data for part in record.parts.values() if isinstance(part, Lengths)), outer)
     for name, part in record.parts.items():
-        flat |= _flat(part, f"{prefix}{name}.") if isinstance(part, Record) else {f"{prefix}{name}": part}
-    return flat
+        if isinstance(part, Record):
+            yield from _flat(part, f"{prefix}{name}.", own)
+        else:
+            yield f"{prefix}{name}", part, own
 
 
-def _ragged(padded: Any, lengths: list[int]) -> Any:
+def _ragged(padded: Tensor, lengths: Tensor | None) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    width = padded.shape[1]
-    inside = np.arange(width)[None] < np.asarray(lengths)[:, None]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(padded.cpu().numpy()[inside]))
+    rows, width = padded.shape
+    kept = np.full(rows, width) if lengths is None else lengths.numpy(force=True)
+    inside = np.arange(width)[None] < kept[:, None]
+    offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(_numbers(padded)[inside]))
 
 
 def from_table(kind: type[R], table: pa.Table, where: str) -> R:
     """Read a record of this type back from a table that `to_table` made.
 
-    Raises `DataError` that names the file and the column it lacks.
+    Raises `DataError` that names the file and the column it lacks, or that is of another type.
     """
     scalars = json.loads((table.schema.metadata or {}).get(SCALARS, b"{}"))
     return _record(kind, table, scalars, "", where)
@@ -74,8 +95,6 @@ def _record(kind: type[R], table: pa.Table, scalars: Mapping[str, Any], prefix: 
 
 
 def _part(part: type[Value], name: str, table: pa.Table, scalars: Mapping[str, Any], where: str) -> Value:
-    import torch
-
     if issubclass(part, Record):
         return _record(part, table, scalars, f"{name}.", where)
     if part.kind not in (Kind.ROW, Kind.TOKEN):
@@ -88,8 +107,39 @@ def _part(part: type[Value], name: str, table: pa.Table, scalars: Mapping[str, A
     if name not in table.column_names:
         raise DataError.lacks_part(where, name, table.column_names)
     column = table.column(name).combine_chunks()
-    if part.kind is Kind.TOKEN:
-        rows = [torch.from_numpy(row.values.to_numpy(zero_copy_only=False).copy()) for row in column]
-        return part(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
-    plain = str(column.type) in ("int64", "float", "double", "bool", "int32")
-    return part(torch.from_numpy(column.to_numpy(zero_copy_only=False).copy()) if plain else column)
+    return part(_pad(column, name, where) if part.kind is Kind.TOKEN else _rows(column))
+
+
+def _pad(column: Any, name: str, where: str) -> Tensor:
+    """Lay lists of numbers out as [B, T], zero beyond each list's end."""
+    import numpy as np
+    import pyarrow as pa
+    import torch
+
+    if not (pa.types.is_list(column.type) and _is_number(column.type.value_type)) or column.null_count:
+        raise DataError.wrong_type(where, name, column.type, "a list of numbers in each row")
+    lengths = column.value_lengths().to_numpy()
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    padded = np.zeros((len(lengths), lengths.max(initial=0)), flat.dtype)
+    padded[np.arange(padded.shape[1])[None] < lengths[:, None]] = flat
+    return torch.from_numpy(padded)
+
+
+def _rows(column: Any) -> Any:
+    """Give numbers as a tensor [B, ...]; anything else stays an Arrow array."""
+    import pyarrow as pa
+    import torch
+
+    shape, inner = [len(column)], column
+    while pa.types.is_fixed_size_list(inner.type):
+        shape.append(inner.type.list_size)
+        inner = inner.flatten()
+    if not _is_number(inner.type) or inner.null_count:
+        return column
+    return torch.from_numpy(inner.to_numpy(zero_copy_only=False).copy()).reshape(shape)
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))

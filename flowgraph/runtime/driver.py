@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flowgraph.evaluate import Env, Observed
-from flowgraph.executors.local import LocalExecutor, Ran
+from flowgraph.evaluate import Env, Observed, Ran
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.values import Value
@@ -22,11 +21,23 @@ class Source(Protocol):
         ...
 
 
+class Executor(Protocol):
+    """Who runs a graph's nodes for one step."""
+
+    def run(self, graph: Graph, arguments: Mapping[str, Value], key: Key, given: Env | None = None) -> Ran:
+        """Run one step on real arguments; nodes in `given` are not run."""
+        ...
+
+
 @dataclass(frozen=True)
 class Check:
-    """A flow that is run on held-out data before the first step, every `every` steps, and at the end."""
+    """A flow that is run on held-out data before the first step, every `every` steps, and at the end.
+
+    `models` says which of the job's models each of its model parameters is.
+    """
 
     graph: Graph
+    models: Mapping[str, str]
     data: Mapping[str, Value]
     every: int
 
@@ -57,7 +68,7 @@ class Listener(Protocol):
 
 def train(
     job: Job,
-    executor: LocalExecutor,
+    executor: Executor,
     listeners: Sequence[Listener],
     replay: Callable[[int], Env] | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -84,10 +95,10 @@ def train(
 
 
 def _check(
-    job: Job, check: Check, executor: LocalExecutor, models: Mapping[str, Value], step: int, listeners: Sequence[Listener]
+    job: Job, check: Check, executor: Executor, models: Mapping[str, Value], step: int, listeners: Sequence[Listener]
 ) -> None:
     start = time.perf_counter()
-    wanted = {param.name: models[param.name] for param in check.graph.params if param.name in models}
+    wanted = {name: models[source] for name, source in check.models.items()}
     ran = executor.run(check.graph, {**wanted, **check.data}, Key(job.seed, step))
     for listener in listeners:
         listener.checked(step, ran.observed, time.perf_counter() - start)

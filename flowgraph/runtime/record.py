@@ -1,7 +1,7 @@
 """A run's folder: what was run, from which settings, and what came of it. Plain files, written as the run goes.
 
-`run.json`, `settings.json`, `graph.json`, `graph.txt`, `flow.py`, `flow.mmd`, `metrics.jsonl`, `rollouts/NODE/STEP.parquet`,
-`weights/PARAM/`.
+`run.json`, `settings.json`, `graph.json`, `graph.txt`, `flow.py`, `flow.mmd`, `plan.json`, `metrics.jsonl`,
+`rollouts/NODE/STEP.parquet`, `weights/PARAM/`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import DataError, RunFolderError
-from flowgraph.evaluate import Env, Observed
-from flowgraph.executors.local import Ran
+from flowgraph.evaluate import Env, Observed, Ran
 from flowgraph.graph import Graph, Node, NodeKind
-from flowgraph.runtime.batch import from_table, to_table
+from flowgraph.runtime.batch import from_table, row_column, to_table
 from flowgraph.settings import Resolved
 from flowgraph.store import full_hash, structure_hash, to_json
 from flowgraph.text import graph_text
@@ -56,7 +55,9 @@ class RunFolder:
             raise RunFolderError.no_run(str(path), near)
         return cls(path)
 
-    def begin(self, graph: Graph, settings: Sequence[Resolved], source: str, about: Mapping[str, Any], drawn: str) -> None:
+    def begin(
+        self, graph: Graph, settings: Sequence[Resolved], source: str, about: Mapping[str, Any], drawn: str
+    ) -> None:
         """Write what is known before the first step."""
         self._write("settings.json", json.dumps([asdict(each) for each in settings], indent=1, default=str))
         self._write("graph.json", to_json(graph))
@@ -83,8 +84,11 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """Read `metrics.jsonl`; a torn last line, from a run that was killed, is dropped."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_text("utf-8").split("\n") if path.is_file() else []
-        return [json.loads(line) for line in lines[:-1]]
+        lines = path.read_bytes().split(b"\n") if path.is_file() else []
+        try:
+            return [json.loads(line) for line in lines[:-1]]
+        except ValueError as error:
+            raise RunFolderError.cannot(str(path), error) from error
 
     def _write(self, name: str, text: str) -> None:
         draft = self.path / f".{name}.part"
@@ -93,13 +97,13 @@ class RunFolder:
 
 
 def fresh(runs: Path, stem: str) -> Path:
-    """Name a folder in `runs` that is not there yet: `stem-1`, `stem-2`, …"""
+    """Name a folder in `runs` that is not there yet: the first free one of `stem-1`, `stem-2` and so on."""
     taken = {path.name for path in runs.iterdir()} if runs.is_dir() else set[str]()
     return next(runs / name for i in range(1, len(taken) + 2) if (name := f"{stem}-{i}") not in taken)
 
 
 class Recorder:
-    """Write each step of a run into its folder."""
+    """Write each step of a run into its folder; a context manager."""
 
     def __init__(self, folder: RunFolder, graph: Graph) -> None:
         self.folder, self.graph = folder, graph
@@ -116,12 +120,14 @@ class Recorder:
         self.folder.note(steps_done=step + 1)
 
     def checked(self, step: int, observed: Observed, seconds: float) -> None:
-        """Append a check's metrics as `eval/…`."""
+        """Append a check's metrics, each named `eval/` and its own name."""
         means = {f"eval/{name.rpartition('.')[2]}": mean for name, mean in observed.means().items()}
         self._line({"step": step, **means, "time": {"check_s": seconds}})
 
-    def close(self) -> None:
-        """Close the metrics file."""
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._metrics.close()
 
     def _line(self, facts: Mapping[str, Any]) -> None:
@@ -134,7 +140,9 @@ class Recorder:
         table = with_row_values(to_table(ran.values[node]), self.graph, node, ran.values)
         path = rollout_file(self.folder.path, node.name, step)
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path, write_page_checksum=True, compression="zstd")
+        draft = path.with_suffix(".part")
+        pq.write_table(table, draft, write_page_checksum=True, compression="zstd")
+        draft.replace(path)
 
 
 def token_sum(graph: Graph, observed: Observed) -> float:
@@ -149,15 +157,21 @@ def rollout_file(run: Path, node: str, step: int) -> Path:
 
 
 def with_row_values(table: pa.Table, graph: Graph, node: Node, values: Env) -> pa.Table:
-    """Add what later nodes made of each row (scores, advantages), one column a node, named by it."""
+    """Add what later nodes made of each row (scores, advantages), one column a node, named by it.
+
+    A value of other rows is left out; a node named as a part of the rollout is written as a call, `mask()`.
+    """
     reads = {node}
     for each in graph.nodes:
-        sources = {edge.source for _, edge in each.inputs}
-        if sources & reads and all(source in reads for source in sources if isinstance(source, Node)):
+        sources = {edge.source for _, edge in each.inputs if isinstance(edge.source, Node)}
+        if sources & reads and sources <= reads:
             reads.add(each)
             value = values[each]
-            if isinstance(value, Value) and not isinstance(value, Record) and value.kind is Kind.ROW:
-                table = table.append_column(each.name, [value.data.float().numpy()])
+            plain = isinstance(value, Value) and not isinstance(value, Record) and value.kind is Kind.ROW
+            column = row_column(value) if plain else None
+            if column is not None and len(column) == table.num_rows:
+                name = f"{each.name}()" if each.name in table.column_names else each.name
+                table = table.append_column(name, column)
     return table
 
 

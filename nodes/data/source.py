@@ -21,7 +21,9 @@ class PromptSource:
     def batch(self, step: int) -> Prompts:
         """Give the prompts of one step."""
         count = self.table.num_rows
-        return prompts_at(self.table, batch_indices(seed=self.seed, step=step, batch=self.rows_per_step, count=count).tolist())
+        return prompts_at(
+            self.table, batch_indices(seed=self.seed, step=step, batch=self.rows_per_step, count=count).tolist()
+        )
 
 
 def prompts_at(table: Any, rows: Sequence[int]) -> Prompts:

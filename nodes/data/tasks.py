@@ -51,22 +51,26 @@ def digits(kind: Kind = "copy", *, length: int = 3, seed: int = 0) -> tuple[Tabl
     return _split(questions, "digits", ability=kind, train=len(texts) - held_out, held_out=held_out, seed=seed)
 
 
-def addition(*, largest: int = 50, seed: int = 0) -> tuple[Table, Table]:
-    """Ask for sums of two numbers from 1 to `largest`: 512 prompts to train on, 64 held out.
+def addition(*, largest: int = 20, seed: int = 0) -> tuple[Table, Table]:
+    """Ask for sums of two numbers from 1 to `largest`; an eighth of the pairs is held out.
 
     A pair is asked in one order only, so that no held-out sum is a turned-round one of train.
-    Raises DataError where `largest` gives fewer than 576 pairs.
+    Raises DataError where `largest` gives too few pairs to hold any out.
 
     >>> train, held_out = addition()
+    >>> train.num_rows, held_out.num_rows
+    (184, 26)
     >>> train["prompt"][0][0]["content"].as_py()  # doctest: +ELLIPSIS
     'What is ... + ...? Reply with the number only.'
     """
+    if not 4 <= largest <= 10_000:
+        raise DataError.out_of_range("addition", "largest", largest, "4 to 10000")
     pairs = [(low, high) for high in range(1, largest + 1) for low in range(1, high + 1)]
-    if len(pairs) < 512 + 64:
-        raise DataError.out_of_range("addition", "largest", largest, "34 or more")
     turned = [(low, high) if place % 2 else (high, low) for place, (low, high) in enumerate(pairs)]
     questions = [(f"What is {x} + {y}? Reply with the number only.", str(x + y)) for x, y in turned]
-    return _split(questions, "addition", ability="math", train=512, held_out=64, seed=seed)
+    held_out = len(questions) // 8
+    train = len(questions) - held_out
+    return _split(questions, "addition", ability="math", train=train, held_out=held_out, seed=seed)
 
 
 def _split(

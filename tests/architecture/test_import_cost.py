@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,8 @@ HELP_AT_MOST_S = 0.5
 def loaded_by(statement: str) -> set[str]:
     """Run a statement in a fresh interpreter and give the modules it has loaded then."""
     code = f"import sys\ntry:\n    {statement}\nexcept SystemExit:\n    pass\nprint()\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -58,12 +59,16 @@ def test_help_loads_nothing_slow_and_few_modules() -> None:
 
 
 def test_help_takes_less_than_half_a_second() -> None:
-    """The best of five: what else runs on the machine can only add to a time."""
+    """Take the best of five, in seconds of processor: once files are cached a start is nothing else.
+
+    What runs beside it on the machine only adds to times, so it cannot fail this test.
+    """
 
     def once() -> float:
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", f"import sys; {HELP}"], capture_output=True, check=True, cwd=ROOT)
-        return time.perf_counter() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(once() for _ in range(5)) < HELP_AT_MOST_S
 

@@ -151,7 +151,7 @@ def machine_words() -> re.Pattern[str]:
     """Match what belongs to one machine: its paths, and the hosts its packages came from."""
     shared = {Path("/"), Path("/tmp"), Path(tempfile.gettempdir())}
     folders = [folder for folder in (ROOT.parent, Path.home()) if folder not in shared]
-    hosts = [r"pypi[.]org", r"pythonhosted[.]org", r"npmjs[.](org|com)", r"deb[.]debian[.]org", r"--(extra-)?index-url"]
+    hosts = [r"(://|trusted-host[= ]+)([\w-]+[.])*(pypi|pythonhosted|npmjs|debian)[.]", r"--(extra-)?index-url"]
     homes = [r"/home/\w+/", r"/Users/\w+/", r"C:\\Users"]
     return re.compile("|".join([*(re.escape(f"{folder}/") for folder in folders), *homes, *hosts]))
 

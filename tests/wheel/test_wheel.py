@@ -73,8 +73,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     install = [*PIP, "--python", made.python, "install", "--quiet", "--no-deps", "--no-index", wheel]
     subprocess.run([sys.executable, *install], check=True, timeout=120)
     # Read after its own packages. A .pth in the folder named (an editable install of ours) is not followed.
-    lib = Path(sysconfig.get_path("purelib", vars={"base": str(env), "platbase": str(env)}))
-    (lib / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    lib = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(env)}))
+    folders = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    (lib / "dependencies.pth").write_text("\n".join(folders) + "\n", encoding="utf-8")
     return made
 
 

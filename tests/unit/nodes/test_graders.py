@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from flowgraph.errors import RuleError
+from nodes import graders as graders_module
 from nodes.graders import Graded, Graders
 from nodes.rules import resolve
 
 LIMIT_S = 0.5
+WORKER_FILE = Path(graders_module.__file__).with_name("grader_process.py")
 GRANDCHILD = f"sleep 97.{os.getpid()}"  # like no other process of this machine
 RULES = f"""\
 import os, signal, subprocess, sys, time
@@ -83,6 +85,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def graders() -> Iterator[Graders]:
+    with Graders() as pool:
+        yield pool
+
+
+@pytest.fixture
+def hasty() -> Iterator[Graders]:
     with Graders(limit_s=LIMIT_S) as pool:
         yield pool
 
@@ -112,7 +120,7 @@ def running(words: str) -> list[int]:
 def processes_in(folder: Path) -> list[int]:
     """Find the grader processes, guards included, that work in this folder."""
     found: list[int] = []
-    for one in running("grader_process.py"):
+    for one in running(f"-P -u {WORKER_FILE}"):
         with contextlib.suppress(OSError):
             found += [one] if Path(f"/proc/{one}/cwd").readlink() == folder else []
     return found
@@ -207,6 +215,7 @@ def test_a_pool_first_used_in_a_thread_that_ended_still_grades(folder: Path, gra
     assert graders.grade(resolve("mine.py:length"), [row("22")]).scores == (2.0,)
 
 
+HAS = "    prompt 4, sample 2 has: finished, ground_truth, prompt_id, response, reward_model, sample\n"
 WHERE = "    prompt 4, sample 2, response 'oops'\n"
 HINT = "  hint: on_error=0.0 scores such a response 0.0 and counts it"
 
@@ -226,19 +235,18 @@ HINT = "  hint: on_error=0.0 scores such a response 0.0 and counts it"
         ("hangs_up", "rule `mine.py:hangs_up` ended its process: killed by SIGKILL\n" + WHERE + HINT),
         ("spins", "rule `mine.py:spins` gave no score within 0.5 s\n" + WHERE + HINT),
         ("misspelt", "rule `mine.py:misspelt` asks for `grond_truth`, and no column has that name\n"
-         + "    prompt 4, sample 2 has: finished, ground_truth, prompt_id, response, reward_model, sample\n"
-         + "  hint: did you mean `ground_truth`?"),
+         + HAS + "  hint: did you mean `ground_truth`?"),
         ("unnamed", "rule `mine.py:unnamed` does not load: its parameter `response` cannot be given by name"),
         ("number", "rule `mine.py:number` does not load: `number` is 3 (int), not a function"),
         ("rases", "rule `mine.py:rases` does not load: there is no `rases` in it\n  hint: did you mean `raises`?"),
     ],
 )  # fmt: skip
-def test_a_failure_says_which_rule_which_row_and_what(folder: Path, graders: Graders, name: str, text: str) -> None:
+def test_a_failure_says_which_rule_which_row_and_what(folder: Path, name: str, text: str) -> None:
     lines = RULES.splitlines()
     start = next((at for at, line in enumerate(lines) if line.startswith(f"def {name}(")), 0)
     line = next((at for at in range(start, len(lines)) if "raise " in lines[at] or "sys.exit" in lines[at]), 0) + 1
-    with pytest.raises(RuleError) as caught:
-        graders.grade(resolve(f"mine.py:{name}"), [row("oops", prompt_id=4, sample=2)])
+    with Graders(limit_s=LIMIT_S if name == "spins" else 10.0) as pool, pytest.raises(RuleError) as caught:
+        pool.grade(resolve(f"mine.py:{name}"), [row("oops", prompt_id=4, sample=2)])
     assert str(caught.value) == text.format(line=line)
 
 
@@ -255,9 +263,9 @@ def test_a_number_too_large_for_a_float_is_no_score(folder: Path, graders: Grade
         graders.grade(resolve("mine.py:big"), [row("1")])
 
 
-def test_a_flood_of_prints_does_not_hide_a_hang(folder: Path, graders: Graders) -> None:
+def test_a_flood_of_prints_does_not_hide_a_hang(folder: Path, hasty: Graders) -> None:
     with pytest.raises(RuleError, match=r"gave no score within 0\.5 s") as caught:
-        graders.grade(resolve("mine.py:floods"), [row("1")])
+        hasty.grade(resolve("mine.py:floods"), [row("1")])
     assert sum(map(len, caught.value.notes)) < 4_000
 
 
@@ -278,7 +286,7 @@ def test_a_file_that_does_not_load_is_said_whatever_on_error_is(
     folder: Path, rule: str, source: str, text: str
 ) -> None:
     (folder / "f.py").write_text(source)
-    with Graders(start_limit_s=0.5) as pool, pytest.raises(RuleError) as caught:
+    with Graders(start_limit_s=LIMIT_S if "sleep" in source else 60.0) as pool, pytest.raises(RuleError) as caught:
         pool.grade(resolve(rule), [row("1")], on_error=0.0)
     assert str(caught.value) == text
 
@@ -289,17 +297,17 @@ def test_an_unknown_setting_is_refused(folder: Path, graders: Graders) -> None:
     assert str(caught.value) == ("rule `gsm8k` takes no setting `format_scor`\n  hint: did you mean `format_score`?")
 
 
-def test_on_error_scores_and_counts_the_rows_that_fail(folder: Path, graders: Graders) -> None:
+def test_on_error_scores_and_counts_the_rows_that_fail(folder: Path, hasty: Graders) -> None:
     rows = [row(text) for text in ("1", "2", "3", "four", "5", "3", "6")]
-    graded = graders.grade(resolve("mine.py:sleeps"), rows, on_error=-1.0)
+    graded = hasty.grade(resolve("mine.py:sleeps"), rows, on_error=-1.0)
     assert graded.scores == (1.0, 2.0, -1.0, -1.0, 5.0, -1.0, 6.0)
     assert graded.failures == 3
     assert graded.first_failure.startswith("rule `mine.py:sleeps` gave no score within 0.5 s\n    row 2, response '3'")
 
 
-def test_the_deadline_is_for_each_response_not_for_all(folder: Path, graders: Graders) -> None:
+def test_the_deadline_is_for_each_response_not_for_all(folder: Path, hasty: Graders) -> None:
     (folder / "slow.py").write_text("import time\ndef slow(response):\n    time.sleep(0.15)\n    return 1.0\n")
-    assert graders.grade(resolve("slow.py:slow"), [row("1")] * 6).scores == (1.0,) * 6
+    assert hasty.grade(resolve("slow.py:slow"), [row("1")] * 6).scores == (1.0,) * 6
 
 
 def test_a_pool_goes_on_after_a_failure(folder: Path, graders: Graders) -> None:
@@ -309,9 +317,9 @@ def test_a_pool_goes_on_after_a_failure(folder: Path, graders: Graders) -> None:
         assert graders.grade(resolve("mine.py:length"), [row("22")]).scores == (2.0,)
 
 
-def test_a_hanging_rule_goes_with_all_that_it_started(folder: Path, graders: Graders) -> None:
+def test_a_hanging_rule_goes_with_all_that_it_started(folder: Path, hasty: Graders) -> None:
     with pytest.raises(RuleError, match="gave no score"):
-        graders.grade(resolve("mine.py:breeds"), [row("1")])
+        hasty.grade(resolve("mine.py:breeds"), [row("1")])
     assert until(lambda: not running(GRANDCHILD))
     assert until(lambda: not processes_in(folder))
 
@@ -341,8 +349,15 @@ elif sys.argv[1] == "idle":
 def parent(folder: Path, what: str) -> Iterator[subprocess.Popen[str]]:
     """Run a process that has a warm pool of its own and then hangs in a rule, idles, or ends."""
     program = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{PARENT}", what]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(program, cwd=folder, text=True, process_group=0, **pipes) as process:
+    with subprocess.Popen(
+        program,
+        cwd=folder,
+        text=True,
+        process_group=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == "warm\n"
         yield process
         process.kill()

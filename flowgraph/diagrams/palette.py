@@ -1,0 +1,45 @@
+"""The colours of pictures: one palette for every writer.
+
+A test holds its contrasts, and how far apart its colours stay with each kind of colour blindness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flowgraph.diagrams.picture import ArrowStyle, BoxKind
+
+
+@dataclass(frozen=True)
+class Ink:
+    """The colours of one kind of box, as `#rrggbb`: its fill, and its border. Its text is `TEXT`."""
+
+    fill: str
+    border: str
+
+
+TEXT = "#1a1a1a"  # on every fill below: a contrast of at least 8 to 1 (WCAG 2.2 AAA asks for 7)
+
+# Hues of Okabe and Ito (2008), "Color universal design". The lightness and strength of the fills were searched for, so
+# that any two kinds differ by at least 10 (CIE76) to every kind of eye and by 2.5 in lightness (L*) on a grey print;
+# borders are the hue itself, darkened to 3 to 1 on white. Shapes and a written kind say the same without colour.
+INKS: Mapping[BoxKind, Ink] = {
+    BoxKind.DATA: Ink("#f2f2f2", "#6b6b6b"),
+    BoxKind.MODEL: Ink("#bdd9fe", "#0072b2"),
+    BoxKind.GENERATE: Ink("#fdc572", "#b87700"),
+    BoxKind.SCORE: Ink("#fef2ac", "#8f8500"),
+    BoxKind.LOGPROB: Ink("#67bff3", "#2e86b8"),
+    BoxKind.ADVANTAGE: Ink("#8bd4b5", "#007d5b"),
+    BoxKind.UPDATE: Ink("#fbab7c", "#c25000"),
+    BoxKind.HOST: Ink("#fcd4e8", "#a9588a"),
+    BoxKind.ARITHMETIC: Ink("#ffffff", "#6b6b6b"),
+    BoxKind.RESULT: Ink("#ffffff", "#1a1a1a"),
+}
+
+# Arrows of data keep the page's own ink; these are read on white and on black alike (3 to 1 on both).
+ARROW_INKS: Mapping[ArrowStyle, str] = {
+    ArrowStyle.WEIGHTS: "#2e86c1",
+    ArrowStyle.STALE: "#b87700",
+    ArrowStyle.CARRY: "#d55e00",
+}

@@ -1,0 +1,131 @@
+"""How much each node of a role holds at once, in rows and tokens, read from the graph's settings. Bytes: `memory`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from flowgraph.graph import Graph, Node, NodeKind, reachable
+from flowgraph.roles import Role, roles
+
+Phase = Literal["generate", "logprob", "update"]
+PHASES: tuple[Phase, ...] = ("generate", "logprob", "update")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one step reads, and how the executor cuts it.
+
+    `prompts` a step, each of at most `prompt_tokens`; responses of a sampler that states no `max_tokens` are taken to
+    have `response_tokens`. `sample_rows` are decoded side by side; a pass without gradients holds `forward_tokens`.
+    """
+
+    prompts: int
+    prompt_tokens: int
+    response_tokens: int = 1024
+    sample_rows: int = 256
+    forward_tokens: int = 16384
+
+
+@dataclass(frozen=True)
+class Work:
+    """One node's largest pass: `tokens` of context and response, of which `responses` are read out as logits.
+
+    `rows` run side by side, over `contexts` distinct prompts; `batch_tokens` is what the whole step has in responses.
+    """
+
+    node: str
+    role: Role
+    phase: Phase
+    rows: int
+    contexts: int
+    prompt_tokens: int
+    response_tokens: int
+    tokens: int
+    batch_tokens: int
+    stats: frozenset[str] = frozenset()
+    optimizer: str = ""
+
+    @property
+    def width(self) -> int:
+        """Give the tokens of one row, its context included."""
+        return self.prompt_tokens + self.response_tokens
+
+    @property
+    def responses(self) -> int:
+        """Give how many of `tokens` are read out as logits, and one more a row."""
+        return -(-self.tokens * (self.response_tokens + 1) // self.width)
+
+
+def work_of(graph: Graph, workload: Workload) -> tuple[Work, ...]:
+    """Give the work of every node of the flow that runs a model, in the order they were written.
+
+    A node that carries a model without a loss (a moving average) runs no pass over rows, so it is left out.
+
+    Settings are read by name where a node has them: `n` and `max_tokens` of what samples, `minibatch`,
+    `micro_batch_tokens` and `optimizer` of what updates. Without `micro_batch_tokens` a minibatch is one pass.
+    Rows are taken at their longest, so this is the most that a step can hold.
+    """
+    role_of = {name: role for role in reversed(roles(graph)) for name in role.nodes}
+    running = (node for node in graph.nodes if node.name in role_of and (node.regions or node.op.carries is None))
+    return tuple(_work(node, role_of, workload) for node in running)
+
+
+def _work(node: Node, role_of: Mapping[str, Role], workload: Workload) -> Work:
+    n, response_tokens = _sampled(node, workload)
+    prompts, width = workload.prompts, workload.prompt_tokens + response_tokens
+    rows, budget, phase = prompts * n, workload.forward_tokens, _phase(node)
+    if phase == "generate":
+        rows, budget = min(rows, workload.sample_rows), rows * width
+    elif phase == "update":
+        rows = (min(_setting(node, "minibatch", 0), prompts) or prompts) * n
+        budget = _setting(node, "micro_batch_tokens", rows * width)
+    tokens = min(rows * width, max(budget, width))
+    return Work(
+        node=node.name,
+        role=role_of[node.name],
+        phase=phase,
+        rows=-(-tokens // width),
+        contexts=min(prompts, -(-rows // n) + 1),
+        prompt_tokens=workload.prompt_tokens,
+        response_tokens=response_tokens,
+        tokens=tokens,
+        batch_tokens=prompts * n * response_tokens,
+        stats=frozenset(each.op.stat for each in (node, *_inner(node)) if each.op.stat is not None),
+        optimizer=getattr(node.settings, "optimizer", "adamw") if phase == "update" else "",
+    )
+
+
+def _phase(node: Node) -> Phase:
+    if node.op.kind is NodeKind.GENERATE:
+        return "generate"
+    return "update" if node.regions else "logprob"
+
+
+def _inner(node: Node) -> tuple[Node, ...]:
+    return tuple(each for _, region in node.regions for each in region.inner)
+
+
+def _sampled(node: Node, workload: Workload) -> tuple[int, int]:
+    """Give (samples a prompt, most tokens of a response) of the responses that a node makes or reads.
+
+    Those it reads directly count, or else any it depends on; where there are several, the most of each.
+    """
+    direct = [node, *(edge.source for edge in node.edges() if isinstance(edge.source, Node))]
+    samplers = _samplers(direct) or _samplers([each for each in reachable(node.edges()) if isinstance(each, Node)])
+    tokens = workload.response_tokens
+    return (
+        max((_setting(each, "n", 1) for each in samplers), default=1),
+        max((_setting(each, "max_tokens", tokens) for each in samplers), default=tokens),
+    )
+
+
+def _samplers(nodes: list[Node]) -> list[Node]:
+    return [each for each in nodes if each.op.kind is NodeKind.GENERATE]
+
+
+def _setting(node: Node, name: str, otherwise: int) -> int:
+    """Give a setting of a node that has it as a whole number; a user's own node may have none by this name."""
+    value = getattr(node.settings, name, otherwise)
+    return value if isinstance(value, int) else otherwise

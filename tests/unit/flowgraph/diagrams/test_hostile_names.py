@@ -1,0 +1,145 @@
+"""Sixty names that would be syntax, script or trouble to some reader: inert in every format, and still readable."""
+
+from __future__ import annotations
+
+import html
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from flowgraph.diagrams.curves import Series, curves_svg
+from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.mermaid import escaped, mermaid
+from flowgraph.diagrams.picture import Arrow, Box, BoxKind, Frame, Picture
+
+HOSTILE = (
+    '"',
+    "'",
+    '"]',
+    '"] --> n0["x',
+    '"]:::update',
+    "\"]; click n0 call alert('x')",
+    "`",
+    "`**bold**`",
+    "``` ```",
+    "<script>alert(1)</script>",
+    "</title><script>alert(1)</script>",
+    "</svg><img src=x onerror=alert(1)>",
+    "<br/>",
+    "<b>bold</b>",
+    "<!-- comment -->",
+    "]]>",
+    "<![CDATA[x]]>",
+    "<?xml version='1.0'?>",
+    "<!DOCTYPE svg [<!ENTITY e SYSTEM 'file:///etc/passwd'>]>&e;",
+    "&",
+    "&amp;",
+    "&lt;script&gt;",
+    "&#60;b&#62;",
+    "#quot;",
+    "#35;",
+    "#lt;b#gt;",
+    "#",
+    ";",
+    "a; b",
+    "%%",
+    "%% comment",
+    '%%{init: {"securityLevel": "loose"}}%%',
+    "---",
+    "---\ntitle: x\n---",
+    "end",
+    "subgraph x",
+    "graph TD",
+    "style n0 fill:#000",
+    "class n0 hidden",
+    'click n0 "javascript:alert(1)"',
+    "linkStyle 0 stroke:red",
+    "classDef default fill:#000",
+    "accTitle: x",
+    "n0",
+    "n0 --> n1",
+    "n0@{ shape: circle }",
+    "1. first",
+    "- item",
+    "+ item",
+    "# heading",
+    "**bold** _thin_ ~~gone~~",
+    "[text](javascript:alert(1))",
+    "www.example.com",
+    "https://example.com/?a=1&b=2",
+    "someone@example.com",
+    "fa:fa-ban",
+    "$$x^2$$",
+    "a\\nb",
+    "line one\nline two\r\nthree\ttab",
+    "\x1b[31mred\x1b[0m \x07\x00\x7f",
+    "\u202egnp.tfel-ot-thgir\u202c",
+    "zero\u200bwidth\ufeff",
+    "half \ud83d pair \uffff",
+    "Z" + "\u0301\u0322\u0334\u0489" * 40 + "algo",
+    "{{ 7 * 7 }}{% raw %}",
+    "url(https://example.com/x.svg)",
+    "* { display: none }",
+    "模型 модель 🎯",
+    "x" * 5000,
+    "",
+    " \n ",
+)
+
+BENIGN = "name"
+
+
+def picture(name: str) -> Picture:
+    boxes = (
+        Box("n0", (name, name), BoxKind.MODEL),
+        Box("n1", (name,), BoxKind.UPDATE, inside="f1"),
+    )
+    frames = (Frame("f0", name), Frame("f1", name, parent="f0"))
+    return Picture(name, boxes, frames, (Arrow("n0", "n1", name), Arrow("n1", "n0", name)))
+
+
+def curves(name: str) -> str:
+    return curves_svg(name, [Series(name, name, ((0, 0.0), (1, 1.0))), Series(name, "", ())])
+
+
+def skeleton(text: str) -> str:
+    """Give a Mermaid text without its labels."""
+    return re.sub(r"accTitle: .*", "accTitle:", re.sub(r'"[^"\n]*"', '""', text))
+
+
+def read_back(label: str) -> str:
+    """Read Mermaid's entities as the library does, without the joiner that nobody sees."""
+    read = html.unescape(re.sub(r"#(\w+);", lambda found: f"&{'#' * found[1].isdigit()}{found[1]};", label))
+    return read.replace("\u2060", "")
+
+
+def test_there_are_sixty_of_them() -> None:
+    assert len(set(HOSTILE)) >= 60
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_leaves_the_mermaid_around_it_as_it_was(name: str) -> None:
+    text = mermaid(picture(name))
+    assert skeleton(text) == skeleton(mermaid(picture(BENIGN)))
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\ud800-\udfff]", text)
+    for label in re.findall(r'"([^"\n]*)"', text.partition("\n")[2]):
+        assert not re.search(r"[`<>&%${}\[\]()\\:@/~*^|]", label.replace("<br/>", ""))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_still_reads_as_itself_in_mermaid(name: str) -> None:
+    assert read_back(escaped(name)) == clean(name)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_only_text_in_an_svg(name: str) -> None:
+    told, benign = ElementTree.fromstring(curves(name)), ElementTree.fromstring(curves(BENIGN))
+    shape = [(each.tag, sorted(each.attrib)) for each in told.iter() if not each.tag.endswith("tspan")]
+    assert shape == [(each.tag, sorted(each.attrib)) for each in benign.iter() if not each.tag.endswith("tspan")]
+    assert told.findtext("{http://www.w3.org/2000/svg}title") == clean(name, 100)
+
+
+def test_a_clean_label_is_one_short_line() -> None:
+    assert all(0 < len(clean(name)) <= 60 and "\n" not in clean(name) for name in HOSTILE)
+    assert clean("模型 модель 🎯") == "模型 модель 🎯"

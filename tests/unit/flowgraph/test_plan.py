@@ -1,0 +1,214 @@
+"""Plans: JSON out and in, and what a plan must be to be for a graph."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.gpg import gpg
+from examples.grpo import grpo
+from flowgraph import Graph
+from flowgraph.check_plan import check_plan
+from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.errors import PlanError
+from flowgraph.graph import Node as GraphNode
+from flowgraph.graph import rewrite
+from flowgraph.passes import compile_graph
+from flowgraph.plan import Forecast, Layout, Peak, Placed, Plan, Pool
+from flowgraph.store import structure_hash
+
+ROLES = ("policy.train", "policy.sample", "ref.infer")
+
+
+def cluster(*kinds: str) -> Cluster:
+    devices = tuple(Device.model_validate({"kind": kind, "memory_bytes": 2**30}) for kind in kinds)
+    return Cluster(nodes=(Node(name="laptop", devices=devices, host_memory_bytes=2**30, cores=2),))
+
+
+def plan_of(graph: Graph, **parts: Any) -> Plan:
+    """Give a right plan for GRPO, with some parts replaced."""
+    given_parts: dict[str, Any] = {
+        "flow": graph.name,
+        "structure_hash": structure_hash(graph),
+        "cluster": cluster("cpu"),
+        "pools": (Pool(name="all", devices=(("laptop", 0),)),),
+        "placed": tuple(Placed(role=role, pool="all", engine="local") for role in ROLES),
+    }
+    return Plan(**(given_parts | parts))
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """prompts, policy, ref → generate → score, ref log-probs → update."""
+    return compile_graph(grpo.graph())
+
+
+def refusal(plan: Plan, graph: Graph) -> str:
+    with pytest.raises(PlanError) as caught:
+        check_plan(plan, graph, "plan.json")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    return str(caught.value)
+
+
+def test_a_right_plan_passes(graph: Graph) -> None:
+    check_plan(plan_of(graph), graph)
+
+
+def test_a_setting_does_not_void_a_plan(graph: Graph) -> None:
+    def faster(node: GraphNode) -> GraphNode:
+        settings = node.settings.model_copy(update={"lr": 1e-3} if node.op.name == "update" else {})
+        return replace(node, settings=settings)
+
+    check_plan(plan_of(graph), rewrite(graph, faster))
+
+
+def test_a_plan_of_another_structure_is_refused_with_both(graph: Graph) -> None:
+    other = compile_graph(gpg.graph())
+    assert refusal(plan_of(graph), other) == (
+        "plan.json: this plan is for another structure\n"
+        f"    plan: grpo {structure_hash(graph)[:16]}\n"
+        f"    flow: gpg {structure_hash(other)[:16]}\n"
+        "  hint: plan this flow anew"
+    )
+
+
+def placed(role: str, **parts: Any) -> Placed:
+    return Placed(**({"role": role, "pool": "all", "engine": "local"} | parts))
+
+
+TRAIN, SAMPLE, INFER = (placed(role) for role in ROLES)
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ((TRAIN, SAMPLE), "not placed: ref.infer\n  hint: each role of the flow is placed once"),
+        ((), "not placed: policy.train, policy.sample, ref.infer\n  hint: each role of the flow is placed once"),
+        ((TRAIN, TRAIN, SAMPLE, INFER), "the role `policy.train` is placed twice"),
+        ((TRAIN, SAMPLE, placed("ref.infr")), "no role `ref.infr`\n  hint: did you mean `ref.infer`?"),
+        ((placed("policy.train", pool="al"),), "no pool of policy.train: `al`\n  hint: did you mean `all`?"),
+        ((placed("policy.train", engine="lokal"),), "no engine of policy.train: `lokal`\n  hint: did you mean `local`?"),
+        (
+            (placed("policy.train", layout=Layout(tensor=2)),),
+            "policy.train: data=1 tensor=2 pipeline=1 takes 2 devices, its pool has 1",
+        ),
+    ],
+)
+def test_each_role_is_placed_once_on_what_is_there(graph: Graph, roles: tuple[Placed, ...], said: str) -> None:
+    assert refusal(plan_of(graph, placed=roles), graph) == f"plan.json: {said}"
+
+
+def test_an_engine_must_declare_the_layout(graph: Graph) -> None:
+    plan = plan_of(
+        graph,
+        cluster=cluster("cpu", "cpu"),
+        pools=(Pool(name="all", devices=(("laptop", 0), ("laptop", 1))),),
+        placed=(placed("policy.train", layout=Layout(data=2)),),
+    )
+    assert refusal(plan, graph) == (
+        "plan.json: policy.train: the engine `local` does not run data=2 tensor=1 pipeline=1\n"
+        "  hint: it runs up to data=1 tensor=1 pipeline=1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pools", "said"),
+    [
+        (
+            (Pool(name="all", devices=(("laptop", 1),)),),
+            "no device of pool `all`: `laptop/1`\n  hint: did you mean `laptop/0`?",
+        ),
+        (
+            (Pool(name="all", devices=(("laptop", 0),)), Pool(name="all", devices=(("laptop", 0),))),
+            "the pool `all` is named twice",
+        ),
+        (
+            (Pool(name="all", devices=(("laptop", 0),)), Pool(name="b", devices=(("laptop", 0),))),
+            "laptop/0 is in two pools, `all` and `b`\n  hint: roles share a pool, not a device",
+        ),
+    ],
+)
+def test_pools_hold_devices_that_are_there_and_share_none(graph: Graph, pools: tuple[Pool, ...], said: str) -> None:
+    assert refusal(plan_of(graph, pools=pools), graph) == f"plan.json: {said}"
+
+
+def edited(plan: Plan, change: str) -> str:
+    data: dict[str, Any] = json.loads(plan.to_json())
+    if change == "pool key":
+        data["pools"][0]["nmae"] = data["pools"][0].pop("name")
+    elif change == "cluster key":
+        data["cluster"]["nodes"][0]["devices"][0]["memory"] = 5
+    elif change == "top key":
+        data["pool"] = []
+    elif change == "schema":
+        data["schema"] = 2
+    elif change == "negative":
+        data["placed"][0]["layout"]["data"] = 0
+    elif change == "type":
+        data["flow"] = 5
+    elif change == "gone":
+        del data["pools"]
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("pool key", "pools[0].nmae: a plan has no `nmae` here\n  hint: did you mean `name`?"),
+        (
+            "cluster key",
+            "cluster.nodes[0].devices[0].memory: a plan has no `memory` here\n  hint: did you mean `memory_bytes`?",
+        ),
+        ("top key", "pool: a plan has no `pool` here\n  hint: did you mean `pools`?"),
+        ("schema", "schema: Input should be 1"),
+        ("negative", "placed[0].layout.data: Input should be greater than 0"),
+        ("type", "flow: Input should be a valid string"),
+        ("gone", "pools: Field required"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_refused_with_the_place(graph: Graph, change: str, said: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        Plan.from_json(edited(plan_of(graph), change), "plan.json")
+    assert str(caught.value) == f"plan.json: {said}"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", "[" * 5000])
+def test_text_that_is_no_json_object_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match=r"^plan\.json: "):
+        Plan.from_json(text, "plan.json")
+
+
+@given(
+    memory=st.dictionaries(st.sampled_from(["weights", "logits"]), st.integers(0, 2**60)),
+    degrees=st.tuples(*[st.integers(1, 8)] * 3),
+    process_bytes=st.integers(0, 2**40),
+    name=st.text(max_size=8),
+)
+def test_a_plan_survives_json(memory: dict[str, int], degrees: tuple[int, int, int], process_bytes: int, name: str) -> None:
+    data, tensor, pipeline = degrees
+    layout = Layout(data=data, tensor=tensor, pipeline=pipeline)
+    plan = Plan(
+        flow=name,
+        structure_hash="0",
+        cluster=cluster("cpu", "gpu"),
+        pools=(Pool(name=name, devices=(("laptop", 1),)),),
+        placed=(Placed(role="a.train", pool=name, engine="local", layout=layout, memory=memory),),
+        forecast=(Forecast(pool=name, process_bytes=process_bytes, peaks=(Peak(phase="x", role="y", memory_bytes=1),)),),
+    )
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_the_json_says_its_schema(graph: Graph) -> None:
+    assert json.loads(plan_of(graph).to_json())["schema"] == 1
+
+
+def test_the_worst_peak_is_the_first_of_the_largest() -> None:
+    peaks = tuple(Peak(phase=phase, role="r", memory_bytes=size) for phase, size in [("a", 1), ("b", 2), ("c", 2)])
+    assert Forecast(pool="p", process_bytes=0, peaks=peaks).worst == peaks[1]
+    assert Forecast(pool="p", process_bytes=0, peaks=()).worst is None

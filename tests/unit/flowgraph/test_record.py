@@ -1,0 +1,205 @@
+"""A run's folder: made once, written as the run goes, read back, and refused when it is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from flowgraph import Key, Kind, Loss, Value, flow, node
+from flowgraph.errors import DataError, RunFolderError
+from flowgraph.evaluate import Observed, Ran
+from flowgraph.executors.local import LocalExecutor, LocalModel
+from flowgraph.graph import Graph
+from flowgraph.passes import compile_graph
+from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh, rollout_file
+from flowgraph.settings import Resolved
+from flowgraph.values import Measure
+from nodes import Policy, Prompts, Rollout, Scores, generate, group_normalize, logprobs, policy_gradient, score, update
+from nodes.data.source import prompts_at
+
+Tiny = Callable[..., LocalModel]
+
+
+class Words(Value):
+    kind = Kind.ROW
+
+
+@node
+def first_letters(rollout: Rollout) -> Words:
+    """Give a row value that is no tensor."""
+    return Words(pa.array([text[:1] for text in rollout.text.data.to_pylist()]))
+
+
+@node
+def every_other(rollout: Rollout) -> Scores:
+    """Give a row value of fewer rows."""
+    return Scores(torch.ones(len(rollout.lengths.data))[::2])
+
+
+@node
+def mask(scores: Scores, words: Words, *, fewer: Scores) -> Scores:
+    """Give a row value from a node whose name is that of a part of a rollout."""
+    return Scores(scores.data + len(words.data) + len(fewer.data))
+
+
+@flow
+def recorded(prompts: Prompts, policy: Policy) -> Policy:
+    """Make row values of many kinds."""
+    rollout = generate(policy, prompts, n=2, max_tokens=2)
+    scores = mask(score(rollout, by="digits"), first_letters(rollout), fewer=every_other(rollout))
+    advantages = group_normalize(scores, rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+
+    return update(policy, loss)
+
+
+@contextmanager
+def recording(folder: RunFolder, graph: Graph) -> Iterator[Recorder]:
+    recorder = Recorder(folder, graph)
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+
+
+@pytest.fixture
+def done(tiny: Tiny, digit_rows: object, tmp_path: Path) -> tuple[RunFolder, Graph, Ran]:
+    """Record one step of the flow above."""
+    graph, folder = compile_graph(recorded.graph()), RunFolder.create(tmp_path / "run-1")
+    arguments: dict[str, Value] = {"policy": Policy(tiny(trainable=True)), "prompts": prompts_at(digit_rows, [4, 9])}
+    ran = LocalExecutor().run(graph, arguments, Key())
+    folder.begin(graph, [Resolved("run.seed", 0, "default")], "the flow's text", {"flow": "recorded"}, "a drawing")
+    with recording(folder, graph) as recorder:
+        recorder.stepped(0, ran, 0.5)
+    return folder, graph, ran
+
+
+def test_a_folder_is_made_once_and_the_next_free_name_is_told(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "grpo-1")
+    with pytest.raises(RunFolderError) as caught:
+        RunFolder.create(tmp_path / "grpo-1")
+    assert str(caught.value) == (
+        f"{tmp_path}/grpo-1: this run folder exists; nothing in it was touched\n  hint: --out {tmp_path}/grpo-1-1"
+    )
+    assert fresh(tmp_path, "grpo") == tmp_path / "grpo-2"
+    assert fresh(tmp_path / "none", "grpo") == tmp_path / "none" / "grpo-1"
+
+
+def test_a_name_that_is_no_plain_file_name_and_a_place_that_is_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError) as caught:
+        RunFolder.create(tmp_path / "a b")
+    assert str(caught.value) == (
+        "`a b` is no name for a run\n  hint: letters, digits, dot, dash and underscore, 64 at most"
+    )
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match="cannot be used: .*Not a directory"):
+        RunFolder.create(tmp_path / "file" / "run")
+
+
+def test_a_folder_that_holds_no_run_is_refused_and_the_nearest_named(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "grpo-1").note(status="running")
+    with pytest.raises(RunFolderError) as caught:
+        RunFolder.open(tmp_path / "gpro-1")
+    assert str(caught.value) == f"{tmp_path}/gpro-1: holds no run\n  hint: did you mean `grpo-1`?"
+    assert RunFolder.open(tmp_path / "grpo-1").facts() == {"status": "running"}
+
+
+def test_facts_add_up_in_one_file_that_is_never_half_written(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    assert folder.facts() == {}
+    folder.note(a=1, b=2)
+    folder.note(b=3)
+    assert folder.facts() == {"a": 1, "b": 3}
+    assert [path.name for path in folder.path.iterdir()] == ["run.json"]
+    (folder.path / "run.json").write_text('{"a": 1', "utf-8")
+    with pytest.raises(RunFolderError, match=r"run\.json: cannot be used: "):
+        folder.facts()
+
+
+def test_a_torn_last_line_of_the_metrics_is_dropped_and_a_broken_one_before_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    path = folder.path / "metrics.jsonl"
+    assert folder.metrics() == []
+    for torn in ('{"step": 1, "rew', '{"step": 1}', "\xff".encode("latin-1").decode("latin-1")):
+        path.write_text('{"step": 0}\n' + torn, "utf-8")
+        assert folder.metrics() == [{"step": 0}]
+    path.write_bytes(b'{"step": 0}\n{"step"\n')
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl: cannot be used: "):
+        folder.metrics()
+
+
+def test_what_is_known_before_the_first_step_is_written_first(done: tuple[RunFolder, Graph, Ran]) -> None:
+    folder, facts = done[0], done[0].facts()
+    assert (folder.path / "flow.py").read_text("utf-8") == "the flow's text"
+    assert (folder.path / "flow.mmd").read_text("utf-8") == "a drawing"
+    assert "policy.generate" in (folder.path / "graph.txt").read_text("utf-8")
+    assert json.loads((folder.path / "graph.json").read_text("utf-8"))
+    assert json.loads((folder.path / "settings.json").read_text("utf-8")) == [
+        {"name": "run.seed", "value": 0, "origin": "default"}
+    ]
+    assert facts["flow"] == "recorded" and facts["status"] == "running" and facts["steps_done"] == 1
+    assert facts["metrics"]["score.reward"]["headline"] is True
+
+
+def test_a_step_appends_its_metrics_and_its_times_apart(done: tuple[RunFolder, Graph, Ran]) -> None:
+    (line,) = done[0].metrics()
+    times = line.pop("time")
+    assert line.pop("step") == 0 and times["step_s"] == 0.5
+    assert set(times["nodes_s"]) == {node.name for node in done[1].nodes}
+    assert line == done[2].observed.means()
+    assert times["tokens_per_s"] == line["policy.generate.response_length"] * 4 / 0.5
+
+
+def test_a_check_is_written_as_eval(tmp_path: Path) -> None:
+    folder, observed = RunFolder.create(tmp_path / "run"), Observed()
+    observed.add("accuracy", [Measure("accuracy", 3, 4)])
+    with recording(folder, compile_graph(recorded.graph())) as recorder:
+        recorder.checked(10, observed, 0.25)
+    assert folder.metrics() == [{"step": 10, "eval/accuracy": 0.75, "time": {"check_s": 0.25}}]
+
+
+def test_rollouts_hold_what_later_nodes_made_of_each_row(done: tuple[RunFolder, Graph, Ran]) -> None:
+    folder, graph, ran = done
+    path = rollout_file(folder.path, "policy.generate", 0)
+    table, values = pq.read_table(path), {node.name: value for node, value in ran.values.items() if hasattr(node, "op")}
+    assert table["score"].to_pylist() == values["score"].data.tolist()
+    assert table["group_normalize"].to_pylist() == values["group_normalize"].data.tolist()
+    assert table["first_letters"].to_pylist() == values["first_letters"].data.to_pylist()
+    assert table["mask()"].to_pylist() == values["mask"].data.tolist()
+    assert "every_other" not in table.column_names
+    assert table["columns.prompt"][0].as_py()[0]["role"] == "user"
+    assert [each.name for each in path.parent.iterdir()] == ["000000.parquet"]
+    assert Replay(folder, graph)(0)[graph.nodes[0]].tokens.data.equal(values["policy.generate"].tokens.data)
+
+
+def test_a_replay_knows_its_steps_and_refuses_a_run_of_other_nodes_and_a_file_that_is_broken(
+    done: tuple[RunFolder, Graph, Ran], tmp_path: Path
+) -> None:
+    folder, graph, _ = done
+    assert Replay(folder, graph).steps() == 1
+    rollout_file(folder.path, "policy.generate", 0).with_suffix(".part").write_bytes(b"torn")
+    assert Replay(folder, graph).steps() == 1
+    other = RunFolder.create(tmp_path / "other")
+    with pytest.raises(RunFolderError) as caught:
+        Replay(other, graph).steps()
+    assert str(caught.value) == (
+        f"{tmp_path}/other: recorded no rollouts of policy.generate\n"
+        "  hint: replay the run of a flow with the same generate nodes"
+    )
+    path = rollout_file(folder.path, "policy.generate", 0)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    path.write_bytes(bytes(data))
+    with pytest.raises(DataError, match=r"000000\.parquet: cannot be read: "):
+        Replay(folder, graph)(0)
+    with pytest.raises(DataError, match=r"000007\.parquet: cannot be read: "):
+        Replay(folder, graph)(7)
