@@ -21,7 +21,7 @@ help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 
 demo: $(RUNTIME)  ## train a tiny model with GRPO, on two cores
-	$(BIN)/flowgraph run grpo
+	run=$$($(BIN)/flowgraph run grpo) && $(BIN)/flowgraph report $$run
 
 test: lint  ## check, then run every test that belongs to each change
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal

@@ -1,21 +1,33 @@
-"""GPG: the plain policy gradient on group-centred scores, scaled by the share of groups with signal.
+"""GPG: the plain policy gradient on group-centred scores, scaled up where few responses score.
 
-Source: Chu et al. 2025, arXiv 2504.02546.
+Source: Chu et al. 2025, arXiv 2504.02546. Deviation: an entropy bonus, which keeps small models exploring.
 """
 
 from __future__ import annotations
 
 from flowgraph import Loss, flow
-from nodes import Policy, Prompts, generate, gpg_advantages, logprobs, policy_gradient, score, update
+from nodes import (
+    Policy,
+    Prompts,
+    entropy,
+    entropy_bonus,
+    generate,
+    gpg_advantages,
+    logprobs,
+    policy_gradient,
+    score,
+    update,
+)
 
 
 @flow
 def gpg(prompts: Prompts, policy: Policy) -> Policy:
-    """Group policy gradient: no ratio, no clip, no reference."""
+    """Group policy gradient: no ratio, no clip, no reference, an entropy bonus."""
     rollout = generate(policy, prompts, n=16)
     advantages = gpg_advantages(score(rollout), rollout.group)
 
     def loss(pi: Policy) -> Loss:
-        return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+        surrogate = policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+        return surrogate + 0.02 * entropy_bonus(entropy(pi, rollout), rollout.mask)
 
     return update(policy, loss)

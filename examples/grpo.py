@@ -1,6 +1,6 @@
 """GRPO: clipped surrogate on group-normalised scores, with a KL term to a frozen reference in the loss.
 
-Source: Shao et al. 2024, arXiv 2402.03300.
+Source: Shao et al. 2024, arXiv 2402.03300, with its KL weight 0.04.
 """
 
 from __future__ import annotations

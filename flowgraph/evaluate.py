@@ -118,11 +118,11 @@ def _placed(error: FlowError, node: Node) -> FlowError:
 def measures_of(node: Node, result: Any, inputs: Mapping[str, Any]) -> list[Measure]:
     """Give what a result reports; a metric that its op does not declare is refused.
 
-    An input that is handed on as it is has been reported by the node that made it.
+    What came with an input, which is handed on or added up, has been reported by the node that made it.
     """
-    given = [id(value) for value in inputs.values()]
+    told = {id(measure) for value in inputs.values() for measure in getattr(value, "measures", ())}
     values = result if isinstance(result, tuple) else (result,)
-    measures = [measure for value in values if id(value) not in given for measure in value.measures]
+    measures = [measure for value in values for measure in value.measures if id(measure) not in told]
     declared = {metric.name for metric in node.op.metrics}
     for measure in measures:
         if measure.name not in declared:

@@ -29,7 +29,8 @@ class Key:
         >>> Key(1).bits(2, 3) == Key(1).bits(2, 3) != Key(1).bits(3, 2)
         True
         """
-        text = struct.pack(f"<{2 + len(parts)}q", self.seed, self.step, *parts) + self.node.encode()
+        numbers = ",".join(str(int(each)) for each in (self.seed, self.step, *parts))
+        text = f"{numbers};{self.node}".encode()  # the name comes last: no two keys are written alike
         low, high = struct.unpack("<2Q", hashlib.blake2b(text, digest_size=16).digest())
         return low, high
 

@@ -50,7 +50,8 @@ class Term:
         """Reduce to a scalar: this part's share of the minibatch, given the counts of the whole.
 
         Summed over micro-batches and ranks the shares give the loss of the minibatch exactly. Where a mask keeps
-        nothing the term is 0, with a zero gradient. Masked positions are zeroed first, so NaN there never leaks.
+        nothing the term is 0, with a zero gradient. Masked values are zeroed first, so NaN there does not reach it; but a
+        node that multiplies must zero the factors, since a gradient of 0 times NaN is NaN.
         """
         assert self.values is not None, "a term that only counts has no total"
         if self.values.shape != self.mask.shape:
@@ -94,7 +95,7 @@ class Loss(Linear):
 
     def times(self, factor: float) -> Self:
         """Scale the weight of each term."""
-        return type(self)([replace(term, weight=term.weight * factor) for term in self.terms])
+        return type(self)([replace(term, weight=term.weight * factor) for term in self.terms], self.measures)
 
     def total(self, counts: Sequence[Counts]) -> Tensor:
         """Reduce to a scalar, given the minibatch's counts of each term in order."""

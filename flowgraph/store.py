@@ -13,12 +13,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
 from flowgraph import spec
 from flowgraph.errors import FlowError, LawError
 from flowgraph.graph import Edge, Graph, Node, Op, Param, Region, Site
-from flowgraph.signature import make_settings
+from flowgraph.signature import Settings, make_settings
 from flowgraph.values import Value, fields
 
 SCHEMA = 1
@@ -42,6 +42,7 @@ def flat(graph: Graph) -> Flat:
         "name": graph.name,
         "at": _site(graph.at),
         "settings": plain_settings(graph.settings) if graph.settings is not None else {},
+        "given": sorted(graph.settings.model_fields_set) if graph.settings is not None else [],
         "params": [_flat_param(ids, param) for param in params],
         "nodes": [_flat_node(ids, node) for node in graph.all_nodes],
         "regions": [{"node": ids[node], "port": port, **_flat_region(ids, region)} for node, port, region in regions],
@@ -174,7 +175,15 @@ def _graph(data: Flat) -> Graph:
         sources[each["id"]] = Node(op, inputs, settings, closed, returns, Site(*each["at"]), each["name"])
     params = tuple(sources[each] for each in data["inputs"])
     outputs = tuple(_edge(sources, edge) for edge in data["outputs"])
-    return Graph(data["name"], tuple(p for p in params if isinstance(p, Param)), outputs, Site(*data["at"]))
+    own = tuple(param for param in params if isinstance(param, Param))
+    return Graph(data["name"], own, outputs, Site(*data["at"]), _flow_settings(data))
+
+
+def _flow_settings(data: Flat) -> BaseModel:
+    """Give the flow's own settings as they were stored; their types are the flow's, which is not imported."""
+    loose: dict[str, Any] = dict.fromkeys(data["settings"], (Any, ...))
+    model = create_model(f"{data['name']}.settings", __base__=Settings, **loose)
+    return model.model_construct(set(data["given"]), **data["settings"])
 
 
 def _check_ports(op: Op, given: Sequence[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -45,7 +47,13 @@ def shown_settings(settings: BaseModel) -> list[tuple[str, str]]:
     chosen = [
         (name, getattr(settings, name)) for name in type(settings).model_fields if name in settings.model_fields_set
     ]
-    return [(name, f"{getattr(value, '__name__', None) or value!r}") for name, value in chosen]
+    return [(name, _setting(value)) for name, value in chosen]
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        return repr(value.value)
+    return str(value.__name__) if callable(value) and hasattr(value, "__name__") else repr(value)
 
 
 def _edge(edge: Edge) -> str:

@@ -177,12 +177,12 @@ class Linear(Value):
     """A value with `+` and a factor; each is a node, so it shows in the graph."""
 
     def plus(self, other: Self) -> Self:
-        """Add real data."""
-        return type(self)(self.data + other.data)
+        """Add real data; what both report goes along."""
+        return type(self)(self.data + other.data, (*self.measures, *other.measures))
 
     def times(self, factor: float) -> Self:
-        """Scale real data."""
-        return type(self)(self.data * factor)
+        """Scale real data; what it reports goes along as it is."""
+        return type(self)(self.data * factor, self.measures)
 
     def __add__(self, other: Self) -> Self:
         from flowgraph.arithmetic import add

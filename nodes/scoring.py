@@ -47,7 +47,7 @@ def score(
     for name, places in _by_rule(by, rows).items():
         chosen = [rows[place] for place in places]
         graded = _graders(workers, limit_s).grade(resolve(name), chosen, settings, on_error=on_error)
-        scores[torch.tensor(places)] = torch.tensor(graded.scores, dtype=torch.float32)
+        scores[torch.tensor(places, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
         failures += graded.failures
     measures = [
         Measure("reward", float(scores.sum()), len(rows)),

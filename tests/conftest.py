@@ -132,7 +132,7 @@ def _rollout(
     inside = torch.arange(max(lengths, default=0))[None] < torch.tensor(lengths, dtype=torch.int64)[:, None]
     heads = [random.integers(5, 20, size).tolist() for size in contexts or [3] * rows]
     tokens = torch.from_numpy(random.integers(3, 20, inside.shape)) * inside
-    logprobs = torch.from_numpy(random.uniform(-4, -1, inside.shape)).float() * inside
+    logprobs = torch.where(inside, torch.from_numpy(random.uniform(-4, -1, inside.shape)).float(), 0.0)
     texts = pa.array([f"response {row}" for row in range(rows)], pa.string())
     return Rollout(
         group=Group(torch.tensor(range(rows) if group is None else group, dtype=torch.int64)),

@@ -18,8 +18,7 @@ from rich.text import Text
 from flowgraph.diagrams.sparkline import sparkline
 from flowgraph.evaluate import Observed, Ran
 from flowgraph.graph import Graph
-from flowgraph.runtime.record import token_sum
-from flowgraph.values import Metric
+from flowgraph.runtime.record import declared_metrics, token_sum
 
 CURVE_CELLS = 32
 LINE_EVERY_S = 5.0
@@ -30,10 +29,11 @@ class Display:
 
     def __init__(self, graph: Graph, steps: int, console: Console | None = None) -> None:
         self.graph, self.steps, self.console = graph, steps, console or Console(stderr=True)
-        self.metrics = headlines(graph)
+        self.metrics = {name: metric for name, metric in declared_metrics(graph).items() if metric.headline}
         self.curves = defaultdict[str, list[float]](list)
         self.seconds: dict[str, float] = {}
-        self.step, self.speed, self.step_s, self._said = 0, 0.0, 0.0, 0.0
+        self.step, self.speed, self.step_s = 0, 0.0, 0.0
+        self._said, self._last_said = 0.0, True
         self._live = Live(console=self.console, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> Display:
@@ -45,6 +45,8 @@ class Display:
         if self.console.is_terminal:
             self._live.update(self.table())
             self._live.stop()
+        elif not self._last_said:
+            print(self.line(), file=sys.stderr)
 
     def stepped(self, step: int, ran: Ran, seconds: float) -> None:
         """Show a step."""
@@ -52,7 +54,7 @@ class Display:
             self.curves[name].append(mean)
         self.step, self.step_s, self.seconds = step + 1, seconds, ran.observed.seconds
         self.speed = token_sum(self.graph, ran.observed) / seconds
-        self._show(force=self.step == self.steps)
+        self._show(force=False)
 
     def checked(self, step: int, observed: Observed, seconds: float) -> None:
         """Show a check on held-out data."""
@@ -65,8 +67,10 @@ class Display:
         if self.console.is_terminal:
             self._live.update(self.table())
         elif force or time.monotonic() - self._said > LINE_EVERY_S:
-            self._said = time.monotonic()
+            self._said, self._last_said = time.monotonic(), True
             print(self.line(), file=sys.stderr, flush=True)
+        else:
+            self._last_said = False
 
     def line(self) -> str:
         """Sum up where the run stands in one line."""
@@ -88,11 +92,6 @@ class Display:
 
     def _shown(self) -> Sequence[tuple[str, list[float]]]:
         return [(name, self.curves[name]) for name in ("eval/accuracy", *self.metrics) if self.curves[name] or name in self.metrics]
-
-
-def headlines(graph: Graph) -> dict[str, Metric]:
-    """Give the metrics that nodes declare as headlines, rewards first as the flow has them, by `node.metric`."""
-    return {f"{node.name}.{metric.name}": metric for node in graph.all_nodes for metric in node.op.metrics if metric.headline}
 
 
 def short(name: str) -> str:

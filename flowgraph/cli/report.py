@@ -16,7 +16,7 @@ from flowgraph.diagrams.sparkline import sparkline
 from flowgraph.runtime.record import RunFolder
 
 Points = list[tuple[int, float]]
-CURVE_CELLS = 32
+CURVE_CELLS = 20
 
 
 def list_runs(folder: Path, as_json: bool) -> None:
@@ -67,8 +67,9 @@ def report_run(path: Path, as_json: bool) -> None:
     """Sum a run up: each headline metric at first, at best and at last, seconds by node; draw its curves."""
     run = RunFolder.open(path)
     facts, curves = run.facts(), curves_of(run)
-    lead = [name for name in curves if name == "eval/accuracy" or facts["metrics"].get(name, {}).get("headline")]
-    series = [Series(short(name), _unit(facts, name), tuple(curves[name]), True) for name in [*lead, "tokens_per_s"] if name in curves]
+    headlines = [name for name, metric in facts["metrics"].items() if metric["headline"]]
+    lead = [name for name in ("eval/accuracy", *headlines, "tokens_per_s") if name in curves]
+    series = [Series(short(name), _unit(facts, name), tuple(curves[name]), True) for name in lead]
     drawn = run.path / "curves.svg"
     write_text(drawn, curves_svg(f"{facts['flow']} · {run.path.name}", series))
     if as_json:
@@ -78,7 +79,7 @@ def report_run(path: Path, as_json: bool) -> None:
     print(f"{facts['flow']}: {facts['status']}, {facts['steps_done']} of {facts['steps']} steps, {_models(facts)}, data {facts['data']['name']}")
     print_table(
         ["metric", "first", "last", "min", "max", "curve"],
-        [_row(name, [value for _, value in curves[name]]) for name in [*lead, "tokens_per_s"] if name in curves],
+        [_row(name, [value for _, value in curves[name]]) for name in lead],
     )
     print_table(["node", "seconds a step"], [(name, f"{seconds:.4f}") for name, seconds in node_seconds(run).items()])
     print(drawn)

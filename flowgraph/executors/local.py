@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.errors import LawError, ModelError
 from flowgraph.evaluate import Env, Observed, Ran, evaluate, read
 from flowgraph.executors.base import Completion, Optimizer, Request, Rows, Stepped, TokenStats, Verb
-from flowgraph.executors.decode import decode, full_precision
+from flowgraph.executors.decode import decode
+from flowgraph.executors.forward import forward_stats
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.passes.order_nodes import order_nodes
@@ -93,31 +94,13 @@ class LocalModel:
         import torch
 
         if torch.is_grad_enabled() and self.trainable:
-            return self._stats(rows, wanted)
+            return forward_stats(self.model, rows, wanted)
         widths = rows.context.value_lengths().to_numpy() + rows.lengths.numpy(force=True)
         size = max(1, self.forward_tokens // int(widths.max(initial=1)))
         starts = range(0, max(len(rows.tokens), 1), size)
-        parts = [self._stats(_cut(rows, start, start + size), wanted) for start in starts]
+        parts = [forward_stats(self.model, _cut(rows, start, start + size), wanted) for start in starts]
         joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in wanted}
         return TokenStats(**joined)
-
-    def _stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
-        device = next(self.model.parameters()).device
-        ids, places, told = (each.to(device) for each in _lay_out(rows))
-        keep = int(told.sum(1).max())
-        out = self.model(
-            input_ids=ids,
-            attention_mask=(places >= 0).long(),
-            position_ids=places.clamp(min=0),
-            logits_to_keep=keep + 1,
-            use_cache=False,
-        )
-        logits = full_precision(out.logits[:, :-1])
-        if rows.temperature not in (0, 1):
-            logits = logits / rows.temperature
-        cut = ids.shape[1] - keep
-        stats = _read_logits(logits, ids[:, cut:], wanted)
-        return TokenStats(**{name: _padded(stat[told[:, cut:]], rows) for name, stat in stats.items()})
 
     async def sample(self, request: Request) -> Completion:
         """Draw one sample; requests made in one turn of the event loop are decoded together."""
@@ -200,51 +183,3 @@ class LocalModel:
 def _cut(rows: Rows, start: int, stop: int) -> Rows:
     context = rows.context.slice(start, stop - start)
     return Rows(context, rows.tokens[start:stop], rows.lengths[start:stop], rows.temperature)
-
-
-def _lay_out(rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-    """Lay contexts and responses out to end together at the right: the least padding, and responses side by side.
-
-    Gives token ids, each one's place in its row (-1 and less is padding) and whether it belongs to a response: [B, W]
-    each, W being the longest row. No rows at all give one of padding, so that a forward pass has something to read.
-    """
-    import torch
-
-    lengths = rows.lengths.cpu()
-    contexts = torch.from_numpy(rows.context.value_lengths().to_numpy().astype("int64"))
-    flat = torch.from_numpy(rows.context.flatten().to_numpy().astype("int64"))
-    width = int((contexts + lengths).max()) if len(lengths) else 1
-    places = torch.arange(width)[None] - (width - contexts - lengths)[:, None]
-    told = places >= contexts[:, None]
-    ids = torch.zeros(places.shape, dtype=torch.int64)
-    ids[(places >= 0) & ~told] = flat
-    ids[told] = rows.tokens.cpu()[_inside(rows)]
-    if not len(lengths):
-        return torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1).bool()
-    return ids, places, told
-
-
-def _inside(rows: Rows) -> Tensor:
-    import torch
-
-    width = torch.arange(rows.tokens.shape[1], device=rows.lengths.device)
-    return width[None] < rows.lengths[:, None]
-
-
-def _padded(values: Tensor, rows: Rows) -> Tensor:
-    """Lay the values of all response tokens out as [B, T], zero beyond the lengths, where the rows are."""
-    there = values.to(rows.tokens.device)
-    return there.new_zeros(rows.tokens.shape).masked_scatter(_inside(rows), there)
-
-
-def _read_logits(logits: Tensor, tokens: Tensor, wanted: Sequence[str]) -> dict[str, Tensor]:
-    """Read [B, T, V] logits: the log-prob of each token and the entropy, [B, T] each."""
-    import torch
-
-    norm = logits.logsumexp(-1)
-    stats = dict[str, "Tensor"]()
-    if "logprobs" in wanted:
-        stats["logprobs"] = logits.gather(-1, tokens[..., None])[..., 0] - norm
-    if "entropy" in wanted:
-        stats["entropy"] = norm - (torch.softmax(logits, -1) * logits).sum(-1)
-    return stats

@@ -20,7 +20,7 @@ from flowgraph.runtime.batch import from_table, row_column, to_table
 from flowgraph.settings import Resolved
 from flowgraph.store import full_hash, structure_hash, to_json
 from flowgraph.text import graph_text
-from flowgraph.values import Kind, Record, Value
+from flowgraph.values import Kind, Metric, Record, Value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +64,7 @@ class RunFolder:
         self._write("graph.txt", graph_text(graph) + "\n")
         self._write("flow.py", source)
         self._write("flow.mmd", drawn)
-        metrics = {f"{n.name}.{m.name}": asdict(m) for n in graph.all_nodes for m in n.op.metrics}
+        metrics = {name: asdict(metric) for name, metric in declared_metrics(graph).items()}
         hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
         self.note(**about, **hashes, metrics=metrics, status="running", steps_done=0)
 
@@ -94,6 +94,12 @@ class RunFolder:
         draft = self.path / f".{name}.part"
         draft.write_text(text, "utf-8")
         draft.replace(self.path / name)
+
+
+def declared_metrics(graph: Graph) -> dict[str, Metric]:
+    """Give every metric that a node declares, by `node.metric`; those of scores first, as displays lead with them."""
+    nodes = sorted(graph.all_nodes, key=lambda node: node.op.kind is not NodeKind.SCORE)
+    return {f"{node.name}.{metric.name}": metric for node in nodes for metric in node.op.metrics}
 
 
 def fresh(runs: Path, stem: str) -> Path:

@@ -21,7 +21,7 @@ Tiny = Callable[..., LocalModel]
 def short(prompts: Prompts, policy: Policy) -> Policy:
     """Take one small step."""
     rollout = generate(policy, prompts, n=2, max_tokens=2)
-    advantages = group_normalize(score(rollout, by="digits"), rollout.group)
+    advantages = group_normalize(score(rollout, by="partial"), rollout.group)
 
     def loss(pi: Policy) -> Loss:
         return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
@@ -49,7 +49,8 @@ class Diary:
 
 def job_of(handle: LocalModel, rows: object, steps: int, every: int | None = None) -> Job:
     held_out = {"prompts": prompts_at(rows, [0, 1])}
-    check = Check(compile_graph(evaluate.graph({"max_tokens": 2})), held_out, every) if every is not None else None
+    graph = compile_graph(evaluate.graph({"max_tokens": 2}))
+    check = Check(graph, {"policy": "policy"}, held_out, every) if every is not None else None
     source = PromptSource(rows, 2, seed=5)
     return Job(compile_graph(short.graph()), {"policy": Policy(handle)}, {"prompts": source}, 5, steps, check)
 

@@ -102,12 +102,6 @@ def flat_mask(rollout: Rollout) -> Mask:
     return Mask(rollout.mask.data.sum(1))
 
 
-@node
-def array_mask(rollout: Rollout) -> Mask:
-    """Give a mask that is no tensor."""
-    return Mask(rollout.mask.data.numpy())
-
-
 # ------------------------------------------------------------------------------------------- one forward pass
 
 
@@ -268,17 +262,9 @@ def flat(rollout: Rollout) -> Mask:
     return flat_mask(rollout)
 
 
-@flow
-def array(rollout: Rollout) -> Mask:
-    """Return a mask that is no tensor."""
-    return array_mask(rollout)
-
-
 def test_token_values_are_tensors_of_rows_and_tokens(make_rollout: Make) -> None:
     with pytest.raises(LawError, match=r"flat_mask returned a Mask of shape \[2\], not \[rows, tokens\]"):
         run(flat, rollout=make_rollout([2, 2]))
-    with pytest.raises(FlowError, match="array_mask"):
-        run(array, rollout=make_rollout([2, 2]))
 
 
 # ------------------------------------------------------------------------------------------- regions

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,22 +52,13 @@ def mask(scores: Scores, words: Words, *, fewer: Scores) -> Scores:
 def recorded(prompts: Prompts, policy: Policy) -> Policy:
     """Make row values of many kinds."""
     rollout = generate(policy, prompts, n=2, max_tokens=2)
-    scores = mask(score(rollout, by="digits"), first_letters(rollout), fewer=every_other(rollout))
+    scores = mask(score(rollout, by="partial"), first_letters(rollout), fewer=every_other(rollout))
     advantages = group_normalize(scores, rollout.group)
 
     def loss(pi: Policy) -> Loss:
         return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
 
     return update(policy, loss)
-
-
-@contextmanager
-def recording(folder: RunFolder, graph: Graph) -> Iterator[Recorder]:
-    recorder = Recorder(folder, graph)
-    try:
-        yield recorder
-    finally:
-        recorder.close()
 
 
 @pytest.fixture
@@ -78,7 +68,7 @@ def done(tiny: Tiny, digit_rows: object, tmp_path: Path) -> tuple[RunFolder, Gra
     arguments: dict[str, Value] = {"policy": Policy(tiny(trainable=True)), "prompts": prompts_at(digit_rows, [4, 9])}
     ran = LocalExecutor().run(graph, arguments, Key())
     folder.begin(graph, [Resolved("run.seed", 0, "default")], "the flow's text", {"flow": "recorded"}, "a drawing")
-    with recording(folder, graph) as recorder:
+    with Recorder(folder, graph) as recorder:
         recorder.stepped(0, ran, 0.5)
     return folder, graph, ran
 
@@ -162,7 +152,7 @@ def test_a_step_appends_its_metrics_and_its_times_apart(done: tuple[RunFolder, G
 def test_a_check_is_written_as_eval(tmp_path: Path) -> None:
     folder, observed = RunFolder.create(tmp_path / "run"), Observed()
     observed.add("accuracy", [Measure("accuracy", 3, 4)])
-    with recording(folder, compile_graph(recorded.graph())) as recorder:
+    with Recorder(folder, compile_graph(recorded.graph())) as recorder:
         recorder.checked(10, observed, 0.25)
     assert folder.metrics() == [{"step": 10, "eval/accuracy": 0.75, "time": {"check_s": 0.25}}]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,36 @@ class Critic(Trainable):
     pass
 
 
+@node
+def fit(model: Critic, mask: Mask) -> Loss:
+    ...
+
+
+@node
+def judge(model: Critic) -> Scores:
+    ...
+
+
+"""
+
+LEVEL = """\
+class Level(State):
+    pass
+
+
+@node
+def fresh(prompts: Prompts) -> Level:
+    ...
+
+
+"""
+
+INNER = """\
+@flow
+def inner(prompts: Prompts, *, rounds: int = 1) -> Prompts:
+    return prompts
+
+
 """
 
 NODES = """\
@@ -102,7 +133,9 @@ IN_A_FLOW = {
 new = logprobs(pi, rollout)
 return clipped(new, advantages, advantages, old=rollout.logprobs, eps=0.2)"""),
     # Models and their losses.
-    "update_of_a_reference": flow_of(f"{ROLLOUT}{LOSS}return update(ref, loss)", "prompts: Prompts, policy: Policy, ref: Reference"),
+    "update_of_a_reference": flow_of(
+        f"{ROLLOUT}{LOSS}return update(ref, loss)", "prompts: Prompts, policy: Policy, ref: Reference"
+    ),
     "update_with_another_models_loss": CRITIC
     + flow_of(
         f"{ROLLOUT}{LOSS}return update(policy, loss), update(critic, loss)",
@@ -122,7 +155,9 @@ return clipped(new, advantages, advantages, old=rollout.logprobs, eps=0.2)"""),
     "setting_a_part": training("rollout.mask = advantages"),
     "a_record_of_edges": training("pair = Prompts(group=rollout.group, columns=rollout.columns)"),
     "unknown_part": training("mask = rollout.maks"),
-    "sum_of_two_types": training("total = score(rollout) + policy_gradient(rollout.logprobs, advantages, rollout.mask)"),
+    "sum_of_two_types": training(
+        "total = score(rollout) + policy_gradient(rollout.logprobs, advantages, rollout.mask)"
+    ),
     "sum_with_a_number": training("total = score(rollout) + 1"),
     "product_of_edges": training("total = score(rollout) * score(rollout)"),
     # Whose value it is.
@@ -213,7 +248,9 @@ return policy_gradient(new, advantages, relabel(new))"""),
     + losing("""\
 new = logprobs(pi, rollout)
 return weigh(policy_gradient(new, advantages, rollout.mask), by=new)"""),
-    "loss_of_two_models": flow_of(f"{ROLLOUT}def loss(pi: Policy, old: Policy) -> Loss:\n    ...\nreturn update(policy, loss)"),
+    "loss_of_two_models": flow_of(
+        f"{ROLLOUT}def loss(pi: Policy, old: Policy) -> Loss:\n    ...\nreturn update(policy, loss)"
+    ),
     "loss_that_returns_something_else": losing("return logprobs(pi, rollout)"),
     "loss_that_is_called": updating("update(policy, loss(policy))"),
     "loss_with_an_unknown_type": flow_of(f"{ROLLOUT}{LOSS.replace('Policy', 'Polcy')}return update(policy, loss)"),
@@ -228,7 +265,9 @@ late = logprobs(policy, later)
 def again(pi: Policy) -> Loss:
     return clipped(logprobs(pi, later), advantages, later.mask, old=late)
 return update(once, again)"""),
-    "replaced_weights_returned": flow_of(f"{ROLLOUT}{LOSS}update(policy, loss)\nreturn update(policy, loss), policy", returns="tuple[Policy, Policy]"),
+    "replaced_weights_returned": flow_of(
+        f"{ROLLOUT}{LOSS}update(policy, loss)\nreturn update(policy, loss), policy", returns="tuple[Policy, Policy]"
+    ),
     "updated_state_not_returned": NODES
     + CRITIC
     + flow_of(
@@ -239,7 +278,7 @@ better = update(critic, value_loss)
 return update(policy, loss), judge(better)""",
         "prompts: Prompts, policy: Policy, critic: Critic",
         "tuple[Policy, Scores]",
-    ).replace("@flow", "@node\ndef fit(model: Critic, mask: Mask) -> Loss:\n    ...\n\n\n@node\ndef judge(model: Critic) -> Scores:\n    ...\n\n\n@flow"),
+    ),
     "stale_read_that_does_not_sample": training("late = logprobs(stale(policy, at_most=2), rollout)"),
     "stale_update": updating("update(stale(policy, at_most=1), loss)"),
     "stale_by_less_than_nothing": training("late = generate(stale(policy, at_most=-1), prompts)"),
@@ -264,15 +303,10 @@ return update(policy, loss), judge(better)""",
     "flow_that_returns_one_more": flow_of("return policy, prompts"),
     "flow_that_returns_nothing": flow_of("generate(policy, prompts)"),
     "flow_that_returns_real_data": flow_of("import torch\nreturn Scores(torch.ones(1))", returns="Scores"),
-    "flow_that_returns_new_state": "class Level(State):\n    pass\n\n\n@node\ndef fresh(prompts: Prompts) -> Level:\n    ...\n\n\n"
-    + flow_of("return fresh(prompts)", returns="Level"),
+    "flow_that_returns_new_state": LEVEL + flow_of("return fresh(prompts)", returns="Level"),
     "flow_that_raises": flow_of("ratio = 1 / 0\nreturn policy"),
-    "flow_whose_library_raises": flow_of("import json\njson.loads('{')\nreturn policy"),
-    "flow_that_calls_itself": flow_of("return mine(prompts, policy)"),
-    "flow_called_with_another_type": "@flow\ndef inner(prompts: Prompts) -> Prompts:\n    return prompts\n\n\n"
-    + flow_of("inner(policy)\nreturn policy"),
-    "flow_called_with_an_unknown_setting": "@flow\ndef inner(prompts: Prompts, *, rounds: int = 1) -> Prompts:\n    return prompts\n\n\n"
-    + flow_of("inner(prompts, round=2)\nreturn policy"),
+    "flow_called_with_another_type": INNER + flow_of("inner(policy)\nreturn policy"),
+    "flow_called_with_an_unknown_setting": INNER + flow_of("inner(prompts, round=2)\nreturn policy"),
 }
 
 WHEN_DEFINED = {
@@ -305,14 +339,15 @@ WHEN_DEFINED = {
     "class_as_a_node": "@node\nclass F: ...",
     "flow_with_a_number": "@flow\ndef f(prompts: Prompts, count: int) -> Prompts: ...",
     "flow_with_a_key": "@flow\ndef f(prompts: Prompts, *, key: Key = Key()) -> Prompts: ...",
-    "flow_with_a_value_that_may_be_none": "@flow\ndef f(prompts: Prompts, ref: Reference | None = None) -> Prompts: ...",
+    "flow_with_a_value_that_may_be_none": "@flow\ndef f(ref: Reference | None = None) -> Reference: ...",
     "flow_with_a_loss": "@flow\ndef f(policy: Policy, loss: Callable[[Policy], Loss]) -> Policy: ...",
-    "record_with_a_number": "class Pair(Record):\n    count: int\n\n\n@node\ndef f(a: Rows) -> Pair: ...\n\n\nf(Rows(1)), Pair(count=1)",
+    "record_with_a_number": "class Pair(Record):\n    count: int\n\n\nPair(count=1)",
     "record_with_a_part_named_data": "class Pair(Record):\n    data: Mask\n\n\nPair(data=Mask(1))",
     "record_without_a_part": "class Pair(Record):\n    mask: Mask\n\n\nPair()",
     "record_with_another_type": "class Pair(Record):\n    mask: Mask\n\n\nPair(mask=Rows(1))",
     "record_with_an_unknown_part": "class Pair(Record):\n    mask: Mask\n\n\nPair(mask=Mask(1), rows=Rows(1))",
-    "setting_out_of_range_on_real_values": "@node\ndef f(a: Rows, *, n: Annotated[int, Field(ge=1)] = 1) -> Rows: ...\n\n\nf(Rows(1), n=0)",
+    "setting_out_of_range_on_real_values": "@node\ndef f(a: Rows, *, n: Annotated[int, Field(ge=1)] = 1) -> Rows: ..."
+    "\n\n\nf(Rows(1), n=0)",
     "unknown_setting_on_real_values": "@node\ndef f(a: Rows, *, n: int = 1) -> Rows: ...\n\n\nf(Rows(1), m=0)",
     "wrong_type_on_real_values": "@node\ndef f(a: Rows, *, n: int = 1) -> Rows: ...\n\n\nf(Mask(1))",
 }
@@ -335,6 +370,16 @@ def test_a_wrong_flow_is_refused_with_where_what_and_the_other_side(name: str, t
 @pytest.mark.parametrize("name", WHEN_DEFINED)
 def test_a_wrong_definition_is_refused_when_its_file_is_imported(name: str, tmp_path: Path, golden: Golden) -> None:
     golden(refusal_of(tmp_path, NODES.split("@node")[0] + WHEN_DEFINED[name]), f"errors/definitions/{name}.txt")
+
+
+def test_an_exception_from_deeper_says_where_it_was_raised_beside_the_flows_line(tmp_path: Path) -> None:
+    said = refusal_of(tmp_path, flow_of("import json\njson.loads('{')\nreturn policy"))
+    assert re.fullmatch(r"mine.py:14: flow mine raised JSONDecodeError: .*\n    at decoder.py:\d+ in raw_decode", said)
+
+
+def test_a_flow_that_calls_itself_is_told_so(tmp_path: Path) -> None:
+    said = refusal_of(tmp_path, flow_of("return mine(prompts, policy)"))
+    assert said.startswith("mine.py:13: flow mine raised RecursionError: maximum recursion depth exceeded")
 
 
 def test_the_known_bug_names_both_lines_and_the_mask(tmp_path: Path) -> None:

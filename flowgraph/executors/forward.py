@@ -1,0 +1,82 @@
+"""One forward pass over responses: each distinct context is read once, then every response after its own.
+
+Samples of one prompt share its keys and values, so a group of n costs one prompt, not n; gradients flow through the
+shared part. It is also the way the sampler reads, so the two agree to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.executors.base import Rows, TokenStats
+from flowgraph.executors.decode import full_precision, pad_left
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def forward_stats(model: Any, rows: Rows, wanted: Sequence[str]) -> TokenStats:
+    """Give the statistics of each response token: [B, T] each, zero beyond a row's length.
+
+    No rows at all still run one token through the model, because ranks that have rows wait for those that have none.
+    """
+    import torch
+
+    device, width = next(model.parameters()).device, max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
+    lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]
+    cache, mask = _read_contexts(model, contexts, device)
+    tokens = rows.tokens.to(device)[:, :width]
+    inside = torch.arange(width, device=device)[None] < lengths[:, None]
+    tokens = torch.where(inside, tokens, 0) if len(tokens) else tokens.new_zeros(1, width)
+    ids = torch.cat([torch.tensor([context[-1:] for context in contexts], device=device), tokens[:, :-1]], 1)
+    places = mask.sum(1, keepdim=True) + torch.arange(width, device=device).clamp(max=width)[None]
+    out = model(
+        input_ids=ids,
+        attention_mask=torch.cat([mask, torch.ones_like(ids)], 1),
+        position_ids=places,
+        past_key_values=cache,
+        use_cache=cache is not None,
+    )
+    logits = full_precision(out.logits)
+    if rows.temperature not in (0, 1):
+        logits = logits / rows.temperature
+    stats = _read_logits(logits, tokens, wanted)
+    return TokenStats(**{name: _laid_out(stat, inside, rows) for name, stat in stats.items()})
+
+
+def _read_contexts(model: Any, contexts: Sequence[Sequence[int]], device: Any) -> tuple[Any, Tensor]:
+    """Read each distinct context but for its last token; give the cache and mask [B, P - 1], one row a response."""
+    import torch
+
+    heads = [tuple(context[:-1]) for context in contexts]
+    place = {head: i for i, head in enumerate(dict.fromkeys(heads))}
+    ids, mask = pad_left(list(place), device)
+    index = torch.tensor([place[head] for head in heads], device=device)
+    if not ids.shape[1]:
+        return None, mask[index]
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    out = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    out.past_key_values.batch_select_indices(index)
+    return out.past_key_values, mask[index]
+
+
+def _laid_out(stat: Tensor, inside: Tensor, rows: Rows) -> Tensor:
+    """Zero what lies beyond each row's length, and widen to the rows' own [B, T], where the rows are."""
+    kept = stat[: len(rows.lengths)].masked_fill(~inside, 0.0).to(rows.tokens.device)
+    wide = kept.new_zeros(rows.tokens.shape)
+    wide[:, : kept.shape[1]] = kept
+    return wide
+
+
+def _read_logits(logits: Tensor, tokens: Tensor, wanted: Sequence[str]) -> dict[str, Tensor]:
+    """Read [B, T, V] logits: the log-prob of each token and the entropy, [B, T] each."""
+    import torch
+
+    norm = logits.logsumexp(-1)
+    stats = dict[str, "Tensor"]()
+    if "logprobs" in wanted:
+        stats["logprobs"] = logits.gather(-1, tokens[..., None])[..., 0] - norm
+    if "entropy" in wanted:
+        stats["entropy"] = norm - (torch.softmax(logits, -1) * logits).sum(-1)
+    return stats

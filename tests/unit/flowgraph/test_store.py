@@ -1,0 +1,291 @@
+"""Graphs as flat JSON and back, and the two hashes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.gpg import gpg
+from examples.grpo import grpo
+from flowgraph import Flow, Loss, flow, node, stale
+from flowgraph.errors import FlowError, LawError
+from flowgraph.graph import Graph
+from flowgraph.passes import compile_graph
+from flowgraph.settings import resolve_settings
+from flowgraph.store import flat, from_json, full_hash, structure_hash, to_json
+from flowgraph.text import graph_text
+from nodes import (
+    Policy,
+    Prompts,
+    Reference,
+    Scores,
+    clipped,
+    generate,
+    group_normalize,
+    kl_k3,
+    logprobs,
+    score,
+    update,
+)
+
+Golden = Callable[[str, str], None]
+
+
+def rule(response: str) -> float:
+    return 1.0
+
+
+@node
+def split(scores: Scores) -> tuple[Scores, Scores]:
+    raise NotImplementedError
+
+
+@flow
+def everything(prompts: Prompts, policy: Policy, *, n: int = 2) -> tuple[Scores, Policy]:
+    rollout = generate(stale(policy, at_most=3), prompts, n=n)
+    first, second = split(score(rollout, by=rule))
+    advantages = group_normalize(first, rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
+
+    return second, update(policy, loss)
+
+
+def compiled(fn: Flow[..., Any]) -> Graph:
+    return compile_graph(fn.graph())
+
+
+GRPO = compiled(grpo)
+
+
+@pytest.mark.parametrize("fn", [grpo, gpg, everything])
+def test_a_graph_comes_back_from_json_as_it_was(fn: Flow[..., Any]) -> None:
+    graph = compiled(fn)
+    back = from_json(to_json(graph))
+    assert to_json(back) == to_json(graph)
+    assert graph_text(back) == graph_text(graph)
+    assert (structure_hash(back), full_hash(back)) == (structure_hash(graph), full_hash(graph))
+    assert [each.op for each in back.all_nodes] == [each.op for each in graph.all_nodes]
+    assert [each.settings for each in back.all_nodes] == [each.settings for each in graph.all_nodes]
+    assert back.carries() == graph.carries()
+
+
+@pytest.mark.parametrize("fn", [grpo, gpg])
+def test_the_stored_form_of_a_shipped_flow_is_its_golden(fn: Flow[..., Any], golden: Golden) -> None:
+    data = json.loads(to_json(compiled(fn)))
+
+    def named(thing: Any) -> Any:
+        """Leave out this machine's folders and the settings, which have a golden of their own kind: the text."""
+        if isinstance(thing, dict):
+            kept = {key: named(value) for key, value in thing.items() if key not in ("settings", "functions")}
+            return kept | ({"at": f"{Path(thing['at'][0]).name}:{thing['at'][1]}"} if "at" in thing else {})
+        return [named(each) for each in thing] if isinstance(thing, list) else thing
+
+    golden(json.dumps(named(data), indent=1), f"graphs/{fn.name}.json")
+
+
+def test_the_stored_form_is_flat() -> None:
+    """A chain of nodes must not become a nest of objects, or reading it back recurses."""
+
+    def depth(thing: Any) -> int:
+        inside = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, list) else ()
+        return 1 + max((depth(each) for each in inside), default=0)
+
+    chain = resolve_settings(GRPO, [], {})[0]
+    assert depth(json.loads(to_json(chain))) <= 6
+    assert [each["id"] for each in flat(chain)["nodes"]] == [f"n{i}" for i in range(len(chain.all_nodes))]
+
+
+def test_a_setting_that_is_text_stays_text_even_if_it_names_a_function() -> None:
+    graph = resolve_settings(GRPO, [], {"score.by": "json:dumps"})[0]
+    back = from_json(to_json(graph))
+    assert [each.settings.by for each in back.nodes if each.op.name == "score"] == ["json:dumps"]  # type: ignore[attr-defined]
+
+
+CORRUPT = {
+    "no JSON": ("", "this is no stored graph: JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
+    "no graph": ("{}", "this is no stored graph: KeyError: 'schema'"),
+    "a list": ("[]", "this is no stored graph: TypeError: list indices must be integers or slices, not str"),
+    "a newer schema": ('{"schema": 2}', "this graph has schema 2; 1 is read here"),
+}
+
+
+@pytest.mark.parametrize("name", CORRUPT)
+def test_what_is_no_stored_graph_is_refused(name: str) -> None:
+    text, wanted = CORRUPT[name]
+    with pytest.raises(LawError) as raised:
+        from_json(text)
+    assert str(raised.value) == wanted
+
+
+def test_a_nest_too_deep_to_read_is_refused() -> None:
+    with pytest.raises(LawError, match=r"^this is no stored graph: RecursionError"):
+        from_json("[" * 100_000)
+
+
+CHANGED = {
+    "an op that is gone": (
+        "nodes.sampling:generate",
+        "nodes.sampling:produce",
+        "this is no stored graph: AttributeError: module 'nodes.sampling' has no attribute 'produce'",
+    ),
+    "a module that is gone": (
+        "nodes.sampling:generate",
+        "nodes_of_old:generate",
+        "this is no stored graph: ModuleNotFoundError: No module named 'nodes_of_old'",
+    ),
+    "an op that is none": ("nodes.sampling:generate", "os:getcwd", "`os:getcwd` is no node"),
+    "a type that is none": ("nodes.values:Rollout", "os:stat_result", "`os:stat_result` is no value"),
+    "an edge from nowhere": ('"from": "p0"', '"from": "p9"', "this is no stored graph: KeyError: 'p9'"),
+    "another port": (
+        '"port": "prompts"',
+        '"port": "questions"',
+        "this is no stored graph: generate takes policy, prompts; see `questions`",
+    ),
+    "another part": ('"part": "group"', '"part": "row"', "this is no stored graph: KeyError: 'row'"),
+    "a part of another type": (
+        '"part": "group"',
+        '"part": "mask"',
+        "this is no stored graph: `mask` of n0 is no Group",
+    ),
+    "a setting that is gone": ('"n": 16', '"m": 16', "this is no stored graph: KeyError: 'n'"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_stored_graph_that_nodes_do_not_fit_any_more_is_refused(name: str) -> None:
+    old, new, wanted = CHANGED[name]
+    text = to_json(GRPO)
+    assert old in text
+    with pytest.raises(LawError) as raised:
+        from_json(text.replace(old, new, 1) if "from" in old or "port" in old else text.replace(old, new))
+    assert str(raised.value) == wanted
+
+
+def test_a_stored_graph_that_breaks_a_law_is_refused() -> None:
+    data = json.loads(to_json(GRPO))
+    data["outputs"].append(dict(data["outputs"][0], **{"from": "p1"}))  # the policy as it was before the update
+    with pytest.raises(LawError, match=r"flow grpo returns policy, which update at .* has replaced"):
+        from_json(json.dumps(data))
+
+
+def test_a_setting_out_of_range_is_refused_when_it_is_read_back() -> None:
+    with pytest.raises(FlowError, match=r"generate.n=-1: should be greater than or equal to 1$"):
+        from_json(to_json(GRPO).replace('"n": 16', '"n": -1'))
+
+
+def test_a_function_without_a_name_cannot_be_read_back() -> None:
+    @flow
+    def unnamed(prompts: Prompts, policy: Policy) -> Scores:
+        return score(generate(policy, prompts), by=lambda response: 1.0)
+
+    with pytest.raises(LawError, match=r"^this is no stored graph: AttributeError"):
+        from_json(to_json(compiled(unnamed)))
+
+
+# ------------------------------------------------------------------------------------------- hashes
+
+
+@flow
+def original(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
+    rollout = generate(policy, prompts, n=4)
+    advantages = group_normalize(score(rollout), rollout.group)
+    ref_logprobs = logprobs(ref, rollout)
+
+    def loss(pi: Policy) -> Loss:
+        new = logprobs(pi, rollout)
+        return clipped(new, advantages, rollout.mask, old=rollout.logprobs) + 0.1 * kl_k3(
+            new, rollout.mask, ref=ref_logprobs
+        )
+
+    return update(policy, loss)
+
+
+def variant(name: str, changed: str = "", to: str = "") -> Graph:
+    """Give the graph of the same flow from a text in which something is changed."""
+    lines = """\
+@flow
+def original(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
+    rollout = generate(policy, prompts, n=4)
+    advantages = group_normalize(score(rollout), rollout.group)
+    ref_logprobs = logprobs(ref, rollout)
+
+    def loss(pi: Policy) -> Loss:
+        new = logprobs(pi, rollout)
+        surrogate = clipped(new, advantages, rollout.mask, old=rollout.logprobs)
+        return surrogate + 0.1 * kl_k3(new, rollout.mask, ref=ref_logprobs)
+
+    return update(policy, loss)
+"""
+    assert changed in lines
+    space: dict[str, Any] = dict(globals())
+    exec(compile(lines.replace(changed, to) if changed else lines, name, "exec"), space)
+    return compiled(space["original"])
+
+
+BASE = compiled(original)
+
+
+@pytest.mark.parametrize(
+    ("changed", "to"),
+    [
+        ("", ""),
+        ("rollout", "sampled"),
+        ("advantages", "a"),
+        ("pi", "current"),
+        ("loss(", "objective("),
+        ("    ref_logprobs", "\n\n\n    ref_logprobs"),
+    ],
+)
+def test_names_of_variables_lines_and_files_are_in_neither_hash(changed: str, to: str) -> None:
+    graph = variant("other.py", changed, to) if changed != "loss(" else variant_of_loss_name()
+    assert (structure_hash(graph), full_hash(graph)) == (structure_hash(BASE), full_hash(BASE))
+
+
+def variant_of_loss_name() -> Graph:
+    space: dict[str, Any] = dict(globals())
+    text = Path(__file__).read_text(encoding="utf-8").partition("@flow\ndef original")[2].partition("def variant")[0]
+    text = text.replace("def loss(", "def objective(").replace("update(policy, loss)", "update(policy, objective)")
+    exec(compile(f"from __future__ import annotations\n@flow\ndef original{text}", "other.py", "exec"), space)
+    graph = compiled(space["original"])
+    assert graph.nodes[-1].regions[0][1].name == "objective"
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("changed", "to"), [("n=4", "n=8"), ("0.1 *", "0.2 *"), ("policy, loss)", "policy, loss, lr=1e-3)")]
+)
+def test_a_setting_is_in_the_full_hash_only(changed: str, to: str) -> None:
+    graph = variant("other.py", changed, to)
+    assert structure_hash(graph) == structure_hash(BASE)
+    assert full_hash(graph) != full_hash(BASE)
+
+
+def test_a_setting_from_the_command_line_is_in_the_full_hash_only() -> None:
+    graph = resolve_settings(BASE, [], {"policy.update.epochs": 2})[0]
+    assert structure_hash(graph) == structure_hash(BASE)
+    assert full_hash(graph) != full_hash(BASE)
+    default = resolve_settings(BASE, [], {"policy.update.epochs": 1})[0]
+    assert full_hash(default) == full_hash(BASE)  # the same value, said
+
+
+@pytest.mark.parametrize(
+    ("changed", "to"),
+    [
+        ("generate(policy,", "generate(stale(policy, at_most=1),"),
+        ("old=rollout.logprobs", "old=ref_logprobs"),
+        ("surrogate + 0.1 * kl_k3(new, rollout.mask, ref=ref_logprobs)", "surrogate"),
+        ("return update(policy, loss)", "return update(update(policy, loss), loss)"),
+        ("ref: Reference", "ref: Policy"),
+        ("policy: Policy, ref", "policy: Policy, extra: Prompts, ref"),
+    ],
+)
+def test_another_structure_is_in_both_hashes(changed: str, to: str) -> None:
+    graph = variant("other.py", changed, to)
+    assert structure_hash(graph) != structure_hash(BASE)
+    assert full_hash(graph) != full_hash(BASE)

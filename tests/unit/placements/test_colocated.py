@@ -1,0 +1,109 @@
+"""The first rule, its trace, and plans as text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from examples.grpo import grpo
+from flowgraph import Graph
+from flowgraph.check_plan import check_plan
+from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.errors import PlanError, UnknownNameError
+from flowgraph.machine import laptop
+from flowgraph.models import ModelShape
+from flowgraph.passes import compile_graph
+from flowgraph.plan import Plan
+from placements import Workload, plan_text, search
+
+SHAPE = ModelShape(
+    parameters=100_000,
+    hidden=64,
+    layers=2,
+    heads=4,
+    kv_heads=4,
+    head_dim=16,
+    intermediate=192,
+    vocabulary=20,
+    tied=False,
+)
+SHAPES = {"policy": SHAPE, "ref": SHAPE}
+WORK = Workload(16, 12)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """prompts, policy, ref → generate → score, ref log-probs → update."""
+    return compile_graph(grpo.graph())
+
+
+def test_all_roles_share_one_pool_and_the_plan_is_for_the_graph(graph: Graph) -> None:
+    decision = search("colocated", graph, laptop(2**31), SHAPES, WORK)
+    check_plan(decision.plan, graph)
+    assert Plan.from_json(decision.plan.to_json()) == decision.plan
+    assert decision.trace == (
+        "roles of grpo: policy.train, policy.sample, ref.infer",
+        "pool `all` for all: laptop/0, the roomiest device for `local`, 2.0 GiB",
+        "layout data=1 tensor=1 pipeline=1, on one device",
+        "generate peaks at 597.7 MiB, in policy.sample",
+        "logprob peaks at 624.8 MiB, in ref.infer",
+        "update peaks at 884.5 MiB, in policy.train",
+    )
+
+
+def test_a_plan_prints_what_lives_where_and_what_is_left(graph: Graph) -> None:
+    plan = search("colocated", graph, laptop(600 * 2**20), SHAPES, WORK).plan
+    assert plan_text(plan) == f"""\
+plan of grpo, structure {plan.structure_hash[:12]}
+pool all: laptop/0, 600.0 MiB each
+"""
+
+
+def test_the_same_question_gets_the_same_answer(graph: Graph) -> None:
+    first, second = (search("colocated", graph, laptop(2**31), SHAPES, WORK) for _ in range(2))
+    assert first == second
+
+
+def test_the_roomiest_device_is_taken_the_first_of_equals(graph: Graph) -> None:
+    sizes = ((1, 3), (3, 2))
+    nodes = [
+        Node(
+            name=f"n{place}",
+            devices=tuple(Device(kind="cpu", memory_bytes=size * 2**30) for size in each),
+            host_memory_bytes=2**40,
+            cores=8,
+        )
+        for place, each in enumerate(sizes)
+    ]
+    plan = search("colocated", graph, Cluster(nodes=tuple(nodes)), SHAPES, WORK).plan
+    assert [pool.devices for pool in plan.pools] == [(("n0", 1),)]
+
+
+def test_a_strategy_that_is_not_there_is_refused(graph: Graph) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        search("colocate", graph, laptop(2**31), SHAPES, WORK)
+    assert str(caught.value) == "no strategy `colocate`\n  hint: did you mean `colocated`?"
+
+
+def test_an_engine_that_is_not_there_is_refused(graph: Graph) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        search("colocated", graph, laptop(2**31), SHAPES, WORK, engine="locl")
+    assert str(caught.value) == "no engine `locl`\n  hint: did you mean `local`?"
+
+
+def test_a_cluster_without_devices_is_refused(graph: Graph) -> None:
+    empty = Cluster(nodes=(Node(name="n", devices=(), host_memory_bytes=1, cores=1),))
+    with pytest.raises(PlanError) as caught:
+        search("colocated", graph, empty, SHAPES, WORK)
+    assert str(caught.value) == (
+        "plan of grpo: the cluster has no device that the engine `local` runs on\n  hint: it runs on cpu, gpu"
+    )
+
+
+def test_planning_loads_no_torch() -> None:
+    program = "import placements, flowgraph.check_plan, flowgraph.machine, sys; flowgraph.machine.laptop();"
+    program += "print(sorted({'torch', 'ray', 'transformers', 'pyarrow'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

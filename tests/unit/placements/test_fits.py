@@ -1,0 +1,100 @@
+"""Too little memory refuses, and says the smallest changes that fit."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.grpo import grpo
+from flowgraph import Graph
+from flowgraph.errors import ResourceError
+from flowgraph.machine import laptop
+from flowgraph.models import ModelShape
+from flowgraph.passes import compile_graph
+from placements import Workload, check_fits, forecast, overflow, peaks, search
+from placements.fits import smallest_changes
+
+MIB = 2**20
+# The sizes of SmolLM2-135M.
+SHAPE = ModelShape(
+    parameters=134_515_008,
+    hidden=576,
+    layers=30,
+    heads=9,
+    kv_heads=3,
+    head_dim=64,
+    intermediate=1536,
+    vocabulary=49152,
+    tied=True,
+)
+SHAPES = {"policy": SHAPE, "ref": SHAPE}
+WORK = Workload(8, 64)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """prompts, policy, ref → generate (n=8, 256 tokens) → score, ref log-probs → update."""
+    return compile_graph(grpo.graph())
+
+
+def refusal(graph: Graph, memory_mib: int) -> str:
+    decision = search("colocated", graph, laptop(memory_mib * MIB), SHAPES, WORK)
+    with pytest.raises(ResourceError) as caught:
+        check_fits(decision, graph, SHAPES, WORK)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    return str(caught.value)
+
+
+def worst_bytes(graph: Graph, workload: Workload = WORK) -> int:
+    return max(peak.peak_bytes for peak in peaks(forecast(graph, SHAPES, workload)))
+
+
+def test_what_fits_to_the_last_byte_passes_and_one_byte_less_does_not(graph: Graph) -> None:
+    need = worst_bytes(graph)
+    check_fits(search("colocated", graph, laptop(need), SHAPES, WORK), graph, SHAPES, WORK)
+    found = overflow(search("colocated", graph, laptop(need - 1), SHAPES, WORK).plan)
+    assert found is not None
+    assert (found.pool, found.peak.role, found.peak.phase) == ("all", "policy.train", "update")
+    assert found.peak.memory_bytes - found.room_bytes == 1
+
+
+def test_a_single_change_is_offered_where_one_is_enough(graph: Graph) -> None:
+    assert refusal(graph, 24 * 1024) == "x"
+
+
+def test_changes_that_leave_results_alone_are_joined_where_none_is_enough(graph: Graph) -> None:
+    assert refusal(graph, 5 * 1024).splitlines()[-1] == "x"
+
+
+def test_what_no_batch_makes_fit_says_what_the_models_take(graph: Graph) -> None:
+    assert refusal(graph, 2 * 1024).splitlines()[-1] == "x"
+
+
+def test_each_change_that_is_offered_fits_and_twice_as_much_does_not(graph: Graph) -> None:
+    room = 24 * 2**30
+    offered = [each for each in smallest_changes(graph, SHAPES, WORK, room) if each.startswith("batch=")]
+    prompts = int(offered[0].partition("=")[2])
+    assert worst_bytes(graph, Workload(prompts, 64)) <= room < worst_bytes(graph, Workload(2 * prompts, 64))
+
+
+@given(memory=st.tuples(st.integers(1, 2**37), st.integers(1, 2**37)), prompts=st.integers(1, 64), tokens=st.integers(1, 512))
+def test_more_memory_never_turns_fit_into_no_fit(
+    graph: Graph, memory: tuple[int, int], prompts: int, tokens: int
+) -> None:
+    work = Workload(prompts, tokens)
+    less, more = (overflow(search("colocated", graph, laptop(each), SHAPES, work).plan) for each in sorted(memory))
+    assert more is None or less is not None
+
+
+@given(st.integers(1, 32), st.integers(1, 512))
+def test_a_larger_batch_or_longer_prompts_never_need_less_at_an_even_cut(
+    graph: Graph, prompts: int, tokens: int
+) -> None:
+    def passing(workload: Workload) -> int:
+        return sum(need.needed_bytes for need in forecast(graph, SHAPES, workload) if need.part != "heap")
+
+    here = passing(Workload(prompts, tokens))
+    assert here <= passing(Workload(prompts + 1, tokens))
