@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flowgraph import spec
@@ -65,7 +66,7 @@ def read(env: Env, edge: Edge) -> Value:
     return cast("Value", value)
 
 
-def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observed, done: Callable[[Node], object] = id) -> Env:
+def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observed) -> Env:
     """Run `nodes` in the order given, each result put into `env`; metrics and seconds go to `observed`.
 
     Nodes that read statistics of one model on one batch share one forward pass. Errors come back with the node and the
@@ -89,7 +90,6 @@ def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observed, done
         for region in regions.values():
             observed.merge(region.observed)
         observed.seconds[node.name] = observed.seconds.get(node.name, 0.0) + time.perf_counter() - start
-        done(node)
     return env
 
 
@@ -102,11 +102,19 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
         spec.check_result(node, result)
     except FlowError as error:
         if error.where:
+            _say_where(error, node)
             raise
         raise _placed(error, node) from error
     except Exception as error:
         raise UserCodeError.in_node(node.name or node.op.name, error, str(node.at)) from error
     return result
+
+
+def _say_where(error: FlowError, node: Node) -> None:
+    """Add the flow's line to an error that names a line elsewhere: a user's rule, a data file."""
+    flow_line = f"in {node.name or node.op.name} at {node.at}"
+    if not error.where.startswith(f"{Path(node.at.file).name}:") and flow_line not in error.notes:
+        error.notes = (*error.notes, flow_line)
 
 
 def _placed(error: FlowError, node: Node) -> FlowError:

@@ -50,8 +50,8 @@ class Term:
         """Reduce to a scalar: this part's share of the minibatch, given the counts of the whole.
 
         Summed over micro-batches and ranks the shares give the loss of the minibatch exactly. Where a mask keeps
-        nothing the term is 0, with a zero gradient. Masked values are zeroed first, so NaN there does not reach it; but a
-        node that multiplies must zero the factors, since a gradient of 0 times NaN is NaN.
+        nothing the term is 0, with a zero gradient. Masked values are zeroed first, so NaN there does not reach it;
+        but a node that multiplies must zero the factors, since a gradient of 0 times NaN is NaN.
         """
         assert self.values is not None, "a term that only counts has no total"
         if self.values.shape != self.mask.shape:

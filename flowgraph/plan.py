@@ -13,8 +13,6 @@ from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 from flowgraph.cluster import Cluster, Data, Positive
 from flowgraph.errors import PlanError
 
-SCHEMA = 1
-
 
 class Layout(Data):
     """How a model is cut over the devices of its pool: the degree of each way to split it."""
@@ -30,8 +28,7 @@ class Layout(Data):
         return self.data * self.tensor * self.pipeline
 
     def __str__(self) -> str:
-        text = f"data={self.data} tensor={self.tensor} pipeline={self.pipeline}"
-        return text if self.sharding == "none" else f"{text} sharding={self.sharding}"
+        return f"data={self.data} tensor={self.tensor} pipeline={self.pipeline}"
 
 
 class Pool(Data):
@@ -77,7 +74,7 @@ class Plan(Data):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    schema_version: Literal[1] = Field(default=SCHEMA, validation_alias="schema", serialization_alias="schema")
+    schema_version: Literal[1] = Field(default=1, validation_alias="schema", serialization_alias="schema")
     flow: str
     structure_hash: str
     cluster: Cluster

@@ -163,6 +163,8 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
     name, takes = parameter.name, type_name(hint)
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise refuse(f"`{name}` takes any number of arguments", "name each port and each setting")
+    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise refuse(f"`{name}` cannot be given by name", "write no `/`: a graph gives every value by its name")
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     arms = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)

@@ -96,5 +96,8 @@ def _pad(lists: Sequence[Sequence[float]], kind: dtype) -> Tensor:
     """Pad on the right with zeros: [B, T]."""
     import torch
 
-    rows = [torch.as_tensor(each, dtype=kind) for each in lists]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else torch.zeros(0, 0, dtype=kind)
+    lengths = torch.tensor([len(each) for each in lists], dtype=torch.int64)
+    padded = torch.zeros(len(lists), max(map(len, lists), default=0), dtype=kind)
+    inside = torch.arange(padded.shape[1])[None] < lengths[:, None]
+    padded[inside] = torch.tensor([one for each in lists for one in each], dtype=kind)
+    return padded

@@ -6,8 +6,8 @@ bound for steps whose responses are all of full length. Not here: what to do whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from flowgraph.errors import PlanError
@@ -112,17 +112,16 @@ def by_part(needs: Iterable[Need]) -> dict[str, int]:
 def _held(role: Role, shape: ModelShape, works: Sequence[Work]) -> list[Need]:
     """Give what a role holds from the first step on, its weights apart.
 
-    Gradients stay until the next update clears them. AdamW keeps two moments of each parameter, plain SGD nothing.
+    AdamW keeps two moments of each parameter, plain SGD nothing.
     Source: Kingma and Ba 2015 (Adam), arXiv 1412.6980, algorithm 1.
     """
     updates = [work for work in works if work.phase == "update"]
     moments = any(work.optimizer != "sgd" for work in updates)
     samples = [work.batch_tokens for work in works if work.phase == "generate"]
     return [
-        Need(role.name, "gradients", None, FLOAT * shape.parameters * bool(updates)),
         Need(role.name, "optimizer", None, 2 * FLOAT * shape.parameters * moments),
         Need(role.name, "rollout", None, ROLLOUT_TOKEN_BYTES * sum(samples)),
-        Need(role.name, "heap", None, max((_kept(shape, work.tokens) for work in updates), default=0)),
+        Need(role.name, "heap", None, max((_kept_by_heap(shape, work) for work in updates), default=0)),
     ]
 
 
@@ -136,42 +135,49 @@ def _largest(works: Sequence[list[Need]]) -> list[Need]:
 
 
 def _updating(shape: ModelShape, work: Work) -> dict[Part, int]:
-    """Give what one micro-batch holds at the start of its backward pass, gradients apart.
+    """Give what a micro-batch holds at the start of its backward pass, with the gradients of those before it.
 
-    Logits [tokens, V]: the scaled ones are kept, and their gradient exists as four more (of logsumexp, of the token
-    read out, their sum, and unscaled); entropy adds two. One layer is in progress. The optimizer's own step, when the
-    micro-batch is gone, needs two copies of the largest parameter, the embeddings.
+    Of the logits there are four: themselves, and as gradients those of logsumexp, of the token read out, and their sum.
+    One layer is in progress. The optimizer's own step, when the micro-batch is gone, needs two copies of the largest
+    parameter, the embeddings.
     """
-    copies = 7 if "entropy" in work.stats else 5
-    activations, logits = activation_bytes(shape, work.tokens), copies * FLOAT * shape.vocabulary * work.responses
+    activations, logits = activation_bytes(shape, work), logits_bytes(shape, work, 4)
     stepping = 2 * FLOAT * shape.vocabulary * shape.hidden
-    layer = _layer_bytes(shape, work.tokens) + _mask_bytes(work.rows, work.width)
-    working = max(layer, stepping - activations - logits)
-    return {"activations": activations, "logits": logits, "working": working}
+    return {
+        "gradients": FLOAT * shape.parameters,
+        "activations": activations,
+        "logits": logits,
+        "working": max(activations // shape.layers, stepping - activations - logits),
+    }
 
 
 def _reading(shape: ModelShape, work: Work) -> dict[Part, int]:
-    """Give what one pass without gradients holds: a layer, and the logits raw, scaled, exponentiated (plus entropy)."""
-    copies = 4 if "entropy" in work.stats else 3
-    layer = _layer_bytes(shape, work.tokens) + _mask_bytes(work.rows, work.width)
-    return {"logits": copies * FLOAT * shape.vocabulary * work.responses, "working": layer}
+    """Give what a pass without gradients holds: the cache of contexts and rows, a layer, and logits, also as exponents."""
+    return {
+        "logits": logits_bytes(shape, work, 2),
+        "kv_cache": kv_bytes_per_token(shape) * (work.padded_tokens + work.context_tokens),
+        "working": activation_bytes(shape, work) // shape.layers,
+    }
 
 
 def _generating(shape: ModelShape, work: Work) -> dict[Part, int]:
     """Give what decoding holds: keys and values of every row at full length, and what one step works on.
 
-    The cache grows by copying one layer's keys at a time. Distinct prompts are read in one pass, whose cache is there
-    beside the rows'. Logits [rows, V]: two steps' raw ones, the scaled ones, and two of noise.
+    The cache grows by copying one layer at a time. Distinct contexts are read in one pass, whose cache is there beside
+    the rows'. Logits [rows, V]: two steps' raw ones, the scaled ones, and two of noise.
     """
-    token = kv_bytes_per_token(shape)
-    rows = token * work.rows * work.width
-    prompts = work.contexts * work.prompt_tokens
-    layer = _layer_bytes(shape, prompts) + _mask_bytes(work.contexts, work.prompt_tokens)
+    rows = kv_bytes_per_token(shape) * work.padded_tokens
+    reading = replace(work, padded_tokens=0)
     return {
-        "kv_cache": rows + rows // shape.layers + token * prompts,
         "logits": 5 * FLOAT * shape.vocabulary * work.rows,
-        "working": layer,
+        "kv_cache": rows + rows // shape.layers + kv_bytes_per_token(shape) * work.context_tokens,
+        "working": activation_bytes(shape, reading) // shape.layers,
     }
+
+
+def logits_bytes(shape: ModelShape, work: Work, copies: int) -> int:
+    """Give the bytes of so many copies of the logits [responses, V]; entropy and a temperature take one more each."""
+    return FLOAT * shape.vocabulary * work.read_out * (copies + ("entropy" in work.stats) + work.heated)
 
 
 def kv_bytes_per_token(shape: ModelShape) -> int:
@@ -182,40 +188,33 @@ def kv_bytes_per_token(shape: ModelShape) -> int:
     return 2 * FLOAT * shape.layers * shape.kv_heads * shape.head_dim
 
 
-def activation_bytes(shape: ModelShape, tokens: int) -> int:
-    """Give the bytes that a forward pass over `tokens` keeps for the backward pass, without checkpointing."""
-    return sum(FLOAT * tokens * floats * count for floats, count in _kept_columns(shape))
+def activation_bytes(shape: ModelShape, work: Work) -> int:
+    """Give the bytes that a forward pass keeps for the backward pass, without checkpointing, logits apart."""
+    return sum(block * count for block, count in _kept_blocks(shape, work))
 
 
-def _kept_columns(shape: ModelShape) -> tuple[tuple[int, int], ...]:
-    """List what is kept of each token for the backward pass, as (floats, how many of them).
+def _kept_blocks(shape: ModelShape, work: Work) -> Iterator[tuple[int, int]]:
+    """List what is kept for the backward pass, as (bytes of a block, how many of them): of contexts, then of responses.
 
-    In each layer, with h the hidden width: of both norms the input, the normalised and the scaled (6 h); the queries
-    after rotation and the attention's result (2 H·d); keys and values (2 K·d); of the MLP the gate, its activation, the
-    other branch, and their product (4 f). Once: the last norm (3 h).
-    Derived from the autograd graph of transformers' Llama; equal to its saved tensors within 0.1% on two sizes. Counted
+    In each layer, with h the hidden width, of each token read: of both norms the input, the normalised and the scaled
+    (6 h); the queries after rotation and the attention's result (2 H·d); of the MLP the gate, its activation, the other
+    branch, and their product (4 f). Of each token attended to: key and value, repeated for each head (2 H·d). Of each
+    pair: the mask. Once: the last norm (3 h).
+    Derived from the autograd graph of transformers' Llama; equal to its saved tensors within 1% on three sizes. Counted
     as in Korthikanti et al. 2022, arXiv 2205.05198, section 4.1, here for a gated MLP, RMSNorm and no dropout.
     """
-    layers = shape.layers
-    return (
-        (shape.hidden, 6 * layers + 3),
-        (shape.heads * shape.head_dim, 2 * layers),
-        (shape.kv_heads * shape.head_dim, 2 * layers),
-        (shape.intermediate, 4 * layers),
-    )
+    heads, layers = shape.heads * shape.head_dim, shape.layers
+    contexts = work.context_tokens, work.context_tokens, work.context_tokens * work.prompt_tokens
+    responses = work.read_out, work.padded_tokens, work.read_out * work.width
+    for read, attended, pairs in (contexts, responses):
+        yield FLOAT * read * shape.hidden, 6 * layers + 3
+        yield FLOAT * read * heads, 2 * layers
+        yield FLOAT * attended * heads, 2 * layers
+        yield FLOAT * read * shape.intermediate, 4 * layers
+        yield FLOAT * pairs, layers
 
 
-def _kept(shape: ModelShape, tokens: int) -> int:
+def _kept_by_heap(shape: ModelShape, work: Work) -> int:
     """Give what the C library keeps of freed activations: a share of those in blocks too small to be returned."""
-    columns = [(FLOAT * tokens * floats, count) for floats, count in _kept_columns(shape)]
-    return int(KEPT_SHARE * sum(block * count for block, count in columns if block < KEPT_BLOCK_BYTES))
-
-
-def _layer_bytes(shape: ModelShape, tokens: int) -> int:
-    """Give what one layer works on: as much as it would keep for a backward pass."""
-    return activation_bytes(shape, tokens) // shape.layers
-
-
-def _mask_bytes(rows: int, width: int) -> int:
-    """Give the attention mask [rows, width, width]: once as bool, twice as float32."""
-    return (1 + 2 * FLOAT) * rows * width * width
+    kept = sum(block * count for block, count in _kept_blocks(shape, work) if block < KEPT_BLOCK_BYTES)
+    return int(KEPT_SHARE * kept)

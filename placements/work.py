@@ -29,10 +29,20 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Work:
-    """One node's largest pass: `tokens` of context and response, of which `responses` are read out as logits.
+class Sampling:
+    """What is known of responses: how many to a prompt, their most tokens, and whether their logits are divided."""
 
-    `rows` run side by side, over `contexts` distinct prompts; `batch_tokens` is what the whole step has in responses.
+    n: int
+    tokens: int
+    heated: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """One node's largest pass: `rows` side by side, each a context and a response of at most these many tokens.
+
+    `contexts` distinct ones are read once and shared. `padded_tokens` is what the cut into passes counts, `batch_tokens`
+    what the whole step has in responses. `heated` logits are divided by a temperature.
     """
 
     node: str
@@ -42,9 +52,10 @@ class Work:
     contexts: int
     prompt_tokens: int
     response_tokens: int
-    tokens: int
+    padded_tokens: int
     batch_tokens: int
     stats: frozenset[str] = frozenset()
+    heated: bool = False
     optimizer: str = ""
 
     @property
@@ -53,9 +64,14 @@ class Work:
         return self.prompt_tokens + self.response_tokens
 
     @property
-    def responses(self) -> int:
-        """Give how many of `tokens` are read out as logits, and one more a row."""
-        return -(-self.tokens * (self.response_tokens + 1) // self.width)
+    def context_tokens(self) -> int:
+        """Give the tokens of the distinct contexts."""
+        return self.contexts * self.prompt_tokens
+
+    @property
+    def read_out(self) -> int:
+        """Give the tokens of the responses, each of which has logits."""
+        return -(-self.padded_tokens * self.response_tokens // self.width)
 
 
 def work_of(graph: Graph, workload: Workload) -> tuple[Work, ...]:
@@ -73,28 +89,35 @@ def work_of(graph: Graph, workload: Workload) -> tuple[Work, ...]:
 
 
 def _work(node: Node, role_of: Mapping[str, Role], workload: Workload) -> Work:
-    n, response_tokens = _sampled(node, workload)
-    prompts, width = workload.prompts, workload.prompt_tokens + response_tokens
-    rows, budget, phase = prompts * n, workload.forward_tokens, _phase(node)
-    if phase == "generate":
-        rows, budget = min(rows, workload.sample_rows), rows * width
-    elif phase == "update":
-        rows = (min(_setting(node, "minibatch", 0), prompts) or prompts) * n
-        budget = _setting(node, "micro_batch_tokens", rows * width)
-    tokens = min(rows * width, max(budget, width))
+    sampling, phase = _sampled(node, workload), _phase(node)
+    prompts, width = workload.prompts, workload.prompt_tokens + sampling.tokens
+    if phase == "update":
+        prompts = min(_setting(node, "minibatch", 0), prompts) or prompts
+    padded_tokens = _cut(node, phase, prompts * sampling.n, width, workload)
+    rows = -(-padded_tokens // width)
     return Work(
         node=node.name,
         role=role_of[node.name],
         phase=phase,
-        rows=-(-tokens // width),
-        contexts=min(prompts, -(-rows // n) + 1),
+        rows=rows,
+        # Rows of an update are sorted by length, so that those of one prompt need not lie together.
+        contexts=min(prompts, rows if phase == "update" else -(-rows // sampling.n) + 1),
         prompt_tokens=workload.prompt_tokens,
-        response_tokens=response_tokens,
-        tokens=tokens,
-        batch_tokens=prompts * n * response_tokens,
+        response_tokens=sampling.tokens,
+        padded_tokens=padded_tokens,
+        batch_tokens=workload.prompts * sampling.n * sampling.tokens,
         stats=frozenset(each.op.stat for each in (node, *_inner(node)) if each.op.stat is not None),
+        heated=sampling.heated,
         optimizer=getattr(node.settings, "optimizer", "adamw") if phase == "update" else "",
     )
+
+
+def _cut(node: Node, phase: Phase, rows: int, width: int, workload: Workload) -> int:
+    """Give the padded tokens of the largest pass over `rows` rows of `width` tokens; a row is never cut."""
+    if phase == "generate":
+        return min(rows, workload.sample_rows) * width
+    budget = workload.forward_tokens if phase == "logprob" else _setting(node, "micro_batch_tokens", rows * width)
+    return min(rows * width, max(budget, width))
 
 
 def _phase(node: Node) -> Phase:
@@ -107,17 +130,18 @@ def _inner(node: Node) -> tuple[Node, ...]:
     return tuple(each for _, region in node.regions for each in region.inner)
 
 
-def _sampled(node: Node, workload: Workload) -> tuple[int, int]:
-    """Give (samples a prompt, most tokens of a response) of the responses that a node makes or reads.
+def _sampled(node: Node, workload: Workload) -> Sampling:
+    """Give what is known of the responses that a node makes or reads.
 
-    Those it reads directly count, or else any it depends on; where there are several, the most of each.
+    Samplers that it reads directly count, or else any it depends on; where there are several, the most of each.
     """
     direct = [node, *(edge.source for edge in node.edges() if isinstance(edge.source, Node))]
     samplers = _samplers(direct) or _samplers([each for each in reachable(node.edges()) if isinstance(each, Node)])
     tokens = workload.response_tokens
-    return (
-        max((_setting(each, "n", 1) for each in samplers), default=1),
-        max((_setting(each, "max_tokens", tokens) for each in samplers), default=tokens),
+    return Sampling(
+        n=max((_setting(each, "n", 1) for each in samplers), default=1),
+        tokens=max((_setting(each, "max_tokens", tokens) for each in samplers), default=tokens),
+        heated=any(getattr(each.settings, "temperature", 1.0) not in (0, 1) for each in samplers),
     )
 
 

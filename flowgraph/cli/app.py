@@ -17,15 +17,21 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-FlowName = Annotated[str, typer.Argument(help="a shipped flow (`grpo`), or one in a file (`my.py`, `my.py:name`)", metavar="FLOW")]
+FlowName = Annotated[
+    str, typer.Argument(help="a shipped flow (`grpo`), or one in a file (`my.py`, `my.py:name`)", metavar="FLOW")
+]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="a setting: policy.generate.n=16", metavar="NAME=VALUE")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", help="tiny, smollm2-135m, a folder or a hub id; PARAM=… for one parameter", metavar="[PARAM=]MODEL"),
+    typer.Option(
+        "--model", help="tiny, smollm2-135m, a folder or a hub id; PARAM=… for one parameter", metavar="[PARAM=]MODEL"
+    ),
 ]
 Cache = Annotated[Path | None, typer.Option("--cache", help="where fetched models and made data are kept")]
-Memory = Annotated[str | None, typer.Option("--memory", help="plan for this much memory, not for what is free", metavar="2GiB")]
+Memory = Annotated[
+    str | None, typer.Option("--memory", help="plan for this much memory, not for what is free", metavar="2GiB")
+]
 Data = Annotated[str | None, typer.Option("--data", help="digits, addition, gsm8k, rg/NAME, a file or folder, hf:ID")]
 RunPath = Annotated[Path, typer.Argument(help="a run's folder", metavar="RUN")]
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="prompts in a step")]
@@ -78,7 +84,9 @@ def run(
     batch: Batch = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="names every random number of the run")] = 0,
     sets: Sets = None,
-    eval_every: Annotated[int, typer.Option("--eval-every", min=0, help="check held-out prompts every so many steps; 0: never")] = 20,
+    eval_every: Annotated[
+        int, typer.Option("--eval-every", min=0, help="check held-out prompts every so many steps; 0: never")
+    ] = 20,
     eval_rows: Annotated[int, typer.Option("--eval-rows", min=1, help="how many held-out prompts at most")] = 200,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="the run's folder; default runs/FLOW-N")] = None,
     replay: Annotated[Path | None, typer.Option("--replay", help="use the rollouts of this run", metavar="RUN")] = None,
@@ -111,9 +119,13 @@ def run(
 
 @app.command("data")
 def data_command(
-    name: Annotated[str | None, typer.Argument(help="digits, digits:max, addition, gsm8k, rg/NAME; none lists them")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="digits, digits:max, addition, gsm8k, rg/NAME; none lists them")
+    ] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="the folder to write; default data/NAME")] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="gsm8k: the folder with train.jsonl and test.jsonl")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="gsm8k: the folder with train.jsonl and test.jsonl")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     cache: Cache = None,
     json: Json = False,
@@ -152,9 +164,7 @@ def cp(
 
 
 @app.command()
-def runs(
-    folder: Annotated[Path, typer.Argument(help="where the runs are")] = Path("runs"), json: Json = False
-) -> None:
+def runs(folder: Annotated[Path, typer.Argument(help="where the runs are")] = Path("runs"), json: Json = False) -> None:
     """List the runs: what ran, how far, and how well."""
     from flowgraph.cli.report import list_runs
 

@@ -16,7 +16,9 @@ ABOUT = (
 )
 
 
-def make_data(name: str | None, out: Path | None, source: Path | None, seed: int, cache: Path | None, as_json: bool) -> None:
+def make_data(
+    name: str | None, out: Path | None, source: Path | None, seed: int, cache: Path | None, as_json: bool
+) -> None:
     """Write train and held-out rows of a task, and say where; without a name list the tasks."""
     if name is None:
         rows = [{"name": each, "about": about} for each, about in ABOUT]
@@ -33,7 +35,9 @@ def _gsm8k(source: Path | None, out: Path | None, cache: Path | None) -> tuple[P
     from nodes.data import gsm8k
 
     if source is None:
-        raise UsageError("gsm8k is made from its files", hint="flowgraph data gsm8k --from FOLDER (train.jsonl, test.jsonl)")
+        raise UsageError(
+            "gsm8k is made from its files", hint="flowgraph data gsm8k --from FOLDER (train.jsonl, test.jsonl)"
+        )
     return gsm8k.prepare(source, cache_folder(cache) if out is None else out)
 
 

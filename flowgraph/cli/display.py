@@ -84,14 +84,21 @@ class Display:
             table.add_column(head, justify="right" if head == "now" else "left", no_wrap=True)
         for name, values in self._shown():
             unit = self.metrics[name].unit if name in self.metrics else "share"
-            table.add_row(Text(short(name)), f"{values[-1]:.4f}" if values else "", sparkline(values, CURVE_CELLS), unit)
+            table.add_row(
+                Text(short(name)), f"{values[-1]:.4f}" if values else "", sparkline(values, CURVE_CELLS), unit
+            )
         slow = sorted(self.seconds.items(), key=lambda item: -item[1])[:5]
         times = "  ".join(f"{name} {seconds:.3f} s" for name, seconds in slow)
-        head = f"{self.graph.name}  step {self.step} of {self.steps}  {self.step_s:.2f} s a step  {self.speed:,.0f} tokens/s"
+        speed = f"{self.step_s:.2f} s a step  {self.speed:,.0f} tokens/s"
+        head = f"{self.graph.name}  step {self.step} of {self.steps}  {speed}"
         return Group(Text(head, style="bold"), table, Text(times, style="dim"))
 
     def _shown(self) -> Sequence[tuple[str, list[float]]]:
-        return [(name, self.curves[name]) for name in ("eval/accuracy", *self.metrics) if self.curves[name] or name in self.metrics]
+        return [
+            (name, self.curves[name])
+            for name in ("eval/accuracy", *self.metrics)
+            if self.curves[name] or name in self.metrics
+        ]
 
 
 def short(name: str) -> str:

@@ -13,7 +13,19 @@ from typing import Any
 
 from flowgraph.cli.lists import print_table
 
-PACKAGES = ("flowgraph", "torch", "transformers", "ray", "sglang", "pyarrow", "pydantic", "networkx", "rich", "gguf", "reasoning-gym")
+PACKAGES = (
+    "flowgraph",
+    "torch",
+    "transformers",
+    "ray",
+    "sglang",
+    "pyarrow",
+    "pydantic",
+    "networkx",
+    "rich",
+    "gguf",
+    "reasoning-gym",
+)
 
 
 def examine(as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""What `run` and `plan` share: the flow with its settings, where its models and rows come from, and each one's origin."""
+"""What `run` and `plan` share: the flow with its settings, where its models and rows come from, and whence each is."""
 
 from __future__ import annotations
 
@@ -76,7 +76,11 @@ def _pick(name: str, asked: Any, known: Any, origin: str, default: Any) -> Resol
 
 
 def _model_origin(name: str, models: Sequence[str]) -> str:
-    return "--model" if any(text.startswith(f"{name}=") or "=" not in text.partition(":")[0] for text in models) else "default"
+    return (
+        "--model"
+        if any(text.startswith(f"{name}=") or "=" not in text.partition(":")[0] for text in models)
+        else "default"
+    )
 
 
 def model_params(graph: Graph) -> list[Param]:
@@ -86,7 +90,7 @@ def model_params(graph: Graph) -> list[Param]:
 
 
 def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, ModelSource]:
-    """Say where each model parameter comes from: `PARAM=MODEL`, a bare `MODEL` for the trained one, else as that one."""
+    """Say where each model parameter comes from: `PARAM=MODEL`, a bare `MODEL` for the trained one; others as it."""
     params = model_params(graph)
     named, bare = dict[str, str](), list[str]()
     for text in texts:
@@ -94,7 +98,9 @@ def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, 
         if equals and name.isidentifier():
             if name not in [param.name for param in params]:
                 known = ", ".join(param.name for param in params)
-                raise UsageError(f"flow {graph.name} has no model `{name}`", where=f"--model {text}", hint=f"known: {known}")
+                raise UsageError(
+                    f"flow {graph.name} has no model `{name}`", where=f"--model {text}", hint=f"known: {known}"
+                )
             named[name] = source
         else:
             bare.append(text)

@@ -76,7 +76,10 @@ def report_run(path: Path, as_json: bool) -> None:
         told = {name: {"first": curves[name][0], "last": curves[name][-1]} for name in curves}
         print(json.dumps({"run": facts, "metrics": told, "nodes_s": node_seconds(run), "curves": str(drawn)}, indent=1))
         return
-    print(f"{facts['flow']}: {facts['status']}, {facts['steps_done']} of {facts['steps']} steps, {_models(facts)}, data {facts['data']['name']}")
+    print(
+        f"{facts['flow']}: {facts['status']}, {facts['steps_done']} of {facts['steps']} steps, "
+        f"{_models(facts)}, data {facts['data']['name']}"
+    )
     print_table(
         ["metric", "first", "last", "min", "max", "curve"],
         [_row(name, [value for _, value in curves[name]]) for name in lead],

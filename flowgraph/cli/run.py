@@ -16,7 +16,7 @@ from flowgraph.errors import FlowError, FlowTypeError, UsageError
 from flowgraph.evaluate import Env
 from flowgraph.graph import Param
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh
-from flowgraph.values import Value
+from flowgraph.values import Trainable, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,10 @@ def run_flow(options: RunOptions) -> int:
         return _train(inputs, o, folder, replay)
     except FlowError as error:
         folder.note(status="failed", error=str(error))
-        print(f"the run failed after step {folder.facts().get('steps_done', 0)}; {folder.path} holds what was recorded", file=sys.stderr)
+        print(
+            f"the run failed after step {folder.facts().get('steps_done', 0)}; {folder.path} holds what was recorded",
+            file=sys.stderr,
+        )
         raise
 
 
@@ -79,8 +82,13 @@ def refuse_what_cannot_run(inputs: Inputs) -> None:
         raise UsageError(what, where="--batch", hint=f"--batch {inputs.data.train.num_rows} at most")
     graph, where = inputs.graph, str(inputs.graph.at)
     if not graph.carries():
-        raise FlowTypeError.bad_flow(where, graph.name, "returns no model, so a run would train nothing", "return update(…)")
+        raise FlowTypeError.bad_flow(
+            where, graph.name, "returns no model, so a run would train nothing", "return update(…)"
+        )
     for param in graph.params:
+        if issubclass(param.type, Trainable) and param.name not in graph.carries():
+            why = f"`{param.name}` can be trained, but its next version is not returned: what updates it would be lost"
+            raise FlowTypeError.bad_flow(where, graph.name, why, "return it too, or take a Reference if it is frozen")
         if param not in model_params(graph) and param.type is not Prompts:
             why = f"`{param.name}` takes {param.type.__name__}; a run gives prompts and models"
             raise FlowTypeError.bad_flow(where, graph.name, why)
@@ -106,7 +114,9 @@ def _train(inputs: Inputs, options: RunOptions, folder: RunFolder, replay: Calla
         handle: Any = carried[name].data
         handle.save(folder.path / "weights" / name)
     finished = done == job.steps
-    folder.note(status="finished" if finished else "interrupted", finished=time.strftime("%Y-%m-%dT%H:%M:%S"), steps_done=done)
+    folder.note(
+        status="finished" if finished else "interrupted", finished=time.strftime("%Y-%m-%dT%H:%M:%S"), steps_done=done
+    )
     if not finished:
         print(f"stopped after step {done} of {job.steps}; weights and records are in {folder.path}", file=sys.stderr)
     print(folder.path)
@@ -135,7 +145,7 @@ def begin(inputs: Inputs, options: RunOptions, folder: RunFolder) -> None:
 
 
 def load_models(inputs: Inputs, options: RunOptions) -> tuple[dict[str, Value], dict[str, dict[str, str]]]:
-    """Load each model once; one that two parameters name is copied. Gives the values, and what `run.json` says of them."""
+    """Load each model once, a copy for each parameter that names it; give the values, and what `run.json` says."""
     from flowgraph.executors.local import LocalModel
     from flowgraph.models.loading import load
 
@@ -192,4 +202,3 @@ def held_out_check(inputs: Inputs, options: RunOptions) -> Check | None:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr)
-

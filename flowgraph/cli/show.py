@@ -40,7 +40,9 @@ def draw_flow(flow: str, out: Path | None, sets: Sequence[str]) -> None:
     from flowgraph.diagrams.mermaid import mermaid
 
     if out is not None and out.suffix not in (".mmd", ".mermaid", ".md"):
-        raise UsageError(f"cannot draw a {out.suffix or 'file without an ending'}", where=str(out), hint="write FILE.mmd")
+        raise UsageError(
+            f"cannot draw a {out.suffix or 'file without an ending'}", where=str(out), hint="write FILE.mmd"
+        )
     _, graph, chosen = compiled(flow, sets)
     graph, _ = resolve_settings(graph, (), chosen)
     text = mermaid(flow_picture(graph))

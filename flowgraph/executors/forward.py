@@ -30,7 +30,9 @@ def forward_stats(model: Any, rows: Rows, wanted: Sequence[str]) -> TokenStats:
     inside = torch.arange(width, device=device)[None] < lengths[:, None]
     tokens = torch.where(inside, tokens, 0) if len(tokens) else tokens.new_zeros(1, width)
     ids = torch.cat([torch.tensor([context[-1:] for context in contexts], device=device), tokens[:, :-1]], 1)
-    places = mask.sum(1, keepdim=True) + torch.arange(width, device=device).clamp(max=width)[None]
+    # Padding stays at its row's last place: a model may have no position beyond those that its rows need.
+    last = (inside.sum(1, keepdim=True) - 1).clamp(min=0) if len(lengths) else inside.new_zeros(1, 1).long()
+    places = mask.sum(1, keepdim=True) + torch.arange(width, device=device)[None].minimum(last)
     out = model(
         input_ids=ids,
         attention_mask=torch.cat([mask, torch.ones_like(ids)], 1),

@@ -25,12 +25,12 @@ MAY_IMPORT = {
 # Inside flowgraph, inner first: a module imports its own layer and those before it, never a later one.
 LAYERS = (
     ("errors", "shipped"),
-    ("cluster", "plan"),  # data: see DATA
+    ("cluster", "machine", "plan"),  # data, and what this machine has: see DATA
     ("keys", "models", "values", "loss", "rows"),
     ("graph",),
     ("arithmetic", "diagrams", "dsl", "evaluate", "passes", "signature", "spec", "store", "text"),
-    ("files", "settings"),  # a flow found, and its settings resolved
-    ("lowering",),
+    ("files", "roles", "settings"),  # a flow found, and its settings resolved
+    ("check_plan", "lowering"),
     ("runtime",),
     ("executors",),
     ("__init__",),
@@ -50,7 +50,7 @@ DATA = {"cluster", "plan"}
 # What `nodes` may name of flowgraph, and what `placements` may: their public faces, not how a flow is described.
 FACES = {
     "nodes": ("", "errors", "keys", "loss", "models", "rows", "values", "executors.base"),
-    "placements": ("", "errors", "cluster", "graph", "models", "plan", "values", "executors.layouts"),
+    "placements": ("", "errors", "cluster", "graph", "models", "plan", "roles", "store", "values", "executors.layouts"),
 }
 
 # Slow to import: 0.2 s (networkx) to 4 s (peft) each. They are imported inside the function that needs them.

@@ -22,7 +22,9 @@ class Said:
 
 
 @pytest.fixture
-def flowgraph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def flowgraph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Said]:
     """Run `flowgraph ARGUMENTS` in an empty folder."""
     monkeypatch.chdir(tmp_path)
 

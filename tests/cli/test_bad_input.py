@@ -164,7 +164,9 @@ def test_a_run_folder_that_exists_is_left_alone(flowgraph: Run, tmp_path: Path) 
 
 def test_a_flow_that_returns_no_model_shows_but_does_not_run(flowgraph: Run, tmp_path: Path) -> None:
     text = FLOW.format(by="exact").replace("-> Policy:\n    rollout", "-> Advantages:\n    rollout")
-    text = text.replace("return update(policy, loss)", "return advantages").replace("import Policy", "import Advantages, Policy")
+    text = text.replace("return update(policy, loss)", "return advantages").replace(
+        "import Policy", "import Advantages, Policy"
+    )
     (tmp_path / "my.py").write_text(text)
     assert flowgraph("show", "my.py").code == 0
     assert "returns no model" in refused(flowgraph("run", "my.py"))

@@ -163,7 +163,9 @@ def test_the_users_own_flow_with_a_greedy_baseline_and_two_rewards_runs(flowgrap
 
 def test_an_interrupted_run_says_where_it_stands_and_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flowgraph", "run", "grpo", "--steps", "100000", "--eval-every", "0"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     metrics = tmp_path / "runs" / "grpo-1" / "metrics.jsonl"
     deadline = time.monotonic() + 90
     while not (metrics.is_file() and metrics.read_text().count("\n") > 2):

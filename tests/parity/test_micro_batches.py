@@ -174,6 +174,8 @@ def test_an_update_leaves_the_same_weights_whatever_its_micro_batches_hold(
 def test_a_minibatch_whose_masks_keep_nothing_changes_nothing(tiny: Tiny, make_rollout: Make) -> None:
     handle, rollout = tiny(trainable=True), make_rollout([3, 2], mask=[[0, 0, 0], [0, 0, 0]])
     before = handle.weights()
-    after = update(Policy(handle), mixed(rollout, rollout.mask, Advantages(torch.ones(2)), Aggregation.TOKEN_MEAN), lr=1.0)
+    after = update(
+        Policy(handle), mixed(rollout, rollout.mask, Advantages(torch.ones(2)), Aggregation.TOKEN_MEAN), lr=1.0
+    )
     assert all(torch.equal(tensor, before[name]) for name, tensor in handle.weights().items())
     assert {each.name: each.total for each in after.measures}["loss"] == 0

@@ -26,7 +26,13 @@ SETTINGS = {"policy.generate.n": 4, "policy.generate.max_tokens": 4, "policy.upd
 
 
 def ran(
-    handle: LocalModel, ref: LocalModel, rows: pa.Table, path: Path, graph: Graph, replay: Replay | None = None, seed: int = 0
+    handle: LocalModel,
+    ref: LocalModel,
+    rows: pa.Table,
+    path: Path,
+    graph: Graph,
+    replay: Replay | None = None,
+    seed: int = 0,
 ) -> tuple[RunFolder, dict[str, torch.Tensor]]:
     """Run three steps, leave a folder, and give it with the weights."""
     folder = RunFolder.create(path)
@@ -49,7 +55,9 @@ def first(tiny: Tiny, digit_rows: pa.Table, tmp_path: Path, graph: Graph) -> tup
 
 def trained(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave out the times, and what sampling reports."""
-    return [{name: value for name, value in line.items() if "generate" not in name and name != "time"} for line in lines]
+    return [
+        {name: value for name, value in line.items() if "generate" not in name and name != "time"} for line in lines
+    ]
 
 
 def test_losses_metrics_and_weights_are_those_of_the_run_that_is_replayed(
@@ -79,7 +87,9 @@ def test_a_flow_with_other_settings_can_be_fed_with_the_same_rollouts(
     tiny: Tiny, digit_rows: pa.Table, tmp_path: Path, graph: Graph, first: tuple[RunFolder, dict[str, torch.Tensor]]
 ) -> None:
     changed, _ = resolve_settings(graph, [], {"policy.update.micro_batch_tokens": 16, "policy.update.lr": 2e-3})
-    again, weights = ran(tiny(trainable=True), tiny(), digit_rows, tmp_path / "again", changed, Replay(first[0], changed))
+    again, weights = ran(
+        tiny(trainable=True), tiny(), digit_rows, tmp_path / "again", changed, Replay(first[0], changed)
+    )
     rewards = [[line["score.reward"] for line in folder.metrics()] for folder in (first[0], again)]
     assert rewards[0] == rewards[1]
     assert any(not torch.equal(first[1][name], tensor) for name, tensor in weights.items())

@@ -84,7 +84,10 @@ def test_each_record_in_a_record_is_cut_by_its_own_lengths(make_rollout: Make, t
 
 
 def test_a_record_without_lengths_keeps_its_width_and_rows_of_vectors_their_shape(tmp_path: Path) -> None:
-    flags, matrix = torch.tensor([[True, False], [False, False]]), torch.arange(12, dtype=torch.float64).reshape(2, 3, 2)
+    flags, matrix = (
+        torch.tensor([[True, False], [False, False]]),
+        torch.arange(12, dtype=torch.float64).reshape(2, 3, 2),
+    )
     loose = Loose(matrix=Matrix(matrix), flags=Flags(flags))
     assert same(from_table(Loose, through_parquet(to_table(loose), tmp_path), "x"), loose)
 
@@ -103,7 +106,9 @@ def test_padding_beyond_the_longest_row_is_dropped(make_rollout: Make) -> None:
 def test_a_column_that_is_missing_is_named(make_rollout: Make) -> None:
     table = to_table(make_rollout([3, 1]))
     with pytest.raises(DataError) as caught:
-        from_table(Rollout, table.rename_columns([{"mask": "maks"}.get(name, name) for name in table.column_names]), "a/b")
+        from_table(
+            Rollout, table.rename_columns([{"mask": "maks"}.get(name, name) for name in table.column_names]), "a/b"
+        )
     assert str(caught.value) == "a/b: lacks the column `mask`\n  hint: did you mean `maks`?"
     with pytest.raises(DataError, match="lacks the column `temperature`"):
         from_table(Rollout, table.replace_schema_metadata({}), "a/b")

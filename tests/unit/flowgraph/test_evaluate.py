@@ -1,4 +1,4 @@
-"""Running nodes on real values: shared forward passes, what is reported, whose error it is, and regions part by part."""
+"""Running nodes on real values: shared forward passes, what is reported, whose error it is, regions part by part."""
 
 from __future__ import annotations
 
@@ -45,9 +45,13 @@ def run(described: Any, **arguments: Value) -> Ran:
 
 
 def calls(handle: LocalModel) -> list[int]:
-    """Count the rows of each forward pass."""
+    """Count the rows of each forward pass over responses; what only reads contexts keeps one position's logits."""
     seen: list[int] = []
-    handle.model.register_forward_pre_hook(lambda _, args, kw: seen.append(len(kw["input_ids"])), with_kwargs=True)
+
+    def note(_: object, args: object, given: dict[str, Any]) -> None:
+        seen.extend([len(given["input_ids"])] * (given.get("logits_to_keep") != 1))
+
+    handle.model.register_forward_pre_hook(note, with_kwargs=True)
     return seen
 
 
@@ -242,18 +246,15 @@ def test_an_exception_in_a_body_says_which_node_which_line_of_the_flow_and_which
     error, raised = failure(make_rollout, "value"), line_of('raise ValueError("  bad luck ")')
     flow_line = line_of("return failing(lengths_as_scores(rollout), how=how)")
     assert isinstance(error, UserCodeError)
-    assert str(error) == (
-        f"{HERE}:{flow_line}: failing raised ValueError: bad luck\n    at {HERE}:{raised} in failing"
-    )
+    assert str(error) == (f"{HERE}:{flow_line}: failing raised ValueError: bad luck\n    at {HERE}:{raised} in failing")
 
 
-def test_an_error_of_ours_gets_the_node_and_the_line_unless_it_has_a_place_of_its_own(make_rollout: Make) -> None:
+def test_an_error_of_ours_gets_the_node_and_the_line_beside_a_place_of_its_own(make_rollout: Make) -> None:
     flow_line = line_of("return failing(lengths_as_scores(rollout), how=how)")
-    assert str(failure(make_rollout, "law")) == (
-        f"{HERE}:{flow_line}: failing: broken\n    a note\n  hint: a hint"
-    )
+    assert str(failure(make_rollout, "law")) == (f"{HERE}:{flow_line}: failing: broken\n    a note\n  hint: a hint")
     own = failure(make_rollout, "rule")
-    assert str(own) == "rule.py:3: its own place" and own.__cause__ is None
+    assert str(own) == f"rule.py:3: its own place\n    in failing at {HERE}:{flow_line}"
+    assert own.__cause__ is None
 
 
 @flow
@@ -348,7 +349,7 @@ def test_values_that_differ_in_their_rows_cannot_be_cut_together(tiny: Tiny, mak
         first = policy_gradient(logprobs(pi, one), Advantages(torch.ones(2)), one.mask)
         return first + policy_gradient(logprobs(pi, two), Advantages(torch.ones(3)), two.mask)
 
-    with pytest.raises(LawError, match="the values of one loss differ in their rows: .* has 2, .* has 3"):
+    with pytest.raises(LawError, match=r"the values of one loss differ in their rows: .* has 2, .* has 3"):
         update(policy, loss)
 
 

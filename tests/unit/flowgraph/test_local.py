@@ -86,13 +86,26 @@ def test_statistics_do_not_depend_on_how_a_pass_without_gradients_is_cut(
     assert close(stats, plain_stats(handle.model, rows))
 
 
-def test_a_pass_is_as_wide_as_its_longest_row_not_as_longest_context_and_longest_response(
-    tiny: Tiny, make_rollout: Make
-) -> None:
-    handle = tiny()
+def test_responses_to_one_prompt_read_it_once(tiny: Tiny, make_rollout: Make) -> None:
+    handle, rollout = tiny(), make_rollout([5, 3, 1, 4], [30] * 4)
+    same = rollout.context.data.take(pa.array([0, 0, 0, 0]))
+    rows = replace(rows_of(rollout), context=same)
     shapes = reads(handle)
-    handle.token_stats(rows_of(make_rollout([1, 20], [20, 1])), BOTH)
-    assert shapes == [(2, 21)]
+    stats = handle.token_stats(rows, BOTH)
+    assert sum(count * width for count, width in shapes) <= 30 + 4 * 5
+    assert close(stats, plain_stats(handle.model, rows))
+
+
+def test_padding_asks_for_no_position_that_the_model_does_not_have(tiny: Tiny, make_rollout: Make) -> None:
+    """GPT-2 looks positions up in a table, here of 16: no row is longer, but longest context and response are."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=20, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2)
+    handle = LocalModel(GPT2LMHeadModel(config), tiny().raw_tokenizer)
+    rows = rows_of(make_rollout([12, 2, 1], [4, 14, 1]))
+    assert close(handle.token_stats(rows, BOTH), plain_stats(handle.model, rows))
+    done = gather(handle, [request((1,) * size, size, max_tokens=16 - size) for size in (1, 8, 15)])
+    assert all(len(each.tokens) <= 15 for each in done)
 
 
 def test_statistics_do_not_depend_on_the_order_of_rows_or_on_what_lies_beyond_their_lengths(
@@ -139,14 +152,12 @@ def test_a_frozen_model_and_a_pass_without_gradients_record_none(tiny: Tiny, mak
 
 
 @pytest.mark.parametrize("trainable", [True, False])
-def test_no_rows_are_read_as_well_and_have_a_gradient_of_zero(
-    tiny: Tiny, make_rollout: Make, trainable: bool
-) -> None:
+def test_no_rows_are_read_as_well_and_have_a_gradient_of_zero(tiny: Tiny, make_rollout: Make, trainable: bool) -> None:
     handle, rollout = tiny(trainable=trainable), make_rollout([])
-    stats = handle.token_stats(replace(rows_of(rollout), tokens=torch.zeros(0, 4, dtype=torch.int64)), BOTH)
-    assert stats.logprobs is not None and stats.logprobs.shape == (0, 4)
+    logprobs = handle.token_stats(replace(rows_of(rollout), tokens=torch.zeros(0, 4, dtype=torch.int64)), BOTH).logprobs
+    assert logprobs is not None and logprobs.shape == (0, 4)
     if trainable:
-        told = handle.step([lambda: stats.logprobs.sum()], Optimizer("sgd", lr=1.0))  # type: ignore[union-attr]
+        told = handle.step([logprobs.sum], Optimizer("sgd", lr=1.0))
         assert (told.loss, told.grad_norm) == (0.0, 0.0)
 
 
@@ -185,7 +196,8 @@ def test_a_response_too_long_for_the_model_is_refused(tiny: Tiny) -> None:
     with pytest.raises(ModelError) as caught:
         gather(tiny(), [request(), request((1,) * 120, max_tokens=9)])
     assert str(caught.value) == (
-        "a prompt of 120 tokens and a response of up to 9 exceed its 128 positions\n  hint: max_tokens=8 fits this prompt"
+        "a prompt of 120 tokens and a response of up to 9 exceed its 128 positions\n"
+        "  hint: max_tokens=8 fits this prompt"
     )
     assert len(gather(tiny(), [request((1,) * 119, max_tokens=9)])) == 1
 
@@ -314,7 +326,7 @@ def test_each_optimizer_of_a_model_keeps_its_own_state_and_takes_each_steps_sett
         other.step()
         with torch.no_grad():
             for p in by_hand.model.parameters():
-                p *= 1 - 0.002
+                p.mul_(1 - 0.002)
     for one, two in zip(handle.model.parameters(), by_hand.model.parameters(), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
 

@@ -91,7 +91,7 @@ def test_a_name_that_is_no_plain_file_name_and_a_place_that_is_none_are_refused(
         "`a b` is no name for a run\n  hint: letters, digits, dot, dash and underscore, 64 at most"
     )
     (tmp_path / "file").touch()
-    with pytest.raises(RunFolderError, match="cannot be used: .*Not a directory"):
+    with pytest.raises(RunFolderError, match=r"cannot be used: .*Not a directory"):
         RunFolder.create(tmp_path / "file" / "run")
 
 

@@ -324,6 +324,7 @@ WHEN_DEFINED = {
     "port_with_a_default": "@node\ndef f(a: Rows = Rows(1)) -> Rows: ...",
     "list_of_values": "@node\ndef f(a: list[Rows]) -> Rows: ...",
     "any_number_of_values": "@node\ndef f(*rows: Rows) -> Rows: ...",
+    "port_by_position_only": "@node\ndef f(a: Rows, /) -> Rows: ...",
     "setting_before_the_star": "@node\ndef f(a: Rows, eps: float) -> Rows: ...",
     "setting_without_a_type": "@node\ndef f(a: Rows, *, eps=1) -> Rows: ...",
     "setting_with_a_wrong_default": "@node\ndef f(a: Rows, *, eps: Annotated[float, Field(gt=0)] = 0.0) -> Rows: ...",
@@ -391,3 +392,9 @@ def test_the_known_bug_names_both_lines_and_the_mask(tmp_path: Path) -> None:
         f"    from group_normalize at mine.py:{line['advantages']}",
         "  hint: a rollout's mask is `rollout.mask`",
     ]
+
+
+def test_every_golden_error_belongs_to_a_program() -> None:
+    folder = Path(__file__).parents[2] / "golden" / "errors"
+    kept = {name: {path.stem for path in (folder / name).glob("*.txt")} for name in ("flows", "definitions")}
+    assert kept == {"flows": set(IN_A_FLOW), "definitions": set(WHEN_DEFINED)}

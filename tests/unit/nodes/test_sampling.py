@@ -74,9 +74,7 @@ def test_no_prompts_give_no_rows(tiny: Tiny, uneven_rows: pa.Table) -> None:
 @pytest.mark.parametrize(
     ("setting", "value"), [("n", 0), ("temperature", -0.1), ("temperature", float("nan")), ("max_tokens", 0)]
 )
-def test_settings_out_of_range_are_refused(
-    tiny: Tiny, uneven_rows: pa.Table, setting: str, value: float
-) -> None:
+def test_settings_out_of_range_are_refused(tiny: Tiny, uneven_rows: pa.Table, setting: str, value: float) -> None:
     with pytest.raises(SettingError, match=f"generate.{setting}="):
         generate(Policy(tiny()), prompts_at(uneven_rows, [0]), **{setting: value})  # type: ignore[arg-type]
 

@@ -21,7 +21,11 @@ def answered(make_rollout: Make, answers: list[str], truths: list[str], sources:
     rollout = make_rollout([2] * len(answers), group=[i // 2 for i in range(len(answers))])
     told = {"ground_truth": pa.array(truths, pa.string())}
     sourced = {} if sources is None else {"data_source": pa.array(sources, pa.string())}
-    parts = {**rollout.parts, "text": Text(pa.array(answers, pa.string())), "columns": Columns(pa.table(told | sourced))}
+    parts = {
+        **rollout.parts,
+        "text": Text(pa.array(answers, pa.string())),
+        "columns": Columns(pa.table(told | sourced)),
+    }
     return Rollout(**parts)
 
 

@@ -180,7 +180,14 @@ def test_a_version_that_an_update_has_consumed_cannot_be_updated_again(tiny: Tin
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("lr", -1.0), ("lr", float("inf")), ("epochs", 0), ("minibatch", -1), ("micro_batch_tokens", 0), ("optimizer", "adam")],
+    [
+        ("lr", -1.0),
+        ("lr", float("inf")),
+        ("epochs", 0),
+        ("minibatch", -1),
+        ("micro_batch_tokens", 0),
+        ("optimizer", "adam"),
+    ],
 )
 def test_settings_out_of_range_are_refused(tiny: Tiny, make_rollout: Make, setting: str, value: object) -> None:
     with pytest.raises(SettingError, match=f"update.{setting}="):

@@ -7,14 +7,12 @@ import sys
 
 import pytest
 
-from examples.grpo import grpo
 from flowgraph import Graph
 from flowgraph.check_plan import check_plan
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.errors import PlanError, UnknownNameError
 from flowgraph.machine import laptop
 from flowgraph.models import ModelShape
-from flowgraph.passes import compile_graph
 from flowgraph.plan import Plan
 from placements import Workload, plan_text, search
 
@@ -33,12 +31,6 @@ SHAPES = {"policy": SHAPE, "ref": SHAPE}
 WORK = Workload(16, 12)
 
 
-@pytest.fixture(scope="module")
-def graph() -> Graph:
-    """prompts, policy, ref → generate → score, ref log-probs → update."""
-    return compile_graph(grpo.graph())
-
-
 def test_all_roles_share_one_pool_and_the_plan_is_for_the_graph(graph: Graph) -> None:
     decision = search("colocated", graph, laptop(2**31), SHAPES, WORK)
     check_plan(decision.plan, graph)
@@ -55,10 +47,13 @@ def test_all_roles_share_one_pool_and_the_plan_is_for_the_graph(graph: Graph) ->
 
 def test_a_plan_prints_what_lives_where_and_what_is_left(graph: Graph) -> None:
     plan = search("colocated", graph, laptop(600 * 2**20), SHAPES, WORK).plan
-    assert plan_text(plan) == f"""\
+    assert (
+        plan_text(plan)
+        == f"""\
 plan of grpo, structure {plan.structure_hash[:12]}
 pool all: laptop/0, 600.0 MiB each
 """
+    )
 
 
 def test_the_same_question_gets_the_same_answer(graph: Graph) -> None:

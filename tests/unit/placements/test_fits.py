@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.grpo import grpo
 from flowgraph import Graph
 from flowgraph.errors import ResourceError
 from flowgraph.machine import laptop
 from flowgraph.models import ModelShape
-from flowgraph.passes import compile_graph
 from placements import Workload, check_fits, forecast, overflow, peaks, search
 from placements.fits import smallest_changes
 
@@ -32,12 +30,6 @@ SHAPE = ModelShape(
 )
 SHAPES = {"policy": SHAPE, "ref": SHAPE}
 WORK = Workload(8, 64)
-
-
-@pytest.fixture(scope="module")
-def graph() -> Graph:
-    """prompts, policy, ref → generate (n=8, 256 tokens) → score, ref log-probs → update."""
-    return compile_graph(grpo.graph())
 
 
 def refusal(graph: Graph, memory_mib: int) -> str:
@@ -80,7 +72,11 @@ def test_each_change_that_is_offered_fits_and_twice_as_much_does_not(graph: Grap
     assert worst_bytes(graph, Workload(prompts, 64)) <= room < worst_bytes(graph, Workload(2 * prompts, 64))
 
 
-@given(memory=st.tuples(st.integers(1, 2**37), st.integers(1, 2**37)), prompts=st.integers(1, 64), tokens=st.integers(1, 512))
+@given(
+    memory=st.tuples(st.integers(1, 2**37), st.integers(1, 2**37)),
+    prompts=st.integers(1, 64),
+    tokens=st.integers(1, 512),
+)
 def test_more_memory_never_turns_fit_into_no_fit(
     graph: Graph, memory: tuple[int, int], prompts: int, tokens: int
 ) -> None:

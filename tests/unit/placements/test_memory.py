@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +12,6 @@ import torch
 import transformers
 
 from examples.gpg import gpg
-from examples.grpo import grpo
 from flowgraph import Graph, Loss, NodeKind, flow, node
 from flowgraph.errors import PlanError
 from flowgraph.executors.base import Rows
@@ -19,12 +20,24 @@ from flowgraph.graph import Node, rewrite
 from flowgraph.models import ModelShape
 from flowgraph.models.shapes import shape_of
 from flowgraph.passes import compile_graph
-from nodes import Policy, Prompts, Rollout, entropy, entropy_bonus, evaluate, generate, logprobs, policy_gradient, update
+from flowgraph.roles import Role
+from nodes import (
+    Policy,
+    Prompts,
+    Rollout,
+    entropy,
+    entropy_bonus,
+    evaluate,
+    generate,
+    logprobs,
+    policy_gradient,
+    update,
+)
 from nodes import group_normalize as normalized
 from nodes import score as scored
 from placements import Workload, forecast, peaks
 from placements.memory import PROCESS_BYTES, Need, activation_bytes, kv_bytes_per_token
-from placements.work import work_of
+from placements.work import Work, work_of
 
 SHAPE = ModelShape(
     parameters=100,
@@ -40,9 +53,8 @@ SHAPE = ModelShape(
 SHAPES = {"policy": SHAPE, "ref": SHAPE}
 
 
-def set_to(graph: Graph, **settings: int | str) -> Graph:
+def set_to(graph: Graph, **settings: object) -> Graph:
     """Give the graph with settings changed wherever a node has them."""
-    from dataclasses import replace
 
     def change(each: Node) -> Node:
         known = {name: value for name, value in settings.items() if name in type(each.settings).model_fields}
@@ -51,45 +63,48 @@ def set_to(graph: Graph, **settings: int | str) -> Graph:
     return rewrite(graph, change)
 
 
-def small(**settings: int | str) -> Graph:
-    """prompts, policy, ref → generate(n=2, 4 tokens) → score, ref log-probs → update."""
-    return set_to(compile_graph(grpo.graph()), **({"n": 2, "max_tokens": 4} | settings))
+@pytest.fixture
+def small(graph: Graph) -> Graph:
+    """prompts, policy, ref → generate (n=2, 4 tokens) → score, ref log-probs → update."""
+    return set_to(graph, n=2, max_tokens=4)
 
 
 def held(needs: tuple[Need, ...], role: str) -> dict[tuple[str, str | None], int]:
     return {(need.part, need.phase): need.needed_bytes for need in needs if need.role == role}
 
 
-def test_each_part_of_a_step_is_what_its_formula_says() -> None:
-    """Two prompts of 6 tokens, two responses of 4 to each: 4 rows of 10 tokens, 5 places of logits a row."""
-    needs = forecast(small(), SHAPES, Workload(2, 6))
-    kept = 4 * 40 * (2 * 9 + 2 * 2 + 2 * 2 + 3 * 4)  # float32 × tokens × (norms, queries, keys, MLP)
-    layer = kept + 9 * 4 * 10 * 10  # one layer, and the mask [4, 10, 10]
+def test_each_part_of_a_step_is_what_its_formula_says(small: Graph) -> None:
+    """Two prompts of 6 tokens, two responses of 4 to each: 4 rows of 10 tokens, 12 of contexts and 16 of responses."""
+    needs = forecast(small, SHAPES, Workload(2, 6))
+    each = 4 * (2 * 9 + 2 * 2 + 3 * 4)  # float32 × (norms, queries and results, MLP) of each token read
+    contexts = 12 * each + 4 * (2 * 2 * 12 + 2 * 6 * 6)  # and keys, values and mask
+    responses = 16 * each + 4 * (2 * 2 * 40 + 4 * 4 * 10)
+    copy, cache = 4 * 5 * 16, 16  # of the logits; of a token's keys and values
     assert held(needs, "policy.train") == {
         ("weights", None): 400,
-        ("gradients", None): 400,
+        ("gradients", "update"): 400,
         ("optimizer", None): 800,
-        ("heap", None): int(1.2 * kept),
-        ("activations", "update"): kept,
-        ("logits", "update"): 5 * 4 * 5 * 20,
-        ("working", "update"): layer,
+        ("heap", None): int(1.2 * (contexts + responses)),
+        ("activations", "update"): contexts + responses,
+        ("logits", "update"): 4 * copy,
+        ("working", "update"): contexts + responses,
     }
     assert held(needs, "ref.infer") == {
         ("weights", None): 400,
-        ("logits", "logprob"): 3 * 4 * 5 * 20,
-        ("working", "logprob"): layer,
+        ("logits", "logprob"): 2 * copy,
+        ("kv_cache", "logprob"): cache * (40 + 12),
+        ("working", "logprob"): contexts + responses,
     }
-    rows = 4 * 10 * 16  # 4 rows of 10 tokens, 16 bytes of keys and values each
     assert held(needs, "policy.sample") == {
-        ("rollout", None): 128 * 4 * 4,
-        ("kv_cache", "generate"): rows + rows + 2 * 6 * 16,
+        ("rollout", None): 128 * 16,
+        ("kv_cache", "generate"): cache * (40 + 40 + 12),
         ("logits", "generate"): 5 * 4 * 5 * 4,
-        ("working", "generate"): 4 * 12 * 38 + 9 * 2 * 6 * 6,
+        ("working", "generate"): contexts,
     }
 
 
-def test_a_peak_is_the_process_and_all_that_is_held_and_the_phase_s_own() -> None:
-    needs = forecast(small(), SHAPES, Workload(2, 6))
+def test_a_peak_is_the_process_and_all_that_is_held_and_the_phase_s_own(small: Graph) -> None:
+    needs = forecast(small, SHAPES, Workload(2, 6))
     always = PROCESS_BYTES + sum(need.needed_bytes for need in needs if need.phase is None)
     for peak in peaks(needs):
         own = sum(need.needed_bytes for need in needs if need.phase == peak.phase)
@@ -105,25 +120,43 @@ def part(graph: Graph, role: str, name: str, workload: Workload = Workload(2, 6)
     return sum(n.needed_bytes for n in forecast(graph, SHAPES, workload) if (n.role, n.part) == (role, name))
 
 
-def test_settings_of_the_graph_are_read() -> None:
-    whole = part(small(), "policy.train", "activations")
-    assert part(small(n=4), "policy.train", "activations") == 2 * whole
-    assert part(small(max_tokens=14), "policy.train", "activations") == 2 * whole
-    assert part(small(micro_batch_tokens=20), "policy.train", "activations") == whole // 2
-    assert part(small(minibatch=1), "policy.train", "activations") == whole // 2
-    assert part(small(minibatch=7), "policy.train", "activations") == whole
-    assert part(small(optimizer="sgd"), "policy.train", "optimizer") == 0
-    assert part(small(micro_batch_tokens=1), "policy.train", "activations") == whole // 4, "a row is never cut"
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        ({}, 4),
+        ({"n": 4}, 8),
+        ({"micro_batch_tokens": 20}, 2),
+        ({"micro_batch_tokens": 29}, 2.9),
+        ({"micro_batch_tokens": 1}, 1),  # a row is never cut
+        ({"minibatch": 1}, 2),
+        ({"minibatch": 7}, 4),
+    ],
+)
+def test_the_graph_s_settings_say_how_many_rows_an_update_holds(
+    small: Graph, settings: dict[str, int], rows: float
+) -> None:
+    tokens = math.ceil(4 * rows)  # 4 a response
+    assert part(set_to(small, **settings), "policy.train", "logits") == 4 * 4 * 5 * tokens
 
 
-def test_the_executor_s_bounds_are_arguments() -> None:
-    whole = Workload(2, 6)
-    assert part(small(), "policy.sample", "logits", Workload(2, 6, sample_rows=1)) * 4 == part(
-        small(), "policy.sample", "logits", whole
-    )
-    assert part(small(), "ref.infer", "logits", Workload(2, 6, forward_tokens=10)) * 4 == part(
-        small(), "ref.infer", "logits", whole
-    )
+def test_sgd_holds_no_moments_and_a_temperature_holds_its_logits(small: Graph) -> None:
+    assert part(set_to(small, optimizer="sgd"), "policy.train", "optimizer") == 0
+    assert part(set_to(small, temperature=0.7), "policy.train", "logits") == 5 * 4 * 5 * 16
+    assert part(set_to(small, temperature=0.0), "policy.train", "logits") == 4 * 4 * 5 * 16
+
+
+def test_the_executor_s_bounds_are_arguments(small: Graph) -> None:
+    few = Workload(2, 6, sample_rows=1, forward_tokens=10)
+    assert part(small, "policy.sample", "logits", few) * 4 == part(small, "policy.sample", "logits")
+    assert part(small, "ref.infer", "logits", few) * 4 == part(small, "ref.infer", "logits")
+
+
+def test_samples_of_one_prompt_share_its_context(small: Graph) -> None:
+    one = {work.node: work.contexts for work in work_of(set_to(small, n=8), Workload(1, 6))}
+    assert one == {"policy.generate": 1, "ref.logprobs": 1, "policy.update": 1}
+    cut = Workload(8, 6, sample_rows=8, forward_tokens=80)
+    some = {work.node: work.contexts for work in work_of(set_to(small, n=8, micro_batch_tokens=50), cut)}
+    assert some == {"policy.generate": 2, "ref.logprobs": 2, "policy.update": 5}
 
 
 def test_a_model_that_is_only_sampled_has_weights_and_no_gradients() -> None:
@@ -133,7 +166,7 @@ def test_a_model_that_is_only_sampled_has_weights_and_no_gradients() -> None:
     assert [peak.phase for peak in peaks(needs)] == ["generate"]
 
 
-def test_entropy_costs_two_more_copies_of_the_logits() -> None:
+def test_entropy_costs_one_more_copy_of_the_logits() -> None:
     @flow
     def with_entropy(prompts: Prompts, policy: Policy) -> Policy:
         rollout = generate(policy, prompts, n=2, max_tokens=4)
@@ -145,7 +178,7 @@ def test_entropy_costs_two_more_copies_of_the_logits() -> None:
 
         return update(policy, loss)
 
-    assert part(compile_graph(with_entropy.graph()), "policy.train", "logits") == 7 * 4 * 5 * 20
+    assert part(compile_graph(with_entropy.graph()), "policy.train", "logits") == 5 * 4 * 5 * 16
 
 
 @node(kind=NodeKind.GENERATE)
@@ -166,7 +199,8 @@ def test_a_sampler_of_a_user_s_own_is_taken_at_the_length_that_is_assumed() -> N
         return update(policy, loss)
 
     found = work_of(compile_graph(own.graph()), Workload(2, 6, response_tokens=9))
-    assert [(work.node, work.rows, work.tokens) for work in found] == [("policy.dream", 2, 30), ("policy.update", 2, 30)]
+    told = [(work.node, work.rows, work.padded_tokens) for work in found]
+    assert told == [("policy.dream", 2, 30), ("policy.update", 2, 30)]
 
 
 def test_roles_that_work_in_one_phase_work_one_after_another() -> None:
@@ -179,9 +213,9 @@ def test_roles_that_work_in_one_phase_work_one_after_another() -> None:
     assert [(peak.role, peak.peak_bytes - PROCESS_BYTES) for peak in peaks(needs)] == [("b.infer", 8)]
 
 
-def test_a_model_without_sizes_is_refused() -> None:
+def test_a_model_without_sizes_is_refused(graph: Graph) -> None:
     with pytest.raises(PlanError) as caught:
-        forecast(compile_graph(grpo.graph()), {"policy": SHAPE, "reff": SHAPE}, Workload(2, 6))
+        forecast(graph, {"policy": SHAPE, "reff": SHAPE}, Workload(2, 6))
     assert str(caught.value) == "plan of grpo: the sizes of `ref` are not given\n  hint: did you mean `reff`?"
 
 
@@ -215,8 +249,10 @@ class Ends:
     chat_template = None
 
 
-def test_activations_are_the_tensors_that_autograd_saves(llama: Any) -> None:
-    handle, rows, width = LocalModel(llama, Ends(), trainable=True), 6, 32
+@pytest.mark.parametrize("rows", [2, 6])
+def test_activations_are_the_tensors_that_autograd_saves(llama: Any, rows: int) -> None:
+    """Contexts of 21 tokens, of which the last is read with the response, and so a forecast reads one more."""
+    handle, contexts = LocalModel(llama, Ends(), trainable=True), [[5 + row] * (21 - row % 2) for row in range(rows)]
     weights = {parameter.untyped_storage().data_ptr() for parameter in llama.parameters()}
     saved: dict[int, torch.Tensor] = {}
 
@@ -225,12 +261,18 @@ def test_activations_are_the_tensors_that_autograd_saves(llama: Any) -> None:
             saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
-    context = pa.array([[5] * (width - 4)] * rows, pa.list_(pa.int32()))
-    read = Rows(context, torch.full((rows, 4), 7), torch.full((rows,), 4))
+    read = Rows(pa.array(contexts, pa.list_(pa.int32())), torch.full((rows, 12), 7), torch.full((rows,), 12))
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         handle.token_stats(read, ("logprobs",))
     counted = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
-    assert activation_bytes(shape_of(CONFIG, "config.json"), rows * width) == pytest.approx(counted, rel=0.03)
+    shape, work = shape_of(CONFIG, "config.json"), work_like(rows, 20, 12)
+    assert activation_bytes(shape, work) + 4 * 50 * rows * 12 == pytest.approx(counted, rel=0.02)
+
+
+def work_like(rows: int, prompt_tokens: int, response_tokens: int) -> Work:
+    role = Role("m.train", "m", "train", ("m.update",))
+    padded = rows * (prompt_tokens + response_tokens)
+    return Work("m.update", role, "update", rows, rows, prompt_tokens, response_tokens, padded, 0)
 
 
 def test_keys_and_values_are_what_the_cache_holds(llama: Any) -> None:

@@ -76,7 +76,7 @@ def test_given_held_out_rows_take_the_place_of_the_own(tmp_path: Path) -> None:
     write(addition()[1], tmp_path / "b.parquet")
     data = load("digits", cache=tmp_path, held_out=str(tmp_path / "b.parquet"))
     assert data.held_out is not None
-    assert data.held_out.num_rows == 64
+    assert data.held_out.num_rows == 26
 
 
 def test_rows_of_two_sources_go_by_the_name_of_the_set(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_every_shipped_set_has_settings_to_start_from(tmp_path: Path) -> None:
     assert suggested("reasoning_gym/leg_counting") == {"generate.max_tokens": 128}
     assert suggested("my own") == {}
     sources = ("digits", "addition", "openai/gsm8k", "reasoning_gym/leg_counting", "my own")
-    assert [batch_for(source) for source in sources] == [32, 8, 16, 16, 16]
+    assert [batch_for(source) for source in sources] == [16, 4, 16, 16, 16]
 
 
 def test_a_data_set_is_immutable() -> None:

@@ -46,7 +46,7 @@ def test_a_row_says_where_it_stands() -> None:
 
 def test_sums_are_right_and_none_held_out_is_a_turned_round_one_of_train() -> None:
     train, held_out = addition()
-    assert (train.num_rows, held_out.num_rows) == (512, 64)
+    assert (train.num_rows, held_out.num_rows) == (184, 26)
     pairs = {}
     for name, table in (("train", train), ("held out", held_out)):
         words = [text.removesuffix("? Reply with the number only.").split() for text in asked(table)]
@@ -73,7 +73,7 @@ def test_other_lengths_of_digits() -> None:
 
 
 def test_an_addition_with_too_few_pairs_is_refused() -> None:
-    assert addition(largest=34)[0].num_rows == 512
+    assert [table.num_rows for table in addition(largest=4)] == [9, 1]
     with pytest.raises(DataError) as caught:
-        addition(largest=33)
-    assert str(caught.value) == "addition: largest=33, but it may be 34 or more"
+        addition(largest=3)
+    assert str(caught.value) == "addition: largest=3, but it may be 4 to 10000"
