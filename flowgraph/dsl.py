@@ -57,7 +57,7 @@ def node(
     fn: Callable[..., Any] | None = None,
     /,
     *,
-    kind: NodeKind = NodeKind.HOST,
+    kind: NodeKind = "host",
     pure: bool = True,
     carries: str | None = None,
     stat: str | None = None,
@@ -161,7 +161,7 @@ def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, t
             kinds[port.type] = type(value)
             bound.add(port.type)
     stale = [v.edge for v in given.values() if isinstance(v, Value) and v.edge is not None and v.edge.at_most]
-    if stale and op.kind is not NodeKind.GENERATE:
+    if stale and op.kind != "generate":
         raise spec.stale_read(op, stale[0], site)
     return kinds
 

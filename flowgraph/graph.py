@@ -6,14 +6,13 @@ older than its reader, so that order is also a topological one.
 
 from __future__ import annotations
 
-import enum
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -29,15 +28,8 @@ _SHIPPED = f"{Path(__file__).parent / 'examples'}/"
 ValueType = type[Value]
 
 
-class NodeKind(enum.StrEnum):
-    """Say what a node is, as the field draws it."""
-
-    GENERATE = "generate"
-    SCORE = "score"
-    LOGPROB = "logprob"
-    ADVANTAGE = "advantage"
-    UPDATE = "update"
-    HOST = "host"
+NodeKind = Literal["generate", "score", "logprob", "advantage", "update", "host"]
+"""What a node is, as the field draws it: the five kinds, and what any host can run."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from flowgraph.graph import Edge, Graph, Node, NodeKind, Param, carried_from
+from flowgraph.graph import Edge, Graph, Node, Param, carried_from
 from flowgraph.values import Model
 
 Use = Literal["train", "sample", "infer"]
@@ -65,6 +65,6 @@ def _root(node: Node) -> Param | None:
 
 
 def _use(node: Node, trained: bool) -> Use:
-    if node.op.kind is NodeKind.GENERATE:
+    if node.op.kind == "generate":
         return "sample"
     return "train" if trained else "infer"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from flowgraph.errors import FlowError, FlowTypeError, LawError, with_article
-from flowgraph.graph import Const, Edge, Graph, Node, Op, Param, Region, Site, carried_from, newest, reachable
+from flowgraph.errors import FlowError, FlowTypeError, LawError, nearest, with_article
+from flowgraph.graph import Const, Edge, Graph, Node, NodeKind, Op, Param, Region, Site, carried_from, newest, reachable
 from flowgraph.loss import Loss
 from flowgraph.rows import leaves
 from flowgraph.values import Kind, Mask, State, Value
@@ -42,6 +42,10 @@ def check(graph: Graph) -> None:
 def check_op(op: Op, signature: Signature) -> None:
     """Refuse an op that a graph cannot hold: ports that could be swapped unseen, a loss without its mask."""
     where, positional = str(signature.at), [port for port in op.ports if port.name in signature.positional]
+    if op.kind not in get_args(NodeKind):
+        raise FlowTypeError.bad_node(
+            where, op.name, f"there is no kind `{op.kind}`", nearest(op.kind, get_args(NodeKind))
+        )
     for a, b in combinations([port for port in positional if not port.region], 2):
         if issubclass(a.value_type, b.value_type) or issubclass(b.value_type, a.value_type):
             why = f"`{a.name}` and `{b.name}` both take {b.value_type.__name__} by position"

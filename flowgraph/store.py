@@ -66,7 +66,7 @@ def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
         "id": ids[node],
         "name": node.name,
         "op": f"{node.op.module}:{node.op.name}",
-        "kind": node.op.kind.value,
+        "kind": node.op.kind,
         "inputs": [{"port": port, **_flat_edge(ids, edge)} for port, edge in node.inputs],
         "returns": [name_of(each) for each in node.returns],
         "settings": plain_settings(node.settings),

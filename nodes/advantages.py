@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from flowgraph import Measure, Metric, NodeKind, node
+from flowgraph import Measure, Metric, node
 from flowgraph.values import Group
 from nodes.values import Advantages, Scores
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SIGNAL = (Metric("no_signal", about="share of groups whose responses all score the same"),)
 
 
-@node(kind=NodeKind.ADVANTAGE, metrics=SIGNAL)
+@node(kind="advantage", metrics=SIGNAL)
 def group_normalize(
     scores: Scores, group: Group, *, deviation: bool = True, eps: Annotated[float, Field(gt=0)] = 1e-6
 ) -> Advantages:
@@ -35,7 +35,7 @@ def group_normalize(
     return Advantages(given.float(), [_no_signal(flat)])
 
 
-@node(kind=NodeKind.ADVANTAGE, separable=False, metrics=(*SIGNAL, Metric("alpha", about="B / rows with a score")))
+@node(kind="advantage", separable=False, metrics=(*SIGNAL, Metric("alpha", about="B / rows with a score")))
 def gpg_advantages(scores: Scores, group: Group) -> Advantages:
     """Centre scores within each group and scale by alpha = rows / max(1, rows whose score is not 0) of the batch.
 

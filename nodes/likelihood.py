@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowgraph import NodeKind, node
+from flowgraph import node
 from flowgraph.executors.base import Rows
 from nodes.values import Entropy, LanguageModel, LogProbs, Rollout
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@node(kind=NodeKind.LOGPROB, stat="logprobs")
+@node(kind="logprob", stat="logprobs")
 def logprobs(model: LanguageModel, rollout: Rollout) -> LogProbs:
     """Give the log-prob of each response token under `model`, at the rollout's temperature: [B, T]."""
     return LogProbs(_stat(model, rollout, "logprobs"))
 
 
-@node(kind=NodeKind.LOGPROB, stat="entropy")
+@node(kind="logprob", stat="entropy")
 def entropy(model: LanguageModel, rollout: Rollout) -> Entropy:
     """Give the entropy of `model` at each response token, in nats, at the rollout's temperature: [B, T]."""
     return Entropy(_stat(model, rollout, "entropy"))

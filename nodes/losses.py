@@ -59,8 +59,7 @@ def policy_gradient(new: LogProbs, advantages: Advantages, mask: Mask, *, aggreg
 
     Source: Chu et al. 2025 (GPG), arXiv 2504.02546, equation 4; Williams 1992 (REINFORCE).
     """
-    advantage = _finite(advantages.per_token().expand_as(mask.data), mask)
-    return Loss.of(-advantage * _finite(new.data, mask), mask, aggregation)
+    return Loss.of(-advantages.per_token() * _finite(new.data, mask), mask, aggregation)
 
 
 @node(metrics=(Metric("kl", "nats", headline=True, about="k3 estimate of KL(policy, reference)"),))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from flowgraph import Key, Measure, Metric, NodeKind, node
+from flowgraph import Key, Measure, Metric, node
 from flowgraph.executors.base import Completion, Request, gather
 from flowgraph.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
 from nodes.values import Columns, Finished, LogProbs, Policy, Prompts, Rollout, Temperature, Text, Versions
@@ -22,7 +22,7 @@ METRICS = (
 )
 
 
-@node(kind=NodeKind.GENERATE, metrics=METRICS)
+@node(kind="generate", metrics=METRICS)
 def generate(
     policy: Policy,
     prompts: Prompts,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from flowgraph import Measure, Metric, NodeKind, node
+from flowgraph import Measure, Metric, node
 from nodes.graders import Graders
 from nodes.rules import reference_of, resolve, rule_for
 from nodes.values import Rollout, Scores
@@ -22,7 +22,7 @@ METRICS = (
 )
 
 
-@node(kind=NodeKind.SCORE, pure=False, metrics=METRICS)
+@node(kind="score", pure=False, metrics=METRICS)
 def score(
     rollout: Rollout,
     *,

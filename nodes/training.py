@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from flowgraph import BoundRegion, Key, Loss, Metric, NodeKind, Trainable, node
+from flowgraph import BoundRegion, Key, Loss, Metric, Trainable, node
 from flowgraph.errors import LawError
 from flowgraph.executors.base import Optimizer, Stepped
 from flowgraph.values import Measure
@@ -24,7 +24,7 @@ METRICS = (
 )
 
 
-@node(kind=NodeKind.UPDATE, carries="model", metrics=METRICS)
+@node(kind="update", carries="model", metrics=METRICS)
 def update(
     model: M,
     loss: Callable[[M], Loss],

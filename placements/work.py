@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from flowgraph.graph import Graph, Node, NodeKind, reachable
+from flowgraph.graph import Graph, Node, reachable
 from flowgraph.roles import Role, roles
 
 Phase = Literal["generate", "logprob", "update"]
@@ -121,7 +121,7 @@ def _cut(node: Node, phase: Phase, rows: int, width: int, workload: Workload) ->
 
 
 def _phase(node: Node) -> Phase:
-    if node.op.kind is NodeKind.GENERATE:
+    if node.op.kind == "generate":
         return "generate"
     return "update" if node.regions else "logprob"
 
@@ -146,7 +146,7 @@ def _sampled(node: Node, workload: Workload) -> Sampling:
 
 
 def _samplers(nodes: list[Node]) -> list[Node]:
-    return [each for each in nodes if each.op.kind is NodeKind.GENERATE]
+    return [each for each in nodes if each.op.kind == "generate"]
 
 
 def _setting(node: Node, name: str, otherwise: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.graph import Edge, Graph, Node, Param, Region
 from flowgraph.signature import type_name
 from flowgraph.text import shown_settings
@@ -38,7 +38,7 @@ def flow_picture(graph: Graph) -> Picture:
     boxes += [_node_box(ids[node], node, _home(node, losses)) for node in graph.all_nodes]
     results = [edge for i, edge in enumerate(graph.outputs) if i not in graph.carries().values()]
     ends = {edge: f"n{len(ids) + i}" for i, edge in enumerate(dict.fromkeys(results))}
-    boxes += [Box(end, (type_name(edge.type), "result"), BoxKind.RESULT) for edge, end in ends.items()]
+    boxes += [Box(end, (type_name(edge.type), "result"), "result") for edge, end in ends.items()]
     drawn = [
         *_data_arrows(graph, losses, ids),
         *(_arrow(ids[edge.source], end, edge) for edge, end in ends.items()),
@@ -58,19 +58,18 @@ def _home(node: Node, losses: Sequence[_Loss]) -> _Loss | None:
 
 
 def _param_box(name: str, param: Param) -> Box:
-    return Box(name, (param.name,), BoxKind.MODEL if issubclass(param.type, Model) else BoxKind.DATA)
+    return Box(name, (param.name,), "model" if issubclass(param.type, Model) else "data")
 
 
 def _node_box(name: str, node: Node, home: _Loss | None) -> Box:
     inside = home.frame if home else None
     if node.op.module == "flowgraph.arithmetic":
-        return Box(name, (_sign(node),), BoxKind.ARITHMETIC, inside)
+        return Box(name, (_sign(node),), "arithmetic", inside)
     shown = node.name or node.op.name
     shown = shown.removeprefix(f"{home.node.name}.") if home else shown
-    kind = node.op.kind.value
-    said = [] if kind in shown or node.op.kind.name == "HOST" else [kind]
+    said = [] if node.op.kind == "host" or node.op.kind in shown else [node.op.kind]
     settings = [f"{setting}={value}" for setting, value in shown_settings(node.settings)]
-    return Box(name, (shown, *said, *([", ".join(settings)] if settings else [])), BoxKind.of(node.op.kind), inside)
+    return Box(name, (shown, *said, *([", ".join(settings)] if settings else [])), node.op.kind, inside)
 
 
 def _sign(node: Node) -> str:

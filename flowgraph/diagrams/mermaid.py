@@ -29,10 +29,10 @@ _SETTINGS = '%%{init: {"layout": "dagre", "look": "classic", "flowchart": {"node
 # icon or a link to some version of the library.
 _INERT = re.compile(r"[^\W_]|[ ≤×…·]|(?<=[^\W_])[.=_,-](?=[^\W_])|(?<=[^\W_]),(?= )|^\+$")
 _SHAPES: Mapping[BoxKind, tuple[str, str]] = {
-    BoxKind.DATA: ("[(", ")]"),
-    BoxKind.MODEL: ("{{", "}}"),
-    BoxKind.ARITHMETIC: ("((", "))"),
-    BoxKind.RESULT: ("([", "])"),
+    "data": ("[(", ")]"),
+    "model": ("{{", "}}"),
+    "arithmetic": ("((", "))"),
+    "result": ("([", "])"),
 }
 _ROUNDED = ("(", ")")
 _LINES: Mapping[ArrowStyle, str] = {

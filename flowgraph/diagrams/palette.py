@@ -25,16 +25,16 @@ TEXT = "#1a1a1a"  # on every fill below: a contrast of at least 8 to 1 (WCAG 2.2
 # that any two kinds differ by at least 10 (CIE76) to every kind of eye and by 2.5 in lightness (L*) on a grey print;
 # borders are the hue itself, darkened to 3 to 1 on white. Shapes and a written kind say the same without colour.
 INKS: Mapping[BoxKind, Ink] = {
-    BoxKind.DATA: Ink("#f2f2f2", "#6b6b6b"),
-    BoxKind.MODEL: Ink("#bdd9fe", "#0072b2"),
-    BoxKind.GENERATE: Ink("#fdc572", "#b87700"),
-    BoxKind.SCORE: Ink("#fef2ac", "#8f8500"),
-    BoxKind.LOGPROB: Ink("#67bff3", "#2e86b8"),
-    BoxKind.ADVANTAGE: Ink("#8bd4b5", "#007d5b"),
-    BoxKind.UPDATE: Ink("#fbab7c", "#c25000"),
-    BoxKind.HOST: Ink("#fcd4e8", "#a9588a"),
-    BoxKind.ARITHMETIC: Ink("#ffffff", "#6b6b6b"),
-    BoxKind.RESULT: Ink("#ffffff", "#1a1a1a"),
+    "data": Ink("#f2f2f2", "#6b6b6b"),
+    "model": Ink("#bdd9fe", "#0072b2"),
+    "generate": Ink("#fdc572", "#b87700"),
+    "score": Ink("#fef2ac", "#8f8500"),
+    "logprob": Ink("#67bff3", "#2e86b8"),
+    "advantage": Ink("#8bd4b5", "#007d5b"),
+    "update": Ink("#fbab7c", "#c25000"),
+    "host": Ink("#fcd4e8", "#a9588a"),
+    "arithmetic": Ink("#ffffff", "#6b6b6b"),
+    "result": Ink("#ffffff", "#1a1a1a"),
 }
 
 # Arrows of data keep the page's own ink; these are read on white and on black alike (3 to 1 on both).

@@ -7,32 +7,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Literal
 
 from flowgraph.graph import NodeKind
 
-
-class BoxKind(enum.StrEnum):
-    """Say what a box stands for: a parameter, a node of one of the graph's kinds, arithmetic, or a result."""
-
-    DATA = "data"
-    MODEL = "model"
-    GENERATE = "generate"
-    SCORE = "score"
-    LOGPROB = "logprob"
-    ADVANTAGE = "advantage"
-    UPDATE = "update"
-    HOST = "host"
-    ARITHMETIC = "arithmetic"
-    RESULT = "result"
-
-    @classmethod
-    def of(cls, kind: NodeKind) -> BoxKind:
-        """Give the kind of box that draws a node of this kind.
-
-        >>> BoxKind.of(NodeKind.SCORE).name
-        'SCORE'
-        """
-        return cls(kind.value)
+BoxKind = NodeKind | Literal["data", "model", "arithmetic", "result"]
+"""What a box stands for: a node of one of the graph's kinds, a parameter, arithmetic, or a result."""
 
 
 class ArrowStyle(enum.StrEnum):

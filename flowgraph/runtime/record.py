@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import DataError, RunFolderError
 from flowgraph.evaluate import Env, Observed, Ran
-from flowgraph.graph import Graph, Node, NodeKind
+from flowgraph.graph import Graph, Node
 from flowgraph.runtime.batch import from_table, row_column, to_table
 from flowgraph.settings import Resolved
 from flowgraph.store import full_hash, structure_hash, to_json
@@ -98,7 +98,7 @@ class RunFolder:
 
 def declared_metrics(graph: Graph) -> dict[str, Metric]:
     """Give every metric that a node declares, by `node.metric`; those of scores first, as displays lead with them."""
-    nodes = sorted(graph.all_nodes, key=lambda node: node.op.kind is not NodeKind.SCORE)
+    nodes = sorted(graph.all_nodes, key=lambda node: node.op.kind != "score")
     return {f"{node.name}.{metric.name}": metric for node in nodes for metric in node.op.metrics}
 
 
@@ -114,7 +114,7 @@ class Recorder:
     def __init__(self, folder: RunFolder, graph: Graph) -> None:
         self.folder, self.graph = folder, graph
         self._metrics = (folder.path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._drawn = [node for node in graph.nodes if node.op.kind is NodeKind.GENERATE]
+        self._drawn = [node for node in graph.nodes if node.op.kind == "generate"]
 
     def stepped(self, step: int, ran: Ran, seconds: float) -> None:
         """Append the step's metrics and write its rollouts."""
@@ -203,7 +203,7 @@ class Replay:
         return {node: self._read(node, step) for node in self._nodes()}
 
     def _nodes(self) -> list[Node]:
-        return [node for node in self.graph.nodes if node.op.kind is NodeKind.GENERATE]
+        return [node for node in self.graph.nodes if node.op.kind == "generate"]
 
     def _read(self, node: Node, step: int) -> Value:
         import pyarrow as pa

@@ -13,7 +13,7 @@ import torch
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Graph, Kind, Loss, Mask, Measure, Metric, NodeKind, Value, flow, node
+from flowgraph import Graph, Kind, Loss, Mask, Measure, Metric, Value, flow, node
 from flowgraph.executors.local import LocalExecutor, LocalModel
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import Check, Job, train
@@ -146,7 +146,7 @@ def greedy_baseline(rollout: Rollout, *, greedy: Rollout, scores: Scores) -> Bas
     return Baseline(values, [Measure("baseline", float(values.sum()), len(values))])
 
 
-@node(kind=NodeKind.ADVANTAGE)
+@node(kind="advantage")
 def above(scores: Scores, baseline: Baseline) -> Advantages:
     """Subtract the baseline."""
     return Advantages(scores.data - baseline.data)
@@ -166,7 +166,7 @@ def remax(prompts: Prompts, policy: Policy) -> Policy:
     return update(policy, loss, lr=1e-3, minibatch=4)
 
 
-@node(kind=NodeKind.SCORE, metrics=(Metric("shortness"),))
+@node(kind="score", metrics=(Metric("shortness"),))
 def shortness(rollout: Rollout, *, limit: int = 4) -> Scores:
     """Score short responses higher."""
     values = 1 - rollout.lengths.data / limit

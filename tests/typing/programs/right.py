@@ -14,7 +14,6 @@ from flowgraph import (
     Mask,
     Measure,
     Metric,
-    NodeKind,
     Record,
     State,
     Trainable,
@@ -71,7 +70,7 @@ class Judged(Record):
     scores: Scores
 
 
-@node(kind=NodeKind.ADVANTAGE, metrics=(Metric("gap", "points", headline=True),))
+@node(kind="advantage", metrics=(Metric("gap", "points", headline=True),))
 def minus_greedy(scores: Scores, group: Group, *, greedy: Scores, cap: Annotated[float, Field(gt=0)] = 1.0) -> Advantages:
     """Take the score of the greedy response away."""
     difference: Tensor = (scores.data - greedy.data[group.data]).clamp(-cap, cap)

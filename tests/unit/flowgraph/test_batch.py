@@ -26,6 +26,13 @@ class Pair(Record):
     rejected: Rollout
 
 
+class Around(Record):
+    mask: Mask
+    lengths: Lengths
+    inner: Rollout
+    beside: Pair
+
+
 class Matrix(Value):
     kind = Kind.ROW
 
@@ -81,6 +88,13 @@ def test_each_record_in_a_record_is_cut_by_its_own_lengths(make_rollout: Make, t
     table = to_table(pair)
     assert [len(row) for row in table["rejected.tokens"].to_pylist()] == [5, 3]
     assert same(from_table(Pair, through_parquet(table, tmp_path), "x"), pair)
+
+
+def test_lengths_of_an_outer_record_do_not_cut_an_inner_one(make_rollout: Make, tmp_path: Path) -> None:
+    inner, mask = make_rollout([5, 3]), Mask(torch.tensor([[1.0, 0], [1, 1]]))
+    pair = Pair(chosen=make_rollout([7, 1]), rejected=inner)
+    around = Around(mask=mask, lengths=Lengths(torch.tensor([1, 2])), inner=inner, beside=pair)
+    assert same(from_table(Around, through_parquet(to_table(around), tmp_path), "x"), around)
 
 
 def test_a_record_without_lengths_keeps_its_width_and_rows_of_vectors_their_shape(tmp_path: Path) -> None:

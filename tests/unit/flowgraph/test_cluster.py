@@ -87,7 +87,10 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_a_group_of_version_two_and_its_parents_bound_the_memory(tmp_path: Path) -> None:
-    write(tmp_path / "a/b", {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 1\ninactive_file 50\n"})
+    write(
+        tmp_path / "a/b",
+        {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 1\ninactive_file 50\n"},
+    )
     write(tmp_path / "a", {"memory.max": "900\n", "memory.current": "800\n"})
     write(tmp_path, {"memory.max": "max\n", "memory.current": "5\n"})
     write(tmp_path, {"mine": "0::/a/b\n"})

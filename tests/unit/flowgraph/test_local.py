@@ -309,6 +309,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_as_they_were(tiny: Tin
         "  hint: a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
     )
     assert all(torch.equal(tensor, before[name]) for name, tensor in handle.weights().items())
+    assert all(p.grad is None for p in handle.model.parameters())
     handle.step([squares(handle)], Optimizer(lr=0.1))
     assert all(tensor.isfinite().all() for tensor in handle.weights().values())
 

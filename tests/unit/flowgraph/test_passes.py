@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Loss, NodeKind, flow, node, stale
+from flowgraph import Loss, flow, node, stale
 from flowgraph.graph import Graph, Node
 from flowgraph.passes import PASSES, compile_graph
 from flowgraph.passes.name_nodes import name_nodes
@@ -27,7 +27,7 @@ from nodes import (
 )
 
 
-@node(kind=NodeKind.SCORE)
+@node(kind="score")
 def read(late: LogProbs) -> Scores:
     raise NotImplementedError
 

@@ -93,7 +93,10 @@ TRAIN, SAMPLE, INFER = (placed(role) for role in ROLES)
         ((TRAIN, TRAIN, SAMPLE, INFER), "the role `policy.train` is placed twice"),
         ((TRAIN, SAMPLE, placed("ref.infr")), "no role `ref.infr`\n  hint: did you mean `ref.infer`?"),
         ((placed("policy.train", pool="al"),), "no pool of policy.train: `al`\n  hint: did you mean `all`?"),
-        ((placed("policy.train", engine="lokal"),), "no engine of policy.train: `lokal`\n  hint: did you mean `local`?"),
+        (
+            (placed("policy.train", engine="lokal"),),
+            "no engine of policy.train: `lokal`\n  hint: did you mean `local`?",
+        ),
         (
             (placed("policy.train", layout=Layout(tensor=2)),),
             "policy.train: data=1 tensor=2 pipeline=1 takes 2 devices, its pool has 1",
@@ -190,7 +193,9 @@ def test_text_that_is_no_json_object_is_refused(text: str) -> None:
     process_bytes=st.integers(0, 2**40),
     name=st.text(max_size=8),
 )
-def test_a_plan_survives_json(memory: dict[str, int], degrees: tuple[int, int, int], process_bytes: int, name: str) -> None:
+def test_a_plan_survives_json(
+    memory: dict[str, int], degrees: tuple[int, int, int], process_bytes: int, name: str
+) -> None:
     data, tensor, pipeline = degrees
     layout = Layout(data=data, tensor=tensor, pipeline=pipeline)
     plan = Plan(
@@ -199,7 +204,9 @@ def test_a_plan_survives_json(memory: dict[str, int], degrees: tuple[int, int, i
         cluster=cluster("cpu", "gpu"),
         pools=(Pool(name=name, devices=(("laptop", 1),)),),
         placed=(Placed(role="a.train", pool=name, engine="local", layout=layout, memory=memory),),
-        forecast=(Forecast(pool=name, process_bytes=process_bytes, peaks=(Peak(phase="x", role="y", memory_bytes=1),)),),
+        forecast=(
+            Forecast(pool=name, process_bytes=process_bytes, peaks=(Peak(phase="x", role="y", memory_bytes=1),)),
+        ),
     )
     assert Plan.from_json(plan.to_json()) == plan
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Graph, Loss, Model, NodeKind, Trainable, flow, node
+from flowgraph import Graph, Loss, Model, Trainable, flow, node
 from flowgraph.passes import compile_graph
 from flowgraph.roles import Role, roles
 from nodes import (
@@ -33,7 +33,7 @@ def named(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 def test_a_policy_trains_and_samples_and_a_frozen_model_infers() -> None:
     """prompts, policy → generate → score → group_normalize ┐
-                       ref ─→ logprobs ──────────────────────┴→ update(loss: logprobs(pi))."""
+    ref ─→ logprobs ──────────────────────┴→ update(loss: logprobs(pi))."""
     assert roles(compile_graph(grpo.graph())) == (
         Role("policy.train", "policy", "train", ("policy.update.logprobs", "policy.update")),
         Role("policy.sample", "policy", "sample", ("policy.generate",)),
@@ -93,7 +93,7 @@ def _loss_of(rollout: Rollout) -> Callable[[Policy], Loss]:
     return loss
 
 
-@node(kind=NodeKind.LOGPROB)
+@node(kind="logprob")
 def blended(first: Policy, rollout: Rollout, *, second: Reference) -> LogProbs:
     """Give log-probs from two models."""
     raise NotImplementedError

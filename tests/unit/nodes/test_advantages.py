@@ -37,12 +37,15 @@ def test_rows_of_a_group_need_not_lie_side_by_side() -> None:
     assert given.data.tolist() == [-1, -10, 1, 10]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [3, 7])
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 100.1, -7e5, 1e-9])
-def test_equal_scores_give_exactly_nothing(value: float) -> None:
-    """Divided by eps, the rounding of a mean of equal scores would be a signal: 0.88 for scores of 100.1."""
-    given = group_normalize(scores(*[value] * 7), group(*[0] * 7))
-    assert given.data.tolist() == [0.0] * 7 and told(given)["no_signal"] == (1, 1)
-    assert gpg_advantages(scores(*[value] * 7), group(*[0] * 7)).data.tolist() == [0.0] * 7
+def test_equal_scores_give_exactly_nothing(value: float, rows: int, dtype: torch.dtype) -> None:
+    """Divided by eps, the rounding of a mean of equal scores would be a signal: 0.88 for scores of 100.1 in float32."""
+    equal, one = Scores(torch.tensor([value] * rows, dtype=dtype)), group(*[0] * rows)
+    given = group_normalize(equal, one)
+    assert given.data.tolist() == [0.0] * rows and told(given)["no_signal"] == (1, 1)
+    assert gpg_advantages(equal, one).data.tolist() == [0.0] * rows
 
 
 def test_groups_without_a_signal_are_counted_and_a_group_of_one_is_such_a_group() -> None:

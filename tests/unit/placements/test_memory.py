@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from examples.gpg import gpg
-from flowgraph import Graph, Loss, NodeKind, flow, node
+from flowgraph import Graph, Loss, flow, node
 from flowgraph.errors import PlanError
 from flowgraph.executors.base import Rows
 from flowgraph.executors.local import LocalModel
@@ -181,7 +181,7 @@ def test_entropy_costs_one_more_copy_of_the_logits() -> None:
     assert part(compile_graph(with_entropy.graph()), "policy.train", "logits") == 5 * 4 * 5 * 16
 
 
-@node(kind=NodeKind.GENERATE)
+@node(kind="generate")
 def dream(policy: Policy, prompts: Prompts) -> Rollout:
     """Sample in a way of its own, without our settings."""
     raise NotImplementedError

@@ -11,7 +11,7 @@ import pytest
 from flowgraph.diagrams.curves import Series, curves_svg
 from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.mermaid import escaped, mermaid
-from flowgraph.diagrams.picture import Arrow, Box, BoxKind, Frame, Picture
+from flowgraph.diagrams.picture import Arrow, Box, Frame, Picture
 
 HOSTILE = (
     '"',
@@ -92,8 +92,8 @@ BENIGN = "name"
 
 def picture(name: str) -> Picture:
     boxes = (
-        Box("n0", (name, name), BoxKind.MODEL),
-        Box("n1", (name,), BoxKind.UPDATE, inside="f1"),
+        Box("n0", (name, name), "model"),
+        Box("n1", (name,), "update", inside="f1"),
     )
     frames = (Frame("f0", name), Frame("f1", name, parent="f0"))
     return Picture(name, boxes, frames, (Arrow("n0", "n1", name), Arrow("n1", "n0", name)))

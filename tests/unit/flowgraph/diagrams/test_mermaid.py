@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from flowgraph.diagrams.mermaid import mermaid
-from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 
 BOXES = (
-    Box("n0", ("prompts",), BoxKind.DATA),
-    Box("n1", ("policy",), BoxKind.MODEL),
-    Box("n2", ("judge",), BoxKind.MODEL),
-    Box("n3", ("update", "lr=1e-6"), BoxKind.UPDATE, inside="f1"),
+    Box("n0", ("prompts",), "data"),
+    Box("n1", ("policy",), "model"),
+    Box("n2", ("judge",), "model"),
+    Box("n3", ("update", "lr=1e-6"), "update", inside="f1"),
 )
 FRAMES = (Frame("f0", "outer"), Frame("f1", "inner", parent="f0"))
 ARROWS = (
