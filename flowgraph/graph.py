@@ -92,7 +92,7 @@ class Op:
     key: str | None = None  # the keyword parameter that takes a Key, if it draws
     carries: str | None = None  # the port whose state the result is the next version of
     stat: str | None = None  # the statistic of a model's forward pass that it reads
-    separable: bool = True  # the result of a row does not depend on the other rows
+    separable: bool = True  # the result of a row does not depend on rows of other groups
     metrics: tuple[Metric, ...] = ()
     about: str = ""
 
