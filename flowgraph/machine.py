@@ -26,7 +26,7 @@ def laptop(memory_bytes: int | None = None) -> Cluster:
         raise SettingError.refused("", "memory", memory_bytes, "should be more than nothing")
     memory = free_bytes() if memory_bytes is None else memory_bytes
     device = Device(kind="cpu", memory_bytes=memory)
-    return Cluster(nodes=(Node(name="laptop", devices=(device,), host_memory_bytes=memory, cores=_cores()),))
+    return Cluster(nodes=(Node(name="laptop", devices=(device,), host_memory_bytes=memory, cores=available_cores()),))
 
 
 def free_bytes() -> int:
@@ -67,7 +67,8 @@ def _read(file: Path) -> str | None:
         return None
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """Give the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -41,8 +41,8 @@ class Sampling:
 class Work:
     """One node's largest pass: `rows` side by side, each a context and a response of at most these many tokens.
 
-    `contexts` distinct ones are read once and shared. `padded_tokens` is what the cut into passes counts, `batch_tokens`
-    what the whole step has in responses. `heated` logits are divided by a temperature.
+    `contexts` distinct ones are read once and shared. `padded_tokens` is what the cut into passes counts,
+    `batch_tokens` what the whole step has in responses. `heated` logits are divided by a temperature.
     """
 
     node: str

@@ -91,6 +91,12 @@ def run(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="the run's folder; default runs/FLOW-N")] = None,
     replay: Annotated[Path | None, typer.Option("--replay", help="use the rollouts of this run", metavar="RUN")] = None,
     sample_rows: Annotated[int, typer.Option("--sample-rows", min=1, help="responses decoded side by side")] = 256,
+    forward_tokens: Annotated[
+        int, typer.Option("--forward-tokens", min=1, help="padded tokens in a pass without gradients")
+    ] = 4096,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="threads of torch; default 1 for tiny models, else all cores")
+    ] = None,
     memory: Memory = None,
     cache: Cache = None,
 ) -> None:
@@ -111,6 +117,8 @@ def run(
         out=out,
         replay=replay,
         sample_rows=sample_rows,
+        forward_tokens=forward_tokens,
+        threads=threads,
         memory=memory,
         cache=cache,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import sys
@@ -39,14 +38,14 @@ def examine(as_json: bool) -> None:
 
 def machine() -> dict[str, Any]:
     """Collect what this machine has; what cannot be told is None."""
-    from flowgraph.machine import laptop
+    from flowgraph.machine import available_cores, laptop
 
     node = laptop().nodes[0]
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         **{package: _version(package) for package in PACKAGES},
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": available_cores(),
         "memory_free_bytes": node.devices[0].memory_bytes,
         "gpus": _gpus(),
         "shared_memory_free_bytes": _free(Path("/dev/shm")),

@@ -40,19 +40,19 @@ def plan_flow(
         print(plan_text(decision.plan))
 
 
-def checked(inputs: Inputs, memory: str | None, sample_rows: int = 256) -> Decision:
+def checked(inputs: Inputs, memory: str | None, sample_rows: int = 256, forward_tokens: int = 4096) -> Decision:
     """Plan the flow on this machine, or on one device of this much memory; refuse what does not fit."""
     from placements import check_fits, search
 
     cluster: Cluster = laptop(None if memory is None else parse_bytes(memory))
     shapes = {name: shape(source) for name, source in inputs.sources.items()}
-    work = workload(inputs, sample_rows)
+    work = workload(inputs, sample_rows, forward_tokens)
     decision = search("colocated", inputs.graph, cluster, shapes, work)
     check_fits(decision, inputs.graph, shapes, work)
     return decision
 
 
-def workload(inputs: Inputs, sample_rows: int) -> Workload:
+def workload(inputs: Inputs, sample_rows: int, forward_tokens: int) -> Workload:
     """Say what a step reads: its prompts, and an upper estimate of their tokens from their characters."""
     from placements import Workload
 
@@ -60,4 +60,4 @@ def workload(inputs: Inputs, sample_rows: int) -> Workload:
     longest = max(sum(len(message["content"]) for message in messages) for messages in prompts)
     real = any(source.kind != "tiny" for source in inputs.sources.values())
     tokens = longest // CHARACTERS_PER_TOKEN + TEMPLATE_TOKENS if real else longest + 2
-    return Workload(prompts=inputs.batch, prompt_tokens=tokens, sample_rows=sample_rows)
+    return Workload(prompts=inputs.batch, prompt_tokens=tokens, sample_rows=sample_rows, forward_tokens=forward_tokens)

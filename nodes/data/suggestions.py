@@ -17,7 +17,7 @@ class Suggestion:
 UNKNOWN = Suggestion(max_tokens=None, batch=16)
 SUGGESTIONS: Mapping[str, Suggestion] = {
     "digits": Suggestion(max_tokens=4, batch=16),  # three digits and the end token
-    "addition": Suggestion(max_tokens=12, batch=4),
+    "addition": Suggestion(max_tokens=12, batch=8),
     "openai/gsm8k": Suggestion(max_tokens=256, batch=16),
     "reasoning_gym": Suggestion(max_tokens=128, batch=16),
 }
@@ -47,6 +47,6 @@ def batch_for(data_source: str) -> int:
     """Give the number of prompts to read in a step.
 
     >>> batch_for("addition"), batch_for("my own")
-    (4, 16)
+    (8, 16)
     """
     return suggestion(data_source).batch

@@ -30,7 +30,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[d
             "seed": 0,
         }
         options |= {"sets": (), "eval_every": 20, "eval_rows": 200, "replay": None, "sample_rows": 256, "memory": None}
-        options |= {"flow": flow, "out": tmp_path / "run", "cache": tmp_path / "cache"}
+        options |= {
+            "forward_tokens": 4096,
+            "threads": None,
+            "flow": flow,
+            "out": tmp_path / "run",
+            "cache": tmp_path / "cache",
+        }
         assert run_flow(RunOptions(**(options | changed))) == 0
         return [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
 

@@ -131,7 +131,7 @@ def test_every_shipped_set_has_settings_to_start_from(tmp_path: Path) -> None:
     assert suggested("reasoning_gym/leg_counting") == {"generate.max_tokens": 128}
     assert suggested("my own") == {}
     sources = ("digits", "addition", "openai/gsm8k", "reasoning_gym/leg_counting", "my own")
-    assert [batch_for(source) for source in sources] == [16, 4, 16, 16, 16]
+    assert [batch_for(source) for source in sources] == [16, 8, 16, 16, 16]
 
 
 def test_a_data_set_is_immutable() -> None:
