@@ -160,7 +160,6 @@ def load_models(inputs: Inputs, options: RunOptions) -> tuple[dict[str, Value], 
     told: dict[str, dict[str, str]] = {}
     loaded: dict[str, Loaded] = {}
     carried = inputs.graph.carries()
-    sizes = {"sample_rows": options.sample_rows, "forward_tokens": options.forward_tokens}
     for param in model_params(inputs.graph):
         source = inputs.sources[param.name]
         if source.name not in loaded:
@@ -168,13 +167,13 @@ def load_models(inputs: Inputs, options: RunOptions) -> tuple[dict[str, Value], 
         have = loaded[source.name]
         told[param.name] = {"name": have.name, "digest": have.digest, "notes": "; ".join(have.notes)}
         module: Any = copy.deepcopy(have.model)
-        handle = LocalModel(module, have.tokenizer, trainable=param.name in carried, **sizes)
+        handle = LocalModel(module, have.tokenizer, param.name in carried, options.sample_rows, options.forward_tokens)
         values[param.name] = _model_value(param, handle)
     return values, told
 
 
 def set_threads(inputs: Inputs, asked: int | None) -> None:
-    """Give torch its threads: small models run on one, since threads that wait for each other cost more than they do."""
+    """Give torch its threads: small models run on one, since threads that wait for each other cost more than help."""
     import torch
 
     largest = max(shape(source).parameters for source in inputs.sources.values())
