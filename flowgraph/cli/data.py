@@ -10,7 +10,7 @@ from flowgraph.errors import UsageError
 
 ABOUT = (
     ("digits", "copy three digits; also digits:max, digits:sort, digits:reverse"),
-    ("addition", "sums of two numbers up to 20"),
+    ("addition", "sums of two numbers up to 12"),
     ("gsm8k", "grade-school maths, from its JSONL: --from FOLDER"),
     ("rg/NAME", "any task of reasoning-gym"),
 )

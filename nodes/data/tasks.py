@@ -51,26 +51,31 @@ def digits(kind: Kind = "copy", *, length: int = 3, seed: int = 0) -> tuple[Tabl
     return _split(questions, "digits", ability=kind, train=len(texts) - held_out, held_out=held_out, seed=seed)
 
 
-def addition(*, largest: int = 20, seed: int = 0) -> tuple[Table, Table]:
-    """Ask for sums of two numbers from 1 to `largest`; an eighth of the pairs is held out.
+def addition(*, largest: int = 12, seed: int = 0) -> tuple[Table, Table]:
+    """Ask for sums of two numbers from 1 to `largest`, in both orders; an eighth of the pairs is held out.
 
-    A pair is asked in one order only, so that no held-out sum is a turned-round one of train.
-    Raises DataError where `largest` gives too few pairs to hold any out.
+    A pair and the same turned round are on one side, so that no held-out sum was trained on.
+    Raises DataError where `largest` gives too few pairs to hold any out, or too many to be a small task.
 
     >>> train, held_out = addition()
     >>> train.num_rows, held_out.num_rows
-    (184, 26)
+    (129, 15)
     >>> train["prompt"][0][0]["content"].as_py()  # doctest: +ELLIPSIS
     'What is ... + ...? Reply with the number only.'
     """
-    if not 4 <= largest <= 10_000:
-        raise DataError.out_of_range("addition", "largest", largest, "4 to 10000")
+    if not 4 <= largest <= 1000:
+        raise DataError.out_of_range("addition", "largest", largest, "4 to 1000")
     pairs = [(low, high) for high in range(1, largest + 1) for low in range(1, high + 1)]
-    turned = [(low, high) if place % 2 else (high, low) for place, (low, high) in enumerate(pairs)]
-    questions = [(f"What is {x} + {y}? Reply with the number only.", str(x + y)) for x, y in turned]
-    held_out = len(questions) // 8
-    train = len(questions) - held_out
-    return _split(questions, "addition", ability="math", train=train, held_out=held_out, seed=seed)
+    order = permutation(seed, _SPLIT_STREAM, len(pairs)).tolist()
+    cut = len(pairs) // 8
+    parts = {"test": order[:cut], "train": order[cut:]}
+    asked = {split: [each for place in places for each in _both_ways(*pairs[place])] for split, places in parts.items()}
+    return _table(asked["train"], "addition", "math", "train"), _table(asked["test"], "addition", "math", "test")
+
+
+def _both_ways(low: int, high: int) -> list[Question]:
+    turns = dict.fromkeys([(low, high), (high, low)])
+    return [(f"What is {x} + {y}? Reply with the number only.", str(x + y)) for x, y in turns]
 
 
 def _split(

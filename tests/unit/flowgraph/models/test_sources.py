@@ -82,7 +82,7 @@ def test_odd_texts_are_errors_of_ours(text: str) -> None:
 
 def test_built_in_models_suggest_settings_and_others_none(tmp_path: Path) -> None:
     assert resolve("tiny:layers=1", cache=CACHE).suggest() == {"update.lr": 1e-3, "run.steps": 300}
-    assert resolve("smollm2-135m", cache=CACHE).suggest()["update.lr"] == 2e-5
+    assert resolve("smollm2-135m", cache=CACHE).suggest()["update.lr"] == 4e-5
     assert resolve(str(tmp_path), cache=CACHE).suggest() == {}
 
 

@@ -76,7 +76,7 @@ def test_given_held_out_rows_take_the_place_of_the_own(tmp_path: Path) -> None:
     write(addition()[1], tmp_path / "b.parquet")
     data = load("digits", cache=tmp_path, held_out=str(tmp_path / "b.parquet"))
     assert data.held_out is not None
-    assert data.held_out.num_rows == 26
+    assert data.held_out.num_rows == 15
 
 
 def test_rows_of_two_sources_go_by_the_name_of_the_set(tmp_path: Path) -> None:
