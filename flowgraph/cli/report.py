@@ -13,6 +13,7 @@ from flowgraph.cli.show import write_text
 from flowgraph.diagrams.curves import curves_svg
 from flowgraph.diagrams.series import Series
 from flowgraph.diagrams.sparkline import sparkline
+from flowgraph.errors import RunFolderError
 from flowgraph.runtime.record import RunFolder
 
 Points = list[tuple[int, float]]
@@ -21,8 +22,8 @@ CURVE_CELLS = 20
 
 def list_runs(folder: Path, as_json: bool) -> None:
     """List the runs of a folder, newest first."""
-    found = [RunFolder(path.parent) for path in folder.glob("*/run.json")]
-    rows = sorted((_summary(run) for run in found), key=lambda row: row["started"], reverse=True)
+    rows = [_summary(path.parent) for path in folder.glob("*/run.json")]
+    rows.sort(key=lambda row: str(row["started"]), reverse=True)
     if as_json:
         print(json.dumps(rows, indent=1))
     else:
@@ -30,8 +31,14 @@ def list_runs(folder: Path, as_json: bool) -> None:
         print_table(["run", "flow", "status", "steps", "started", "reward", "accuracy"], shown)
 
 
-def _summary(run: RunFolder) -> dict[str, Any]:
-    facts, curves = run.facts(), curves_of(run)
+def _summary(path: Path) -> dict[str, Any]:
+    """Sum one run up in a line; one whose files are damaged says so and hides no other."""
+    try:
+        run = RunFolder.open(path)
+        facts, curves = run.facts(), curves_of(run)
+    except RunFolderError as error:
+        damaged = dict.fromkeys(("flow", "status", "steps", "started", "reward", "accuracy"))
+        return {"run": str(path), **damaged, "status": f"damaged: {error.what}", "started": ""}
     reward = next((points[-1][1] for name, points in curves.items() if short(name) == "reward"), None)
     accuracy = curves["eval/accuracy"][-1][1] if "eval/accuracy" in curves else None
     return {

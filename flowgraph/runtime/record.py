@@ -25,6 +25,7 @@ from flowgraph.values import Kind, Metric, Record, Value
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FACTS = ("flow", "metrics", "status", "steps", "steps_done", "data")  # what a run writes before its first step
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -53,6 +54,10 @@ class RunFolder:
         if not (path / "run.json").is_file():
             near = [each.parent.name for each in path.parent.glob("*/run.json")] if path.parent.is_dir() else []
             raise RunFolderError.no_run(str(path), near)
+        facts = cls(path).facts()
+        lacking = [name for name in FACTS if name not in facts]
+        if lacking:
+            raise RunFolderError.cannot(str(path / "run.json"), ValueError(f"lacks `{lacking[0]}`"))
         return cls(path)
 
     def begin(
@@ -76,9 +81,11 @@ class RunFolder:
         """Read `run.json`, empty if it is not there yet."""
         path = self.path / "run.json"
         try:
-            facts: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        except ValueError as error:
+            facts = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        except (OSError, ValueError) as error:
             raise RunFolderError.cannot(str(path), error) from error
+        if not isinstance(facts, dict):
+            raise RunFolderError.cannot(str(path), ValueError("is no JSON object"))
         return facts
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -137,6 +137,14 @@ def test_runs_and_report_sum_up_and_draw(flowgraph: Run, finished: Any, tmp_path
     assert "eval/accuracy" in told["metrics"]
 
 
+def test_a_damaged_run_hides_no_other(flowgraph: Run, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "bad").mkdir(parents=True)
+    (tmp_path / "runs" / "bad" / "run.json").write_text("{")
+    assert flowgraph("runs").code == 0
+    (told,) = json.loads(flowgraph("runs", "--json").out)
+    assert told["status"].startswith("damaged: ")
+
+
 def test_a_replay_gives_the_same_losses_and_weights(flowgraph: Run, finished: Any, tmp_path: Path) -> None:
     said = flowgraph("run", "grpo", *QUICK, "--replay", "runs/grpo-1", "--out", "again")
     assert said.code == 0, said.err

@@ -100,7 +100,15 @@ def test_a_folder_that_holds_no_run_is_refused_and_the_nearest_named(tmp_path: P
     with pytest.raises(RunFolderError) as caught:
         RunFolder.open(tmp_path / "gpro-1")
     assert str(caught.value) == f"{tmp_path}/gpro-1: holds no run\n  hint: did you mean `grpo-1`?"
-    assert RunFolder.open(tmp_path / "grpo-1").facts() == {"status": "running"}
+
+
+def test_a_run_whose_facts_are_damaged_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "grpo-1")
+    for text, why in (('{"flow": "grpo"}', "lacks `metrics`"), ("[]", "is no JSON object")):
+        (folder.path / "run.json").write_text(text)
+        with pytest.raises(RunFolderError) as caught:
+            RunFolder.open(folder.path)
+        assert str(caught.value) == f"{folder.path}/run.json: cannot be used: {why}"
 
 
 def test_facts_add_up_in_one_file_that_is_never_half_written(tmp_path: Path) -> None:
