@@ -39,7 +39,7 @@ Batch = Annotated[int | None, typer.Option("--batch", min=1, help="prompts in a 
 
 @app.command()
 def show(flow: FlowName, sets: Sets = None, json: Json = False) -> None:
-    """Print a flow as its graph: nodes, edges, settings, losses, carries."""
+    """Print a flow as its graph."""
     from flowgraph.cli.show import show_flow
 
     show_flow(flow, sets or [], json)
@@ -68,7 +68,7 @@ def plan(
     cache: Cache = None,
     json: Json = False,
 ) -> None:
-    """Say which role runs where and what memory it needs, before anything is loaded."""
+    """Say what runs where, and the memory it needs."""
     from flowgraph.cli.plan import plan_flow
 
     plan_flow(flow, model or [], data, batch, sets or [], memory, cache, json)
@@ -82,7 +82,7 @@ def run(
     held_out: Annotated[str | None, typer.Option("--held-out", help="a file of held-out rows")] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="how many steps")] = None,
     batch: Batch = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="names every random number of the run")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="names every random number of the run")] = 0,
     sets: Sets = None,
     eval_every: Annotated[
         int, typer.Option("--eval-every", min=0, help="check held-out prompts every so many steps; 0: never")
@@ -100,7 +100,7 @@ def run(
     memory: Memory = None,
     cache: Cache = None,
 ) -> None:
-    """Train: run a flow step by step on this machine, and leave a run folder."""
+    """Train on this machine, into a run folder."""
     from flowgraph.cli.run import RunOptions, run_flow
 
     options = RunOptions(
@@ -138,7 +138,7 @@ def data_command(
     cache: Cache = None,
     json: Json = False,
 ) -> None:
-    """Make a data set as Parquet in verl's row schema: train and held-out rows."""
+    """Make a data set as Parquet in verl's schema."""
     from flowgraph.cli.data import make_data
 
     make_data(name, out, source, seed, cache, json)
@@ -181,7 +181,7 @@ def runs(folder: Annotated[Path, typer.Argument(help="where the runs are")] = Pa
 
 @app.command()
 def report(run: RunPath, json: Json = False) -> None:
-    """Sum a run up, and draw its curves into its folder (SVG)."""
+    """Sum a run up and draw its curves."""
     from flowgraph.cli.report import report_run
 
     report_run(run, json)
@@ -189,7 +189,7 @@ def report(run: RunPath, json: Json = False) -> None:
 
 @app.command()
 def doctor(json: Json = False) -> None:
-    """Say what this machine has: versions, cores, memory, GPUs, shared memory, disk."""
+    """Say what this machine has."""
     from flowgraph.cli.doctor import examine
 
     examine(json)

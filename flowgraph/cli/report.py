@@ -112,7 +112,7 @@ def node_seconds(run: RunFolder) -> dict[str, float]:
     """Give the mean seconds a step of each node, slowest first."""
     sums, steps = defaultdict[str, float](float), 0
     for line in run.metrics():
-        nodes = line["time"].get("nodes_s", {})
+        nodes = line.get("time", {}).get("nodes_s", {})
         steps += bool(nodes)
         for name, seconds in nodes.items():
             sums[name] += seconds

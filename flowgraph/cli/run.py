@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flowgraph.executors.local import LocalModel
     from flowgraph.models.loading import Loaded
     from flowgraph.runtime.driver import Check, Job
+    from placements import Decision
 
 INTERRUPTED = 130
 # Source: measured at 0.1M parameters: a second thread gains 1.4 times when idle, and costs 100 times when busy.
@@ -67,9 +68,27 @@ def run_flow(options: RunOptions) -> int:
     if replay is not None:
         inputs = replace(inputs, steps=min(inputs.steps, replay.steps()))
     folder = RunFolder.create(o.out or fresh(Path("runs"), inputs.graph.name))
+    with Interrupts(f"{folder.path}") as interrupts:
+        return _guarded(inputs, o, folder, decision, replay, interrupts)
+
+
+def _guarded(
+    inputs: Inputs,
+    options: RunOptions,
+    folder: RunFolder,
+    decision: Decision,
+    replay: Callable[[int], Env] | None,
+    interrupts: Interrupts,
+) -> int:
+    """Train, and leave a folder that says how the run ended, however it does."""
     try:
         (folder.path / "plan.json").write_text(decision.plan.to_json(), "utf-8")
-        return _train(inputs, o, folder, replay)
+        return _train(inputs, options, folder, replay, interrupts)
+    except KeyboardInterrupt:
+        folder.note(status="interrupted")
+        done = folder.facts().get("steps_done", 0)
+        print(f"stopped in the middle of step {done + 1}; {folder.path} holds what was recorded", file=sys.stderr)
+        return INTERRUPTED
     except FlowError as error:
         folder.note(status="failed", error=str(error))
         print(
@@ -81,12 +100,17 @@ def run_flow(options: RunOptions) -> int:
 
 def refuse_what_cannot_run(inputs: Inputs) -> None:
     """Refuse a flow that returns no model or takes what a data set cannot give, and more prompts than there are."""
+    from nodes.rules import reference_of, resolve
     from nodes.values import Prompts
 
     if inputs.batch > inputs.data.train.num_rows:
         what = f"{inputs.batch} prompts a step, but {inputs.data.name} has {inputs.data.train.num_rows}"
         raise UsageError(what, where="--batch", hint=f"--batch {inputs.data.train.num_rows} at most")
     graph, where = inputs.graph, str(inputs.graph.at)
+    for node in graph.nodes:
+        by = getattr(node.settings, "by", "data") if node.op.name == "score" else "data"
+        if by != "data":
+            resolve(by if isinstance(by, str) else reference_of(by))
     if not graph.carries():
         raise FlowTypeError.bad_flow(
             where, graph.name, "returns no model, so a run would train nothing", "return update(…)"
@@ -104,7 +128,13 @@ def _replay(inputs: Inputs, options: RunOptions) -> Replay | None:
     return Replay(RunFolder.open(options.replay), inputs.graph) if options.replay is not None else None
 
 
-def _train(inputs: Inputs, options: RunOptions, folder: RunFolder, replay: Callable[[int], Env] | None) -> int:
+def _train(
+    inputs: Inputs,
+    options: RunOptions,
+    folder: RunFolder,
+    replay: Callable[[int], Env] | None,
+    interrupts: Interrupts,
+) -> int:
     from flowgraph.cli.display import Display
     from flowgraph.executors.local import LocalExecutor
     from flowgraph.runtime.driver import train
@@ -114,7 +144,7 @@ def _train(inputs: Inputs, options: RunOptions, folder: RunFolder, replay: Calla
     folder.note(models=digests)
     job = make_job(inputs, options, models)
     recorder, display = Recorder(folder, inputs.graph), Display(inputs.graph, job.steps)
-    with recorder, display, Interrupts(f"{folder.path}") as interrupts:
+    with recorder, display:
         carried, done = train(job, LocalExecutor(), [recorder, display], replay, interrupts.asked)
     for name in inputs.graph.carries():
         handle: Any = carried[name].data

@@ -93,9 +93,12 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         lines = path.read_bytes().split(b"\n") if path.is_file() else []
         try:
-            return [json.loads(line) for line in lines[:-1]]
+            found = [json.loads(line) for line in lines[:-1]]
         except ValueError as error:
             raise RunFolderError.cannot(str(path), error) from error
+        if not all(isinstance(line, dict) and "step" in line for line in found):
+            raise RunFolderError.cannot(str(path), ValueError("has a line without a step"))
+        return found
 
     def _write(self, name: str, text: str) -> None:
         draft = self.path / f".{name}.part"
@@ -202,6 +205,12 @@ class Replay:
             files = sorted((self.folder.path / "rollouts" / node.name).glob("*.parquet"))
             if not files:
                 raise RunFolderError.no_rollouts(str(self.folder.path), node.name)
+            wanted = int(self.folder.facts().get("steps_done", len(files)))
+            missing = next(
+                (i for i in range(wanted) if rollout_file(self.folder.path, node.name, i) not in files), None
+            )
+            if missing is not None:
+                raise RunFolderError.no_rollouts(str(self.folder.path), f"{node.name} for step {missing}")
             counts.append(len(files))
         return min(counts, default=0)
 
