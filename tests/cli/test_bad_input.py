@@ -133,6 +133,11 @@ def test_a_rule_that_fails_is_named_with_its_response(flowgraph: Run, tmp_path: 
     assert "runs/mine-1" in text
 
 
+def test_a_rule_that_is_not_there_is_found_out_before_anything_is_loaded(flowgraph: Run, tmp_path: Path) -> None:
+    assert refused(flowgraph("run", "grpo", "--set", "score.by=gms8k")).startswith("no shipped rule `gms8k`\n")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_rule_that_prints_does_no_harm(flowgraph: Run, tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text("def rule(response):\n    print('{\"score\": 5}')\n    return 0.5\n")
     (tmp_path / "my.py").write_text(FLOW.format(by="rules.py:rule"))
