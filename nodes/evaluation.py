@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from flowgraph import Measure, Metric, flow, node
 from nodes.sampling import generate
-from nodes.scoring import Rule, score
+from nodes.scoring import FULL_MARKS, Rule, score
 from nodes.values import Accuracy, Policy, Prompts, Scores
-
-FULL_MARKS = 1.0 - 1e-6
 
 
 @node(metrics=(Metric("accuracy", headline=True, about="share of held-out prompts answered with full marks"),))

@@ -14,6 +14,7 @@ from nodes.rules import reference_of, resolve, rule_for
 from nodes.values import Rollout, Scores
 
 Rule = str | Callable[..., float]
+FULL_MARKS = 1.0 - 1e-6  # a score of 1, rounding apart
 
 METRICS = (
     Metric("reward", headline=True, about="mean score"),
@@ -51,7 +52,7 @@ def score(
         failures += graded.failures
     measures = [
         Measure("reward", float(scores.sum()), len(rows)),
-        Measure("full_marks", float((scores >= 1.0 - 1e-6).sum()), len(rows)),
+        Measure("full_marks", float((scores >= FULL_MARKS).sum()), len(rows)),
         Measure("rule_failures", failures, len(rows)),
     ]
     return Scores(scores, measures)

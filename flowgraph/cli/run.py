@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.cli import INTERRUPTED
 from flowgraph.cli.inputs import Inputs, model_params, read_inputs
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from flowgraph.runtime.driver import Check, Job
     from placements import Decision
 
-INTERRUPTED = 130
 # Source: measured at 0.1M parameters: a second thread gains 1.4 times when idle, and costs 100 times when busy.
 ONE_THREAD_PARAMETERS = 5_000_000
 
@@ -192,11 +192,12 @@ def load_models(inputs: Inputs, options: RunOptions) -> tuple[dict[str, Value], 
     carried = inputs.graph.carries()
     for param in model_params(inputs.graph):
         source = inputs.sources[param.name]
-        if source.name not in loaded:
+        again = source.name in loaded
+        if not again:
             loaded[source.name] = load(source, seed=options.seed, cache=cache_folder(options.cache), say=_say)
         have = loaded[source.name]
         told[param.name] = {"name": have.name, "digest": have.digest, "notes": "; ".join(have.notes)}
-        module: Any = copy.deepcopy(have.model)
+        module: Any = copy.deepcopy(have.model) if again else have.model
         handle = LocalModel(module, have.tokenizer, param.name in carried, options.sample_rows, options.forward_tokens)
         values[param.name] = _model_value(param, handle)
     return values, told

@@ -77,7 +77,7 @@ def train(
 
     `replay` gives, for a step, recorded values in place of the nodes that sample.
     """
-    models, carries, step = dict(job.models), job.graph.carries(), 0
+    models, carries = dict(job.models), job.graph.carries()
     for step in range(job.steps):
         if stop():
             return models, step
