@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowgraph.errors import PlanError
-from flowgraph.executors.layouts import LAYOUTS
+from flowgraph.executors.layouts import LAYOUTS, POOL_WIDE
 from flowgraph.plan import Placed, Plan, Pool
 from flowgraph.roles import Role, roles
 from flowgraph.store import structure_hash
@@ -75,9 +75,17 @@ def _check_engine(plan: Plan, placed: Placed, role: Role, pool: Pool, where: str
     if lacks:
         runs = f"it does {_listed(offer.verbs)}"
         raise PlanError.not_offered(where, placed.role, placed.engine, f"`{lacks[0]}`", runs)
+    alone = [verb for verb in VERBS[role.use] if verb in offer.alone]
+    if alone and layout.devices > 1:
+        what = f"`{alone[0]}` on {layout.devices} devices"
+        raise PlanError.not_offered(where, placed.role, placed.engine, what, "it does that on one device")
     if layout.data > offer.data or layout.tensor > offer.tensor or layout.pipeline > offer.pipeline:
-        runs = f"it runs up to data={offer.data} tensor={offer.tensor} pipeline={offer.pipeline}"
+        data = "data of any degree" if offer.data == POOL_WIDE else f"data={offer.data}"
+        runs = f"it runs up to {data}, tensor={offer.tensor}, pipeline={offer.pipeline}"
         raise PlanError.not_offered(where, placed.role, placed.engine, str(layout), runs)
+    if layout.sharding not in offer.sharding:
+        runs = f"it runs sharding={_listed(offer.sharding)}"
+        raise PlanError.not_offered(where, placed.role, placed.engine, f"sharding={layout.sharding}", runs)
     for device in (plan.cluster.device(node, index) for node, index in pool.devices):
         if device is not None and device.kind not in offer.devices:
             runs = f"it runs on {_listed(offer.devices)}"

@@ -427,6 +427,23 @@ class SettingError(FlowError, ValueError):
 class LawError(FlowError, ValueError):
     """A graph that breaks a law of its stage (see `flowgraph.spec`)."""
 
+    @classmethod
+    def not_there(cls, task: str, value: str, place: str) -> LawError:
+        """Say which task of a program reads a value that nothing brought to its place."""
+        what = f"`{' '.join(task.split())}` reads `{value}`, which is not in the store of {place}"
+        return cls(what, hint="a transfer or a sync that brings it there is missing before")
+
+    @classmethod
+    def not_aligned(cls, value: str, other: str, why: str) -> LawError:
+        """Say that two values which one node reads are of different rows."""
+        return cls(f"the rows of `{value}` are not those of `{other}`: {why}")
+
+    @classmethod
+    def no_identity(cls, value: str, ranks: int) -> LawError:
+        """Say that rows which nothing tells apart cannot be split over ranks."""
+        what = f"the rows of `{value}` have no identity, so they cannot be split over {ranks} ranks"
+        return cls(what, hint="make it from a record with Group, Sample and Trajectory, or run its reader with data=1")
+
 
 class UnknownNameError(FlowError, LookupError):
     """A flow, file or name that is not there."""
@@ -519,6 +536,20 @@ class PlanError(FlowError, ValueError):
     def not_offered(cls, where: str, role: str, engine: str, what: str, runs: str) -> PlanError:
         """Say what an engine does not run, and what it does."""
         return cls(f"{role}: the engine `{engine}` does not run {what}", where=where, hint=runs)
+
+    @classmethod
+    def not_together(cls, where: str, node: str, at: str, one: str, other: str) -> PlanError:
+        """Say which node reads models that the plan keeps apart."""
+        what = f"{node} reads models on {one} and on {other}"
+        return cls(
+            what, where=where, notes=[f"in the flow at {at}"], hint="place both on one pool, with the same data="
+        )
+
+    @classmethod
+    def not_split(cls, where: str, node: str, at: str, ranks: int) -> PlanError:
+        """Say which node needs the whole batch, but is split."""
+        what = f"{node} reads all rows together, so it cannot be split over data={ranks}"
+        return cls(what, where=where, notes=[f"in the flow at {at}"], hint="place its role with data=1")
 
     @classmethod
     def no_shape(cls, flow: str, param: str, known: Iterable[str]) -> PlanError:

@@ -15,12 +15,16 @@ from flowgraph.errors import PlanError
 
 
 class Layout(Data):
-    """How a model is cut over the devices of its pool: the degree of each way to split it."""
+    """How a model is cut over the devices of its pool: the degree of each way to split it.
+
+    Ranks of `data` each work on rows of their own; `sharding` "full" cuts weights, gradients and optimizer over them
+    too, so that each holds 1/data (ZeRO stage 3).
+    """
 
     data: Positive = 1
     tensor: Positive = 1
     pipeline: Positive = 1
-    sharding: Literal["none"] = "none"
+    sharding: Literal["none", "full"] = "none"
 
     @property
     def devices(self) -> int:
@@ -28,7 +32,8 @@ class Layout(Data):
         return self.data * self.tensor * self.pipeline
 
     def __str__(self) -> str:
-        return f"data={self.data} tensor={self.tensor} pipeline={self.pipeline}"
+        sharded = "" if self.sharding == "none" else f" sharding={self.sharding}"
+        return f"data={self.data} tensor={self.tensor} pipeline={self.pipeline}{sharded}"
 
 
 class Pool(Data):

@@ -80,6 +80,45 @@ class Stepped:
     grad_norm: float
 
 
+class Ranks(Protocol):
+    """The data-parallel ranks that run one node together, each on rows of its own, seen from one of them.
+
+    Every rank makes the same calls in the same order, or the others wait.
+    """
+
+    @property
+    def rank(self) -> int:
+        """Give the place of this rank, from 0."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Give how many ranks there are."""
+        ...
+
+    def total(self, numbers: Tensor) -> Tensor:
+        """Add up each rank's `numbers` [n] float64, entry by entry."""
+        ...
+
+    def union(self, numbers: Tensor) -> Tensor:
+        """Join each rank's `numbers` [n] int64, of which ranks may have different many, in order of rank."""
+        ...
+
+
+class Alone:
+    """One rank by itself."""
+
+    rank, count = 0, 1
+
+    def total(self, numbers: Tensor) -> Tensor:
+        """Give the numbers."""
+        return numbers
+
+    def union(self, numbers: Tensor) -> Tensor:
+        """Give the numbers."""
+        return numbers
+
+
 class Tokenizer(Protocol):
     """Text to token ids and back, as the model was trained with."""
 
@@ -105,6 +144,11 @@ class Handle(Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """Give the model's tokenizer."""
+        ...
+
+    @property
+    def ranks(self) -> Ranks:
+        """Give the ranks that this model's nodes run on together."""
         ...
 
     def token_stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:

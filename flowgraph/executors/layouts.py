@@ -4,18 +4,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+POOL_WIDE = 2**16  # as many ranks as a pool has devices
+
 
 @dataclass(frozen=True)
 class Offer:
-    """What one engine can run: its verbs, device kinds, and the largest degree of each way to split a model."""
+    """What one engine can run: its verbs, device kinds, and the largest degree of each way to split a model.
 
+    Verbs of `alone` are offered on one device only. `handle` is the class that hosts a model, as `module:name`.
+    """
+
+    handle: str
     verbs: frozenset[str]
     devices: frozenset[str]
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
+    sharding: frozenset[str] = frozenset({"none"})
+    alone: frozenset[str] = frozenset()
 
 
 LAYOUTS: dict[str, Offer] = {
-    "local": Offer(frozenset({"token_stats", "sample", "step", "weights"}), frozenset({"cpu", "gpu"})),
+    "local": Offer(
+        handle="flowgraph.executors.local:LocalModel",
+        verbs=frozenset({"token_stats", "sample", "step", "weights"}),
+        devices=frozenset({"cpu", "gpu"}),
+        data=POOL_WIDE,
+        alone=frozenset({"step"}),
+    ),
+    "fsdp": Offer(
+        handle="flowgraph.executors.fsdp:FsdpModel",
+        verbs=frozenset({"token_stats", "step", "weights"}),
+        devices=frozenset({"cpu", "gpu"}),
+        data=POOL_WIDE,
+        sharding=frozenset({"full"}),
+    ),
 }

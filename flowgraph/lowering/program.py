@@ -1,0 +1,159 @@
+"""A program as data: what the runtime is told to do in one step, as small frozen tasks in order, and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flowgraph.graph import Edge, Graph, Node
+from flowgraph.plan import Layout, Plan
+
+HOST = "host"
+"""The place of nodes that read no model: any machine can run them."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where one copy of a model's weights lives: roles of one model with one pool, engine and layout share it.
+
+    `param` is the parameter of the flow that is trained, whatever another flow that reads it calls it.
+    """
+
+    param: str
+    pool: str
+    engine: str
+    layout: Layout
+
+    def __str__(self) -> str:
+        return f"{self.pool}/{self.engine}"
+
+
+@dataclass(frozen=True)
+class Read:
+    """Get this step's rows of a data parameter, on the host."""
+
+    value: str
+
+    def __str__(self) -> str:
+        return f"read      {self.value}  on {HOST}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run nodes that share their inputs at one place: `reads` from its store, `models` from these homes.
+
+    `homes` pairs each value of a model with the home that it is read from; `home` is the one that splits the rows.
+    """
+
+    nodes: tuple[str, ...]
+    place: str
+    reads: tuple[str, ...]
+    homes: tuple[tuple[str, Home], ...] = ()
+    role: str = ""
+
+    @property
+    def home(self) -> Home | None:
+        """Give the home whose ranks run it, or None for a host node."""
+        return self.homes[0][1] if self.homes else None
+
+    def __str__(self) -> str:
+        where = f"{self.home}, role {self.role}" if self.home is not None else self.place
+        return f"run       {', '.join(self.nodes)}  on {where}"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Bring a value from the store of one place to another's."""
+
+    value: str
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"transfer  {self.value}  {self.source} -> {self.target}"
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Bring a version of a model's weights from one home to another."""
+
+    value: str
+    source: Home
+    target: Home
+
+    def __str__(self) -> str:
+        return f"sync      {self.value}  {self.source} -> {self.target}"
+
+
+Task = Read | Run | Transfer | Sync
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """One step of a flow under a plan.
+
+    `origins` says where the newest version of each model parameter lives; of those in `frozen` there is only one
+    version, which every home has loaded.
+    """
+
+    graph: Graph
+    plan: Plan
+    homes: tuple[Home, ...]
+    origins: tuple[tuple[str, Home], ...]
+    frozen: tuple[str, ...]
+    tasks: tuple[Task, ...]
+
+    def without(self, place: int) -> Program:
+        """Leave one task out; what is left is for tests to refuse."""
+        return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :])
+
+
+def value_name(edge: Edge) -> str:
+    """Name the value that an edge reads or is a part of: the parameter, the node, or one of a node's several results.
+
+    A record travels whole, so its parts have no name of their own.
+    """
+    source = edge.source
+    if isinstance(source, Node):
+        return f"{source.name}.{edge.port.partition('.')[0]}" if len(source.returns) > 1 else source.name
+    assert not hasattr(source, "value"), "a graph with real data in it has no program"
+    return str(getattr(source, "name", ""))
+
+
+def results_of(node: Node) -> tuple[str, ...]:
+    """Name the results of a node."""
+    many = len(node.returns) > 1
+    return tuple(f"{node.name}.{i}" for i in range(len(node.returns))) if many else (node.name,)
+
+
+def program_text(program: Program) -> str:
+    """Print a program: where each copy of weights lives, then the tasks of a step in order."""
+    lines = [f"program {program.graph.name}, structure {program.plan.structure_hash[:12]}"]
+    pools = [[pool.name, ", ".join(f"{node}/{index}" for node, index in pool.devices)] for pool in program.plan.pools]
+    lines += [f"  pool  {line}" for line in columns(pools)]
+    newest = {home for _, home in program.origins}
+    homes = [
+        [home.param, str(home), str(home.layout), "" if home in newest else "a copy, by sync"] for home in program.homes
+    ]
+    lines += [f"  home  {line}" for line in columns(homes)]
+    tasks = [[str(i), *_cells(task)] for i, task in enumerate(program.tasks, 1)]
+    return "\n".join([*lines, "step", *(f"  {line}" for line in columns(tasks, right=(0,)))])
+
+
+def _cells(task: Task) -> list[str]:
+    verb, _, rest = str(task).partition(" ")
+    what, _, where = rest.strip().partition("  ")
+    return [verb, what, where]
+
+
+def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
+    """Lay rows of cells out in columns, those in `right` flush right.
+
+    >>> list(columns([["a", "bc"], ["def", "g"]]))
+    ['a    bc', 'def  g']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        padded = (cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(cells))
+        yield "  ".join(padded).rstrip()
