@@ -1,11 +1,13 @@
 """A cluster as data: nodes, their devices, and how much memory each has, always in bytes.
 
-Not here: what this machine has (`machine`), and what is placed where (`plan`).
+Not here: a cluster's short form and its file (`cluster_text`), what this machine has (`machine`), and what is placed
+where (`plan`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -13,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from flowgraph.errors import SettingError
 
 Positive = Annotated[int, Field(gt=0)]
+DeviceKind = Literal["cpu", "gpu"]
+
+MOST_DEVICES = 65_536  # of one cluster: more than any has, and few enough that a slip of the pen is refused, not built
 
 _BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _DECIMAL = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -28,7 +33,7 @@ class Data(BaseModel):
 class Device(Data):
     """One thing that computes. A CPU device's memory is what is free of its node's."""
 
-    kind: Literal["cpu", "gpu"]
+    kind: DeviceKind
     memory_bytes: Positive
 
 
@@ -58,6 +63,15 @@ class Cluster(Data):
         return devices[index] if 0 <= index < len(devices) else None
 
 
+def dotted(place: Sequence[int | str]) -> str:
+    """Write a place in nested data as one text.
+
+    >>> dotted(("pools", 0, "name"))
+    'pools[0].name'
+    """
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
+
+
 def parse_bytes(text: str, setting: str = "memory") -> int:
     """Read an amount of memory: a number and its unit, binary (GiB) or decimal (GB).
 
@@ -66,16 +80,24 @@ def parse_bytes(text: str, setting: str = "memory") -> int:
 
     Raises SettingError, which names `setting`, for text that is no such amount, or none at all.
     """
+    try:
+        return amount_bytes(text)
+    except ValueError as error:
+        raise SettingError.refused("", setting, text, str(error)) from None
+
+
+def amount_bytes(text: str) -> int:
+    """Read an amount of memory as `parse_bytes` does; ValueError says only why a text is none."""
     found = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]*)\s*", text)
     if found is None:
-        raise SettingError.refused("", setting, text, "should be a number and a unit, as in 2GiB")
+        raise ValueError("should be a number and a unit, as in 2GiB")
     number, unit = found.groups()
     if unit.lower() not in _UNITS:
         why = f"has no unit `{unit}`" if unit else "has no unit"
-        raise SettingError.refused("", setting, text, f"{why}; known: {', '.join(_BINARY | _DECIMAL)}")
+        raise ValueError(f"{why}; known: {', '.join(_BINARY | _DECIMAL)}")
     amount = int(float(number) * _UNITS[unit.lower()])
     if amount < 1:
-        raise SettingError.refused("", setting, text, "should be more than nothing")
+        raise ValueError("should be more than nothing")
     return amount
 
 

@@ -563,6 +563,20 @@ class PlanError(FlowError, ValueError):
         return cls(what, where=f"plan of {flow}", hint=f"it runs on {', '.join(sorted(kinds))}")
 
 
+class ClusterError(FlowError, ValueError):
+    """A cluster that cannot be read from its short form or its file."""
+
+    @classmethod
+    def unreadable(cls, where: str, place: str, why: str, hint: str = "") -> ClusterError:
+        """Say what at which place of a text or file is no cluster; a file has places, a short form may have parts."""
+        return cls(f"{place}: {why}" if place else why, where=where, hint=hint)
+
+    @classmethod
+    def unknown_key(cls, where: str, place: str, key: str, known: Iterable[str]) -> ClusterError:
+        """Say which key is unknown, and name the nearest."""
+        return cls(f"{place}: a cluster has no `{key}` here", where=where, hint=nearest(key, known))
+
+
 class ResourceError(FlowError, MemoryError):
     """A run that does not fit on the devices it is given."""
 
@@ -570,3 +584,38 @@ class ResourceError(FlowError, MemoryError):
     def no_placement(cls, flow: str, on: str, overflow: str, notes: Sequence[str], hint: str) -> ResourceError:
         """Say which role overflows its device in which phase, what is held then, and the smallest changes that fit."""
         return cls(f"no placement for {flow} on {on}: {overflow}", notes=notes, hint=hint)
+
+    @classmethod
+    def not_here(cls, what: str, wanted: str, there: str, hint: str = "") -> ResourceError:
+        """Say what a plan counts on, and what there is."""
+        return cls(f"the plan counts on {wanted}; {there}", where=what, hint=hint)
+
+
+class WorkerError(FlowError, RuntimeError):
+    """A process of a run that ended, is stuck, or could not start."""
+
+    @classmethod
+    def died(cls, worker: str, doing: Sequence[str], how: Sequence[str]) -> WorkerError:
+        """Say which process ended, what it was asked to do, and how it ended as far as is known."""
+        notes = [*(f"it was to run {task}" for task in doing[:1]), *how]
+        return cls(f"{worker} ended while the run needed it", notes=notes, hint=_ENDED)
+
+    @classmethod
+    def stuck(cls, worker: str, doing: Sequence[str], waited_s: float) -> WorkerError:
+        """Say which process does not answer, and what it was asked to do."""
+        what = f"{worker} does not answer for {waited_s:.0f} s: it is stopped, or its machine is not reached"
+        return cls(what, notes=[f"it was to run {task}" for task in doing[:1]])
+
+    @classmethod
+    def failed(cls, doing: str, error: str) -> WorkerError:
+        """Say what failed for a reason that is not the user's."""
+        lines = [line for line in error.strip().splitlines() if line.strip()]
+        return cls(f"{doing} failed: {lines[-1].strip() if lines else 'no reason given'}", notes=lines[-6:-1])
+
+    @classmethod
+    def not_started(cls, what: str, why: str, hint: str = "") -> WorkerError:
+        """Say what could not be started, and why."""
+        return cls(f"{what} could not be started: {why}", hint=hint)
+
+
+_ENDED = "out of memory, a crash in native code, or killed; `flowgraph plan` forecasts memory"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flowgraph import spec
 from flowgraph.errors import FlowError, LawError, UserCodeError
+from flowgraph.executors.base import Alone, Ranks
 from flowgraph.graph import Const, Edge, Node, Param, Region
 from flowgraph.keys import Key
 from flowgraph.loss import Aggregation, Counts, Loss, Term
@@ -47,15 +48,6 @@ class Observed:
         return {f"{node}.{name}": total / count for (node, name), (total, count) in self.sums.items() if count}
 
 
-@dataclass(frozen=True)
-class Ran:
-    """One step's results: what the flow returned, every node's value, and what was observed."""
-
-    outputs: tuple[Value, ...]
-    values: Env
-    observed: Observed
-
-
 def read(env: Env, edge: Edge) -> Value:
     """Give the value on an edge: as it was put there, or an output of its source, or a part of one."""
     if edge in env:
@@ -84,13 +76,21 @@ def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observed) -> E
             where = shared_inputs(node)
             view = views.setdefault(where, SharedForward(inputs[model].handle, forwards[where]))
             inputs[model] = type(inputs[model])(view, view.version)
-        regions = {port: BoundRegion.of(region, env, replace(key, node=node.name)) for port, region in node.regions}
+        own = replace(key, node=node.name)
+        regions = {port: BoundRegion.of(region, env, own, ranks_of(inputs)) for port, region in node.regions}
         env[node] = result = run_body(node, inputs | regions, key)
         observed.add(node.name, measures_of(node, result, inputs))
         for region in regions.values():
             observed.merge(region.observed)
         observed.seconds[node.name] = observed.seconds.get(node.name, 0.0) + time.perf_counter() - start
     return env
+
+
+def ranks_of(inputs: Mapping[str, Any]) -> Ranks:
+    """Give the ranks that a node runs on together: those of the first model that it reads."""
+    models = (value for value in inputs.values() if isinstance(value, Model))
+    first = next(models, None)
+    return first.handle.ranks if first is not None else Alone()
 
 
 def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
@@ -175,23 +175,25 @@ def shared_forwards(nodes: Sequence[Node]) -> dict[Shared, tuple[str, ...]]:
 class BoundRegion:
     """A region with its captures filled in: what the body of an updating node is given in its region's place.
 
-    Captures are cut by rows, broadcast, or a model, by their kind; `rows` are always indices into the whole batch.
+    Captures are cut by rows, broadcast, or a model, by their kind; `rows` are always indices into the batch that is
+    here. Where `ranks` train together each has rows of its own, and counts are those of all.
     """
 
     region: Region
     captured: dict[Edge, Value]
     key: Key = Key()
+    ranks: Ranks = field(default_factory=Alone)
     observed: Observed = field(default_factory=Observed)
 
     @classmethod
-    def of(cls, region: Region, env: Env, key: Key = Key()) -> BoundRegion:
+    def of(cls, region: Region, env: Env, key: Key = Key(), ranks: Ranks | None = None) -> BoundRegion:
         """Fill in the captures from what has run. They are constants of the loss: no gradient reaches beyond them."""
         values = dict[int, Value]()  # one real value that is read twice stays one
         captured = dict[Edge, Value]()
         for edge in region.captures:
             value = read(env, edge)
             captured[edge] = values.setdefault(id(value), constant(value))
-        return cls(region, captured, key)
+        return cls(region, captured, key, ranks or Alone())
 
     def __len__(self) -> int:
         return row_count(self.captured.values())
@@ -203,6 +205,20 @@ class BoundRegion:
             raise LawError("the loss captures no record that says which prompt each row answers")
         ids: Tensor = group.data
         return ids
+
+    def prompts(self) -> Tensor:
+        """Give the prompts that rows of any rank answer, each once, in ascending order: [P] int64."""
+        import torch
+
+        everywhere: Tensor = torch.unique(self.ranks.union(self.groups()))
+        return everywhere
+
+    def level(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Add empty parts to these micro-batches until this rank has as many as the one that has most (law 7)."""
+        import torch
+
+        most = int(self.ranks.union(torch.tensor([len(parts)])).max())
+        return [*parts, *(torch.zeros(0, dtype=torch.int64) for _ in range(most - len(parts)))]
 
     def tokens(self) -> Tensor:
         """Give the tokens of each row, over all that is captured and with what it follows: [B] int64, at least 1.
@@ -232,7 +248,9 @@ class BoundRegion:
         return loss
 
     def counts(self, rows: Tensor) -> tuple[Counts, ...]:
-        """Count the mask of each of the loss's terms over `rows`, without running the model."""
+        """Count the mask of each of the loss's terms over `rows` of all ranks, without running the model."""
+        import torch
+
         env = self._bind(rows)
         for node in self.region.inner:
             mask = _mask_of(node)
@@ -242,7 +260,9 @@ class BoundRegion:
                 env[node] = run_body(node, {port: read(env, edge) for port, edge in node.inputs}, self.key)
         loss = read(env, self.region.output)
         assert isinstance(loss, Loss)
-        return tuple(term.counts() for term in loss.terms)
+        here = [(counts.tokens, counts.rows) for counts in (term.counts() for term in loss.terms)]
+        totals = self.ranks.total(torch.tensor(here, dtype=torch.float64).flatten()).reshape(-1, 2)
+        return tuple(Counts(tokens, rows) for tokens, rows in totals.tolist())
 
     def _bind(self, rows: Tensor | None) -> Env:
         values = {id(value): value for value in self.captured.values()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,33 +12,35 @@ from flowgraph.graph import Edge, Graph, Node, Region
 from flowgraph.signature import type_name
 
 
-def graph_text(graph: Graph, *, sites: bool = True) -> str:
+def graph_text(graph: Graph, *, sites: bool = True, places: Mapping[str, str] | None = None) -> str:
     """Print a named graph: a line a node, regions indented; `sites` adds the flow's file and line.
 
-    What the flow wrote and what was set shows; settings left at their defaults do not.
+    What the flow wrote and what was set shows; settings left at their defaults do not. `places` says, by the names of
+    nodes, what else stands behind them.
     """
-    lines = [_line(graph, node, "  ", sites) for node in graph.nodes]
+    lines = [_line(graph, node, "  ", sites, places or {}) for node in graph.nodes]
     head = ", ".join(f"{param.name}: {type_name(param.type)}" for param in graph.params)
     back = ", ".join(_edge(edge) for edge in graph.outputs)
     carries = [f"  carry {name} <- {_edge(graph.outputs[i])}" for name, i in graph.carries().items()]
     return "\n".join([f"flow {graph.name}({head})", *lines, f"  return {back}", *carries])
 
 
-def _line(graph: Graph, node: Node, indent: str, sites: bool) -> str:
+def _line(graph: Graph, node: Node, indent: str, sites: bool, places: Mapping[str, str]) -> str:
     inputs = [f"{port}={_edge(edge)}" for port, edge in node.inputs]
     settings = [f"{name}={value}" for name, value in shown_settings(node.settings)]
     regions = [f"{port}={region.name}" for port, region in node.regions]
     returns = ", ".join(type_name(each) for each in node.returns)
     line = f"{indent}{node.name} = {node.op.name}({', '.join(inputs + regions + settings)}) -> {returns}"
-    line += f"  # {node.op.kind}, {node.at}" if sites else f"  # {node.op.kind}"
-    return "\n".join([line, *(each for _, region in node.regions for each in _region(graph, region, indent, sites))])
+    said = [node.op.kind, *([str(node.at)] if sites else []), *([places[node.name]] if node.name in places else [])]
+    inner = (each for _, region in node.regions for each in _region(graph, region, indent, sites, places))
+    return "\n".join([f"{line}  # {', '.join(said)}", *inner])
 
 
-def _region(graph: Graph, region: Region, indent: str, sites: bool) -> Iterator[str]:
+def _region(graph: Graph, region: Region, indent: str, sites: bool, places: Mapping[str, str]) -> Iterator[str]:
     head = ", ".join(f"{param.name}: {type_name(param.type)}" for param in region.params)
     yield f"{indent}  loss {region.name}({head})"
     for node in region.inner:
-        yield _line(graph, node, indent + "    ", sites)
+        yield _line(graph, node, indent + "    ", sites, places)
     yield f"{indent}    return {_edge(region.output)}"
 
 

@@ -48,8 +48,8 @@ def update(
     region = loss
     assert isinstance(region, BoundRegion), "a node's region arrives bound"
     rule = Optimizer(optimizer, lr, weight_decay, max_grad_norm)
-    tokens, groups = region.tokens(), region.groups()
-    batches = (batch for epoch in range(epochs) for batch in minibatches(groups, minibatch, key, epoch))
+    tokens, groups, prompts = region.tokens(), region.groups(), region.prompts()
+    batches = (batch for epoch in range(epochs) for batch in minibatches(groups, prompts, minibatch, key, epoch))
     steps = [_step(region, model, micro_batches(tokens, batch, micro_batch_tokens), batch, rule) for batch in batches]
     after = model.advanced()
     after.measures = (
@@ -63,7 +63,7 @@ def update(
 
 def _step(region: BoundRegion, model: Trainable, parts: list[Tensor], batch: Tensor, rule: Optimizer) -> Stepped:
     """Take one optimizer step on `batch`, its loss summed over `parts`, each divided by the counts of the whole."""
-    counts = region.counts(batch)
+    counts, parts = region.counts(batch), region.level(parts)
 
     def share(rows: Tensor) -> Callable[[], Tensor]:
         return lambda: region(model, rows).total(counts)
@@ -71,19 +71,20 @@ def _step(region: BoundRegion, model: Trainable, parts: list[Tensor], batch: Ten
     return model.handle.step([share(rows) for rows in parts], rule)
 
 
-def minibatches(groups: Tensor, size: int, key: Key, epoch: int) -> list[Tensor]:
+def minibatches(groups: Tensor, prompts: Tensor, size: int, key: Key, epoch: int) -> list[Tensor]:
     """Cut rows into minibatches of at most `size` prompts (0: one), in an order keyed by seed, step and epoch.
 
-    `groups` [B] says which prompt each row answers; gives row indices. Every row is in exactly one minibatch.
+    `groups` [B] says which prompt each row answers, `prompts` [P] all that rows of any rank do, each once; gives row
+    indices. Every row is in exactly one minibatch, and every rank has as many, some perhaps empty.
 
     >>> import torch
-    >>> [sorted(rows.tolist()) for rows in minibatches(torch.tensor([7, 7, 8, 8]), 0, Key(), 0)]
+    >>> groups, prompts = torch.tensor([7, 7, 8, 8]), torch.tensor([7, 8])
+    >>> [sorted(rows.tolist()) for rows in minibatches(groups, prompts, 0, Key(), 0)]
     [[0, 1, 2, 3]]
     """
     import numpy as np
     import torch
 
-    prompts = torch.unique(groups)
     if not len(prompts):
         raise LawError("there is no row to train on")
     if size == 0 or size >= len(prompts):

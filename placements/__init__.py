@@ -12,6 +12,7 @@ from placements.colocated import colocated
 from placements.decision import Decision, Strategy
 from placements.fits import check_fits, overflow
 from placements.memory import Need, PhasePeak, forecast, peaks
+from placements.pools import forecast_plan
 from placements.text import plan_text
 from placements.work import Workload
 
@@ -28,6 +29,7 @@ __all__ = [
     "check_fits",
     "colocated",
     "forecast",
+    "forecast_plan",
     "overflow",
     "peaks",
     "plan_text",
@@ -44,7 +46,7 @@ def search(
     shapes: Mapping[str, ModelShape],
     workload: Workload,
     *,
-    engine: str = "local",
+    engine: str | None = None,
 ) -> Decision:
     """Decide by the strategy of this name; raises UnknownNameError if there is none, and what the strategy raises."""
     if name not in STRATEGIES:

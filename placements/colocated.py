@@ -1,81 +1,136 @@
-"""The first rule: all roles on one pool, one after another.
+"""The first rule: all roles on one pool, one after another, over all devices of one kind.
 
-The same rule as DeepSpeed-Chat's placement; here the pool is one device, the most that the local engine runs on.
+The same rule as DeepSpeed-Chat's placement (Yao et al. 2023, arXiv 2308.01320): trained weights sharded, and gathered
+whole on each device to sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from flowgraph.cluster import Cluster, show_bytes
+from flowgraph.cluster import Cluster, DeviceKind, show_bytes
 from flowgraph.errors import PlanError, UnknownNameError
 from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.graph import Graph
-from flowgraph.plan import Forecast, Layout, Peak, Placed, Plan, Pool
-from flowgraph.roles import roles
+from flowgraph.plan import Layout, Placed, Plan, Pool
+from flowgraph.roles import Role, roles
 from flowgraph.store import structure_hash
 from placements.decision import Decision
-from placements.memory import PROCESS_BYTES, PhasePeak, by_part, forecast, peaks
+from placements.pools import forecast_plan
+from placements.text import show_devices, show_range
 from placements.work import Workload
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
 
 POOL = "all"
+WHOLE, SHARDED = "local", "fsdp"  # the engines of the rule: whole weights on each device, and weights cut over them
+KINDS: tuple[DeviceKind, ...] = ("gpu", "cpu")
+
+Found = tuple[str, int, int]  # a device: its node, its place there, and its memory in bytes
 
 
 def colocated(
-    graph: Graph, cluster: Cluster, shapes: Mapping[str, ModelShape], workload: Workload, *, engine: str = "local"
+    graph: Graph,
+    cluster: Cluster,
+    shapes: Mapping[str, ModelShape],
+    workload: Workload,
+    *,
+    engine: str | None = None,
 ) -> Decision:
-    """Place every role of a named graph on the roomiest device that the engine runs on.
+    """Place every role of a named graph on all GPUs of a cluster, or on all CPU devices if it has no GPU.
 
-    `shapes` are the sizes of each model by the flow's parameter. Raises PlanError when sizes are not given or no device
-    suits, UnknownNameError for an engine that is not there.
+    Trained weights are sharded over the devices, others are whole on each; rows are split over them. On one device all
+    roles run in process. A node that reads all rows together leaves only the roomiest device. `shapes` are the sizes of
+    each model by the flow's parameter; `engine` runs every role, instead of what the rule chooses.
+
+    Raises PlanError when sizes are not given, no device suits, or `engine` does not run a role there; UnknownNameError
+    for an engine that is not there.
     """
-    if engine not in LAYOUTS:
+    if engine is not None and engine not in LAYOUTS:
         raise UnknownNameError.of("engine", engine, LAYOUTS)
-    found, needs = roles(graph), forecast(graph, shapes, workload)
-    node, index, memory_bytes = _roomiest(graph.name, cluster, engine)
-    placed = [
-        Placed(role=role.name, pool=POOL, engine=engine, memory=by_part([n for n in needs if n.role == role.name]))
-        for role in found
-    ]
-    told = peaks(needs)
+    found, kind = roles(graph), _kind(graph.name, cluster, engine)
+    devices, whole = _devices(cluster, kind), _reads_all_rows(graph)
+    if whole is not None:
+        devices = [max(devices, key=lambda device: device[2])]
     plan = Plan(
         flow=graph.name,
         structure_hash=structure_hash(graph),
         cluster=cluster,
-        pools=(Pool(name=POOL, devices=((node, index),)),),
-        placed=tuple(placed),
-        forecast=(Forecast(pool=POOL, process_bytes=PROCESS_BYTES, peaks=tuple(_peak(each) for each in told)),),
+        pools=(Pool(name=POOL, devices=tuple((node, index) for node, index, _ in devices)),),
+        placed=tuple(_placed(role, engine or _chosen(role, len(devices)), len(devices)) for role in found),
     )
-    trace = (
-        f"roles of {graph.name}: {', '.join(role.name for role in found)}",
-        f"pool `{POOL}` for all: {node}/{index}, the roomiest device for `{engine}`, {show_bytes(memory_bytes)}",
-        f"layout {Layout()}, on one device",
-        *_told(told),
-    )
-    return Decision(plan, trace)
+    plan = forecast_plan(plan, graph, shapes, workload)
+    return Decision(plan, (*_told_devices(found, graph.name, cluster, kind, devices, whole), *_told(plan, engine)))
 
 
-def _roomiest(flow: str, cluster: Cluster, engine: str) -> tuple[str, int, int]:
-    """Give (node, index, memory in bytes) of the device with the most memory, the first of equals."""
-    kinds = LAYOUTS[engine].devices
-    there = [
+def _kind(flow: str, cluster: Cluster, engine: str | None) -> DeviceKind:
+    """Give the kind of device to use: GPUs if the cluster has any that the engines run on."""
+    engines = (WHOLE, SHARDED) if engine is None else (engine,)
+    suits = frozenset[str].intersection(*(LAYOUTS[each].devices for each in engines))
+    for kind in KINDS:
+        if kind in suits and _devices(cluster, kind):
+            return kind
+    raise PlanError.no_device(flow, engine or WHOLE, suits)
+
+
+def _devices(cluster: Cluster, kind: DeviceKind) -> list[Found]:
+    """Give the devices of one kind in the order of the cluster."""
+    return [
         (node.name, index, device.memory_bytes)
         for node in cluster.nodes
         for index, device in enumerate(node.devices)
-        if device.kind in kinds
+        if device.kind == kind
     ]
-    if not there:
-        raise PlanError.no_device(flow, engine, kinds)
-    return max(there, key=lambda device: device[2])
 
 
-def _peak(peak: PhasePeak) -> Peak:
-    return Peak(phase=peak.phase, role=peak.role, memory_bytes=peak.peak_bytes)
+def _reads_all_rows(graph: Graph) -> str | None:
+    """Give the name of a node that runs a model and cannot have its rows split, if there is one."""
+    return next((node.name for node in graph.nodes if node.model() is not None and not node.op.separable), None)
 
 
-def _told(found: Sequence[PhasePeak]) -> tuple[str, ...]:
-    return tuple(f"{each.phase} peaks at {show_bytes(each.peak_bytes)}, in {each.role}" for each in found)
+def _chosen(role: Role, ranks: int) -> str:
+    return SHARDED if role.use == "train" and ranks > 1 else WHOLE
+
+
+def _placed(role: Role, engine: str, ranks: int) -> Placed:
+    whole = "none" in LAYOUTS[engine].sharding
+    return Placed(
+        role=role.name, pool=POOL, engine=engine, layout=Layout(data=ranks, sharding="none" if whole else "full")
+    )
+
+
+def _told_devices(
+    found: Sequence[Role], flow: str, cluster: Cluster, kind: DeviceKind, devices: Sequence[Found], whole: str | None
+) -> Iterator[str]:
+    """Say which devices were taken and why."""
+    places, sizes = [(node, index) for node, index, _ in devices], [size for _, _, size in devices]
+    yield f"roles of {flow}: {', '.join(role.name for role in found)}"
+    if len({device.kind for node in cluster.nodes for device in node.devices}) > 1:
+        yield f"{kind} devices only: one pool is of one kind, GPUs first"
+    if whole is not None and len(_devices(cluster, kind)) > 1:
+        yield f"one device, the roomiest: {whole} reads all rows together, so they cannot be split"
+    yield f"pool `{POOL}` for all roles, which take turns: {show_devices(places)}, {show_range(sizes)} each"
+    if len(set(sizes)) > 1:
+        yield f"devices differ in memory: {show_bytes(min(sizes))}, the smallest, decides what fits"
+
+
+def _told(plan: Plan, asked: str | None) -> Iterator[str]:
+    """Say on which engine and in which layout roles run and why, and what that needs."""
+    alike = dict[tuple[str, Layout], list[str]]()
+    for placed in plan.placed:
+        alike.setdefault((placed.engine, placed.layout), []).append(placed.role)
+    for (engine, layout), names in alike.items():
+        why = "as asked" if asked is not None else _reason(layout)
+        yield f"`{engine}` for {', '.join(names)}: {layout}; {why}"
+    for peak in (peak for each in plan.forecast for peak in each.peaks):
+        yield f"{peak.phase} peaks at {show_bytes(peak.memory_bytes)}, in {peak.role}"
+
+
+def _reason(layout: Layout) -> str:
+    if layout.devices == 1:
+        return "one device, nothing to cut"
+    if layout.sharding == "full":
+        return "weights, gradients, optimizer and rows cut over the devices"
+    return "whole weights on each device, rows cut over them"

@@ -27,7 +27,13 @@ class Strategy(Protocol):
     """A pure function from a named graph, a cluster, model sizes and a workload to a decision."""
 
     def __call__(
-        self, graph: Graph, cluster: Cluster, shapes: Mapping[str, ModelShape], workload: Workload, *, engine: str = ...
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        shapes: Mapping[str, ModelShape],
+        workload: Workload,
+        *,
+        engine: str | None = ...,
     ) -> Decision:
-        """Decide where each role runs. Whether that fits is for `check_fits` to say."""
+        """Decide where each role runs, `engine` running all if named. Whether that fits is for `check_fits` to say."""
         ...

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from flowgraph.cluster import show_bytes
 from flowgraph.errors import ResourceError
 from flowgraph.graph import Graph, Node, rewrite
-from flowgraph.plan import Peak, Plan
-from placements.decision import Decision
-from placements.memory import PROCESS_BYTES, Need, by_part, forecast, peaks
+from flowgraph.plan import Forecast, Peak, Plan
+from placements.memory import Need, at_once, by_part, forecast
+from placements.pools import forecast_plan, needs_on
+from placements.text import pool_sizes, show_parts, show_process
 from placements.work import Workload
 
 if TYPE_CHECKING:
@@ -27,11 +28,16 @@ _TURNED: tuple[tuple[bool, Mapping[str, int], Mapping[str, int]], ...] = (
 
 @dataclass(frozen=True)
 class Overflow:
-    """A pool whose device has `room_bytes`, less than the peak of a phase."""
+    """A pool whose smallest device has `room_bytes`, less than the peak of a phase."""
 
     pool: str
     peak: Peak
     room_bytes: int
+
+    @property
+    def over_bytes(self) -> int:
+        """Give how much is missing."""
+        return self.peak.memory_bytes - self.room_bytes
 
 
 @dataclass(frozen=True)
@@ -57,74 +63,85 @@ class Knob:
 def overflow(plan: Plan) -> Overflow | None:
     """Find the pool that overflows by the most, if any does; by the plan's own forecast."""
     found = list[Overflow]()
-    for each in plan.forecast:
-        room = room_bytes(plan, each.pool)
-        if each.worst is not None and room is not None and each.worst.memory_bytes > room:
-            found.append(Overflow(each.pool, each.worst, room))
-    return max(found, key=lambda over: over.peak.memory_bytes - over.room_bytes, default=None)
+    for pool in plan.pools:
+        worst, room = forecast_of(plan, pool.name).worst, min(pool_sizes(plan, pool), default=None)
+        if worst is not None and room is not None and worst.memory_bytes > room:
+            found.append(Overflow(pool.name, worst, room))
+    return max(found, key=lambda over: over.over_bytes, default=None)
 
 
-def room_bytes(plan: Plan, pool: str) -> int | None:
-    """Give the memory of the smallest device of a pool, or None if it has no device that is there."""
-    places = next((each.devices for each in plan.pools if each.name == pool), ())
-    devices = [plan.cluster.device(node, index) for node, index in places]
-    return min((device.memory_bytes for device in devices if device is not None), default=None)
+def forecast_of(plan: Plan, pool: str) -> Forecast:
+    """Give what a plan says of a pool; nothing, if it says nothing."""
+    nothing = Forecast(pool=pool, process_bytes=0, peaks=())
+    return next((each for each in plan.forecast if each.pool == pool), nothing)
 
 
 def check_fits(
-    decision: Decision,
+    plan: Plan,
     graph: Graph,
     shapes: Mapping[str, ModelShape],
     workload: Workload,
     *,
     on: str = "this machine",
 ) -> None:
-    """Refuse a plan that does not fit; the graph, sizes and workload are what it was made for, `on` names the cluster.
+    """Refuse a plan for this graph, with these sizes and this workload, that does not fit; `on` names the cluster.
 
-    Raises ResourceError: which role needs how much in which phase, its parts, what is held beside it, and the smallest
-    changes that fit, each found by forecasting again with a number halved until it does.
+    The plan is forecast anew, whatever it says of itself. Raises ResourceError: which role needs how much in which
+    phase, its parts, what is held beside it, and the smallest changes that fit, each found by forecasting the plan
+    again with a number halved until it does. Raises PlanError as `forecast_plan` does.
     """
-    over = overflow(decision.plan)
+    plan = forecast_plan(plan, graph, shapes, workload)
+    over = overflow(plan)
     if over is None:
         return
     peak, room = over.peak, over.room_bytes
     overflows = (
         f"{peak.role} needs {show_bytes(peak.memory_bytes)} in {peak.phase}, "
-        f"{show_bytes(peak.memory_bytes - room)} more than the {show_bytes(room)} that its device has"
+        f"{show_bytes(over.over_bytes)} more than the {show_bytes(room)} that {_whose(plan, over.pool)} has"
     )
-    needs = forecast(graph, shapes, workload)
-    changes = smallest_changes(graph, shapes, workload, room)
+    needs = needs_on(plan, over.pool, forecast(plan, graph, shapes, workload))
+    changes = smallest_changes(plan, graph, shapes, workload)
     hint = f"smallest changes that fit: {' · '.join(changes)}" if changes else _at_least(needs)
-    raise ResourceError.no_placement(decision.plan.flow, on, overflows, _notes(needs, peak), hint)
+    notes = _notes(needs, peak, forecast_of(plan, over.pool))
+    raise ResourceError.no_placement(plan.flow, on, overflows, notes, hint)
 
 
-def _notes(needs: Sequence[Need], peak: Peak) -> list[str]:
+def _whose(plan: Plan, pool: str) -> str:
+    """Say whose memory it is: that of one device, or of each device of a pool, or of its smallest."""
+    found = next(each for each in plan.pools if each.name == pool)
+    where = "" if len(plan.pools) == 1 else f" in pool `{pool}`"
+    if len(found.devices) == 1:
+        return f"its device{where}"
+    return f"{'each' if len(set(pool_sizes(plan, found))) == 1 else 'the smallest'} of its devices{where}"
+
+
+def _notes(needs: Sequence[Need], peak: Peak, told: Forecast) -> list[str]:
     """Say what the role that works holds, and what is held beside it, largest first."""
-    own = by_part([need for need in needs if need.role == peak.role and need.phase in (None, peak.phase)])
-    others = [need for need in needs if need.role != peak.role and need.phase is None]
-    beside = [(need.needed_bytes, f"{need.role} {need.part}") for need in others]
-    beside = sorted([*beside, (PROCESS_BYTES, "the process")], reverse=True)
+    always = [need for need in needs if need.phase is None]
+    own = [*(need for need in always if need.role == peak.role), *at_once(needs, peak.role, peak.phase)]
+    beside = [(need.needed_bytes, f"{need.role} {need.part}") for need in always if need.role != peak.role]
+    beside = sorted([*beside, (told.process_bytes, show_process(told))], reverse=True)
     return [
-        " · ".join(f"{part} {show_bytes(count)}" for part, count in own.items()),
+        show_parts(by_part(own)),
         "beside it: " + " · ".join(f"{name} {show_bytes(count)}" for count, name in beside),
     ]
 
 
 def _at_least(needs: Sequence[Need]) -> str:
-    models = sum(need.needed_bytes for need in needs if need.part in ("weights", "gradients", "optimizer"))
-    return f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(models)}"
+    """Say what no batch makes smaller, of which what is gathered counts for the role that gathers most."""
+    kept = sum(need.needed_bytes for need in needs if need.part in ("weights", "gradients", "optimizer"))
+    gathered = max((need.needed_bytes for need in needs if need.part == "gathered"), default=0)
+    return f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(kept + gathered)}"
 
 
-def smallest_changes(
-    graph: Graph, shapes: Mapping[str, ModelShape], workload: Workload, room_bytes: int
-) -> tuple[str, ...]:
-    """Give the single changes after which everything fits in `room_bytes`; else one joint change, if any does.
+def smallest_changes(plan: Plan, graph: Graph, shapes: Mapping[str, ModelShape], workload: Workload) -> tuple[str, ...]:
+    """Give the single changes after which every pool of the plan fits; else one joint change, if any does.
 
     A number is halved until it fits. A joint change is of those that leave results as they are, or of the batch too.
     """
 
     def fit(sized: Sized) -> bool:
-        return max(peak.peak_bytes for peak in peaks(forecast(sized.graph, shapes, sized.workload))) <= room_bytes
+        return overflow(forecast_plan(plan, sized.graph, shapes, sized.workload)) is None
 
     start, knobs = Sized(graph, workload), [*_knobs(graph, workload)]
     found = [_halved(start, [knob], fit) for knob in knobs]

@@ -1,7 +1,8 @@
-"""A forecast of memory, in bytes of float32 on one CPU device: what each role holds, part by part, phase by phase.
+"""A forecast of memory, in bytes of float32 on each device: what each role of a plan holds, part by part, by phase.
 
-Counted for the executor that runs everything in one process, with plain attention and unfused logits. It is an upper
-bound for steps whose responses are all of full length. Not here: what to do when it is too much (`fits`).
+Counted for executors that run all roles of a device in one process, with plain attention and unfused logits. It is an
+upper bound for steps whose responses are all of full length. Not here: sums over a pool (`pools`), what to do when it
+is too much (`fits`), tensor and pipeline degrees, which no engine runs.
 """
 
 from __future__ import annotations
@@ -12,13 +13,26 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from flowgraph.errors import PlanError
 from flowgraph.graph import Graph
+from flowgraph.plan import Layout, Placed, Plan
 from flowgraph.roles import Role, roles
 from placements.work import PHASES, Phase, Work, Workload, work_of
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
 
-Part = Literal["weights", "gradients", "optimizer", "rollout", "heap", "activations", "logits", "kv_cache", "working"]
+Part = Literal[
+    "weights",
+    "gathered",
+    "gradients",
+    "optimizer",
+    "rollout",
+    "heap",
+    "activations",
+    "logits",
+    "kv_cache",
+    "working",
+    "sync",
+]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 FLOAT = 4  # bytes of float32, the only precision that the executor computes in on a CPU
@@ -55,46 +69,60 @@ class PhasePeak:
     peak_bytes: int
 
 
-def forecast(graph: Graph, shapes: Mapping[str, ModelShape], workload: Workload) -> tuple[Need, ...]:
-    """Give what each role of a named graph needs, with everything in one process.
+def forecast(plan: Plan, graph: Graph, shapes: Mapping[str, ModelShape], workload: Workload) -> tuple[Need, ...]:
+    """Give what each role of a named graph needs on each of its devices, under a plan that is for this graph.
 
-    `shapes` are the sizes of each model by the flow's parameter. Roles of one model share its weights, which count in
-    the first of them. Raises PlanError when a model's sizes are not given.
+    `shapes` are the sizes of each model by the flow's parameter. Roles that share a copy of the weights count them in
+    the first of them; a pool's responses count in the role that samples them, or else in the first that reads them.
+    Raises PlanError when a model's sizes are not given.
     """
-    found, works = roles(graph), work_of(graph, workload)
+    found, placed = roles(graph), {each.role: each for each in plan.placed}
+    works = work_of(graph, workload, {name: each.layout.data for name, each in placed.items()})
     for role in found:
         if role.param not in shapes:
             raise PlanError.no_shape(graph.name, role.param, shapes)
-    first = {role.param: role for role in reversed(found)}
-    needs = list[Need]()
+    needs = [*_copies(found, placed, shapes), *_rollouts(found, placed, works)]
     for role in found:
-        own = [work for work in works if work.role == role]
-        if first[role.param] == role:
-            needs.append(Need(role.name, "weights", None, FLOAT * shapes[role.param].parameters))
-        needs += _held(role, shapes[role.param], own)
+        own, shape, layout = [work for work in works if work.role == role], shapes[role.param], placed[role.name].layout
+        needs += _held(role, shape, layout, own)
         for phase in PHASES:
-            needs += _largest([_passing(shapes[role.param], work) for work in own if work.phase == phase])
+            needs += _largest([_passing(shape, layout, work) for work in own if work.phase == phase])
     return tuple(need for need in needs if need.needed_bytes)
 
 
-def peaks(needs: Sequence[Need]) -> tuple[PhasePeak, ...]:
+def peaks(needs: Sequence[Need], process_bytes: int = PROCESS_BYTES) -> tuple[PhasePeak, ...]:
     """Give the peak of each phase that has work: the process, what is held throughout, and the role that needs most.
 
     >>> needs = Need("m.infer", "weights", None, 2), Need("m.infer", "logits", "logprob", 3)
     >>> peaks(needs)[0].peak_bytes - PROCESS_BYTES
     5
     """
-    held = PROCESS_BYTES + sum(need.needed_bytes for need in needs if need.phase is None)
+    held = process_bytes + total_bytes(need for need in needs if need.phase is None)
     found = list[PhasePeak]()
     for phase in PHASES:
-        working = dict[str, int]()
-        for need in needs:
-            if need.phase == phase:
-                working[need.role] = working.get(need.role, 0) + need.needed_bytes
+        names = dict.fromkeys(need.role for need in needs if need.phase == phase)
+        working = {name: total_bytes(at_once(needs, name, phase)) for name in names}
         if working:
             role = max(working, key=lambda name: working[name])
             found.append(PhasePeak(phase, role, held + working[role]))
     return tuple(found)
+
+
+def at_once(needs: Iterable[Need], role: str, phase: str) -> list[Need]:
+    """Give what a role holds in one phase only, when that is most: a sync is over before the role works.
+
+    >>> [need.part for need in at_once([Need("m", "sync", "generate", 2), Need("m", "logits", "generate", 1)],
+    ...                                "m", "generate")]
+    ['sync']
+    """
+    own = [need for need in needs if (need.role, need.phase) == (role, phase)]
+    syncing, working = ([need for need in own if (need.part == "sync") is sync] for sync in (True, False))
+    return max(working, syncing, key=total_bytes)
+
+
+def total_bytes(needs: Iterable[Need]) -> int:
+    """Add up bytes."""
+    return sum(need.needed_bytes for need in needs)
 
 
 def by_part(needs: Iterable[Need]) -> dict[str, int]:
@@ -109,59 +137,117 @@ def by_part(needs: Iterable[Need]) -> dict[str, int]:
     return {part: most[part] for part in PARTS if part in most}
 
 
-def _held(role: Role, shape: ModelShape, works: Sequence[Work]) -> list[Need]:
-    """Give what a role holds from the first step on, its weights apart.
+def _copies(found: Sequence[Role], placed: Mapping[str, Placed], shapes: Mapping[str, ModelShape]) -> Iterator[Need]:
+    """Give the weights of each copy, in the first of the roles that share it, and what passes when one is filled.
+
+    A copy apart from the one that is trained is filled from gathered weights, whole in both processes if two.
+    """
+    trained = {role.param: role for role in found if role.use == "train"}
+    seen = set[tuple[str, str, str, Layout]]()
+    for role in found:
+        at, shape = placed[role.name], shapes[role.param]
+        home = role.param, at.pool, at.engine, at.layout
+        if home in seen:
+            continue
+        seen.add(home)
+        yield Need(role.name, "weights", None, shard_bytes(shape, at.layout))
+        origin = trained.get(role.param, role)
+        if origin != role:
+            yield Need(role.name, "sync", "generate", FLOAT * shape.parameters)
+            if placed[origin.name].pool != at.pool:
+                yield Need(origin.name, "sync", "generate", FLOAT * shape.parameters)
+
+
+def _rollouts(found: Sequence[Role], placed: Mapping[str, Placed], works: Sequence[Work]) -> Iterator[Need]:
+    """Give the responses that the store of each pool holds: of each sampler once, as the rank with the most has."""
+    most, holders = dict[tuple[str, str], int](), dict[tuple[str, str], str]()
+    order = {role: place for place, role in enumerate(found)}
+    for work in sorted(works, key=lambda work: (work.phase != "generate", order[work.role])):
+        for sampler, tokens in work.responses:
+            key = placed[work.role.name].pool, sampler
+            most[key] = max(most.get(key, 0), tokens)
+            holders.setdefault(key, work.role.name)
+    for name in dict.fromkeys(holders.values()):
+        tokens = sum(most[key] for key, holder in holders.items() if holder == name)
+        yield Need(name, "rollout", None, ROLLOUT_TOKEN_BYTES * tokens)
+
+
+def _held(role: Role, shape: ModelShape, layout: Layout, works: Sequence[Work]) -> list[Need]:
+    """Give what a role alone holds from the first step on.
 
     AdamW keeps two moments of each parameter, plain SGD nothing.
     Source: Kingma and Ba 2015 (Adam), arXiv 1412.6980, algorithm 1.
     """
     updates = [work for work in works if work.phase == "update"]
     moments = any(work.optimizer != "sgd" for work in updates)
-    samples = [work.batch_tokens for work in works if work.phase == "generate"]
     return [
-        Need(role.name, "optimizer", None, 2 * FLOAT * shape.parameters * moments),
-        Need(role.name, "rollout", None, ROLLOUT_TOKEN_BYTES * sum(samples)),
+        Need(role.name, "optimizer", None, 2 * shard_bytes(shape, layout) * moments),
         Need(role.name, "heap", None, max((_kept_by_heap(shape, work) for work in updates), default=0)),
     ]
 
 
-def _passing(shape: ModelShape, work: Work) -> list[Need]:
-    parts = {"generate": _generating, "logprob": _reading, "update": _updating}[work.phase](shape, work)
+def shard_bytes(shape: ModelShape, layout: Layout) -> int:
+    """Give the bytes of one number for each parameter that a device holds: all, or 1/data where they are cut.
+
+    Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5.3.
+    """
+    return FLOAT * -(-shape.parameters // (layout.data if layout.sharding == "full" else 1))
+
+
+def gathered_bytes(shape: ModelShape, layout: Layout, *, backward: bool) -> int:
+    """Give the most of a sharded model that is whole at once: the embeddings and head throughout, and layers in turn.
+
+    Forward: the larger of the two again, as the buffer it arrives in. Backward: of what is whole the gradients too, and
+    of a layer the buffer of the next one and that in which its gradients leave.
+    Counted with torch 2.13's FSDPMemTracker on Llamas of 6 layers, 2 to 8 ranks, each layer sharded by itself and the
+    rest with the root: equal within 1%.
+    """
+    if layout.sharding == "none":
+        return 0
+    root = shape.hidden * (1 + shape.vocabulary * (1 if shape.tied else 2))
+    layer = -(-max(0, shape.parameters - root) // shape.layers)
+    return FLOAT * (2 * root + 4 * layer if backward else root + layer + max(root, layer))
+
+
+def _passing(shape: ModelShape, layout: Layout, work: Work) -> list[Need]:
+    parts = {"generate": _generating, "logprob": _reading, "update": _updating}[work.phase](shape, layout, work)
     return [Need(work.role.name, part, work.phase, count) for part, count in parts.items()]
 
 
 def _largest(works: Sequence[list[Need]]) -> list[Need]:
-    return max(works, key=lambda needs: sum(need.needed_bytes for need in needs), default=[])
+    return max(works, key=total_bytes, default=[])
 
 
-def _updating(shape: ModelShape, work: Work) -> dict[Part, int]:
+def _updating(shape: ModelShape, layout: Layout, work: Work) -> dict[Part, int]:
     """Give what a micro-batch holds at the start of its backward pass, with the gradients of those before it.
 
     Of the logits there are four: themselves, and as gradients those of logsumexp, of the token read out, and their sum.
     One layer is in progress. The optimizer's own step, when the micro-batch is gone, needs two copies of the largest
-    parameter, the embeddings.
+    parameter, the embeddings; so does the end of a backward pass through sharded embeddings that are the head as well.
     """
     activations, logits = activation_bytes(shape, work), logits_bytes(shape, work, 4)
     stepping = 2 * FLOAT * shape.vocabulary * shape.hidden
     return {
-        "gradients": FLOAT * shape.parameters,
+        "gathered": gathered_bytes(shape, layout, backward=True),
+        "gradients": shard_bytes(shape, layout),
         "activations": activations,
         "logits": logits,
         "working": max(activations // shape.layers, stepping - activations - logits),
     }
 
 
-def _reading(shape: ModelShape, work: Work) -> dict[Part, int]:
+def _reading(shape: ModelShape, layout: Layout, work: Work) -> dict[Part, int]:
     """Give what a pass without gradients holds: the cache of contexts and rows, a layer, the logits twice."""
     return {
+        "gathered": gathered_bytes(shape, layout, backward=False),
         "logits": logits_bytes(shape, work, 2),
         "kv_cache": kv_bytes_per_token(shape) * (work.padded_tokens + work.context_tokens),
         "working": activation_bytes(shape, work) // shape.layers,
     }
 
 
-def _generating(shape: ModelShape, work: Work) -> dict[Part, int]:
-    """Give what decoding holds: keys and values of every row at full length, and what one step works on.
+def _generating(shape: ModelShape, layout: Layout, work: Work) -> dict[Part, int]:
+    """Give what decoding on whole weights holds: keys and values of every row at full length, and one step's work.
 
     The cache grows by copying one layer at a time. Distinct contexts are read in one pass, whose cache is there beside
     the rows'. Logits [rows, V]: two steps' raw ones, the scaled ones, and two of noise.

@@ -1,12 +1,14 @@
-"""Plans as text: short, stable, diff-able."""
+"""Plans as text: short, stable, diff-able, and of at most 100 columns unless a name is long."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from flowgraph.cluster import show_bytes
-from flowgraph.plan import Forecast, Placed, Plan, Pool
-from placements.fits import room_bytes
+from flowgraph.plan import Forecast, Plan, Pool
+from placements.memory import PROCESS_BYTES
+
+COLUMNS = 100
 
 
 def plan_text(plan: Plan) -> str:
@@ -15,18 +17,56 @@ def plan_text(plan: Plan) -> str:
     forecasts = {forecast.pool: forecast for forecast in plan.forecast}
     for pool in plan.pools:
         lines += _pool(plan, pool)
-        lines += _peaks(plan, pool, forecasts[pool.name]) if pool.name in forecasts else []
+        lines += _peaks(pool_sizes(plan, pool), forecasts[pool.name]) if pool.name in forecasts else []
     return "\n".join(lines)
 
 
-def _pool(plan: Plan, pool: Pool) -> list[str]:
-    room, devices = room_bytes(plan, pool.name), ", ".join(f"{node}/{index}" for node, index in pool.devices)
-    lines = [f"pool {pool.name}: {devices}, {'unknown memory' if room is None else show_bytes(room)} each"]
-    return [*lines, *_table([_role(placed) for placed in plan.placed if placed.pool == pool.name])]
+def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
+    """Give the memory in bytes of each device of a pool that is there."""
+    found = [plan.cluster.device(node, index) for node, index in pool.devices]
+    return [device.memory_bytes for device in found if device is not None]
 
 
-def _role(placed: Placed) -> list[str]:
-    return [placed.role, placed.engine, str(placed.layout), show_parts(placed.memory)]
+def _pool(plan: Plan, pool: Pool) -> Iterator[str]:
+    yield f"pool {pool.name}: {show_devices(pool.devices)}, {show_range(pool_sizes(plan, pool))} each"
+    here = [placed for placed in plan.placed if placed.pool == pool.name]
+    heads = _table([[placed.role, placed.engine, str(placed.layout)] for placed in here])
+    for head, placed in zip(heads, here, strict=True):
+        yield head
+        yield from _wrapped(placed.memory, "    ")
+
+
+def show_devices(devices: Sequence[tuple[str, int]]) -> str:
+    """Print devices in their order, three and more in a row as a range.
+
+    >>> show_devices([("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)])
+    'a/0, a/1, b/0-2'
+    """
+    runs = list[tuple[str, list[int]]]()
+    for node, index in devices:
+        if runs and runs[-1][0] == node and runs[-1][1][-1] + 1 == index:
+            runs[-1][1].append(index)
+        else:
+            runs.append((node, [index]))
+    return ", ".join(_run(node, places) for node, places in runs)
+
+
+def _run(node: str, places: Sequence[int]) -> str:
+    if len(places) > 2:
+        return f"{node}/{places[0]}-{places[-1]}"
+    return ", ".join(f"{node}/{place}" for place in places)
+
+
+def show_range(sizes: Sequence[int]) -> str:
+    """Print what sizes in bytes have in common, or the least and the most.
+
+    >>> show_range([1024, 1024]), show_range([2048, 1024]), show_range([])
+    ('1.0 KiB', '1.0 KiB to 2.0 KiB', 'unknown memory')
+    """
+    if not sizes:
+        return "unknown memory"
+    least, most = show_bytes(min(sizes)), show_bytes(max(sizes))
+    return least if least == most else f"{least} to {most}"
 
 
 def show_parts(parts: Mapping[str, int]) -> str:
@@ -38,11 +78,29 @@ def show_parts(parts: Mapping[str, int]) -> str:
     return " · ".join(f"{part} {show_bytes(count)}" for part, count in parts.items())
 
 
-def _peaks(plan: Plan, pool: Pool, forecast: Forecast) -> list[str]:
-    room = room_bytes(plan, pool.name) or 0
+def _wrapped(parts: Mapping[str, int], indent: str) -> Iterator[str]:
+    """Print bytes by part on as many lines as they take."""
+    line = dict[str, int]()
+    for part, count in parts.items():
+        if line and len(indent + show_parts({**line, part: count})) > COLUMNS:
+            yield indent + show_parts(line)
+            line = {}
+        line[part] = count
+    if line:
+        yield indent + show_parts(line)
+
+
+def _peaks(sizes: Sequence[int], forecast: Forecast) -> Iterator[str]:
+    room = min(sizes, default=0)
     found = [(peak, room - peak.memory_bytes) for peak in forecast.peaks]
     rows = [[peak.phase, peak.role, show_bytes(peak.memory_bytes), _margin(left)] for peak, left in found]
-    return [f"peaks on {pool.name}, {show_bytes(forecast.process_bytes)} of each for the process", *_table(rows)]
+    yield f"peaks on {forecast.pool}, {show_bytes(forecast.process_bytes)} of each for {show_process(forecast)}"
+    yield from _table(rows)
+
+
+def show_process(forecast: Forecast) -> str:
+    """Say what the part of a pool's memory that no role holds is for."""
+    return "the process" if forecast.process_bytes == PROCESS_BYTES else "the process and Ray"
 
 
 def _margin(left_bytes: int) -> str:

@@ -1,4 +1,7 @@
-"""How much each node of a role holds at once, in rows and tokens, read from the graph's settings. Bytes: `memory`."""
+"""How much each node of a role holds at once, in rows and tokens, read from the graph's settings. Bytes: `memory`.
+
+All counts are of one device: of the data rank, of those that a role's rows are split over, that has the most.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ class Workload:
     """What one step reads, and how the executor cuts it.
 
     `prompts` a step, each of at most `prompt_tokens`; responses of a sampler that states no `max_tokens` are taken to
-    have `response_tokens`. `sample_rows` are decoded side by side; a pass without gradients holds `forward_tokens`.
+    have `response_tokens`. `sample_rows` are decoded side by side; a pass without gradients holds `forward_tokens`:
+    both on each device.
     """
 
     prompts: int
@@ -41,8 +45,9 @@ class Sampling:
 class Work:
     """One node's largest pass: `rows` side by side, each a context and a response of at most these many tokens.
 
-    `contexts` distinct ones are read once and shared. `padded_tokens` is what the cut into passes counts,
-    `batch_tokens` what the whole step has in responses. `heated` logits are divided by a temperature.
+    `contexts` distinct ones are read once and shared. `padded_tokens` is what the cut into passes counts. `responses`
+    says of each sampler whose responses it makes or reads how many tokens the whole step has of them. `heated` logits
+    are divided by a temperature.
     """
 
     node: str
@@ -53,7 +58,7 @@ class Work:
     prompt_tokens: int
     response_tokens: int
     padded_tokens: int
-    batch_tokens: int
+    responses: tuple[tuple[str, int], ...]
     stats: frozenset[str] = frozenset()
     heated: bool = False
     optimizer: str = ""
@@ -74,10 +79,11 @@ class Work:
         return -(-self.padded_tokens * self.response_tokens // self.width)
 
 
-def work_of(graph: Graph, workload: Workload) -> tuple[Work, ...]:
+def work_of(graph: Graph, workload: Workload, ranks: Mapping[str, int] | None = None) -> tuple[Work, ...]:
     """Give the work of every node of the flow that runs a model, in the order they were written.
 
     A node that carries a model without a loss (a moving average) runs no pass over rows, so it is left out.
+    `ranks` says by role over how many data ranks its rows are split (1 if not named), a prompt's group kept whole.
 
     Settings are read by name where a node has them: `n` and `max_tokens` of what samples, `minibatch`,
     `micro_batch_tokens` and `optimizer` of what updates. Without `micro_batch_tokens` a minibatch is one pass.
@@ -85,19 +91,21 @@ def work_of(graph: Graph, workload: Workload) -> tuple[Work, ...]:
     """
     role_of = {name: role for role in reversed(roles(graph)) for name in role.nodes}
     running = (node for node in graph.nodes if node.name in role_of and (node.regions or node.op.carries is None))
-    return tuple(_work(node, role_of, workload) for node in running)
+    return tuple(_work(node, role_of[node.name], workload, ranks or {}) for node in running)
 
 
-def _work(node: Node, role_of: Mapping[str, Role], workload: Workload) -> Work:
+def _work(node: Node, role: Role, workload: Workload, ranks: Mapping[str, int]) -> Work:
     sampling, phase = _sampled(node, workload), _phase(node)
-    prompts, width = workload.prompts, workload.prompt_tokens + sampling.tokens
+    share = -(-workload.prompts // ranks.get(role.name, 1))
+    prompts, width = share, workload.prompt_tokens + sampling.tokens
     if phase == "update":
+        # A minibatch is drawn from the prompts of all ranks, and may lie on one of them.
         prompts = min(_setting(node, "minibatch", 0), prompts) or prompts
     padded_tokens = _cut(node, phase, prompts * sampling.n, width, workload)
     rows = -(-padded_tokens // width)
     return Work(
         node=node.name,
-        role=role_of[node.name],
+        role=role,
         phase=phase,
         rows=rows,
         # Rows of an update are sorted by length, so that those of one prompt need not lie together.
@@ -105,7 +113,7 @@ def _work(node: Node, role_of: Mapping[str, Role], workload: Workload) -> Work:
         prompt_tokens=workload.prompt_tokens,
         response_tokens=sampling.tokens,
         padded_tokens=padded_tokens,
-        batch_tokens=workload.prompts * sampling.n * sampling.tokens,
+        responses=tuple((each.name, _response_tokens(each, share, workload)) for each in _read_samplers(node)),
         stats=frozenset(each.op.stat for each in (node, *_inner(node)) if each.op.stat is not None),
         heated=sampling.heated,
         optimizer=getattr(node.settings, "optimizer", "adamw") if phase == "update" else "",
@@ -133,11 +141,9 @@ def _inner(node: Node) -> tuple[Node, ...]:
 def _sampled(node: Node, workload: Workload) -> Sampling:
     """Give what is known of the responses that a node makes or reads.
 
-    Samplers that it reads directly count, or else any it depends on; where there are several, the most of each.
+    Where there are several samplers, the most of each.
     """
-    direct = [node, *(edge.source for edge in node.edges() if isinstance(edge.source, Node))]
-    samplers = _samplers(direct) or _samplers([each for each in reachable(node.edges()) if isinstance(each, Node)])
-    tokens = workload.response_tokens
+    samplers, tokens = _read_samplers(node), workload.response_tokens
     return Sampling(
         n=max((_setting(each, "n", 1) for each in samplers), default=1),
         tokens=max((_setting(each, "max_tokens", tokens) for each in samplers), default=tokens),
@@ -145,8 +151,19 @@ def _sampled(node: Node, workload: Workload) -> Sampling:
     )
 
 
+def _read_samplers(node: Node) -> list[Node]:
+    """Give the samplers whose responses a node makes or reads directly, or else any it depends on."""
+    direct = [node, *dict.fromkeys(edge.source for edge in node.edges() if isinstance(edge.source, Node))]
+    return _samplers(direct) or _samplers([each for each in reachable(node.edges()) if isinstance(each, Node)])
+
+
 def _samplers(nodes: list[Node]) -> list[Node]:
     return [each for each in nodes if each.op.kind == "generate"]
+
+
+def _response_tokens(sampler: Node, prompts: int, workload: Workload) -> int:
+    sampling = _sampled(sampler, workload)
+    return prompts * sampling.n * sampling.tokens
 
 
 def _setting(node: Node, name: str, otherwise: int) -> int:

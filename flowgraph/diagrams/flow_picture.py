@@ -41,7 +41,7 @@ def flow_picture(graph: Graph) -> Picture:
     boxes += [Box(end, (type_name(edge.type), "result"), "result") for edge, end in ends.items()]
     drawn = [
         *_data_arrows(graph, losses, ids),
-        *(_arrow(ids[edge.source], end, edge) for edge, end in ends.items()),
+        *(edge_arrow(ids[edge.source], end, edge) for edge, end in ends.items()),
         *_carry_arrows(graph, ids),
     ]
     frames = tuple(Frame(loss.frame, loss.label()) for loss in losses)
@@ -83,9 +83,9 @@ def _data_arrows(graph: Graph, losses: Sequence[_Loss], ids: Mapping[object, str
     for node in graph.all_nodes:
         for _, edge in node.inputs:
             read = weights.get(edge.source, edge)
-            yield _arrow(ids[read.source], ids[node], edge)
+            yield edge_arrow(ids[read.source], ids[node], edge)
         for _, region in node.regions:
-            yield _arrow(ids[region.output.source], ids[node], region.output)
+            yield edge_arrow(ids[region.output.source], ids[node], region.output)
 
 
 def _updated(node: Node) -> Edge:
@@ -95,7 +95,8 @@ def _updated(node: Node) -> Edge:
     return edge
 
 
-def _arrow(source: str, target: str, edge: Edge) -> Arrow:
+def edge_arrow(source: str, target: str, edge: Edge) -> Arrow:
+    """Draw what travels on an edge from one box to another: its type, and by how much a sampling read may lag."""
     if edge.at_most:
         late = f"≤ {edge.at_most} {'update' if edge.at_most == 1 else 'updates'} late"
         return Arrow(source, target, f"{type_name(edge.type)} {late}", ArrowStyle.STALE)

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Literal
 
 from flowgraph.diagrams.labels import clean
-from flowgraph.diagrams.palette import ARROW_INKS, INKS, TEXT
+from flowgraph.diagrams.palette import ARROW_INKS, FRAME_INKS, INKS, TEXT
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
 
 Direction = Literal["TD", "LR"]
@@ -40,32 +40,42 @@ _LINES: Mapping[ArrowStyle, str] = {
     ArrowStyle.WEIGHTS: "==>",
     ArrowStyle.STALE: "-.->",
     ArrowStyle.CARRY: "-.->",
+    ArrowStyle.TRANSFER: "-->",
+    ArrowStyle.SYNC: "==>",
 }
-_WIDTHS_PX: Mapping[ArrowStyle, str] = {ArrowStyle.WEIGHTS: "2px", ArrowStyle.STALE: "2px", ArrowStyle.CARRY: "3px"}
+_WIDTHS_PX: Mapping[ArrowStyle, str] = {
+    ArrowStyle.WEIGHTS: "2px",
+    ArrowStyle.STALE: "2px",
+    ArrowStyle.CARRY: "3px",
+    ArrowStyle.TRANSFER: "2px",
+    ArrowStyle.SYNC: "5px",
+}
 
 
 def mermaid(picture: Picture, direction: Direction = "TD") -> str:
     """Give a picture as a Mermaid flowchart.
 
     Mermaid lays a cycle out from the box it meets first, so what is carried is declared first, and tied into one chain
-    by links that do not show: then the ways back, and no others, point upwards.
+    by links that do not show: then the ways back, and no others, point upwards. Frames around it come first, too.
     """
     back = [arrow.target for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY]
     carried = list(dict.fromkeys(back))
-    boxes = sorted(picture.boxes, key=lambda box: carried.index(box.id) if box.id in carried else len(carried))
+    ranks = {each: place for place, name in reversed([*enumerate(carried)]) for each in _around(picture, name)}
+    boxes = sorted(picture.boxes, key=lambda box: ranks.get(box.id, len(ranks)))
+    frames = sorted(picture.frames, key=lambda frame: ranks.get(frame.id, len(ranks)))
     ties = [f"{first} ~~~ {then}" for first, then in pairwise(carried)]
     lines = [
         _SETTINGS,
         f"flowchart {direction}",
         f"    accTitle: {escaped(picture.title)}",
-        *_boxes(replace(picture, boxes=tuple(boxes)), None, "    "),
+        *_boxes(replace(picture, boxes=tuple(boxes), frames=tuple(frames)), None, "    "),
         *(f"    {tie}" for tie in ties),
         *(f"    {_arrow(arrow)}" for arrow in picture.arrows),
         *_classes(picture.boxes),
         *_colours(picture.arrows, len(ties)),
     ]
-    if picture.frames:
-        lines += ["    classDef frame fill:none,stroke:#808080,stroke-dasharray:4 4"]
+    kinds = {frame.kind for frame in picture.frames}
+    lines += [f"    classDef {kind} fill:none,{ink}" for kind, ink in FRAME_INKS.items() if kind in kinds]
     return "\n".join(lines) + "\n"
 
 
@@ -86,6 +96,15 @@ def _entity(letter: str) -> str:
     return f"#{_NAMED.get(letter, ord(letter))};"
 
 
+def _around(picture: Picture, box: str) -> Iterator[str]:
+    """Give a box and the frames around it, by their ids."""
+    outer = {each.id: each.inside for each in picture.boxes} | {each.id: each.parent for each in picture.frames}
+    inner: str | None = box
+    while inner is not None:
+        yield inner
+        inner = outer[inner]
+
+
 def _boxes(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
     """Write the boxes that stand right inside a frame, then the frames in it."""
     for box in picture.boxes:
@@ -100,7 +119,7 @@ def _frame(picture: Picture, frame: Frame, indent: str) -> Iterator[str]:
     yield f'{indent}subgraph {frame.id}["{escaped(frame.label)}"]'
     yield from _boxes(picture, frame.id, indent + "    ")
     yield f"{indent}end"
-    yield f"{indent}class {frame.id} frame"
+    yield f"{indent}class {frame.id} {frame.kind}"
 
 
 def _box(box: Box) -> str:

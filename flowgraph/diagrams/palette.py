@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flowgraph.diagrams.picture import ArrowStyle, BoxKind
+from flowgraph.diagrams.picture import ArrowStyle, BoxKind, FrameKind
 
 
 @dataclass(frozen=True)
@@ -42,4 +42,14 @@ ARROW_INKS: Mapping[ArrowStyle, str] = {
     ArrowStyle.WEIGHTS: "#2e86c1",
     ArrowStyle.STALE: "#b87700",
     ArrowStyle.CARRY: "#d55e00",
+    ArrowStyle.TRANSFER: "#0b8a64",
+    ArrowStyle.SYNC: "#2e86c1",
+}
+
+# Borders of frames, each with its line; they have no fill, so that the page's own shows.
+FRAME_INKS: Mapping[FrameKind, str] = {
+    "frame": "stroke:#808080,stroke-dasharray:4 4",
+    "pool": "stroke:#6b6b6b,stroke-width:2px",
+    "home": "stroke:#2e86c1",
+    "anywhere": "stroke:#808080,stroke-dasharray:4 4",
 }

@@ -14,14 +14,22 @@ from flowgraph.graph import NodeKind
 BoxKind = NodeKind | Literal["data", "model", "arithmetic", "result"]
 """What a box stands for: a node of one of the graph's kinds, a parameter, arithmetic, or a result."""
 
+FrameKind = Literal["frame", "pool", "home", "anywhere"]
+"""What a frame is around: a part of a flow, a pool's devices, a copy of weights, or what any machine runs."""
+
 
 class ArrowStyle(enum.StrEnum):
-    """Say what travels: data, weights, weights that may lag, or state carried to the next step."""
+    """Say what travels: data or weights, weights that may lag, state carried to the next step.
+
+    Between places data is transferred, and weights are synced.
+    """
 
     DATA = "data"
     WEIGHTS = "weights"
     STALE = "stale"
     CARRY = "carry"
+    TRANSFER = "transfer"
+    SYNC = "sync"
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class Frame:
     id: str
     label: str
     parent: str | None = None
+    kind: FrameKind = "frame"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """One forward pass over responses: each distinct context is read once, then every response after its own.
 
 Samples of one prompt share its keys and values, so a group of n costs one prompt, not n; gradients flow through the
-shared part. It is also the way the sampler reads, so the two agree to rounding.
+shared part. It is also the way the sampler reads, so the two agree to rounding. The model is always called twice,
+whatever the rows: ranks that share a sharded model gather its weights in each call, and wait for each other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def forward_stats(model: Any, rows: Rows, wanted: Sequence[str]) -> TokenStats:
     """Give the statistics of each response token: [B, T] each, zero beyond a row's length.
 
-    No rows at all still run one token through the model, because ranks that have rows wait for those that have none.
+    No rows at all still run one token through the model in both calls, and give gradients of zero.
     """
     import torch
 
@@ -38,7 +39,7 @@ def forward_stats(model: Any, rows: Rows, wanted: Sequence[str]) -> TokenStats:
         attention_mask=torch.cat([mask, torch.ones_like(ids)], 1),
         position_ids=places,
         past_key_values=cache,
-        use_cache=cache is not None,
+        use_cache=True,
     )
     logits = full_precision(out.logits)
     if rows.temperature not in (0, 1):
@@ -48,19 +49,40 @@ def forward_stats(model: Any, rows: Rows, wanted: Sequence[str]) -> TokenStats:
 
 
 def _read_contexts(model: Any, contexts: Sequence[Sequence[int]], device: Any) -> tuple[Any, Tensor]:
-    """Read each distinct context but for its last token; give the cache and mask [B, P - 1], one row a response."""
+    """Read each distinct context but for its last token; give the cache and mask [B, P - 1], one row a response.
+
+    A context of one token has nothing before it: it reads a token that the mask hides, so that P is at least 2.
+    """
     import torch
 
     heads = [tuple(context[:-1]) for context in contexts]
     place = {head: i for i, head in enumerate(dict.fromkeys(heads))}
-    ids, mask = pad_left(list(place), device)
+    ids, read = pad_left([head or (0,) for head in place], device)
     index = torch.tensor([place[head] for head in heads], device=device)
-    if not ids.shape[1]:
-        return None, mask[index]
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    out = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    positions = (read.cumsum(1) - 1).clamp(min=0)
+    out = model(input_ids=ids, attention_mask=read, position_ids=positions, use_cache=True, logits_to_keep=1)
     out.past_key_values.batch_select_indices(index)
-    return out.past_key_values, mask[index]
+    real = torch.tensor([bool(head) for head in heads], device=device)
+    return out.past_key_values, read[index] * real[:, None]
+
+
+def cut(rows: Rows, forward_tokens: int) -> list[Rows]:
+    """Cut rows in order into parts of at most `forward_tokens` padded tokens, or of one longer row; one part at least."""
+    widths = rows.context.value_lengths().to_numpy() + rows.lengths.numpy(force=True)
+    size = max(1, forward_tokens // int(widths.max(initial=1)))
+    return [_between(rows, start, start + size) for start in range(0, max(len(rows.tokens), 1), size)]
+
+
+def _between(rows: Rows, start: int, stop: int) -> Rows:
+    context = rows.context.slice(start, stop - start)
+    return Rows(context, rows.tokens[start:stop], rows.lengths[start:stop], rows.temperature)
+
+
+def join_stats(parts: Sequence[TokenStats], wanted: Sequence[str]) -> TokenStats:
+    """Put the statistics of parts of the rows one after another."""
+    import torch
+
+    return TokenStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in wanted})
 
 
 def _laid_out(stat: Tensor, inside: Tensor, rows: Rows) -> Tensor:

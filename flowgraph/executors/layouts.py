@@ -11,7 +11,8 @@ POOL_WIDE = 2**16  # as many ranks as a pool has devices
 class Offer:
     """What one engine can run: its verbs, device kinds, and the largest degree of each way to split a model.
 
-    Verbs of `alone` are offered on one device only. `handle` is the class that hosts a model, as `module:name`.
+    Verbs of `alone` are offered on one device only. `handle` is the class that hosts a model, as `module:name`;
+    `meets` says that its ranks talk to each other, and so meet before they load.
     """
 
     handle: str
@@ -22,7 +23,11 @@ class Offer:
     pipeline: int = 1
     sharding: frozenset[str] = frozenset({"none"})
     alone: frozenset[str] = frozenset()
+    meets: bool = False
 
+
+JOIN = "flowgraph.executors.ranks:join"
+"""How the ranks of a pool meet, as `module:name`."""
 
 LAYOUTS: dict[str, Offer] = {
     "local": Offer(
@@ -38,5 +43,6 @@ LAYOUTS: dict[str, Offer] = {
         devices=frozenset({"cpu", "gpu"}),
         data=POOL_WIDE,
         sharding=frozenset({"full"}),
+        meets=True,
     ),
 }

@@ -12,31 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import LawError, ModelError
-from flowgraph.evaluate import Env, Observed, Ran, evaluate, read
-from flowgraph.executors.base import Completion, Optimizer, Request, Rows, Stepped, TokenStats, Verb
+from flowgraph.executors.base import Alone, Completion, Optimizer, Ranks, Request, Rows, Stepped, TokenStats, Verb
 from flowgraph.executors.decode import decode
-from flowgraph.executors.forward import forward_stats
-from flowgraph.graph import Graph
-from flowgraph.keys import Key
-from flowgraph.passes.order_nodes import order_nodes
-from flowgraph.values import Value
+from flowgraph.executors.forward import cut, forward_stats, join_stats
+from flowgraph.executors.optimizers import Optimizers, descend
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class LocalExecutor:
-    """Run a graph's nodes one after another, in an order that keeps the law of versions."""
-
-    def run(self, graph: Graph, arguments: Mapping[str, Value], key: Key, given: Env | None = None) -> Ran:
-        """Run one step on real arguments; nodes in `given` (replayed ones) are not run."""
-        import torch
-
-        env: Env = {param: arguments[param.name] for param in graph.params} | (given or {})
-        observed = Observed()
-        with torch.no_grad():
-            evaluate(order_nodes(graph), env, key, observed)
-        return Ran(tuple(read(env, edge) for edge in graph.outputs), env, observed)
 
 
 class ChatTokenizer:
@@ -63,7 +45,7 @@ class LocalModel:
     """A transformers model in this process. `trainable` adds `step`; a frozen one keeps no gradients.
 
     `sample_rows` bounds the samples decoded side by side, `forward_tokens` the padded tokens of a pass without
-    gradients.
+    gradients. `ranks` are those that hold a copy of it each, for nodes that run on rows of their own.
     """
 
     model: Any
@@ -72,7 +54,7 @@ class LocalModel:
     sample_rows: int = 256
     forward_tokens: int = 16384
     version: int = 0
-    _optimizers: dict[str, Any] = field(default_factory=dict[str, Any])
+    ranks: Ranks = field(default_factory=Alone)
     _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(
         default_factory=list[tuple[Request, "asyncio.Future[Completion]"]]
     )
@@ -80,6 +62,7 @@ class LocalModel:
     def __post_init__(self) -> None:
         self.model.eval().requires_grad_(self.trainable)
         self.tokenizer = ChatTokenizer(self.raw_tokenizer)
+        self._optimizers = Optimizers(list(self.model.parameters()))
         named = getattr(self.model.generation_config, "eos_token_id", None)
         listed = named if isinstance(named, list) else [named]
         self.ends = frozenset(int(each) for each in [*listed, self.raw_tokenizer.eos_token_id] if each is not None)
@@ -95,12 +78,7 @@ class LocalModel:
 
         if torch.is_grad_enabled() and self.trainable:
             return forward_stats(self.model, rows, wanted)
-        widths = rows.context.value_lengths().to_numpy() + rows.lengths.numpy(force=True)
-        size = max(1, self.forward_tokens // int(widths.max(initial=1)))
-        starts = range(0, max(len(rows.tokens), 1), size)
-        parts = [forward_stats(self.model, _cut(rows, start, start + size), wanted) for start in starts]
-        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in wanted}
-        return TokenStats(**joined)
+        return join_stats([forward_stats(self.model, part, wanted) for part in cut(rows, self.forward_tokens)], wanted)
 
     async def sample(self, request: Request) -> Completion:
         """Draw one sample; requests made in one turn of the event loop are decoded together."""
@@ -133,37 +111,10 @@ class LocalModel:
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> Stepped:
         """Add up gradients over micro-batches, clip, and step; refuse a gradient that is not finite."""
-        import torch
-
         if not self.trainable:
             raise LawError("this model is frozen: nothing can update it")
-        torch_optimizer, total = self._torch_optimizer(optimizer), 0.0
-        torch_optimizer.zero_grad(set_to_none=True)
-        with torch.enable_grad():
-            for loss in losses:
-                value = loss()
-                value.backward()  # type: ignore[no-untyped-call]
-                total += float(value.detach())
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), optimizer.max_grad_norm or float("inf")))
-        if norm != norm or norm in (float("inf"), float("-inf")):
-            hint = "a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
-            torch_optimizer.zero_grad(set_to_none=True)
-            what = f"the gradient is not finite (norm {norm}, loss {total}); this step left the weights as they were"
-            raise LawError(what, hint=hint)
-        torch_optimizer.step()
-        torch_optimizer.zero_grad(set_to_none=True)  # no gradients lie in memory while samples are drawn
-        return Stepped(total, norm)
-
-    def _torch_optimizer(self, optimizer: Optimizer) -> Any:
-        import torch
-
-        kinds = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-        if optimizer.name not in self._optimizers:
-            self._optimizers[optimizer.name] = kinds[optimizer.name](self.model.parameters(), lr=optimizer.lr)
-        chosen = self._optimizers[optimizer.name]
-        for group in chosen.param_groups:
-            group |= {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
-        return chosen
+        self._optimizers.clear()
+        return self._optimizers.step(descend(losses), optimizer)
 
     def weights(self) -> dict[str, Tensor]:
         """Give a copy of the weights by name."""
@@ -178,8 +129,3 @@ class LocalModel:
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights; names and shapes must be the same."""
         self.model.load_state_dict(dict(weights))
-
-
-def _cut(rows: Rows, start: int, stop: int) -> Rows:
-    context = rows.context.slice(start, stop - start)
-    return Rows(context, rows.tokens[start:stop], rows.lengths[start:stop], rows.temperature)

@@ -28,9 +28,10 @@ def lower(graph: Graph, plan: Plan, origins: Mapping[str, Home] | None = None, *
     """
     check_plan(plan, graph, where)
     homes = _homes(graph, plan, origins or {})
-    newest = dict(origins or {}) or _origins(homes)
+    elsewhere = {name: home for name, home in (origins or {}).items() if graph.param(name) is not None}
+    newest = _origins(homes) | elsewhere
     consumed = [carried_from(dict(node.inputs)[node.op.carries]) for node in graph.nodes if node.op.carries]
-    moving = {*(origins or {}), *(param.name for param in consumed if param is not None)}
+    moving = {*elsewhere, *(param.name for param in consumed if param is not None)}
     frozen = tuple(name for name in newest if name not in moving)
     tasks = tuple(_Lowering(graph, homes, newest, frozen, where).tasks())
     distinct = tuple(dict.fromkeys(home for home, _ in homes.values()))
@@ -77,8 +78,9 @@ class _Lowering:
         self._there |= {(role.param, home) for home, role in homes.values() if role.param in frozen}
 
     def tasks(self) -> Iterator[Task]:
-        data = [param for param in self._graph.params if not issubclass(param.type, Model)]
-        for param in data:
+        edges = (*self._graph.outputs, *(edge for node in self._graph.nodes for edge in node.edges()))
+        read = {edge.source for edge in edges}
+        for param in (each for each in self._graph.params if each in read and not issubclass(each.type, Model)):
             self._put(param.name, HOST)
             yield Read(param.name)
         done = set[Node]()
@@ -108,7 +110,8 @@ class _Lowering:
                 home, found = self._home(edge, name)
                 models[value_name(edge)], role = home, role or found.name
         place = next(iter(models.values())).pool if models else HOST
-        self._check(first, models)
+        for node in nodes:
+            self._check(node, models)
         for edge, _ in named:
             if not issubclass(edge.type, Model):
                 reads[value_name(edge)] = None
@@ -130,8 +133,9 @@ class _Lowering:
         for other in homes[1:]:
             if (other.pool, other.layout.data) != (homes[0].pool, homes[0].layout.data):
                 raise PlanError.not_together(self._where, node.name, str(node.at), str(homes[0]), str(other))
-        if homes and homes[0].layout.data > 1 and not node.op.separable:
-            raise PlanError.not_split(self._where, node.name, str(node.at), homes[0].layout.data)
+        for each in (node, *(inner for _, region in node.regions for inner in region.inner)):
+            if homes and homes[0].layout.data > 1 and not each.op.separable:
+                raise PlanError.not_split(self._where, each.name, str(each.at), homes[0].layout.data)
 
     def _put(self, name: str, place: str | Home) -> None:
         self._made[name] = place
@@ -149,8 +153,11 @@ class _Lowering:
 
 
 def _read_by(node: Node) -> Iterator[tuple[Edge, str]]:
-    """Give what a node reads, with the name of the node that reads it: its own, or that of one in its regions."""
-    for _, edge in node.inputs:
+    """Give what a node reads, with the name of the node that reads it: its own, or that of one in its regions.
+
+    The state that it carries comes first: the node runs where that is.
+    """
+    for _, edge in sorted(node.inputs, key=lambda each: each[0] != node.op.carries):
         yield edge, node.name
     for _, region in node.regions:
         for edge in region.captures:

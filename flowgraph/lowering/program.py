@@ -103,6 +103,11 @@ class Program:
     frozen: tuple[str, ...]
     tasks: tuple[Task, ...]
 
+    @property
+    def trained(self) -> tuple[Home, ...]:
+        """Give the homes whose weights an update moves on."""
+        return tuple(home for name, home in self.origins if name not in self.frozen)
+
     def without(self, place: int) -> Program:
         """Leave one task out; what is left is for tests to refuse."""
         return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :])

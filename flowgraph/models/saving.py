@@ -6,17 +6,22 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowgraph.errors import ModelError
 from flowgraph.models.libraries import Model, Tokenizer
 from flowgraph.models.quiet import quiet
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def save(model: Model, tokenizer: Tokenizer, folder: Path) -> Path:
+
+def save(model: Model, tokenizer: Tokenizer, folder: Path, weights: Mapping[str, Tensor] | None = None) -> Path:
     """Save a model and its tokenizer as a folder that `AutoModelForCausalLM.from_pretrained` loads.
 
+    `weights` are written in place of the model's own, by the same names: those of a model that holds a share only.
     Raises ModelError if the folder exists or cannot be written (a full disk, no permission);
     then nothing is left behind.
     """
@@ -26,7 +31,7 @@ def save(model: Model, tokenizer: Tokenizer, folder: Path) -> Path:
         raise ModelError.exists(folder)
     try:
         with whole_folder(folder) as draft, quiet():
-            model.save_pretrained(draft)
+            model.save_pretrained(draft, state_dict=None if weights is None else dict(weights))
             tokenizer.save_pretrained(draft)
     except (OSError, SafetensorError) as error:
         if folder.is_dir():  # another process was faster

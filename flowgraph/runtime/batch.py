@@ -1,32 +1,36 @@
-"""Records as ragged Arrow tables and back: a column a value, lists for token columns, no padding. Parquet the same."""
+"""Values as ragged Arrow tables and back: a column a value, lists for token columns, no padding. Parquet the same."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from flowgraph.errors import DataError
+from flowgraph.errors import DataError, LawError
 from flowgraph.values import Kind, Lengths, Record, Value, fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-R = TypeVar("R", bound=Record)
+V = TypeVar("V", bound=Value)
 
 SCALARS = b"flowgraph.scalars"
+PLAIN = "value"  # the column of a value that is no record
 
 
-def to_table(record: Record) -> pa.Table:
-    """Lay a real record out as a table: token columns cut to each row's length, table columns as `part.column`.
+def to_table(whole: Value, lengths: Tensor | None = None) -> pa.Table:
+    """Lay a real value out as a table: token columns cut to each row's length, table columns as `part.column`.
 
-    Scalars go to the schema's metadata. `from_table` gives the same record back, to the last bit.
+    A record has a column for each part; for a plain value of tokens `lengths` [B] says its rows'. Scalars go to the
+    schema's metadata. `from_table` gives the same value back, to the last bit. Raises LawError for a scalar that JSON
+    cannot hold.
     """
     import pyarrow as pa
 
     columns, scalars = dict[str, Any](), dict[str, Any]()
-    for name, value, lengths in _flat(record, "", None):
+    flat = _flat(whole, "", lengths) if isinstance(whole, Record) else [(PLAIN, whole, lengths)]
+    for name, value, lengths in flat:
         if value.kind is Kind.TOKEN:
             columns[name] = _ragged(value.data, lengths)
         elif value.kind is not Kind.ROW:
@@ -35,7 +39,12 @@ def to_table(record: Record) -> pa.Table:
             columns |= {f"{name}.{column}": value.data.column(column) for column in value.data.column_names}
         else:
             columns[name] = row_column(value)
-    return pa.table(columns).replace_schema_metadata({SCALARS: json.dumps(scalars).encode()})
+    try:
+        told = json.dumps(scalars)
+    except TypeError:
+        what = f"a {type(whole).__name__} holds what cannot travel: a scalar is a number, a text, or lists of them"
+        raise LawError(what) from None
+    return pa.table(columns).replace_schema_metadata({SCALARS: told.encode()})
 
 
 def row_column(value: Value) -> Any:
@@ -78,16 +87,16 @@ def _ragged(padded: Tensor, lengths: Tensor | None) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(_numbers(padded)[inside]))
 
 
-def from_table(kind: type[R], table: pa.Table, where: str) -> R:
-    """Read a record of this type back from a table that `to_table` made.
+def from_table(kind: type[V], table: pa.Table, where: str) -> V:
+    """Read a value of this type back from a table that `to_table` made; columns it has no part for are left out.
 
     Raises `DataError` that names the file and the column it lacks, or that is of another type.
     """
     scalars = json.loads((table.schema.metadata or {}).get(SCALARS, b"{}"))
-    return _record(kind, table, scalars, "", where)
+    return cast("V", _part(kind, "" if issubclass(kind, Record) else PLAIN, table, scalars, where))
 
 
-def _record(kind: type[R], table: pa.Table, scalars: Mapping[str, Any], prefix: str, where: str) -> R:
+def _record(kind: type[Record], table: pa.Table, scalars: Mapping[str, Any], prefix: str, where: str) -> Record:
     parts = dict[str, Value]()
     for name, part in fields(kind).items():
         parts[name] = _part(part, f"{prefix}{name}", table, scalars, where)
@@ -96,7 +105,7 @@ def _record(kind: type[R], table: pa.Table, scalars: Mapping[str, Any], prefix: 
 
 def _part(part: type[Value], name: str, table: pa.Table, scalars: Mapping[str, Any], where: str) -> Value:
     if issubclass(part, Record):
-        return _record(part, table, scalars, f"{name}.", where)
+        return _record(part, table, scalars, f"{name}." if name else "", where)
     if part.kind not in (Kind.ROW, Kind.TOKEN):
         if name not in scalars:
             raise DataError.lacks_part(where, name, list(scalars))

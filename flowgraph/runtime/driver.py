@@ -1,4 +1,4 @@
-"""The loop of a run: read a batch, run the flow, carry what it returns; check held-out data now and then."""
+"""The loop of a run: execute a step, tell who listens; check held-out data now and then."""
 
 from __future__ import annotations
 
@@ -7,47 +7,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flowgraph.evaluate import Env, Observed, Ran
-from flowgraph.graph import Graph
+from flowgraph.evaluate import Observed
 from flowgraph.keys import Key
-from flowgraph.values import Value
-
-
-class Source(Protocol):
-    """Where a flow's data parameter gets its rows: a pure function of the step."""
-
-    def batch(self, step: int) -> Value:
-        """Give the rows of one step."""
-        ...
-
-
-class Executor(Protocol):
-    """Who runs a graph's nodes for one step."""
-
-    def run(self, graph: Graph, arguments: Mapping[str, Value], key: Key, given: Env | None = None) -> Ran:
-        """Run one step on real arguments; nodes in `given` are not run."""
-        ...
+from flowgraph.lowering.program import Program
+from flowgraph.runtime.execute import Executor, Ran, Source
 
 
 @dataclass(frozen=True)
 class Check:
-    """A flow that is run on held-out data before the first step, every `every` steps, and at the end.
+    """A program that is run on held-out data before the first step, every `every` steps, and at the end."""
 
-    `models` says which of the job's models each of its model parameters is.
-    """
-
-    graph: Graph
-    models: Mapping[str, str]
-    data: Mapping[str, Value]
+    program: Program
+    sources: Mapping[str, Source]
     every: int
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a run does: a compiled graph, its models and data by parameter, how long, and from which seed."""
+    """What a run does: a program and where its rows come from, how long, and from which seed.
 
-    graph: Graph
-    models: Mapping[str, Value]
+    `sources` give data parameters by name; those named as a node, its recorded results in place of running it.
+    """
+
+    program: Program
     sources: Mapping[str, Source]
     seed: int
     steps: int
@@ -66,39 +48,24 @@ class Listener(Protocol):
         ...
 
 
-def train(
-    job: Job,
-    executor: Executor,
-    listeners: Sequence[Listener],
-    replay: Callable[[int], Env] | None = None,
-    stop: Callable[[], bool] = lambda: False,
-) -> tuple[dict[str, Value], int]:
-    """Run the job and give the models as carried, and the steps done; `stop` is asked between steps.
-
-    `replay` gives, for a step, recorded values in place of the nodes that sample.
-    """
-    models, carries = dict(job.models), job.graph.carries()
+def train(job: Job, executor: Executor, listeners: Sequence[Listener], stop: Callable[[], bool] = lambda: False) -> int:
+    """Run the job and give the steps done; `stop` is asked between steps."""
     for step in range(job.steps):
         if stop():
-            return models, step
+            return step
         if job.check is not None and job.check.every and step % job.check.every == 0:
-            _check(job, job.check, executor, models, step, listeners)
+            _check(job, job.check, executor, step, listeners)
         start = time.perf_counter()
-        batch = {name: source.batch(step) for name, source in job.sources.items()}
-        ran = executor.run(job.graph, models | batch, Key(job.seed, step), replay(step) if replay else None)
-        models |= {name: ran.outputs[i] for name, i in carries.items()}
+        ran = executor.run(job.program, job.sources, Key(job.seed, step))
         for listener in listeners:
             listener.stepped(step, ran, time.perf_counter() - start)
     if job.check is not None and job.check.every:
-        _check(job, job.check, executor, models, job.steps, listeners)
-    return models, job.steps
+        _check(job, job.check, executor, job.steps, listeners)
+    return job.steps
 
 
-def _check(
-    job: Job, check: Check, executor: Executor, models: Mapping[str, Value], step: int, listeners: Sequence[Listener]
-) -> None:
+def _check(job: Job, check: Check, executor: Executor, step: int, listeners: Sequence[Listener]) -> None:
     start = time.perf_counter()
-    wanted = {name: models[source] for name, source in check.models.items()}
-    ran = executor.run(check.graph, {**wanted, **check.data}, Key(job.seed, step))
+    ran = executor.run(check.program, check.sources, Key(job.seed, step))
     for listener in listeners:
         listener.checked(step, ran.observed, time.perf_counter() - start)

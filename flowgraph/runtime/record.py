@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import DataError, RunFolderError
-from flowgraph.evaluate import Env, Observed, Ran
+from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph, Node
-from flowgraph.runtime.batch import from_table, row_column, to_table
+from flowgraph.runtime.batch import PLAIN, from_table
+from flowgraph.runtime.execute import Ran
 from flowgraph.settings import Resolved
 from flowgraph.store import full_hash, structure_hash, to_json
 from flowgraph.text import graph_text
-from flowgraph.values import Kind, Metric, Record, Value
+from flowgraph.values import Kind, Metric, Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -131,7 +132,8 @@ class Recorder:
         tokens = token_sum(self.graph, ran.observed)
         times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds}
         for node in self._drawn:
-            self._write_rollout(node, step, ran)
+            names = [node.name, *row_values(self.graph, node)]
+            ran.apply(write_rollout, names, names[1:], rollout_file(self.folder.path, node.name, step))
         self._line({"step": step, **ran.observed.means(), "time": times})
         self.folder.note(steps_done=step + 1)
 
@@ -150,16 +152,6 @@ class Recorder:
         self._metrics.write(json.dumps(facts) + "\n")
         self._metrics.flush()
 
-    def _write_rollout(self, node: Node, step: int, ran: Ran) -> None:
-        import pyarrow.parquet as pq
-
-        table = with_row_values(to_table(ran.values[node]), self.graph, node, ran.values)
-        path = rollout_file(self.folder.path, node.name, step)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".part")
-        pq.write_table(table, draft, write_page_checksum=True, compression="zstd")
-        draft.replace(path)
-
 
 def token_sum(graph: Graph, observed: Observed) -> float:
     """Add up the metrics that nodes declare in tokens: how many were generated."""
@@ -172,23 +164,57 @@ def rollout_file(run: Path, node: str, step: int) -> Path:
     return run / "rollouts" / node / f"{step:06d}.parquet"
 
 
-def with_row_values(table: pa.Table, graph: Graph, node: Node, values: Env) -> pa.Table:
-    """Add what later nodes made of each row (scores, advantages), one column a node, named by it.
-
-    A value of other rows is left out; a node named as a part of the rollout is written as a call, `mask()`.
-    """
-    reads = {node}
+def row_values(graph: Graph, node: Node) -> list[str]:
+    """Name what later nodes make of each row of a rollout and of nothing else: scores, advantages."""
+    reads, found = {node}, list[str]()
     for each in graph.nodes:
         sources = {edge.source for _, edge in each.inputs if isinstance(edge.source, Node)}
         if sources & reads and sources <= reads:
             reads.add(each)
-            value = values[each]
-            plain = isinstance(value, Value) and not isinstance(value, Record) and value.kind is Kind.ROW
-            column = row_column(value) if plain else None
-            if column is not None and len(column) == table.num_rows:
-                name = f"{each.name}()" if each.name in table.column_names else each.name
-                table = table.append_column(name, column)
-    return table
+            kind = each.returns[0]
+            if len(each.returns) == 1 and not issubclass(kind, Record) and kind.kind is Kind.ROW:
+                found.append(each.name)
+    return found
+
+
+def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) -> None:
+    """Write a rollout, the first of `tables`, with a column for each of the others, plain values by these names.
+
+    A value of other rows is left out; a node named as a part of the rollout is written as a call, `mask()`. The file is
+    there whole or not at all.
+    """
+    import pyarrow.parquet as pq
+
+    rollout, *more = tables
+    for name, table in zip(names, more, strict=True):
+        if PLAIN in table.column_names and table.num_rows == rollout.num_rows:
+            called = f"{name}()" if name in rollout.column_names else name
+            rollout = rollout.append_column(called, table.column(PLAIN))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".part")
+    pq.write_table(rollout, draft, write_page_checksum=True, compression="zstd")
+    draft.replace(path)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A node's recorded rollouts, a source of rows."""
+
+    run: Path
+    node: str
+    kind: type[Record]
+
+    def batch(self, step: int) -> Record:
+        """Read the rollout of one step. Raises DataError for a file that cannot be read."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = rollout_file(self.run, self.node, step)
+        try:
+            table = pq.read_table(path, page_checksum_verification=True)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"cannot be read: {error}", where=str(path)) from error
+        return from_table(self.kind, table, str(path))
 
 
 @dataclass(frozen=True)
@@ -214,22 +240,14 @@ class Replay:
             counts.append(len(files))
         return min(counts, default=0)
 
-    def __call__(self, step: int) -> Env:
-        """Read the recorded rollouts of one step."""
-        return {node: self._read(node, step) for node in self._nodes()}
+    def sources(self) -> dict[str, Recorded]:
+        """Give the recorded rollouts by the name of their node."""
+        return {node.name: self._source(node) for node in self._nodes()}
+
+    def _source(self, node: Node) -> Recorded:
+        kind = node.returns[0]
+        assert issubclass(kind, Record), "a rollout is a record"
+        return Recorded(self.folder.path.absolute(), node.name, kind)
 
     def _nodes(self) -> list[Node]:
         return [node for node in self.graph.nodes if node.op.kind == "generate"]
-
-    def _read(self, node: Node, step: int) -> Value:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        path = rollout_file(self.folder.path, node.name, step)
-        kind = node.returns[0]
-        assert issubclass(kind, Record), "a rollout is a record"
-        try:
-            table = pq.read_table(path, page_checksum_verification=True)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"cannot be read: {error}", where=str(path)) from error
-        return from_table(kind, table, str(path))

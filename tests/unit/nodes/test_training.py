@@ -18,6 +18,8 @@ Tiny = Callable[..., LocalModel]
 Make = Callable[..., Rollout]
 
 GROUPS = torch.tensor([4, 4, 9, 9, 9, 1, 30, 30, 2, 7, 7, 5])  # seven prompts, of one to three rows
+PROMPTS = torch.unique(GROUPS)
+NONE = torch.zeros(0, dtype=torch.int64)
 
 
 def prompts_of(parts: list[torch.Tensor]) -> list[list[int]]:
@@ -29,7 +31,7 @@ def prompts_of(parts: list[torch.Tensor]) -> list[list[int]]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 50, 0])
 def test_each_epoch_holds_every_row_once_groups_whole_and_prompts_shared_evenly(size: int) -> None:
-    parts = minibatches(GROUPS, size, Key(3, 1, "update"), 0)
+    parts = minibatches(GROUPS, PROMPTS, size, Key(3, 1, "update"), 0)
     assert sorted(torch.cat(parts).tolist()) == list(range(len(GROUPS)))
     shares = [len(each) for each in prompts_of(parts)]
     assert sum(shares) == 7 and max(shares) - min(shares) <= 1
@@ -38,20 +40,20 @@ def test_each_epoch_holds_every_row_once_groups_whole_and_prompts_shared_evenly(
 
 def test_the_order_of_prompts_is_keyed_by_seed_step_node_and_epoch() -> None:
     keys = [(Key(0, 0, "u"), 0), (Key(1, 0, "u"), 0), (Key(0, 1, "u"), 0), (Key(0, 0, "v"), 0), (Key(0, 0, "u"), 1)]
-    orders = [prompts_of(minibatches(GROUPS, 1, key, epoch)) for key, epoch in keys]
-    assert orders[0] == prompts_of(minibatches(GROUPS, 1, Key(0, 0, "u"), 0))
+    orders = [prompts_of(minibatches(GROUPS, PROMPTS, 1, key, epoch)) for key, epoch in keys]
+    assert orders[0] == prompts_of(minibatches(GROUPS, PROMPTS, 1, Key(0, 0, "u"), 0))
     assert all(orders[i] != orders[j] for i in range(5) for j in range(i))
 
 
 def test_the_order_depends_on_the_prompts_not_on_where_their_rows_lie() -> None:
     moved = torch.randperm(len(GROUPS), generator=torch.Generator().manual_seed(1))
-    plain = [sorted(GROUPS[rows].tolist()) for rows in minibatches(GROUPS, 2, Key(5), 0)]
-    assert [sorted(GROUPS[moved][rows].tolist()) for rows in minibatches(GROUPS[moved], 2, Key(5), 0)] == plain
+    plain = [sorted(GROUPS[rows].tolist()) for rows in minibatches(GROUPS, PROMPTS, 2, Key(5), 0)]
+    assert [sorted(GROUPS[moved][rows].tolist()) for rows in minibatches(GROUPS[moved], PROMPTS, 2, Key(5), 0)] == plain
 
 
 def test_no_rows_cannot_be_trained_on() -> None:
     with pytest.raises(LawError, match="there is no row to train on"):
-        minibatches(torch.zeros(0, dtype=torch.int64), 2, Key(), 0)
+        minibatches(NONE, NONE, 2, Key(), 0)
 
 
 def test_micro_batches_hold_every_row_once_within_the_budget_longest_first() -> None:
@@ -120,7 +122,7 @@ def test_an_update_is_the_loop_one_would_write_by_hand(tiny: Tiny, make_rollout:
         micro_batch_tokens=20,
         key=key,
     )
-    batches = [rows for epoch in (0, 1) for rows in minibatches(GROUPS, 3, key, epoch)]
+    batches = [rows for epoch in (0, 1) for rows in minibatches(GROUPS, PROMPTS, 3, key, epoch)]
     losses = by_hand(other, rollout, advantages.data, batches)
     for one, two in zip(handle.model.parameters(), other.model.parameters(), strict=True):
         assert torch.allclose(one, two, rtol=0, atol=2e-5)

@@ -12,7 +12,7 @@ from flowgraph import Graph
 from flowgraph.errors import ResourceError
 from flowgraph.machine import laptop
 from flowgraph.models import ModelShape
-from placements import Workload, check_fits, forecast, overflow, peaks, search
+from placements import Workload, check_fits, forecast, overflow, search
 from placements.fits import smallest_changes
 
 MIB = 2**20
@@ -33,24 +33,26 @@ WORK = Workload(8, 64)
 
 
 def refusal(graph: Graph, memory_mib: int) -> str:
-    decision = search("colocated", graph, laptop(memory_mib * MIB), SHAPES, WORK)
+    plan = search("colocated", graph, laptop(memory_mib * MIB), SHAPES, WORK).plan
     with pytest.raises(ResourceError) as caught:
-        check_fits(decision, graph, SHAPES, WORK)
+        check_fits(plan, graph, SHAPES, WORK)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     return str(caught.value)
 
 
 def worst_bytes(graph: Graph, workload: Workload = WORK) -> int:
-    return max(peak.peak_bytes for peak in peaks(forecast(graph, SHAPES, workload)))
+    found = search("colocated", graph, laptop(2**40), SHAPES, workload).plan.forecast[0].worst
+    assert found is not None
+    return found.memory_bytes
 
 
 def test_what_fits_to_the_last_byte_passes_and_one_byte_less_does_not(graph: Graph) -> None:
     need = worst_bytes(graph)
-    check_fits(search("colocated", graph, laptop(need), SHAPES, WORK), graph, SHAPES, WORK)
+    check_fits(search("colocated", graph, laptop(need), SHAPES, WORK).plan, graph, SHAPES, WORK)
     found = overflow(search("colocated", graph, laptop(need - 1), SHAPES, WORK).plan)
     assert found is not None
     assert (found.pool, found.peak.role, found.peak.phase) == ("all", "policy.train", "update")
-    assert found.peak.memory_bytes - found.room_bytes == 1
+    assert found.over_bytes == 1
 
 
 def test_a_single_change_is_offered_where_one_is_enough(graph: Graph) -> None:
@@ -85,7 +87,8 @@ def test_what_no_batch_makes_fit_says_what_the_models_take(graph: Graph) -> None
 
 def test_each_change_that_is_offered_fits_and_twice_as_much_does_not(graph: Graph) -> None:
     room = 24 * 2**30
-    offered = [each for each in smallest_changes(graph, SHAPES, WORK, room) if each.startswith("batch=")]
+    plan = search("colocated", graph, laptop(room), SHAPES, WORK).plan
+    offered = [each for each in smallest_changes(plan, graph, SHAPES, WORK) if each.startswith("batch=")]
     prompts = int(offered[0].partition("=")[2])
     assert worst_bytes(graph, Workload(prompts, 64)) <= room < worst_bytes(graph, Workload(2 * prompts, 64))
 
@@ -108,6 +111,8 @@ def test_one_prompt_more_never_needs_less_but_for_the_heap(graph: Graph, prompts
     """What the C library keeps shrinks when blocks grow beyond what it keeps; all else only grows."""
 
     def needed(workload: Workload) -> int:
-        return sum(need.needed_bytes for need in forecast(graph, SHAPES, workload) if need.part != "heap")
+        plan = search("colocated", graph, laptop(2**40), SHAPES, workload).plan
+        needs = forecast(plan, graph, SHAPES, workload)
+        return sum(need.needed_bytes for need in needs if need.part != "heap")
 
     assert needed(Workload(prompts, tokens)) <= needed(Workload(prompts + 1, tokens))

@@ -17,6 +17,7 @@ from flowgraph.errors import PlanError
 from flowgraph.executors.base import Rows
 from flowgraph.executors.local import LocalModel
 from flowgraph.graph import Node, rewrite
+from flowgraph.machine import laptop
 from flowgraph.models import ModelShape
 from flowgraph.models.shapes import shape_of
 from flowgraph.passes import compile_graph
@@ -35,7 +36,7 @@ from nodes import (
 )
 from nodes import group_normalize as normalized
 from nodes import score as scored
-from placements import Workload, forecast, peaks
+from placements import Workload, forecast, peaks, search
 from placements.memory import PROCESS_BYTES, Need, activation_bytes, kv_bytes_per_token
 from placements.work import Work, work_of
 
@@ -64,6 +65,12 @@ def set_to(graph: Graph, **settings: object) -> Graph:
     return rewrite(graph, change)
 
 
+def alone(graph: Graph, workload: Workload = WORK) -> tuple[Need, ...]:
+    """Give what roles need with everything in one process."""
+    plan = search("colocated", graph, laptop(2**40), SHAPES, workload).plan
+    return forecast(plan, graph, SHAPES, workload)
+
+
 @pytest.fixture
 def small(graph: Graph) -> Graph:
     """prompts, policy, ref → generate (n=2, 4 tokens) → score, ref log-probs → update."""
@@ -76,7 +83,7 @@ def held(needs: tuple[Need, ...], role: str) -> dict[tuple[str, str | None], int
 
 def test_each_part_of_a_step_is_what_its_formula_says(small: Graph) -> None:
     """Two prompts of 6 tokens, two responses of 4 to each: 4 rows of 10 tokens, 12 of contexts and 16 of responses."""
-    needs = forecast(small, SHAPES, Workload(2, 6))
+    needs = alone(small)
     each = 4 * (2 * 9 + 2 * 2 + 3 * 4)  # float32 × (norms, queries and results, MLP) of each token read
     contexts = 12 * each + 4 * (2 * 2 * 12 + 2 * 6 * 6)  # and keys, values and mask
     responses = 16 * each + 4 * (2 * 2 * 40 + 4 * 4 * 10)
@@ -105,7 +112,7 @@ def test_each_part_of_a_step_is_what_its_formula_says(small: Graph) -> None:
 
 
 def test_a_peak_is_the_process_and_all_that_is_held_and_the_phase_s_own(small: Graph) -> None:
-    needs = forecast(small, SHAPES, Workload(2, 6))
+    needs = alone(small)
     always = PROCESS_BYTES + sum(need.needed_bytes for need in needs if need.phase is None)
     for peak in peaks(needs):
         own = sum(need.needed_bytes for need in needs if need.phase == peak.phase)
@@ -118,7 +125,7 @@ def test_a_peak_is_the_process_and_all_that_is_held_and_the_phase_s_own(small: G
 
 
 def part(graph: Graph, role: str, name: str, workload: Workload = WORK) -> int:
-    return sum(n.needed_bytes for n in forecast(graph, SHAPES, workload) if (n.role, n.part) == (role, name))
+    return sum(n.needed_bytes for n in alone(graph, workload) if (n.role, n.part) == (role, name))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +169,7 @@ def test_samples_of_one_prompt_share_its_context(small: Graph) -> None:
 
 def test_a_model_that_is_only_sampled_has_weights_and_no_gradients() -> None:
     """policy → generate → score → accuracy."""
-    needs = forecast(compile_graph(evaluate.graph()), SHAPES, Workload(2, 6))
+    needs = alone(compile_graph(evaluate.graph()))
     assert {need.part for need in needs} == {"weights", "rollout", "kv_cache", "logits", "working"}
     assert [peak.phase for peak in peaks(needs)] == ["generate"]
 
@@ -216,12 +223,12 @@ def test_roles_that_work_in_one_phase_work_one_after_another() -> None:
 
 def test_a_model_without_sizes_is_refused(graph: Graph) -> None:
     with pytest.raises(PlanError) as caught:
-        forecast(graph, {"policy": SHAPE, "reff": SHAPE}, Workload(2, 6))
+        search("colocated", graph, laptop(2**40), {"policy": SHAPE, "reff": SHAPE}, Workload(2, 6))
     assert str(caught.value) == "plan of grpo: the sizes of `ref` are not given\n  hint: did you mean `reff`?"
 
 
 def test_a_flow_without_a_reference_needs_no_sizes_of_one() -> None:
-    assert forecast(compile_graph(gpg.graph()), {"policy": SHAPE}, Workload(2, 6))
+    assert search("colocated", compile_graph(gpg.graph()), laptop(2**40), {"policy": SHAPE}, WORK).plan.forecast
 
 
 CONFIG: dict[str, Any] = {
@@ -273,7 +280,7 @@ def test_activations_are_the_tensors_that_autograd_saves(llama: Any, rows: int) 
 def work_like(rows: int, prompt_tokens: int, response_tokens: int) -> Work:
     role = Role("m.train", "m", "train", ("m.update",))
     padded = rows * (prompt_tokens + response_tokens)
-    return Work("m.update", role, "update", rows, rows, prompt_tokens, response_tokens, padded, 0)
+    return Work("m.update", role, "update", rows, rows, prompt_tokens, response_tokens, padded, ())
 
 
 def test_keys_and_values_are_what_the_cache_holds(llama: Any) -> None:

@@ -69,3 +69,38 @@ def test_the_direction_can_be_chosen() -> None:
 
 def test_an_empty_picture_is_still_a_flowchart() -> None:
     assert mermaid(Picture("none", (), (), ())).splitlines()[1:] == ["flowchart TD", "    accTitle: none"]
+
+
+def test_frames_around_what_is_carried_come_first_and_each_kind_of_frame_has_its_line() -> None:
+    boxes = (Box("n0", ("score",), "score", inside="f0"), Box("n1", ("policy",), "model", inside="f2"))
+    frames = (Frame("f0", "host", kind="anywhere"), Frame("f1", "all", kind="pool"), Frame("f2", "policy", "f1", "home"))
+    arrows = (
+        Arrow("n0", "n1", "next step", ArrowStyle.CARRY),
+        Arrow("n1", "n0", "Rollout", ArrowStyle.TRANSFER),
+        Arrow("n1", "n1", "sync policy", ArrowStyle.SYNC),
+    )
+    assert mermaid(Picture("placed", boxes, frames, arrows)).partition("TD\n")[2] == """\
+    accTitle: placed
+    subgraph f1["all"]
+        subgraph f2["policy"]
+            n1{{"policy"}}:::model
+        end
+        class f2 home
+    end
+    class f1 pool
+    subgraph f0["host"]
+        n0("score"):::score
+    end
+    class f0 anywhere
+    n0 -.->|"next step"| n1
+    n1 -->|"Rollout"| n0
+    n1 ==>|"sync policy"| n1
+    classDef model fill:#bdd9fe,stroke:#0072b2,color:#1a1a1a,stroke-width:1.5px
+    classDef score fill:#fef2ac,stroke:#8f8500,color:#1a1a1a,stroke-width:1.5px
+    linkStyle 0 stroke:#d55e00,stroke-width:3px
+    linkStyle 1 stroke:#0b8a64,stroke-width:2px
+    linkStyle 2 stroke:#2e86c1,stroke-width:5px
+    classDef pool fill:none,stroke:#6b6b6b,stroke-width:2px
+    classDef home fill:none,stroke:#2e86c1
+    classDef anywhere fill:none,stroke:#808080,stroke-dasharray:4 4
+"""

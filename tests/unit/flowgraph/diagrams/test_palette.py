@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from flowgraph.diagrams.palette import ARROW_INKS, INKS, TEXT
-from flowgraph.diagrams.picture import BoxKind
+from flowgraph.diagrams.palette import ARROW_INKS, FRAME_INKS, INKS, TEXT
+from flowgraph.diagrams.picture import BoxKind, FrameKind
 
 Rgb = tuple[float, float, float]  # linear light, 0 to 1
 
@@ -86,6 +86,13 @@ def test_borders_stand_out_from_white() -> None:
 
 def test_coloured_arrows_stand_out_from_white_and_from_black() -> None:
     assert min(contrast(ink, page) for ink in ARROW_INKS.values() for page in (WHITE, NEARLY_BLACK)) >= 3
+
+
+def test_frames_stand_out_from_white_and_from_black_and_no_class_is_of_a_box_too() -> None:
+    assert set(FRAME_INKS) == {*get_args(FrameKind)}
+    assert FRAME_INKS.keys().isdisjoint(INKS)
+    borders = [line.partition(":")[2][:7] for line in FRAME_INKS.values()]
+    assert min(contrast(ink, page) for ink in borders for page in (WHITE, NEARLY_BLACK)) >= 3
 
 
 @pytest.mark.parametrize("eye", EYES)

@@ -1,0 +1,206 @@
+"""Draw a program: pools as frames, in them each copy of weights with what runs on it, and what goes between places."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flowgraph.cluster import show_bytes
+from flowgraph.diagrams.flow_picture import CARRY_LABEL, edge_arrow, merged
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
+from flowgraph.graph import Edge, Node
+from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Transfer, results_of, value_name
+from flowgraph.plan import Layout, Pool
+from flowgraph.signature import type_name
+from flowgraph.values import Model
+
+DEVICES_IN_FULL = 4  # a pool of more says how many it has of each node
+NODES_IN_FULL = 3  # and a pool on more nodes than these says on how many
+
+Weights = tuple[str, Home]  # a version of a model, by the name of its value, and a home that has it
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A program with what is drawn of it: versions of weights, nodes with the run they belong to, results, and ids."""
+
+    program: Program
+    homes: tuple[Home, ...]
+    weights: tuple[Weights, ...]
+    nodes: tuple[tuple[Node, Run], ...]
+    results: tuple[Edge, ...]
+    ids: dict[object, str]
+    frames: dict[object, str]
+
+
+def plan_picture(program: Program) -> Picture:
+    """Give the picture of a program, in its order.
+
+    A version of weights is a box in each home that has it. A loss is drawn as a line of the node that has it, for it
+    runs there; what it reads goes to that node.
+    """
+    drawn = _drawn(program)
+    arrows = merged([*_syncs(drawn), *_reads(drawn), *_results(drawn), *_carries(drawn)])
+    return Picture(program.graph.name, tuple(_boxes(drawn)), tuple(_frames(drawn)), arrows)
+
+
+def _drawn(program: Program) -> _Drawn:
+    graph = program.graph
+    homes = tuple(dict.fromkeys([*program.homes, *(home for _, home in program.origins)]))
+    synced = [(task.value, task.target) for task in program.tasks if isinstance(task, Sync)]
+    loaded = [(home.param, home) for home in homes if home.param in program.frozen]
+    weights = tuple(dict.fromkeys([*program.origins, *loaded, *synced]))
+    named = {node.name: node for node in graph.nodes}
+    nodes = tuple((named[name], run) for run in program.tasks if isinstance(run, Run) for name in run.nodes)
+    carried = graph.carries().values()
+    results = tuple(
+        edge for i, edge in enumerate(graph.outputs) if i not in carried and not issubclass(edge.type, Model)
+    )
+    data = [param.name for param in graph.params if not issubclass(param.type, Model)]
+    boxes: list[object] = [*weights, *data, *(node for node, _ in nodes), *(("result", edge) for edge in results)]
+    frames: list[object] = [HOST, *program.plan.pools, *homes]
+    return _Drawn(
+        program,
+        homes,
+        weights,
+        nodes,
+        tuple(dict.fromkeys(results)),
+        {each: f"n{i}" for i, each in enumerate(dict.fromkeys(boxes))},
+        {each: f"f{i}" for i, each in enumerate(frames)},
+    )
+
+
+def _frames(drawn: _Drawn) -> Iterator[Frame]:
+    """Give each pool that is used with the homes on it, and the host."""
+    for pool in drawn.program.plan.pools:
+        here = [home for home in drawn.homes if home.pool == pool.name]
+        if here:
+            yield Frame(drawn.frames[pool], f"{pool.name}: {devices_text(pool)}", kind="pool")
+        for home in here:
+            yield Frame(drawn.frames[home], _home_label(home), drawn.frames[pool], "home")
+    yield Frame(drawn.frames[HOST], HOST, kind="anywhere")
+
+
+def _home_label(home: Home) -> str:
+    return f"{home.param} · {home.engine} · {layout_text(home.layout)}"
+
+
+def layout_text(layout: Layout) -> str:
+    """Write the ways in which a layout splits a model, those alone.
+
+    >>> layout_text(Layout(data=2, sharding="full")), layout_text(Layout())
+    ('data=2 sharding=full', 'one device')
+    """
+    said = " ".join(part for part in str(layout).split() if not part.endswith("=1"))
+    return said or "one device"
+
+
+def devices_text(pool: Pool) -> str:
+    """List a pool's devices; of many, how many it has of each node.
+
+    >>> devices_text(Pool(name="all", devices=(("laptop", 0), ("laptop", 1))))
+    'laptop/0, laptop/1'
+    >>> devices_text(Pool(name="all", devices=tuple((f"node-{i // 8}", i % 8) for i in range(16))))
+    '8 of node-0, 8 of node-1'
+    """
+    if len(pool.devices) <= DEVICES_IN_FULL:
+        return ", ".join(f"{node}/{index}" for node, index in pool.devices)
+    counts = Counter(node for node, _ in pool.devices)
+    if len(counts) <= NODES_IN_FULL:
+        return ", ".join(f"{count} of {node}" for node, count in counts.items())
+    return f"{len(pool.devices)} on {len(counts)} nodes"
+
+
+def _boxes(drawn: _Drawn) -> Iterator[Box]:
+    ids, frames, first = drawn.ids, drawn.frames, set[Home]()
+    for name, home in drawn.weights:
+        roles = [] if home in first else _roles(drawn, home)
+        first.add(home)
+        yield Box(ids[name, home], (name, *roles), "model", frames[home])
+    for param in drawn.program.graph.params:
+        if not issubclass(param.type, Model):
+            yield Box(ids[param.name], (param.name,), "data", frames[HOST])
+    for node, run in drawn.nodes:
+        yield Box(ids[node], tuple(_node_label(node)), node.op.kind, frames[run.home or HOST])
+    for edge in drawn.results:
+        yield Box(ids["result", edge], (type_name(edge.type), "result"), "result", frames[HOST])
+
+
+def _roles(drawn: _Drawn, home: Home) -> list[str]:
+    """Say which roles a home serves, with what each holds on a device if the plan has it."""
+    origins, lines = dict(drawn.program.origins), list[str]()
+    for placed in drawn.program.plan.placed:
+        param = origins[placed.role.rpartition(".")[0]].param
+        if Home(param, placed.pool, placed.engine, placed.layout) == home:
+            held = sum(placed.memory.values())
+            lines.append(f"{placed.role} {show_bytes(held)}" if held else placed.role)
+    return lines
+
+
+def _node_label(node: Node) -> Iterator[str]:
+    yield node.name
+    if node.op.kind != "host" and node.op.kind not in node.name:
+        yield node.op.kind
+    for _, region in node.regions:
+        yield f"{region.name}({', '.join(param.name for param in region.params)})"
+
+
+def _syncs(drawn: _Drawn) -> Iterator[Arrow]:
+    for task in drawn.program.tasks:
+        if isinstance(task, Sync):
+            source, target = _held(drawn, task.value, task.source), drawn.ids[task.value, task.target]
+            yield Arrow(source, target, f"sync {task.value}", ArrowStyle.SYNC)
+
+
+def _reads(drawn: _Drawn) -> Iterator[Arrow]:
+    for node, run in drawn.nodes:
+        homes = dict(run.homes)
+        for edge in node.edges():
+            if issubclass(edge.type, Model):
+                name = value_name(edge)
+                yield edge_arrow(_held(drawn, name, homes[name]), drawn.ids[node], edge)
+            else:
+                yield _brought(drawn, edge, drawn.ids[node], run.place)
+
+
+def _held(drawn: _Drawn, name: str, home: Home) -> str:
+    """Give the id of what holds a version of weights in a home: its own box, or the node that made it there."""
+    return drawn.ids[name, home] if (name, home) in drawn.ids else _maker(drawn, name)
+
+
+def _maker(drawn: _Drawn, name: str) -> str:
+    """Give the id of the node that makes a value, or of the parameter that it is."""
+    made = {result: drawn.ids[node] for node, _ in drawn.nodes for result in results_of(node)}
+    return made[name] if name in made else drawn.ids[name]
+
+
+def _brought(drawn: _Drawn, edge: Edge, reader: str, place: str) -> Arrow:
+    """Draw the whole value that a reader takes from its own place, or that was transferred there."""
+    name = value_name(edge)
+    moved = any(
+        isinstance(task, Transfer) and (task.value, task.target) == (name, place) for task in drawn.program.tasks
+    )
+    style = ArrowStyle.TRANSFER if moved else ArrowStyle.DATA
+    return Arrow(_maker(drawn, name), reader, _whole_type(edge), style)
+
+
+def _whole_type(edge: Edge) -> str:
+    """Name the type of the value that an edge reads a part of."""
+    source = edge.source
+    if isinstance(source, Node):
+        return type_name(source.returns[int(edge.port.partition(".")[0]) if len(source.returns) > 1 else 0])
+    return type_name(getattr(source, "type", edge.type))
+
+
+def _results(drawn: _Drawn) -> Iterator[Arrow]:
+    return (_brought(drawn, edge, drawn.ids["result", edge], HOST) for edge in drawn.results)
+
+
+def _carries(drawn: _Drawn) -> Iterator[Arrow]:
+    graph, origins = drawn.program.graph, dict(drawn.program.origins)
+    for name, place in graph.carries().items():
+        edge = graph.outputs[place]
+        if isinstance(edge.source, Node):
+            target = drawn.ids[name, origins[name]] if name in origins else drawn.ids[name]
+            yield Arrow(drawn.ids[edge.source], target, CARRY_LABEL, ArrowStyle.CARRY)

@@ -1,0 +1,122 @@
+"""The ranks of a pool as a `torch.distributed` process group: how they meet, and what they tell each other."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # by device type; counts and sums always travel on the CPU
+LOOPBACK = frozenset({"127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True)
+class ProcessRanks:
+    """The processes of one group, seen from one of them. Every rank makes the same calls in the same order.
+
+    A rank that waits longer than `limit_s` seconds for the others raises.
+    """
+
+    group: Any  # torch.distributed.ProcessGroup
+    limit_s: float
+
+    @property
+    def rank(self) -> int:
+        """Give the place of this process in the group, from 0."""
+        import torch.distributed as dist
+
+        return dist.get_rank(self.group)
+
+    @property
+    def count(self) -> int:
+        """Give how many processes the group has."""
+        import torch.distributed as dist
+
+        return dist.get_world_size(self.group)
+
+    def total(self, numbers: Tensor) -> Tensor:
+        """Add up each rank's `numbers` [n] float64, entry by entry; the argument is left as it is."""
+        import torch
+        import torch.distributed as dist
+
+        summed = numbers.detach().to("cpu", torch.float64, copy=True)
+        if len(summed):
+            dist.all_reduce(summed, group=self.group)
+        return summed.to(numbers.device)
+
+    def union(self, numbers: Tensor) -> Tensor:
+        """Join each rank's `numbers` [n] int64, of which ranks may have different many, in order of rank."""
+        import torch
+
+        own = numbers.detach().to("cpu", torch.int64)
+        lengths = torch.cat(self._gather(torch.tensor([len(own)]))).tolist()
+        padded = torch.zeros(max(lengths), dtype=torch.int64)
+        padded[: len(own)] = own
+        parts = self._gather(padded) if len(padded) else [padded]
+        return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=False)]).to(numbers.device)
+
+    def _gather(self, numbers: Tensor) -> list[Tensor]:
+        import torch
+        import torch.distributed as dist
+
+        parts = [torch.empty_like(numbers) for _ in range(self.count)]
+        dist.all_gather(parts, numbers, group=self.group)
+        return parts
+
+    def part(self, count: int) -> ProcessRanks | None:
+        """Give the first `count` ranks as a group of their own, and None on the others.
+
+        Every process that has joined calls this, those that are not among the first as well.
+        """
+        import torch.distributed as dist
+
+        if count == self.count:
+            return self
+        members = dist.get_process_group_ranks(self.group)[:count]
+        group = dist.new_group(members, timeout=timedelta(seconds=self.limit_s))
+        return ProcessRanks(group, self.limit_s) if dist.get_rank() in members else None
+
+    def leave(self) -> None:
+        """End this group, and with the whole group its parts; then the process may join another."""
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group(self.group)
+
+
+def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", limit_s: float) -> ProcessRanks:
+    """Meet the other processes and give the group of all `count` of them; a process is in one such group at a time.
+
+    `meeting` is the path of a file that is not there yet, on one machine: then everything listens on loopback only. For
+    several machines it is `tcp://host:port`, where rank 0 listens on that port of all its addresses. `device` is `cpu`,
+    `cuda`, or one device as `cuda:1`. `limit_s` bounds the wait for the others in seconds, now and in each later call.
+    """
+    import torch
+    import torch.distributed as dist
+
+    place = torch.device(device)
+    if place.index is not None:
+        torch.cuda.set_device(place)
+    if isinstance(meeting, Path) or urlsplit(meeting).hostname in {*LOOPBACK, "localhost"}:
+        # Both libraries would listen on the address that the machine's own name resolves to.
+        os.environ |= {"GLOO_SOCKET_IFNAME": loopback_interface(), "NCCL_SOCKET_IFNAME": loopback_interface()}
+    where: dict[str, Any] = {"init_method": meeting}
+    if isinstance(meeting, Path):
+        where = {"store": dist.FileStore(str(meeting), count)}
+    limit = timedelta(seconds=limit_s)
+    dist.init_process_group(BACKENDS[place.type], rank=rank, world_size=count, timeout=limit, **where)
+    assert dist.group.WORLD is not None, "the group of all processes was just made"
+    return ProcessRanks(dist.group.WORLD, limit_s)
+
+
+def loopback_interface() -> str:
+    """Give the name of the interface that only this machine reaches: `lo` on Linux, `lo0` on macOS."""
+    import psutil
+
+    return next(name for name, told in psutil.net_if_addrs().items() if any(each.address in LOOPBACK for each in told))

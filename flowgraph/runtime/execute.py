@@ -1,0 +1,173 @@
+"""Execute a program: task by task, values from store to store, one store for each place and each copy of weights.
+
+It knows stores, versions and order. Where tasks run, and what a store's items are, is for the places to say: in this
+process (`in_process`) or on Ray (`ray_places`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from flowgraph.errors import LawError
+from flowgraph.evaluate import Observed
+from flowgraph.graph import Graph
+from flowgraph.keys import Key
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Transfer, results_of, value_name
+from flowgraph.values import Model, Value
+
+Item = Any
+"""A value as places hold it: the value itself, or references to its rows."""
+
+
+class Source(Protocol):
+    """Where rows come from: a pure function of the step."""
+
+    def batch(self, step: int) -> Value:
+        """Give the rows of one step."""
+        ...
+
+
+class Places(Protocol):
+    """Where tasks run."""
+
+    def read(self, source: Source, step: int) -> Item:
+        """Get a source's rows of one step."""
+        ...
+
+    def run(
+        self, graph: Graph, task: Run, items: Mapping[str, Item], versions: Mapping[str, int], key: Key
+    ) -> Mapping[str, Item]:
+        """Run a task's nodes and give their results by name, models left out."""
+        ...
+
+    def transfer(self, task: Transfer, item: Item) -> Item:
+        """Bring an item from one place to another."""
+        ...
+
+    def sync(self, task: Sync, version: int) -> None:
+        """Bring this version of a model's weights from one home to another."""
+        ...
+
+    def finish(self) -> Observed:
+        """Wait for all that was begun, raise what went wrong, and give what was observed."""
+        ...
+
+    def apply(self, function: Callable[..., None], items: Sequence[Item], *rest: Any) -> None:
+        """Call a function on a list of tables (`runtime.batch.to_table`) of items, where they can be read."""
+        ...
+
+    def save(self, home: Home, folder: Path) -> None:
+        """Write the weights of one home as a folder that transformers loads."""
+        ...
+
+    def close(self) -> None:
+        """End every process that was started."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One step's results: items by name, and what was observed."""
+
+    items: Mapping[str, Item]
+    observed: Observed
+    places: Places
+
+    def apply(self, function: Callable[..., None], names: Sequence[str], *rest: Any) -> None:
+        """Call a function on a list of tables of these results, where they can be read."""
+        self.places.apply(function, [self.items[name] for name in names], *rest)
+
+
+@dataclass(eq=False)
+class Executor:
+    """Executes programs at places; holds what is carried from step to step: versions of weights, and other state."""
+
+    places: Places
+    held: dict[Home, int] = field(default_factory=dict[Home, int])
+    carried: dict[str, Item] = field(default_factory=dict[str, Item])
+
+    def run(self, program: Program, sources: Mapping[str, Source], key: Key) -> Ran:
+        """Execute one step. `sources` give data parameters, and recorded results of nodes that then are not run.
+
+        Raises LawError for a task that reads what is not in the store of its place, and what the tasks raise.
+        """
+        step = _Step(self, program, sources, key)
+        for task in program.tasks:
+            step.take(task)
+        observed = self.places.finish()
+        for name, i in program.graph.carries().items():
+            edge = program.graph.outputs[i]
+            if not issubclass(edge.type, Model):
+                self.carried[name] = step.get(HOST, value_name(edge), "the end of the step")
+        return Ran(step.found, observed, self.places)
+
+    def save(self, program: Program, param: str, folder: Path) -> None:
+        """Write the newest weights of a model parameter as a folder that transformers loads."""
+        self.places.save(dict(program.origins)[param], folder)
+
+
+class _Step:
+    """The stores of one step."""
+
+    def __init__(self, executor: Executor, program: Program, sources: Mapping[str, Source], key: Key) -> None:
+        self._executor, self._program, self._sources, self._key = executor, program, sources, key
+        self._places, self._held = executor.places, executor.held
+        self.found = dict[str, Item]()
+        self._stores: dict[str | Home, dict[str, Item]] = {HOST: {}}
+        for name, home in program.origins:
+            self._put(home, name, self._held.setdefault(home, 0))
+        for home in program.homes:
+            if home.param in program.frozen:
+                self._put(home, home.param, self._held.setdefault(home, 0))
+
+    def get(self, place: str | Home, name: str, task: object) -> Item:
+        """Take an item from a place's store."""
+        store = self._stores.get(place, {})
+        if name not in store:
+            raise LawError.not_there(str(task), name, str(place))
+        return store[name]
+
+    def _put(self, place: str | Home, name: str, item: Item) -> None:
+        self._stores.setdefault(place, {})[name] = item
+
+    def take(self, task: Read | Run | Transfer | Sync) -> None:
+        """Execute one task."""
+        match task:
+            case Read(value):
+                carried = self._executor.carried
+                found = carried[value] if value in carried else self._read(value)
+                self._put(HOST, value, found)
+            case Transfer(value, source, target):
+                self._put(target, value, self._places.transfer(task, self.get(source, value, task)))
+            case Sync(value, source, target):
+                version = self.get(source, value, task)
+                if self._held.get(target, 0) != version:
+                    self._places.sync(task, version)
+                    self._held[target] = version
+                self._put(target, value, version)
+            case Run():
+                self._run(task)
+
+    def _read(self, name: str) -> Item:
+        return self._places.read(self._sources[name], self._key.step)
+
+    def _run(self, task: Run) -> None:
+        graph = self._program.graph
+        nodes = [node for node in graph.nodes if node.name in task.nodes]
+        if all(name in self._sources for name in task.nodes):
+            results: Mapping[str, Item] = {name: self._read(name) for name in task.nodes}
+        else:
+            items = {name: self.get(task.place, name, task) for name in task.reads}
+            versions = {name: int(self.get(home, name, task)) for name, home in task.homes}
+            results = self._places.run(graph, task, items, versions, self._key)
+            for node in nodes:
+                for name, kind in zip(results_of(node), node.returns, strict=True):
+                    if issubclass(kind, Model) and task.home is not None:
+                        self._held[task.home] = next(iter(versions.values())) + 1
+                        self._put(task.home, name, self._held[task.home])
+        for name, item in results.items():
+            self._put(task.place, name, item)
+        self.found |= results

@@ -1,0 +1,150 @@
+"""Which row is which: rows are split over ranks by whole groups, and put back and lined up by identity.
+
+On the wire a table carries its rows' ids as columns `#group`, `#sample`, `#trajectory`, and `#place`, the place of each
+row in the batch that was split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.errors import LawError
+from flowgraph.rows import find, leaves, take
+from flowgraph.values import Group, Kind, Lengths, Sample, Trajectory, Value
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+IDS: Mapping[str, type[Value]] = {"#group": Group, "#sample": Sample, "#trajectory": Trajectory}
+PLACE = "#place"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A value as a store holds it: `ids` [B] int64 by name (see IDS, PLACE), none if nothing tells its rows apart."""
+
+    value: Value
+    ids: Mapping[str, NDArray[Any]]
+
+    @classmethod
+    def of(cls, value: Value, inputs: Sequence[Held] = ()) -> Held:
+        """Hold what a node made of `inputs`: its rows are told by its own ids, else they are those of an input."""
+        rows = _rows(value)
+        own = ids_of(value) if rows is not None else {}
+        for each in inputs:
+            if rows is not None and each.ids and (len(each) == rows or "#group" in own):
+                return cls(value, (own or _without_place(each.ids)) | _places(own or each.ids, each.ids))
+        return cls(value, own)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.ids.values()), ()))
+
+
+def _rows(value: Value) -> int | None:
+    counts = [len(each.data) for each in leaves([value]) if each.kind in (Kind.ROW, Kind.TOKEN)]
+    return counts[0] if counts else None
+
+
+def ids_of(value: Value) -> dict[str, NDArray[Any]]:
+    """Give the ids that a record says of its rows; none for a plain value."""
+    found = {name: find([value], kind) for name, kind in IDS.items()}
+    return {name: part.data.numpy(force=True) for name, part in found.items() if part is not None}
+
+
+def _without_place(ids: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name: column for name, column in ids.items() if name != PLACE}
+
+
+def _places(ids: Mapping[str, NDArray[Any]], source: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Give each row the place of the row it was made of: the same row, or the prompt's, where a node draws samples."""
+    import numpy as np
+
+    if PLACE not in source:
+        return {}
+    if len(ids["#group"]) == len(source[PLACE]):
+        return {PLACE: source[PLACE]}
+    first = dict(zip(source["#group"][::-1].tolist(), source[PLACE][::-1].tolist(), strict=True))
+    return {PLACE: np.array([first.get(group, len(first)) for group in ids["#group"].tolist()], dtype=np.int64)}
+
+
+def lined_up(inputs: Mapping[str, Held]) -> dict[str, Held]:
+    """Give a node's inputs with their rows in one order: that of the first that is told by the same ids.
+
+    Raises LawError when two inputs are of different rows.
+    """
+    done, firsts = dict[str, Held](), dict[tuple[str, ...], str]()
+    for name, held in inputs.items():
+        kind = tuple(_without_place(held.ids))
+        first = firsts.setdefault(kind, name)
+        done[name] = held if not kind or first == name else _like(held, name, done[first], first)
+    return done
+
+
+def _like(held: Held, name: str, other: Held, first: str) -> Held:
+    import numpy as np
+    import torch
+
+    kind = _without_place(held.ids)
+    if all(np.array_equal(column, other.ids[key]) for key, column in kind.items()):
+        return held
+    rows = list(zip(*(column.tolist() for column in kind.values()), strict=True))
+    wanted = list(zip(*(other.ids[key].tolist() for key in kind), strict=True))
+    place = {row: i for i, row in enumerate(rows)}
+    if len(place) < len(rows):
+        raise LawError.not_aligned(name, first, "two of them have one identity")
+    missing = sorted(set(wanted) ^ set(rows))
+    if missing:
+        told = ", ".join(f"{key.removeprefix('#')} {number}" for key, number in zip(kind, missing[0], strict=True))
+        raise LawError.not_aligned(name, first, f"{told} is in one of them only")
+    index = torch.tensor([place[row] for row in wanted], dtype=torch.int64)
+    return Held(take(held.value, index), {key: column[index.numpy()] for key, column in held.ids.items()})
+
+
+def lengths_for(value: Value, inputs: Sequence[Held]) -> Any:
+    """Give the lengths of a token value's rows, as one of the node's inputs says them; None if none does."""
+    rows = _rows(value)
+    told = [find([each.value], Lengths) for each in inputs]
+    return next((each.data for each in told if each is not None and len(each.data) == rows), None)
+
+
+def deal(table: pa.Table, rank: int, count: int, name: str) -> pa.Table:
+    """Give one rank's rows of a whole table: an even share of its groups, in their order, none of them cut.
+
+    Raises LawError for rows without identity. A table without rows, of a scalar, goes to every rank.
+    """
+    import numpy as np
+
+    if count == 1 or not table.num_columns:
+        return table
+    if "#group" not in table.column_names:
+        raise LawError.no_identity(name, count)
+    groups = table.column("#group").to_numpy()
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(first))[inverse]  # 0 for rows of the group that comes first, and so on
+    shares = np.array_split(np.arange(len(first)), count)
+    kept = np.flatnonzero(np.isin(order, shares[rank]))
+    places = table.drop([PLACE]) if PLACE in table.column_names else table
+    return places.take(kept).append_column(PLACE, [kept])
+
+
+def joined(tables: Sequence[pa.Table], name: str) -> pa.Table:
+    """Put the ranks' rows back into one table, in the order of the batch that was split.
+
+    Raises LawError when ranks give different scalars, which then depend on how the batch was cut.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    if len(tables) == 1:
+        return tables[0].drop([PLACE]) if PLACE in tables[0].column_names else tables[0]
+    if any(table.schema.metadata != tables[0].schema.metadata for table in tables):
+        raise LawError.not_aligned(name, name, "its ranks give different scalars")
+    whole = pa.concat_tables(tables).combine_chunks() if tables[0].num_columns else tables[0]
+    if PLACE not in whole.column_names:
+        return whole
+    places = whole.column(PLACE).to_numpy()
+    whole = whole.drop([PLACE])
+    return whole if np.all(places[:-1] <= places[1:]) else whole.take(np.argsort(places, kind="stable"))

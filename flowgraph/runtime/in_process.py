@@ -1,0 +1,74 @@
+"""The reference places: all in this process, yet with a store for each place and a copy of weights for each home.
+
+A transfer writes and reads a value as it would travel; every layout runs as one rank, which sees all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.evaluate import Observed
+from flowgraph.graph import Graph
+from flowgraph.keys import Key
+from flowgraph.lowering.program import Home, Run, Sync, Transfer
+from flowgraph.runtime.batch import from_table, to_table
+from flowgraph.runtime.execute import Source
+from flowgraph.runtime.identity import Held
+from flowgraph.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from flowgraph.executors.base import Handle
+
+
+@dataclass(eq=False)
+class InProcess:
+    """Places in this process; `handles` are the copies of weights by home, each its own."""
+
+    handles: Mapping[Home, Handle]
+    _observed: Observed = field(default_factory=Observed)
+    _workers: dict[Graph, Worker] = field(default_factory=dict[Graph, Worker])
+
+    def read(self, source: Source, step: int) -> Held:
+        """Get a source's rows of one step."""
+        return Held.of(source.batch(step))
+
+    def run(
+        self, graph: Graph, task: Run, items: Mapping[str, Held], versions: Mapping[str, int], key: Key
+    ) -> Mapping[str, Held]:
+        """Run a task's nodes here."""
+        worker = self._workers.setdefault(graph, Worker(graph, self.handles))
+        done = worker.run(task, items, versions, key)
+        self._observed.merge(done.observed)
+        for name, seconds in done.observed.seconds.items():
+            self._observed.seconds[name] = self._observed.seconds.get(name, 0.0) + seconds
+        return done.values
+
+    def transfer(self, task: Transfer, item: Held) -> Held:
+        """Write the value as it would travel, and read it."""
+        return Held(from_table(type(item.value), to_table(item.value), f"transfer of {task.value}"), item.ids)
+
+    def sync(self, task: Sync, version: int) -> None:
+        """Copy the weights."""
+        target = self.handles[task.target]
+        target.load(self.handles[task.source].weights())
+        target.version = version
+
+    def finish(self) -> Observed:
+        """Give what was observed since the last time."""
+        observed, self._observed = self._observed, Observed()
+        return observed
+
+    def apply(self, function: Callable[..., None], items: Sequence[Held], *rest: Any) -> None:
+        """Call a function on a list of tables of items."""
+        function([to_table(item.value) for item in items], *rest)
+
+    def save(self, home: Home, folder: Path) -> None:
+        """Write the weights of one home as a folder that transformers loads."""
+        handle: Any = self.handles[home]
+        handle.save(folder)
+
+    def close(self) -> None:
+        """Do nothing: there is no other process."""

@@ -1,0 +1,177 @@
+"""Places on Ray: an actor for each device of each pool, host nodes as tasks. Only references pass through here."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowgraph.evaluate import Observed
+from flowgraph.graph import Graph
+from flowgraph.keys import Key
+from flowgraph.lowering.program import Home, Run, Sync, Transfer, results_of
+from flowgraph.runtime.device import Flows, on_tables, read_source, run_on_host
+from flowgraph.runtime.execute import Source
+from flowgraph.runtime.hosting import Told
+from flowgraph.runtime.ray_session import Session
+from flowgraph.runtime.watch import Member, Pending, Watch
+from flowgraph.values import Model
+
+
+@dataclass(frozen=True)
+class Rows:
+    """References to the tables of a value: of all rows, or of each rank's."""
+
+    refs: tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class RayPlaces:
+    """Runs tasks on actors and host processes, submits without waiting, and watches over them in `finish`."""
+
+    session: Session
+    flows: Flows
+    graphs: Sequence[Graph]
+    pools: dict[str, list[Member]]
+    groups: list[Any]
+    scratch: Path
+    told: Told = field(default_factory=Told)
+    _pending: list[Pending] = field(default_factory=list[Pending])
+    _sources: dict[int, tuple[Source, Any]] = field(default_factory=dict[int, tuple[Source, Any]])
+    _flows_ref: Any = None
+
+    def read(self, source: Source, step: int) -> Rows:
+        """Get a source's rows of one step, in a host process; the source itself travels once."""
+        import ray
+
+        _, ref = self._sources.setdefault(id(source), (source, ray.put(source)))
+        return Rows((_host(read_source).remote(ref, step),))
+
+    def run(
+        self, graph: Graph, task: Run, items: Mapping[str, Rows], versions: Mapping[str, int], key: Key
+    ) -> Mapping[str, Rows]:
+        """Submit a task to every rank of its home, or to a host process; each rank gets its own rows."""
+        names = list(_results(graph, task))
+        said = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {_site(graph, task)}"
+        home, which = task.home, self.graphs.index(graph)
+        if home is None:
+            shards = [(len(items[name].refs), False) for name in task.reads]
+            refs = [ref for name in task.reads for ref in items[name].refs]
+            call = _host(run_on_host).options(num_returns=len(names) + 1)
+            made = [call.remote(self._flows(), which, task, {}, key, shards, *refs)]
+            members: list[Member | None] = [None]
+        else:
+            members = list(self.pools[task.place][: home.layout.data])
+            made = [self._submit(each, which, task, items, versions, key, len(names)) for each in members if each]
+        lists = [refs if isinstance(refs, list) else [refs] for refs in made]
+        self._pending += [Pending(refs[-1], said, member) for refs, member in zip(lists, members, strict=True)]
+        return {name: Rows(tuple(refs[i] for refs in lists)) for i, name in enumerate(names)}
+
+    def _submit(
+        self,
+        member: Member,
+        graph: int,
+        task: Run,
+        items: Mapping[str, Rows],
+        versions: Mapping[str, int],
+        key: Key,
+        results: int,
+    ) -> Any:
+        count = task.home.layout.data if task.home is not None else 1
+        shards, refs = list[tuple[int, bool]](), list[Any]()
+        for name in task.reads:
+            item = items[name]
+            own = count > 1 and len(item.refs) == count
+            refs += [item.refs[member.seat.rank]] if own else item.refs
+            shards.append((1 if own else len(item.refs), own))
+        call = member.actor.run.options(num_returns=results + 1)
+        return call.remote(graph, task, dict(versions), key, shards, *refs)
+
+    def transfer(self, task: Transfer, item: Rows) -> Rows:
+        """Hand on the references: who reads the rows fetches them from where they were made."""
+        return item
+
+    def sync(self, task: Sync, version: int) -> None:
+        """Submit a copy of weights: within each process where both homes are, else through the object store."""
+        source, target, said = task.source, task.target, f"{task.value}, sync to {task.target}"
+        giving, taking = (self.pools[home.pool][: home.layout.data] for home in (source, target))
+        if source.pool == target.pool and len(taking) <= len(giving):
+            for member in giving:
+                self._wait_for(member.actor.sync.remote(source, target, version), said, member)
+            return
+        given = [member.actor.give.remote(source) for member in giving]
+        for ref, member in zip(given[1:], giving[1:], strict=True):
+            self._wait_for(ref, said, member)
+        for member in taking:
+            self._wait_for(member.actor.take.remote(target, given[0], version), said, member)
+
+    def _wait_for(self, ref: Any, said: str, member: Member | None) -> None:
+        self._pending.append(Pending(ref, said, member))
+
+    def finish(self) -> Observed:
+        """Wait for all that was submitted, and give what was observed; raises what went wrong first."""
+        pending, self._pending = self._pending, []
+        members = [member for pool in self.pools.values() for member in pool]
+        observed = Observed()
+        for result in Watch(members).results(pending):
+            report = result[-1] if isinstance(result, tuple) else result  # a task without values gives only this
+            if isinstance(report, Observed):
+                observed.merge(report)
+                for name, seconds in report.seconds.items():
+                    observed.seconds[name] = max(observed.seconds.get(name, 0.0), seconds)
+        return observed
+
+    def apply(self, function: Callable[..., None], items: Sequence[Rows], *rest: Any) -> None:
+        """Call a function on a list of tables of items, in a host process; errors show in the next `finish`."""
+        counts = [len(item.refs) for item in items]
+        refs = [ref for item in items for ref in item.refs]
+        self._wait_for(_host(on_tables).remote(function, counts, rest, *refs), "what is recorded", None)
+
+    def save(self, home: Home, folder: Path) -> None:
+        """Write the weights of one home as a folder that transformers loads; every rank of it takes part."""
+        for member in self.pools[home.pool][: home.layout.data]:
+            self._wait_for(member.actor.save.remote(home, folder.absolute()), f"saving {home.param}", member)
+        self.finish()
+
+    def close(self) -> None:
+        """End every process that was started, whether it answers or not."""
+        import ray
+        from ray.util import remove_placement_group
+
+        members = [member for pool in self.pools.values() for member in pool]
+        for member in members:
+            ray.kill(member.actor)
+        for group in self.groups:
+            remove_placement_group(group)
+        self.session.close()
+        for member in members:
+            member.end()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _flows(self) -> Any:
+        import ray
+
+        if self._flows_ref is None:
+            self._flows_ref = ray.put(self.flows)
+        return self._flows_ref
+
+
+def _host(function: Callable[..., Any]) -> Any:
+    """Make a Ray task of a function; it is tried once, because a node may have effects."""
+    import ray
+
+    return ray.remote(num_cpus=1, max_retries=0)(function)
+
+
+def _results(graph: Graph, task: Run) -> Iterator[str]:
+    """Name the results of a task that travel: all but models."""
+    for node in graph.nodes:
+        if node.name in task.nodes:
+            named = zip(results_of(node), node.returns, strict=True)
+            yield from (name for name, kind in named if not issubclass(kind, Model))
+
+
+def _site(graph: Graph, task: Run) -> str:
+    return next(str(node.at) for node in graph.nodes if node.name in task.nodes)

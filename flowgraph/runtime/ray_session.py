@@ -1,0 +1,129 @@
+"""Ray, started on this machine with a token of its own, or a cluster that runs already; and what each machine has."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowgraph.cluster import Node
+from flowgraph.errors import ResourceError, WorkerError
+from flowgraph.plan import Plan
+
+LOOPBACK = "127.0.0.1"
+HOST_CPUS = 1  # host nodes run one after another on each machine: they are short, and each process holds torch
+OBJECT_STORE_BYTES = 2**30  # of a Ray that is started here; rollouts of a laptop are far smaller
+
+
+@dataclass(frozen=True)
+class Session:
+    """A connection to Ray; `started` says that it runs for this process only, and ends with it."""
+
+    started: bool
+
+    def close(self) -> None:
+        """Leave Ray, and end it if it was started here."""
+        import ray
+
+        ray.shutdown()
+
+
+def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) -> Session:
+    """Start Ray on this machine, or connect to the cluster at `address`; `folder` has a user's files for every worker.
+
+    A Ray that is started here asks for a token that only this run knows, has no dashboard, and listens on loopback
+    where Ray lets one choose. Raises WorkerError when Ray is not installed, does not start, or is not reached.
+    """
+    environment = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    environment |= {"TOKENIZERS_PARALLELISM": "false"}
+    runtime: dict[str, Any] = {"env_vars": environment}
+    if folder is not None:
+        runtime["working_dir"] = str(folder)
+    if address is None:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        if os.environ["RAY_AUTH_MODE"] == "token":
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use over the network unless told not to
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise WorkerError.not_started("Ray", "it is not installed", "pip install 'ray>=2.59'") from None
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        if address is None:
+            _start(plan, runtime)
+        else:
+            ray.init(address=address, runtime_env=runtime, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        hint = "" if address is None else f"is there a cluster at {address}?"
+        raise WorkerError.not_started("Ray", lines[0], hint) from error
+    finally:
+        for number, handler in handlers.items():  # Ray puts a handler of its own in place of the caller's
+            signal.signal(number, handler)
+    return Session(address is None)
+
+
+def _start(plan: Plan, runtime: Mapping[str, Any]) -> None:
+    import ray
+
+    devices = sum(len(pool.devices) for pool in plan.pools)
+    ray.init(
+        address="local",
+        num_cpus=devices + HOST_CPUS,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        logging_level=logging.ERROR,
+        runtime_env=dict(runtime),
+        _node_ip_address=LOOPBACK,
+    )
+
+
+def machines(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Give for each machine of the plan that has a pool one of Ray's that can hold its devices, as `ray.nodes` tells.
+
+    Raises ResourceError that says what is missing where, before anything is started.
+    """
+    import ray
+
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    there = [node for node in nodes if node["Alive"]]
+    used = {name for pool in plan.pools for name, _ in pool.devices}
+    found = dict[str, dict[str, Any]]()
+    for node in sorted(plan.cluster.nodes, key=lambda each: -len(each.devices)):
+        if node.name in used:
+            wants = wanted(plan, node)
+            fits = next((each for each in there if _holds(each["Resources"], wants)), None)
+            if fits is None:
+                raise ResourceError.not_here(f"node {node.name}", _told(wants), _rest(there))
+            there.remove(fits)
+            found[node.name] = fits
+    return found
+
+
+def wanted(plan: Plan, node: Node) -> Mapping[str, float]:
+    """Give what the pools of a plan take of one machine, in Ray's words: a CPU for each device, and the GPUs."""
+    indices = [index for pool in plan.pools for name, index in pool.devices if name == node.name]
+    gpus = sum(node.devices[index].kind == "gpu" for index in indices)
+    return {"CPU": len(indices)} | ({"GPU": gpus} if gpus else {})
+
+
+def _holds(resources: Mapping[str, float], wants: Mapping[str, float]) -> bool:
+    return all(resources.get(name, 0) >= count for name, count in wants.items())
+
+
+def _told(wants: Mapping[str, float]) -> str:
+    return " and ".join(f"{count:g} {name}" for name, count in wants.items())
+
+
+def _rest(there: list[dict[str, Any]]) -> str:
+    if not there:
+        return "Ray has no further machine"
+    has = [_told({name: each["Resources"].get(name, 0) for name in ("CPU", "GPU")}) for each in there]
+    return f"Ray's machines have {'; '.join(has)}"

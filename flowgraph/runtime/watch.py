@@ -1,0 +1,159 @@
+"""Watch over what was submitted to Ray: collect results, and end a run whose processes died or do not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowgraph.errors import FlowError, WorkerError
+from flowgraph.runtime.device import Seat
+
+BEAT_S = 2.0  # how long without any result before processes are asked whether they are there
+STUCK_S = 12.0  # how long a process may leave that unanswered; it answers from a thread of its own
+DEAD_S = 3.0  # how long to look for a dead process behind an error: its peers' errors may come first
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """The actor of one device, and its process if it is on this machine (0 if it is not)."""
+
+    seat: Seat
+    actor: Any
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.seat} (process {self.pid})" if self.pid else str(self.seat)
+
+    def ask(self) -> Any:
+        """Ask whether it is there."""
+        return self.actor.beat.options(concurrency_group="beat").remote()
+
+    def end(self) -> None:
+        """Kill its process, if it is on this machine and still there: one that is stopped heeds nothing else."""
+        import psutil
+
+        if self.pid:
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(self.pid)
+                if "ray::" in " ".join(process.cmdline()):
+                    process.kill()
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Something submitted: its reference, what it is in words, and whose it is (None: a host process's)."""
+
+    ref: Any
+    said: str
+    member: Member | None
+
+
+@dataclass(eq=False)
+class Watch:
+    """Waits for results; `members` are all processes of the run."""
+
+    members: Sequence[Member]
+    _asked: dict[Member, tuple[Any, float]] = field(default_factory=dict[Member, tuple[Any, float]])
+
+    def results(self, pending: Sequence[Pending], limit_s: float | None = None) -> Iterator[Any]:
+        """Give each result as it comes.
+
+        Raises what a task raised, or WorkerError: a process died or does not answer, or all took more than `limit_s`.
+        """
+        import ray
+
+        waiting, start = {each.ref: each for each in pending}, time.monotonic()
+        while waiting:
+            ready, _ = ray.wait(list(waiting), timeout=BEAT_S)
+            for ref in ready:
+                yield self._result(waiting.pop(ref), waiting)
+            if not ready:
+                self._check(list(waiting.values()))
+            if limit_s is not None and time.monotonic() - start > limit_s:
+                first = next(iter(waiting.values()))
+                raise WorkerError.stuck(str(first.member or "a host process"), [first.said], limit_s)
+
+    def in_order(self, pending: Sequence[Pending], limit_s: float | None = None) -> list[Any]:
+        """Give all results, in the order of `pending`; raises as `results` does."""
+        import ray
+
+        for _ in self.results(pending, limit_s):
+            pass
+        return [ray.get(each.ref) for each in pending]
+
+    def _result(self, done: Pending, waiting: dict[Any, Pending]) -> Any:
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            return ray.get(done.ref)
+        except RayTaskError as error:
+            self._find_dead([done, *waiting.values()])
+            if isinstance(error.cause, FlowError):
+                raise error.cause from None
+            raise WorkerError.failed(done.said, str(error)) from error
+        except RayError as error:
+            self._find_dead([done, *waiting.values()])
+            worker = str(done.member) if done.member is not None else "a host process"
+            raise WorkerError.died(worker, [done.said], str(error).splitlines()[:3]) from error
+
+    def _find_dead(self, pending: Sequence[Pending]) -> None:
+        """Raise WorkerError if a process died: whatever else went wrong follows from that."""
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError
+
+        asked = [(member, member.ask()) for member in self.members]
+        until = time.monotonic() + DEAD_S
+        for member, ref in asked:
+            try:
+                ray.get(ref, timeout=max(0.1, until - time.monotonic()))
+            except GetTimeoutError:
+                continue
+            except RayError as error:
+                raise WorkerError.died(str(member), _doing(member, pending), _how(error)) from error
+
+    def _check(self, pending: Sequence[Pending]) -> None:
+        """Ask the processes that are waited for whether they are there; raise WorkerError for one that is not."""
+        import ray
+        from ray.exceptions import RayError
+
+        for member in self.members:
+            ref, since = self._asked.setdefault(member, (member.ask(), time.monotonic()))
+            ready, _ = ray.wait([ref], timeout=0)
+            if ready:
+                del self._asked[member]
+                try:
+                    ray.get(ref)
+                except RayError as error:
+                    raise WorkerError.died(str(member), _doing(member, pending), _how(error)) from error
+            elif time.monotonic() - since > STUCK_S:
+                raise WorkerError.stuck(str(member), _doing(member, pending), time.monotonic() - since)
+        stopped = _stopped_here()
+        if stopped:
+            raise WorkerError.stuck(f"a host process ({stopped})", [each.said for each in pending], BEAT_S)
+
+
+def _doing(member: Member, pending: Sequence[Pending]) -> list[str]:
+    return [each.said for each in pending if each.member is member]
+
+
+def _how(error: Exception) -> list[str]:
+    """Keep what Ray knows of how a process ended."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return [line for line in lines if "exit" in line.lower() or "signal" in line.lower() or "memory" in line.lower()][
+        :3
+    ]
+
+
+def _stopped_here() -> int:
+    """Give a process of Ray's on this machine that runs host nodes of this run and is stopped; 0 if there is none."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.status() == psutil.STATUS_STOPPED and process.name().startswith("ray::"):
+                return int(process.pid)
+    return 0

@@ -1,0 +1,37 @@
+"""Weights as they travel between processes: arrays by name, which an object store hands on without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Wire = dict[str, tuple[str, tuple[int, ...], Any]]
+"""Of each tensor: its dtype as torch names it, its shape, and its bytes (`numpy` uint8)."""
+
+
+def to_wire(weights: Mapping[str, Tensor]) -> Wire:
+    """Lay weights out as bytes; arrays share memory with tensors on the CPU that are contiguous."""
+    import torch
+
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    return {
+        name: (
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(tensor.shape),
+            tensor.reshape(-1).view(torch.uint8).numpy(),
+        )
+        for name, tensor in flat.items()
+    }
+
+
+def from_wire(wire: Wire) -> dict[str, Tensor]:
+    """Read weights back to the last bit; what is read may be read-only memory, so it is copied."""
+    import torch
+
+    return {
+        name: torch.from_numpy(data.copy()).view(getattr(torch, dtype)).reshape(shape)
+        for name, (dtype, shape, data) in wire.items()
+    }

@@ -1,0 +1,278 @@
+"""What a plan's picture shows: pools, copies of weights, what runs on them, and what goes between places."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from examples.gpg import gpg
+from examples.grpo import grpo
+from flowgraph import Flow, Graph, Loss, Model, Trainable, flow, node, stale
+from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.diagrams.mermaid import mermaid
+from flowgraph.diagrams.picture import Picture
+from flowgraph.diagrams.plan_picture import devices_text, layout_text, plan_picture
+from flowgraph.lowering.follow import follow
+from flowgraph.lowering.lower import lower
+from flowgraph.lowering.program import Program
+from flowgraph.passes import compile_graph
+from flowgraph.plan import Layout, Placed, Plan, Pool
+from flowgraph.roles import roles
+from flowgraph.store import structure_hash
+from flowgraph.values import State
+from nodes import Policy, Prompts, Rollout, Scores, evaluate, generate, gpg_advantages, logprobs, policy_gradient, score
+from nodes import update as train
+
+Golden = Callable[[str, str], None]
+Place = tuple[str, str, Layout]
+
+SHARDED: Place = ("all", "fsdp", Layout(data=2, sharding="full"))
+COPIED: Place = ("all", "local", Layout(data=2))
+APART: Place = ("apart", "local", Layout())
+ALONE: Place = ("all", "local", Layout())
+
+
+def placed(graph: Graph, places: Mapping[str, Place], memory: Mapping[str, dict[str, int]] | None = None) -> Plan:
+    """Place roles by their name or their use, on pools of two devices."""
+    cpu = Device(kind="cpu", memory_bytes=2**30)
+    laptop = Node(name="laptop", devices=(cpu,) * 4, host_memory_bytes=2**31, cores=2)
+    told = [(role.name, places.get(role.name) or places[role.use]) for role in roles(graph)]
+    return Plan(
+        flow=graph.name,
+        structure_hash=structure_hash(graph),
+        cluster=Cluster(nodes=(laptop,)),
+        pools=tuple(Pool(name=name, devices=(("laptop", i), ("laptop", i + 1))) for name, i in (("all", 0), ("apart", 2))),
+        placed=tuple(
+            Placed(role=role, pool=pool, engine=engine, layout=layout, memory=(memory or {}).get(role, {}))
+            for role, (pool, engine, layout) in told
+        ),
+    )
+
+
+def program_of(of: Flow[..., object], places: Mapping[str, Place], **parts: dict[str, dict[str, int]]) -> Program:
+    graph = compile_graph(of.graph())
+    return lower(graph, placed(graph, places, **parts))
+
+
+class Beta(State):
+    """A coefficient that is carried."""
+
+
+class Average(Trainable):
+    """A slow copy of a model."""
+
+
+@node(carries="beta", pure=False)
+def adapt(beta: Beta, scores: Scores) -> Beta:
+    """Move a coefficient."""
+    raise NotImplementedError
+
+
+@flow
+def sampled_again(prompts: Prompts, policy: Policy, beta: Beta) -> tuple[Policy, Beta, Scores]:
+    rollout = generate(stale(policy, at_most=2), prompts, n=8)
+    scores = score(rollout)
+    advantages = gpg_advantages(scores, rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+
+    trained = train(policy, loss)
+    return trained, adapt(beta, scores), score(generate(trained, prompts))
+
+
+@node
+def compared(model: Model, rollout: Rollout, *, other: Average) -> Scores:
+    """Read two models."""
+    raise NotImplementedError
+
+
+@flow
+def comparing(prompts: Prompts, policy: Policy, slow: Average) -> Scores:
+    return compared(policy, generate(policy, prompts), other=slow)
+
+
+TWO = {"train": SHARDED, "sample": COPIED, "infer": COPIED}
+PROGRAMS = {
+    "grpo_two_devices": program_of(grpo, TWO),
+    "grpo_reference_apart": program_of(grpo, TWO | {"ref.infer": APART}),
+    "gpg_one_device": program_of(gpg, dict.fromkeys(TWO, ALONE)),
+    "sampled_again": program_of(sampled_again, TWO | {"sample": APART}),
+    "comparing": program_of(comparing, TWO),
+}
+
+
+def names(picture: Picture) -> dict[str, str]:
+    """Name each box by its frame and its first line."""
+    frames = {frame.id: frame.label.partition(" ·")[0].partition(":")[0] for frame in picture.frames}
+    outer = {frame.id: frame.parent for frame in picture.frames}
+    pool = {frame.id: frames[outer[frame.id] or frame.id] for frame in picture.frames}
+    return {box.id: f"{pool[box.inside or '']}/{frames[box.inside or '']} {box.label[0]}" for box in picture.boxes}
+
+
+def arrows(name: str, style: str) -> list[tuple[str, str, str]]:
+    """Give the arrows of one style by the names of what they join."""
+    picture = plan_picture(PROGRAMS[name])
+    named = names(picture)
+    return [(named[a.source], a.label, named[a.target]) for a in picture.arrows if a.style.value == style]
+
+
+@pytest.mark.parametrize("name", ["grpo_two_devices", "grpo_reference_apart", "gpg_one_device"])
+def test_a_placed_flow_is_drawn_as_its_golden(name: str, golden: Golden) -> None:
+    golden(mermaid(plan_picture(PROGRAMS[name])), f"plans/{name}.mmd")
+
+
+def test_pools_and_homes_are_frames_that_say_what_they_are() -> None:
+    picture = plan_picture(PROGRAMS["grpo_reference_apart"])
+    labels = {frame.id: frame.label for frame in picture.frames}
+    assert [(labels.get(frame.parent or "", ""), frame.label, frame.kind) for frame in picture.frames] == [
+        ("", "all: laptop/0, laptop/1", "pool"),
+        ("all: laptop/0, laptop/1", "policy · fsdp · data=2 sharding=full", "home"),
+        ("all: laptop/0, laptop/1", "policy · local · data=2", "home"),
+        ("", "apart: laptop/2, laptop/3", "pool"),
+        ("apart: laptop/2, laptop/3", "ref · local · one device", "home"),
+        ("", "host", "anywhere"),
+    ]
+
+
+def test_a_pool_that_nothing_uses_is_not_drawn() -> None:
+    labels = [frame.label for frame in plan_picture(PROGRAMS["gpg_one_device"]).frames]
+    assert labels == ["all: laptop/0, laptop/1", "policy · local · one device", "host"]
+
+
+def test_every_node_stands_where_it_runs() -> None:
+    assert sorted(names(plan_picture(PROGRAMS["grpo_reference_apart"])).values()) == [
+        "all/policy policy",
+        "all/policy policy",
+        "all/policy policy.generate",
+        "all/policy policy.update",
+        "apart/ref ref",
+        "apart/ref ref.logprobs",
+        "host/host group_normalize",
+        "host/host prompts",
+        "host/host score",
+    ]
+
+
+def test_a_loss_is_a_line_of_the_node_that_has_it() -> None:
+    labels = [box.label for box in plan_picture(PROGRAMS["grpo_two_devices"]).boxes if box.kind == "update"]
+    assert labels == [("policy.update", "loss(pi)")]
+
+
+def test_transfers_go_from_who_made_a_value_to_each_who_reads_it_elsewhere() -> None:
+    assert arrows("grpo_reference_apart", "transfer") == [
+        ("host/host prompts", "Prompts", "all/policy policy.generate"),
+        ("all/policy policy.generate", "Rollout", "host/host score"),
+        ("all/policy policy.generate", "Rollout", "host/host group_normalize"),
+        ("all/policy policy.generate", "Rollout", "apart/ref ref.logprobs"),
+        ("host/host group_normalize", "Advantages", "all/policy policy.update"),
+        ("apart/ref ref.logprobs", "LogProbs", "all/policy policy.update"),
+    ]
+    assert arrows("grpo_reference_apart", "data") == [
+        ("host/host score", "Scores", "host/host group_normalize"),
+        ("all/policy policy.generate", "Rollout", "all/policy policy.update"),
+    ]
+
+
+def test_syncs_go_from_home_to_home_and_each_version_is_a_box() -> None:
+    assert arrows("sampled_again", "sync") == [
+        ("all/policy policy", "sync policy", "apart/policy policy"),
+        ("all/policy policy.update", "sync policy.update", "apart/policy policy.update"),
+    ]
+    assert arrows("sampled_again", "weights") == [
+        ("all/policy policy", "Policy", "all/policy policy.update"),
+        ("apart/policy policy.update", "Policy", "apart/policy policy.generate#2"),
+    ]
+    assert arrows("sampled_again", "stale") == [
+        ("apart/policy policy", "Policy ≤ 2 updates late", "apart/policy policy.generate")
+    ]
+
+
+def test_one_home_needs_no_sync_and_one_box_for_its_weights() -> None:
+    assert arrows("gpg_one_device", "sync") == []
+    boxes = plan_picture(PROGRAMS["gpg_one_device"]).boxes
+    assert [box.label for box in boxes if box.kind == "model"] == [("policy", "policy.train", "policy.sample")]
+
+
+def test_what_is_carried_goes_back_to_where_it_lives() -> None:
+    assert arrows("sampled_again", "carry") == [
+        ("all/policy policy.update", "next step", "all/policy policy"),
+        ("host/host adapt", "next step", "host/host beta"),
+    ]
+
+
+def test_a_result_stands_on_the_host() -> None:
+    assert ("host/host score#2", "Scores", "host/host Scores") in arrows("sampled_again", "data")
+
+
+def test_a_node_that_reads_two_models_has_an_arrow_from_each() -> None:
+    assert arrows("comparing", "weights")[1:] == [
+        ("all/policy policy", "Policy", "all/policy policy.compared"),
+        ("all/slow slow", "Average", "all/policy policy.compared"),
+    ]
+
+
+def test_memory_is_told_by_role_where_the_plan_has_it() -> None:
+    told = {"policy.train": {"weights": 2**20, "optimizer": 2**21}, "policy.sample": {"kv_cache": 2**30}}
+    boxes = plan_picture(program_of(grpo, dict.fromkeys(TWO, ALONE), memory=told)).boxes
+    assert [box.label for box in boxes if box.kind == "model"] == [
+        ("policy", "policy.train 3.0 MiB", "policy.sample 1.0 GiB"),
+        ("ref", "ref.infer"),
+    ]
+
+
+def test_a_check_shows_the_home_that_its_weights_come_from() -> None:
+    trained, check = PROGRAMS["grpo_two_devices"], compile_graph(evaluate.graph())
+    picture = plan_picture(lower(check, follow(trained.plan, check, {"policy": "policy"}), dict(trained.origins)))
+    assert [frame.label for frame in picture.frames] == [
+        "all: laptop/0, laptop/1",
+        "policy · local · data=2",
+        "policy · fsdp · data=2 sharding=full",
+        "host",
+    ]
+    assert [arrow.label for arrow in picture.arrows if arrow.style.value == "sync"] == ["sync policy"]
+    assert [box.label for box in picture.boxes if box.kind == "result"] == [("Accuracy", "result")]
+
+
+def test_many_devices_are_counted() -> None:
+    def pool(*counts: int) -> Pool:
+        return Pool(name="p", devices=tuple((f"node-{n}", i) for n, count in enumerate(counts) for i in range(count)))
+
+    said = [devices_text(pool(*counts)) for counts in ((1,), (2, 2), (5,), (8, 8, 4), (8,) * 16)]
+    assert said == [
+        "node-0/0",
+        "node-0/0, node-0/1, node-1/0, node-1/1",
+        "5 of node-0",
+        "8 of node-0, 8 of node-1, 4 of node-2",
+        "128 on 16 nodes",
+    ]
+    assert layout_text(Layout(data=10, tensor=2)) == "data=10 tensor=2"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ids_are_generated_and_every_end_of_an_arrow_is_a_box(name: str) -> None:
+    picture = plan_picture(PROGRAMS[name])
+    ids, frames = [box.id for box in picture.boxes], [frame.id for frame in picture.frames]
+    assert sorted(ids, key=lambda one: int(one[1:])) == [f"n{i}" for i in range(len(ids))]
+    assert {end for arrow in picture.arrows for end in (arrow.source, arrow.target)} <= set(ids)
+    assert len(set(frames)) == len(frames) and {box.inside for box in picture.boxes} <= {*frames}
+    assert {arrow.source for arrow in picture.arrows} | {arrow.target for arrow in picture.arrows} == {*ids}
+
+
+def test_the_frame_with_the_newest_weights_comes_first_wherever_its_pool_stands() -> None:
+    found = PROGRAMS["grpo_reference_apart"]
+    turned = found.plan.model_copy(update={"pools": found.plan.pools[::-1]})
+    text = mermaid(plan_picture(lower(found.graph, turned)))
+    assert text.index("all#58;") < text.index("apart#58;") < text.index('["host"]')
+
+
+def test_drawing_a_plan_loads_no_engine() -> None:
+    code = (
+        "import sys, flowgraph.diagrams.plan_picture\n"
+        "print({'torch', 'ray', 'transformers', 'networkx', 'jinja2'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
