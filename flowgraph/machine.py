@@ -1,4 +1,4 @@
-"""This machine as a cluster: one node, one CPU device, and the memory that is free to us now."""
+"""This machine as a cluster: one node, its virtual CPU devices, and the memory that is free to us now."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.cluster import MOST_DEVICES, Cluster, Device, Node
 from flowgraph.errors import SettingError
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -17,16 +17,28 @@ _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def laptop(memory_bytes: int | None = None) -> Cluster:
-    """Give this machine as one node with one CPU device, whose memory is what is free to us or what is given.
+def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
+    """Give this machine as one node of virtual CPU devices, which share evenly what memory is free, or what is given.
 
-    Raises SettingError for an amount that is not positive.
+    Raises SettingError for a count of devices, or an amount of memory in all, that cannot be.
     """
-    if memory_bytes is not None and memory_bytes < 1:
-        raise SettingError.refused("", "memory", memory_bytes, "should be more than nothing")
+    if not 1 <= devices <= MOST_DEVICES:
+        raise SettingError.refused("", "devices", devices, f"should be 1 to {MOST_DEVICES:,}")
+    if memory_bytes is not None and memory_bytes < devices:
+        raise SettingError.refused("", "memory", memory_bytes, "should be at least a byte for each device")
     memory = free_bytes() if memory_bytes is None else memory_bytes
-    device = Device(kind="cpu", memory_bytes=memory)
-    return Cluster(nodes=(Node(name="laptop", devices=(device,), host_memory_bytes=memory, cores=available_cores()),))
+    each = (Device(kind="cpu", memory_bytes=max(1, memory // devices)),) * devices
+    return Cluster(nodes=(Node(name="laptop", devices=each, host_memory_bytes=memory, cores=available_cores()),))
+
+
+def warnings_for(cluster: Cluster) -> tuple[str, ...]:
+    """Say, a line for each node, where CPU devices are more than the cores they run on."""
+    counts = [(node, sum(device.kind == "cpu" for device in node.devices)) for node in cluster.nodes]
+    return tuple(
+        f"node {node.name} has {node.cores} core{'s' * (node.cores > 1)} for {count} devices: they will take turns"
+        for node, count in counts
+        if count > node.cores
+    )
 
 
 def free_bytes() -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import difflib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,12 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
+    from flowgraph import Graph
+    from flowgraph.evaluate import Observed
     from flowgraph.executors.local import LocalModel
+    from flowgraph.lowering.program import Program
+    from flowgraph.plan import Plan
+    from flowgraph.runtime.execute import Executor
     from nodes.values import Rollout
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -86,6 +92,72 @@ def tiny(tiny_parts: tuple[Any, Any]) -> Callable[..., LocalModel]:
 
     model, tokenizer = tiny_parts
     return lambda **fields: LocalModel(copy.deepcopy(model), tokenizer, **fields)
+
+
+@dataclass(frozen=True)
+class RanGraph:
+    """What a graph gave when its nodes were run one after another, without a plan."""
+
+    outputs: tuple[Any, ...]
+    values: dict[Any, Any]
+    observed: Observed
+
+
+@pytest.fixture(scope="session")
+def run_graph() -> Callable[..., RanGraph]:
+    """Give `run_graph(graph, arguments, key, given)`: run a graph's nodes here, those in `given` left out."""
+    return _run_graph
+
+
+def _run_graph(graph: Graph, arguments: Mapping[str, Any], key: Any = None, given: Any = None) -> RanGraph:
+    import torch
+
+    from flowgraph import Key
+    from flowgraph.evaluate import Observed, evaluate, read
+    from flowgraph.passes.order_nodes import order_nodes
+
+    env: dict[Any, Any] = {param: arguments[param.name] for param in graph.params} | (given or {})
+    observed = Observed()
+    with torch.no_grad():
+        evaluate(order_nodes(graph), env, key or Key(), observed)
+    return RanGraph(tuple(read(env, edge) for edge in graph.outputs), env, observed)
+
+
+@pytest.fixture(scope="session")
+def one_device() -> Callable[[Graph], Plan]:
+    """Give `one_device(graph)`: the plan that has every role on one CPU device, on the engine `local`."""
+    return _one_device
+
+
+def _one_device(graph: Graph) -> Plan:
+    from flowgraph.cluster import Cluster, Device, Node
+    from flowgraph.plan import Placed, Plan, Pool
+    from flowgraph.roles import roles
+    from flowgraph.store import structure_hash
+
+    device = Device(kind="cpu", memory_bytes=2**30)
+    return Plan(
+        flow=graph.name,
+        structure_hash=structure_hash(graph),
+        cluster=Cluster(nodes=(Node(name="laptop", devices=(device,), host_memory_bytes=2**30, cores=1),)),
+        pools=(Pool(name="all", devices=(("laptop", 0),)),),
+        placed=tuple(Placed(role=role.name, pool="all", engine="local") for role in roles(graph)),
+    )
+
+
+@pytest.fixture(scope="session")
+def alone() -> Callable[..., tuple[Program, Executor]]:
+    """Give `alone(graph, handles)`: a graph's program on one device, and an executor with handles by parameter."""
+    return _alone
+
+
+def _alone(graph: Graph, handles: Mapping[str, LocalModel]) -> tuple[Program, Executor]:
+    from flowgraph.lowering.lower import lower
+    from flowgraph.runtime.execute import Executor
+    from flowgraph.runtime.in_process import InProcess
+
+    program = lower(graph, _one_device(graph))
+    return program, Executor(InProcess({home: handles[home.param] for home in program.homes}))
 
 
 @pytest.fixture(scope="session")

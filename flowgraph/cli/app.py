@@ -32,29 +32,67 @@ Cache = Annotated[Path | None, typer.Option("--cache", help="where fetched model
 Memory = Annotated[
     str | None, typer.Option("--memory", help="plan for this much memory, not for what is free", metavar="2GiB")
 ]
+Clusters = Annotated[
+    str | None,
+    typer.Option("--cluster", help="laptop (two CPU devices), 1xcpu, 2x8xgpu-80GiB, a .toml file", metavar="CLUSTER"),
+]
+PlanFile = Annotated[Path | None, typer.Option("--plan", help="a plan's file, from `plan -o`", metavar="PLAN.json")]
 Data = Annotated[str | None, typer.Option("--data", help="digits, addition, gsm8k, rg/NAME, a file or folder, hf:ID")]
 RunPath = Annotated[Path, typer.Argument(help="a run's folder", metavar="RUN")]
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="prompts in a step")]
+HeldOut = Annotated[str | None, typer.Option("--held-out", help="a file of held-out rows")]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, help="how many steps")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="names every random number of the run")]
+EvalEvery = Annotated[
+    int, typer.Option("--eval-every", min=0, help="check held-out prompts every so many steps; 0: never")
+]
+EvalRows = Annotated[int, typer.Option("--eval-rows", min=1, help="how many held-out prompts at most")]
+RunOut = Annotated[Path | None, typer.Option("-o", "--out", help="the run's folder; default runs/FLOW-N")]
+ReplayOf = Annotated[Path | None, typer.Option("--replay", help="use the rollouts of this run", metavar="RUN")]
+SampleRows = Annotated[int, typer.Option("--sample-rows", min=1, help="responses that a rank decodes side by side")]
+ForwardTokens = Annotated[
+    int, typer.Option("--forward-tokens", min=1, help="padded tokens in a pass without gradients")
+]
+Runtime = Annotated[
+    str | None, typer.Option("--runtime", help="local: this process; ray; default by the plan's devices")
+]
+Address = Annotated[str | None, typer.Option("--address", help="a Ray cluster that runs already")]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="threads of each process; default 1 for tiny models, else its share"),
+]
 
 
 @app.command()
-def show(flow: FlowName, sets: Sets = None, json: Json = False) -> None:
-    """Print a flow as its graph."""
+def show(
+    flow: FlowName,
+    stage: Annotated[str, typer.Option("--stage", help="named, placed or lowered")] = "named",
+    cluster: Clusters = None,
+    plan: PlanFile = None,
+    sets: Sets = None,
+    json: Json = False,
+) -> None:
+    """Print a flow as its graph, placed by a plan, or lowered to its program."""
+    from flowgraph.cli.plan import Where
     from flowgraph.cli.show import show_flow
 
-    show_flow(flow, sets or [], json)
+    show_flow(flow, sets or [], stage, Where(cluster, plan), json)
 
 
 @app.command()
 def draw(
     flow: FlowName,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write here, not to stdout")] = None,
+    stage: Annotated[str, typer.Option("--stage", help="named: the flow; placed: its plan")] = "named",
+    cluster: Clusters = None,
+    plan: PlanFile = None,
     sets: Sets = None,
 ) -> None:
-    """Draw a flow as a Mermaid diagram."""
+    """Draw a flow or its plan as a Mermaid diagram."""
+    from flowgraph.cli.plan import Where
     from flowgraph.cli.show import draw_flow
 
-    draw_flow(flow, out, sets or [])
+    draw_flow(flow, out, sets or [], stage, Where(cluster, plan))
 
 
 @app.command()
@@ -64,14 +102,17 @@ def plan(
     data: Data = None,
     batch: Batch = None,
     sets: Sets = None,
+    cluster: Clusters = None,
+    plan: PlanFile = None,
     memory: Memory = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here, to edit")] = None,
     cache: Cache = None,
     json: Json = False,
 ) -> None:
     """Say what runs where, and the memory it needs."""
-    from flowgraph.cli.plan import plan_flow
+    from flowgraph.cli.plan import Where, plan_flow
 
-    plan_flow(flow, model or [], data, batch, sets or [], memory, cache, json)
+    plan_flow(flow, model or [], data, batch, sets or [], Where(cluster, plan, memory), cache, out, json)
 
 
 @app.command()
@@ -79,28 +120,27 @@ def run(
     flow: FlowName,
     model: Models = None,
     data: Data = None,
-    held_out: Annotated[str | None, typer.Option("--held-out", help="a file of held-out rows")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="how many steps")] = None,
+    held_out: HeldOut = None,
+    steps: Steps = None,
     batch: Batch = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="names every random number of the run")] = 0,
+    seed: Seed = 0,
     sets: Sets = None,
-    eval_every: Annotated[
-        int, typer.Option("--eval-every", min=0, help="check held-out prompts every so many steps; 0: never")
-    ] = 20,
-    eval_rows: Annotated[int, typer.Option("--eval-rows", min=1, help="how many held-out prompts at most")] = 200,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="the run's folder; default runs/FLOW-N")] = None,
-    replay: Annotated[Path | None, typer.Option("--replay", help="use the rollouts of this run", metavar="RUN")] = None,
-    sample_rows: Annotated[int, typer.Option("--sample-rows", min=1, help="responses decoded side by side")] = 256,
-    forward_tokens: Annotated[
-        int, typer.Option("--forward-tokens", min=1, help="padded tokens in a pass without gradients")
-    ] = 4096,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="threads of torch; default 1 for tiny models, else all cores")
-    ] = None,
+    eval_every: EvalEvery = 20,
+    eval_rows: EvalRows = 200,
+    out: RunOut = None,
+    replay: ReplayOf = None,
+    sample_rows: SampleRows = 256,
+    forward_tokens: ForwardTokens = 4096,
+    cluster: Clusters = None,
+    plan: PlanFile = None,
     memory: Memory = None,
+    runtime: Runtime = None,
+    address: Address = None,
+    threads: Threads = None,
     cache: Cache = None,
 ) -> None:
-    """Train on this machine, into a run folder."""
+    """Train by a plan, into a run folder."""
+    from flowgraph.cli.plan import Where
     from flowgraph.cli.run import RunOptions, run_flow
 
     options = RunOptions(
@@ -118,8 +158,7 @@ def run(
         replay=replay,
         sample_rows=sample_rows,
         forward_tokens=forward_tokens,
-        threads=threads,
-        memory=memory,
+        where=Where(cluster, plan, memory, runtime, address, threads),
         cache=cache,
     )
     raise typer.Exit(run_flow(options))

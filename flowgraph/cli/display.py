@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from flowgraph.diagrams.sparkline import sparkline
-from flowgraph.evaluate import Observed, Ran
+from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph
+from flowgraph.runtime.execute import Ran
 from flowgraph.runtime.record import declared_metrics, token_sum
 
 CURVE_CELLS = 32

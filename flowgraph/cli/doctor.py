@@ -40,7 +40,7 @@ def machine() -> dict[str, Any]:
     """Collect what this machine has; what cannot be told is None."""
     from flowgraph.machine import available_cores, laptop
 
-    node = laptop().nodes[0]
+    node = laptop(1).nodes[0]
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),

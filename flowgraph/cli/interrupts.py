@@ -1,23 +1,48 @@
-"""Ctrl-C and SIGTERM: the first asks the run to stop after its step, the second stops it now."""
+"""Ctrl-C and SIGTERM: while steps run, the first asks to stop after this one; otherwise a signal stops at once."""
 
 from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Interrupts:
-    """While open, the first signal sets `asked`; the second raises KeyboardInterrupt."""
+    """While open, a signal raises KeyboardInterrupt; while `patient`, the first one only sets `asked`."""
 
     def __init__(self, where: str) -> None:
-        self._where, self._asked = where, False
+        self._where, self._asked, self._patient, self._closing = where, False, False, False
         self._before: dict[int, Any] = {}
 
     def asked(self) -> bool:
         """Say whether the run was asked to stop."""
         return self._asked
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Let the step that runs be finished: there is something to lose."""
+        self._patient = True
+        try:
+            yield
+        finally:
+            self._patient = False
+
+    @contextmanager
+    def kept_from_closing(self, inner: AbstractContextManager[T]) -> Iterator[T]:
+        """Hold signals back while `inner` closes: processes that it started would be left behind."""
+        try:
+            with inner as value:
+                try:
+                    yield value
+                finally:
+                    self._closing = True
+        finally:
+            self._closing = False
 
     def __enter__(self) -> Interrupts:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -29,7 +54,9 @@ class Interrupts:
             signal.signal(number, before)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
+        if self._closing:
+            return
+        if self._asked or not self._patient:
             raise KeyboardInterrupt
         self._asked = True
         print(f"stopping after this step (again: now); {self._where} holds what was recorded", file=sys.stderr)

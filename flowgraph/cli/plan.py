@@ -1,55 +1,132 @@
-"""`plan`, and the check of memory that `run` makes: which role runs where and what it needs. No torch is loaded."""
+"""`plan`, and what `run`, `show` and `draw` plan by: the cluster, the plan made or read, whether it fits. No torch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.check_plan import check_plan
 from flowgraph.cli.inputs import Inputs, read_inputs
+from flowgraph.cli.show import write_text
 from flowgraph.cluster import Cluster, parse_bytes
-from flowgraph.machine import laptop
+from flowgraph.cluster_text import read_cluster
+from flowgraph.errors import PlanError, UsageError
+from flowgraph.machine import laptop, warnings_for
 from flowgraph.models.shapes import shape
+from flowgraph.plan import Plan
 
 if TYPE_CHECKING:
     from placements import Decision, Workload
 
+DEFAULT_CLUSTER = "laptop"
 CHARACTERS_PER_TOKEN = 3  # English is near 4 with the tokenizers of today; fewer keeps the forecast on the safe side
 TEMPLATE_TOKENS = 48  # what a chat template adds, a default system prompt included
 
 
+@dataclass(frozen=True)
+class Where:
+    """What a command line says of where to run: a cluster or a plan's file, this machine's memory, and the runtime.
+
+    `runtime` is "local" (this process) or "ray", `address` that of a Ray cluster, `threads` those of each process.
+    """
+
+    cluster: str | None = None
+    plan: Path | None = None
+    memory: str | None = None
+    runtime: str | None = None
+    address: str | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.plan is not None and (self.cluster or self.memory):
+            other = "--cluster" if self.cluster else "--memory"
+            raise UsageError(f"a plan has its own cluster, so {other} says nothing", where=f"--plan {self.plan}")
+
+    def __str__(self) -> str:
+        return str(self.plan) if self.plan is not None else self.cluster or "this machine"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A flow and the plan that it runs by, with the decisions that led there (none for a plan from a file)."""
+
+    inputs: Inputs
+    plan: Plan
+    trace: tuple[str, ...]
+
+
 def plan_flow(
     flow: str,
-    models: Sequence[str],
+    models: list[str],
     data: str | None,
     batch: int | None,
-    sets: Sequence[str],
-    memory: str | None,
+    sets: list[str],
+    where: Where,
     cache: Path | None,
+    out: Path | None,
     as_json: bool,
 ) -> None:
-    """Print the plan of a flow on this machine; refuse one that does not fit."""
+    """Print the plan of a flow, and write it to `out` as a file to edit; refuse one that does not fit."""
     from placements import plan_text
 
     inputs = read_inputs(flow, models, data, None, batch, None, 0, sets, cache)
-    decision = checked(inputs, memory)
+    found = planned(inputs, where)
+    if out is not None:
+        write_text(out, found.plan.to_json())
     if as_json:
-        print(json.dumps({"plan": json.loads(decision.plan.to_json()), "trace": decision.trace}, indent=1))
+        print(json.dumps({"plan": json.loads(found.plan.to_json()), "trace": found.trace}, indent=1))
     else:
-        print(plan_text(decision.plan))
+        print(plan_text(found.plan))
+    if out is not None:
+        print(out, file=sys.stderr)
 
 
-def checked(inputs: Inputs, memory: str | None, sample_rows: int = 256, forward_tokens: int = 4096) -> Decision:
-    """Plan the flow on this machine, or on one device of this much memory; refuse what does not fit."""
-    from placements import check_fits, search
+def planned(
+    inputs: Inputs, where: Where, sample_rows: int = 256, forward_tokens: int = 4096, *, fits: bool = True
+) -> Planned:
+    """Plan the flow on its cluster, or read the plan that is named; refuse one that does not fit unless told not to."""
+    from placements import check_fits, forecast_plan
 
-    cluster: Cluster = laptop(None if memory is None else parse_bytes(memory))
     shapes = {name: shape(source) for name, source in inputs.sources.items()}
     work = workload(inputs, sample_rows, forward_tokens)
-    decision = search("colocated", inputs.graph, cluster, shapes, work)
-    check_fits(decision, inputs.graph, shapes, work)
-    return decision
+    if where.plan is None:
+        decision = _searched(inputs, where, shapes, work)
+        plan, trace = decision.plan, decision.trace
+    else:
+        plan, trace = read_plan(where.plan), ()
+        check_plan(plan, inputs.graph, str(where.plan))
+        plan = forecast_plan(plan, inputs.graph, shapes, work)
+    for line in warnings_for(plan.cluster):
+        print(line, file=sys.stderr)
+    if fits:
+        check_fits(plan, inputs.graph, shapes, work, on=str(where))
+    return Planned(inputs, plan, trace)
+
+
+def _searched(inputs: Inputs, where: Where, shapes: Any, work: Workload) -> Decision:
+    from placements import search
+
+    memory = None if where.memory is None else parse_bytes(where.memory)
+
+    def here(devices: int) -> Cluster:
+        return laptop(devices, memory)
+
+    cluster = read_cluster(where.cluster or DEFAULT_CLUSTER, here)
+    return search("colocated", inputs.graph, cluster, shapes, work)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan from its file. Raises PlanError for a file that is not there or holds no plan."""
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise PlanError.unreadable(str(path), "", f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise PlanError.unreadable(str(path), "", "is no text, so no plan") from None
+    return Plan.from_json(text, str(path))
 
 
 def workload(inputs: Inputs, sample_rows: int, forward_tokens: int) -> Workload:

@@ -1,36 +1,29 @@
-"""`run`: train a flow on this machine and leave a run folder."""
+"""`run`: train a flow by its plan, on this machine or a cluster, and leave a run folder."""
 
 from __future__ import annotations
 
-import copy
 import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowgraph.cli import INTERRUPTED
 from flowgraph.cli.inputs import Inputs, model_params, read_inputs
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
+from flowgraph.cli.places import Chosen, choose, opened
+from flowgraph.cli.plan import Planned, Where, planned
 from flowgraph.errors import FlowError, FlowTypeError, UsageError
-from flowgraph.evaluate import Env
-from flowgraph.graph import Param
-from flowgraph.machine import available_cores
-from flowgraph.models.shapes import shape
+from flowgraph.lowering.follow import follow
+from flowgraph.lowering.lower import lower
+from flowgraph.lowering.program import Program
+from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh
-from flowgraph.values import Trainable, Value
+from flowgraph.values import Model, Trainable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flowgraph.executors.local import LocalModel
-    from flowgraph.models.loading import Loaded
     from flowgraph.runtime.driver import Check, Job
-    from placements import Decision
-
-# Source: measured at 0.1M parameters: a second thread gains 1.4 times when idle, and costs 100 times when busy.
-ONE_THREAD_PARAMETERS = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -51,39 +44,33 @@ class RunOptions:
     replay: Path | None
     sample_rows: int
     forward_tokens: int
-    threads: int | None
-    memory: str | None
+    where: Where
     cache: Path | None
 
 
 def run_flow(options: RunOptions) -> int:
     """Check everything that can be checked, then load, train and save; give the exit code."""
-    from flowgraph.cli.plan import checked
-
     o = options
     inputs = read_inputs(o.flow, o.models, o.data, o.held_out, o.batch, o.steps, o.seed, o.sets, o.cache)
     refuse_what_cannot_run(inputs)
-    decision = checked(inputs, o.memory, o.sample_rows, o.forward_tokens)
-    replay = _replay(inputs, o)
+    plan = planned(inputs, o.where, o.sample_rows, o.forward_tokens)
+    chosen = choose(plan.plan, o.where, inputs.sources)
+    replay = Replay(RunFolder.open(o.replay), inputs.graph) if o.replay is not None else None
     if replay is not None:
         inputs = replace(inputs, steps=min(inputs.steps, replay.steps()))
+    job = make_job(replace(plan, inputs=inputs), o, replay)
     folder = RunFolder.create(o.out or fresh(Path("runs"), inputs.graph.name))
     with Interrupts(f"{folder.path}") as interrupts:
-        return _guarded(inputs, o, folder, decision, replay, interrupts)
+        return _guarded(inputs, o, job, chosen, folder, interrupts)
 
 
 def _guarded(
-    inputs: Inputs,
-    options: RunOptions,
-    folder: RunFolder,
-    decision: Decision,
-    replay: Callable[[int], Env] | None,
-    interrupts: Interrupts,
+    inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder: RunFolder, interrupts: Interrupts
 ) -> int:
     """Train, and leave a folder that says how the run ended, however it does."""
     try:
-        (folder.path / "plan.json").write_text(decision.plan.to_json(), "utf-8")
-        return _train(inputs, options, folder, replay, interrupts)
+        begin(inputs, options, job, chosen, folder)
+        return _train(inputs, options, job, chosen, folder, interrupts)
     except KeyboardInterrupt:
         folder.note(status="interrupted")
         done = folder.facts().get("steps_done", 0)
@@ -124,47 +111,50 @@ def refuse_what_cannot_run(inputs: Inputs) -> None:
             raise FlowTypeError.bad_flow(where, graph.name, why)
 
 
-def _replay(inputs: Inputs, options: RunOptions) -> Replay | None:
-    return Replay(RunFolder.open(options.replay), inputs.graph) if options.replay is not None else None
-
-
 def _train(
-    inputs: Inputs,
-    options: RunOptions,
-    folder: RunFolder,
-    replay: Callable[[int], Env] | None,
-    interrupts: Interrupts,
+    inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder: RunFolder, interrupts: Interrupts
 ) -> int:
     from flowgraph.cli.display import Display
-    from flowgraph.executors.local import LocalExecutor
     from flowgraph.runtime.driver import train
+    from flowgraph.runtime.execute import Executor
 
-    begin(inputs, options, folder)
-    models, digests = load_models(inputs, options)
-    folder.note(models=digests)
-    job = make_job(inputs, options, models)
-    recorder, display = Recorder(folder, inputs.graph), Display(inputs.graph, job.steps)
-    with recorder, display:
-        carried, done = train(job, LocalExecutor(), [recorder, display], replay, interrupts.asked)
-    for name in inputs.graph.carries():
-        handle: Any = carried[name].data
-        handle.save(folder.path / "weights" / name)
-    finished = done == job.steps
+    graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
+    models = ModelSetup(
+        inputs.sources, options.seed, cache_folder(options.cache), options.sample_rows, options.forward_tokens
+    )
+    with interrupts.kept_from_closing(opened(job.program, graphs, inputs.file, models, chosen)) as ready:
+        folder.note(models=ready.told, timings=ready.timings)
+        executor = Executor(ready.places)
+        with (
+            interrupts.patient(),
+            Recorder(folder, inputs.graph) as recorder,
+            Display(inputs.graph, job.steps) as shown,
+        ):
+            done = train(job, executor, [recorder, shown], interrupts.asked)
+        for name, output in inputs.graph.carries().items():
+            if issubclass(inputs.graph.outputs[output].type, Model):
+                executor.save(job.program, name, folder.path / "weights" / name)
+    return _ended(folder, done, job.steps)
+
+
+def _ended(folder: RunFolder, done: int, steps: int) -> int:
+    finished = done == steps
     folder.note(
         status="finished" if finished else "interrupted", finished=time.strftime("%Y-%m-%dT%H:%M:%S"), steps_done=done
     )
     if not finished:
-        print(f"stopped after step {done} of {job.steps}; weights and records are in {folder.path}", file=sys.stderr)
+        print(f"stopped after step {done} of {steps}; weights and records are in {folder.path}", file=sys.stderr)
     print(folder.path)
     return 0 if finished else INTERRUPTED
 
 
-def begin(inputs: Inputs, options: RunOptions, folder: RunFolder) -> None:
+def begin(inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder: RunFolder) -> None:
     """Write what is known before anything heavy is loaded."""
     from importlib.metadata import version
 
     from flowgraph.diagrams.flow_picture import flow_picture
     from flowgraph.diagrams.mermaid import mermaid
+    from flowgraph.diagrams.plan_picture import plan_picture
 
     about = {
         "flow": inputs.graph.name,
@@ -173,78 +163,43 @@ def begin(inputs: Inputs, options: RunOptions, folder: RunFolder) -> None:
         "seed": options.seed,
         "steps": inputs.steps,
         "data": {"name": inputs.data.name, "origin": inputs.data.origin, "digest": inputs.data.digest},
-        "versions": {name: version(name) for name in ("torch", "transformers", "pyarrow")},
+        "runtime": chosen.runtime,
+        "threads": chosen.threads,
+        "versions": {name: version(name) for name in ("torch", "transformers", "pyarrow", "ray")},
         "started": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "replay": str(options.replay) if options.replay else None,
     }
-    folder.begin(inputs.graph, inputs.resolved, inputs.file.source, about, mermaid(flow_picture(inputs.graph)))
+    drawn = {"flow.mmd": mermaid(flow_picture(inputs.graph)), "plan.mmd": mermaid(plan_picture(job.program))}
+    folder.begin(job.program, inputs.resolved, inputs.file.source, about, drawn)
 
 
-def load_models(inputs: Inputs, options: RunOptions) -> tuple[dict[str, Value], dict[str, dict[str, str]]]:
-    """Load each model once, a copy for each parameter that names it; give the values, and what `run.json` says."""
-    from flowgraph.executors.local import LocalModel
-    from flowgraph.models.loading import load
-
-    set_threads(inputs, options.threads)
-    values: dict[str, Value] = {}
-    told: dict[str, dict[str, str]] = {}
-    loaded: dict[str, Loaded] = {}
-    carried = inputs.graph.carries()
-    for param in model_params(inputs.graph):
-        source = inputs.sources[param.name]
-        again = source.name in loaded
-        if not again:
-            loaded[source.name] = load(source, seed=options.seed, cache=cache_folder(options.cache), say=_say)
-        have = loaded[source.name]
-        told[param.name] = {"name": have.name, "digest": have.digest, "notes": "; ".join(have.notes)}
-        module: Any = copy.deepcopy(have.model) if again else have.model
-        handle = LocalModel(module, have.tokenizer, param.name in carried, options.sample_rows, options.forward_tokens)
-        values[param.name] = _model_value(param, handle)
-    return values, told
-
-
-def set_threads(inputs: Inputs, asked: int | None) -> None:
-    """Give torch its threads: small models run on one, since threads that wait for each other cost more than help."""
-    import torch
-
-    largest = max(shape(source).parameters for source in inputs.sources.values())
-    torch.set_num_threads(asked or (1 if largest < ONE_THREAD_PARAMETERS else available_cores()))
-
-
-def _model_value(param: Param, handle: LocalModel) -> Value:
-    kind: Any = param.type
-    value: Value = kind(handle)
-    return value
-
-
-def make_job(inputs: Inputs, options: RunOptions, models: dict[str, Value]) -> Job:
+def make_job(plan: Planned, options: RunOptions, replay: Replay | None) -> Job:
     """Put together what the driver runs."""
     from flowgraph.runtime.driver import Job
     from nodes.data.source import PromptSource
 
-    names = [param.name for param in inputs.graph.params if param.name not in models]
-    sources = {name: PromptSource(inputs.data.train, inputs.batch, options.seed) for name in names}
-    return Job(inputs.graph, models, sources, options.seed, inputs.steps, held_out_check(inputs, options))
+    inputs, program = plan.inputs, lower(plan.inputs.graph, plan.plan, where=str(options.where))
+    names = [param.name for param in inputs.graph.params if not issubclass(param.type, Model)]
+    rows = PromptSource(inputs.data.train, inputs.batch, options.seed)
+    sources = dict.fromkeys(names, rows) | (replay.sources() if replay is not None else {})
+    return Job(program, sources, options.seed, inputs.steps, held_out_check(inputs, options, program))
 
 
-def held_out_check(inputs: Inputs, options: RunOptions) -> Check | None:
+def held_out_check(inputs: Inputs, options: RunOptions, program: Program) -> Check | None:
     """Check held-out prompts by the flow's own rule, with greedy responses of the first trained policy."""
     from flowgraph.passes import compile_graph
     from flowgraph.runtime.driver import Check
-    from nodes.data.source import prompts_at
+    from nodes.data.source import FixedPrompts
     from nodes.evaluation import evaluate
     from nodes.values import Policy
 
     policy = next((p.name for p in model_params(inputs.graph) if issubclass(p.type, Policy)), None)
     if inputs.data.held_out is None or options.eval_every == 0 or policy is None:
         return None
-    rows = list(range(min(options.eval_rows, inputs.data.held_out.num_rows)))
+    rows = tuple(range(min(options.eval_rows, inputs.data.held_out.num_rows)))
     found = {node.op.name: node.settings for node in reversed(inputs.graph.nodes)}
     max_tokens = getattr(found.get("generate"), "max_tokens", 256)
     settings = {"by": getattr(found.get("score"), "by", "data"), "max_tokens": max_tokens}
     graph = compile_graph(evaluate.graph(settings))
-    return Check(graph, {"policy": policy}, {"prompts": prompts_at(inputs.data.held_out, rows)}, options.eval_every)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    own = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
+    return Check(own, {"prompts": FixedPrompts(inputs.data.held_out, rows)}, options.eval_every)

@@ -67,7 +67,10 @@ def _read_contexts(model: Any, contexts: Sequence[Sequence[int]], device: Any) -
 
 
 def cut(rows: Rows, forward_tokens: int) -> list[Rows]:
-    """Cut rows in order into parts of at most `forward_tokens` padded tokens, or of one longer row; one part at least."""
+    """Cut rows in order into parts of at most `forward_tokens` padded tokens, or of one longer row.
+
+    No rows are one part.
+    """
     widths = rows.context.value_lengths().to_numpy() + rows.lengths.numpy(force=True)
     size = max(1, forward_tokens // int(widths.max(initial=1)))
     return [_between(rows, start, start + size) for start in range(0, max(len(rows.tokens), 1), size)]

@@ -112,13 +112,14 @@ class FsdpModel:
         """Gather a copy of the full weights by name, on every rank; tied names share one tensor."""
         from torch.distributed.tensor import DTensor
 
-        full = dict[str, "Tensor"]()
-        copies = dict[int, "Tensor"]()
-        for unit in self._units:  # one gather each; the root is last, and by then only its own are new
+        full, seen = dict[str, "Tensor"](), dict[Any, "Tensor"]()
+        for unit in self._units:  # one gather each; the rest of the model is last, and by then only its own are new
             unit.unshard()
             for name, tensor in _named_tensors(self.model):
                 if name in self._saved and name not in full and not isinstance(tensor, DTensor):
-                    full[name] = copies.setdefault(id(tensor), tensor.detach().clone())
+                    if tensor not in seen:  # tensors are told apart by identity
+                        seen[tensor] = tensor.detach().clone()
+                    full[name] = seen[tensor]
             unit.reshard()
         return full
 
@@ -162,10 +163,12 @@ def shard(model: Any, ranks: ProcessRanks) -> list[Any]:
         unit.set_gradient_divide_factor(1.0)  # FSDP averages otherwise
         unit.set_force_sum_reduction_for_comms(True)  # gloo scales no sum
     for last in units[-2:-1]:
-        # The pass over contexts ends in keys and values, and FSDP gathers a unit for the backward pass when a gradient
-        # reaches its output. The last layer's output there has none: it must still lie gathered from the other pass.
-        last.set_reshard_after_forward(False, recurse=False)
+        # A unit is gathered for its backward pass when a gradient reaches its output, and dropped when one leaves its
+        # input. `forward_stats` runs each unit twice, contexts first, which ends in keys and values: the last layer's
+        # output has no gradient there, but its keys and values have, so it stays gathered until `_reshard`. All other
+        # units are gathered anew for each pass, and each pass adds its gradients to the shards.
         last.set_reshard_after_backward(False, recurse=False)
+        last.set_reshard_after_forward(False, recurse=False)  # it is the first that the backward pass needs
     return units
 
 

@@ -101,14 +101,15 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
     import torch.distributed as dist
 
     place = torch.device(device)
-    if place.index is not None:
+    if ":" in device:
         torch.cuda.set_device(place)
     if isinstance(meeting, Path) or urlsplit(meeting).hostname in {*LOOPBACK, "localhost"}:
         # Both libraries would listen on the address that the machine's own name resolves to.
         os.environ |= {"GLOO_SOCKET_IFNAME": loopback_interface(), "NCCL_SOCKET_IFNAME": loopback_interface()}
     where: dict[str, Any] = {"init_method": meeting}
     if isinstance(meeting, Path):
-        where = {"store": dist.FileStore(str(meeting), count)}
+        untyped: Any = dist
+        where = {"store": untyped.FileStore(str(meeting), count)}
     limit = timedelta(seconds=limit_s)
     dist.init_process_group(BACKENDS[place.type], rank=rank, world_size=count, timeout=limit, **where)
     assert dist.group.WORLD is not None, "the group of all processes was just made"
@@ -119,4 +120,7 @@ def loopback_interface() -> str:
     """Give the name of the interface that only this machine reaches: `lo` on Linux, `lo0` on macOS."""
     import psutil
 
-    return next(name for name, told in psutil.net_if_addrs().items() if any(each.address in LOOPBACK for each in told))
+    names: list[str] = [
+        name for name, told in psutil.net_if_addrs().items() if any(each.address in LOOPBACK for each in told)
+    ]
+    return names[0]

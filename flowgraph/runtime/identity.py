@@ -71,19 +71,21 @@ def _places(ids: Mapping[str, NDArray[Any]], source: Mapping[str, NDArray[Any]])
 
 
 def lined_up(inputs: Mapping[str, Held]) -> dict[str, Held]:
-    """Give a node's inputs with their rows in one order: that of the first that is told by the same ids.
+    """Give a node's inputs with the same rows in one order: that of the first input that has them.
 
-    Raises LawError when two inputs are of different rows.
+    Inputs of different rows, such as greedy responses beside sampled ones, stay as they are.
     """
-    done, firsts = dict[str, Held](), dict[tuple[str, ...], str]()
+    done, firsts = dict[str, Held](), dict[tuple[str, ...], list[Held]]()
     for name, held in inputs.items():
-        kind = tuple(_without_place(held.ids))
-        first = firsts.setdefault(kind, name)
-        done[name] = held if not kind or first == name else _like(held, name, done[first], first)
+        others = firsts.setdefault(tuple(_without_place(held.ids)), [])
+        moved = (found for other in others if (found := _like(held, other)) is not None)
+        done[name] = next(moved, held) if held.ids else held
+        others.append(done[name])
     return done
 
 
-def _like(held: Held, name: str, other: Held, first: str) -> Held:
+def _like(held: Held, other: Held) -> Held | None:
+    """Give the rows in the order of another value's, or None if they are not the same rows."""
     import numpy as np
     import torch
 
@@ -93,12 +95,8 @@ def _like(held: Held, name: str, other: Held, first: str) -> Held:
     rows = list(zip(*(column.tolist() for column in kind.values()), strict=True))
     wanted = list(zip(*(other.ids[key].tolist() for key in kind), strict=True))
     place = {row: i for i, row in enumerate(rows)}
-    if len(place) < len(rows):
-        raise LawError.not_aligned(name, first, "two of them have one identity")
-    missing = sorted(set(wanted) ^ set(rows))
-    if missing:
-        told = ", ".join(f"{key.removeprefix('#')} {number}" for key, number in zip(kind, missing[0], strict=True))
-        raise LawError.not_aligned(name, first, f"{told} is in one of them only")
+    if len(place) < len(rows) or sorted(wanted) != sorted(rows):
+        return None
     index = torch.tensor([place[row] for row in wanted], dtype=torch.int64)
     return Held(take(held.value, index), {key: column[index.numpy()] for key, column in held.ids.items()})
 

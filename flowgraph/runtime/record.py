@@ -1,7 +1,7 @@
 """A run's folder: what was run, from which settings, and what came of it. Plain files, written as the run goes.
 
-`run.json`, `settings.json`, `graph.json`, `graph.txt`, `flow.py`, `flow.mmd`, `plan.json`, `metrics.jsonl`,
-`rollouts/NODE/STEP.parquet`, `weights/PARAM/`.
+`run.json`, `settings.json`, `graph.json`, `graph.txt`, `plan.json`, `program.txt`, `flow.py`, `flow.mmd`, `plan.mmd`,
+`metrics.jsonl`, `rollouts/NODE/STEP.parquet`, `weights/PARAM/`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.errors import DataError, RunFolderError
 from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph, Node
+from flowgraph.lowering.program import Program, program_text
 from flowgraph.runtime.batch import PLAIN, from_table
 from flowgraph.runtime.execute import Ran
 from flowgraph.settings import Resolved
@@ -62,14 +63,23 @@ class RunFolder:
         return cls(path)
 
     def begin(
-        self, graph: Graph, settings: Sequence[Resolved], source: str, about: Mapping[str, Any], drawn: str
+        self,
+        program: Program,
+        settings: Sequence[Resolved],
+        source: str,
+        about: Mapping[str, Any],
+        drawn: Mapping[str, str],
     ) -> None:
-        """Write what is known before the first step."""
+        """Write what is known before the first step; `drawn` are diagrams by the name of their file."""
+        graph = program.graph
         self._write("settings.json", json.dumps([asdict(each) for each in settings], indent=1, default=str))
         self._write("graph.json", to_json(graph))
         self._write("graph.txt", graph_text(graph) + "\n")
+        self._write("plan.json", program.plan.to_json())
+        self._write("program.txt", program_text(program) + "\n")
         self._write("flow.py", source)
-        self._write("flow.mmd", drawn)
+        for name, text in drawn.items():
+            self._write(name, text)
         metrics = {name: asdict(metric) for name, metric in declared_metrics(graph).items()}
         hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
         self.note(**about, **hashes, metrics=metrics, status="running", steps_done=0)
@@ -133,7 +143,7 @@ class Recorder:
         times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds}
         for node in self._drawn:
             names = [node.name, *row_values(self.graph, node)]
-            ran.apply(write_rollout, names, names[1:], rollout_file(self.folder.path, node.name, step))
+            ran.apply(write_rollout, names, names[1:], rollout_file(self.folder.path.absolute(), node.name, step))
         self._line({"step": step, **ran.observed.means(), "time": times})
         self.folder.note(steps_done=step + 1)
 

@@ -143,7 +143,10 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a symlink that leads to itself
+        return False
 
 
 def _is_left_out(folder: Path) -> bool:

@@ -37,8 +37,8 @@ class Worker:
     def run(self, task: Run, inputs: Mapping[str, Held], versions: Mapping[str, int], key: Key) -> Done:
         """Run a task's nodes on `inputs`, by name, and on models at the versions that the program says.
 
-        Raises LawError when inputs are of different rows, when a model's home holds another version, and when a node
-        that carries a model does not give its next version.
+        Inputs of the same rows are lined up first. Raises LawError when a model's home holds another version, and when
+        a node that carries a model does not give its next version.
         """
         import torch
 

@@ -26,6 +26,18 @@ class PromptSource:
         )
 
 
+@dataclass(frozen=True)
+class FixedPrompts:
+    """Give the same rows of `table` every step: what a check reads."""
+
+    table: Any
+    rows: tuple[int, ...]
+
+    def batch(self, step: int) -> Prompts:
+        """Give the prompts."""
+        return prompts_at(self.table, self.rows)
+
+
 def prompts_at(table: Any, rows: Sequence[int]) -> Prompts:
     """Give the rows of a data set at these indices; each row's index is its prompt's identity."""
     import pyarrow as pa

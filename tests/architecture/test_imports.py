@@ -25,12 +25,12 @@ MAY_IMPORT = {
 # Inside flowgraph, inner first: a module imports its own layer and those before it, never a later one.
 LAYERS = (
     ("errors", "shipped"),
-    ("cluster", "machine", "plan"),  # data, and what this machine has: see DATA
+    ("cluster", "cluster_text", "machine", "plan"),  # data, and what this machine has: see DATA
     ("keys", "models", "values", "loss", "rows"),
     ("graph",),
-    ("arithmetic", "diagrams", "dsl", "evaluate", "passes", "signature", "spec", "store", "text"),
+    ("arithmetic", "dsl", "evaluate", "passes", "signature", "spec", "store", "text"),
     ("files", "roles", "settings"),  # a flow found, and its settings resolved
-    ("check_plan", "lowering"),
+    ("check_plan", "diagrams", "lowering", "placed_text"),
     ("runtime",),
     ("executors",),
     ("__init__",),
@@ -45,12 +45,24 @@ READ_BY_ALL = {"flowgraph.executors.base", "flowgraph.executors.layouts"}
 UPWARD = {("values", "arithmetic"), ("values", "graph")}
 
 # Plans and clusters are data: of ours they import errors only, of others pydantic only.
-DATA = {"cluster", "plan"}
+DATA = {"cluster", "cluster_text", "plan"}
 
 # What `nodes` may name of flowgraph, and what `placements` may: their public faces, not how a flow is described.
 FACES = {
     "nodes": ("", "errors", "keys", "loss", "models", "rows", "values", "executors.base"),
-    "placements": ("", "errors", "cluster", "graph", "models", "plan", "roles", "store", "values", "executors.layouts"),
+    "placements": (
+        "",
+        "errors",
+        "check_plan",
+        "cluster",
+        "graph",
+        "models",
+        "plan",
+        "roles",
+        "store",
+        "values",
+        "executors.layouts",
+    ),
 }
 
 # Slow to import: 0.2 s (networkx) to 4 s (peft) each. They are imported inside the function that needs them.

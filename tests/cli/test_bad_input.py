@@ -29,7 +29,7 @@ def mine(prompts: Prompts, policy: Policy) -> Policy:
     return update(policy, loss)
 """
 
-QUICK = ("--steps", 1, "--batch", 2, "--eval-every", 0)
+QUICK = ("--cluster", "1xcpu", "--steps", 1, "--batch", 2, "--eval-every", 0)
 
 
 def refused(said: Any, code: int = 1) -> str:

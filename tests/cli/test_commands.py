@@ -16,7 +16,22 @@ import pyarrow.parquet as pq
 import pytest
 
 Run = Callable[..., Any]
-QUICK = ("--steps", 2, "--batch", 2, "--set", "policy.generate.n=4", "--eval-rows", 4, "--eval-every", 1)
+SMALL = ("--set", "policy.generate.n=4")
+ALONE = ("--cluster", "1xcpu", "--eval-every", 0)
+QUICK = (
+    "--cluster",
+    "1xcpu",
+    "--steps",
+    2,
+    "--batch",
+    2,
+    "--set",
+    "policy.generate.n=4",
+    "--eval-rows",
+    4,
+    "--eval-every",
+    1,
+)
 
 
 def test_flows_lists_the_shipped_ones(flowgraph: Run) -> None:
@@ -85,8 +100,8 @@ def test_a_run_leaves_everything_that_it_promises(finished: Any, tmp_path: Path)
     assert finished.out == "runs/grpo-1\n"
     names = {path.name for path in folder.iterdir()}
     assert names == {
-        "run.json", "settings.json", "graph.json", "graph.txt", "flow.py", "flow.mmd", "plan.json", "metrics.jsonl",
-        "rollouts", "weights",
+        "run.json", "settings.json", "graph.json", "graph.txt", "flow.py", "flow.mmd", "plan.json", "plan.mmd",
+        "program.txt", "metrics.jsonl", "rollouts", "weights",
     }  # fmt: skip
     origins = {each["name"]: each["origin"] for each in json.loads((folder / "settings.json").read_text())}
     assert origins["policy.generate.n"] == "--set"
@@ -161,7 +176,9 @@ def test_a_replay_gives_the_same_losses_and_weights(flowgraph: Run, finished: An
 def test_the_users_own_flow_with_a_greedy_baseline_and_two_rewards_runs(flowgraph: Run, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "own.md").read_text()
     (tmp_path / "my.py").write_text(text.split("```python\n")[1].split("```")[0])
-    said = flowgraph("run", "my.py", "--set", "n=3", "--steps", 2, "--batch", 2, "--eval-every", 0)
+    said = flowgraph(
+        "run", "my.py", "--cluster", "1xcpu", "--set", "n=3", "--steps", 2, "--batch", 2, "--eval-every", 0
+    )
     assert said.code == 0, said.err
     folder = tmp_path / "runs" / "short_remax-1" / "rollouts"
     assert sorted(path.name for path in folder.iterdir()) == ["policy.generate", "policy.generate#2"]
@@ -170,7 +187,19 @@ def test_the_users_own_flow_with_a_greedy_baseline_and_two_rewards_runs(flowgrap
 
 
 def test_an_interrupted_run_says_where_it_stands_and_leaves_no_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "flowgraph", "run", "grpo", "--steps", "100000", "--eval-every", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "flowgraph",
+        "run",
+        "grpo",
+        "--cluster",
+        "1xcpu",
+        "--steps",
+        "100000",
+        "--eval-every",
+        "0",
+    ]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

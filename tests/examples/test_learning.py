@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flowgraph.cli.inputs import read_inputs
+from flowgraph.cli.plan import Where
 from flowgraph.cli.run import RunOptions, run_flow
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +30,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[d
             "batch": None,
             "seed": 0,
         }
-        options |= {"sets": (), "eval_every": 20, "eval_rows": 200, "replay": None, "sample_rows": 256, "memory": None}
+        options |= {"sets": (), "eval_every": 20, "eval_rows": 200, "replay": None, "sample_rows": 256}
         options |= {
+            "where": Where("1xcpu"),
+            "runtime": None,
+            "address": None,
             "forward_tokens": 4096,
             "threads": None,
             "flow": flow,

@@ -13,19 +13,22 @@ import torch
 
 from examples.grpo import grpo
 from flowgraph import Graph
-from flowgraph.executors.local import LocalExecutor, LocalModel
+from flowgraph.executors.local import LocalModel
+from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import Job, train
+from flowgraph.runtime.execute import Executor
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, rollout_file
 from flowgraph.settings import resolve_settings
-from nodes import Policy, Reference
 from nodes.data.source import PromptSource
 
 Tiny = Callable[..., LocalModel]
+Alone = Callable[..., tuple[Program, Executor]]
 SETTINGS = {"policy.generate.n": 4, "policy.generate.max_tokens": 4, "policy.update.lr": 1e-3}
 
 
 def ran(
+    alone: Alone,
     handle: LocalModel,
     ref: LocalModel,
     rows: pa.Table,
@@ -36,10 +39,11 @@ def ran(
 ) -> tuple[RunFolder, dict[str, torch.Tensor]]:
     """Run three steps, leave a folder, and give it with the weights."""
     folder = RunFolder.create(path)
-    models = {"policy": Policy(handle), "ref": Reference(ref)}
-    job = Job(graph, models, {"prompts": PromptSource(rows, 6, seed)}, seed, 3)
+    program, executor = alone(graph, {"policy": handle, "ref": ref})
+    recorded = replay.sources() if replay is not None else {}
+    job = Job(program, {"prompts": PromptSource(rows, 6, seed)} | recorded, seed, 3)
     with Recorder(folder, graph) as recorder:
-        train(job, LocalExecutor(), [recorder], replay)
+        train(job, executor, [recorder])
     return folder, handle.weights()
 
 
@@ -49,8 +53,10 @@ def graph() -> Graph:
 
 
 @pytest.fixture
-def first(tiny: Tiny, digit_rows: pa.Table, tmp_path: Path, graph: Graph) -> tuple[RunFolder, dict[str, torch.Tensor]]:
-    return ran(tiny(trainable=True), tiny(), digit_rows, tmp_path / "first", graph)
+def first(
+    tiny: Tiny, digit_rows: pa.Table, tmp_path: Path, graph: Graph, alone: Alone
+) -> tuple[RunFolder, dict[str, torch.Tensor]]:
+    return ran(alone, tiny(trainable=True), tiny(), digit_rows, tmp_path / "first", graph)
 
 
 def trained(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -61,22 +67,32 @@ def trained(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_losses_metrics_and_weights_are_those_of_the_run_that_is_replayed(
-    tiny: Tiny, digit_rows: pa.Table, tmp_path: Path, graph: Graph, first: tuple[RunFolder, dict[str, torch.Tensor]]
+    tiny: Tiny,
+    digit_rows: pa.Table,
+    tmp_path: Path,
+    graph: Graph,
+    first: tuple[RunFolder, dict[str, torch.Tensor]],
+    alone: Alone,
 ) -> None:
     folder, weights = first
     replay = Replay(folder, graph)
     assert replay.steps() == 3
     # another seed and other prompts would show: nothing is drawn or read but what is on record
-    again, other = ran(tiny(trainable=True), tiny(), digit_rows, tmp_path / "again", graph, replay, seed=9)
+    again, other = ran(alone, tiny(trainable=True), tiny(), digit_rows, tmp_path / "again", graph, replay, seed=9)
     assert trained(again.metrics()) == trained(folder.metrics()) and len(again.metrics()) == 3
     assert any(name.endswith(".loss") for name in again.metrics()[0])
     assert all(torch.equal(weights[name], tensor) for name, tensor in other.items())
 
 
 def test_a_replay_leaves_the_same_rollouts(
-    tiny: Tiny, digit_rows: pa.Table, tmp_path: Path, graph: Graph, first: tuple[RunFolder, dict[str, torch.Tensor]]
+    tiny: Tiny,
+    digit_rows: pa.Table,
+    tmp_path: Path,
+    graph: Graph,
+    first: tuple[RunFolder, dict[str, torch.Tensor]],
+    alone: Alone,
 ) -> None:
-    again, _ = ran(tiny(trainable=True), tiny(), digit_rows, tmp_path / "again", graph, Replay(first[0], graph))
+    again, _ = ran(alone, tiny(trainable=True), tiny(), digit_rows, tmp_path / "again", graph, Replay(first[0], graph))
     for step in range(3):
         one, two = (pq.read_table(rollout_file(each.path, "policy.generate", step)) for each in (first[0], again))
         assert one.equals(two)
@@ -84,11 +100,16 @@ def test_a_replay_leaves_the_same_rollouts(
 
 
 def test_a_flow_with_other_settings_can_be_fed_with_the_same_rollouts(
-    tiny: Tiny, digit_rows: pa.Table, tmp_path: Path, graph: Graph, first: tuple[RunFolder, dict[str, torch.Tensor]]
+    tiny: Tiny,
+    digit_rows: pa.Table,
+    tmp_path: Path,
+    graph: Graph,
+    first: tuple[RunFolder, dict[str, torch.Tensor]],
+    alone: Alone,
 ) -> None:
     changed, _ = resolve_settings(graph, [], {"policy.update.micro_batch_tokens": 16, "policy.update.lr": 2e-3})
     again, weights = ran(
-        tiny(trainable=True), tiny(), digit_rows, tmp_path / "again", changed, Replay(first[0], changed)
+        alone, tiny(trainable=True), tiny(), digit_rows, tmp_path / "again", changed, Replay(first[0], changed)
     )
     rewards = [[line["score.reward"] for line in folder.metrics()] for folder in (first[0], again)]
     assert rewards[0] == rewards[1]

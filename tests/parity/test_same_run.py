@@ -14,9 +14,13 @@ import torch
 from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Graph, Kind, Loss, Mask, Measure, Metric, Value, flow, node
-from flowgraph.executors.local import LocalExecutor, LocalModel
+from flowgraph.executors.local import LocalModel
+from flowgraph.lowering.follow import follow
+from flowgraph.lowering.lower import lower
+from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import Check, Job, train
+from flowgraph.runtime.execute import Executor
 from flowgraph.runtime.record import Recorder, RunFolder
 from flowgraph.settings import resolve_settings
 from flowgraph.values import Model
@@ -36,14 +40,16 @@ from nodes import (
     score,
     update,
 )
-from nodes.data.source import PromptSource, prompts_at
+from nodes.data.source import FixedPrompts, PromptSource
 
 Tiny = Callable[..., LocalModel]
+Alone = Callable[..., tuple[Program, Executor]]
 Line = dict[str, Any]
 
 
 def metrics(
     described: Any,
+    alone: Alone,
     tiny: Tiny,
     rows: pa.Table,
     path: Path,
@@ -56,21 +62,21 @@ def metrics(
 ) -> list[Line]:
     """Run a job with a check and give its metrics, times apart."""
     graph: Graph = resolve_settings(compile_graph(described.graph()), [], settings)[0]
-    models: dict[str, Value] = {}
-    for param in graph.params:
-        if issubclass(param.type, Model):
-            handle = tiny(trainable=param.type is Policy, sample_rows=sample_rows)
-            models[param.name] = param.type(handle)
-    check = Check(
-        compile_graph(evaluate.graph({"max_tokens": 4})),
-        {"policy": "policy"},
-        {"prompts": prompts_at(rows, range(9))},
-        2,
+    handles = {
+        param.name: tiny(trainable=param.type is Policy, sample_rows=sample_rows)
+        for param in graph.params
+        if issubclass(param.type, Model)
+    }
+    program, executor = alone(graph, handles)
+    checked = compile_graph(evaluate.graph({"max_tokens": 4}))
+    own = lower(
+        checked, follow(program.plan, checked, {"policy": "policy"}), {"policy": dict(program.origins)["policy"]}
     )
-    job = Job(graph, models, {"prompts": PromptSource(rows, batch, seed)}, seed, steps, check)
+    check = Check(own, {"prompts": FixedPrompts(rows, tuple(range(9)))}, 2)
+    job = Job(program, {"prompts": PromptSource(rows, batch, seed)}, seed, steps, check)
     folder = RunFolder.create(path)
     with Recorder(folder, graph) as recorder:
-        train(job, LocalExecutor(), [recorder])
+        train(job, executor, [recorder])
     return [{name: value for name, value in line.items() if name != "time"} for line in folder.metrics()]
 
 
@@ -80,12 +86,12 @@ MORE = {"policy.update.minibatch": 3, "policy.update.epochs": 2}
 
 @pytest.mark.parametrize("described", [grpo, gpg], ids=["grpo", "gpg"])
 def test_the_same_job_twice_gives_the_same_metrics(
-    described: Any, tiny: Tiny, digit_rows: pa.Table, tmp_path: Path
+    described: Any, alone: Alone, tiny: Tiny, digit_rows: pa.Table, tmp_path: Path
 ) -> None:
-    one, two = (metrics(described, tiny, digit_rows, tmp_path / name, SMALL | MORE) for name in ("one", "two"))
+    one, two = (metrics(described, alone, tiny, digit_rows, tmp_path / name, SMALL | MORE) for name in ("one", "two"))
     assert one == two
     assert [line["step"] for line in one] == [0, 0, 1, 2, 2, 3, 4, 4, 5]
-    assert one != metrics(described, tiny, digit_rows, tmp_path / "three", SMALL | MORE, seed=1)
+    assert one != metrics(described, alone, tiny, digit_rows, tmp_path / "three", SMALL | MORE, seed=1)
 
 
 def assert_close(plain: list[Line], other: list[Line]) -> None:
@@ -100,7 +106,7 @@ CUT = {"policy.update.micro_batch_tokens": 500}
 
 @pytest.mark.parametrize("described", [grpo, gpg], ids=["grpo", "gpg"])
 def test_another_micro_batch_and_another_sampling_batch_give_the_same_metrics_within_a_hundred_thousandth(
-    described: Any, tiny: Tiny, digit_rows: pa.Table, tmp_path: Path
+    described: Any, alone: Alone, tiny: Tiny, digit_rows: pa.Table, tmp_path: Path
 ) -> None:
     """As many prompts and samples as the demo has.
 
@@ -108,21 +114,23 @@ def test_another_micro_batch_and_another_sampling_batch_give_the_same_metrics_wi
     any other: no two ways of cutting agree then.
     """
     demo = SMALL | {"policy.generate.n": 16}
-    plain = metrics(described, tiny, digit_rows, tmp_path / "plain", demo, batch=32)
-    cut = metrics(described, tiny, digit_rows, tmp_path / "cut", demo | CUT, batch=32, sample_rows=100)
+    plain = metrics(described, alone, tiny, digit_rows, tmp_path / "plain", demo, batch=32)
+    cut = metrics(described, alone, tiny, digit_rows, tmp_path / "cut", demo | CUT, batch=32, sample_rows=100)
     assert_close(plain, cut)
 
 
 def test_so_they_do_with_prompts_of_uneven_length_and_several_minibatches(
-    tiny: Tiny, uneven_rows: pa.Table, tmp_path: Path
+    alone: Alone, tiny: Tiny, uneven_rows: pa.Table, tmp_path: Path
 ) -> None:
-    plain = metrics(gpg, tiny, uneven_rows, tmp_path / "plain", SMALL | MORE)
+    plain = metrics(gpg, alone, tiny, uneven_rows, tmp_path / "plain", SMALL | MORE)
     cut = SMALL | MORE | {"policy.update.micro_batch_tokens": 40}
-    assert_close(plain, metrics(gpg, tiny, uneven_rows, tmp_path / "cut", cut, sample_rows=5))
+    assert_close(plain, metrics(gpg, alone, tiny, uneven_rows, tmp_path / "cut", cut, sample_rows=5))
 
 
-def test_every_step_learns_something_that_shows_in_the_next(tiny: Tiny, digit_rows: pa.Table, tmp_path: Path) -> None:
-    lines = metrics(grpo, tiny, digit_rows, tmp_path / "run", SMALL, steps=3)
+def test_every_step_learns_something_that_shows_in_the_next(
+    alone: Alone, tiny: Tiny, digit_rows: pa.Table, tmp_path: Path
+) -> None:
+    lines = metrics(grpo, alone, tiny, digit_rows, tmp_path / "run", SMALL, steps=3)
     steps = [line for line in lines if "score.reward" in line]
     assert len({line["policy.generate.entropy"] for line in steps}) == 3
     assert steps[0]["policy.update.kl_k3.kl"] == pytest.approx(0, abs=1e-9)
@@ -196,8 +204,8 @@ def two_rewards(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
     return update(policy, loss, lr=1e-3)
 
 
-def test_a_flow_of_remaxs_shape_runs(tiny: Tiny, digit_rows: pa.Table, tmp_path: Path) -> None:
-    lines = metrics(remax, tiny, digit_rows, tmp_path / "run", {}, steps=3)
+def test_a_flow_of_remaxs_shape_runs(alone: Alone, tiny: Tiny, digit_rows: pa.Table, tmp_path: Path) -> None:
+    lines = metrics(remax, alone, tiny, digit_rows, tmp_path / "run", {}, steps=3)
     last = [line for line in lines if "greedy_baseline.baseline" in line][-1]
     assert last["policy.generate.response_length"] <= 4 and "policy.generate#2.response_length" in last
     assert "policy.generate#2.entropy" not in last and last["policy.update.optimizer_steps"] == 2
@@ -205,8 +213,8 @@ def test_a_flow_of_remaxs_shape_runs(tiny: Tiny, digit_rows: pa.Table, tmp_path:
     assert folders == ["policy.generate", "policy.generate#2"]
 
 
-def test_two_rewards_with_nodes_of_ones_own_run(tiny: Tiny, digit_rows: pa.Table, tmp_path: Path) -> None:
-    lines = metrics(two_rewards, tiny, digit_rows, tmp_path / "run", {}, steps=2)
+def test_two_rewards_with_nodes_of_ones_own_run(alone: Alone, tiny: Tiny, digit_rows: pa.Table, tmp_path: Path) -> None:
+    lines = metrics(two_rewards, alone, tiny, digit_rows, tmp_path / "run", {}, steps=2)
     last = [line for line in lines if "shortness.shortness" in line][-1]
     assert {"score.reward", "policy.update.drift.drift", "policy.update.loss"} <= last.keys()
     assert all(math.isfinite(value) for value in last.values())

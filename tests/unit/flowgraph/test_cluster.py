@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from flowgraph.cluster import Cluster, Device, Node, parse_bytes, show_bytes
 from flowgraph.errors import SettingError
-from flowgraph.machine import cgroup_free_bytes, laptop
+from flowgraph.machine import cgroup_free_bytes, laptop, warnings_for
 
 UNITS = "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
 
@@ -62,22 +62,55 @@ def test_two_nodes_of_one_name_are_refused() -> None:
 
 
 def test_a_device_that_is_not_there_is_none() -> None:
-    here = laptop(5)
+    here = laptop(1, 5)
     assert here.device("laptop", 0) == Device(kind="cpu", memory_bytes=5)
     assert (here.device("laptop", 1), here.device("laptop", -1), here.device("other", 0)) == (None, None, None)
 
 
-def test_this_machine_is_one_node_with_one_cpu_device_and_its_free_memory() -> None:
-    here = laptop()
-    assert [device.kind for device in here.nodes[0].devices] == ["cpu"]
-    assert here.nodes[0].devices[0].memory_bytes == here.nodes[0].host_memory_bytes > 0
-    assert here.nodes[0].cores >= 1
+def test_this_machine_is_one_node_whose_two_cpu_devices_share_its_free_memory() -> None:
+    (node,) = laptop().nodes
+    share = Device(kind="cpu", memory_bytes=node.host_memory_bytes // 2)
+    assert (node.name, node.devices) == ("laptop", (share, share))
+    assert node.cores >= 1
 
 
-def test_no_memory_is_refused() -> None:
+def test_memory_that_is_given_is_shared_evenly_in_place_of_what_is_free() -> None:
+    (node,) = laptop(3, 11).nodes
+    assert [device.memory_bytes for device in node.devices] == [3, 3, 3]
+    assert node.host_memory_bytes == 11
+
+
+@pytest.mark.parametrize(
+    ("devices", "memory_bytes", "said"),
+    [
+        (2, 0, "memory=0: should be at least a byte for each device"),
+        (2, 1, "memory=1: should be at least a byte for each device"),
+        (0, None, "devices=0: should be 1 to 65,536"),
+        (2**31, None, "devices=2147483648: should be 1 to 65,536"),
+    ],
+)
+def test_no_device_or_no_memory_for_one_is_refused(devices: int, memory_bytes: int | None, said: str) -> None:
     with pytest.raises(SettingError) as caught:
-        laptop(0)
-    assert str(caught.value) == "memory=0: should be more than nothing"
+        laptop(devices, memory_bytes)
+    assert str(caught.value) == said
+
+
+def test_cpu_devices_that_are_more_than_the_cores_of_their_node_are_warned_of() -> None:
+    cpu, gpu = Device(kind="cpu", memory_bytes=1), Device(kind="gpu", memory_bytes=1)
+
+    def node(name: str, devices: tuple[Device, ...], cores: int) -> Node:
+        return Node(name=name, devices=devices, host_memory_bytes=9, cores=cores)
+
+    nodes = (
+        node("laptop", (cpu, cpu), 1),
+        node("fits", (cpu, cpu), 2),
+        node("gpus", (gpu, gpu, cpu), 1),
+        node("big", (cpu,) * 9, 8),
+    )
+    assert warnings_for(Cluster(nodes=nodes)) == (
+        "node laptop has 1 core for 2 devices: they will take turns",
+        "node big has 8 cores for 9 devices: they will take turns",
+    )
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

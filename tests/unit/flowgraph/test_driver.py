@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
+
 from flowgraph import Loss, flow
-from flowgraph.evaluate import Observed, Ran
-from flowgraph.executors.local import LocalExecutor, LocalModel
+from flowgraph.evaluate import Observed
+from flowgraph.executors.local import LocalModel
+from flowgraph.lowering.follow import follow
+from flowgraph.lowering.lower import lower
+from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import Check, Job, train
-from flowgraph.values import Value
+from flowgraph.runtime.execute import Executor, Ran
 from nodes import Policy, Prompts, evaluate, generate, group_normalize, logprobs, policy_gradient, score, update
-from nodes.data.source import PromptSource, prompts_at
+from nodes.data.source import FixedPrompts, PromptSource
 
 Tiny = Callable[..., LocalModel]
 
@@ -47,62 +52,70 @@ class Diary:
         self.lines.append(f"check before {step}")
 
 
-def job_of(handle: LocalModel, rows: object, steps: int, every: int | None = None) -> Job:
-    held_out = {"prompts": prompts_at(rows, [0, 1])}
-    graph = compile_graph(evaluate.graph({"max_tokens": 2}))
-    check = Check(graph, {"policy": "policy"}, held_out, every) if every is not None else None
-    source = PromptSource(rows, 2, seed=5)
-    return Job(compile_graph(short.graph()), {"policy": Policy(handle)}, {"prompts": source}, 5, steps, check)
+@dataclass(frozen=True)
+class Made:
+    """A job, who executes it, and the policy's handle."""
+
+    job: Job
+    executor: Executor
+    handle: LocalModel
 
 
-def test_a_check_comes_before_the_first_step_every_few_and_after_the_last(tiny: Tiny, digit_rows: object) -> None:
-    diary = Diary()
-    train(job_of(tiny(trainable=True), digit_rows, steps=4, every=2), LocalExecutor(), [diary])
+@pytest.fixture
+def make(tiny: Tiny, digit_rows: object, alone: Callable[..., tuple[Program, Executor]]) -> Callable[..., Made]:
+    """Give `make(steps, every)`."""
+
+    def made(steps: int, every: int | None = None) -> Made:
+        handle = tiny(trainable=True)
+        program, executor = alone(compile_graph(short.graph()), {"policy": handle})
+        graph = compile_graph(evaluate.graph({"max_tokens": 2}))
+        own = lower(graph, follow(program.plan, graph, {"policy": "policy"}), dict(program.origins))
+        check = Check(own, {"prompts": FixedPrompts(digit_rows, (0, 1))}, every) if every is not None else None
+        source = PromptSource(digit_rows, 2, seed=5)
+        return Made(Job(program, {"prompts": source}, 5, steps, check), executor, handle)
+
+    return made
+
+
+def test_a_check_comes_before_the_first_step_every_few_and_after_the_last(make: Callable[..., Made]) -> None:
+    diary, made = Diary(), make(steps=4, every=2)
+    train(made.job, made.executor, [diary])
     assert diary.lines == ["check before 0", "step 0", "step 1", "check before 2", "step 2", "step 3", "check before 4"]
 
 
-def test_without_steps_there_is_one_check(tiny: Tiny, digit_rows: object) -> None:
-    diary = Diary()
-    models, done = train(job_of(tiny(trainable=True), digit_rows, steps=0, every=3), LocalExecutor(), [diary])
-    assert diary.lines == ["check before 0"] and done == 0
-    assert isinstance(models["policy"], Policy)
+def test_without_steps_there_is_one_check(make: Callable[..., Made]) -> None:
+    diary, made = Diary(), make(steps=0, every=3)
+    assert train(made.job, made.executor, [diary]) == 0
+    assert diary.lines == ["check before 0"] and made.handle.version == 0
 
 
-def test_checks_can_be_left_out(tiny: Tiny, digit_rows: object) -> None:
+def test_checks_can_be_left_out(make: Callable[..., Made]) -> None:
     for every in (None, 0):
-        diary = Diary()
-        train(job_of(tiny(trainable=True), digit_rows, steps=1, every=every), LocalExecutor(), [diary])
+        diary, made = Diary(), make(steps=1, every=every)
+        train(made.job, made.executor, [diary])
         assert diary.lines == ["step 0"]
 
 
-def test_each_step_samples_with_the_weights_that_the_step_before_left(tiny: Tiny, digit_rows: object) -> None:
-    diary = Diary()
-    job = job_of(tiny(trainable=True), digit_rows, steps=3)
-    models, done = train(job, LocalExecutor(), [diary])
-    sampler = job.graph.nodes[0]
-    versions = [set(ran.values[sampler].versions.data.flatten().tolist()) - {0} for ran in diary.ran]
+def test_each_step_samples_with_the_weights_that_the_step_before_left(make: Callable[..., Made]) -> None:
+    diary, made = Diary(), make(steps=3)
+    done = train(made.job, made.executor, [diary])
+    rollouts = [ran.items["policy.generate"].value for ran in diary.ran]
+    versions = [set(each.versions.data.flatten().tolist()) - {0} for each in rollouts]
     assert versions == [set(), {1}, {2}] and done == 3
-    policy = models["policy"]
-    assert isinstance(policy, Policy) and policy.version == policy.handle.version == 3
+    assert made.handle.version == 3
 
 
-def test_steps_read_the_rows_of_the_source_and_draw_with_a_key_of_their_own(tiny: Tiny, digit_rows: object) -> None:
-    diary = Diary()
-    job = job_of(tiny(trainable=True), digit_rows, steps=2)
-    train(job, LocalExecutor(), [diary])
+def test_steps_read_the_rows_of_the_source_and_draw_with_a_key_of_their_own(make: Callable[..., Made]) -> None:
+    diary, made = Diary(), make(steps=2)
+    train(made.job, made.executor, [diary])
     for step, ran in enumerate(diary.ran):
-        prompts = job.sources["prompts"].batch(step)
+        prompts = made.job.sources["prompts"].batch(step)
         assert isinstance(prompts, Prompts)
-        groups = ran.values[job.graph.nodes[0]].group.data
+        groups = ran.items["policy.generate"].value.group.data
         assert groups.tolist() == prompts.group.data.repeat_interleave(2).tolist()
 
 
-def test_a_stop_between_two_steps_gives_what_is_done_and_the_models_as_they_stand(
-    tiny: Tiny, digit_rows: object
-) -> None:
-    diary = Diary()
-    job = job_of(tiny(trainable=True), digit_rows, steps=5, every=5)
-    models, done = train(job, LocalExecutor(), [diary], stop=lambda: len(diary.ran) == 2)
-    assert done == 2 and diary.lines == ["check before 0", "step 0", "step 1"]
-    policy: Value = models["policy"]
-    assert isinstance(policy, Policy) and policy.version == 2
+def test_a_stop_between_two_steps_leaves_what_is_done(make: Callable[..., Made]) -> None:
+    diary, made = Diary(), make(steps=5, every=5)
+    assert train(made.job, made.executor, [diary], stop=lambda: len(diary.ran) == 2) == 2
+    assert diary.lines == ["check before 0", "step 0", "step 1"] and made.handle.version == 2

@@ -11,9 +11,9 @@ import torch
 
 from flowgraph import Aggregation, BoundRegion, Key, Kind, Loss, Mask, Measure, Metric, Record, Value, flow, node
 from flowgraph.errors import FlowError, LawError, RuleError, UserCodeError
-from flowgraph.evaluate import Observed, Ran
+from flowgraph.evaluate import Observed
 from flowgraph.executors.base import Rows
-from flowgraph.executors.local import LocalExecutor, LocalModel
+from flowgraph.executors.local import LocalModel
 from flowgraph.loss import Counts, Term
 from flowgraph.passes import compile_graph
 from flowgraph.values import Group
@@ -40,8 +40,10 @@ Make = Callable[..., Rollout]
 HERE = Path(__file__).name
 
 
-def run(described: Any, **arguments: Value) -> Ran:
-    return LocalExecutor().run(compile_graph(described.graph()), arguments, Key(1, 2))
+@pytest.fixture
+def run(run_graph: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `run(flow, **arguments)`: describe a flow and run its nodes."""
+    return lambda described, **arguments: run_graph(compile_graph(described.graph()), arguments, Key(1, 2))
 
 
 def calls(handle: LocalModel) -> list[int]:
@@ -115,7 +117,9 @@ def two_statistics(policy: Policy, ref: Reference, rollout: Rollout) -> tuple[Lo
     return logprobs(policy, rollout), entropy(policy, rollout), logprobs(ref, rollout)
 
 
-def test_log_probs_and_entropy_of_one_model_and_rollout_are_one_forward_pass(tiny: Tiny, make_rollout: Make) -> None:
+def test_log_probs_and_entropy_of_one_model_and_rollout_are_one_forward_pass(
+    run: Callable[..., Any], tiny: Tiny, make_rollout: Make
+) -> None:
     policy, ref, rollout = tiny(), tiny(), make_rollout([3, 5])
     of_policy, of_ref = calls(policy), calls(ref)
     ran = run(two_statistics, policy=Policy(policy), ref=Reference(ref), rollout=rollout)
@@ -139,7 +143,7 @@ def with_bonus(policy: Policy, ref: Reference, rollout: Rollout, advantages: Adv
 
 
 def test_in_a_loss_each_micro_batch_is_one_forward_pass_and_what_does_not_read_the_parameter_runs_once(
-    tiny: Tiny, make_rollout: Make
+    run: Callable[..., Any], tiny: Tiny, make_rollout: Make
 ) -> None:
     policy, ref = tiny(trainable=True), tiny()
     of_policy, of_ref = calls(policy), calls(ref)
@@ -174,7 +178,7 @@ def at_two_temperatures(policy: Policy, rollout: Rollout) -> tuple[LogProbs, Log
 
 
 def test_a_node_that_reads_other_rows_or_another_temperature_is_not_given_the_pass_of_another(
-    tiny: Tiny, make_rollout: Make
+    run: Callable[..., Any], tiny: Tiny, make_rollout: Make
 ) -> None:
     policy, rollout = Policy(tiny()), make_rollout([3, 5])
     warm, cool = run(at_two_temperatures, policy=policy, rollout=rollout).outputs
@@ -192,7 +196,9 @@ def reported(rollout: Rollout) -> tuple[Scores, Number]:
     return same(scores), mean(scores)
 
 
-def test_metrics_are_named_by_their_node_and_an_input_handed_on_is_reported_once(make_rollout: Make) -> None:
+def test_metrics_are_named_by_their_node_and_an_input_handed_on_is_reported_once(
+    run: Callable[..., Any], make_rollout: Make
+) -> None:
     ran = run(reported, rollout=make_rollout([2, 3, 4]))
     assert ran.observed.means() == {"lengths_as_scores.reward": 3.0, "mean.mean": 3.0}
     assert set(ran.observed.seconds) == {"lengths_as_scores", "same", "mean"}
@@ -204,7 +210,7 @@ def surprising(rollout: Rollout) -> Scores:
     return halved(lengths_as_scores(rollout))
 
 
-def test_a_metric_that_is_not_declared_is_refused(make_rollout: Make) -> None:
+def test_a_metric_that_is_not_declared_is_refused(run: Callable[..., Any], make_rollout: Make) -> None:
     with pytest.raises(LawError) as caught:
         run(surprising, rollout=make_rollout([2]))
     assert str(caught.value) == f"{caught.value.where}: halved reports `surprise`, which it does not declare"
@@ -228,10 +234,10 @@ def failing_flow(rollout: Rollout, *, how: str = "value") -> Scores:
     return failing(lengths_as_scores(rollout), how=how)
 
 
-def failure(make_rollout: Make, how: str) -> FlowError:
+def failure(run_graph: Callable[..., Any], make_rollout: Make, how: str) -> FlowError:
     with pytest.raises(FlowError) as caught:
         graph = compile_graph(failing_flow.graph({"how": how}))
-        LocalExecutor().run(graph, {"rollout": make_rollout([2])}, Key())
+        run_graph(graph, {"rollout": make_rollout([2])})
     return caught.value
 
 
@@ -241,18 +247,22 @@ def line_of(text: str) -> int:
 
 
 def test_an_exception_in_a_body_says_which_node_which_line_of_the_flow_and_which_line_of_the_body(
-    make_rollout: Make,
+    run_graph: Callable[..., Any], make_rollout: Make
 ) -> None:
-    error, raised = failure(make_rollout, "value"), line_of('raise ValueError("  bad luck ")')
+    error, raised = failure(run_graph, make_rollout, "value"), line_of('raise ValueError("  bad luck ")')
     flow_line = line_of("return failing(lengths_as_scores(rollout), how=how)")
     assert isinstance(error, UserCodeError)
     assert str(error) == (f"{HERE}:{flow_line}: failing raised ValueError: bad luck\n    at {HERE}:{raised} in failing")
 
 
-def test_an_error_of_ours_gets_the_node_and_the_line_beside_a_place_of_its_own(make_rollout: Make) -> None:
+def test_an_error_of_ours_gets_the_node_and_the_line_beside_a_place_of_its_own(
+    run_graph: Callable[..., Any], make_rollout: Make
+) -> None:
     flow_line = line_of("return failing(lengths_as_scores(rollout), how=how)")
-    assert str(failure(make_rollout, "law")) == (f"{HERE}:{flow_line}: failing: broken\n    a note\n  hint: a hint")
-    own = failure(make_rollout, "rule")
+    assert str(failure(run_graph, make_rollout, "law")) == (
+        f"{HERE}:{flow_line}: failing: broken\n    a note\n  hint: a hint"
+    )
+    own = failure(run_graph, make_rollout, "rule")
     assert str(own) == f"rule.py:3: its own place\n    in failing at {HERE}:{flow_line}"
     assert own.__cause__ is None
 
@@ -263,7 +273,7 @@ def flat(rollout: Rollout) -> Mask:
     return flat_mask(rollout)
 
 
-def test_token_values_are_tensors_of_rows_and_tokens(make_rollout: Make) -> None:
+def test_token_values_are_tensors_of_rows_and_tokens(run: Callable[..., Any], make_rollout: Make) -> None:
     with pytest.raises(LawError, match=r"flat_mask returned a Mask of shape \[2\], not \[rows, tokens\]"):
         run(flat, rollout=make_rollout([2, 2]))
 
@@ -386,7 +396,7 @@ def test_rows_that_do_not_tell_their_prompt_cannot_be_grouped(tiny: Tiny) -> Non
         update(Policy(tiny(trainable=True)), lambda pi: spread(pi, mask))
 
 
-def test_parts_of_a_record_are_edges_of_the_node_that_made_it(make_rollout: Make) -> None:
+def test_parts_of_a_record_are_edges_of_the_node_that_made_it(run: Callable[..., Any], make_rollout: Make) -> None:
     @node
     def pair(rollout: Rollout) -> Two:
         """Pair a rollout with itself."""
@@ -405,8 +415,8 @@ def test_parts_of_a_record_are_edges_of_the_node_that_made_it(make_rollout: Make
     assert run(nested, rollout=make_rollout([1, 1, 1])).outputs[0].data == 3
 
 
-def test_nodes_that_are_given_are_not_run(make_rollout: Make) -> None:
+def test_nodes_that_are_given_are_not_run(run_graph: Callable[..., Any], make_rollout: Make) -> None:
     graph = compile_graph(reported.graph())
     given: Mapping[Any, Value] = {graph.nodes[0]: Scores(torch.tensor([7.0]))}
-    ran = LocalExecutor().run(graph, {"rollout": make_rollout([2])}, Key(), dict(given))
+    ran = run_graph(graph, {"rollout": make_rollout([2])}, Key(), dict(given))
     assert ran.observed.means() == {"mean.mean": 7.0}

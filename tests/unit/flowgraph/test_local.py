@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from flowgraph.errors import LawError, ModelError
-from flowgraph.executors.base import Completion, Optimizer, Request, Rows, TokenStats, gather
+from flowgraph.executors.base import Alone, Completion, Optimizer, Request, Rows, TokenStats, gather
 from flowgraph.executors.local import LocalModel
 from flowgraph.keys import Key
 from nodes.values import Policy, Reference, Rollout
@@ -151,14 +151,71 @@ def test_a_frozen_model_and_a_pass_without_gradients_record_none(tiny: Tiny, mak
     assert unrecorded is not None and not unrecorded.requires_grad
 
 
+@pytest.mark.parametrize("contexts", [CONTEXTS, [1] * 6, [1, 9, 1, 1, 2, 1], []])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_model_is_called_twice_whatever_the_rows(
+    tiny: Tiny, make_rollout: Make, contexts: list[int], recorded: bool
+) -> None:
+    """Ranks that share a sharded model wait for each other in each call."""
+    handle, rows = tiny(trainable=True), rows_of(make_rollout(LENGTHS[: len(contexts)], contexts))
+    shapes = reads(handle)
+    with torch.set_grad_enabled(recorded):
+        handle.token_stats(rows, BOTH)
+    assert len(shapes) == 2
+
+
+@pytest.mark.parametrize("kind", ["tiny", "gpt2", "qwen2"])
+def test_contexts_of_one_token_are_read_without_what_stands_in_for_their_empty_head(
+    tiny: Tiny, make_rollout: Make, kind: str
+) -> None:
+    handle, rows = model_of(kind, tiny), rows_of(make_rollout(LENGTHS, [1] * 6))
+    together = handle.token_stats(rows, BOTH)
+    assert close(together, plain_stats(handle.model, rows))
+    assert together.logprobs is not None and together.entropy is not None
+    parameters = list(handle.model.parameters())
+    have = torch.autograd.grad(together.logprobs.sum() + 0.1 * together.entropy.sum(), parameters)
+    logprobs, entropy = plain_stats(handle.model, rows)
+    want = torch.autograd.grad(logprobs.sum() + 0.1 * entropy.sum(), parameters)
+    assert all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip(have, want, strict=True))
+
+
+def model_of(kind: str, tiny: Tiny) -> LocalModel:
+    from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    ends = {"vocab_size": 20, "bos_token_id": 1, "eos_token_id": 2}
+    if kind == "gpt2":
+        model = GPT2LMHeadModel(GPT2Config(n_positions=16, n_embd=16, n_layer=2, n_head=2, **ends))
+    elif kind == "qwen2":
+        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+        model = Qwen2ForCausalLM(Qwen2Config(num_attention_heads=4, num_key_value_heads=2, **sizes, **ends))
+    else:
+        return tiny(trainable=True)
+    return LocalModel(model, tiny().raw_tokenizer, trainable=True)
+
+
+@pytest.mark.parametrize("width", [0, 4])
 @pytest.mark.parametrize("trainable", [True, False])
-def test_no_rows_are_read_as_well_and_have_a_gradient_of_zero(tiny: Tiny, make_rollout: Make, trainable: bool) -> None:
-    handle, rollout = tiny(trainable=trainable), make_rollout([])
-    logprobs = handle.token_stats(replace(rows_of(rollout), tokens=torch.zeros(0, 4, dtype=torch.int64)), BOTH).logprobs
-    assert logprobs is not None and logprobs.shape == (0, 4)
+def test_no_rows_are_read_as_well_and_have_a_gradient_of_zero(
+    tiny: Tiny, make_rollout: Make, trainable: bool, width: int
+) -> None:
+    handle, rows = tiny(trainable=trainable), rows_of(make_rollout([]))
+    logprobs = handle.token_stats(replace(rows, tokens=torch.zeros(0, width, dtype=torch.int64)), BOTH).logprobs
+    assert logprobs is not None and logprobs.shape == (0, width)
     if trainable:
         told = handle.step([logprobs.sum], Optimizer("sgd", lr=1.0))
         assert (told.loss, told.grad_norm) == (0.0, 0.0)
+
+
+def test_no_rows_reach_every_parameter_that_rows_reach(tiny: Tiny, make_rollout: Make) -> None:
+    """Ranks that share a sharded model add up its gradients, and wait for each."""
+    handle = tiny(trainable=True)
+    for lengths, contexts in (([], []), ([0, 0], [1, 3])):
+        stats = handle.token_stats(rows_of(make_rollout(lengths, contexts)), BOTH)
+        assert stats.logprobs is not None and stats.entropy is not None
+        (stats.logprobs.sum() + stats.entropy.sum()).backward()  # type: ignore[no-untyped-call]
+        assert all(p.grad is not None and not p.grad.any() for p in handle.model.parameters())
+        handle.model.zero_grad(set_to_none=True)
 
 
 def test_rows_without_tokens_have_statistics_of_zero(tiny: Tiny, make_rollout: Make) -> None:
@@ -376,6 +433,13 @@ def test_weights_that_an_update_has_consumed_can_no_longer_be_read(tiny: Tiny) -
         "version 0 of these weights was consumed by an update; they are at 1\n"
         "  hint: use the model that `update` returned"
     )
+
+
+def test_a_model_of_one_process_runs_on_one_rank_unless_told(tiny: Tiny) -> None:
+    handle = tiny()
+    assert (handle.ranks.rank, handle.ranks.count) == (0, 1)
+    ranks = Alone()
+    assert tiny(ranks=ranks).ranks is ranks
 
 
 def test_a_handle_leaves_no_warning_and_no_gradient_on_a_frozen_model(tiny: Tiny) -> None:

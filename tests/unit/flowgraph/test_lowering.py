@@ -422,8 +422,10 @@ def test_a_check_in_the_home_of_training_needs_no_sync() -> None:
 def test_a_use_that_the_flow_has_not_follows_the_model_to_its_first_place() -> None:
     trained = lowered(gpg, {"policy.train": Place(), "policy.sample": APART})
     check = compiled(reading)
-    plan = follow(trained.plan, check, {"model": "policy"})
+    weighed = [each.model_copy(update={"memory": {"weights": 2**20}}) for each in trained.plan.placed]
+    plan = follow(trained.plan.model_copy(update={"placed": tuple(weighed)}), check, {"model": "policy"})
     assert [(each.role, each.pool) for each in plan.placed] == [("model.sample", "apart"), ("model.infer", "all")]
+    assert [each.memory for each in plan.placed] == [{}, {}], "a forecast of the planned flow is none of the check"
 
 
 @flow

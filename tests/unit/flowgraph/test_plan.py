@@ -115,8 +115,8 @@ def test_an_engine_must_declare_the_layout(graph: Graph) -> None:
         placed=(placed("policy.train", layout=Layout(data=2)),),
     )
     assert refusal(plan, graph) == (
-        "plan.json: policy.train: the engine `local` does not run data=2 tensor=1 pipeline=1\n"
-        "  hint: it runs up to data=1 tensor=1 pipeline=1"
+        "plan.json: policy.train: the engine `local` does not run `step` on 2 devices\n"
+        "  hint: it does that on one device"
     )
 
 

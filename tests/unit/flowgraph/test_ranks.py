@@ -19,8 +19,8 @@ COUNT = 3
 
 
 @pytest.fixture(scope="module")
-def told(run_ranks: Callable[..., list[Told]], tmp_path_factory: pytest.TempPathFactory) -> Told:
-    return run_ranks(__file__, tmp_path_factory.mktemp("ranks"), COUNT)[0]
+def told(run_ranks: Callable[..., Told], tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return run_ranks(__file__, tmp_path_factory.mktemp("ranks"), COUNT)
 
 
 def test_each_process_knows_its_place(told: Told) -> None:

@@ -13,15 +13,17 @@ import torch
 
 from flowgraph import Key, Kind, Loss, Value, flow, node
 from flowgraph.errors import DataError, RunFolderError
-from flowgraph.evaluate import Observed, Ran
-from flowgraph.executors.local import LocalExecutor, LocalModel
+from flowgraph.evaluate import Observed
+from flowgraph.executors.local import LocalModel
 from flowgraph.graph import Graph
+from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
+from flowgraph.runtime.execute import Executor, Ran
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh, rollout_file
 from flowgraph.settings import Resolved
 from flowgraph.values import Measure
 from nodes import Policy, Prompts, Rollout, Scores, generate, group_normalize, logprobs, policy_gradient, score, update
-from nodes.data.source import prompts_at
+from nodes.data.source import FixedPrompts
 
 Tiny = Callable[..., LocalModel]
 
@@ -62,12 +64,15 @@ def recorded(prompts: Prompts, policy: Policy) -> Policy:
 
 
 @pytest.fixture
-def done(tiny: Tiny, digit_rows: object, tmp_path: Path) -> tuple[RunFolder, Graph, Ran]:
+def done(
+    tiny: Tiny, digit_rows: object, tmp_path: Path, alone: Callable[..., tuple[Program, Executor]]
+) -> tuple[RunFolder, Graph, Ran]:
     """Record one step of the flow above."""
     graph, folder = compile_graph(recorded.graph()), RunFolder.create(tmp_path / "run-1")
-    arguments: dict[str, Value] = {"policy": Policy(tiny(trainable=True)), "prompts": prompts_at(digit_rows, [4, 9])}
-    ran = LocalExecutor().run(graph, arguments, Key())
-    folder.begin(graph, [Resolved("run.seed", 0, "default")], "the flow's text", {"flow": "recorded"}, "a drawing")
+    program, executor = alone(graph, {"policy": tiny(trainable=True)})
+    ran = executor.run(program, {"prompts": FixedPrompts(digit_rows, (4, 9))}, Key())
+    settings, drawn = [Resolved("run.seed", 0, "default")], {"flow.mmd": "a drawing"}
+    folder.begin(program, settings, "the flow's text", {"flow": "recorded"}, drawn)
     with Recorder(folder, graph) as recorder:
         recorder.stepped(0, ran, 0.5)
     return folder, graph, ran
@@ -168,7 +173,7 @@ def test_a_check_is_written_as_eval(tmp_path: Path) -> None:
 def test_rollouts_hold_what_later_nodes_made_of_each_row(done: tuple[RunFolder, Graph, Ran]) -> None:
     folder, graph, ran = done
     path = rollout_file(folder.path, "policy.generate", 0)
-    table, values = pq.read_table(path), {node.name: value for node, value in ran.values.items() if hasattr(node, "op")}
+    table, values = pq.read_table(path), {name: item.value for name, item in ran.items.items()}
     assert table["score"].to_pylist() == values["score"].data.tolist()
     assert table["group_normalize"].to_pylist() == values["group_normalize"].data.tolist()
     assert table["first_letters"].to_pylist() == values["first_letters"].data.to_pylist()
@@ -176,7 +181,8 @@ def test_rollouts_hold_what_later_nodes_made_of_each_row(done: tuple[RunFolder, 
     assert "every_other" not in table.column_names
     assert table["columns.prompt"][0].as_py()[0]["role"] == "user"
     assert [each.name for each in path.parent.iterdir()] == ["000000.parquet"]
-    assert Replay(folder, graph)(0)[graph.nodes[0]].tokens.data.equal(values["policy.generate"].tokens.data)
+    back = Replay(folder, graph).sources()["policy.generate"].batch(0)
+    assert isinstance(back, Rollout) and back.tokens.data.equal(values["policy.generate"].tokens.data)
 
 
 def test_a_replay_knows_its_steps_and_refuses_a_run_of_other_nodes_and_a_file_that_is_broken(
@@ -198,6 +204,6 @@ def test_a_replay_knows_its_steps_and_refuses_a_run_of_other_nodes_and_a_file_th
     data[len(data) // 3] ^= 0xFF
     path.write_bytes(bytes(data))
     with pytest.raises(DataError, match=r"000000\.parquet: cannot be read: "):
-        Replay(folder, graph)(0)
+        Replay(folder, graph).sources()["policy.generate"].batch(0)
     with pytest.raises(DataError, match=r"000007\.parquet: cannot be read: "):
-        Replay(folder, graph)(7)
+        Replay(folder, graph).sources()["policy.generate"].batch(7)

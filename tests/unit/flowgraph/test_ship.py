@@ -132,14 +132,15 @@ def test_a_folder_without_init_goes_along_where_its_name_is_imported(
     files = {
         "mine.py": "def f():\n    from one.x import y\n",
         "one/x.py": "import two.z as z, os.path\nfrom .four import w\n",
-        "two/deep/z.py": "'\\d'\n",
+        "two/deep/z.py": "import five  # what warns of its syntax is read too\n'\\d'\n",
+        "five/x.py": "",
         "three/x.py": "",
         "four/x.py": "",
         "broken.py": "import three.(\n",
     }
     monkeypatch.chdir(write(tmp_path / "project", files))
     staged = stage(Path("mine.py"), [], tmp_path / "staged")
-    assert names(staged) == ["broken.py", "mine.py", "one/x.py", "two/deep/z.py"]
+    assert names(staged) == ["broken.py", "five/x.py", "mine.py", "one/x.py", "two/deep/z.py"]
 
 
 def test_a_symlink_is_followed_inside_the_folder_and_not_outside(
@@ -151,6 +152,7 @@ def test_a_symlink_is_followed_inside_the_folder_and_not_outside(
         "outside.py": "../secret/__init__.py",
         "secret": "../secret",
         "broken.py": "nowhere.py",
+        "itself.py": "itself.py",
         "pkg/again": "a",
         "pkg/a/circle": "..",
         "pkg/secret": "../../secret",
@@ -192,7 +194,13 @@ print(*stage(Path("mine.py"), [Path("nodes/rules.py")], Path("../staged")).files
 
 
 def test_the_digest_is_of_names_and_contents_wherever_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = [{}, {"mine.py": "1"}, {"one.py": "1"}, {"mine.py": "on", "one.py": "e"}, {"mine.py": "one"}]
+    changes: list[dict[str, str]] = [
+        {},
+        {"mine.py": "1"},
+        {"one.py": "1"},
+        {"a.py": "b.py1"},
+        {"a.py": "", "b.py": "1"},
+    ]
     digests = list[str]()
     for i, change in enumerate([*changes, {}]):
         monkeypatch.chdir(write(tmp_path / str(i), {"mine.py": "", **change}))
@@ -234,6 +242,16 @@ def test_files_of_too_many_bytes_are_refused_and_nothing_is_copied(
         "  hint: move mine.py and what it imports to a folder of their own"
     )
     assert not (tmp_path / "staged").exists()
+
+
+def test_a_file_named_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write(tmp_path / "project", {"mine.py": "# mine", "near.py": "# near"}))
+    monkeypatch.setattr(ship, "FILES_AT_MOST", 2)
+    monkeypatch.setattr(ship, "BYTES_AT_MOST", 12)
+    assert names(stage(Path("mine.py"), [Path("near.py"), Path("mine.py")], tmp_path / "staged")) == [
+        "mine.py",
+        "near.py",
+    ]
 
 
 def test_files_are_copied_into_an_empty_folder_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

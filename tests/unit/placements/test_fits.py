@@ -33,7 +33,7 @@ WORK = Workload(8, 64)
 
 
 def refusal(graph: Graph, memory_mib: int) -> str:
-    plan = search("colocated", graph, laptop(memory_mib * MIB), SHAPES, WORK).plan
+    plan = search("colocated", graph, laptop(1, memory_mib * MIB), SHAPES, WORK).plan
     with pytest.raises(ResourceError) as caught:
         check_fits(plan, graph, SHAPES, WORK)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
@@ -41,15 +41,15 @@ def refusal(graph: Graph, memory_mib: int) -> str:
 
 
 def worst_bytes(graph: Graph, workload: Workload = WORK) -> int:
-    found = search("colocated", graph, laptop(2**40), SHAPES, workload).plan.forecast[0].worst
+    found = search("colocated", graph, laptop(1, 2**40), SHAPES, workload).plan.forecast[0].worst
     assert found is not None
     return found.memory_bytes
 
 
 def test_what_fits_to_the_last_byte_passes_and_one_byte_less_does_not(graph: Graph) -> None:
     need = worst_bytes(graph)
-    check_fits(search("colocated", graph, laptop(need), SHAPES, WORK).plan, graph, SHAPES, WORK)
-    found = overflow(search("colocated", graph, laptop(need - 1), SHAPES, WORK).plan)
+    check_fits(search("colocated", graph, laptop(1, need), SHAPES, WORK).plan, graph, SHAPES, WORK)
+    found = overflow(search("colocated", graph, laptop(1, need - 1), SHAPES, WORK).plan)
     assert found is not None
     assert (found.pool, found.peak.role, found.peak.phase) == ("all", "policy.train", "update")
     assert found.over_bytes == 1
@@ -87,7 +87,7 @@ def test_what_no_batch_makes_fit_says_what_the_models_take(graph: Graph) -> None
 
 def test_each_change_that_is_offered_fits_and_twice_as_much_does_not(graph: Graph) -> None:
     room = 24 * 2**30
-    plan = search("colocated", graph, laptop(room), SHAPES, WORK).plan
+    plan = search("colocated", graph, laptop(1, room), SHAPES, WORK).plan
     offered = [each for each in smallest_changes(plan, graph, SHAPES, WORK) if each.startswith("batch=")]
     prompts = int(offered[0].partition("=")[2])
     assert worst_bytes(graph, Workload(prompts, 64)) <= room < worst_bytes(graph, Workload(2 * prompts, 64))
@@ -102,7 +102,7 @@ def test_more_memory_never_turns_fit_into_no_fit(
     graph: Graph, memory: tuple[int, int], prompts: int, tokens: int
 ) -> None:
     work = Workload(prompts, tokens)
-    less, more = (overflow(search("colocated", graph, laptop(each), SHAPES, work).plan) for each in sorted(memory))
+    less, more = (overflow(search("colocated", graph, laptop(1, each), SHAPES, work).plan) for each in sorted(memory))
     assert more is None or less is not None
 
 
@@ -111,7 +111,7 @@ def test_one_prompt_more_never_needs_less_but_for_the_heap(graph: Graph, prompts
     """What the C library keeps shrinks when blocks grow beyond what it keeps; all else only grows."""
 
     def needed(workload: Workload) -> int:
-        plan = search("colocated", graph, laptop(2**40), SHAPES, workload).plan
+        plan = search("colocated", graph, laptop(1, 2**40), SHAPES, workload).plan
         needs = forecast(plan, graph, SHAPES, workload)
         return sum(need.needed_bytes for need in needs if need.part != "heap")
 

@@ -67,7 +67,7 @@ def set_to(graph: Graph, **settings: object) -> Graph:
 
 def alone(graph: Graph, workload: Workload = WORK) -> tuple[Need, ...]:
     """Give what roles need with everything in one process."""
-    plan = search("colocated", graph, laptop(2**40), SHAPES, workload).plan
+    plan = search("colocated", graph, laptop(1, 2**40), SHAPES, workload).plan
     return forecast(plan, graph, SHAPES, workload)
 
 
@@ -223,12 +223,12 @@ def test_roles_that_work_in_one_phase_work_one_after_another() -> None:
 
 def test_a_model_without_sizes_is_refused(graph: Graph) -> None:
     with pytest.raises(PlanError) as caught:
-        search("colocated", graph, laptop(2**40), {"policy": SHAPE, "reff": SHAPE}, Workload(2, 6))
+        search("colocated", graph, laptop(1, 2**40), {"policy": SHAPE, "reff": SHAPE}, Workload(2, 6))
     assert str(caught.value) == "plan of grpo: the sizes of `ref` are not given\n  hint: did you mean `reff`?"
 
 
 def test_a_flow_without_a_reference_needs_no_sizes_of_one() -> None:
-    assert search("colocated", compile_graph(gpg.graph()), laptop(2**40), {"policy": SHAPE}, WORK).plan.forecast
+    assert search("colocated", compile_graph(gpg.graph()), laptop(1, 2**40), {"policy": SHAPE}, WORK).plan.forecast
 
 
 CONFIG: dict[str, Any] = {

@@ -105,10 +105,10 @@ def test_budgets_of_tokens_hold_on_each_device(graph: Graph) -> None:
 def test_what_is_gathered_is_the_embeddings_and_layers_in_turn() -> None:
     layout, embeddings = Layout(data=2, sharding="full"), (49152 + 1) * 576
     layer = (134_515_008 - embeddings) // 30
-    assert gathered_bytes(SHAPE, layout, backward=False) == 4 * (2 * embeddings + layer)
+    assert gathered_bytes(SHAPE, layout, backward=False) == 4 * (2 * embeddings + 2 * layer)
     assert gathered_bytes(SHAPE, layout, backward=True) == 4 * (2 * embeddings + 4 * layer)
     untied = replace(SHAPE, tied=False, parameters=134_515_008 + 49152 * 576)
-    assert gathered_bytes(untied, layout, backward=False) == 4 * (2 * (2 * 49152 + 1) * 576 + layer)
+    assert gathered_bytes(untied, layout, backward=False) == 4 * (2 * (2 * 49152 + 1) * 576 + 2 * layer)
     assert gathered_bytes(SHAPE, Layout(data=2), backward=True) == 0
 
 
@@ -216,28 +216,27 @@ def two_pools(graph: Graph, train_gib: int, frozen_gib: int) -> Plan:
     return forecast_plan(plan, graph, SHAPES, WORK)
 
 
-def refusal(plan: Plan, graph: Graph) -> list[str]:
+def refusal(plan: Plan, graph: Graph) -> str:
     with pytest.raises(ResourceError) as caught:
         check_fits(plan, graph, SHAPES, WORK, on="two machines")
-    return str(caught.value).splitlines()
+    return str(caught.value)
 
 
-def test_the_pool_that_overflows_is_named_with_what_it_alone_holds(graph: Graph) -> None:
-    assert refusal(two_pools(graph, 64, 4), graph) == REFUSED_FROZEN
-    assert refusal(two_pools(graph, 24, 64), graph) == REFUSED_TRAIN
+def test_the_pool_that_overflows_is_named_with_what_it_alone_holds(
+    graph: Graph, golden: Callable[[str, str], None]
+) -> None:
+    golden(refusal(two_pools(graph, 16, 64), graph), "plans/grpo_train_overflows.txt")
+    golden(refusal(two_pools(graph, 64, 4), graph), "plans/grpo_frozen_overflows.txt")
 
 
-REFUSED_FROZEN = []
-REFUSED_TRAIN = []
-
-
-def test_a_change_that_is_offered_fits_every_pool(graph: Graph) -> None:
-    """The training pool overflows by more; forward tokens alone would fit the other only."""
-    plan = two_pools(graph, 24, 4)
-    found = overflow(plan)
-    assert found is not None and found.pool == "train"
-    offered = smallest_changes(plan, graph, SHAPES, WORK)
-    assert offered == ()
+def test_a_change_is_offered_only_if_every_pool_fits_after_it(graph: Graph) -> None:
+    """Fewer tokens at once would fit the training pool, or the other, but not both."""
+    only_train, only_frozen, both = (
+        set(smallest_changes(two_pools(graph, *gib), graph, SHAPES, WORK)) for gib in ((16, 64), (64, 4), (16, 4))
+    )
+    assert only_train - both == {"policy.update.micro_batch_tokens=4096"}
+    assert only_frozen - both == {"forward_tokens=4096"}
+    assert both == {"policy.generate.n=2", "policy.generate.max_tokens=64", "batch=2"}
 
 
 @given(

@@ -73,13 +73,19 @@ def test_an_empty_picture_is_still_a_flowchart() -> None:
 
 def test_frames_around_what_is_carried_come_first_and_each_kind_of_frame_has_its_line() -> None:
     boxes = (Box("n0", ("score",), "score", inside="f0"), Box("n1", ("policy",), "model", inside="f2"))
-    frames = (Frame("f0", "host", kind="anywhere"), Frame("f1", "all", kind="pool"), Frame("f2", "policy", "f1", "home"))
+    frames = (
+        Frame("f0", "host", kind="anywhere"),
+        Frame("f1", "all", kind="pool"),
+        Frame("f2", "policy", "f1", "home"),
+    )
     arrows = (
         Arrow("n0", "n1", "next step", ArrowStyle.CARRY),
         Arrow("n1", "n0", "Rollout", ArrowStyle.TRANSFER),
         Arrow("n1", "n1", "sync policy", ArrowStyle.SYNC),
     )
-    assert mermaid(Picture("placed", boxes, frames, arrows)).partition("TD\n")[2] == """\
+    assert (
+        mermaid(Picture("placed", boxes, frames, arrows)).partition("TD\n")[2]
+        == """\
     accTitle: placed
     subgraph f1["all"]
         subgraph f2["policy"]
@@ -104,3 +110,4 @@ def test_frames_around_what_is_carried_come_first_and_each_kind_of_frame_has_its
     classDef home fill:none,stroke:#2e86c1
     classDef anywhere fill:none,stroke:#808080,stroke-dasharray:4 4
 """
+    )

@@ -44,7 +44,9 @@ def placed(graph: Graph, places: Mapping[str, Place], memory: Mapping[str, dict[
         flow=graph.name,
         structure_hash=structure_hash(graph),
         cluster=Cluster(nodes=(laptop,)),
-        pools=tuple(Pool(name=name, devices=(("laptop", i), ("laptop", i + 1))) for name, i in (("all", 0), ("apart", 2))),
+        pools=tuple(
+            Pool(name=name, devices=(("laptop", i), ("laptop", i + 1))) for name, i in (("all", 0), ("apart", 2))
+        ),
         placed=tuple(
             Placed(role=role, pool=pool, engine=engine, layout=layout, memory=(memory or {}).get(role, {}))
             for role, (pool, engine, layout) in told

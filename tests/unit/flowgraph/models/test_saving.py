@@ -23,6 +23,16 @@ def test_a_saved_model_loads_with_the_same_weights(tmp_path: Path, capfd: pytest
     assert capfd.readouterr() == ("", "")
 
 
+def test_weights_that_are_given_are_saved_in_place_of_the_models_own(tmp_path: Path) -> None:
+    model, tokenizer = tiny.build(0, SIZE)
+    weights = {name: tensor + 1.0 for name, tensor in model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    folder = save(model, tokenizer, tmp_path / "model", weights)
+    loaded = load(resolve(str(folder), cache=tmp_path), seed=0, cache=tmp_path, say=print).model
+    assert all(tensor.equal(weights[name]) for name, tensor in loaded.state_dict().items())
+    assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
+
+
 def test_a_place_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ModelError) as caught:

@@ -1,0 +1,158 @@
+"""Where a run's programs run: in this process, or on Ray, started here or at an address."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowgraph.cli.plan import Where
+from flowgraph.cluster import show_bytes
+from flowgraph.errors import ResourceError, UsageError
+from flowgraph.files import FlowFile
+from flowgraph.graph import Graph
+from flowgraph.lowering.program import Program
+from flowgraph.machine import available_cores, free_bytes
+from flowgraph.models.shapes import shape
+from flowgraph.models.sources import ModelSource
+from flowgraph.plan import Plan
+from flowgraph.runtime.hosting import ModelSetup, Told
+from flowgraph.shipped import flows_folder
+from flowgraph.store import to_json
+
+if TYPE_CHECKING:
+    from flowgraph.runtime.execute import Places
+
+RUNTIMES = ("local", "ray")
+# Source: measured at 0.1M parameters: a second thread gains 1.4 times when idle, and costs 100 times when busy.
+ONE_THREAD_PARAMETERS = 5_000_000
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Where to run: `runtime` is one of RUNTIMES, `address` that of a Ray cluster, `threads` those of each process."""
+
+    runtime: str
+    address: str | None
+    threads: int
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Places that are ready, what was loaded, and the seconds that it took, by what."""
+
+    places: Places
+    told: Told
+    timings: dict[str, float]
+
+
+def choose(plan: Plan, where: Where, sources: Mapping[str, ModelSource]) -> Chosen:
+    """Choose where a plan runs: in this process if it has one device, else on Ray; refuse what this machine lacks."""
+    if where.runtime is not None and where.runtime not in RUNTIMES:
+        raise UsageError(f"no runtime `{where.runtime}`", where="--runtime", hint=f"known: {', '.join(RUNTIMES)}")
+    if where.address is not None and where.runtime == "local":
+        raise UsageError("an address is for Ray", where="--address", hint="leave out --runtime local")
+    devices = [device for pool in plan.pools for device in pool.devices]
+    picked = where.runtime or ("ray" if len(devices) > 1 or where.address is not None else "local")
+    if where.address is None:
+        refuse_other_machine(plan)
+    largest = max(shape(source).parameters for source in sources.values())
+    each = 1 if picked == "local" else len(devices)
+    own = 1 if largest < ONE_THREAD_PARAMETERS else max(1, available_cores() // each)
+    return Chosen(picked, where.address, where.threads or own)
+
+
+def refuse_other_machine(plan: Plan) -> None:
+    """Refuse a plan that counts on several machines, on more memory or on other devices than this one has."""
+    used = sorted({name for pool in plan.pools for name, _ in pool.devices})
+    if len(used) > 1:
+        wanted = f"{len(used)} machines ({', '.join(used)})"
+        raise ResourceError.not_here("this machine", wanted, "this is one", "--address says where a Ray cluster is")
+    devices = [plan.cluster.device(*device) for pool in plan.pools for device in pool.devices]
+    counted = sum(device.memory_bytes for device in devices if device is not None and device.kind == "cpu")
+    free = free_bytes()
+    if counted > free * 1.02:  # what is free moves a little between two looks
+        wanted = f"{show_bytes(counted)} of memory"
+        raise ResourceError.not_here(f"node {used[0]}", wanted, f"{show_bytes(free)} are free here")
+
+
+@contextmanager
+def opened(
+    program: Program, graphs: Sequence[Graph], file: FlowFile, models: ModelSetup, chosen: Chosen
+) -> Iterator[Opened]:
+    """Give the places of a program, ready to run any of `graphs`; close them at the end, however it comes."""
+    models = _found_anywhere(models)
+    if chosen.runtime == "local":
+        yield _in_process(program, models, chosen)
+        return
+    with tempfile.TemporaryDirectory(prefix="flowgraph-files-") as folder:
+        ready = _on_ray(program, graphs, file, models, chosen, Path(folder))
+        try:
+            yield ready
+        finally:
+            ready.places.close()
+
+
+def _found_anywhere(models: ModelSetup) -> ModelSetup:
+    """Make paths absolute: a worker has another working directory."""
+    sources = {
+        name: replace(source, path=source.path.absolute()) if source.path is not None else source
+        for name, source in models.sources.items()
+    }
+    return replace(models, sources=sources, cache=models.cache.absolute())
+
+
+def _in_process(program: Program, models: ModelSetup, chosen: Chosen) -> Opened:
+    import torch
+
+    from flowgraph.runtime.hosting import host
+    from flowgraph.runtime.in_process import InProcess
+
+    start = time.perf_counter()
+    torch.set_num_threads(chosen.threads)
+    kinds = {device.kind for node in program.plan.cluster.nodes for device in node.devices}
+    device = "cuda" if kinds == {"gpu"} else "cpu"
+    handles, told = host(program.homes, program.trained, models, device=device, say=_say)
+    return Opened(InProcess(handles), told, {"load_s": time.perf_counter() - start})
+
+
+def _on_ray(
+    program: Program, graphs: Sequence[Graph], file: FlowFile, models: ModelSetup, chosen: Chosen, folder: Path
+) -> Opened:
+    from flowgraph.models.loading import prepare
+    from flowgraph.runtime.device import Flows
+    from flowgraph.runtime.ray_session import connect
+    from flowgraph.runtime.ray_start import start
+    from flowgraph.runtime.ship import stage
+
+    for source in dict.fromkeys(models.sources.values()):
+        prepare(source, models.cache, _say)
+    own = not file.path.resolve().is_relative_to(flows_folder().resolve())
+    staged = stage(file.path, rule_files(graphs), folder) if own else None
+    began = time.perf_counter()
+    session = connect(program.plan, chosen.address, staged.folder if staged is not None else None, chosen.threads)
+    connected = time.perf_counter()
+    try:
+        flows = Flows(tuple(to_json(graph) for graph in graphs), str(staged.flow) if staged is not None else "")
+        places = start(program, graphs, flows, models, session)
+    except BaseException:
+        session.close()
+        raise
+    timings = {"ray_init_s": connected - began, "actors_s": time.perf_counter() - connected}
+    return Opened(places, places.told, timings)
+
+
+def rule_files(graphs: Sequence[Graph]) -> list[Path]:
+    """Give the files that settings name as `path.py:name`."""
+    texts = [value for graph in graphs for node in graph.all_nodes for _, value in node.settings]
+    named = [value.rpartition(":")[0] for value in texts if isinstance(value, str) and ".py:" in value]
+    return [path for path in map(Path, dict.fromkeys(named)) if path.is_file()]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,63 @@
+"""What every error is: where, what, the other side, and a hint if one is truly known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Give a hint that names the closest of `known`, or lists a few of them.
+
+    >>> nearest("epz", ["eps", "mask"])
+    'did you mean `eps`?'
+    >>> nearest("zzz", ["eps", "mask"])
+    'known: eps, mask'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean `{close[0]}`?"
+    more = f" … ({len(names)} in all)" if len(names) > 12 else ""
+    return f"known: {', '.join(names[:12])}{more}" if names else ""
+
+
+def with_article(word: str) -> str:
+    """Put `a` or `an` before a word.
+
+    >>> with_article("Mask"), with_article("Advantages")
+    ('a Mask', 'an Advantages')
+    """
+    return f"{'an' if word[:1].lower() in set('aeiou') else 'a'} {word}"
+
+
+class FlowError(Exception):
+    """Say what is wrong, where, what stands on the other side, and what to do.
+
+    Printed as::
+
+        where: what
+            note
+          hint: hint
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, where: str = "", notes: Sequence[str] = (), hint: str = "") -> None:
+        super().__init__(what)
+        self.what, self.where, self.notes, self.hint = what, where, tuple(notes), hint
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        lines += [f"    {note}" for note in self.notes]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.what, self.where, self.notes, self.hint)
+
+
+def _rebuild(cls: type[FlowError], what: str, where: str, notes: Sequence[str], hint: str) -> FlowError:
+    return cls(what, where=where, notes=notes, hint=hint)

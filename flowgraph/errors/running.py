@@ -1,0 +1,142 @@
+"""Errors of where a flow runs: plans, clusters, memory, processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flowgraph.errors.base import FlowError, nearest
+
+
+class PlanError(FlowError, ValueError):
+    """A plan that cannot be read, that is not for this graph, or that no engine can run."""
+
+    @classmethod
+    def unreadable(cls, where: str, place: str, why: str) -> PlanError:
+        """Say what at which place of a file is no plan."""
+        return cls(f"{place}: {why}" if place else why, where=where)
+
+    @classmethod
+    def unknown_key(cls, where: str, place: str, key: str, known: Iterable[str]) -> PlanError:
+        """Say which key is unknown, and name the nearest."""
+        return cls(f"{place}: a plan has no `{key}` here", where=where, hint=nearest(key, known))
+
+    @classmethod
+    def other_graph(cls, where: str, planned: str, planned_hash: str, flow: str, flow_hash: str) -> PlanError:
+        """Say which structure a plan is for, and which the flow has."""
+        notes = [f"plan: {planned} {planned_hash[:16]}", f"flow: {flow} {flow_hash[:16]}"]
+        return cls("this plan is for another structure", where=where, notes=notes, hint="plan this flow anew")
+
+    @classmethod
+    def unknown(cls, where: str, what: str, name: str, known: Iterable[str]) -> PlanError:
+        """Say what is not known by this name, and name the nearest."""
+        return cls(f"no {what} `{name}`", where=where, hint=nearest(name, known))
+
+    @classmethod
+    def twice(cls, where: str, what: str, name: str, done: str) -> PlanError:
+        """Say what is placed or named more than once."""
+        return cls(f"the {what} `{name}` is {done} twice", where=where)
+
+    @classmethod
+    def not_placed(cls, where: str, roles: Sequence[str]) -> PlanError:
+        """Say which roles of the flow have no place."""
+        return cls(f"not placed: {', '.join(roles)}", where=where, hint="each role of the flow is placed once")
+
+    @classmethod
+    def shared_device(cls, where: str, device: str, one: str, other: str) -> PlanError:
+        """Say which device two pools hold."""
+        return cls(
+            f"{device} is in two pools, `{one}` and `{other}`", where=where, hint="roles share a pool, not a device"
+        )
+
+    @classmethod
+    def too_few_devices(cls, where: str, role: str, layout: str, needs: int, has: int) -> PlanError:
+        """Say how many devices a layout takes, and how many its pool has."""
+        return cls(f"{role}: {layout} takes {needs} devices, its pool has {has}", where=where)
+
+    @classmethod
+    def not_offered(cls, where: str, role: str, engine: str, what: str, runs: str) -> PlanError:
+        """Say what an engine does not run, and what it does."""
+        return cls(f"{role}: the engine `{engine}` does not run {what}", where=where, hint=runs)
+
+    @classmethod
+    def not_together(cls, where: str, node: str, at: str, one: str, other: str) -> PlanError:
+        """Say which node reads models that the plan keeps apart."""
+        what = f"{node} reads models on {one} and on {other}"
+        return cls(
+            what, where=where, notes=[f"in the flow at {at}"], hint="place both on one pool, with the same data="
+        )
+
+    @classmethod
+    def not_split(cls, where: str, node: str, at: str, ranks: int) -> PlanError:
+        """Say which node needs the whole batch, but is split."""
+        what = f"{node} reads all rows together, so it cannot be split over data={ranks}"
+        return cls(what, where=where, notes=[f"in the flow at {at}"], hint="place its role with data=1")
+
+    @classmethod
+    def no_shape(cls, flow: str, param: str, known: Iterable[str]) -> PlanError:
+        """Say for which model the sizes are not given."""
+        return cls(f"the sizes of `{param}` are not given", where=f"plan of {flow}", hint=nearest(param, known))
+
+    @classmethod
+    def no_device(cls, flow: str, engine: str, kinds: Iterable[str]) -> PlanError:
+        """Say that a cluster has no device that an engine runs on."""
+        what = f"the cluster has no device that the engine `{engine}` runs on"
+        return cls(what, where=f"plan of {flow}", hint=f"it runs on {', '.join(sorted(kinds))}")
+
+
+class ClusterError(FlowError, ValueError):
+    """A cluster that cannot be read from its short form or its file."""
+
+    @classmethod
+    def unreadable(cls, where: str, place: str, why: str, hint: str = "") -> ClusterError:
+        """Say what at which place of a text or file is no cluster; a file has places, a short form may have parts."""
+        return cls(f"{place}: {why}" if place else why, where=where, hint=hint)
+
+    @classmethod
+    def unknown_key(cls, where: str, place: str, key: str, known: Iterable[str]) -> ClusterError:
+        """Say which key is unknown, and name the nearest."""
+        return cls(f"{place}: a cluster has no `{key}` here", where=where, hint=nearest(key, known))
+
+
+class ResourceError(FlowError, MemoryError):
+    """A run that does not fit on the devices it is given."""
+
+    @classmethod
+    def no_placement(cls, flow: str, on: str, overflow: str, notes: Sequence[str], hint: str) -> ResourceError:
+        """Say which role overflows its device in which phase, what is held then, and the smallest changes that fit."""
+        return cls(f"no placement for {flow} on {on}: {overflow}", notes=notes, hint=hint)
+
+    @classmethod
+    def not_here(cls, what: str, wanted: str, there: str, hint: str = "") -> ResourceError:
+        """Say what a plan counts on, and what there is."""
+        return cls(f"the plan counts on {wanted}; {there}", where=what, hint=hint)
+
+
+_ENDED = "out of memory, a crash in native code, or killed; `flowgraph plan` forecasts memory"
+
+
+class WorkerError(FlowError, RuntimeError):
+    """A process of a run that ended, is stuck, or could not start."""
+
+    @classmethod
+    def died(cls, worker: str, doing: Sequence[str], how: Sequence[str]) -> WorkerError:
+        """Say which process ended, what it was asked to do, and how it ended as far as is known."""
+        notes = [*(f"it was to run {task}" for task in doing[:1]), *how]
+        return cls(f"{worker} ended while the run needed it", notes=notes, hint=_ENDED)
+
+    @classmethod
+    def stuck(cls, worker: str, doing: Sequence[str], waited_s: float) -> WorkerError:
+        """Say which process does not answer, and what it was asked to do."""
+        what = f"{worker} does not answer for {waited_s:.0f} s: it is stopped, or its machine is not reached"
+        return cls(what, notes=[f"it was to run {task}" for task in doing[:1]])
+
+    @classmethod
+    def failed(cls, doing: str, error: str) -> WorkerError:
+        """Say what failed for a reason that is not the user's."""
+        lines = [line for line in error.strip().splitlines() if line.strip()]
+        return cls(f"{doing} failed: {lines[-1].strip() if lines else 'no reason given'}", notes=lines[-6:-1])
+
+    @classmethod
+    def not_started(cls, what: str, why: str, hint: str = "") -> WorkerError:
+        """Say what could not be started, and why."""
+        return cls(f"{what} could not be started: {why}", hint=hint)
