@@ -14,7 +14,7 @@ from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.places import Chosen, choose, opened
 from flowgraph.cli.plan import Planned, Where, planned
-from flowgraph.errors import FlowError, FlowTypeError, UsageError
+from flowgraph.errors import FlowTypeError, UsageError
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
@@ -76,7 +76,7 @@ def _guarded(
         done = folder.facts().get("steps_done", 0)
         print(f"stopped in the middle of step {done + 1}; {folder.path} holds what was recorded", file=sys.stderr)
         return INTERRUPTED
-    except FlowError as error:
+    except Exception as error:
         folder.note(status="failed", error=str(error))
         print(
             f"the run failed after step {folder.facts().get('steps_done', 0)}; {folder.path} holds what was recorded",

@@ -131,6 +131,11 @@ class WorkerError(FlowError, RuntimeError):
         return cls(what, notes=[f"it was to run {task}" for task in doing[:1]])
 
     @classmethod
+    def stopped(cls, worker: str, doing: Sequence[str]) -> WorkerError:
+        """Say which process a signal has stopped, and what it was asked to do."""
+        return cls(f"{worker} is stopped, as by SIGSTOP", notes=[f"it was to run {task}" for task in doing[:1]])
+
+    @classmethod
     def failed(cls, doing: str, error: str) -> WorkerError:
         """Say what failed for a reason that is not the user's."""
         lines = [line for line in error.strip().splitlines() if line.strip()]

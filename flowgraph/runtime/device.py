@@ -93,13 +93,19 @@ class Device:
 
     def open(self, models: ModelSetup, meeting: Path | str | None, limit_s: float) -> Told:
         """Meet the pool's other ranks, if there is where to, and load every copy of weights; say what was loaded."""
-        graphs, seat = self.flows.read(), self.seat
+        seat = self.seat
         assert seat is not None, "a host process hosts no weights"
+        self.read()
         ranks = _parts(seat, meeting, limit_s)
         here = [home for home in seat.homes if seat.rank < home.layout.data]
-        self.handles, told = host(here, seat.trained, models, device=seat.torch_device, ranks=ranks)
-        self.workers = [Worker(graph, self.handles) for graph in graphs]
+        handles, told = host(here, seat.trained, models, device=seat.torch_device, ranks=ranks)
+        self.handles.update(handles)
         return told
+
+    def read(self) -> None:
+        """Read the flows, once."""
+        if not self.workers:
+            self.workers = [Worker(graph, self.handles) for graph in self.flows.read()]
 
     def run(
         self, graph: int, task: Run, versions: Mapping[str, int], key: Key, shards: Shards, *tables: pa.Table
@@ -108,8 +114,7 @@ class Device:
 
         An error of ours says in its notes where it happened.
         """
-        if not self.workers:
-            self.workers = [Worker(each, {}) for each in self.flows.read()]
+        self.read()
         try:
             worker = self.workers[graph]
             inputs = dict(self._opened(worker, task, shards, tables))
@@ -180,6 +185,13 @@ def on_tables(function: Callable[..., None], counts: Sequence[int], rest: Sequen
 def host_process(flows: Flows) -> Device:
     """Give what runs host nodes in this process; the flows are read once."""
     return Device(flows)
+
+
+def warm_up(flows: Flows) -> None:
+    """Import in a host process what its first node would wait for."""
+    import torch  # noqa: F401 - not used here, but by every node's body
+
+    host_process(flows).read()
 
 
 def run_on_host(flows: Flows, *rest: Any) -> tuple[Any, ...]:

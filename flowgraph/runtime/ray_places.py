@@ -47,7 +47,7 @@ class RayPlaces:
         import ray
 
         _, ref = self._sources.setdefault(id(source), (source, ray.put(source)))
-        return Rows((_host(read_source).remote(ref, step),))
+        return Rows((host_task(read_source).remote(ref, step),))
 
     def run(
         self, graph: Graph, task: Run, items: Mapping[str, Rows], versions: Mapping[str, int], key: Key
@@ -59,8 +59,8 @@ class RayPlaces:
         if home is None:
             shards = [(len(items[name].refs), False) for name in task.reads]
             refs = [ref for name in task.reads for ref in items[name].refs]
-            call = _host(run_on_host).options(num_returns=len(names) + 1)
-            made = [call.remote(self._flows(), which, task, {}, key, shards, *refs)]
+            call = host_task(run_on_host).options(num_returns=len(names) + 1)
+            made = [call.remote(self.flows_ref(), which, task, {}, key, shards, *refs)]
             members: list[Member | None] = [None]
         else:
             members = list(self.pools[task.place][: home.layout.data])
@@ -127,7 +127,7 @@ class RayPlaces:
         """Call a function on a list of tables of items, in a host process; errors show in the next `finish`."""
         counts = [len(item.refs) for item in items]
         refs = [ref for item in items for ref in item.refs]
-        self._wait_for(_host(on_tables).remote(function, counts, rest, *refs), "what is recorded", None)
+        self._wait_for(host_task(on_tables).remote(function, counts, rest, *refs), "what is recorded", None)
 
     def save(self, home: Home, folder: Path) -> None:
         """Write the weights of one home as a folder that transformers loads; every rank of it takes part."""
@@ -150,7 +150,8 @@ class RayPlaces:
             member.end()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def _flows(self) -> Any:
+    def flows_ref(self) -> Any:
+        """Give a reference to the flows, which travel once."""
         import ray
 
         if self._flows_ref is None:
@@ -158,7 +159,7 @@ class RayPlaces:
         return self._flows_ref
 
 
-def _host(function: Callable[..., Any]) -> Any:
+def host_task(function: Callable[..., Any]) -> Any:
     """Make a Ray task of a function; it is tried once, because a node may have effects."""
     import ray
 

@@ -13,9 +13,9 @@ from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.graph import Graph
 from flowgraph.lowering.program import Home, Program
 from flowgraph.plan import Pool
-from flowgraph.runtime.device import Device, Flows, Seat
+from flowgraph.runtime.device import Device, Flows, Seat, warm_up
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.ray_places import RayPlaces
+from flowgraph.runtime.ray_places import RayPlaces, host_task
 from flowgraph.runtime.ray_session import Session, machines
 from flowgraph.runtime.watch import Member, Pending, Watch
 
@@ -35,7 +35,7 @@ def start(program: Program, graphs: Sequence[Graph], flows: Flows, models: Model
     places = RayPlaces(session, flows, graphs, {}, [], scratch)
     try:
         for pool in program.plan.pools:
-            places.pools[pool.name] = _members(program, pool, flows, there, places.groups)
+            places.pools[pool.name] = _members(program, pool, places, there)
         _open(program, places, models)
     except BaseException:
         places.close()
@@ -43,24 +43,22 @@ def start(program: Program, graphs: Sequence[Graph], flows: Flows, models: Model
     return places
 
 
-def _members(
-    program: Program, pool: Pool, flows: Flows, there: Mapping[str, Mapping[str, Any]], groups: list[Any]
-) -> list[Member]:
+def _members(program: Program, pool: Pool, places: RayPlaces, there: Mapping[str, Mapping[str, Any]]) -> list[Member]:
     """Start an actor on each device of a pool, in the plan's order."""
     import ray
 
     homes = tuple(home for home in program.homes if home.pool == pool.name)
-    text, members = ray.put(flows), list[Member]()
+    members = list[Member]()
     bundles = dict[str, Iterator[Any]]()
     for node in dict.fromkeys(name for name, _ in pool.devices):
-        bundles[node] = _reserve(program, pool, node, there[node], groups)
+        bundles[node] = _reserve(program, pool, node, there[node], places.groups)
     for rank, (node, index) in enumerate(pool.devices):
         device = program.plan.cluster.device(node, index)
         kind = device.kind if device is not None else "cpu"
         seat = Seat(pool.name, rank, len(pool.devices), kind, homes, program.trained)
         actor: Any = cast("Any", ray.remote)(concurrency_groups={"beat": 1})(Device)
         chosen = actor.options(num_cpus=1, num_gpus=int(kind == "gpu"), scheduling_strategy=next(bundles[node]))
-        members.append(Member(seat, chosen.remote(text, seat), 0))
+        members.append(Member(seat, chosen.remote(places.flows_ref(), seat), 0))
     return members
 
 
@@ -111,8 +109,9 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup) -> None:
             for member in members
         ]
     watch = Watch([member for members in places.pools.values() for member in members])
+    opening.append(Pending(host_task(warm_up).remote(places.flows_ref()), "the start of a host process", None))
     for loaded in watch.results(opening, START_LIMIT_S - (time.monotonic() - start)):
-        places.told.update(loaded)
+        places.told.update(loaded or {})
 
 
 def _meeting(program: Program, pool: Pool, scratch: Path, first: Mapping[str, Any]) -> Path | str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from flowgraph.runtime.device import Seat
 
 BEAT_S = 2.0  # how long without any result before processes are asked whether they are there
 STUCK_S = 12.0  # how long a process may leave that unanswered; it answers from a thread of its own
+STOPPED_S = 4.0  # how long a process may be stopped, as by a signal
 DEAD_S = 3.0  # how long to look for a dead process behind an error: its peers' errors may come first
 
 
@@ -57,6 +59,7 @@ class Watch:
 
     members: Sequence[Member]
     _asked: dict[Member, tuple[Any, float]] = field(default_factory=dict[Member, tuple[Any, float]])
+    _stopped: dict[int, float] = field(default_factory=dict[int, float])
 
     def results(self, pending: Sequence[Pending], limit_s: float | None = None) -> Iterator[Any]:
         """Give each result as it comes.
@@ -131,9 +134,16 @@ class Watch:
                     raise WorkerError.died(str(member), _doing(member, pending), _how(error)) from error
             elif time.monotonic() - since > STUCK_S:
                 raise WorkerError.stuck(str(member), _doing(member, pending), time.monotonic() - since)
-        stopped = _stopped_here()
-        if stopped:
-            raise WorkerError.stuck(f"a host process ({stopped})", [each.said for each in pending], BEAT_S)
+        self._check_stopped(pending)
+
+    def _check_stopped(self, pending: Sequence[Pending]) -> None:
+        """Look at the processes of this machine, those of host nodes too, which nothing can ask."""
+        now, named = time.monotonic(), {member.pid: str(member) for member in self.members}
+        self._stopped = {pid: self._stopped.get(pid, now) for pid in _stopped_here()}
+        for pid, since in self._stopped.items():
+            if now - since > STOPPED_S:
+                mine = [each.said for each in pending if each.member is None or each.member.pid == pid]
+                raise WorkerError.stopped(named.get(pid, f"a host process ({pid})"), mine)
 
 
 def _doing(member: Member, pending: Sequence[Pending]) -> list[str]:
@@ -141,19 +151,16 @@ def _doing(member: Member, pending: Sequence[Pending]) -> list[str]:
 
 
 def _how(error: Exception) -> list[str]:
-    """Keep what Ray knows of how a process ended."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return [line for line in lines if "exit" in line.lower() or "signal" in line.lower() or "memory" in line.lower()][
-        :3
-    ]
+    """Keep what Ray knows of how a process ended, without its advice."""
+    found = re.search(r"Worker exit type: (\w+) Worker exit detail: ([^.]*)", str(error))
+    return [f"Ray says: {found[2].strip()} ({found[1]})"] if found is not None else []
 
 
-def _stopped_here() -> int:
-    """Give a process of Ray's on this machine that runs host nodes of this run and is stopped; 0 if there is none."""
+def _stopped_here() -> Iterator[int]:
+    """Give the processes of Ray's on this machine that were started for this run and are stopped."""
     import psutil
 
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if process.status() == psutil.STATUS_STOPPED and process.name().startswith("ray::"):
-                return int(process.pid)
-    return 0
+                yield int(process.pid)
