@@ -68,17 +68,52 @@ def choose(plan: Plan, where: Where, sources: Mapping[str, ModelSource]) -> Chos
 
 
 def refuse_other_machine(plan: Plan) -> None:
-    """Refuse a plan that counts on several machines, on more memory or on other devices than this one has."""
+    """Refuse a plan that counts on several machines, on more memory or on other devices than this one has.
+
+    A device's memory in a plan is what was free when it was made; what counts now is what the forecast says is used.
+    """
     used = sorted({name for pool in plan.pools for name, _ in pool.devices})
     if len(used) > 1:
         wanted = f"{len(used)} machines ({', '.join(used)})"
         raise ResourceError.not_here("this machine", wanted, "this is one", "--address says where a Ray cluster is")
     devices = [plan.cluster.device(*device) for pool in plan.pools for device in pool.devices]
     counted = sum(device.memory_bytes for device in devices if device is not None and device.kind == "cpu")
-    free = free_bytes()
-    if counted > free * 1.02:  # what is free moves a little between two looks
-        wanted = f"{show_bytes(counted)} of memory"
-        raise ResourceError.not_here(f"node {used[0]}", wanted, f"{show_bytes(free)} are free here")
+    _refuse_memory(used[0], counted, total_bytes(), "this machine has")
+    _refuse_memory(used[0], needed_bytes(plan), free_bytes(), "free here are")
+    gpus = sum(device is not None and device.kind == "gpu" for device in devices)
+    if gpus:
+        _refuse_missing_gpus(used[0], gpus)
+
+
+def needed_bytes(plan: Plan) -> int:
+    """Give what the CPU devices of a plan hold at their peaks, by its forecast."""
+    worst = {told.pool: told.worst.memory_bytes for told in plan.forecast if told.worst is not None}
+    devices = [
+        (worst.get(pool.name, 0), plan.cluster.device(*device)) for pool in plan.pools for device in pool.devices
+    ]
+    return sum(peak for peak, device in devices if device is not None and device.kind == "cpu")
+
+
+def total_bytes() -> int:
+    """Give the memory of this machine."""
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def _refuse_memory(node: str, wanted: int, there: int, said: str) -> None:
+    if wanted > there:
+        wants = f"{show_bytes(wanted)} of memory"
+        raise ResourceError.not_here(f"node {node}", wants, f"{said} {show_bytes(there)}")
+
+
+def _refuse_missing_gpus(node: str, wanted: int) -> None:
+    import torch
+
+    there = torch.cuda.device_count()
+    if wanted > there:
+        said = "a GPU" if wanted == 1 else f"{wanted} GPUs"
+        raise ResourceError.not_here(f"node {node}", said, f"torch sees {there or 'none'} here")
 
 
 @contextmanager
@@ -115,8 +150,8 @@ def _in_process(program: Program, models: ModelSetup, chosen: Chosen) -> Opened:
 
     start = time.perf_counter()
     torch.set_num_threads(chosen.threads)
-    kinds = {device.kind for node in program.plan.cluster.nodes for device in node.devices}
-    device = "cuda" if kinds == {"gpu"} else "cpu"
+    used = [program.plan.cluster.device(*device) for pool in program.plan.pools for device in pool.devices]
+    device = "cuda" if {each.kind for each in used if each is not None} == {"gpu"} else "cpu"
     handles, told = host(program.homes, program.trained, models, device=device, say=_say)
     return Opened(InProcess(handles), told, {"load_s": time.perf_counter() - start})
 

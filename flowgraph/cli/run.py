@@ -73,8 +73,9 @@ def _guarded(
         return _train(inputs, options, job, chosen, folder, interrupts)
     except KeyboardInterrupt:
         folder.note(status="interrupted")
-        done = folder.facts().get("steps_done", 0)
-        print(f"stopped in the middle of step {done + 1}; {folder.path} holds what was recorded", file=sys.stderr)
+        facts = folder.facts()
+        when = f"in the middle of step {facts['steps_done'] + 1}" if "timings" in facts else "while it was starting"
+        print(f"stopped {when}; {folder.path} holds what was recorded", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         folder.note(status="failed", error=str(error))

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from flowgraph.plan import Plan
 
 LOOPBACK = "127.0.0.1"
 HOST_CPUS = 1  # host nodes run one after another on each machine: they are short, and each process holds torch
-OBJECT_STORE_BYTES = 2**30  # of a Ray that is started here; rollouts of a laptop are far smaller
+PROBE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     """Start Ray on this machine, or connect to the cluster at `address`; `folder` has a user's files for every worker.
 
     A Ray that is started here asks for a token that only this run knows, has no dashboard, and listens on loopback
-    where Ray lets one choose. Raises WorkerError when Ray is not installed, does not start, or is not reached.
+    only. Raises WorkerError when Ray is not installed, does not start, or is not reached.
     """
     environment = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     environment |= {"TOKENIZERS_PARALLELISM": "false"}
@@ -45,6 +46,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     if folder is not None:
         runtime["working_dir"] = str(folder)
     if address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # all systems: Ray listens on loopback only
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if os.environ["RAY_AUTH_MODE"] == "token":
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -54,6 +56,8 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
         import ray
     except ImportError:
         raise WorkerError.not_started("Ray", "it is not installed", "pip install 'ray>=2.59'") from None
+    if address is not None:
+        _probe(address)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         if address is None:
@@ -70,6 +74,17 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     return Session(address is None)
 
 
+def _probe(address: str) -> None:
+    """Raise WorkerError if nothing listens at a host and port: Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), timeout=PROBE_S).close()
+        except (OSError, OverflowError) as error:
+            why = f"nothing answers at {address} ({error})"
+            raise WorkerError.not_started("the connection to Ray", why, "ray status says where a cluster is") from None
+
+
 def _start(plan: Plan, runtime: Mapping[str, Any]) -> None:
     import ray
 
@@ -78,7 +93,6 @@ def _start(plan: Plan, runtime: Mapping[str, Any]) -> None:
         address="local",
         num_cpus=devices + HOST_CPUS,
         include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
         logging_level=logging.ERROR,
         runtime_env=dict(runtime),
         _node_ip_address=LOOPBACK,

@@ -235,20 +235,21 @@ class Replay:
     graph: Graph
 
     def steps(self) -> int:
-        """Count the steps that every sampling node has on record; refuse a run of other nodes."""
-        counts = list[int]()
-        for node in self._nodes():
-            files = sorted((self.folder.path / "rollouts" / node.name).glob("*.parquet"))
-            if not files:
-                raise RunFolderError.no_rollouts(str(self.folder.path), node.name)
-            wanted = int(self.folder.facts().get("steps_done", len(files)))
-            missing = next(
-                (i for i in range(wanted) if rollout_file(self.folder.path, node.name, i) not in files), None
-            )
-            if missing is not None:
-                raise RunFolderError.no_rollouts(str(self.folder.path), f"{node.name} for step {missing}")
-            counts.append(len(files))
-        return min(counts, default=0)
+        """Count the steps that every sampling node has on record; refuse a run of other nodes, or with a gap.
+
+        Of a run that was cut off, the last step's rollout may not have been written.
+        """
+        return min((self._steps_of(node) for node in self._nodes()), default=0)
+
+    def _steps_of(self, node: Node) -> int:
+        files = set((self.folder.path / "rollouts" / node.name).glob("*.parquet"))
+        if not files:
+            raise RunFolderError.no_rollouts(str(self.folder.path), node.name)
+        done = int(self.folder.facts().get("steps_done", len(files)))
+        there = [rollout_file(self.folder.path, node.name, step) in files for step in range(done)]
+        if not all(there[:-1]):
+            raise RunFolderError.no_rollouts(str(self.folder.path), f"{node.name} for step {there.index(False)}")
+        return sum(there)
 
     def sources(self) -> dict[str, Recorded]:
         """Give the recorded rollouts by the name of their node."""

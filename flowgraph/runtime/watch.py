@@ -72,7 +72,9 @@ class Watch:
         while waiting:
             ready, _ = ray.wait(list(waiting), timeout=BEAT_S)
             for ref in ready:
-                yield self._result(waiting.pop(ref), waiting)
+                result = self._result(waiting[ref], list(waiting.values()))
+                del waiting[ref]
+                yield result
             if not ready:
                 self._check(list(waiting.values()))
             if limit_s is not None and time.monotonic() - start > limit_s:
@@ -87,19 +89,20 @@ class Watch:
             pass
         return [ray.get(each.ref) for each in pending]
 
-    def _result(self, done: Pending, waiting: dict[Any, Pending]) -> Any:
+    def _result(self, done: Pending, waiting: Sequence[Pending]) -> Any:
+        """Give the result of `done`, one of `waiting`, which are in the order they were submitted in."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
         try:
             return ray.get(done.ref)
         except RayTaskError as error:
-            self._find_dead([done, *waiting.values()])
+            self._find_dead(waiting)
             if isinstance(error.cause, FlowError):
                 raise error.cause from None
             raise WorkerError.failed(done.said, str(error)) from error
         except RayError as error:
-            self._find_dead([done, *waiting.values()])
+            self._find_dead(waiting)
             worker = str(done.member) if done.member is not None else "a host process"
             raise WorkerError.died(worker, [done.said], str(error).splitlines()[:3]) from error
 

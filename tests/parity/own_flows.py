@@ -1,0 +1,81 @@
+"""A user's own file: flows with nodes of their own, which every worker imports by this file's path."""
+
+from __future__ import annotations
+
+from flowgraph import Key, Kind, Loss, Metric, Value, flow, node
+from flowgraph.values import Measure
+from nodes import (
+    LanguageModel,
+    Policy,
+    Prompts,
+    Reference,
+    Rollout,
+    clipped,
+    generate,
+    group_normalize,
+    kl_k3,
+    logprobs,
+    score,
+    update,
+)
+
+
+class Process(Value):
+    """The id of the process that read each row: [B] int64."""
+
+    kind = Kind.ROW
+
+
+@node(kind="score", metrics=(Metric("tokens", about="tokens of a response"),))
+def read_by(model: LanguageModel, rollout: Rollout) -> Process:
+    """Tell which process reads each row with a model."""
+    import os
+
+    import torch
+
+    lengths = rollout.lengths.data
+    assert model.handle.version >= 0, "the model is here"
+    return Process(torch.full_like(lengths, os.getpid()), [Measure("tokens", float(lengths.sum()), len(lengths))])
+
+
+@node
+def shuffled(rollout: Rollout, *, key: Key = Key()) -> Rollout:
+    """Give the rows in another order, in which no prompt's rows lie side by side."""
+    import torch
+
+    from flowgraph.rows import take
+
+    order = key.generator().permutation(len(rollout.lengths.data))
+    return take(rollout, torch.from_numpy(order))
+
+
+@flow
+def telling(prompts: Prompts, policy: Policy, ref: Reference) -> tuple[Policy, Process, Process]:
+    """Train as GRPO does, and tell which processes read the rows with the policy and with the reference."""
+    rollout = generate(policy, prompts)
+    with_policy, with_ref = read_by(policy, rollout), read_by(ref, rollout)
+    advantages = group_normalize(score(rollout), rollout.group)
+    ref_logprobs = logprobs(ref, rollout)
+
+    def loss(pi: Policy) -> Loss:
+        new = logprobs(pi, rollout)
+        surrogate = clipped(new, advantages, rollout.mask, old=rollout.logprobs)
+        return surrogate + 0.1 * kl_k3(new, rollout.mask, ref=ref_logprobs)
+
+    return update(policy, loss), with_policy, with_ref
+
+
+@flow
+def shuffling(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
+    """Train as GRPO does, on rows in another order than those that the reference reads and those that are scored."""
+    rollout = generate(policy, prompts)
+    mixed = shuffled(rollout)
+    advantages = group_normalize(score(shuffled(rollout)), rollout.group)
+    ref_logprobs = logprobs(ref, rollout)
+
+    def loss(pi: Policy) -> Loss:
+        new = logprobs(pi, mixed)
+        surrogate = clipped(new, advantages, mixed.mask, old=mixed.logprobs)
+        return surrogate + 0.1 * kl_k3(new, mixed.mask, ref=ref_logprobs)
+
+    return update(policy, loss)
