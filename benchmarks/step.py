@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -71,6 +72,10 @@ SHAPES = {
 QUICK_LONG = {"tiny": 20, "smollm2-135m": 2}
 
 
+class FailedRunError(Exception):
+    """A run ended badly, or did other work than was asked."""
+
+
 @dataclass(frozen=True)
 class Done:
     """What a run says it did; both programs must say the same but for the time."""
@@ -105,12 +110,19 @@ def main() -> int:
     rows = make_rows(shape.data, folder / f"{shape.data}.json", shape.long, shape.prompts)
     bench = Bench(shape, folder, model, rows, python)
     print(shape.text(), file=sys.stderr)
-    runs = bench.rounds(_ways(options), options.rounds)
-    report = _report(shape, runs)
-    print(_tables(report))
-    if options.json:
-        options.json.write_text(json.dumps(report | {"runs": [asdict(run) for run in runs]}, indent=1), "utf-8")
-    return 0
+    runs = list[Run]()
+    for each in range(options.rounds):
+        try:
+            runs.extend(bench.round(_ways(options), each))
+        except FailedRunError as error:
+            print(f"round {each + 1} of {options.rounds} failed, and is the last: {error}", file=sys.stderr)
+            break
+    if runs:
+        report = _report(shape, runs)
+        print(_tables(report))
+        if options.json:
+            options.json.write_text(json.dumps(report | {"runs": [asdict(run) for run in runs]}, indent=1), "utf-8")
+    return 0 if len({run.round for run in runs}) == options.rounds else 1
 
 
 def _options() -> argparse.Namespace:
@@ -157,13 +169,13 @@ class Bench:
     rows: Path
     python: Path
 
-    def rounds(self, ways: Sequence[str], rounds: int) -> list[Run]:
-        """Run every way in every round, short and long in turn; each second round goes backwards."""
-        runs = list[Run]()
-        for each in range(rounds):
-            turns = [(way, steps) for steps in (self.shape.short, self.shape.long) for way in ways]
-            runs.extend(self.run(way, steps, each) for way, steps in (turns[::-1] if each % 2 else turns))
-        return runs
+    def round(self, ways: Sequence[str], number: int) -> list[Run]:
+        """Run every way, the short runs and then the long ones; each second round goes backwards.
+
+        Raises `FailedRunError`.
+        """
+        turns = [(way, steps) for steps in (self.shape.short, self.shape.long) for way in ways]
+        return [self.run(way, steps, number) for way, steps in (turns[::-1] if number % 2 else turns)]
 
     def run(self, way: str, steps: int, number: int) -> Run:
         """Run one child under the accountant, and check that it did the work that was asked for."""
@@ -175,7 +187,7 @@ class Bench:
         done = _trl_done(out) if way == TRL else _our_done(out)
         wanted = (steps, self.shape.tokens, self.shape.tokens)
         if (done.steps, done.shortest, done.longest) != wanted:
-            sys.exit(f"{way}: not the same work: {done}, but {steps} steps of {self.shape.tokens} tokens were asked")
+            raise FailedRunError(f"{way} did {done}, but {steps} steps of {self.shape.tokens} tokens were asked")
         print(f"{way}: {steps} steps, {cost['cpu_s']:.1f} CPU s, {cost['wall_s']:.1f} s", file=sys.stderr)
         return Run(way, number, steps, cost, load, done)
 
@@ -210,14 +222,14 @@ class Bench:
 
 
 def _clear(out: Path) -> None:
-    import shutil
-
+    """Remove what an earlier run of this name left, its report too, which must not stand for this one's."""
     shutil.rmtree(out, ignore_errors=True)
+    out.with_suffix(".cost.json").unlink(missing_ok=True)
     out.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _measured(command: Sequence[str], out: Path) -> dict[str, Any]:
-    """Run a command under `cost.py` and give its report; end with what it printed if it fails."""
+    """Run a command under `cost.py` and give its report. Raises `FailedRunError` with what it printed."""
     report, log = out.with_suffix(".cost.json"), out.with_suffix(".log")
     accountant = [sys.executable, str(HERE / "cost.py"), str(report), str(LIMIT_S)]
     with log.open("wb") as told:
@@ -226,7 +238,8 @@ def _measured(command: Sequence[str], out: Path) -> dict[str, Any]:
     cost: dict[str, Any] = json.loads(report.read_text("utf-8")) if report.is_file() else {}
     if code or cost.get("killed"):
         tail = "\n".join(log.read_text("utf-8", "replace").splitlines()[-15:])
-        sys.exit(f"{' '.join(command)}\nended with {code}, killed: {cost.get('killed')}; {log}:\n{tail}")
+        what = f"ended with {code}, killed: {', '.join(cost.get('killed', ())) or 'nothing'}"
+        raise FailedRunError(f"{' '.join(command)}\n{what}; {log}:\n{tail}")
     return cost
 
 
@@ -236,7 +249,7 @@ def _our_done(out: Path) -> Done:
     lengths = [line["policy.generate.response_length"] for line in lines]
     facts = json.loads((out / "run.json").read_text("utf-8"))
     if any(line["policy.generate.finished"] for line in lines):
-        sys.exit(f"{out}: a response ended by itself, so the work is not the same")
+        raise FailedRunError(f"{out}: a response ended by itself, so the work is not the same")
     step_s = median(line["time"]["step_s"] for line in lines)
     return Done(len(lines), min(lengths), max(lengths), step_s, facts.get("timings", {}))
 

@@ -188,7 +188,7 @@ def on_ray(ray_session: Callable[[Plan], Session], models: ModelSetup) -> Callab
 
         def give(home: Home) -> None:
             members = places.pools[home.pool][: home.layout.data]
-            ray.get([member.actor.take.remote(home, first, 0) for member in members])
+            ray.get([member.actor.take.remote(home, first, 0) for member in members], timeout=60)
 
         try:
             yield Side(places, program.homes, give).begin()
@@ -272,10 +272,10 @@ def test_gradients_on_two_ranks_are_those_of_one_process(
 ) -> None:
     one = in_process(ONE["one_step"])
     gradients = list[dict[str, torch.Tensor]]()
-    for side, program in ((one, ONE["one_step"]), (two, TWO["one_step"])):
-        before = side.weights(program, tmp_path / "before")
+    for name, side, program in (("one", one, ONE["one_step"]), ("two", two, TWO["one_step"])):
+        before = side.weights(program, tmp_path / f"{name}_before")
         told = side.steps(program, replayed, 1)
-        after = side.weights(program, tmp_path / "after")
+        after = side.weights(program, tmp_path / f"{name}_after")
         gradients.append({name: before[name] - after[name] for name in before})
         norm = torch.cat([each.flatten() for each in gradients[-1].values()]).norm()
         assert float(norm) == pytest.approx(told[0]["policy.update.grad_norm"], abs=LIMIT), "lr 1 moves by the gradient"
