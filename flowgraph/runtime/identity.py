@@ -31,10 +31,13 @@ class Held:
 
     @classmethod
     def of(cls, value: Value, inputs: Sequence[Held] = ()) -> Held:
-        """Hold what a node made of `inputs`: its rows are told by its own ids, else they are those of an input."""
+        """Hold what a node made of `inputs`: its rows are told by its own ids, else they are those of an input.
+
+        Of several inputs with as many rows it is the one that tells its rows apart best: responses, not prompts.
+        """
         rows = _rows(value)
         own = ids_of(value) if rows is not None else {}
-        for each in inputs:
+        for each in sorted(inputs, key=lambda held: -len(held.ids)):
             if rows is not None and each.ids and (len(each) == rows or "#group" in own):
                 return cls(value, (own or _without_place(each.ids)) | _places(own or each.ids, each.ids))
         return cls(value, own)
@@ -73,30 +76,34 @@ def _places(ids: Mapping[str, NDArray[Any]], source: Mapping[str, NDArray[Any]])
 def lined_up(inputs: Mapping[str, Held]) -> dict[str, Held]:
     """Give a node's inputs with the same rows in one order: that of the first input that has them.
 
-    Inputs of different rows, such as greedy responses beside sampled ones, stay as they are.
+    Inputs of different rows, such as greedy responses beside sampled ones, stay as they are. Raises LawError for the
+    same rows in another order when ids do not tell all of them apart.
     """
-    done, firsts = dict[str, Held](), dict[tuple[str, ...], list[Held]]()
+    done, firsts = dict[str, Held](), dict[tuple[str, ...], list[str]]()
     for name, held in inputs.items():
         others = firsts.setdefault(tuple(_without_place(held.ids)), [])
-        moved = (found for other in others if (found := _like(held, other)) is not None)
+        moved = (found for other in others if (found := _like((name, held), (other, done[other]))) is not None)
         done[name] = next(moved, held) if held.ids else held
-        others.append(done[name])
+        others.append(name)
     return done
 
 
-def _like(held: Held, other: Held) -> Held | None:
+def _like(moving: tuple[str, Held], other: tuple[str, Held]) -> Held | None:
     """Give the rows in the order of another value's, or None if they are not the same rows."""
     import numpy as np
     import torch
 
+    (name, held), (first, there) = moving, other
     kind = _without_place(held.ids)
-    if all(np.array_equal(column, other.ids[key]) for key, column in kind.items()):
+    if all(np.array_equal(column, there.ids[key]) for key, column in kind.items()):
         return held
     rows = list(zip(*(column.tolist() for column in kind.values()), strict=True))
-    wanted = list(zip(*(other.ids[key].tolist() for key in kind), strict=True))
-    place = {row: i for i, row in enumerate(rows)}
-    if len(place) < len(rows) or sorted(wanted) != sorted(rows):
+    wanted = list(zip(*(there.ids[key].tolist() for key in kind), strict=True))
+    if sorted(wanted) != sorted(rows):
         return None
+    place = {row: i for i, row in enumerate(rows)}
+    if len(place) < len(rows):
+        raise LawError.not_aligned(name, first, "they come in another order, and several have the same ids")
     index = torch.tensor([place[row] for row in wanted], dtype=torch.int64)
     return Held(take(held.value, index), {key: column[index.numpy()] for key, column in held.ids.items()})
 
@@ -138,7 +145,8 @@ def joined(tables: Sequence[pa.Table], name: str) -> pa.Table:
         return tables[0].drop([PLACE]) if PLACE in tables[0].column_names else tables[0]
     if any(table.schema.metadata != tables[0].schema.metadata for table in tables):
         raise LawError.not_aligned(name, name, "its ranks give different scalars")
-    whole = pa.concat_tables(tables).combine_chunks() if tables[0].num_columns else tables[0]
+    told = [table for table in tables if table.num_rows] or tables[:1]  # no row says nothing of a column's type
+    whole = pa.concat_tables(told).combine_chunks()
     if PLACE not in whole.column_names:
         return whole
     places = whole.column(PLACE).to_numpy()

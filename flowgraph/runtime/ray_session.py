@@ -68,6 +68,8 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
         lines = str(error).strip().splitlines() or [type(error).__name__]
         hint = "" if address is None else f"is there a cluster at {address}?"
         raise WorkerError.not_started("Ray", lines[0], hint) from error
+    except SystemExit:  # from the handler of SIGTERM that Ray has while it starts
+        raise KeyboardInterrupt from None
     finally:
         for number, handler in handlers.items():  # Ray puts a handler of its own in place of the caller's
             signal.signal(number, handler)

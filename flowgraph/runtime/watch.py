@@ -12,6 +12,7 @@ from typing import Any
 from flowgraph.errors import FlowError, WorkerError
 from flowgraph.runtime.device import Seat
 
+LISTEN_S = 0.1  # how long a signal to this process may wait; two that come within this time are taken for one
 BEAT_S = 2.0  # how long without any result before processes are asked whether they are there
 STUCK_S = 12.0  # how long a process may leave that unanswered; it answers from a thread of its own
 STOPPED_S = 4.0  # how long a process may be stopped, as by a signal
@@ -68,16 +69,20 @@ class Watch:
         """
         import ray
 
-        waiting, start = {each.ref: each for each in pending}, time.monotonic()
+        waiting = {each.ref: each for each in pending}
+        start = quiet = time.monotonic()
         while waiting:
-            ready, _ = ray.wait(list(waiting), timeout=BEAT_S)
+            ready, _ = ray.wait(list(waiting), timeout=LISTEN_S)
             for ref in ready:
                 result = self._result(waiting[ref], list(waiting.values()))
                 del waiting[ref]
                 yield result
-            if not ready:
+            if ready:
+                quiet = time.monotonic()
+            elif time.monotonic() - quiet > BEAT_S:
                 self._check(list(waiting.values()))
-            if limit_s is not None and time.monotonic() - start > limit_s:
+                quiet = time.monotonic()
+            if waiting and limit_s is not None and time.monotonic() - start > limit_s:
                 first = next(iter(waiting.values()))
                 raise WorkerError.stuck(str(first.member or "a host process"), [first.said], limit_s)
 

@@ -94,7 +94,10 @@ class Worker:
 
 
 def _check_version(node: Node, value: Model, versions: Mapping[str, int]) -> None:
-    """Refuse weights that a node moved on by none or by several versions: other tasks were told of one."""
-    if value.version not in {version + 1 for version in versions.values()}:
+    """Refuse weights that a node moved on by none or by several versions: other tasks were told of one.
+
+    The first of `versions` is that of the model which it carries.
+    """
+    if value.version != next(iter(versions.values())) + 1:
         what = f"{node.op.name} must give the next version of the model that it carries"
         raise LawError(what, where=str(node.at), hint="return model.advanced(), once")

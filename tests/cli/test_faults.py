@@ -299,7 +299,7 @@ def test_ctrl_c_twice(start: Start, at: str) -> None:
     print(ended.tail())
 
 
-@pytest.mark.parametrize("name", ["gcs_server", "raylet", "ray::Device", "ray::Device.open"])
+@pytest.mark.parametrize("name", ["gcs_server", "raylet", "ray::Device", "ray::warm_up"])
 def test_ctrl_c_at_the_start(start: Start, name: str) -> None:
     run = start()
     run.wait_for(name)
@@ -308,13 +308,20 @@ def test_ctrl_c_at_the_start(start: Start, name: str) -> None:
     print(ended.tail())
 
 
+@pytest.mark.parametrize("name", ["raylet", "ray::warm_up"])
+def test_sigterm_at_the_start(start: Start, name: str) -> None:
+    run = start()
+    run.wait_for(name)
+    run.process.terminate()
+    ended = run.ended()
+    print(ended.tail())
+
+
 def test_ctrl_c_while_closing(start: Start) -> None:
     run = start("--steps", "1")
-    run.wait_until(lambda: (run.folder / "run/weights/policy/config.json").is_file())
-    for _ in range(20):
-        if run.process.poll() is None:
-            run.interrupt()
-            time.sleep(0.1)
+    run.wait_for("ray::Device")
+    run.wait_until(lambda: "ray::Device" not in run.alive().values())
+    run.interrupt()
     ended = run.ended()
     print(ended.tail())
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ pytestmark = pytest.mark.xdist_group("ray")
 LIMIT = 1e-5
 OWN = Path(__file__).parent / "own_flows.py"
 SAMPLED = "policy.generate"
+MOST_DEVICES = 6  # three stay open, while a plan of three more runs
 
 # Prompts of each replayed step, none a multiple of two but the last; with one, a rank has no row at all.
 PROMPTS = [[0, 2, 3, 5, 9], [4], [1, 6, 7], [8, 9, 10, 11, 0, 1, 2], [3, 5]]
@@ -85,9 +86,9 @@ GRAPHS = {
 
 
 def plan_of(graph: Graph, devices: int) -> Plan:
-    """Put all on one pool of so many devices of a laptop with three; where they are several, trained in shards."""
+    """Put all on one pool of so many of a laptop's devices; where they are several, what is trained is in shards."""
     cpu = Device(kind="cpu", memory_bytes=2**30)
-    laptop = Node(name="laptop", devices=(cpu,) * 3, host_memory_bytes=2**32, cores=2)
+    laptop = Node(name="laptop", devices=(cpu,) * MOST_DEVICES, host_memory_bytes=2**33, cores=2)
     trained = ("fsdp", Layout(data=devices, sharding="full")) if devices > 1 else ("local", Layout())
     engines = {"train": trained}
     found = [(role.name, *engines.get(role.use, ("local", Layout(data=devices)))) for role in roles(graph)]
@@ -180,7 +181,7 @@ def on_ray(ray_session: Callable[[Plan], Session], models: ModelSetup) -> Callab
 
     @contextmanager
     def opened(program: Program, graphs: Sequence[Graph]) -> Iterator[Side]:
-        session = ray_session(plan_of(program.graph, 3))
+        session = ray_session(plan_of(program.graph, MOST_DEVICES))
         import ray  # not before there is a session: Ray reads what authentication it asks for when it is imported
 
         flows = Flows(tuple(to_json(each) for each in graphs), str(OWN))
@@ -200,14 +201,15 @@ def on_ray(ray_session: Callable[[Plan], Session], models: ModelSetup) -> Callab
 
 @pytest.fixture(scope="module")
 def two_open(on_ray: Callable[..., Any]) -> Iterator[Side]:
-    """Keep two ranks on Ray, that run every graph of this file."""
-    with on_ray(TWO["sgd"], list(GRAPHS.values())) as side:
+    """Keep two ranks on Ray that run every graph, and one more device to sample on: a start takes seconds."""
+    homes = tuple(dict.fromkeys((*TWO["sgd"].homes, *SAMPLING_APART.homes)))
+    with on_ray(replace(SAMPLING_APART, homes=homes), list(GRAPHS.values())) as side:
         yield side
 
 
 @pytest.fixture
 def two(two_open: Side) -> Side:
-    """Give two ranks on Ray at the first weights."""
+    """Give what is open on Ray, at the first weights."""
     return two_open.begin()
 
 
@@ -386,12 +388,11 @@ def test_a_reference_moved_by_hand_runs_there_and_changes_nothing(
 
 
 def test_sampling_in_a_pool_of_another_size_gives_the_same_rollouts_and_losses(
-    on_ray: Callable[..., Any], in_process: Callable[..., Side], digit_rows: pa.Table, tmp_path: Path
+    two: Side, in_process: Callable[..., Side], digit_rows: pa.Table, tmp_path: Path
 ) -> None:
     sources = {"prompts": PromptSource(digit_rows, 3, seed=3)}
     wanted, metrics = in_process(ONE["sgd"]).rollouts(ONE["sgd"], sources, tmp_path / "one")
-    with on_ray(SAMPLING_APART, [SAMPLING_APART.graph]) as side:
-        found, told = side.rollouts(SAMPLING_APART, sources, tmp_path / "apart")
+    found, told = two.rollouts(SAMPLING_APART, sources, tmp_path / "apart")
     near(told, metrics)
     assert [first_differences(one, other) for one, other in zip(wanted, found, strict=True)] == [{}, {}, {}]
 

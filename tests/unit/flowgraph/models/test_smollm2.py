@@ -33,6 +33,12 @@ def test_without_a_network_it_says_how_to_bring_the_wheel(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_the_extra_installs_is_what_transformers_reads_gguf_with() -> None:
+    from transformers.utils import is_accelerate_available, is_gguf_available
+
+    assert is_accelerate_available() and is_gguf_available()
+
+
 def test_another_wheel_of_that_name_is_refused(tmp_path: Path) -> None:
     wheel = tmp_path / smollm2.WHEEL
     wheel.write_bytes(b"PK")
