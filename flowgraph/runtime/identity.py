@@ -17,9 +17,11 @@ from flowgraph.values import Group, Kind, Lengths, Sample, Trajectory, Value
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
+    from torch import Tensor
 
 IDS: Mapping[str, type[Value]] = {"#group": Group, "#sample": Sample, "#trajectory": Trajectory}
 PLACE = "#place"
+LAST = 2**62  # the place of rows that were made of none
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,29 @@ def _without_place(ids: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _places(ids: Mapping[str, NDArray[Any]], source: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Give each row the place of the row it was made of: the same row, or the prompt's, where a node draws samples."""
+    """Give each row the place of the row it was made of: the same row, else its sample's or its prompt's, else last."""
     import numpy as np
 
     if PLACE not in source:
         return {}
-    if len(ids["#group"]) == len(source[PLACE]):
+    shared = [name for name in IDS if name in ids and name in source]
+    if all(np.array_equal(ids[name], source[name]) for name in shared):
         return {PLACE: source[PLACE]}
-    first = dict(zip(source["#group"][::-1].tolist(), source[PLACE][::-1].tolist(), strict=True))
-    return {PLACE: np.array([first.get(group, len(first)) for group in ids["#group"].tolist()], dtype=np.int64)}
+    first, places = dict[tuple[int, ...], int](), source[PLACE].tolist()
+    for row, place in zip(_id_rows(source, shared), places, strict=True):
+        for width in range(1, len(shared) + 1):
+            first.setdefault(row[:width], place)
+    found = [_nearest(row, first) for row in _id_rows(ids, shared)]
+    return {PLACE: np.array(found, dtype=np.int64)}
+
+
+def _nearest(row: tuple[int, ...], first: Mapping[tuple[int, ...], int]) -> int:
+    known = (first[row[:width]] for width in range(len(row), 0, -1) if row[:width] in first)
+    return next(known, LAST)
+
+
+def _id_rows(ids: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[tuple[int, ...]]:
+    return list(zip(*(ids[name].tolist() for name in names), strict=True))
 
 
 def lined_up(inputs: Mapping[str, Held]) -> dict[str, Held]:
@@ -97,8 +113,7 @@ def _like(moving: tuple[str, Held], other: tuple[str, Held]) -> Held | None:
     kind = _without_place(held.ids)
     if all(np.array_equal(column, there.ids[key]) for key, column in kind.items()):
         return held
-    rows = list(zip(*(column.tolist() for column in kind.values()), strict=True))
-    wanted = list(zip(*(there.ids[key].tolist() for key in kind), strict=True))
+    rows, wanted = _id_rows(held.ids, list(kind)), _id_rows(there.ids, list(kind))
     if sorted(wanted) != sorted(rows):
         return None
     place = {row: i for i, row in enumerate(rows)}
@@ -109,10 +124,21 @@ def _like(moving: tuple[str, Held], other: tuple[str, Held]) -> Held | None:
 
 
 def lengths_for(value: Value, inputs: Sequence[Held]) -> Any:
-    """Give the lengths of a token value's rows, as one of the node's inputs says them; None if none does."""
-    rows = _rows(value)
-    told = [find([each.value], Lengths) for each in inputs]
-    return next((each.data for each in told if each is not None and len(each.data) == rows), None)
+    """Give the lengths of a token value's rows, as one of the node's inputs says them; None if none does.
+
+    Lengths of other rows are told by what they would cut: more than zeros, or whole columns.
+    """
+    told = (find([each.value], Lengths) for each in inputs)
+    return next((each.data for each in told if each is not None and _fits(each.data, value)), None)
+
+
+def _fits(lengths: Tensor, value: Value) -> bool:
+    import torch
+
+    width = int(lengths.max()) if len(lengths) else 0
+    beyond = torch.arange(width)[None] >= lengths[:, None].cpu()
+    tokens = [each.data for each in leaves([value]) if each.kind is Kind.TOKEN]
+    return all(data.shape == beyond.shape and not data.cpu()[beyond].any() for data in tokens)
 
 
 def deal(table: pa.Table, rank: int, count: int, name: str) -> pa.Table:

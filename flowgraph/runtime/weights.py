@@ -29,9 +29,12 @@ def to_wire(weights: Mapping[str, Tensor]) -> Wire:
 
 def from_wire(wire: Wire) -> dict[str, Tensor]:
     """Read weights back to the last bit; what is read may be read-only memory, so it is copied."""
+    return {name: _read(*told) for name, told in wire.items()}
+
+
+def _read(dtype: str, shape: tuple[int, ...], data: Any) -> Tensor:
     import torch
 
-    return {
-        name: torch.from_numpy(data.copy()).view(getattr(torch, dtype)).reshape(shape)
-        for name, (dtype, shape, data) in wire.items()
-    }
+    tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+    tensor.reshape(-1).view(torch.uint8).numpy()[:] = data
+    return tensor

@@ -45,12 +45,17 @@ class Worker:
         held, observed = lined_up(inputs), Observed()
         given: dict[str, Value] = {name: each.value for name, each in held.items()}
         for name, home in task.homes:
-            given[name] = self._types[name](self.handles[home], versions[name])
+            given[name] = self._model(name, home, versions[name])
         env = self._env(given)
         nodes = [self._nodes[name] for name in task.nodes]
         with torch.no_grad():
             evaluate(nodes, env, key, observed)
         return Done(dict(self._results(nodes, env, list(held.values()), versions)), observed)
+
+    def _model(self, name: str, home: Home, version: int) -> Value:
+        kind = self._types[name]
+        model: Value = kind(kind(self.handles[home], version).handle, version)  # reading a handle checks its version
+        return model
 
     def _env(self, given: Mapping[str, Value]) -> Env:
         """Lay values out as nodes read them: by source, several results of a node as a tuple."""
