@@ -24,7 +24,7 @@ demo: $(RUNTIME)  ## train a tiny model with GRPO, on two cores
 	run=$$($(BIN)/flowgraph run grpo) && $(BIN)/flowgraph report $$run
 
 test: lint  ## check, then run every test that belongs to each change
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
 
 slow: $(DEV)  ## run what is too long for each change
 	@$(BIN)/pytest -q -m "slow and not gpu"

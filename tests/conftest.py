@@ -19,6 +19,7 @@ os.environ.update(
     HF_DATASETS_OFFLINE="1",
     HF_HUB_DISABLE_TELEMETRY="1",
     TRANSFORMERS_OFFLINE="1",
+    RAY_AUTH_MODE="token",
 )
 
 import hypothesis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ class Interrupts:
         return self._asked
 
     @contextmanager
-    def patient(self) -> Iterator[None]:
+    def patient(self) -> Generator[None]:
         """Let the step that runs be finished: there is something to lose."""
         self._patient = True
         try:
@@ -33,7 +33,7 @@ class Interrupts:
             self._patient = False
 
     @contextmanager
-    def kept_from_closing(self, inner: AbstractContextManager[T]) -> Iterator[T]:
+    def kept_from_closing(self, inner: AbstractContextManager[T]) -> Generator[T]:
         """Hold signals back while `inner` closes: processes that it started would be left behind."""
         try:
             with inner as value:

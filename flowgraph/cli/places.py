@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,7 +119,7 @@ def _refuse_missing_gpus(node: str, wanted: int) -> None:
 @contextmanager
 def opened(
     program: Program, graphs: Sequence[Graph], file: FlowFile, models: ModelSetup, chosen: Chosen
-) -> Iterator[Opened]:
+) -> Generator[Opened]:
     """Give the places of a program, ready to run any of `graphs`; close them at the end, however it comes."""
     models = _found_anywhere(models)
     if chosen.runtime == "local":

@@ -5,6 +5,7 @@ It knows Arrow tables, not Ray: whoever owns it moves them. Host nodes run here 
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -189,8 +190,7 @@ def host_process(flows: Flows) -> Device:
 
 def warm_up(flows: Flows) -> None:
     """Import in a host process what its first node would wait for."""
-    import torch  # noqa: F401 - not used here, but by every node's body
-
+    importlib.import_module("torch")  # not used here, but by every node's body
     host_process(flows).read()
 
 

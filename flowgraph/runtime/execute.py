@@ -98,10 +98,11 @@ class Executor:
         for task in program.tasks:
             step.take(task)
         observed = self.places.finish()
-        for name, i in program.graph.carries().items():
-            edge = program.graph.outputs[i]
+        carries = {i: name for name, i in program.graph.carries().items()}
+        for i, edge in enumerate(program.graph.outputs):
             if not issubclass(edge.type, Model):
-                self.carried[name] = step.get(HOST, value_name(edge), "the end of the step")
+                item = step.get(HOST, value_name(edge), "the end of the step")
+                self.carried |= {carries[i]: item} if i in carries else {}
         return Ran(step.found, observed, self.places)
 
     def save(self, program: Program, param: str, folder: Path) -> None:

@@ -115,7 +115,7 @@ class RayPlaces:
         pending, self._pending = self._pending, []
         members = [member for pool in self.pools.values() for member in pool]
         observed = Observed()
-        for result in Watch(members).results(pending):
+        for result in Watch(members, self.session.started).results(pending):
             report = result[-1] if isinstance(result, tuple) else result  # a task without values gives only this
             if isinstance(report, Observed):
                 observed.merge(report)
@@ -143,8 +143,11 @@ class RayPlaces:
         members = [member for pool in self.pools.values() for member in pool]
         for member in members:
             ray.kill(member.actor)
-        for group in self.groups:
-            remove_placement_group(group)
+        if (
+            not self.session.started
+        ):  # else they end with Ray, which may have ended already and then would be waited for
+            for group in self.groups:
+                remove_placement_group(group)
         self.session.close()
         for member in members:
             member.end()

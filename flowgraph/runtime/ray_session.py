@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -88,17 +89,25 @@ def _probe(address: str) -> None:
 
 
 def _start(plan: Plan, runtime: Mapping[str, Any]) -> None:
+    import psutil
     import ray
 
     devices = sum(len(pool.devices) for pool in plan.pools)
-    ray.init(
-        address="local",
-        num_cpus=devices + HOST_CPUS,
-        include_dashboard=False,
-        logging_level=logging.ERROR,
-        runtime_env=dict(runtime),
-        _node_ip_address=LOOPBACK,
-    )
+    before = set(psutil.Process().children(recursive=True))
+    try:
+        ray.init(
+            address="local",
+            num_cpus=devices + HOST_CPUS,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            runtime_env=dict(runtime),
+            _node_ip_address=LOOPBACK,
+        )
+    except BaseException:
+        for process in set(psutil.Process().children(recursive=True)) - before:
+            with contextlib.suppress(psutil.Error):
+                process.kill()  # else those that wait for others live on for some seconds
+        raise
 
 
 def machines(plan: Plan) -> dict[str, dict[str, Any]]:

@@ -90,7 +90,7 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup) -> None:
 
     local = cast("Any", ray.util).get_node_ip_address()
     start = time.monotonic()
-    watch = Watch([member for members in places.pools.values() for member in members])
+    watch = Watch([member for members in places.pools.values() for member in members], places.session.started)
     asked = [Pending(member.actor.about.remote(), f"the start of {member.seat}", member) for member in watch.members]
     told: dict[Seat, Mapping[str, Any]] = {}
     for pending, about in zip(asked, watch.in_order(asked, START_LIMIT_S), strict=True):
@@ -108,7 +108,7 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup) -> None:
             Pending(member.actor.open.remote(models, meeting, RANKS_LIMIT_S), f"loading on {member.seat}", member)
             for member in members
         ]
-    watch = Watch([member for members in places.pools.values() for member in members])
+    watch = Watch([member for members in places.pools.values() for member in members], places.session.started)
     opening.append(Pending(host_task(warm_up).remote(places.flows_ref()), "the start of a host process", None))
     for loaded in watch.results(opening, START_LIMIT_S - (time.monotonic() - start)):
         places.told.update(loaded or {})

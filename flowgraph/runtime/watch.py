@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ BEAT_S = 2.0  # how long without any result before processes are asked whether t
 STUCK_S = 12.0  # how long a process may leave that unanswered; it answers from a thread of its own
 STOPPED_S = 4.0  # how long a process may be stopped, as by a signal
 DEAD_S = 3.0  # how long to look for a dead process behind an error: its peers' errors may come first
+RAYS_OWN = ("gcs_server", "raylet")  # a Ray of this process only ends with either, but notices after a minute at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +57,10 @@ class Pending:
 
 @dataclass(eq=False)
 class Watch:
-    """Waits for results; `members` are all processes of the run."""
+    """Waits for results; `members` are all processes of the run, `started` says that Ray was started for it."""
 
     members: Sequence[Member]
+    started: bool = False
     _asked: dict[Member, tuple[Any, float]] = field(default_factory=dict[Member, tuple[Any, float]])
     _stopped: dict[int, float] = field(default_factory=dict[int, float])
 
@@ -109,13 +111,14 @@ class Watch:
         except RayError as error:
             self._find_dead(waiting)
             worker = str(done.member) if done.member is not None else "a host process"
-            raise WorkerError.died(worker, [done.said], str(error).splitlines()[:3]) from error
+            raise WorkerError.died(worker, [done.said], _how(error)) from error
 
     def _find_dead(self, pending: Sequence[Pending]) -> None:
         """Raise WorkerError if a process died: whatever else went wrong follows from that."""
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
+        self._check_ray(_here())
         asked = [(member, member.ask()) for member in self.members]
         until = time.monotonic() + DEAD_S
         for member, ref in asked:
@@ -131,6 +134,8 @@ class Watch:
         import ray
         from ray.exceptions import RayError
 
+        there = _here()
+        self._check_ray(there)
         for member in self.members:
             ref, since = self._asked.setdefault(member, (member.ask(), time.monotonic()))
             ready, _ = ray.wait([ref], timeout=0)
@@ -142,16 +147,22 @@ class Watch:
                     raise WorkerError.died(str(member), _doing(member, pending), _how(error)) from error
             elif time.monotonic() - since > STUCK_S:
                 raise WorkerError.stuck(str(member), _doing(member, pending), time.monotonic() - since)
-        self._check_stopped(pending)
+        self._check_stopped(there, pending)
 
-    def _check_stopped(self, pending: Sequence[Pending]) -> None:
-        """Look at the processes of this machine, those of host nodes too, which nothing can ask."""
+    def _check_ray(self, there: Mapping[int, Process]) -> None:
+        """Raise WorkerError if Ray itself has ended: results would be waited for long after."""
+        for name in RAYS_OWN if self.started else ():
+            if not any(each.name == name and each.runs for each in there.values()):
+                raise WorkerError.died(f"Ray's {name}", [], [])
+
+    def _check_stopped(self, there: Mapping[int, Process], pending: Sequence[Pending]) -> None:
+        """Raise WorkerError for a process of this machine that is stopped: nothing can ask those of host nodes."""
         now, named = time.monotonic(), {member.pid: str(member) for member in self.members}
-        self._stopped = {pid: self._stopped.get(pid, now) for pid in _stopped_here()}
+        self._stopped = {pid: self._stopped.get(pid, now) for pid, each in there.items() if each.stopped}
         for pid, since in self._stopped.items():
             if now - since > STOPPED_S:
                 mine = [each.said for each in pending if each.member is None or each.member.pid == pid]
-                raise WorkerError.stopped(named.get(pid, f"a host process ({pid})"), mine)
+                raise WorkerError.stopped(named.get(pid, f"{there[pid]} ({pid})"), mine)
 
 
 def _doing(member: Member, pending: Sequence[Pending]) -> list[str]:
@@ -161,14 +172,38 @@ def _doing(member: Member, pending: Sequence[Pending]) -> list[str]:
 def _how(error: Exception) -> list[str]:
     """Keep what Ray knows of how a process ended, without its advice."""
     found = re.search(r"Worker exit type: (\w+) Worker exit detail: ([^.]*)", str(error))
-    return [f"Ray says: {found[2].strip()} ({found[1]})"] if found is not None else []
+    if found is not None:
+        return [f"Ray says: {found[2].strip()} ({found[1]})"]
+    return [f"Ray says: {line.partition('. ')[0].rstrip('.')}" for line in str(error).splitlines()[:1]]
 
 
-def _stopped_here() -> Iterator[int]:
-    """Give the processes of Ray's on this machine that were started for this run and are stopped."""
+@dataclass(frozen=True)
+class Process:
+    """A process that was started on this machine for this run, and its state in the words of psutil."""
+
+    name: str
+    state: str
+
+    @property
+    def runs(self) -> bool:
+        """Say whether it is there; one that has ended waits to be taken note of."""
+        return self.state not in ("zombie", "dead")
+
+    @property
+    def stopped(self) -> bool:
+        """Say whether a signal has stopped it, and Ray or a task of ours runs in it."""
+        return self.state == "stopped" and (self.name.startswith("ray::") or self.name in RAYS_OWN)
+
+    def __str__(self) -> str:
+        return f"Ray's {self.name}" if self.name in RAYS_OWN else "a host process"
+
+
+def _here() -> dict[int, Process]:
+    """Give the processes that this one has started, and those that they have, by their ids."""
     import psutil
 
+    found = dict[int, Process]()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if process.status() == psutil.STATUS_STOPPED and process.name().startswith("ray::"):
-                yield int(process.pid)
+            found[int(process.pid)] = Process(process.name(), process.status())
+    return found

@@ -67,7 +67,7 @@ class Worker:
             names = results_of(node)
             if any(name in given for name in names):
                 results = tuple(given.get(name) for name in names)
-                env[node] = results if len(results) > 1 else results[0]
+                env[node] = results[0] if len(results) == 1 else results
         return env
 
     def _results(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from flowgraph import Key, Kind, Loss, Metric, Value, flow, node
+from flowgraph import Key, Kind, Loss, Metric, State, Value, flow, node
 from flowgraph.values import Measure
 from nodes import (
     LanguageModel,
+    LogProbs,
     Policy,
     Prompts,
     Reference,
@@ -24,6 +25,10 @@ class Process(Value):
     """The id of the process that read each row: [B] int64."""
 
     kind = Kind.ROW
+
+
+class Coefficient(State):
+    """A factor that is carried from step to step."""
 
 
 @node(kind="score", metrics=(Metric("tokens", about="tokens of a response"),))
@@ -47,6 +52,19 @@ def shuffled(rollout: Rollout, *, key: Key = Key()) -> Rollout:
 
     order = key.generator().permutation(len(rollout.lengths.data))
     return take(rollout, torch.from_numpy(order))
+
+
+@node
+def scaled(new: LogProbs, coefficient: Coefficient) -> LogProbs:
+    """Scale log-probs."""
+    return LogProbs(new.data * coefficient.data)
+
+
+@node(carries="coefficient", metrics=(Metric("coefficient"),))
+def adapt(coefficient: Coefficient, rollout: Rollout) -> Coefficient:
+    """Let the factor grow with the tokens of a batch."""
+    grown = coefficient.data + int(rollout.lengths.data.sum()) / 64
+    return Coefficient(grown, [Measure("coefficient", grown, 1)])
 
 
 @flow
@@ -79,3 +97,18 @@ def shuffling(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
         return surrogate + 0.1 * kl_k3(new, mixed.mask, ref=ref_logprobs)
 
     return update(policy, loss)
+
+
+@flow
+def adapting(prompts: Prompts, policy: Policy, ref: Reference, coefficient: Coefficient) -> tuple[Policy, Coefficient]:
+    """Train as GRPO does, with log-probs that every rank scales by what the step before gave."""
+    rollout = generate(policy, prompts)
+    advantages = group_normalize(score(rollout), rollout.group)
+    ref_logprobs = logprobs(ref, rollout)
+
+    def loss(pi: Policy) -> Loss:
+        new = scaled(logprobs(pi, rollout), coefficient)
+        surrogate = clipped(new, advantages, rollout.mask, old=rollout.logprobs)
+        return surrogate + 0.1 * kl_k3(new, rollout.mask, ref=ref_logprobs)
+
+    return update(policy, loss), adapt(coefficient, rollout)

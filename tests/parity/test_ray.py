@@ -31,8 +31,9 @@ from flowgraph.runtime.batch import to_table
 from flowgraph.runtime.device import Flows
 from flowgraph.runtime.execute import Executor, Places, Source
 from flowgraph.runtime.hosting import ModelSetup, host
+from flowgraph.runtime.identity import Held
 from flowgraph.runtime.in_process import InProcess
-from flowgraph.runtime.ray_places import RayPlaces
+from flowgraph.runtime.ray_places import RayPlaces, Rows
 from flowgraph.runtime.ray_session import Session
 from flowgraph.runtime.ray_start import start
 from flowgraph.runtime.record import Recorded, rollout_file, write_rollout
@@ -82,6 +83,7 @@ GRAPHS = {
     "one_step": with_settings(GRPO, ONE_STEP),
     "telling": own("telling"),
     "shuffling": own("shuffling"),
+    "adapting": own("adapting"),
 }
 
 
@@ -327,6 +329,21 @@ def test_results_are_put_back_by_identity(
     near(two.steps(TWO["shuffling"], replayed), plain)
 
 
+def test_state_that_is_no_model_is_carried_on_ray_as_in_process(
+    two: Side, in_process: Callable[..., Side], replayed: Mapping[str, Source]
+) -> None:
+    import ray
+
+    one = in_process(ONE["adapting"])
+    first = Held.of(find_flow(f"{OWN}:adapting").flow.graph().params[-1].type(0.5))
+    one.executor.carried["coefficient"] = first
+    two.executor.carried["coefficient"] = Rows((ray.put(to_table(first.value)),))
+    wanted = one.steps(ONE["adapting"], replayed)
+    near(two.steps(TWO["adapting"], replayed), wanted)
+    grown = [each["adapt.coefficient"] for each in wanted]
+    assert grown == sorted(set(grown)) and grown[-1] > 3, "each step reads what the one before gave"
+
+
 def test_the_controller_fetches_reports_and_no_values(
     two: Side, digit_rows: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,9 +451,7 @@ def test_a_step_without_any_one_transfer_or_sync_is_refused(
 def test_what_is_said_of_a_sync_that_is_missing(in_process: Callable[..., Side], digit_rows: pa.Table) -> None:
     place = next(i for i, task in enumerate(SAMPLING_APART.tasks) if isinstance(task, Sync))
     with pytest.raises(LawError) as caught:
-        in_process(SAMPLING_APART).steps(
-            SAMPLING_APART.without(place), {"prompts": PromptSource(digit_rows, 1)}, 1
-        )
+        in_process(SAMPLING_APART).steps(SAMPLING_APART.without(place), {"prompts": PromptSource(digit_rows, 1)}, 1)
     assert str(caught.value) == (
         "`run policy.generate on apart/local, role policy.sample` reads `policy`, which is not in the store of "
         "apart/local\n  hint: a transfer or a sync that brings it there is missing before"

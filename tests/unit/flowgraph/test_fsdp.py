@@ -24,6 +24,8 @@ from flowgraph.executors.optimizers import descend
 from flowgraph.executors.ranks import ProcessRanks, join
 from flowgraph.keys import Key
 
+pytestmark = pytest.mark.xdist_group("fsdp")  # its processes are started once
+
 Told = list[dict[str, Any]]
 LIMIT = 1e-5
 KINDS = ("tiny", "gpt2", "qwen2")

@@ -149,11 +149,16 @@ def test_groups_stay_whole_and_are_shared_evenly(groups: list[int], count: int) 
 
 
 @given(batches(), st.integers(2, 4), st.data())
-def test_rows_go_to_the_same_rank_in_whatever_order_they_come(groups: list[int], count: int, data: st.DataObject) -> None:
+def test_rows_go_to_the_same_rank_in_whatever_order_they_come(
+    groups: list[int], count: int, data: st.DataObject
+) -> None:
     order = data.draw(st.permutations(range(len(groups))))
     table = packed(Held.of(answered(groups)))
     for rank in range(count):
-        here = [deal(each, rank, count, "rows").column("#sample").to_pylist() for each in (table, table.take(np.array(order, dtype=np.int64)))]
+        here = [
+            deal(each, rank, count, "rows").column("#sample").to_pylist()
+            for each in (table, table.take(np.array(order, dtype=np.int64)))
+        ]
         assert here[0] == sorted(here[0]), "in the table's order"
         assert set(here[0]) == set(here[1])
 
@@ -163,7 +168,9 @@ def test_each_row_that_is_dealt_knows_its_place_in_the_batch() -> None:
     parts = [deal(table, rank, 2, "rows").select(["#group", PLACE]).to_pydict() for rank in range(2)]
     assert parts == [{"#group": [3, 5], PLACE: [1, 3]}, {"#group": [8, 8], PLACE: [0, 2]}]
     again = deal(deal(table, 0, 2, "rows"), 0, 2, "rows")
-    assert again.select(["#group", PLACE]).to_pydict() == {"#group": [3], PLACE: [0]}, "a place is one in what was split"
+    assert again.select(["#group", PLACE]).to_pydict() == {"#group": [3], PLACE: [0]}, (
+        "a place is one in what was split"
+    )
 
 
 def test_more_ranks_than_groups_leave_some_without_rows() -> None:

@@ -14,6 +14,8 @@ import torch
 
 from flowgraph.executors.ranks import ProcessRanks, join, loopback_interface
 
+pytestmark = pytest.mark.xdist_group("ranks")  # its processes are started once
+
 Told = list[dict[str, Any]]
 COUNT = 3
 
