@@ -57,6 +57,9 @@ def choose(plan: Plan, where: Where, sources: Mapping[str, ModelSource]) -> Chos
         raise UsageError(f"no runtime `{where.runtime}`", where="--runtime", hint=f"known: {', '.join(RUNTIMES)}")
     if where.address is not None and where.runtime == "local":
         raise UsageError("an address is for Ray", where="--address", hint="leave out --runtime local")
+    if where.address in ("", "local"):
+        what = f"`{where.address}` is no address of a cluster"
+        raise UsageError(what, where="--address", hint="leave it out: then Ray is started here")
     devices = [device for pool in plan.pools for device in pool.devices]
     picked = where.runtime or ("ray" if len(devices) > 1 or where.address is not None else "local")
     if where.address is None:

@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,9 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if os.environ["RAY_AUTH_MODE"] == "token":
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    else:
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # how often Ray tries to connect; 20 take ten minutes
+        os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "15")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use over the network unless told not to
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -118,6 +121,11 @@ def machines(plan: Plan) -> dict[str, dict[str, Any]]:
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return matched(plan, nodes)
+
+
+def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Choose for each machine of the plan that has a pool one of Ray's, the largest first; raises as `machines` does."""
     there = [node for node in nodes if node["Alive"]]
     used = {name for pool in plan.pools for name, _ in pool.devices}
     found = dict[str, dict[str, Any]]()

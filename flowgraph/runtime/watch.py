@@ -82,7 +82,7 @@ class Watch:
             if ready:
                 quiet = time.monotonic()
             elif time.monotonic() - quiet > BEAT_S:
-                self._check(list(waiting.values()))
+                self.check(list(waiting.values()))
                 quiet = time.monotonic()
             if waiting and limit_s is not None and time.monotonic() - start > limit_s:
                 first = next(iter(waiting.values()))
@@ -129,8 +129,11 @@ class Watch:
             except RayError as error:
                 raise WorkerError.died(str(member), _doing(member, pending), _how(error)) from error
 
-    def _check(self, pending: Sequence[Pending]) -> None:
-        """Ask the processes that are waited for whether they are there; raise WorkerError for one that is not."""
+    def check(self, pending: Sequence[Pending]) -> None:
+        """Look whether Ray and every process are there and run; raises WorkerError for one that is not or does not.
+
+        It does not wait: what a process is asked now, a later look finds answered, or left unanswered for too long.
+        """
         import ray
         from ray.exceptions import RayError
 
@@ -170,7 +173,11 @@ def _doing(member: Member, pending: Sequence[Pending]) -> list[str]:
 
 
 def _how(error: Exception) -> list[str]:
-    """Keep what Ray knows of how a process ended, without its advice."""
+    """Keep what Ray knows of how a process ended, without its advice.
+
+    >>> _how(RuntimeError("The worker died unexpectedly. Check its log."))
+    ['Ray says: The worker died unexpectedly']
+    """
     found = re.search(r"Worker exit type: (\w+) Worker exit detail: ([^.]*)", str(error))
     if found is not None:
         return [f"Ray says: {found[2].strip()} ({found[1]})"]

@@ -271,6 +271,9 @@ USAGE = {
     ("run", "grpo", "--runtime", "local", "--address", "192.0.2.1:6379"): (
         "--address: an address is for Ray\n  hint: leave out --runtime local\n"
     ),
+    ("run", "grpo", "--address", "local"): (
+        "--address: `local` is no address of a cluster\n  hint: leave it out: then Ray is started here\n"
+    ),
     ("plan", "grpo", "-o", "nowhere/plan.json"): "nowhere/plan.json: cannot be written: No such file or directory\n",
     ("draw", "grpo", "--stage", "placed", "-o", "plan.png"): "plan.png: cannot draw a .png\n  hint: write FILE.mmd\n",
 }
