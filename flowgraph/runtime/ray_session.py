@@ -125,7 +125,7 @@ def machines(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Choose for each machine of the plan that has a pool one of Ray's, the largest first; raises as `machines` does."""
+    """Choose for each machine of the plan with a pool one of Ray's, the largest first; raises as `machines` does."""
     there = [node for node in nodes if node["Alive"]]
     used = {name for pool in plan.pools for name, _ in pool.devices}
     found = dict[str, dict[str, Any]]()

@@ -40,7 +40,7 @@ def check_type(name: str, found: DataType, *, where: str) -> None:
 
     >>> check_type("prompt", pa.string(), where="a.parquet")
     Traceback (most recent call last):
-    flowgraph.errors.DataError: a.parquet: column `prompt` is string, not list<struct<role: string, content: string>>
+    flowgraph.errors.inputs.DataError: a.parquet: column `prompt` is string, not list<struct<role: string, content: string>>
       hint: write a prompt as [{"role": "user", "content": "…"}]
     """
     if pa.types.is_null(found):

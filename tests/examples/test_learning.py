@@ -22,25 +22,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[d
     monkeypatch.chdir(tmp_path)
 
     def start(flow: str, **changed: Any) -> list[dict[str, Any]]:
-        options: dict[str, Any] = {
-            "models": (),
-            "data": None,
-            "held_out": None,
-            "steps": None,
-            "batch": None,
-            "seed": 0,
-        }
-        options |= {"sets": (), "eval_every": 20, "eval_rows": 200, "replay": None, "sample_rows": 256}
-        options |= {
-            "where": Where("1xcpu"),
-            "runtime": None,
-            "address": None,
-            "forward_tokens": 4096,
-            "threads": None,
-            "flow": flow,
-            "out": tmp_path / "run",
-            "cache": tmp_path / "cache",
-        }
+        options: dict[str, Any] = dict.fromkeys(("data", "held_out", "steps", "batch", "replay"))
+        options |= {"models": (), "sets": (), "seed": 0, "eval_every": 20, "eval_rows": 200, "where": Where("1xcpu")}
+        options |= {"flow": flow, "sample_rows": 256, "forward_tokens": 4096}
+        options |= {"out": tmp_path / "run", "cache": tmp_path / "cache"}
         assert run_flow(RunOptions(**(options | changed))) == 0
         return [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
 
@@ -62,6 +47,14 @@ def test_grpo_learns_to_copy_digits(run: Callable[..., list[dict[str, Any]]]) ->
 @pytest.mark.parametrize(("flow", "seed"), [("grpo", 1), ("grpo", 2), ("gpg", 0), ("gpg", 1), ("gpg", 2)])
 def test_each_flow_learns_from_each_seed(run: Callable[..., list[dict[str, Any]]], flow: str, seed: int) -> None:
     found = accuracy(run(flow, seed=seed))
+    assert found[0] < 0.05
+    assert found[-1] >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_grpo_learns_on_two_ranks_under_ray(run: Callable[..., list[dict[str, Any]]], seed: int) -> None:
+    found = accuracy(run("grpo", seed=seed, where=Where()))
     assert found[0] < 0.05
     assert found[-1] >= 0.9
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Any
 
@@ -88,8 +89,9 @@ def test_an_address_where_nothing_listens_is_found_out_at_once(monkeypatch: pyte
         address = f"{prefix}127.0.0.1:{probe.getsockname()[1]}"
     with pytest.raises(WorkerError) as caught:
         connect(plan({"one": (CPU,)}, train=[("one", 0)]), address, None, 1)
+    why = f"[Errno {errno.ECONNREFUSED}] Connection refused"
     assert str(caught.value) == (
-        f"the connection to Ray could not be started: nothing answers at {address} ([Errno 111] Connection refused)\n"
+        f"the connection to Ray could not be started: nothing answers at {address} ({why})\n"
         "  hint: ray status says where a cluster is"
     )
 

@@ -44,7 +44,7 @@ def told(watched: Watch, pending: tuple[Pending, ...] = ()) -> str:
     try:
         watched.check(pending)
     except WorkerError as error:
-        return re.sub(r"\d{2,}", "N", str(error))
+        return re.sub(r"\(\d+\)", "(N)", str(error))
     return ""
 
 
@@ -78,7 +78,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_stopped_process_is_named_once_it_is_stopped_for_long(sleep: Sleep, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop(sleep("ray::run_on_host"))
+    stop(sleep("ray::IDLE"))
     pending = (Pending(None, "score (host), step 3, grpo.py:17", None),)
     watched = Watch(())
     assert told(watched, pending) == ""
@@ -89,7 +89,7 @@ def test_a_stopped_process_is_named_once_it_is_stopped_for_long(sleep: Sleep, mo
 
 
 def test_a_process_that_goes_on_is_forgotten(sleep: Sleep, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = sleep("ray::run_on_host")
+    process = sleep("ray::IDLE")
     stop(process)
     watched = Watch(())
     assert told(watched) == ""
