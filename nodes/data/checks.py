@@ -38,9 +38,9 @@ def check_rows(table: Table, *, file: str, where: Callable[[int], str]) -> None:
 def check_type(name: str, found: DataType, *, where: str) -> None:
     """Check a column's type, if its name is one that the schema knows. A column of nulls passes.
 
-    >>> check_type("prompt", pa.string(), where="a.parquet")
+    >>> check_type("prompt", pa.string(), where="file")
     Traceback (most recent call last):
-    flowgraph.errors.inputs.DataError: a.parquet: column `prompt` is string, not list<struct<role: string, content: string>>
+    flowgraph.errors.inputs.DataError: file: column `prompt` is string, not list<struct<role: string, content: string>>
       hint: write a prompt as [{"role": "user", "content": "…"}]
     """
     if pa.types.is_null(found):
