@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ class RayPlaces:
         """Get a source's rows of one step, in a host process; the source itself travels once."""
         import ray
 
-        _, ref = self._sources.setdefault(id(source), (source, ray.put(source)))
+        if id(source) not in self._sources:
+            self._sources[id(source)] = source, ray.put(source)
+        _, ref = self._sources[id(source)]
         return Rows((host_task(read_source).remote(ref, step),))
 
     def run(
@@ -143,11 +146,9 @@ class RayPlaces:
         members = [member for pool in self.pools.values() for member in pool]
         for member in members:
             ray.kill(member.actor)
-        if (
-            not self.session.started
-        ):  # else they end with Ray, which may have ended already and then would be waited for
-            for group in self.groups:
-                remove_placement_group(group)
+        # Groups of a Ray that was started here end with it; if it has ended already, they would be waited for.
+        for group in self.groups if not self.session.started else ():
+            remove_placement_group(group)
         self.session.close()
         for member in members:
             member.end()
@@ -162,8 +163,9 @@ class RayPlaces:
         return self._flows_ref
 
 
+@cache
 def host_task(function: Callable[..., Any]) -> Any:
-    """Make a Ray task of a function; it is tried once, because a node may have effects."""
+    """Make a Ray task of a function, once; it is tried once, because a node may have effects."""
     import ray
 
     return ray.remote(num_cpus=1, max_retries=0)(function)
