@@ -15,7 +15,7 @@ from flowgraph.cli.plan import Where
 from flowgraph.cluster import show_bytes
 from flowgraph.errors import ResourceError, UsageError
 from flowgraph.files import FlowFile
-from flowgraph.graph import Graph
+from flowgraph.graph import Graph, Node, rewrite
 from flowgraph.lowering.program import Program
 from flowgraph.machine import available_cores, free_bytes
 from flowgraph.models.shapes import shape
@@ -26,6 +26,7 @@ from flowgraph.shipped import flows_folder
 from flowgraph.store import to_json
 
 if TYPE_CHECKING:
+    from flowgraph.runtime.device import Flows
     from flowgraph.runtime.execute import Places
 
 RUNTIMES = ("local", "ray")
@@ -163,20 +164,16 @@ def _on_ray(
     program: Program, graphs: Sequence[Graph], file: FlowFile, models: ModelSetup, chosen: Chosen, folder: Path
 ) -> Opened:
     from flowgraph.models.loading import prepare
-    from flowgraph.runtime.device import Flows
     from flowgraph.runtime.ray_session import connect
     from flowgraph.runtime.ray_start import start
-    from flowgraph.runtime.ship import stage
 
     for source in dict.fromkeys(models.sources.values()):
         prepare(source, models.cache, _say)
-    own = not file.path.resolve().is_relative_to(flows_folder().resolve())
-    staged = stage(file.path, rule_files(graphs), folder) if own else None
+    flows = staged(file, graphs, folder)
     began = time.perf_counter()
-    session = connect(program.plan, chosen.address, staged.folder if staged is not None else None, chosen.threads)
+    session = connect(program.plan, chosen.address, folder if any(folder.iterdir()) else None, chosen.threads)
     connected = time.perf_counter()
     try:
-        flows = Flows(tuple(to_json(graph) for graph in graphs), str(staged.flow) if staged is not None else "")
         places = start(program, graphs, flows, models, session)
     except BaseException:
         session.close()
@@ -185,11 +182,39 @@ def _on_ray(
     return Opened(places, places.told, timings)
 
 
-def rule_files(graphs: Sequence[Graph]) -> list[Path]:
-    """Give the files that settings name as `path.py:name`."""
+def staged(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:
+    """Copy a user's own files into `folder`, and give the flows as workers that start there read them.
+
+    Settings that name a rule's file then name its copy. Nothing is copied for a shipped flow without such settings.
+    """
+    from flowgraph.runtime.device import Flows
+    from flowgraph.runtime.ship import stage
+
+    own = [] if file.path.resolve().is_relative_to(flows_folder().resolve()) else [file.path]
+    rules = rule_files(graphs)
+    if not own and not rules:
+        return Flows(tuple(to_json(graph) for graph in graphs), "")
+    first, *others = [*own, *rules.values()]
+    copied = stage(first, others, folder)
+    there = dict(zip(rules, (copied.flow, *copied.others)[len(own) :], strict=True))
+    texts = tuple(to_json(rewrite(graph, lambda node: _renamed(node, there))) for graph in graphs)
+    return Flows(texts, str(copied.flow) if own else "")
+
+
+def rule_files(graphs: Sequence[Graph]) -> dict[str, Path]:
+    """Give the files that settings name as `path.py:name`, by what they are called there."""
     texts = [value for graph in graphs for node in graph.all_nodes for _, value in node.settings]
     named = [value.rpartition(":")[0] for value in texts if isinstance(value, str) and ".py:" in value]
-    return [path for path in map(Path, dict.fromkeys(named)) if path.is_file()]
+    paths = {name: Path(name).expanduser() for name in named}
+    return {name: path for name, path in paths.items() if path.is_file()}
+
+
+def _renamed(node: Node, there: Mapping[str, Path]) -> Node:
+    """Let settings that name a file name its copy."""
+    found = {name: value for name, value in node.settings if isinstance(value, str) and ".py:" in value}
+    parts = {name: value.rpartition(":") for name, value in found.items()}
+    moved = {name: f"{there[file]}:{rule}" for name, (file, _, rule) in parts.items() if file in there}
+    return replace(node, settings=node.settings.model_copy(update=moved)) if moved else node
 
 
 def _say(line: str) -> None:

@@ -126,15 +126,12 @@ def _train(
     with interrupts.kept_from_closing(opened(job.program, graphs, inputs.file, models, chosen)) as ready:
         folder.note(models=ready.told, timings=ready.timings)
         executor = Executor(ready.places)
-        with (
-            interrupts.patient(),
-            Recorder(folder, inputs.graph) as recorder,
-            Display(inputs.graph, job.steps) as shown,
-        ):
-            done = train(job, executor, [recorder, shown], interrupts.asked)
-        for name, output in inputs.graph.carries().items():
-            if issubclass(inputs.graph.outputs[output].type, Model):
-                executor.save(job.program, name, folder.path / "weights" / name)
+        with interrupts.patient():  # what is saved, too
+            with Recorder(folder, inputs.graph) as recorder, Display(inputs.graph, job.steps) as display:
+                done = train(job, executor, [recorder, display], interrupts.asked)
+            for name, output in inputs.graph.carries().items():
+                if issubclass(inputs.graph.outputs[output].type, Model):
+                    executor.save(job.program, name, folder.path / "weights" / name)
     return _ended(folder, done, job.steps)
 
 

@@ -29,13 +29,14 @@ _ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # one of these lies in a virtual en
 
 @dataclass(frozen=True)
 class Staged:
-    """Copied files: the folder, and in it the flow's file and all files, as relative paths in order.
+    """Copied files: the folder, and in it the flow, the others that were named, and all files, as relative paths.
 
     `digest` is the SHA-256 of their names and contents, in hexadecimal.
     """
 
     folder: Path
     flow: Path
+    others: tuple[Path, ...]
     files: tuple[Path, ...]
     digest: str
 
@@ -62,7 +63,8 @@ def stage(flow: Path, others: Iterable[Path], into: Path) -> Staged:
             digest.update(len(part).to_bytes(8, "big") + part)
         (into / target).parent.mkdir(parents=True, exist_ok=True)
         (into / target).write_bytes(data)
-    return Staged(into, places[named[0].parent] / named[0].name, tuple(sorted(sources)), digest.hexdigest())
+    flow_there, *others_there = (places[each.parent] / each.name for each in named)
+    return Staged(into, flow_there, tuple(others_there), tuple(sorted(sources)), digest.hexdigest())
 
 
 def _places(named: Sequence[Path]) -> dict[Path, Path]:
