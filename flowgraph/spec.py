@@ -283,7 +283,12 @@ LAWS: tuple[Law, ...] = (
     Law(9, "requests", "sampling is one asynchronous request; a batch is a gather", "executors.base.Request"),
     Law(10, "separable", "whether a row's result depends on other rows is a trait", "Op.separable"),
     Law(11, "two hashes", "one of the structure, one of everything", "store.structure_hash, store.full_hash"),
-    Law(12, "flat", "graphs travel as flat JSON, with a user's files", "store.to_json, runtime.ship"),
-    Law(13, "a store per pool", "the local executor runs the lowered program", "check_program, runtime.execute"),
+    Law(12, "flat", "graphs travel as flat JSON, with a user's files", "store.to_json, runtime.ship.stage"),
+    Law(
+        13,
+        "a store per pool",
+        "the local executor runs the lowered program",
+        "lowering.check_program.check_program, runtime.execute.Executor",
+    ),
     Law(14, "layouts", "an executor declares the layouts it can run as data", "executors.layouts.LAYOUTS"),
 )

@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM: while steps run, the first asks to stop after this one; otherwise a signal stops at once."""
+"""Ctrl-C, SIGTERM, SIGHUP: while steps run, the first asks to stop after this one; otherwise a signal stops at once."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import Generator
@@ -45,7 +46,7 @@ class Interrupts:
             self._closing = False
 
     def __enter__(self) -> Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._before[number] = signal.signal(number, self._take)
         return self
 
@@ -59,4 +60,5 @@ class Interrupts:
         if self._asked or not self._patient:
             raise KeyboardInterrupt
         self._asked = True
-        print(f"stopping after this step (again: now); {self._where} holds what was recorded", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"stopping after this step (again: now); {self._where} holds what was recorded", file=sys.stderr)

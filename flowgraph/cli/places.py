@@ -170,6 +170,9 @@ def _on_ray(
     for source in dict.fromkeys(models.sources.values()):
         prepare(source, models.cache, _say)
     flows = staged(file, graphs, folder)
+    devices = sum(len(pool.devices) for pool in program.plan.pools)
+    workers = "1 worker" if devices == 1 else f"{devices} workers"
+    _say(f"starting Ray and {workers}" if chosen.address is None else f"starting {workers} on Ray")
     began = time.perf_counter()
     session = connect(program.plan, chosen.address, folder if any(folder.iterdir()) else None, chosen.threads)
     connected = time.perf_counter()

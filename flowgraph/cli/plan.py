@@ -41,8 +41,8 @@ class Where:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if self.plan is not None and (self.cluster or self.memory):
-            other = "--cluster" if self.cluster else "--memory"
+        if self.plan is not None and (self.cluster is not None or self.memory is not None):
+            other = "--cluster" if self.cluster is not None else "--memory"
             raise UsageError(f"a plan has its own cluster, so {other} says nothing", where=f"--plan {self.plan}")
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ def _searched(inputs: Inputs, where: Where, shapes: Any, work: Workload) -> Deci
     def here(devices: int) -> Cluster:
         return laptop(devices, memory)
 
-    cluster = read_cluster(where.cluster or DEFAULT_CLUSTER, here)
+    cluster = read_cluster(DEFAULT_CLUSTER if where.cluster is None else where.cluster, here)
     return search("colocated", inputs.graph, cluster, shapes, work)
 
 

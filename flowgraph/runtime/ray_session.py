@@ -63,8 +63,11 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     if address is not None:
         _probe(address)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    came = list[int]()
     try:
         if address is None:
+            # Ray may crash at its end when it is interrupted in its start, which takes seconds: heard after it.
+            signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
             _start(plan, runtime)
         else:
             ray.init(address=address, runtime_env=runtime, logging_level=logging.ERROR)
@@ -77,6 +80,9 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     finally:
         for number, handler in handlers.items():  # Ray puts a handler of its own in place of the caller's
             signal.signal(number, handler)
+    if came:
+        ray.shutdown()
+        raise KeyboardInterrupt
     return Session(address is None)
 
 

@@ -1,4 +1,4 @@
-"""One Ray for all tests of a process: it takes seconds to start, and its processes are used again."""
+"""One Ray for all tests of a file: it takes seconds to start, and its processes are used again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from flowgraph.runtime.ray_session import Session
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_session() -> Iterator[Callable[[Plan], Session]]:
     """Give `ray_session(plan)`: Ray with room for a plan, started at the first call, which the first plan sizes.
 
-    Closing what it gives leaves Ray running for the next plan; it ends with the tests.
+    Closing what it gives leaves Ray running for the next plan; it ends with the file's last test.
     """
     from flowgraph.runtime.ray_session import Session, connect
 
