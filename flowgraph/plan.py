@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
-from flowgraph.cluster import Cluster, Data, Positive
+from flowgraph.cluster import Cluster, Data, Device, Positive, dotted
 from flowgraph.errors import PlanError
 
 
@@ -104,21 +104,17 @@ class Plan(Data):
             unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
             place, why = (unknown or faults)[0]["loc"], (unknown or faults)[0]["msg"]
             if unknown:
-                raise PlanError.unknown_key(where, _dotted(place), str(place[-1]), _keys_at(place)) from None
-            raise PlanError.unreadable(where, _dotted(place), why) from None
+                raise PlanError.unknown_key(where, dotted(place), str(place[-1]), _keys_at(place)) from None
+            raise PlanError.unreadable(where, dotted(place), why) from None
+
+    def used(self) -> list[Device]:
+        """Give the devices of all pools that are there, pool by pool."""
+        found = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
+        return [device for device in found if device is not None]
 
     def pool(self, name: str) -> Pool | None:
         """Give the pool of this name, if there is one."""
         return next((pool for pool in self.pools if pool.name == name), None)
-
-
-def _dotted(place: Sequence[int | str]) -> str:
-    """Write a place in JSON as one text.
-
-    >>> _dotted(("pools", 0, "name"))
-    'pools[0].name'
-    """
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
 
 
 def _keys_at(place: Sequence[int | str]) -> list[str]:

@@ -20,6 +20,7 @@ os.environ.update(
     HF_HUB_DISABLE_TELEMETRY="1",
     TRANSFORMERS_OFFLINE="1",
     RAY_AUTH_MODE="token",
+    RAY_NUM_REDIS_GET_RETRIES="20",  # Ray's default: a test of a wrong address would leave 1 for a start in its process
 )
 
 import hypothesis

@@ -61,12 +61,12 @@ def choose(plan: Plan, where: Where, sources: Mapping[str, ModelSource]) -> Chos
     if where.address in ("", "local"):
         what = f"`{where.address}` is no address of a cluster"
         raise UsageError(what, where="--address", hint="leave it out: then Ray is started here")
-    devices = [device for pool in plan.pools for device in pool.devices]
-    picked = where.runtime or ("ray" if len(devices) > 1 or where.address is not None else "local")
+    devices = len(plan.used())
+    picked = where.runtime or ("ray" if devices > 1 or where.address is not None else "local")
     if where.address is None:
         refuse_other_machine(plan)
     largest = max(shape(source).parameters for source in sources.values())
-    each = 1 if picked == "local" else len(devices)
+    each = 1 if picked == "local" else devices
     own = 1 if largest < ONE_THREAD_PARAMETERS else max(1, available_cores() // each)
     return Chosen(picked, where.address, where.threads or own)
 
@@ -80,11 +80,10 @@ def refuse_other_machine(plan: Plan) -> None:
     if len(used) > 1:
         wanted = f"{len(used)} machines ({', '.join(used)})"
         raise ResourceError.not_here("this machine", wanted, "this is one", "--address says where a Ray cluster is")
-    devices = [plan.cluster.device(*device) for pool in plan.pools for device in pool.devices]
-    counted = sum(device.memory_bytes for device in devices if device is not None and device.kind == "cpu")
+    counted = sum(device.memory_bytes for device in plan.used() if device.kind == "cpu")
     _refuse_memory(used[0], counted, total_bytes(), "this machine has")
     _refuse_memory(used[0], needed_bytes(plan), free_bytes(), "free here are")
-    gpus = sum(device is not None and device.kind == "gpu" for device in devices)
+    gpus = sum(device.kind == "gpu" for device in plan.used())
     if gpus:
         _refuse_missing_gpus(used[0], gpus)
 
@@ -154,8 +153,7 @@ def _in_process(program: Program, models: ModelSetup, chosen: Chosen) -> Opened:
 
     start = time.perf_counter()
     torch.set_num_threads(chosen.threads)
-    used = [program.plan.cluster.device(*device) for pool in program.plan.pools for device in pool.devices]
-    device = "cuda" if {each.kind for each in used if each is not None} == {"gpu"} else "cpu"
+    device = "cuda" if {each.kind for each in program.plan.used()} == {"gpu"} else "cpu"
     handles, told = host(program.homes, program.trained, models, device=device, say=_say)
     return Opened(InProcess(handles), told, {"load_s": time.perf_counter() - start})
 
@@ -170,7 +168,7 @@ def _on_ray(
     for source in dict.fromkeys(models.sources.values()):
         prepare(source, models.cache, _say)
     flows = staged(file, graphs, folder)
-    devices = sum(len(pool.devices) for pool in program.plan.pools)
+    devices = len(program.plan.used())
     workers = "1 worker" if devices == 1 else f"{devices} workers"
     _say(f"starting Ray and {workers}" if chosen.address is None else f"starting {workers} on Ray")
     began = time.perf_counter()

@@ -17,7 +17,8 @@ from flowgraph.store import flat, full_hash, structure_hash
 from flowgraph.text import graph_text
 
 if TYPE_CHECKING:
-    from flowgraph.cli.plan import Where
+    from flowgraph.cli.plan import Planned, Where
+    from flowgraph.lowering.program import Program
 
 STAGES = ("named", "placed", "lowered")
 
@@ -46,17 +47,25 @@ def show_flow(flow: str, sets: Sequence[str], stage: str, where: Where, as_json:
 
 
 def _show_planned(flow: str, sets: Sequence[str], stage: str, where: Where) -> None:
-    from flowgraph.cli.inputs import read_inputs
-    from flowgraph.cli.plan import planned
-    from flowgraph.lowering.lower import lower
     from flowgraph.lowering.program import program_text
     from flowgraph.placed_text import placed_text
 
-    found = planned(read_inputs(flow, [], None, None, None, None, 0, sets, None), where, fits=False)
-    if stage == "placed":
-        print(placed_text(found.inputs.graph, found.plan))
-    else:
-        print(program_text(lower(found.inputs.graph, found.plan, where=str(where))))
+    found = _planned(flow, sets, where)
+    print(placed_text(found.inputs.graph, found.plan) if stage == "placed" else program_text(_lowered(found, where)))
+
+
+def _planned(flow: str, sets: Sequence[str], where: Where) -> Planned:
+    """Plan a flow, whether the plan fits or not."""
+    from flowgraph.cli.inputs import read_inputs
+    from flowgraph.cli.plan import planned
+
+    return planned(read_inputs(flow, [], None, None, None, None, 0, sets, None), where, fits=False)
+
+
+def _lowered(found: Planned, where: Where) -> Program:
+    from flowgraph.lowering.lower import lower
+
+    return lower(found.inputs.graph, found.plan, where=str(where))
 
 
 def draw_flow(flow: str, out: Path | None, sets: Sequence[str], stage: str, where: Where) -> None:
@@ -82,13 +91,9 @@ def _drawn(flow: str, sets: Sequence[str], stage: str, where: Where) -> str:
     if stage == "named":
         _, graph, chosen = compiled(flow, sets)
         return mermaid(flow_picture(resolve_settings(graph, (), chosen)[0]))
-    from flowgraph.cli.inputs import read_inputs
-    from flowgraph.cli.plan import planned
     from flowgraph.diagrams.plan_picture import plan_picture
-    from flowgraph.lowering.lower import lower
 
-    found = planned(read_inputs(flow, [], None, None, None, None, 0, sets, None), where, fits=False)
-    return mermaid(plan_picture(lower(found.inputs.graph, found.plan, where=str(where))))
+    return mermaid(plan_picture(_lowered(_planned(flow, sets, where), where)))
 
 
 def _check_stage(stage: str, known: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from flowgraph.errors import LawError
 from flowgraph.graph import Node
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Task, Transfer, results_of, value_name
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Task, Transfer, typed_results, value_name
 from flowgraph.values import Model
 
 
@@ -42,7 +42,7 @@ def _reads(task: Task) -> Iterator[tuple[str, str | Home]]:
 def _gives(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str | Home]]:
     if isinstance(task, Run):
         for node in (nodes[name] for name in task.nodes):
-            for name, kind in zip(results_of(node), node.returns, strict=True):
+            for name, kind in typed_results(node):
                 yield name, task.home if task.home is not None and issubclass(kind, Model) else task.place
     elif isinstance(task, Read):
         yield task.value, HOST

@@ -13,7 +13,7 @@ from flowgraph.errors import PlanError
 from flowgraph.evaluate import shared_inputs
 from flowgraph.graph import Edge, Graph, Node, Param, carried_from
 from flowgraph.lowering.check_program import check_program
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Task, Transfer, results_of, value_name
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Task, Transfer, typed_results, value_name
 from flowgraph.passes.order_nodes import order_nodes
 from flowgraph.plan import Plan
 from flowgraph.roles import Role, roles
@@ -119,7 +119,7 @@ class _Lowering:
         for name, home in models.items():
             yield from self._bring(name, home)
         for node in nodes:
-            for name, kind in zip(results_of(node), node.returns, strict=True):
+            for name, kind in typed_results(node):
                 self._put(name, next(iter(models.values())) if issubclass(kind, Model) else place)
         yield Run(tuple(node.name for node in nodes), place, tuple(reads), tuple(models.items()), role)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from flowgraph.graph import Edge, Graph, Node
 from flowgraph.plan import Layout, Plan
+from flowgraph.values import Value
 
 HOST = "host"
 """The place of nodes that read no model: any machine can run them."""
@@ -28,18 +29,33 @@ class Home:
         return f"{self.pool}/{self.engine}"
 
 
+class _Printed:
+    """A task as a line: its verb, what it is about, and where."""
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Give the line in three parts."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        verb, what, where = self.cells
+        return f"{verb:<10}{what}  {where}"
+
+
 @dataclass(frozen=True)
-class Read:
+class Read(_Printed):
     """Get this step's rows of a data parameter, on the host."""
 
     value: str
 
-    def __str__(self) -> str:
-        return f"read      {self.value}  on {HOST}"
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Give the line in three parts."""
+        return "read", self.value, f"on {HOST}"
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(_Printed):
     """Run nodes that share their inputs at one place: `reads` from its store, `models` from these homes.
 
     `homes` pairs each value of a model with the home that it is read from; `home` is the one that splits the rows.
@@ -56,33 +72,39 @@ class Run:
         """Give the home whose ranks run it, or None for a host node."""
         return self.homes[0][1] if self.homes else None
 
-    def __str__(self) -> str:
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Give the line in three parts."""
         where = f"{self.home}, role {self.role}" if self.home is not None else self.place
-        return f"run       {', '.join(self.nodes)}  on {where}"
+        return "run", ", ".join(self.nodes), f"on {where}"
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Transfer(_Printed):
     """Bring a value from the store of one place to another's."""
 
     value: str
     source: str
     target: str
 
-    def __str__(self) -> str:
-        return f"transfer  {self.value}  {self.source} -> {self.target}"
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Give the line in three parts."""
+        return "transfer", self.value, f"{self.source} -> {self.target}"
 
 
 @dataclass(frozen=True)
-class Sync:
+class Sync(_Printed):
     """Bring a version of a model's weights from one home to another."""
 
     value: str
     source: Home
     target: Home
 
-    def __str__(self) -> str:
-        return f"sync      {self.value}  {self.source} -> {self.target}"
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Give the line in three parts."""
+        return "sync", self.value, f"{self.source} -> {self.target}"
 
 
 Task = Read | Run | Transfer | Sync
@@ -131,6 +153,11 @@ def results_of(node: Node) -> tuple[str, ...]:
     return tuple(f"{node.name}.{i}" for i in range(len(node.returns))) if many else (node.name,)
 
 
+def typed_results(node: Node) -> tuple[tuple[str, type[Value]], ...]:
+    """Name the results of a node, each with its type."""
+    return tuple(zip(results_of(node), node.returns, strict=True))
+
+
 def program_text(program: Program) -> str:
     """Print a program: where each copy of weights lives, then the tasks of a step in order."""
     lines = [f"program {program.graph.name}, structure {program.plan.structure_hash[:12]}"]
@@ -141,14 +168,8 @@ def program_text(program: Program) -> str:
         [home.param, str(home), str(home.layout), "" if home in newest else "a copy, by sync"] for home in program.homes
     ]
     lines += [f"  home  {line}" for line in columns(homes)]
-    tasks = [[str(i), *_cells(task)] for i, task in enumerate(program.tasks, 1)]
+    tasks = [[str(i), *task.cells] for i, task in enumerate(program.tasks, 1)]
     return "\n".join([*lines, "step", *(f"  {line}" for line in columns(tasks, right=(0,)))])
-
-
-def _cells(task: Task) -> list[str]:
-    verb, _, rest = str(task).partition(" ")
-    what, _, where = rest.strip().partition("  ")
-    return [verb, what, where]
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:

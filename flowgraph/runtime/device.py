@@ -24,7 +24,7 @@ from flowgraph.lowering.program import Home, Run
 from flowgraph.runtime.batch import from_table, to_table
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import ModelSetup, Told, host, named
-from flowgraph.runtime.identity import IDS, PLACE, Held, deal, joined, lengths_for, lined_up
+from flowgraph.runtime.identity import IDS, PLACE, Held, deal, joined, lengths_for
 from flowgraph.runtime.weights import Wire, from_wire, to_wire
 from flowgraph.runtime.worker import Worker
 from flowgraph.store import from_json
@@ -118,9 +118,9 @@ class Device:
         self.read()
         try:
             worker = self.workers[graph]
-            inputs = lined_up(dict(self._opened(worker, task, shards, tables)))
+            inputs = dict(self._opened(worker, task, shards, tables))
             done = worker.run(task, inputs, versions, key)
-            given = [_packed(held, inputs) for held in done.values.values()]
+            given = [_packed(held, done.inputs) for held in done.values.values()]
         except FlowError as error:
             error.notes = (*error.notes, self._where(task, key.step))
             raise

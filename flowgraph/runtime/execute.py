@@ -15,7 +15,7 @@ from flowgraph.errors import LawError
 from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Transfer, results_of, value_name
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Transfer, typed_results, value_name
 from flowgraph.values import Model, Value
 
 Item = Any
@@ -165,7 +165,7 @@ class _Step:
             versions = {name: int(self.get(home, name, task)) for name, home in task.homes}
             results = self._places.run(graph, task, items, versions, self._key)
             for node in nodes:
-                for name, kind in zip(results_of(node), node.returns, strict=True):
+                for name, kind in typed_results(node):
                     if issubclass(kind, Model) and task.home is not None:
                         self._held[task.home] = next(iter(versions.values())) + 1
                         self._put(task.home, name, self._held[task.home])

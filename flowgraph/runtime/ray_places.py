@@ -12,7 +12,7 @@ from typing import Any
 from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
-from flowgraph.lowering.program import Home, Run, Sync, Transfer, results_of
+from flowgraph.lowering.program import Home, Run, Sync, Transfer, typed_results
 from flowgraph.runtime.device import Flows, on_tables, read_source, run_on_host
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import Told
@@ -43,6 +43,11 @@ class RayPlaces:
     _sources: dict[int, tuple[Source, Any]] = field(default_factory=dict[int, tuple[Source, Any]])
     _flows_ref: Any = None
 
+    @property
+    def members(self) -> list[Member]:
+        """Give the actors of all pools."""
+        return [member for pool in self.pools.values() for member in pool]
+
     def read(self, source: Source, step: int) -> Rows:
         """Get a source's rows of one step, in a host process; the source itself travels once."""
         import ray
@@ -58,39 +63,21 @@ class RayPlaces:
         """Submit a task to every rank of its home, or to a host process; each rank gets its own rows."""
         names = list(_results(graph, task))
         said = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {_site(graph, task)}"
-        home, which = task.home, self.graphs.index(graph)
+        home, which, returns = task.home, self.graphs.index(graph), len(names) + 1
         if home is None:
-            shards = [(len(items[name].refs), False) for name in task.reads]
-            refs = [ref for name in task.reads for ref in items[name].refs]
-            call = host_task(run_on_host).options(num_returns=len(names) + 1)
+            shards, refs = _shards(task, items, 0, 1)
+            call = host_task(run_on_host).options(num_returns=returns)
             made = [call.remote(self.flows_ref(), which, task, {}, key, shards, *refs)]
-            members: list[Member | None] = [None]
+            members: Sequence[Member | None] = [None]
         else:
-            members = list(self.pools[task.place][: home.layout.data])
-            made = [self._submit(each, which, task, items, versions, key, len(names)) for each in members if each]
+            members, made = self.pools[task.place][: home.layout.data], list[Any]()
+            for member in self.pools[task.place][: home.layout.data]:
+                shards, refs = _shards(task, items, member.seat.rank, home.layout.data)
+                call = member.actor.run.options(num_returns=returns)
+                made.append(call.remote(which, task, dict(versions), key, shards, *refs))
         lists = [refs if isinstance(refs, list) else [refs] for refs in made]
         self._pending += [Pending(refs[-1], said, member) for refs, member in zip(lists, members, strict=True)]
         return {name: Rows(tuple(refs[i] for refs in lists)) for i, name in enumerate(names)}
-
-    def _submit(
-        self,
-        member: Member,
-        graph: int,
-        task: Run,
-        items: Mapping[str, Rows],
-        versions: Mapping[str, int],
-        key: Key,
-        results: int,
-    ) -> Any:
-        count = task.home.layout.data if task.home is not None else 1
-        shards, refs = list[tuple[int, bool]](), list[Any]()
-        for name in task.reads:
-            item = items[name]
-            own = count > 1 and len(item.refs) == count
-            refs += [item.refs[member.seat.rank]] if own else item.refs
-            shards.append((1 if own else len(item.refs), own))
-        call = member.actor.run.options(num_returns=results + 1)
-        return call.remote(graph, task, dict(versions), key, shards, *refs)
 
     def transfer(self, task: Transfer, item: Rows) -> Rows:
         """Hand on the references: who reads the rows fetches them from where they were made."""
@@ -116,9 +103,8 @@ class RayPlaces:
     def finish(self) -> Observed:
         """Wait for all that was submitted, and give what was observed; raises what went wrong first."""
         pending, self._pending = self._pending, []
-        members = [member for pool in self.pools.values() for member in pool]
         observed = Observed()
-        for result in Watch(members, self.session.started).results(pending):
+        for result in Watch(self.members, self.session.started).results(pending):
             report = result[-1] if isinstance(result, tuple) else result  # a task without values gives only this
             if isinstance(report, Observed):
                 observed.merge(report)
@@ -143,14 +129,13 @@ class RayPlaces:
         import ray
         from ray.util import remove_placement_group
 
-        members = [member for pool in self.pools.values() for member in pool]
-        for member in members:
+        for member in self.members:
             ray.kill(member.actor)
         # Groups of a Ray that was started here end with it; if it has ended already, they would be waited for.
         for group in self.groups if not self.session.started else ():
             remove_placement_group(group)
         self.session.close()
-        for member in members:
+        for member in self.members:
             member.end()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
@@ -171,11 +156,22 @@ def host_task(function: Callable[..., Any]) -> Any:
     return ray.remote(num_cpus=1, max_retries=0)(function)
 
 
+def _shards(task: Run, items: Mapping[str, Rows], rank: int, count: int) -> tuple[list[tuple[int, bool]], list[Any]]:
+    """Give what one of `count` ranks is sent of a task's inputs: its own rows where they are dealt so, else all."""
+    shards, refs = list[tuple[int, bool]](), list[Any]()
+    for item in (items[name] for name in task.reads):
+        own = count > 1 and len(item.refs) == count
+        sent = (item.refs[rank],) if own else item.refs
+        shards.append((len(sent), own))
+        refs += sent
+    return shards, refs
+
+
 def _results(graph: Graph, task: Run) -> Iterator[str]:
     """Name the results of a task that travel: all but models."""
     for node in graph.nodes:
         if node.name in task.nodes:
-            named = zip(results_of(node), node.returns, strict=True)
+            named = typed_results(node)
             yield from (name for name, kind in named if not issubclass(kind, Model))
 
 

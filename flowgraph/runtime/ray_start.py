@@ -49,6 +49,7 @@ def _members(program: Program, pool: Pool, places: RayPlaces, there: Mapping[str
 
     homes = tuple(home for home in program.homes if home.pool == pool.name)
     members = list[Member]()
+    actor: Any = cast("Any", ray.remote)(concurrency_groups={"beat": 1})(Device)
     bundles = dict[str, Iterator[Any]]()
     for node in dict.fromkeys(name for name, _ in pool.devices):
         bundles[node] = _reserve(program, pool, node, there[node], places.groups)
@@ -56,7 +57,6 @@ def _members(program: Program, pool: Pool, places: RayPlaces, there: Mapping[str
         device = program.plan.cluster.device(node, index)
         kind = device.kind if device is not None else "cpu"
         seat = Seat(pool.name, rank, len(pool.devices), kind, homes, program.trained)
-        actor: Any = cast("Any", ray.remote)(concurrency_groups={"beat": 1})(Device)
         chosen = actor.options(num_cpus=1, num_gpus=int(kind == "gpu"), scheduling_strategy=next(bundles[node]))
         members.append(Member(seat, chosen.remote(places.flows_ref(), seat), 0))
     return members
@@ -90,7 +90,7 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup) -> None:
 
     local = cast("Any", ray.util).get_node_ip_address()
     start = time.monotonic()
-    watch = Watch([member for members in places.pools.values() for member in members], places.session.started)
+    watch = Watch(places.members, places.session.started)
     asked = [Pending(member.actor.about.remote(), f"the start of {member.seat}", member) for member in watch.members]
     told: dict[Seat, Mapping[str, Any]] = {}
     for pending, about in zip(asked, watch.in_order(asked, START_LIMIT_S), strict=True):
@@ -108,7 +108,7 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup) -> None:
             Pending(member.actor.open.remote(models, meeting, RANKS_LIMIT_S), f"loading on {member.seat}", member)
             for member in members
         ]
-    watch = Watch([member for members in places.pools.values() for member in members], places.session.started)
+    watch = Watch(places.members, places.session.started)
     opening.append(Pending(host_task(warm_up).remote(places.flows_ref()), "the start of a host process", None))
     for loaded in watch.results(opening, START_LIMIT_S - (time.monotonic() - start)):
         places.told.update(loaded or {})

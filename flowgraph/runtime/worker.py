@@ -11,7 +11,7 @@ from flowgraph.errors import LawError
 from flowgraph.evaluate import Env, Observed, evaluate
 from flowgraph.graph import Graph, Node
 from flowgraph.keys import Key
-from flowgraph.lowering.program import Home, Run, results_of
+from flowgraph.lowering.program import Home, Run, results_of, typed_results
 from flowgraph.runtime.identity import Held, lined_up
 from flowgraph.values import Model, Value
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Done:
-    """What a run of nodes gives: values, and what was observed. Models stay where they are, one version further."""
+    """What a run of nodes gives: values, what was observed, and its inputs as they were lined up; models stay."""
 
     values: Mapping[str, Held]
     observed: Observed
+    inputs: Mapping[str, Held]
 
 
 @dataclass(eq=False)
@@ -50,7 +51,7 @@ class Worker:
         nodes = [self._nodes[name] for name in task.nodes]
         with torch.no_grad():
             evaluate(nodes, env, key, observed)
-        return Done(dict(self._results(nodes, env, list(held.values()), versions)), observed)
+        return Done(dict(self._results(nodes, env, list(held.values()), versions)), observed, held)
 
     def _model(self, name: str, home: Home, version: int) -> Value:
         kind = self._types[name]
@@ -89,7 +90,7 @@ class Worker:
     def _types(self) -> dict[str, Any]:
         """Give the type of each value by its name."""
         params: dict[str, Any] = {param.name: param.type for param in self.graph.params}
-        nodes = (zip(results_of(node), node.returns, strict=True) for node in self.graph.nodes)
+        nodes = (typed_results(node) for node in self.graph.nodes)
         return params | {name: kind for each in nodes for name, kind in each}
 
     def type_of(self, name: str) -> type[Value]:
