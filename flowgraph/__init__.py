@@ -5,11 +5,13 @@ from flowgraph.evaluate import BoundRegion
 from flowgraph.graph import Graph, NodeKind
 from flowgraph.keys import Key
 from flowgraph.loss import Aggregation, Loss
+from flowgraph.traits import By, Parts, Rows
 from flowgraph.values import Kind, Linear, Mask, Measure, Metric, Model, Record, State, Trainable, Value
 
 __all__ = [
     "Aggregation",
     "BoundRegion",
+    "By",
     "Flow",
     "Graph",
     "Key",
@@ -21,7 +23,9 @@ __all__ = [
     "Metric",
     "Model",
     "NodeKind",
+    "Parts",
     "Record",
+    "Rows",
     "State",
     "Trainable",
     "Value",

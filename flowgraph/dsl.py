@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from flowgraph import spec
 from flowgraph.errors import FlowError, FlowTypeError, SettingError, UserCodeError
@@ -34,6 +34,7 @@ from flowgraph.graph import (
 )
 from flowgraph.keys import Key
 from flowgraph.signature import Signature, defined_at, make_settings, read_signature, type_name
+from flowgraph.traits import RowTrait
 from flowgraph.values import Metric, Model, Record, Value, fields
 
 P = ParamSpec("P")
@@ -41,58 +42,62 @@ R = TypeVar("R")
 M = TypeVar("M", bound=Model)
 
 
+class Traits(TypedDict, total=False):
+    """What `@node` can be told of a function beyond its signature; see `graph.Op`."""
+
+    kind: NodeKind
+    pure: bool
+    carries: str
+    stat: str
+    separable: bool
+    rows: RowTrait
+    on_policy: bool
+    metrics: Sequence[Metric]
+
+
 @overload
 def node(fn: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
-def node(
-    *,
-    kind: NodeKind = ...,
-    pure: bool = ...,
-    carries: str | None = ...,
-    stat: str | None = ...,
-    separable: bool = ...,
-    metrics: Sequence[Metric] = ...,
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def node(
-    fn: Callable[..., Any] | None = None,
-    /,
-    *,
-    kind: NodeKind = "host",
-    pure: bool = True,
-    carries: str | None = None,
-    stat: str | None = None,
-    separable: bool = True,
-    metrics: Sequence[Metric] = (),
-) -> Any:
+def node(**traits: Unpack[Traits]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def node(fn: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> Any:
     """Make a node of a typed function.
 
     Positional parameters are ports (values, or a region as `Callable[[Model], Loss]`); keyword-only ones are ports if
     their type is a value, take the random `Key` if it is that, and are settings otherwise. Called on edges it
     describes itself; called on real values it runs. `carries` names the port whose next version is returned; `stat`
     the statistic of a model's forward pass that it reads; `pure=False` is for effects outside (a key or a carry
-    implies it).
+    implies it). `rows="new"` is for a node that filters, reorders or makes rows: its result is a record with their ids.
+    `on_policy=True` refuses rows that stale weights drew.
 
     Raises `FlowTypeError` for a signature that a graph cannot hold, two positional ports of one type included, and
     for a default that its own type refuses.
     """
     if fn is None:
-        options = {"kind": kind, "pure": pure, "carries": carries, "stat": stat, "separable": separable}
-        return functools.partial(node, **options, metrics=metrics)
+        unknown = next((name for name in traits if name not in Traits.__annotations__), None)
+        if unknown is not None:
+            raise TypeError(f"@node has no trait `{unknown}`")
+        return lambda fn: _make_node(fn, traits)
+    return _make_node(fn, traits)
+
+
+def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
     signature = read_signature(fn, "node")
     op = Op(
         name=fn.__name__,
         module=fn.__module__,
-        kind=kind,
+        kind=traits.get("kind", "host"),
         ports=signature.ports,
         returns=signature.returns,
         settings=signature.settings,
         body=fn,
-        pure=pure and signature.key is None and carries is None,
+        pure=traits.get("pure", True) and signature.key is None and "carries" not in traits,
         key=signature.key,
-        carries=carries,
-        stat=stat,
-        separable=separable,
-        metrics=tuple(metrics),
+        carries=traits.get("carries"),
+        stat=traits.get("stat"),
+        separable=traits.get("separable", True),
+        rows=traits.get("rows", "kept"),
+        on_policy=traits.get("on_policy", False),
+        metrics=tuple(traits.get("metrics", ())),
         about=(inspect.getdoc(fn) or "").partition("\n")[0],
     )
     spec.check_op(op, signature)
@@ -250,16 +255,17 @@ def _close(name: str, param: Param, output: Edge, at: Site) -> Region:
     return Region(name, (param,), output, tuple(inner), tuple(captures), at)
 
 
-def stale(model: M, *, at_most: int) -> M:
+def stale(model: M, *, at_most: int, corrected: bool = True) -> M:
     """Let a sampling read lag the newest weights by up to `at_most` updates; the plan chooses the lag within it.
 
-    Only a generate node may read the result. On real values nothing changes.
+    Only a generate node may read the result. A loss on what it draws must correct for the lag (`old=` the log-probs it
+    was drawn with), unless the flow says `corrected=False`. On real values nothing changes.
     """
     if not isinstance(cast("object", model), Model):
         raise FlowTypeError.wrong_type(str(call_site()), "stale(model=)", "Model", type(model).__name__)
     if type(at_most) is not int or at_most < 0:
         raise SettingError.refused(str(call_site()), "stale.at_most", at_most, "should be a whole number, 0 or more")
-    return type(model).at(replace(model.edge, at_most=at_most)) if model.edge else model
+    return type(model).at(replace(model.edge, at_most=at_most, corrected=corrected)) if model.edge else model
 
 
 class Flow(Generic[P, R]):

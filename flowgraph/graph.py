@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from flowgraph.errors import with_article
+from flowgraph.traits import By, RowTrait
 from flowgraph.values import Metric, Model, State, Value
 
 _stamps = itertools.count()
@@ -64,6 +65,9 @@ class Port:
     optional: bool = False
     region: bool = False
     region_returns: type[Value] | None = None
+    parts: tuple[str, ...] = ()  # of a record, those that the body reads; none named: all
+    by: By | None = None
+    other_rows: bool = False
 
     @property
     def value_type(self) -> type[Value]:
@@ -93,6 +97,8 @@ class Op:
     carries: str | None = None  # the port whose state the result is the next version of
     stat: str | None = None  # the statistic of a model's forward pass that it reads
     separable: bool = True  # the result of a row does not depend on rows of other groups
+    rows: RowTrait = "kept"
+    on_policy: bool = False  # what it reads must be drawn by the newest weights
     metrics: tuple[Metric, ...] = ()
     about: str = ""
 
@@ -123,12 +129,16 @@ class Const:
 
 @dataclass(frozen=True)
 class Edge:
-    """One output of a source, as a reader sees it; `at_most` is how many versions a sampling read may lag."""
+    """One output of a source, as a reader sees it; `at_most` is how many versions a sampling read may lag.
+
+    `corrected` says whether a loss on what it draws has to correct for the lag.
+    """
 
     source: Node | Param | Const
     type: type[Value]
     port: str = ""
     at_most: int = 0
+    corrected: bool = True
 
     def part(self, name: str, kind: ValueType) -> Edge:
         """Give the edge of one part of a record."""
@@ -230,7 +240,7 @@ class Graph:
 
 def newest(edge: Edge) -> Edge:
     """Give the version of weights that an edge reads, however late it may read it."""
-    return replace(edge, at_most=0)
+    return replace(edge, at_most=0, corrected=True) if edge.at_most or not edge.corrected else edge
 
 
 def carried_from(edge: Edge) -> Param | None:

@@ -8,16 +8,17 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
 
-from flowgraph.errors import FlowTypeError, SettingError
+from flowgraph.errors import FlowTypeError, SettingError, nearest, with_article
 from flowgraph.graph import Port, Site, call_site
 from flowgraph.keys import Key
 from flowgraph.loss import Loss
-from flowgraph.values import Model, Value
+from flowgraph.traits import By, Parts, Rows
+from flowgraph.values import Model, Record, Value, fields
 
 
 class Settings(BaseModel):
@@ -165,8 +166,9 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
         raise refuse(f"`{name}` takes any number of arguments", "name each port and each setting")
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
         raise refuse(f"`{name}` cannot be given by name", "write no `/`: a graph gives every value by its name")
+    said: Sequence[Any] = ()
     if get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
+        hint, *said = get_args(hint)
     arms = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     values = [arm for arm in arms if _value_class(arm) is not None]
     if values:
@@ -176,7 +178,7 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
         if parameter.default is not (None if optional else inspect.Parameter.empty):
             wanted = "a port that may be None has the default None" if optional else "a port has no default"
             raise refuse(f"`{name}`: {wanted}", "")
-        return Port(name, values[0], optional=optional)
+        return _with_traits(Port(name, values[0], optional=optional), said, refuse)
     if get_origin(hint) is collections.abc.Callable and _mentions_value(hint):
         takes_a, gives = get_args(hint)
         model = _value_class(takes_a[0]) if isinstance(takes_a, list) and len(takes_a) == 1 else None
@@ -187,6 +189,23 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
     if _mentions_value(hint):
         raise refuse(f"`{name}` takes {takes}: a port holds one value", "take the values one by one, or make a Record")
     return None
+
+
+def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:
+    """Add what an annotation says of a port beyond its type; refuse parts that its record does not have."""
+    for each in said:
+        if isinstance(each, By):
+            port = replace(port, by=each)
+        elif each is Rows.OTHER:
+            port = replace(port, other_rows=True)
+        elif isinstance(each, Parts):
+            known = fields(port.value_type) if issubclass(port.value_type, Record) else {}
+            for name in each.names:
+                if name not in known:
+                    why = f"`{port.name}` has no part `{name}`: it takes {with_article(port.value_type.__name__)}"
+                    raise refuse(why, nearest(name, known))
+            port = replace(port, parts=each.names)
+    return port
 
 
 def _mentions_value(hint: Any) -> bool:

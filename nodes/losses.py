@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from flowgraph import Aggregation, Loss, Measure, Metric, node
+from flowgraph import Aggregation, By, Loss, Measure, Metric, node
 from flowgraph.values import Mask
 from nodes.values import Advantages, Entropy, LogProbs
 
@@ -24,11 +24,11 @@ MEAN = Aggregation.TOKEN_MEAN
     )
 )
 def clipped(
-    new: LogProbs,
+    new: Annotated[LogProbs, By.TRAINED],
     advantages: Advantages,
     mask: Mask,
     *,
-    old: LogProbs,
+    old: Annotated[LogProbs, By.SAMPLER],
     eps: Annotated[float, Field(gt=0, lt=1)] = 0.2,
     eps_high: Annotated[float | None, Field(gt=0)] = None,
     aggregation: Aggregation = MEAN,
@@ -53,8 +53,10 @@ def clipped(
     return Loss.of(torch.maximum(plain, bounded), mask, aggregation, measures)
 
 
-@node
-def policy_gradient(new: LogProbs, advantages: Advantages, mask: Mask, *, aggregation: Aggregation = MEAN) -> Loss:
+@node(on_policy=True)
+def policy_gradient(
+    new: Annotated[LogProbs, By.TRAINED], advantages: Advantages, mask: Mask, *, aggregation: Aggregation = MEAN
+) -> Loss:
     """Give the plain policy gradient: -A·log p, with no ratio and no clip.
 
     Source: Chu et al. 2025 (GPG), arXiv 2504.02546, equation 4; Williams 1992 (REINFORCE).
@@ -63,7 +65,13 @@ def policy_gradient(new: LogProbs, advantages: Advantages, mask: Mask, *, aggreg
 
 
 @node(metrics=(Metric("kl", "nats", headline=True, about="k3 estimate of KL(policy, reference)"),))
-def kl_k3(new: LogProbs, mask: Mask, *, ref: LogProbs, aggregation: Aggregation = MEAN) -> Loss:
+def kl_k3(
+    new: Annotated[LogProbs, By.TRAINED],
+    mask: Mask,
+    *,
+    ref: Annotated[LogProbs, By.FIXED],
+    aggregation: Aggregation = MEAN,
+) -> Loss:
     """Give the k3 estimate of KL(policy, reference): e^d - d - 1 with d = ref - new, never negative.
 
     d is held within ±20 and the estimate at 10. Source: Schulman 2020, "Approximating KL divergence"; Shao et al. 2024
@@ -77,7 +85,7 @@ def kl_k3(new: LogProbs, mask: Mask, *, ref: LogProbs, aggregation: Aggregation 
 
 
 @node(metrics=(Metric("policy_entropy", "nats", about="mean entropy of the policy being trained"),))
-def entropy_bonus(entropy: Entropy, mask: Mask, *, aggregation: Aggregation = MEAN) -> Loss:
+def entropy_bonus(entropy: Annotated[Entropy, By.TRAINED], mask: Mask, *, aggregation: Aggregation = MEAN) -> Loss:
     """Give minus the entropy, so that a positive factor rewards it: `+ 0.01 * entropy_bonus(entropy(pi, r), mask)`."""
     return Loss.of(-entropy.data, mask, aggregation, [_mean("policy_entropy", entropy.data, mask)])
 

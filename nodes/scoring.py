@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from flowgraph import Measure, Metric, node
+from flowgraph import Measure, Metric, Parts, node
 from nodes.graders import Graders
 from nodes.rules import reference_of, resolve, rule_for
 from nodes.values import Rollout, Scores
@@ -25,7 +25,7 @@ METRICS = (
 
 @node(kind="score", pure=False, metrics=METRICS)
 def score(
-    rollout: Rollout,
+    rollout: Annotated[Rollout, Parts("group", "sample", "finished", "text", "columns")],
     *,
     by: Rule = "data",
     format_score: float | None = None,

@@ -24,7 +24,7 @@ MAY_IMPORT = {
 
 # Inside flowgraph, inner first: a module imports its own layer and those before it, never a later one.
 LAYERS = (
-    ("errors", "shipped"),
+    ("errors", "shipped", "traits"),
     ("cluster", "cluster_text", "machine", "plan"),  # data, and what this machine has: see DATA
     ("keys", "models", "values", "loss", "rows"),
     ("graph",),
@@ -49,7 +49,7 @@ DATA = {"cluster", "cluster_text", "plan"}
 
 # What `nodes` may name of flowgraph, and what `placements` may: their public faces, not how a flow is described.
 FACES = {
-    "nodes": ("", "errors", "keys", "loss", "models", "rows", "values", "executors.base"),
+    "nodes": ("", "errors", "keys", "loss", "models", "rows", "traits", "values", "executors.base"),
     "placements": (
         "",
         "errors",
