@@ -1,17 +1,18 @@
-"""Check that a plan is for a graph: the structure, each role placed once, on pools and engines that can hold it."""
+"""Check that a plan is for a graph: the structure, each role placed once, on pools and engines that can hold it.
+
+And that what samples lags no further behind than the flow lets it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from flowgraph.errors import PlanError
 from flowgraph.executors.layouts import LAYOUTS, POOL_WIDE
+from flowgraph.graph import Edge, Graph, Node, carried_from
 from flowgraph.plan import Placed, Plan, Pool
-from flowgraph.roles import Role, roles
+from flowgraph.roles import Role, models_read, roles
 from flowgraph.store import structure_hash
-
-if TYPE_CHECKING:
-    from flowgraph.graph import Graph
 
 # What an engine must offer to run a role of each use.
 VERBS = {"train": ("step", "token_stats"), "sample": ("sample",), "infer": ("token_stats",)}
@@ -22,7 +23,7 @@ def check_plan(plan: Plan, graph: Graph, where: str = "plan") -> None:
 
     Raises PlanError: the plan is of another structure; a role is missing, unknown or placed twice; a pool is unknown,
     is named twice, holds a device that is not there or that another pool holds; an engine is unknown or does not run
-    the role, the layout or the devices.
+    the role, the layout or the devices; a role lags that may not, or that reads what is trained in place.
     """
     expected = structure_hash(graph)
     if plan.structure_hash != expected:
@@ -40,6 +41,9 @@ def check_plan(plan: Plan, graph: Graph, where: str = "plan") -> None:
     missing = [name for name in known if name not in seen]
     if missing:
         raise PlanError.not_placed(where, missing)
+    for placed in plan.placed:
+        if placed.lag:
+            _check_lag(plan, graph, placed, known[placed.role], where)
 
 
 def _check_pools(plan: Plan, where: str) -> None:
@@ -90,6 +94,27 @@ def _check_engine(plan: Plan, placed: Placed, role: Role, pool: Pool, where: str
         if device is not None and device.kind not in offer.devices:
             runs = f"it runs on {_listed(offer.devices)}"
             raise PlanError.not_offered(where, placed.role, placed.engine, f"a {device.kind} of `{pool.name}`", runs)
+
+
+def _check_lag(plan: Plan, graph: Graph, placed: Placed, role: Role, where: str) -> None:
+    bound, reader = min(
+        ((edge.at_most, node) for node in graph.all_nodes if node.name in role.nodes for edge in _read_by(node, role)),
+        key=lambda each: each[0],
+    )
+    if placed.lag > bound:
+        raise PlanError.lags_too_far(where, role.name, placed.lag, reader.name, bound, str(reader.at))
+    trained = next((each for each in plan.placed if each.role == f"{role.param}.train"), None)
+    if trained is None:
+        raise PlanError.lags_in_place(where, role.name, placed.lag, "nothing updates its weights")
+    if (trained.pool, trained.engine, trained.layout) == (placed.pool, placed.engine, placed.layout):
+        raise PlanError.lags_in_place(where, role.name, placed.lag, f"it reads the very weights of {trained.role}")
+
+
+def _read_by(node: Node, role: Role) -> Iterator[Edge]:
+    for edge in models_read(node):
+        root = carried_from(edge)
+        if root is not None and root.name == role.param:
+            yield edge
 
 
 def _listed(names: frozenset[str]) -> str:

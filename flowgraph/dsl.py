@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import traceback
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,9 @@ from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from flowgraph import spec
-from flowgraph.errors import FlowError, FlowTypeError, SettingError, UserCodeError
+from flowgraph.counts import counted
+from flowgraph.description import heard, overhearing
+from flowgraph.errors import FlowError, FlowTypeError, SettingError, UserCodeError, nearest
 from flowgraph.evaluate import BoundRegion
 from flowgraph.graph import (
     Const,
@@ -33,9 +34,10 @@ from flowgraph.graph import (
     reachable,
 )
 from flowgraph.keys import Key
+from flowgraph.laws import calls
 from flowgraph.signature import Signature, defined_at, make_settings, read_signature, type_name
 from flowgraph.traits import RowTrait
-from flowgraph.values import Metric, Model, Record, Value, fields
+from flowgraph.values import Kind, Metric, Model, Record, Value, fields
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,9 +75,10 @@ def node(fn: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> A
     for a default that its own type refuses.
     """
     if fn is None:
-        unknown = next((name for name in traits if name not in Traits.__annotations__), None)
-        if unknown is not None:
-            raise TypeError(f"@node has no trait `{unknown}`")
+        for name in traits:
+            if name not in Traits.__annotations__:
+                hint = nearest(name, Traits.__annotations__)
+                raise FlowTypeError.bad_node(str(call_site()), "", f"there is no trait `{name}`", hint)
         return lambda fn: _make_node(fn, traits)
     return _make_node(fn, traits)
 
@@ -100,11 +103,18 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
         metrics=tuple(traits.get("metrics", ())),
         about=(inspect.getdoc(fn) or "").partition("\n")[0],
     )
-    spec.check_op(op, signature)
+    calls.check_op(op, signature)
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _call(op, signature, args, kwargs)
+        try:
+            return _call(op, signature, args, kwargs)
+        except FlowError as error:
+            overheard = heard()
+            if overheard is None or not overheard.going_on:
+                raise
+            overheard.faults.append(error)
+            return _outputs(_stand_in(op, signature, args, kwargs))
 
     call.__dict__["op"] = op
     return call
@@ -136,14 +146,28 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
             why = f"`{op.key}` is filled in when the flow runs"
             raise FlowTypeError.bad_call(str(site), op.name, why, "leave it out")
         edges = tuple((name, value.edge or Edge(Const(value, site), type(value))) for name, value in inputs.items())
-        returns = tuple(kinds.get(each) or spec.bound_type(each) for each in op.returns)
+        returns = tuple(kinds.get(each) or calls.bound_type(each) for each in op.returns)
         return _outputs(Node(op, edges, settings, tuple(regions.items()), returns, site))
     if any(not isinstance(edge.source, Const) for region in regions.values() for edge in region.captures):
         captured = next(e for r in regions.values() for e in r.captures if not isinstance(e.source, Const))
         raise FlowTypeError.bad_call(str(site), op.name, f"real values meet an edge: {captured} {captured.made()}")
-    real: dict[str, Any] = inputs | {name: BoundRegion.of(region, {}) for name, region in regions.items()}
+    real: dict[str, Any] = inputs | {name: BoundRegion.of(counted(region), {}) for name, region in regions.items()}
     extra = {op.key: bound[op.key]} if op.key and op.key in bound else {}
     return op.body(**real, **{name: getattr(settings, name) for name in op.settings.model_fields}, **extra)
+
+
+def _stand_in(op: Op, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> Node:
+    """Give a node for a call that has a fault, with what is right of it, so that the rest can be described."""
+    given = dict(zip(signature.positional, args, strict=False)) | dict(kwargs)
+    edges = list[tuple[str, Edge]]()
+    kinds = dict[Any, type[Value]]()
+    for port in op.ports:
+        value = given.get(port.name)
+        if not port.region and isinstance(value, port.value_type) and value.edge is not None:
+            edges.append((port.name, value.edge))
+            kinds.setdefault(port.type, type(value))
+    returns = tuple(kinds.get(each) or calls.bound_type(each) for each in op.returns)
+    return Node(op, tuple(edges), op.settings.model_construct(), (), returns, call_site())
 
 
 def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, type[Value]]:
@@ -159,7 +183,7 @@ def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, t
                 )
         elif value is None and port.optional:
             continue
-        elif not isinstance(value, port.value_type) or (port.type in bound and type(value) is not kinds[port.type]):
+        elif not _fits(port, value) or (port.type in bound and type(value) is not kinds[port.type]):
             others = [each for each in given.values() if isinstance(each, Value)]
             raise _wrong_type(op, port, kinds[port.type], value, others, site)
         elif isinstance(port.type, TypeVar):
@@ -167,8 +191,12 @@ def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, t
             bound.add(port.type)
     stale = [v.edge for v in given.values() if isinstance(v, Value) and v.edge is not None and v.edge.at_most]
     if stale and op.kind != "generate":
-        raise spec.stale_read(op, stale[0], site)
+        raise calls.stale_read(op, stale[0], site)
     return kinds
+
+
+def _fits(port: Port, value: object) -> bool:
+    return isinstance(value, port.value_type) and port.kind in (None, value.kind)
 
 
 def _wrong_type(
@@ -177,8 +205,16 @@ def _wrong_type(
     edge = value.edge if isinstance(value, Value) else None
     made = edge.made() if edge else ""
     hint = _hint_for(wanted, [other.edge for other in others if other.edge])
+    if isinstance(value, Value) and {value.kind, port.kind or wanted.kind} == {Kind.ROW, Kind.TOKEN}:
+        hint = hint or _LEVELS[value.kind]
     name = f"{op.name}({port.name}=)"
     return FlowTypeError.wrong_type(str(site), name, wanted.__name__, type(value).__name__, made, hint)
+
+
+_LEVELS = {
+    Kind.TOKEN: "it has a number for each token: reduce it to one a row under its mask, in a @node",
+    Kind.ROW: "it has a number for each row: spread it over the row's tokens, in a @node",
+}
 
 
 def _hint_for(wanted: type[Value], edges: Sequence[Edge]) -> str:
@@ -195,6 +231,9 @@ def _hint_for(wanted: type[Value], edges: Sequence[Edge]) -> str:
 
 
 def _outputs(made: Node) -> Any:
+    overheard = heard()
+    if overheard is not None:
+        overheard.calls.append(made)
     if len(made.returns) == 1:
         return made.returns[0].at(Edge(made, made.returns[0]))
     return tuple(kind.at(Edge(made, kind, str(i))) for i, kind in enumerate(made.returns))
@@ -231,8 +270,8 @@ def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value
             got,
             f"`{fn.__name__}` at {at}",
         )
-    region = _close(fn.__name__, param, out.edge, at)
-    spec.check_region(op, region, site)
+    region = Region.of(fn.__name__, (param,), out.edge, at)
+    calls.check_region(op, region, site)
     return region
 
 
@@ -243,16 +282,6 @@ def _local_hints(fn: Callable[..., Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - an annotation is any expression of the user's
         what = f"an annotation cannot be read: {error}"
         raise FlowTypeError.bad_call(str(defined_at(fn)), fn.__name__, what) from None
-
-
-def _close(name: str, param: Param, output: Edge, at: Site) -> Region:
-    inner = dict[Node, None]()
-    for source in reachable([output]):
-        if isinstance(source, Node) and any(e.source is param or e.source in inner for e in source.edges()):
-            inner[source] = None
-    reads = itertools.chain([output], (edge for each in inner for edge in each.edges()))
-    captures = dict.fromkeys(edge for edge in reads if edge.source is not param and edge.source not in inner)
-    return Region(name, (param,), output, tuple(inner), tuple(captures), at)
 
 
 def stale(model: M, *, at_most: int, corrected: bool = True) -> M:
@@ -291,7 +320,37 @@ class Flow(Generic[P, R]):
 
         Raises errors of ours only: an exception in the flow's own lines is a `UserCodeError` with the line.
         """
-        at, chosen = self.signature.at, make_settings(self.signature.settings, settings or {}, self.name, "--set")
+        with overhearing() as overheard:
+            graph, outputs = self._described(settings or {})
+        calls.check_returns(self.name, self.signature, outputs)
+        graph = _finished(graph, outputs, overheard.calls)
+        spec.check("described", graph)
+        return graph
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from flowgraph.diagrams.notebook import mimebundle
+
+        return mimebundle(self)
+
+    def faults(self, settings: Mapping[str, object] | None = None) -> list[FlowError]:
+        """Describe the flow and give every fault that is found, in the order of its lines; none for a right one.
+
+        A call that has a fault stands as it can, so that what comes after it is looked at too; an exception in the
+        flow's own lines ends that. The laws are asked when every call is right.
+        """
+        with overhearing(going_on=True) as overheard:
+            try:
+                graph, outputs = self._described(settings or {})
+                calls.check_returns(self.name, self.signature, outputs)
+            except FlowError as error:
+                return [*overheard.faults, error]
+        if overheard.faults:
+            return overheard.faults
+        return list(spec.faults("described", _finished(graph, outputs, overheard.calls)))
+
+    def _described(self, settings: Mapping[str, object]) -> tuple[Graph, tuple[Any, ...]]:
+        """Call the function on edges; give its graph without results, and what it returned."""
+        at, chosen = self.signature.at, make_settings(self.signature.settings, settings, self.name, "--set")
         params = tuple(Param(port.name, port.value_type, f"flow {self.name}", at) for port in self.signature.ports)
         arguments: dict[str, Any] = {param.name: param.type.at(Edge(param, param.type)) for param in params}
         arguments |= {name: getattr(chosen, name) for name in self.signature.settings.model_fields}
@@ -301,11 +360,14 @@ class Flow(Generic[P, R]):
             raise
         except Exception as error:
             raise UserCodeError.raised(f"flow {self.name}", error, line_of(error, at.file)) from error
-        outputs: tuple[Any, ...] = out if isinstance(out, tuple) else (out,)
-        spec.check_returns(self.name, self.signature, outputs)
-        graph = Graph(self.name, params, tuple(cast("Edge", value.edge) for value in outputs), at, chosen)
-        spec.check(graph)
-        return graph
+        return Graph(self.name, params, (), at, chosen), out if isinstance(out, tuple) else (out,)
+
+
+def _finished(graph: Graph, outputs: Sequence[Any], calls: Sequence[Node]) -> Graph:
+    """Add a flow's results, and the calls that they do not reach."""
+    whole = replace(graph, outputs=tuple(cast("Edge", value.edge) for value in outputs))
+    read = set(whole.all_nodes)
+    return replace(whole, dropped=tuple(call for call in calls if call not in read))
 
 
 def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, object], site: Site) -> None:

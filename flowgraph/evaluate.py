@@ -9,14 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flowgraph import spec
+from flowgraph.counts import mask_of
 from flowgraph.errors import FlowError, LawError, UserCodeError
 from flowgraph.executors.base import Alone, Ranks
 from flowgraph.graph import Const, Edge, Node, Param, Region
 from flowgraph.keys import Key
+from flowgraph.laws.calls import check_result
 from flowgraph.loss import Aggregation, Counts, Loss, Term
 from flowgraph.rows import constant, find, find_all, row_count, take, widest
-from flowgraph.values import Context, Group, Lengths, Mask, Measure, Model, Value
+from flowgraph.values import Context, Group, Lengths, Measure, Model, Value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,7 +100,7 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
     extra = {node.op.key: replace(key, node=node.name)} if node.op.key else {}
     try:
         result = node.op.body(**inputs, **settings, **extra)
-        spec.check_result(node, result)
+        check_result(node, result, inputs)
     except FlowError as error:
         if error.where:
             _say_where(error, node)
@@ -240,7 +241,7 @@ class BoundRegion:
         env[self.region.params[0]] = model
         evaluate(self.region.inner, env, self.key, self.observed)
         for node in self.region.inner:
-            mask = _mask_of(node)
+            mask = mask_of(node)
             if mask is not None:
                 _check_mask(node, env[node], read(env, mask))
         loss = read(env, self.region.output)
@@ -248,21 +249,32 @@ class BoundRegion:
         return loss
 
     def counts(self, rows: Tensor) -> tuple[Counts, ...]:
-        """Count the mask of each of the loss's terms over `rows` of all ranks, without running the model."""
+        """Count the mask of each of the loss's terms over `rows` of all ranks, without running the model.
+
+        Raises `LawError` when a term's mask is none of those that the region counts.
+        """
         import torch
 
         env = self._bind(rows)
+        masks = {id(mask): Term(None, mask, Aggregation.TOKEN_MEAN) for mask in self._masks(env)}
+        here = [(each.tokens, each.rows) for each in (term.counts() for term in masks.values())]
+        totals = self.ranks.total(torch.tensor(here, dtype=torch.float64).flatten()).reshape(-1, 2).tolist()
+        counts = {name: Counts(tokens, rows) for name, (tokens, rows) in zip(masks, totals, strict=True)}
         for node in self.region.inner:
-            mask = _mask_of(node)
+            mask = mask_of(node)
             if mask is not None:
                 env[node] = Loss([Term(None, read(env, mask).data, Aggregation.TOKEN_MEAN)])
             elif issubclass(node.returns[0], Loss):
                 env[node] = run_body(node, {port: read(env, edge) for port, edge in node.inputs}, self.key)
         loss = read(env, self.region.output)
         assert isinstance(loss, Loss)
-        here = [(counts.tokens, counts.rows) for counts in (term.counts() for term in loss.terms)]
-        totals = self.ranks.total(torch.tensor(here, dtype=torch.float64).flatten()).reshape(-1, 2)
-        return tuple(Counts(tokens, rows) for tokens, rows in totals.tolist())
+        for term in loss.terms:
+            if id(term.mask) not in counts:
+                raise LawError.not_counted(self.region.name, str(self.region.at))
+        return tuple(counts[id(term.mask)] for term in loss.terms)
+
+    def _masks(self, env: Env) -> list[Tensor]:
+        return [read(env, edge).data for edge in self.region.counts]
 
     def _bind(self, rows: Tensor | None) -> Env:
         values = {id(value): value for value in self.captured.values()}
@@ -270,12 +282,6 @@ class BoundRegion:
             width = widest(values.values(), rows)
             values = {name: take(value, rows, width) for name, value in values.items()}
         return {edge: values[id(value)] for edge, value in self.captured.items()}
-
-
-def _mask_of(node: Node) -> Edge | None:
-    """Give the mask that a node's loss is averaged over; None for what is no loss, and for sums of losses."""
-    masks = (edge for _, edge in node.inputs if issubclass(edge.type, Mask))
-    return next(masks, None) if issubclass(node.returns[0], Loss) else None
 
 
 def _check_mask(node: Node, loss: Loss, mask: Value) -> None:

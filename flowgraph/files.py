@@ -1,4 +1,4 @@
-"""Flows in files: `file.py:name` names one of a user's, a bare name a shipped one.
+"""Flows in files: `file.py:name` names one of a user's, a bare name a shipped one or one of an installed package.
 
 A file gets one stable module name, so that its types are one class wherever it is read.
 """
@@ -9,23 +9,27 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from flowgraph.dsl import Flow, line_of
+from flowgraph.entry_points import find, load_entry, named, names, package_of
 from flowgraph.errors import FlowError, UnknownNameError, UserCodeError
 from flowgraph.shipped import flows_folder
 
 OURS = ("flowgraph", "nodes", "placements")
+SHIPPED = "flowgraph"  # the package that brings the shipped flows
 
 
 @dataclass(frozen=True)
 class FlowFile:
-    """A flow and the file it is in."""
+    """A flow and the file it is in; `package` is what brings it, with its version, "" for a user's own file."""
 
     flow: Flow[..., Any]
     path: Path
+    package: str = ""
 
     @property
     def source(self) -> str:
@@ -36,11 +40,12 @@ class FlowFile:
 def find_flow(text: str) -> FlowFile:
     """Find the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`.
 
-    Raises `UnknownNameError` for a file or name that is not there, `UserCodeError` for a file that does not import.
+    Raises `UnknownNameError` for a file or name that is not there, or that two packages bring; `UserCodeError` for a
+    file or package that does not import.
     """
     file, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
     if not file.endswith(".py"):
-        return _shipped(text)
+        return _by_name(text)
     path = Path(file)
     if not path.is_file():
         raise UnknownNameError(f"there is no file {path.absolute()}", hint="a shipped flow has no .py: `grpo`")
@@ -55,11 +60,33 @@ def find_flow(text: str) -> FlowFile:
     return FlowFile(flows[name or next(iter(flows))], path)
 
 
-def _shipped(name: str) -> FlowFile:
+def _by_name(name: str) -> FlowFile:
     files = {path.stem: path for path in shipped_files()}
+    entry = find("flowgraph.flows", name, files)
+    if entry is not None:
+        return _installed(entry)
     if name not in files:
-        raise UnknownNameError.of("shipped flow", name, files)
-    return FlowFile(flows_in(files[name])[name], files[name])
+        others = names("flowgraph.flows")
+        raise UnknownNameError.of("shipped or installed flow" if others else "shipped flow", name, [*files, *others])
+    return FlowFile(flows_in(files[name])[name], files[name], SHIPPED)
+
+
+def _installed(entry: EntryPoint) -> FlowFile:
+    flow = load_entry(entry)
+    if not isinstance(flow, Flow):
+        what = f"its entry point `{entry.name}` names `{entry.value}`, which is no flow"
+        raise UserCodeError(what, where=package_of(entry), hint="a flow is a function under @flow")
+    return FlowFile(flow, Path(flow.signature.at.file), package_of(entry))
+
+
+def known_flows() -> dict[str, FlowFile]:
+    """Give the flows that need no file, by name: the shipped ones, then those of installed packages.
+
+    Raises `UserCodeError` for a package that does not import, `UnknownNameError` for a name that two bring.
+    """
+    shipped = {name: FlowFile(each, path, SHIPPED) for path in shipped_files() for name, each in flows_in(path).items()}
+    entries = named("flowgraph.flows", [path.stem for path in shipped_files()])
+    return shipped | {name: _installed(entry) for name, entry in entries.items()}
 
 
 def shipped_files() -> Iterator[Path]:

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from flowgraph.errors import with_article
 from flowgraph.traits import By, RowTrait
-from flowgraph.values import Metric, Model, State, Value
+from flowgraph.values import Kind, Metric, Model, State, Value
 
 _stamps = itertools.count()
 # Not resolved: a frame names its file as the import found it. Shipped flows are written as users write theirs.
@@ -68,6 +68,7 @@ class Port:
     parts: tuple[str, ...] = ()  # of a record, those that the body reads; none named: all
     by: By | None = None
     other_rows: bool = False
+    kind: Kind | None = None  # the one it takes, where subclasses of its type are of several
 
     @property
     def value_type(self) -> type[Value]:
@@ -159,7 +160,10 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A loss: what reads its own parameters is `inner`, computed again for each part; the rest is captured."""
+    """A loss: what reads its own parameters is `inner`, computed again for each part; the rest is captured.
+
+    `counts` are the masks that its terms are divided by the counts of, each once.
+    """
 
     name: str
     params: tuple[Param, ...]
@@ -167,6 +171,18 @@ class Region:
     inner: tuple[Node, ...]
     captures: tuple[Edge, ...]
     at: Site
+    counts: tuple[Edge, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, params: tuple[Param, ...], output: Edge, at: Site) -> Region:
+        """Close the region around what reads its parameters, as found from its output."""
+        inner, start = dict[Node, None](), min(param.stamp for param in params)
+        for source in reachable([output], newer=start):
+            if isinstance(source, Node) and any(e.source in params or e.source in inner for e in source.edges()):
+                inner[source] = None
+        reads = itertools.chain([output], (edge for each in inner for edge in each.edges()))
+        captures = dict.fromkeys(edge for edge in reads if edge.source not in params and edge.source not in inner)
+        return cls(name, params, output, tuple(inner), tuple(captures), at)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,12 +197,27 @@ class Node:
     at: Site
     name: str = ""
     stamp: int = field(default_factory=lambda: next(_stamps))
+    root: Param | None = field(init=False, repr=False, default=None)  # whose state this makes the next version of
+
+    def __post_init__(self) -> None:
+        before = self.carried()
+        if before is not None:
+            object.__setattr__(self, "root", carried_from(before))
 
     def edges(self) -> Iterable[Edge]:
         """Give every edge this node reads, the captures of its regions included."""
         yield from (edge for _, edge in self.inputs)
         for _, region in self.regions:
             yield from region.captures
+
+    def input(self, port: str | None) -> Edge | None:
+        """Give the edge on a port, if there is one."""
+        return next((edge for name, edge in self.inputs if name == port), None)
+
+    def carried(self) -> Edge | None:
+        """Give the version of state that this node consumes, if its op carries any, however late it is read."""
+        edge = self.input(self.op.carries)
+        return newest(edge) if edge is not None else None
 
     def model(self) -> Edge | None:
         """Give the edge of the first model this node reads, if any."""
@@ -196,12 +227,18 @@ class Node:
         return f"<{self.name or self.op.name} at {self.at}>"
 
 
-def reachable(edges: Iterable[Edge]) -> list[Node | Param | Const]:
-    """Give every source that `edges` depend on, in the order they were written; a loop, so depth is no limit."""
-    todo, seen = [edge.source for edge in edges], set[Node | Param | Const]()
+Source = Node | Param | Const
+
+
+def reachable(edges: Iterable[Edge], *, newer: int = -1) -> list[Source]:
+    """Give every source that `edges` depend on, in the order they were written; a loop, so depth is no limit.
+
+    Those whose stamp is not above `newer` are left out, with all that they depend on.
+    """
+    todo, seen = [edge.source for edge in edges], set[Source]()
     while todo:
         source = todo.pop()
-        if source not in seen:
+        if source not in seen and source.stamp > newer:
             seen.add(source)
             todo += [edge.source for edge in source.edges()] if isinstance(source, Node) else []
     return sorted(seen, key=lambda source: source.stamp)
@@ -209,13 +246,18 @@ def reachable(edges: Iterable[Edge]) -> list[Node | Param | Const]:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A described flow: its parameters and what it returns; everything else is reachable from there."""
+    """A described flow: its parameters and what it returns; everything else is reachable from there.
+
+    `dropped` are calls that the flow made and nothing reads; `pruned` says of each node that is gone why.
+    """
 
     name: str
     params: tuple[Param, ...]
     outputs: tuple[Edge, ...]
     at: Site
     settings: BaseModel | None = None
+    dropped: tuple[Node, ...] = ()
+    pruned: tuple[str, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -227,6 +269,11 @@ class Graph:
         """Give the nodes of the flow and of its regions, in the order they were written."""
         inner = (node for each in self.nodes for _, region in each.regions for node in region.inner)
         return tuple(sorted({*self.nodes, *inner}, key=lambda node: node.stamp))
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from flowgraph.diagrams.notebook import mimebundle
+
+        return mimebundle(self)
 
     def param(self, name: str) -> Param | None:
         """Give the parameter of this name, if there is one."""
@@ -244,21 +291,19 @@ def newest(edge: Edge) -> Edge:
 
 
 def carried_from(edge: Edge) -> Param | None:
-    """Follow an edge back through the ops that carry it to the parameter it is a version of."""
-    while isinstance(edge.source, Node):
-        node = edge.source
-        if node.op.carries is None or edge.port not in ("", "0"):
-            return None
-        edge = dict(node.inputs)[node.op.carries]
-    return edge.source if isinstance(edge.source, Param) else None
+    """Give the parameter that an edge is a version of, through any number of ops that carry it."""
+    if isinstance(edge.source, Node):
+        return edge.source.root if edge.port in ("", "0") else None
+    return edge.source if isinstance(edge.source, Param) and not edge.port else None
 
 
-def rewrite(graph: Graph, change: Callable[[Node], Node]) -> Graph:
+def rewrite(graph: Graph, change: Callable[[Node], Node | Edge]) -> Graph:
     """Rebuild a graph with `change` applied to every node, those inside regions included.
 
-    `change` gets the node with its inputs already rebuilt; stamps are kept, so is the order.
+    `change` gets the node with its inputs already rebuilt, and gives what stands in its place: a node, or an edge of
+    the new graph for its one result. Stamps are kept, so is the order; what nothing reads any more is gone.
     """
-    new: dict[Node | Param | Const, Node] = {}
+    new: dict[Source, Node | Edge] = {}
     for node in graph.all_nodes:
         inputs = tuple((port, _moved(edge, new)) for port, edge in node.inputs)
         regions = tuple((port, _moved_region(region, new)) for port, region in node.regions)
@@ -266,14 +311,15 @@ def rewrite(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     return replace(graph, outputs=tuple(_moved(edge, new) for edge in graph.outputs))
 
 
-def _moved(edge: Edge, new: Mapping[Node | Param | Const, Node]) -> Edge:
-    return replace(edge, source=new[edge.source]) if edge.source in new else edge
+def _moved(edge: Edge, new: Mapping[Source, Node | Edge]) -> Edge:
+    there = new.get(edge.source)
+    if there is None or isinstance(there, Node):
+        return edge if there is None else replace(edge, source=there)
+    port = ".".join(each for each in (there.port, edge.port) if each)
+    return replace(edge, source=there.source, port=port)
 
 
-def _moved_region(region: Region, new: Mapping[Node | Param | Const, Node]) -> Region:
-    return replace(
-        region,
-        output=_moved(region.output, new),
-        inner=tuple(new[node] for node in region.inner),
-        captures=tuple(_moved(edge, new) for edge in region.captures),
-    )
+def _moved_region(region: Region, new: Mapping[Source, Node | Edge]) -> Region:
+    moved = Region.of(region.name, region.params, _moved(region.output, new), region.at)
+    counts = dict.fromkeys(_moved(edge, new) for edge in region.counts)
+    return replace(moved, counts=tuple(edge for edge in counts if edge in moved.captures))

@@ -30,7 +30,7 @@ def _places(graph: Graph, placed: Mapping[str, Placed]) -> dict[str, str]:
             served.setdefault(name, []).append(role.name)
     said = dict[str, str]()
     for node in graph.nodes:
-        model = dict(node.inputs)[node.op.carries] if node.op.carries else node.model()
+        model = node.carried() or node.model()
         root = carried_from(model) if model is not None else None
         first = next((placed[name] for name in served.get(node.name, []) if root and _param(name) == root.name), None)
         place = f"on {first.pool}/{first.engine}" if first is not None else f"on {HOST}"

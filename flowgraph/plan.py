@@ -44,12 +44,16 @@ class Pool(Data):
 
 
 class Placed(Data):
-    """One role on one pool. `memory` is forecast bytes by part, on each of its devices, the most it holds at once."""
+    """One role on one pool. `memory` is forecast bytes by part, on each of its devices, the most it holds at once.
+
+    `lag` is of a role that samples: how many updates old its copy of the weights may be before it is synced.
+    """
 
     role: str
     pool: str
     engine: str
     layout: Layout = Layout()
+    lag: NonNegativeInt = 0
     memory: dict[str, NonNegativeInt] = Field(default_factory=dict[str, int])
 
 
@@ -106,6 +110,11 @@ class Plan(Data):
             if unknown:
                 raise PlanError.unknown_key(where, dotted(place), str(place[-1]), _keys_at(place)) from None
             raise PlanError.unreadable(where, dotted(place), why) from None
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from flowgraph.diagrams.notebook import mimebundle
+
+        return mimebundle(self)
 
     def used(self) -> list[Device]:
         """Give the devices of all pools that are there, pool by pool."""

@@ -52,10 +52,8 @@ def models_read(node: Node) -> Iterator[Edge]:
 
 def _trains(node: Node) -> Param | None:
     """Give the model parameter whose next version this node makes, if it makes one."""
-    if node.op.carries is None:
-        return None
-    edge = dict(node.inputs)[node.op.carries]
-    return carried_from(edge) if issubclass(edge.type, Model) else None
+    edge = node.carried()
+    return node.root if edge is not None and issubclass(edge.type, Model) else None
 
 
 def _root(node: Node) -> Param | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowgraph.errors import SettingError
-from flowgraph.graph import Graph, Node, Param, carried_from, rewrite
+from flowgraph.graph import Graph, Node, carried_from, rewrite
 from flowgraph.signature import make_settings
 from flowgraph.store import plain_settings
 
@@ -97,6 +97,17 @@ def resolve_settings(
     return done, (*flow_settings, *resolved)
 
 
+def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingError]:
+    """Give every fault in what is chosen by `node.setting` for a named graph: each is tried by itself."""
+    found = list[SettingError]()
+    for name, value in chosen.items():
+        try:
+            resolve_settings(graph, (), {name: value})
+        except SettingError as error:
+            found.append(error)
+    return found
+
+
 def _suggested(graph: Graph, node: Node, suggestion: Suggestion) -> dict[str, object]:
     """Give what is suggested for a node and left open by the flow's text."""
     if suggestion.param not in (None, _model_param(graph, node)):
@@ -110,7 +121,7 @@ def _model_param(graph: Graph, node: Node) -> str | None:
     edge = node.model()
     if edge is None:
         return None
-    param = edge.source if isinstance(edge.source, Param) else carried_from(edge)
+    param = carried_from(edge)
     return param.name if param is not None and param in graph.params else None
 
 

@@ -18,7 +18,7 @@ from flowgraph.graph import Port, Site, call_site
 from flowgraph.keys import Key
 from flowgraph.loss import Loss
 from flowgraph.traits import By, Parts, Rows
-from flowgraph.values import Model, Record, Value, fields
+from flowgraph.values import Kind, Model, Record, Value, fields
 
 
 class Settings(BaseModel):
@@ -196,6 +196,8 @@ def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:
     for each in said:
         if isinstance(each, By):
             port = replace(port, by=each)
+        elif isinstance(each, Kind):
+            port = replace(port, kind=each)
         elif each is Rows.OTHER:
             port = replace(port, other_rows=True)
         elif isinstance(each, Parts):

@@ -21,7 +21,7 @@ from flowgraph.graph import Edge, Graph, Node, Op, Param, Region, Site
 from flowgraph.signature import Settings, make_settings
 from flowgraph.values import Value, fields
 
-SCHEMA = 1
+SCHEMA = 2
 
 Flat = dict[str, Any]
 
@@ -48,6 +48,7 @@ def flat(graph: Graph) -> Flat:
         "regions": [{"node": ids[node], "port": port, **_flat_region(ids, region)} for node, port, region in regions],
         "inputs": [ids[param] for param in graph.params],
         "outputs": [_flat_edge(ids, edge) for edge in graph.outputs],
+        "pruned": list(graph.pruned),
     }
 
 
@@ -83,6 +84,7 @@ def _flat_region(ids: Mapping[object, str], region: Region) -> Flat:
         "inner": [ids[node] for node in region.inner],
         "captures": [_flat_edge(ids, edge) for edge in region.captures],
         "output": _flat_edge(ids, region.output),
+        "counts": [_flat_edge(ids, edge) for edge in region.counts],
         "at": _site(region.at),
     }
 
@@ -90,7 +92,11 @@ def _flat_region(ids: Mapping[object, str], region: Region) -> Flat:
 def _flat_edge(ids: Mapping[object, str], edge: Edge) -> Flat:
     if edge.source not in ids:
         raise LawError("a graph with real data in it cannot be stored")
-    return {"from": ids[edge.source], "part": edge.port, "type": name_of(edge.type), "at_most": edge.at_most}
+    return {"from": ids[edge.source], "part": edge.port, "type": name_of(edge.type), **_flat_lag(edge)}
+
+
+def _flat_lag(edge: Edge) -> Flat:
+    return {"at_most": edge.at_most, "corrected": edge.corrected} if edge.at_most else {}
 
 
 def _site(site: Site) -> list[Any]:
@@ -114,12 +120,12 @@ def _plain(value: Any) -> Any:
 
 def structure_hash(graph: Graph) -> str:
     """Hash what a plan is for: ops, edges, types and regions, without settings, lines or names of variables."""
-    return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner"}))
+    return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner", "pruned"}))
 
 
 def full_hash(graph: Graph) -> str:
     """Hash what a resume is for: the structure and every setting."""
-    return _hash(_without(flat(graph), {"at", "given", "owner"}))
+    return _hash(_without(flat(graph), {"at", "given", "owner", "pruned"}))
 
 
 def _without(data: Any, keys: set[str]) -> Any:
@@ -148,7 +154,7 @@ def from_json(text: str) -> Graph:
         if data["schema"] != SCHEMA:
             raise LawError(f"this graph has schema {data['schema']}; {SCHEMA} is read here")
         graph = _graph(data)
-        spec.check(graph)
+        spec.check("described", graph)
         return graph
     except FlowError:
         raise
@@ -176,7 +182,8 @@ def _graph(data: Flat) -> Graph:
     params = tuple(sources[each] for each in data["inputs"])
     outputs = tuple(_edge(sources, edge) for edge in data["outputs"])
     own = tuple(param for param in params if isinstance(param, Param))
-    return Graph(data["name"], own, outputs, Site(*data["at"]), _flow_settings(data))
+    at, pruned = Site(*data["at"]), tuple(str(each) for each in data["pruned"])
+    return Graph(data["name"], own, outputs, at, _flow_settings(data), pruned=pruned)
 
 
 def _flow_settings(data: Flat) -> BaseModel:
@@ -203,6 +210,7 @@ def _region(sources: Mapping[str, Param | Node], data: Flat) -> Region:
         tuple(n for n in (sources[each] for each in data["inner"]) if isinstance(n, Node)),
         tuple(_edge(sources, edge) for edge in data["captures"]),
         Site(*data["at"]),
+        tuple(_edge(sources, edge) for edge in data["counts"]),
     )
 
 
@@ -213,7 +221,7 @@ def _edge(sources: Mapping[str, Param | Node], data: Flat) -> Edge:
         given = given[int(name)] if name.isdigit() else fields(given[0] if isinstance(given, tuple) else given)[name]
     if given not in (kind, (kind,)):
         raise LawError(f"this is no stored graph: `{data['part']}` of {data['from']} is no {kind.__name__}")
-    return Edge(source, kind, data["part"], data["at_most"])
+    return Edge(source, kind, data["part"], data.get("at_most", 0), data.get("corrected", True))
 
 
 def _find(name: str) -> type[Value]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
 
-from flowgraph.graph import Edge, Graph, Node, Region
+from flowgraph.graph import Edge, Graph, Node, Region, rewrite
 from flowgraph.signature import type_name
 
 
@@ -16,13 +17,21 @@ def graph_text(graph: Graph, *, sites: bool = True, places: Mapping[str, str] | 
     """Print a named graph: a line a node, regions indented; `sites` adds the flow's file and line.
 
     What the flow wrote and what was set shows; settings left at their defaults do not. `places` says, by the names of
-    nodes, what else stands behind them.
+    nodes, what else stands behind them. Nodes that have no names yet are numbered: `%1`.
     """
+    graph = _numbered(graph) if any(not node.name for node in graph.nodes) else graph
     lines = [_line(graph, node, "  ", sites, places or {}) for node in graph.nodes]
     head = ", ".join(f"{param.name}: {type_name(param.type)}" for param in graph.params)
     back = ", ".join(_edge(edge) for edge in graph.outputs)
     carries = [f"  carry {name} <- {_edge(graph.outputs[i])}" for name, i in graph.carries().items()]
-    return "\n".join([f"flow {graph.name}({head})", *lines, f"  return {back}", *carries])
+    gone = [f"  pruned {each if sites else each.partition('  # ')[0]}" for each in graph.pruned]
+    gone += [f"  dropped {call.op.name}" + (f"  # {call.at}" if sites else "") for call in graph.dropped]
+    return "\n".join([f"flow {graph.name}({head})", *lines, f"  return {back}", *carries, *gone])
+
+
+def _numbered(graph: Graph) -> Graph:
+    numbers = {node.stamp: f"%{i}" for i, node in enumerate(graph.all_nodes, 1)}
+    return rewrite(graph, lambda node: replace(node, name=numbers[node.stamp]))
 
 
 def _line(graph: Graph, node: Node, indent: str, sites: bool, places: Mapping[str, str]) -> str:
@@ -38,7 +47,8 @@ def _line(graph: Graph, node: Node, indent: str, sites: bool, places: Mapping[st
 
 def _region(graph: Graph, region: Region, indent: str, sites: bool, places: Mapping[str, str]) -> Iterator[str]:
     head = ", ".join(f"{param.name}: {type_name(param.type)}" for param in region.params)
-    yield f"{indent}  loss {region.name}({head})"
+    counts = f"  # counts {', '.join(map(str, region.counts))}" if region.counts else ""
+    yield f"{indent}  loss {region.name}({head}){counts}"
     for node in region.inner:
         yield _line(graph, node, indent + "    ", sites, places)
     yield f"{indent}    return {_edge(region.output)}"
@@ -59,4 +69,5 @@ def _setting(value: Any) -> str:
 
 
 def _edge(edge: Edge) -> str:
-    return f"stale({edge}, at_most={edge.at_most})" if edge.at_most else str(edge)
+    free = "" if edge.corrected else ", corrected=False"
+    return f"stale({edge}, at_most={edge.at_most}{free})" if edge.at_most else str(edge)

@@ -6,8 +6,8 @@ import enum
 from dataclasses import dataclass
 from typing import Literal
 
-RowTrait = Literal["kept", "new"]
-"""Whether a node's rows are those of its inputs, in their order, or rows of its own making, with ids of their own."""
+RowTrait = Literal["kept", "reordered", "new"]
+"""Whether a node gives the rows of its inputs, those rows in another order, or others: fewer, more, or its own."""
 
 
 class By(enum.StrEnum):

@@ -57,6 +57,7 @@ class Value:
     """
 
     kind: ClassVar[Kind] = Kind.SCALAR
+    dtype: ClassVar[str] = ""  # of one entry of its column, as numpy names it; "text", "table"; not said: ""
     _edge: Edge | None = None
     _data: Any = None
     measures: tuple[Measure, ...] = ()
@@ -207,42 +208,49 @@ class Mask(Value):
     """Which tokens count: [B, T] of 0 and 1."""
 
     kind = Kind.TOKEN
+    dtype = "float32"
 
 
 class Tokens(Value):
     """The token ids of the responses: [B, T] int64."""
 
     kind = Kind.TOKEN
+    dtype = "int64"
 
 
 class Context(Value):
     """The token ids that each row's response follows: B lists of int32 (`pyarrow.ListArray`)."""
 
     kind = Kind.ROW
+    dtype = "int32"
 
 
 class Lengths(Value):
     """How many tokens of each row are real: [B] int64. Token columns of the same record are padded beyond."""
 
     kind = Kind.ROW
+    dtype = "int64"
 
 
 class Group(Value):
     """Which prompt each row answers: [B] int64. The first part of a row's identity."""
 
     kind = Kind.ROW
+    dtype = "int64"
 
 
 class Sample(Value):
     """Which sample of its prompt each row is: [B] int64. The second part of a row's identity."""
 
     kind = Kind.ROW
+    dtype = "int64"
 
 
 class Trajectory(Value):
     """Which trajectory of its sample each row is: [B] int64. The third part; 0 where a sample is one."""
 
     kind = Kind.ROW
+    dtype = "int64"
 
 
 @dataclass_transform(kw_only_default=True)

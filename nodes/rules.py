@@ -1,4 +1,4 @@
-"""The shipped scoring rules, and how a rule is named so that another process can load it.
+"""The shipped scoring rules, and how a rule is named so that another process can load it: one of a package's too.
 
 A rule is a plain function that scores one response. It asks for what it needs by the names of its
 parameters: `response`, `ground_truth`, `finished`, `prompt`, or any column of the data set.
@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from flowgraph.entry_points import find, names, target
 from flowgraph.errors import RuleError
 
 GSM8K_TAIL_CHARACTERS = 300
@@ -147,18 +148,17 @@ class RuleRef:
 
 
 def resolve(by: str) -> RuleRef:
-    """Find a rule by a shipped rule's name, `path.py:name` or `package.module:name`; nothing is imported.
+    """Find a rule by its name, `path.py:name` or `package.module:name`; nothing is imported.
 
-    RuleError if no shipped rule has that name, or the file is not there.
+    A name is a shipped rule's, or that of an entry point `flowgraph.rules` of an installed package.
+    RuleError if nothing has that name, or the file is not there; UnknownNameError if two bring a rule of it.
 
     >>> resolve("gsm8k")
     RuleRef(text='gsm8k', source='nodes.rules', name='gsm8k')
     """
-    if by in RULES:
-        return RuleRef(by, __name__, by)
     source, colon, name = by.rpartition(":")
     if not colon and not by.endswith(".py"):
-        raise RuleError.unknown(by, RULES)
+        return _by_name(by)
     if not source or (not name.isidentifier() and not name.replace(".", "_").isidentifier()):
         raise RuleError.unnamed(by)
     if not source.endswith(".py"):
@@ -167,6 +167,15 @@ def resolve(by: str) -> RuleRef:
     if not path.is_file():
         raise RuleError.no_file(by, str(path))
     return RuleRef(by, str(path), name)
+
+
+def _by_name(by: str) -> RuleRef:
+    entry = find("flowgraph.rules", by, RULES)
+    if entry is not None:
+        return RuleRef(by, *target(entry))
+    if by not in RULES:
+        raise RuleError.unknown(by, [*RULES, *names("flowgraph.rules")])
+    return RuleRef(by, __name__, by)
 
 
 def reference_of(function: Callable[..., object]) -> str:

@@ -40,6 +40,7 @@ class Columns(Value):
     """The data set's columns of each row, in verl's schema (`pyarrow.Table` of B rows)."""
 
     kind = Kind.ROW
+    dtype = "table"
 
 
 class Prompts(Record):
@@ -53,36 +54,42 @@ class LogProbs(Value):
     """Log-probability of each response token, at the rollout's temperature: [B, T]."""
 
     kind = Kind.TOKEN
+    dtype = "float32"
 
 
 class Entropy(Value):
     """Entropy of the distribution each response token was drawn from, in nats: [B, T]."""
 
     kind = Kind.TOKEN
+    dtype = "float32"
 
 
 class Versions(Value):
     """Which version of the policy drew each token: [B, T] int64; spans, since an update can land mid-response."""
 
     kind = Kind.TOKEN
+    dtype = "int64"
 
 
 class Finished(Value):
     """Whether each response ended by itself, not by the limit on its tokens: [B] bool."""
 
     kind = Kind.ROW
+    dtype = "bool"
 
 
 class Text(Value):
     """The text of each response, special tokens left out (`pyarrow.StringArray` of B)."""
 
     kind = Kind.ROW
+    dtype = "text"
 
 
 class Temperature(Value):
     """The temperature that responses were sampled at (float); 0 is greedy."""
 
     kind = Kind.SCALAR
+    dtype = "float64"
 
 
 class Rollout(Record):
@@ -107,12 +114,14 @@ class Scores(Linear):
     """One number for each response, higher is better: [B]."""
 
     kind = Kind.ROW
+    dtype = "float32"
 
 
 class Advantages(Value):
     """How much better each response was than expected: [B], the same for all its tokens."""
 
     kind = Kind.ROW
+    dtype = "float32"
 
     def per_token(self) -> Tensor:
         """Give them so that they broadcast over tokens: [B, 1]."""
@@ -135,3 +144,4 @@ class Accuracy(Value):
     """The share of responses with full marks, of 1 (float)."""
 
     kind = Kind.SCALAR
+    dtype = "float64"

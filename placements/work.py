@@ -9,8 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from flowgraph.graph import Graph, Node, reachable
+from flowgraph.graph import Const, Graph, Node, Param, reachable
 from flowgraph.roles import Role, roles
+from flowgraph.rows import leaf_paths
+from flowgraph.values import Context, Lengths
+
+Place = tuple[Node | Param | Const, str]
+"""A value by what made it, and its path in there."""
 
 Phase = Literal["generate", "logprob", "update"]
 PHASES: tuple[Phase, ...] = ("generate", "logprob", "update")
@@ -85,7 +90,7 @@ def work_of(graph: Graph, workload: Workload, ranks: Mapping[str, int] | None = 
     A node that carries a model without a loss (a moving average) runs no pass over rows, so it is left out.
     `ranks` says by role over how many data ranks its rows are split (1 if not named), a prompt's group kept whole.
 
-    Settings are read by name where a node has them: `n` and `max_tokens` of what samples, `minibatch`,
+    Settings are read by name where a node has them: `n`, `max_tokens` and `groups` of what samples, `minibatch`,
     `micro_batch_tokens` and `optimizer` of what updates. Without `micro_batch_tokens` a minibatch is one pass.
     Rows are taken at their longest, so this is the most that a step can hold.
     """
@@ -95,12 +100,12 @@ def work_of(graph: Graph, workload: Workload, ranks: Mapping[str, int] | None = 
 
 
 def _work(node: Node, role: Role, workload: Workload, ranks: Mapping[str, int]) -> Work:
-    sampling, phase = _sampled(node, workload), _phase(node)
-    share = -(-workload.prompts // ranks.get(role.name, 1))
+    sampling, phase = sampled(node, workload), _phase(node)
+    share = -(-prompts_reaching(node, workload.prompts) // ranks.get(role.name, 1))
     prompts, width = share, workload.prompt_tokens + sampling.tokens
     if phase == "update":
         # A minibatch is drawn from the prompts of all ranks, and may lie on one of them.
-        prompts = min(_setting(node, "minibatch", 0), prompts) or prompts
+        prompts = min(whole_setting(node, "minibatch", 0), prompts) or prompts
     padded_tokens = _cut(node, phase, prompts * sampling.n, width, workload)
     rows = -(-padded_tokens // width)
     return Work(
@@ -113,7 +118,7 @@ def _work(node: Node, role: Role, workload: Workload, ranks: Mapping[str, int]) 
         prompt_tokens=workload.prompt_tokens,
         response_tokens=sampling.tokens,
         padded_tokens=padded_tokens,
-        responses=tuple((each.name, _response_tokens(each, share, workload)) for each in _read_samplers(node)),
+        responses=tuple((each.name, _response_tokens(each, share, workload)) for each in samplers_read(node)),
         stats=frozenset(each.op.stat for each in (node, *_inner(node)) if each.op.stat is not None),
         heated=sampling.heated,
         optimizer=getattr(node.settings, "optimizer", "adamw") if phase == "update" else "",
@@ -124,7 +129,7 @@ def _cut(node: Node, phase: Phase, rows: int, width: int, workload: Workload) ->
     """Give the padded tokens of the largest pass over `rows` rows of `width` tokens; a row is never cut."""
     if phase == "generate":
         return min(rows, workload.sample_rows) * width
-    budget = workload.forward_tokens if phase == "logprob" else _setting(node, "micro_batch_tokens", rows * width)
+    budget = workload.forward_tokens if phase == "logprob" else whole_setting(node, "micro_batch_tokens", rows * width)
     return min(rows * width, max(budget, width))
 
 
@@ -138,20 +143,20 @@ def _inner(node: Node) -> tuple[Node, ...]:
     return tuple(each for _, region in node.regions for each in region.inner)
 
 
-def _sampled(node: Node, workload: Workload) -> Sampling:
+def sampled(node: Node, workload: Workload) -> Sampling:
     """Give what is known of the responses that a node makes or reads.
 
     Where there are several samplers, the most of each.
     """
-    samplers, tokens = _read_samplers(node), workload.response_tokens
+    samplers, tokens = samplers_read(node), workload.response_tokens
     return Sampling(
-        n=max((_setting(each, "n", 1) for each in samplers), default=1),
-        tokens=max((_setting(each, "max_tokens", tokens) for each in samplers), default=tokens),
+        n=max((whole_setting(each, "n", 1) for each in samplers), default=1),
+        tokens=max((whole_setting(each, "max_tokens", tokens) for each in samplers), default=tokens),
         heated=any(getattr(each.settings, "temperature", 1.0) not in (0, 1) for each in samplers),
     )
 
 
-def _read_samplers(node: Node) -> list[Node]:
+def samplers_read(node: Node) -> list[Node]:
     """Give the samplers whose responses a node makes or reads directly, or else any it depends on."""
     direct = [node, *dict.fromkeys(edge.source for edge in node.edges() if isinstance(edge.source, Node))]
     return _samplers(direct) or _samplers([each for each in reachable(node.edges()) if isinstance(each, Node)])
@@ -162,11 +167,33 @@ def _samplers(nodes: list[Node]) -> list[Node]:
 
 
 def _response_tokens(sampler: Node, prompts: int, workload: Workload) -> int:
-    sampling = _sampled(sampler, workload)
+    sampling = sampled(sampler, workload)
     return prompts * sampling.n * sampling.tokens
 
 
-def _setting(node: Node, name: str, otherwise: int) -> int:
+def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
+    """Give where the rows of a node's losses come from: their contexts, and of their responses the samplers.
+
+    Each is one value that a loss captures, by itself or as a part of a record; None where no sampler is known.
+    """
+    contexts, responses = set[Place](), dict[Place, Node | None]()
+    for edge in (edge for _, region in node.regions for edge in region.captures):
+        for path, kind in leaf_paths(edge.type, edge.port):
+            if issubclass(kind, Context):
+                contexts.add((edge.source, path))
+            elif issubclass(kind, Lengths):
+                found = samplers_read(edge.source) if isinstance(edge.source, Node) else []
+                responses[edge.source, path] = found[0] if found else None
+    return contexts, responses
+
+
+def prompts_reaching(node: Node, prompts: int) -> int:
+    """Give the most prompts, of those of a step, whose rows a node reads: a sampler may keep only so many `groups`."""
+    before = [each for each in samplers_read(node) if each is not node]
+    return min(prompts, max((whole_setting(each, "groups", prompts) for each in before), default=prompts))
+
+
+def whole_setting(node: Node, name: str, otherwise: int) -> int:
     """Give a setting of a node that has it as a whole number; a user's own node may have none by this name."""
     value = getattr(node.settings, name, otherwise)
     return value if isinstance(value, int) else otherwise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +75,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         pytest.fail(f"{''.join(lines)}\nif this is meant: pytest --update-golden", pytrace=False)
 
     return compare
+
+
+@pytest.fixture(autouse=True)
+def _verified() -> Iterator[None]:
+    """Check the laws after each pass, in every test."""
+    from flowgraph.passes.verify import verified
+
+    with verified():
+        yield
 
 
 @pytest.fixture(scope="session")

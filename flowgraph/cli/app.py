@@ -61,22 +61,78 @@ Threads = Annotated[
     int | None,
     typer.Option("--threads", min=1, help="threads of each process; default 1 for tiny models, else its share"),
 ]
+Passes = Annotated[
+    list[str] | None, typer.Option("--pass", help="a pass of your own, run last: my.py:name", metavar="PASS")
+]
+Verify = Annotated[bool, typer.Option("--verify", help="check the laws after each pass, not only after the last")]
+
+
+def _all(given: list[str] | None) -> tuple[str, ...]:
+    return tuple(given or ())
 
 
 @app.command()
 def show(
-    flow: FlowName,
-    stage: Annotated[str, typer.Option("--stage", help="named, placed or lowered")] = "named",
+    flow: Annotated[str | None, FlowName.__metadata__[0]] = None,
+    stage: Annotated[str, typer.Option("--stage", help="described, named, placed or lowered")] = "named",
+    diff: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--diff", help="compare two flows, or two stages of FLOW", metavar="A B"),
+    ] = None,
+    facts: Annotated[bool, typer.Option("--facts", help="tokens and FLOPs of nodes, bytes on edges, state")] = False,
+    model: Models = None,
+    data: Data = None,
+    batch: Batch = None,
     cluster: Clusters = None,
     plan: PlanFile = None,
     sets: Sets = None,
+    passes: Passes = None,
+    cache: Cache = None,
+    verify: Verify = False,
     json: Json = False,
 ) -> None:
-    """Print a flow as its graph, placed by a plan, or lowered to its program."""
+    """Print a flow at a stage: as it was described, as its passes left it, placed by a plan, or lowered."""
+    from flowgraph.cli.inputs import Asked
     from flowgraph.cli.plan import Where
-    from flowgraph.cli.show import show_flow
+    from flowgraph.cli.show import Shown, show_facts, show_flow
+    from flowgraph.passes.verify import verified
 
-    show_flow(flow, sets or [], stage, Where(cluster, plan), json)
+    asked = Asked(
+        flow or "",
+        tuple(model or ()),
+        data,
+        batch=batch,
+        sets=tuple(sets or ()),
+        passes=tuple(passes or ()),
+        cache=cache,
+    )
+    with verified(verify):
+        if facts:
+            show_facts(asked, Where(cluster, plan), json)
+        else:
+            show_flow(Shown(asked, stage, Where(cluster, plan)), diff, json)
+
+
+@app.command()
+def check(
+    flow: FlowName,
+    model: Models = None,
+    data: Data = None,
+    batch: Batch = None,
+    cluster: Clusters = None,
+    plan: PlanFile = None,
+    sets: Sets = None,
+    passes: Passes = None,
+    cache: Cache = None,
+    json: Json = False,
+) -> None:
+    """Report every fault that can be found before anything is loaded, not only the first."""
+    from flowgraph.cli.check import check_flow
+    from flowgraph.cli.inputs import Asked
+    from flowgraph.cli.plan import Where
+
+    asked = Asked(flow, _all(model), data, None, batch, None, 0, _all(sets), _all(passes), cache)
+    raise typer.Exit(check_flow(asked, Where(cluster, plan), json))
 
 
 @app.command()
@@ -87,12 +143,15 @@ def draw(
     cluster: Clusters = None,
     plan: PlanFile = None,
     sets: Sets = None,
+    passes: Passes = None,
 ) -> None:
     """Draw a flow or its plan as a Mermaid diagram."""
+    from flowgraph.cli.inputs import Asked
     from flowgraph.cli.plan import Where
-    from flowgraph.cli.show import draw_flow
+    from flowgraph.cli.show import Shown, draw_flow
 
-    draw_flow(flow, out, sets or [], stage, Where(cluster, plan))
+    asked = Asked(flow, sets=_all(sets), passes=_all(passes))
+    draw_flow(Shown(asked, stage, Where(cluster, plan)), out)
 
 
 @app.command()
@@ -105,14 +164,20 @@ def plan(
     cluster: Clusters = None,
     plan: PlanFile = None,
     memory: Memory = None,
+    passes: Passes = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here, to edit")] = None,
     cache: Cache = None,
+    verify: Verify = False,
     json: Json = False,
 ) -> None:
     """Say what runs where, and the memory it needs."""
+    from flowgraph.cli.inputs import Asked
     from flowgraph.cli.plan import Where, plan_flow
+    from flowgraph.passes.verify import verified
 
-    plan_flow(flow, model or [], data, batch, sets or [], Where(cluster, plan, memory), cache, out, json)
+    asked = Asked(flow, _all(model), data, None, batch, None, 0, _all(sets), _all(passes), cache)
+    with verified(verify):
+        plan_flow(asked, Where(cluster, plan, memory), out, json)
 
 
 @app.command()
@@ -137,21 +202,19 @@ def run(
     runtime: Runtime = None,
     address: Address = None,
     threads: Threads = None,
+    passes: Passes = None,
     cache: Cache = None,
+    verify: Verify = False,
 ) -> None:
     """Train by a plan, into a run folder."""
+    from flowgraph.cli.inputs import Asked
     from flowgraph.cli.plan import Where
     from flowgraph.cli.run import RunOptions, run_flow
+    from flowgraph.passes.verify import verified
 
+    asked = Asked(flow, _all(model), data, held_out, batch, steps, seed, _all(sets), _all(passes), cache)
     options = RunOptions(
-        flow=flow,
-        models=tuple(model or ()),
-        data=data,
-        held_out=held_out,
-        steps=steps,
-        batch=batch,
-        seed=seed,
-        sets=tuple(sets or ()),
+        asked=asked,
         eval_every=eval_every,
         eval_rows=eval_rows,
         out=out,
@@ -159,9 +222,9 @@ def run(
         sample_rows=sample_rows,
         forward_tokens=forward_tokens,
         where=Where(cluster, plan, memory, runtime, address, threads),
-        cache=cache,
     )
-    raise typer.Exit(run_flow(options))
+    with verified(verify):
+        raise typer.Exit(run_flow(options))
 
 
 @app.command("data")

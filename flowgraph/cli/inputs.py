@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.cli.lists import cache_folder
-from flowgraph.cli.show import compiled
+from flowgraph.cli.passes import find_passes
+from flowgraph.cli.show import described_flow
 from flowgraph.errors import UsageError
 from flowgraph.files import FlowFile
 from flowgraph.graph import Graph, Param
 from flowgraph.models.sources import ModelSource, resolve
+from flowgraph.passes import named, simplified
 from flowgraph.settings import Resolved, Suggestion, resolve_settings
 from flowgraph.values import Model, Trainable
 
@@ -20,6 +22,22 @@ if TYPE_CHECKING:
     from nodes.data.sets import DataSet
 
 DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_STEPS = "tiny", "digits", 100
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command line says of a flow and of what it works on."""
+
+    flow: str
+    models: tuple[str, ...] = ()
+    data: str | None = None
+    held_out: str | None = None
+    batch: int | None = None
+    steps: int | None = None
+    seed: int = 0
+    sets: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    cache: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -35,36 +53,33 @@ class Inputs:
     resolved: tuple[Resolved, ...]
 
 
-def read_inputs(
-    flow: str,
-    models: Sequence[str],
-    data: str | None,
-    held_out: str | None,
-    batch: int | None,
-    steps: int | None,
-    seed: int,
-    sets: Sequence[str],
-    cache: Path | None,
-) -> Inputs:
+def read_inputs(asked: Asked) -> Inputs:
     """Find everything that a command line names; nothing heavy is loaded."""
     from nodes.data import sets as data_sets
     from nodes.data.suggestions import batch_for, suggested
 
-    where = cache_folder(cache)
-    file, graph, chosen = compiled(flow, sets)
-    sources = model_sources(graph, models, where)
-    rows = data_sets.load(data or DEFAULT_DATA, cache=where, held_out=held_out, seed=seed)
+    where, data = cache_folder(asked.cache), asked.data or DEFAULT_DATA
+    passes = find_passes(asked.passes)
+    file, described, chosen = described_flow(asked.flow, asked.sets)
+    graph = named(described)
+    sources = model_sources(graph, asked.models, where)
+    rows = data_sets.load(data, cache=where, held_out=asked.held_out, seed=asked.seed)
     tips = [Suggestion(f"known for model {source.name}", source.suggest(), name) for name, source in sources.items()]
     tips.append(Suggestion(f"known for data {rows.data_source}", suggested(rows.data_source)))
     graph, resolved = resolve_settings(graph, tips, chosen)
+    graph = simplified(graph, passes)
     main = next(iter(sources.values()), None)
     own_steps = main.suggest().get("run.steps") if main else None
+    known = f"known for model {main.name}" if main else ""
     picked = [
-        _pick("run.steps", steps, own_steps, f"known for model {main.name}" if main else "", DEFAULT_STEPS),
-        _pick("run.batch", batch, batch_for(rows.data_source), f"known for data {rows.data_source}", 16),
-        Resolved("run.seed", seed, "--seed" if seed else "default"),
-        *(Resolved(f"run.model.{name}", source.name, _model_origin(name, models)) for name, source in sources.items()),
-        Resolved("run.data", data or DEFAULT_DATA, "--data" if data else "default"),
+        _pick("run.steps", asked.steps, own_steps, known, DEFAULT_STEPS),
+        _pick("run.batch", asked.batch, batch_for(rows.data_source), f"known for data {rows.data_source}", 16),
+        Resolved("run.seed", asked.seed, "--seed" if asked.seed else "default"),
+        *(
+            Resolved(f"run.model.{name}", source.name, _model_origin(name, asked.models))
+            for name, source in sources.items()
+        ),
+        Resolved("run.data", data, "--data" if asked.data else "default"),
     ]
     return Inputs(file, graph, sources, rows, int(picked[1].value), int(picked[0].value), (*picked, *resolved))
 

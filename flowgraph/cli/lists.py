@@ -1,4 +1,4 @@
-"""`flows`, `models` and `cp`: what is shipped."""
+"""`flows`, `models` and `cp`: what is shipped, and what installed packages add."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flowgraph.errors import UsageError
-from flowgraph.files import find_flow, flows_in, shipped_files
+from flowgraph.files import find_flow, known_flows
 
 
 def cache_folder(cache: Path | None) -> Path:
@@ -34,12 +34,17 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def list_flows(as_json: bool) -> None:
-    """List the shipped flows, one line each."""
-    found = [(name, flow.about, path) for path in shipped_files() for name, flow in flows_in(path).items()]
+    """List the shipped flows and those of installed packages, one line each."""
+    found = known_flows()
     if as_json:
-        print(json.dumps([{"name": name, "about": about, "path": str(path)} for name, about, path in found], indent=1))
+        told = [
+            {"name": name, "about": each.flow.about, "path": str(each.path), "package": each.package}
+            for name, each in found.items()
+        ]
+        print(json.dumps(told, indent=1))
     else:
-        print_table(["flow", "what it is"], [(name, about) for name, about, _ in found])
+        rows = [(name, each.package, each.flow.about) for name, each in found.items()]
+        print_table(["flow", "package", "what it is"], rows)
 
 
 def list_models(cache: Path | None, as_json: bool) -> None:
@@ -57,7 +62,7 @@ def list_models(cache: Path | None, as_json: bool) -> None:
 
 
 def copy_flow(flow: str, path: Path) -> None:
-    """Copy a shipped flow's file; never over one that is there."""
+    """Copy the file of a flow that has a name of its own; never over one that is there."""
     found = find_flow(flow)
     if path.suffix != ".py":
         raise UsageError("a flow's file ends in .py", where=str(path), hint=f"{path}.py")

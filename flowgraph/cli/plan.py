@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.check_plan import check_plan
-from flowgraph.cli.inputs import Inputs, read_inputs
+from flowgraph.cli.inputs import Asked, Inputs, read_inputs
 from flowgraph.cli.show import write_text
 from flowgraph.cluster import Cluster, parse_bytes
 from flowgraph.cluster_text import read_cluster
@@ -58,22 +58,11 @@ class Planned:
     trace: tuple[str, ...]
 
 
-def plan_flow(
-    flow: str,
-    models: list[str],
-    data: str | None,
-    batch: int | None,
-    sets: list[str],
-    where: Where,
-    cache: Path | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+def plan_flow(asked: Asked, where: Where, out: Path | None, as_json: bool) -> None:
     """Print the plan of a flow, and write it to `out` as a file to edit; refuse one that does not fit."""
     from placements import plan_text
 
-    inputs = read_inputs(flow, models, data, None, batch, None, 0, sets, cache)
-    found = planned(inputs, where)
+    found = planned(read_inputs(asked), where)
     if out is not None:
         write_text(out, found.plan.to_json())
     if as_json:

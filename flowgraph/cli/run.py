@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowgraph.cli import INTERRUPTED
-from flowgraph.cli.inputs import Inputs, model_params, read_inputs
+from flowgraph.cli.inputs import Asked, Inputs, model_params, read_inputs
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.places import Chosen, choose, opened
@@ -30,14 +30,7 @@ if TYPE_CHECKING:
 class RunOptions:
     """What the command line said."""
 
-    flow: str
-    models: tuple[str, ...]
-    data: str | None
-    held_out: str | None
-    steps: int | None
-    batch: int | None
-    seed: int
-    sets: tuple[str, ...]
+    asked: Asked
     eval_every: int
     eval_rows: int
     out: Path | None
@@ -45,13 +38,12 @@ class RunOptions:
     sample_rows: int
     forward_tokens: int
     where: Where
-    cache: Path | None
 
 
 def run_flow(options: RunOptions) -> int:
     """Check everything that can be checked, then load, train and save; give the exit code."""
     o = options
-    inputs = read_inputs(o.flow, o.models, o.data, o.held_out, o.batch, o.steps, o.seed, o.sets, o.cache)
+    inputs = read_inputs(o.asked)
     refuse_what_cannot_run(inputs)
     plan = planned(inputs, o.where, o.sample_rows, o.forward_tokens)
     chosen = choose(plan.plan, o.where, inputs.sources)
@@ -121,7 +113,11 @@ def _train(
 
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
     models = ModelSetup(
-        inputs.sources, options.seed, cache_folder(options.cache), options.sample_rows, options.forward_tokens
+        inputs.sources,
+        options.asked.seed,
+        cache_folder(options.asked.cache),
+        options.sample_rows,
+        options.forward_tokens,
     )
     with interrupts.kept_from_closing(opened(job.program, graphs, inputs.file, models, chosen)) as ready:
         folder.note(models=ready.told, timings=ready.timings)
@@ -158,7 +154,7 @@ def begin(inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder:
         "flow": inputs.graph.name,
         "file": str(inputs.file.path),
         "command": sys.argv,
-        "seed": options.seed,
+        "seed": options.asked.seed,
         "steps": inputs.steps,
         "data": {"name": inputs.data.name, "origin": inputs.data.origin, "digest": inputs.data.digest},
         "runtime": chosen.runtime,
@@ -178,9 +174,9 @@ def make_job(plan: Planned, options: RunOptions, replay: Replay | None) -> Job:
 
     inputs, program = plan.inputs, lower(plan.inputs.graph, plan.plan, where=str(options.where))
     names = [param.name for param in inputs.graph.params if not issubclass(param.type, Model)]
-    rows = PromptSource(inputs.data.train, inputs.batch, options.seed)
+    rows = PromptSource(inputs.data.train, inputs.batch, options.asked.seed)
     sources = dict.fromkeys(names, rows) | (replay.sources() if replay is not None else {})
-    return Job(program, sources, options.seed, inputs.steps, held_out_check(inputs, options, program))
+    return Job(program, sources, options.asked.seed, inputs.steps, held_out_check(inputs, options, program))
 
 
 def held_out_check(inputs: Inputs, options: RunOptions, program: Program) -> Check | None:

@@ -1,65 +1,122 @@
-"""`show` and `draw`: a flow, its plan or its program, as text, JSON or a diagram. No torch is loaded."""
+"""`show` and `draw`: a flow at a stage, as text, JSON or a diagram; two side by side; its facts. No torch is loaded."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flowgraph.errors import UsageError
+from flowgraph.cli.passes import find_passes
+from flowgraph.errors import UsageError, nearest
 from flowgraph.files import FlowFile, find_flow
 from flowgraph.graph import Graph
-from flowgraph.passes import compile_graph
+from flowgraph.passes import named, simplified
 from flowgraph.settings import resolve_settings, split_assignments
+from flowgraph.spec import STAGES
 from flowgraph.store import flat, full_hash, structure_hash
 from flowgraph.text import graph_text
 
 if TYPE_CHECKING:
+    from flowgraph.cli.inputs import Asked
     from flowgraph.cli.plan import Planned, Where
     from flowgraph.lowering.program import Program
 
-STAGES = ("named", "placed", "lowered")
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown: a flow, at a stage, planned for somewhere."""
+
+    asked: Asked
+    stage: str
+    where: Where
 
 
-def compiled(flow: str, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
-    """Find and compile a flow; give its file, its graph, and the settings that are for its nodes."""
+def described_flow(flow: str, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
+    """Find a flow; give its file, its graph as described, and the settings that are for its nodes."""
     found = find_flow(flow)
     own, chosen = split_assignments(list(found.flow.signature.settings.model_fields), sets)
-    return found, compile_graph(found.flow.graph(own)), chosen
+    return found, found.flow.graph(own), chosen
 
 
-def show_flow(flow: str, sets: Sequence[str], stage: str, where: Where, as_json: bool) -> None:
-    """Print a flow's graph, the graph with its places, or its program."""
-    _check_stage(stage, STAGES)
-    _, graph, chosen = compiled(flow, sets)
-    graph, _ = resolve_settings(graph, (), chosen)
-    if as_json:
-        if stage != "named":
-            raise UsageError("JSON is for the graph", where="--json", hint="flowgraph plan --json gives the plan")
-        hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
-        print(json.dumps(flat(graph) | hashes, indent=1))
-    elif stage == "named":
-        print(graph_text(graph))
-    else:
-        _show_planned(flow, sets, stage, where)
+def compiled_flow(asked: Asked) -> Graph:
+    """Find a flow, choose its settings and run the passes."""
+    passes = find_passes(asked.passes)
+    _, graph, chosen = described_flow(asked.flow, asked.sets)
+    return simplified(resolve_settings(named(graph), (), chosen)[0], passes)
 
 
-def _show_planned(flow: str, sets: Sequence[str], stage: str, where: Where) -> None:
+def show_flow(shown: Shown, diff: tuple[str, str] | None, as_json: bool) -> None:
+    """Print what stands at a stage, or how two of them differ."""
+    _check_stage(shown.stage, STAGES)
+    if diff is not None:
+        _show_diff(shown, diff)
+        return
+    if not shown.asked.flow:
+        raise UsageError("names no flow", where="show", hint="flowgraph show grpo")
+    print(json.dumps(_as_data(shown), indent=1) if as_json else text_of(shown))
+
+
+def _show_diff(shown: Shown, diff: tuple[str, str]) -> None:
+    """Print a unified diff of two stages of a flow, or of two flows at a stage; nothing when they are the same."""
+    one, other = (_named(shown, name) for name in diff)
+    texts = [f"{text_of(each)}\n".splitlines(keepends=True) for each in (one, other)]
+    names = [f"{each.asked.flow} {each.stage}" for each in (one, other)]
+    whole = max(map(len, texts))
+    sys.stdout.writelines(difflib.unified_diff(texts[0], texts[1], names[0], names[1], n=whole))
+
+
+def _named(shown: Shown, name: str) -> Shown:
+    """Give the stage or the flow that one side of a comparison names."""
+    if name in STAGES:
+        if not shown.asked.flow:
+            raise UsageError(f"`{name}` is a stage, but of no flow", where="--diff", hint=f"show FLOW --diff {name} …")
+        return replace(shown, stage=name)
+    return replace(shown, asked=replace(shown.asked, flow=name))
+
+
+def text_of(shown: Shown) -> str:
+    """Give what stands at a stage as text: stable, and made to be compared."""
     from flowgraph.lowering.program import program_text
     from flowgraph.placed_text import placed_text
 
-    found = _planned(flow, sets, where)
-    print(placed_text(found.inputs.graph, found.plan) if stage == "placed" else program_text(_lowered(found, where)))
+    asked = shown.asked
+    if shown.stage == "described":
+        return graph_text(described_flow(asked.flow, asked.sets)[1])
+    if shown.stage == "named":
+        return graph_text(compiled_flow(asked))
+    found = plan_for(shown)
+    if shown.stage == "placed":
+        return placed_text(found.inputs.graph, found.plan)
+    return program_text(_lowered(found, shown.where))
 
 
-def _planned(flow: str, sets: Sequence[str], where: Where) -> Planned:
+def _as_data(shown: Shown) -> dict[str, Any]:
+    """Give what stands at a stage as data, with its schema's version; all but the described graph can be read back."""
+    from flowgraph.lowering.program_store import program_to_json
+
+    asked = shown.asked
+    if shown.stage == "described":
+        return flat(described_flow(asked.flow, asked.sets)[1])
+    if shown.stage == "named":
+        graph = compiled_flow(asked)
+        return flat(graph) | {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
+    found = plan_for(shown)
+    if shown.stage == "placed":
+        return {"graph": flat(found.inputs.graph), "plan": json.loads(found.plan.to_json())}
+    data: dict[str, Any] = json.loads(program_to_json(_lowered(found, shown.where)))
+    return data
+
+
+def plan_for(shown: Shown) -> Planned:
     """Plan a flow, whether the plan fits or not."""
     from flowgraph.cli.inputs import read_inputs
     from flowgraph.cli.plan import planned
 
-    return planned(read_inputs(flow, [], None, None, None, None, 0, sets, None), where, fits=False)
+    return planned(read_inputs(shown.asked), shown.where, fits=False)
 
 
 def _lowered(found: Planned, where: Where) -> Program:
@@ -68,14 +125,14 @@ def _lowered(found: Planned, where: Where) -> Program:
     return lower(found.inputs.graph, found.plan, where=str(where))
 
 
-def draw_flow(flow: str, out: Path | None, sets: Sequence[str], stage: str, where: Where) -> None:
+def draw_flow(shown: Shown, out: Path | None) -> None:
     """Draw a flow, or its plan, as Mermaid text, to stdout or a file."""
-    _check_stage(stage, STAGES[:2])
+    _check_stage(shown.stage, ("named", "placed"))
     if out is not None and out.suffix not in (".mmd", ".mermaid", ".md"):
         raise UsageError(
             f"cannot draw a {out.suffix or 'file without an ending'}", where=str(out), hint="write FILE.mmd"
         )
-    text = _drawn(flow, sets, stage, where)
+    text = _drawn(shown)
     if out is None:
         print(text)
         return
@@ -84,21 +141,38 @@ def draw_flow(flow: str, out: Path | None, sets: Sequence[str], stage: str, wher
     print(out, file=sys.stderr)
 
 
-def _drawn(flow: str, sets: Sequence[str], stage: str, where: Where) -> str:
+def _drawn(shown: Shown) -> str:
     from flowgraph.diagrams.flow_picture import flow_picture
     from flowgraph.diagrams.mermaid import mermaid
 
-    if stage == "named":
-        _, graph, chosen = compiled(flow, sets)
-        return mermaid(flow_picture(resolve_settings(graph, (), chosen)[0]))
+    if shown.stage == "named":
+        return mermaid(flow_picture(compiled_flow(shown.asked)))
     from flowgraph.diagrams.plan_picture import plan_picture
 
-    return mermaid(plan_picture(_lowered(_planned(flow, sets, where), where)))
+    return mermaid(plan_picture(_lowered(plan_for(shown), shown.where)))
+
+
+def show_facts(asked: Asked, where: Where, as_json: bool) -> None:
+    """Print what is known of a step before it runs: work of nodes, bytes on edges, and the state it carries."""
+    from placements.step_facts import step_facts
+
+    from flowgraph.cli.facts import facts_json, facts_text
+    from flowgraph.cli.inputs import read_inputs
+    from flowgraph.cli.plan import planned, workload
+    from flowgraph.models.shapes import shape
+    from flowgraph.state import state_of
+
+    inputs = read_inputs(asked)
+    plan = planned(inputs, where, fits=False).plan
+    shapes = {name: shape(source) for name, source in inputs.sources.items()}
+    found = step_facts(inputs.graph, shapes, workload(inputs), plan)
+    print((facts_json if as_json else facts_text)(found, state_of(inputs.graph)))
 
 
 def _check_stage(stage: str, known: Sequence[str]) -> None:
     if stage not in known:
-        raise UsageError(f"no stage `{stage}`", where="--stage", hint=f"known: {', '.join(known)}")
+        hint = nearest(stage, known) or f"known: {', '.join(known)}"
+        raise UsageError(f"no stage `{stage}`", where="--stage", hint=hint)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -90,7 +90,7 @@ def _data_arrows(graph: Graph, losses: Sequence[_Loss], ids: Mapping[object, str
 
 def _updated(node: Node) -> Edge:
     """Give the weights that a node with a region updates."""
-    edge = dict(node.inputs)[node.op.carries] if node.op.carries else node.model()
+    edge = node.carried() or node.model()
     assert edge is not None, "a region is a function of a model that its node reads"
     return edge
 

@@ -5,11 +5,12 @@ and survives pickling (it must cross processes).
 """
 
 from flowgraph.errors.base import FlowError, nearest, with_article
-from flowgraph.errors.inputs import DataError, ModelError, RuleError, RunFolderError, UsageError
+from flowgraph.errors.inputs import BatchError, DataError, ModelError, RuleError, RunFolderError, UsageError
 from flowgraph.errors.language import FlowTypeError, LawError, SettingError, UnknownNameError, UserCodeError
 from flowgraph.errors.running import ClusterError, PlanError, ResourceError, WorkerError
 
 __all__ = [
+    "BatchError",
     "ClusterError",
     "DataError",
     "FlowError",

@@ -98,6 +98,29 @@ class DataError(FlowError, ValueError):
         return cls(f"lacks the column `{part}`", where=where, hint=nearest(part, known))
 
 
+class BatchError(FlowError, ValueError):
+    """Sizes of a step's batch that do not go together: prompts, groups, minibatches, data ranks."""
+
+    exit_code = 2
+
+    @classmethod
+    def disagree(
+        cls,
+        what: str,
+        why: str,
+        sizes: Iterable[tuple[str, str]],
+        nearest_sizes: Sequence[str],
+        others: Iterable[str] = (),
+    ) -> BatchError:
+        """Say what comes of which sizes, where each is from, and the nearest of each that go; `others` are faults too.
+
+        `sizes` pairs each with its origin, "" if that is not known.
+        """
+        told = " · ".join(f"{size} ({origin})" if origin else size for size, origin in sizes)
+        hint = f"nearest: {', or '.join(nearest_sizes)}" if nearest_sizes else ""
+        return cls(what, notes=[why, told, *(f"also: {each}" for each in others)], hint=hint)
+
+
 class ModelError(FlowError, OSError):
     """A model source that cannot be found, read or used."""
 

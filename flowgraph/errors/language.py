@@ -30,7 +30,7 @@ class FlowTypeError(FlowError, TypeError):
     @classmethod
     def bad_node(cls, where: str, name: str, why: str, hint: str = "") -> FlowTypeError:
         """Say why a function cannot be a node."""
-        return cls(f"@node {name}: {why}", where=where, hint=hint)
+        return cls(f"@node{name and f' {name}'}: {why}", where=where, hint=hint)
 
     @classmethod
     def bad_flow(cls, where: str, name: str, why: str, hint: str = "") -> FlowTypeError:
@@ -70,6 +70,24 @@ class LawError(FlowError, ValueError):
         """Say which task of a program reads a value that nothing brought to its place."""
         what = f"`{' '.join(task.split())}` reads `{value}`, which is not in the store of {place}"
         return cls(what, hint="a transfer or a sync that brings it there is missing before")
+
+    @classmethod
+    def other_rows(cls, where: str, first: str, rows: str, other: str, others: str) -> LawError:
+        """Say which two inputs are of different rows, so that they cannot be read row by row."""
+        what = f"{other} has the rows of {others}, but {first} those of {rows}"
+        hint = "take both from one rollout; a node whose port may have other rows says Annotated[…, Rows.OTHER]"
+        return cls(what, where=where, hint=hint)
+
+    @classmethod
+    def other_weights(cls, where: str, port: str, wants: str, got: str, made: str, hint: str) -> LawError:
+        """Say which weights a port asks for, and which made what it was given."""
+        return cls(f"{port} wants values of {wants}, but got those of {got}", where=where, notes=[made], hint=hint)
+
+    @classmethod
+    def not_counted(cls, region: str, where: str) -> LawError:
+        """Say that a term of a loss is under a mask that nothing counts over all ranks."""
+        what = f"the loss `{region}` has a term under a mask that it does not count"
+        return cls(what, where=where, hint="the pass count_masks says which masks a loss counts")
 
     @classmethod
     def not_aligned(cls, value: str, other: str, why: str) -> LawError:

@@ -83,6 +83,20 @@ class PlanError(FlowError, ValueError):
         what = f"the cluster has no device that the engine `{engine}` runs on"
         return cls(what, where=f"plan of {flow}", hint=f"it runs on {', '.join(sorted(kinds))}")
 
+    @classmethod
+    def lags_too_far(cls, where: str, role: str, lag: int, node: str, at_most: int, at: str) -> PlanError:
+        """Say how far a role would lag, and how far a node of it may."""
+        may = f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"
+        hint = f"lag={at_most} at most" if at_most else "in the flow, stale(model, at_most=…) lets a generate node lag"
+        what = f"{role}: lag={lag}, but {node} reads {may}"
+        return cls(what, where=where, notes=[f"in the flow at {at}"], hint=hint)
+
+    @classmethod
+    def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:
+        """Say why a role has no copy of weights that could lag."""
+        hint = "leave lag out, or place it in another pool, engine or layout than training"
+        return cls(f"{role}: lag={lag}, but {why}, so there is no copy that could lag", where=where, hint=hint)
+
 
 class ClusterError(FlowError, ValueError):
     """A cluster that cannot be read from its short form or its file."""

@@ -1,0 +1,24 @@
+"""From a graph and a plan to a program: passes over programs, one file each; the pipeline is a literal tuple."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flowgraph.lowering.fuse_host_nodes import fuse_host_nodes
+from flowgraph.lowering.insert_syncs import insert_syncs
+from flowgraph.lowering.insert_transfers import insert_transfers
+from flowgraph.lowering.order_by_critical_path import order_by_critical_path
+from flowgraph.lowering.program import Program
+from flowgraph.lowering.project_columns import project_columns
+
+Pass = Callable[[Program], Program]
+
+LOWERING: tuple[Pass, ...] = (
+    fuse_host_nodes,
+    insert_syncs,
+    insert_transfers,
+    project_columns,
+    order_by_critical_path,
+)
+OPTIONAL: tuple[Pass, ...] = (fuse_host_nodes, project_columns, order_by_critical_path)
+"""A program runs without any of these, and gives the same."""

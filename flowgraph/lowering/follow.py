@@ -23,4 +23,4 @@ def follow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Plan:
 def _placed(plan: Plan, role: Role, param: str) -> Placed:
     own = [each for each in plan.placed if each.role.rpartition(".")[0] == param]
     same = next((each for each in own if each.role == f"{param}.{role.use}"), own[0])
-    return same.model_copy(update={"role": role.name, "memory": {}})
+    return same.model_copy(update={"role": role.name, "memory": {}, "lag": 0})

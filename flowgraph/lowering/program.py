@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from flowgraph.graph import Edge, Graph, Node
 from flowgraph.plan import Layout, Plan
-from flowgraph.values import Value
+from flowgraph.values import Model, Value
 
 HOST = "host"
 """The place of nodes that read no model: any machine can run them."""
@@ -29,8 +30,17 @@ class Home:
         return f"{self.pool}/{self.engine}"
 
 
+Parts = tuple[str, ...]
+"""Parts of a record as dotted paths; none: the whole value."""
+
+
 class _Printed:
-    """A task as a line: its verb, what it is about, and where."""
+    """A task as a line: its verb, what it is about, and where; `more` is said of it in a program's text only."""
+
+    @property
+    def more(self) -> str:
+        """Say which parts of which record, if not the whole."""
+        return ""
 
     @property
     def cells(self) -> tuple[str, str, str]:
@@ -56,9 +66,11 @@ class Read(_Printed):
 
 @dataclass(frozen=True)
 class Run(_Printed):
-    """Run nodes that share their inputs at one place: `reads` from its store, `models` from these homes.
+    """Run nodes at one place: `reads` from its store, weights from `homes`; nodes that read one forward pass together.
 
     `homes` pairs each value of a model with the home that it is read from; `home` is the one that splits the rows.
+    Of the values in `parts` it reads these parts only. Results in `inner` do not leave it; those in `sends` also go as
+    these parts to other places.
     """
 
     nodes: tuple[str, ...]
@@ -66,11 +78,25 @@ class Run(_Printed):
     reads: tuple[str, ...]
     homes: tuple[tuple[str, Home], ...] = ()
     role: str = ""
+    inner: tuple[str, ...] = ()
+    parts: tuple[tuple[str, Parts], ...] = ()
+    sends: tuple[tuple[str, Parts], ...] = ()
 
     @property
     def home(self) -> Home | None:
         """Give the home whose ranks run it, or None for a host node."""
         return self.homes[0][1] if self.homes else None
+
+    def without(self, recorded: Mapping[str, object], nodes: Mapping[str, Node]) -> Run:
+        """Give the run of the other nodes, which read what is recorded of these as they read any value."""
+        left = tuple(name for name in self.nodes if name not in recorded)
+        if len(left) == len(self.nodes):
+            return self
+        read = {name for each in left for name in values_read(nodes[each])}
+        reads = (*(name for name in self.reads if name in read), *(name for name in recorded if name in read))
+        parts = tuple(each for each in self.parts if each[0] in read)
+        sends = tuple(each for each in self.sends if each[0] not in recorded)
+        return replace(self, nodes=left, reads=reads, parts=parts, sends=sends)
 
     @property
     def cells(self) -> tuple[str, str, str]:
@@ -78,33 +104,54 @@ class Run(_Printed):
         where = f"{self.home}, role {self.role}" if self.home is not None else self.place
         return "run", ", ".join(self.nodes), f"on {where}"
 
+    @property
+    def more(self) -> str:
+        """Say which parts it reads of which record."""
+        return "; ".join(f"of {name}: {', '.join(parts)}" for name, parts in self.parts)
+
 
 @dataclass(frozen=True)
 class Transfer(_Printed):
-    """Bring a value from the store of one place to another's."""
+    """Bring a value from the store of one place to another's; of a record these parts, if any are named."""
 
     value: str
     source: str
     target: str
+    parts: Parts = ()
 
     @property
     def cells(self) -> tuple[str, str, str]:
         """Give the line in three parts."""
         return "transfer", self.value, f"{self.source} -> {self.target}"
 
+    @property
+    def more(self) -> str:
+        """Say which parts it brings."""
+        return ", ".join(self.parts)
+
 
 @dataclass(frozen=True)
 class Sync(_Printed):
-    """Bring a version of a model's weights from one home to another."""
+    """Bring a version of a model's weights from one home to another, unless the copy there is recent enough.
+
+    Recent enough is one that is at most `lag` updates old, which the plan chose; its readers allow `at_most`.
+    """
 
     value: str
     source: Home
     target: Home
+    at_most: int = 0
+    lag: int = 0
 
     @property
     def cells(self) -> tuple[str, str, str]:
         """Give the line in three parts."""
         return "sync", self.value, f"{self.source} -> {self.target}"
+
+    @property
+    def more(self) -> str:
+        """Say how old the copy may be, if it may be old."""
+        return f"lag {self.lag} of at most {self.at_most}" if self.at_most else ""
 
 
 Task = Read | Run | Transfer | Sync
@@ -130,6 +177,18 @@ class Program:
         """Give the homes whose weights an update moves on."""
         return tuple(home for name, home in self.origins if name not in self.frozen)
 
+    @cached_property
+    def nodes(self) -> Mapping[str, Node]:
+        """Give the nodes of the graph by name, those inside losses apart."""
+        return {node.name: node for node in self.graph.nodes}
+
+    @property
+    def generations(self) -> tuple[tuple[int, ...], ...]:
+        """Give the runs that are at work side by side, by their places in `tasks`; see `waits.generations`."""
+        from flowgraph.lowering.waits import generations
+
+        return generations(self)
+
     def without(self, place: int) -> Program:
         """Leave one task out; what is left is for tests to refuse."""
         return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :])
@@ -138,7 +197,7 @@ class Program:
 def value_name(edge: Edge) -> str:
     """Name the value that an edge reads or is a part of: the parameter, the node, or one of a node's several results.
 
-    A record travels whole, so its parts have no name of their own.
+    Parts of a record have no name of their own: they travel in one value, which may hold some of them only.
     """
     source = edge.source
     if isinstance(source, Node):
@@ -158,8 +217,61 @@ def typed_results(node: Node) -> tuple[tuple[str, type[Value]], ...]:
     return tuple(zip(results_of(node), node.returns, strict=True))
 
 
+def path_in_value(edge: Edge) -> str:
+    """Give the dotted path of the part that an edge reads within its value; "" for all of it."""
+    several = isinstance(edge.source, Node) and len(edge.source.returns) > 1
+    return edge.port.partition(".")[2] if several else edge.port
+
+
+def read_by(node: Node) -> Iterator[tuple[Edge, str]]:
+    """Give what a node reads, with the name of the node that reads it: its own, or that of one in its regions.
+
+    The state that it carries comes first: the node runs where that is.
+    """
+    for _, edge in sorted(node.inputs, key=lambda each: each[0] != node.op.carries):
+        yield edge, node.name
+    for _, region in node.regions:
+        for edge in region.captures:
+            readers = (inner.name for inner in region.inner for _, read in inner.inputs if read == edge)
+            yield edge, next(readers, node.name)
+
+
+def values_read(node: Node) -> tuple[str, ...]:
+    """Name the values that a node reads, each once, models apart."""
+    return tuple(dict.fromkeys(value_name(edge) for edge, _ in read_by(node) if not issubclass(edge.type, Model)))
+
+
+def results_given(task: Run, nodes: Mapping[str, Node]) -> Iterator[tuple[str, type[Value]]]:
+    """Name the results that leave a task, each with its type; `nodes` by their names."""
+    for each in task.nodes:
+        yield from ((name, kind) for name, kind in typed_results(nodes[each]) if name not in task.inner)
+
+
+def what_is_read(task: Task) -> Iterator[tuple[str, str | Home]]:
+    """Give what a task reads: values at places, and versions of weights at homes."""
+    if isinstance(task, Transfer | Sync):
+        yield task.value, task.source
+    elif isinstance(task, Run):
+        yield from ((name, task.place) for name in task.reads)
+        yield from task.homes
+
+
+def what_is_given(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str | Home]]:
+    """Give what is there once a task is done: values at places, and versions of weights at homes."""
+    if isinstance(task, Run):
+        for name, kind in results_given(task, nodes):
+            yield name, task.home if task.home is not None and issubclass(kind, Model) else task.place
+    elif isinstance(task, Read):
+        yield task.value, HOST
+    else:
+        yield task.value, task.target
+
+
 def program_text(program: Program) -> str:
-    """Print a program: where each copy of weights lives, then the tasks of a step in order."""
+    """Print a program: where each copy of weights lives, the tasks of a step in order, and which runs go side by side.
+
+    A transfer and a run name the parts of a record that they bring or read, if those are not all.
+    """
     lines = [f"program {program.graph.name}, structure {program.plan.structure_hash[:12]}"]
     pools = [[pool.name, ", ".join(f"{node}/{index}" for node, index in pool.devices)] for pool in program.plan.pools]
     lines += [f"  pool  {line}" for line in columns(pools)]
@@ -168,8 +280,15 @@ def program_text(program: Program) -> str:
         [home.param, str(home), str(home.layout), "" if home in newest else "a copy, by sync"] for home in program.homes
     ]
     lines += [f"  home  {line}" for line in columns(homes)]
-    tasks = [[str(i), *task.cells] for i, task in enumerate(program.tasks, 1)]
-    return "\n".join([*lines, "step", *(f"  {line}" for line in columns(tasks, right=(0,)))])
+    tasks = [[str(i), *task.cells, task.more] for i, task in enumerate(program.tasks, 1)]
+    beside = [[str(i), _side_by_side(program, each)] for i, each in enumerate(program.generations, 1)]
+    lines += ["step", *(f"  {line}" for line in columns(tasks, right=(0,)))]
+    return "\n".join([*lines, "side by side", *(f"  {line}" for line in columns(beside, right=(0,)))])
+
+
+def _side_by_side(program: Program, generation: Sequence[int]) -> str:
+    runs = (program.tasks[i] for i in generation)
+    return " | ".join(", ".join(task.nodes) for task in runs if isinstance(task, Run))
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:

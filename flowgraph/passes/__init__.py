@@ -1,17 +1,72 @@
-"""Passes over graphs, one file each; the pipeline is the literal tuple below."""
+"""Passes over graphs, one file each; the pipeline is the two literal tuples below, and what a user adds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from flowgraph import spec
+from flowgraph.errors import FlowError, FlowTypeError, UserCodeError
 from flowgraph.graph import Graph
+from flowgraph.passes.count_masks import count_masks
+from flowgraph.passes.dedupe_nodes import dedupe_nodes
 from flowgraph.passes.name_nodes import name_nodes
+from flowgraph.passes.prune_nodes import prune_nodes
+from flowgraph.passes.verify import verifying
 
-PASSES: tuple[Callable[[Graph], Graph], ...] = (name_nodes,)
+Pass = Callable[[Graph], Graph]
+
+NAMING: tuple[Pass, ...] = (name_nodes,)
+"""Run first: settings are chosen by names, so no name depends on what is left out later."""
+
+PASSES: tuple[Pass, ...] = (dedupe_nodes, prune_nodes, count_masks)
+"""Run when every setting is chosen."""
 
 
 def compile_graph(graph: Graph) -> Graph:
-    """Run the pipeline on a described graph."""
-    for each in PASSES:
-        graph = each(graph)
+    """Run the pipeline on a described graph, with the settings that its text and defaults give."""
+    return simplified(named(graph))
+
+
+def named(graph: Graph) -> Graph:
+    """Name the nodes of a described graph, so that settings can be chosen."""
+    return _through(NAMING, graph)
+
+
+def simplified(graph: Graph, passes: Sequence[Pass] = ()) -> Graph:
+    """Run the passes on a named graph whose settings are chosen, and a user's `passes` after them.
+
+    After a user's pass all laws are asked again, and the error says which pass broke one. Raises UserCodeError for a
+    pass that raises, FlowTypeError for one that gives no graph.
+    """
+    graph = _through(PASSES, graph)
+    for each in passes:
+        graph = _of_a_user(each, graph)
+    spec.check("named", graph)
     return graph
+
+
+def _through(passes: Sequence[Pass], graph: Graph) -> Graph:
+    for each in passes:
+        graph = each(graph)
+        if verifying():
+            spec.check("described", graph, after=name_of(each))
+    return graph
+
+
+def _of_a_user(each: Pass, graph: Graph) -> Graph:
+    try:
+        given: object = each(graph)
+    except FlowError:
+        raise
+    except Exception as error:
+        raise UserCodeError.raised(f"pass {name_of(each)}", error, "") from error
+    if not isinstance(given, Graph):
+        raise FlowTypeError.bad_call("", name_of(each), f"gave {type(given).__name__}, and a pass gives a Graph")
+    spec.check("described", given, after=name_of(each))
+    spec.check("named", given, after=name_of(each))
+    return given
+
+
+def name_of(each: Pass) -> str:
+    """Give a pass the name of its function."""
+    return getattr(each, "__name__", type(each).__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from flowgraph.graph import Edge, Graph, Param, carried_from, rewrite
+from flowgraph.graph import Edge, Graph, carried_from, rewrite
 
 
 def name_nodes(graph: Graph) -> Graph:
@@ -34,5 +34,5 @@ def _fresh(seen: defaultdict[str, int], base: str) -> str:
 def _root(model: Edge | None) -> str:
     if model is None:
         return ""
-    param = model.source if isinstance(model.source, Param) else carried_from(model)
+    param = carried_from(model)
     return f"{param.name}." if param is not None else ""

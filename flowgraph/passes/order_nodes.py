@@ -38,8 +38,9 @@ def _before(graph: Graph) -> list[tuple[Node, Node]]:
     """Pair each reader of a version with the node that consumes the version."""
     consumers: dict[Edge, Node] = {}
     for node in graph.nodes:
-        if node.op.carries is not None:
-            consumers[newest(dict(node.inputs)[node.op.carries])] = node
+        consumed = node.carried()
+        if consumed is not None:
+            consumers[consumed] = node
     pairs = list[tuple[Node, Node]]()
     for node in graph.nodes:
         for edge in node.edges():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flowgraph.errors import DataError, LawError
+from flowgraph.rows import holding, record_type
 from flowgraph.values import Kind, Lengths, Record, Value, fields
 
 if TYPE_CHECKING:
@@ -87,25 +88,40 @@ def _ragged(padded: Tensor, lengths: Tensor | None) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(_numbers(padded)[inside]))
 
 
-def from_table(kind: type[V], table: pa.Table, where: str) -> V:
+def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] = ()) -> V:
     """Read a value of this type back from a table that `to_table` made; columns it has no part for are left out.
 
-    Raises `DataError` that names the file and the column it lacks, or that is of another type.
+    Of a record only `parts` are read, dotted paths, if any are named. Raises `DataError` that names the file and the
+    column it lacks, or that is of another type.
     """
     scalars = json.loads((table.schema.metadata or {}).get(SCALARS, b"{}"))
-    return cast("V", _part(kind, "" if issubclass(kind, Record) else PLAIN, table, scalars, where))
+    whole = record_type(kind)
+    return cast("V", _part(whole, "" if issubclass(whole, Record) else PLAIN, table, scalars, where, parts))
 
 
-def _record(kind: type[Record], table: pa.Table, scalars: Mapping[str, Any], prefix: str, where: str) -> Record:
+def select(table: pa.Table, parts: Sequence[str]) -> pa.Table:
+    """Give the columns of these parts of a record, dotted paths, and those that say which row is which."""
+    inside = tuple(f"{part}." for part in parts)
+    kept = [name for name in table.column_names if name in parts or name.startswith(("#", *inside))]
+    return table.select(kept)
+
+
+def _record(
+    kind: type[Record], table: pa.Table, scalars: Mapping[str, Any], prefix: str, where: str, only: Sequence[str]
+) -> Record:
     parts = dict[str, Value]()
     for name, part in fields(kind).items():
-        parts[name] = _part(part, f"{prefix}{name}", table, scalars, where)
-    return kind(**parts)
+        path = f"{prefix}{name}"
+        if not only or any(each == path or each.startswith(f"{path}.") for each in only):
+            parts[name] = _part(part, path, table, scalars, where, () if path in only else only)
+    return holding(kind, parts) if len(parts) < len(fields(kind)) else kind(**parts)
 
 
-def _part(part: type[Value], name: str, table: pa.Table, scalars: Mapping[str, Any], where: str) -> Value:
+def _part(
+    part: type[Value], name: str, table: pa.Table, scalars: Mapping[str, Any], where: str, only: Sequence[str]
+) -> Value:
     if issubclass(part, Record):
-        return _record(part, table, scalars, f"{name}." if name else "", where)
+        return _record(part, table, scalars, f"{name}." if name else "", where, only)
     if part.kind not in (Kind.ROW, Kind.TOKEN):
         if name not in scalars:
             raise DataError.lacks_part(where, name, list(scalars))

@@ -21,7 +21,7 @@ from flowgraph.files import import_file
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.lowering.program import Home, Run
-from flowgraph.runtime.batch import from_table, to_table
+from flowgraph.runtime.batch import from_table, select, to_table
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import ModelSetup, Told, host, named
 from flowgraph.runtime.identity import IDS, PLACE, Held, deal, joined, lengths_for
@@ -111,7 +111,7 @@ class Device:
     def run(
         self, graph: int, task: Run, versions: Mapping[str, int], key: Key, shards: Shards, *tables: pa.Table
     ) -> tuple[Any, ...]:
-        """Run a task on tables of its inputs; give a table of each result, then what was observed.
+        """Run a task on tables of its inputs; give a table of each result, then those it sends, then what was observed.
 
         An error of ours says in its notes where it happened.
         """
@@ -120,11 +120,12 @@ class Device:
             worker = self.workers[graph]
             inputs = dict(self._opened(worker, task, shards, tables))
             done = worker.run(task, inputs, versions, key)
-            given = [_packed(held, done.inputs) for held in done.values.values()]
+            given = {name: _packed(held, done.inputs[name]) for name, held in done.values.items()}
+            sent = [select(given[name], parts) for name, parts in task.sends]
         except FlowError as error:
             error.notes = (*error.notes, self._where(task, key.step))
             raise
-        return *given, done.observed
+        return *given.values(), *sent, done.observed
 
     def _where(self, task: Run, step: int) -> str:
         here = f"as {task.role} on {self.seat}" if self.seat is not None else "on the host"
@@ -136,11 +137,15 @@ class Device:
         """Read each input's rows of this rank."""
         rest = list(tables)
         rank, count = (self.seat.rank, task.home.layout.data) if self.seat is not None and task.home else (0, 1)
+        only = dict(task.parts)
         for name, (many, own) in zip(task.reads, shards, strict=True):
-            parts, rest = rest[:many], rest[many:]
-            table = parts[0] if own else deal(joined(parts, name), rank, count, name)
+            tables, rest = rest[:many], rest[many:]
+            parts = only.get(name, ())
+            if parts:
+                tables = [select(each, parts) for each in tables]
+            table = tables[0] if own else deal(joined(tables, name), rank, count, name)
             ids = {column: table.column(column).to_numpy() for column in (*IDS, PLACE) if column in table.column_names}
-            yield name, Held(from_table(worker.type_of(name), table, f"transfer of {name}"), ids)
+            yield name, Held(from_table(worker.type_of(name), table, f"transfer of {name}", parts), ids)
 
     def sync(self, source: Home, target: Home, version: int) -> None:
         """Copy weights between two homes of this process; every rank of the source takes part."""
@@ -169,7 +174,7 @@ class Device:
 
 def read_source(source: Source, step: int) -> pa.Table:
     """Read a source's rows of one step as a table."""
-    return _packed(Held.of(source.batch(step)), {})
+    return _packed(Held.of(source.batch(step)), ())
 
 
 def on_tables(function: Callable[..., None], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> None:
@@ -208,8 +213,8 @@ def _parts(seat: Seat, meeting: Path | str | None, limit_s: float) -> dict[Home,
     return {home: part for home, part in parts.items() if part is not None}
 
 
-def _packed(held: Held, inputs: Mapping[str, Held]) -> pa.Table:
-    table = to_table(held.value, lengths_for(held.value, list(inputs.values())))
+def _packed(held: Held, inputs: Sequence[Held]) -> pa.Table:
+    table = to_table(held.value, lengths_for(held.value, inputs))
     for name, column in held.ids.items():
         table = table.append_column(name, [column])
     return table

@@ -15,7 +15,7 @@ from flowgraph.errors import LawError
 from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Transfer, typed_results, value_name
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Transfer, results_given, value_name
 from flowgraph.values import Model, Value
 
 Item = Any
@@ -92,6 +92,8 @@ class Executor:
     def run(self, program: Program, sources: Mapping[str, Source], key: Key) -> Ran:
         """Execute one step. `sources` give data parameters, and recorded results of nodes that then are not run.
 
+        A sync is left out while the copy of the weights is as new as it may be. Results that do not leave a task are in
+        none of what it gives.
         Raises LawError for a task that reads what is not in the store of its place, and what the tasks raise.
         """
         step = _Step(self, program, sources, key)
@@ -145,10 +147,10 @@ class _Step:
                 self._put(target, value, self._places.transfer(task, self.get(source, value, task)))
             case Sync(value, source, target):
                 version = self.get(source, value, task)
-                if self._held.get(target, 0) != version:
+                if not 0 <= version - self._held.get(target, 0) <= task.lag:
                     self._places.sync(task, version)
                     self._held[target] = version
-                self._put(target, value, version)
+                self._put(target, value, self._held.get(target, 0))
             case Run():
                 self._run(task)
 
@@ -156,19 +158,19 @@ class _Step:
         return self._places.read(self._sources[name], self._key.step)
 
     def _run(self, task: Run) -> None:
-        graph = self._program.graph
-        nodes = [node for node in graph.nodes if node.name in task.nodes]
-        if all(name in self._sources for name in task.nodes):
-            results: Mapping[str, Item] = {name: self._read(name) for name in task.nodes}
-        else:
-            items = {name: self.get(task.place, name, task) for name in task.reads}
+        nodes = self._program.nodes
+        results: dict[str, Item] = {name: self._read(name) for name in task.nodes if name in self._sources}
+        rest = task.without(results, nodes)
+        if rest.nodes:
+            items = {
+                name: results[name] if name in results else self.get(task.place, name, task) for name in rest.reads
+            }
             versions = {name: int(self.get(home, name, task)) for name, home in task.homes}
-            results = self._places.run(graph, task, items, versions, self._key)
-            for node in nodes:
-                for name, kind in typed_results(node):
-                    if issubclass(kind, Model) and task.home is not None:
-                        self._held[task.home] = next(iter(versions.values())) + 1
-                        self._put(task.home, name, self._held[task.home])
+            results |= self._places.run(self._program.graph, rest, items, versions, self._key)
+            for name, kind in results_given(rest, nodes):
+                if issubclass(kind, Model) and task.home is not None:
+                    self._held[task.home] = next(iter(versions.values())) + 1
+                    self._put(task.home, name, self._held[task.home])
         for name, item in results.items():
             self._put(task.place, name, item)
         self.found |= results

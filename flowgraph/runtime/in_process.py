@@ -14,7 +14,7 @@ from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.lowering.program import Home, Run, Sync, Transfer
-from flowgraph.runtime.batch import from_table, to_table
+from flowgraph.runtime.batch import from_table, select, to_table
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.identity import Held
 from flowgraph.runtime.worker import Worker
@@ -47,8 +47,9 @@ class InProcess:
         return done.values
 
     def transfer(self, task: Transfer, item: Held) -> Held:
-        """Write the value as it would travel, and read it."""
-        return Held(from_table(type(item.value), to_table(item.value), f"transfer of {task.value}"), item.ids)
+        """Write the value as it would travel, and read it: of a record those parts that the task brings."""
+        table = select(to_table(item.value), task.parts) if task.parts else to_table(item.value)
+        return Held(from_table(type(item.value), table, f"transfer of {task.value}", task.parts), item.ids)
 
     def sync(self, task: Sync, version: int) -> None:
         """Copy the weights."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
-from flowgraph.lowering.program import Home, Run, Sync, Transfer, typed_results
+from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results_given
 from flowgraph.runtime.device import Flows, on_tables, read_source, run_on_host
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import Told
@@ -23,9 +24,10 @@ from flowgraph.values import Model
 
 @dataclass(frozen=True)
 class Rows:
-    """References to the tables of a value: of all rows, or of each rank's."""
+    """References to the tables of a value: of all rows, or of each rank's; and to those of some parts of it."""
 
     refs: tuple[Any, ...]
+    sent: Mapping[Parts, Rows] = field(default_factory=dict["Parts", "Rows"])
 
 
 @dataclass(eq=False)
@@ -61,9 +63,9 @@ class RayPlaces:
         self, graph: Graph, task: Run, items: Mapping[str, Rows], versions: Mapping[str, int], key: Key
     ) -> Mapping[str, Rows]:
         """Submit a task to every rank of its home, or to a host process; each rank gets its own rows."""
-        names = list(_results(graph, task))
+        names, sends = list(_results(graph, task)), task.sends
         said = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {_site(graph, task)}"
-        home, which, returns = task.home, self.graphs.index(graph), len(names) + 1
+        home, which, returns = task.home, self.graphs.index(graph), len(names) + len(sends) + 1
         if home is None:
             shards, refs = _shards(task, items, 0, 1)
             call = host_task(run_on_host).options(num_returns=returns)
@@ -77,11 +79,15 @@ class RayPlaces:
                 made.append(call.remote(which, task, dict(versions), key, shards, *refs))
         lists = [refs if isinstance(refs, list) else [refs] for refs in made]
         self._pending += [Pending(refs[-1], said, member) for refs, member in zip(lists, members, strict=True)]
-        return {name: Rows(tuple(refs[i] for refs in lists)) for i, name in enumerate(names)}
+        rows = [Rows(tuple(refs[i] for refs in lists)) for i in range(returns - 1)]
+        sent = defaultdict[str, dict[Parts, Rows]](dict)
+        for (name, parts), each in zip(sends, rows[len(names) :], strict=True):
+            sent[name][parts] = each
+        return {name: replace(each, sent=sent[name]) for name, each in zip(names, rows, strict=False)}
 
     def transfer(self, task: Transfer, item: Rows) -> Rows:
-        """Hand on the references: who reads the rows fetches them from where they were made."""
-        return item
+        """Hand on the references: who reads the rows fetches them, or the parts it needs, from where they were made."""
+        return item.sent.get(task.parts, item)
 
     def sync(self, task: Sync, version: int) -> None:
         """Submit a copy of weights: within each process where both homes are, else through the object store."""
@@ -168,11 +174,9 @@ def _shards(task: Run, items: Mapping[str, Rows], rank: int, count: int) -> tupl
 
 
 def _results(graph: Graph, task: Run) -> Iterator[str]:
-    """Name the results of a task that travel: all but models."""
-    for node in graph.nodes:
-        if node.name in task.nodes:
-            named = typed_results(node)
-            yield from (name for name, kind in named if not issubclass(kind, Model))
+    """Name the results of a task that travel: all that leave it but models."""
+    nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
+    return (name for name, kind in results_given(task, nodes) if not issubclass(kind, Model))
 
 
 def _site(graph: Graph, task: Run) -> str:

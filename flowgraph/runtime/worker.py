@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import LawError
-from flowgraph.evaluate import Env, Observed, evaluate
-from flowgraph.graph import Graph, Node
+from flowgraph.evaluate import Env, Observed, evaluate, read
+from flowgraph.graph import Graph, Node, Param
 from flowgraph.keys import Key
-from flowgraph.lowering.program import Home, Run, results_of, typed_results
+from flowgraph.lowering.parts import declared_parts
+from flowgraph.lowering.program import Home, Run, results_given, results_of, typed_results, values_read
+from flowgraph.rows import Narrowed, narrowed
 from flowgraph.runtime.identity import Held, lined_up
 from flowgraph.values import Model, Value
 
@@ -21,11 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Done:
-    """What a run of nodes gives: values, what was observed, and its inputs as they were lined up; models stay."""
+    """What a run of nodes gives: values, what was observed, and for each value what its node read, as it was lined up.
+
+    Models stay, and results that do not leave the task.
+    """
 
     values: Mapping[str, Held]
     observed: Observed
-    inputs: Mapping[str, Held]
+    inputs: Mapping[str, Sequence[Held]]
 
 
 @dataclass(eq=False)
@@ -38,37 +43,47 @@ class Worker:
     def run(self, task: Run, inputs: Mapping[str, Held], versions: Mapping[str, int], key: Key) -> Done:
         """Run a task's nodes on `inputs`, by name, and on models at the versions that the program says.
 
-        Inputs of the same rows are lined up first. Raises LawError when a model's home holds another version, and when
-        a node that carries a model does not give its next version.
+        A node's inputs of the same rows are lined up first, and of a record it gets the parts that it declares. Raises
+        LawError when a model's home holds another version, when a node that carries a model does not give its next
+        version, and when it gives a record of which it has only parts.
         """
         import torch
 
-        held, observed = lined_up(inputs), Observed()
-        given: dict[str, Value] = {name: each.value for name, each in held.items()}
-        for name, home in task.homes:
-            given[name] = self._model(name, home, versions[name])
-        env = self._env(given)
+        models = {name: self._model(name, home, versions[name]) for name, home in task.homes}
+        store, observed, by = dict(inputs), Observed(), dict[str, Sequence[Held]]()
+        for nodes in self._rounds(task):
+            held = lined_up({name: store[name] for name in values_read(nodes[0])})
+            env = self._env({name: each.value for name, each in held.items()} | models, nodes)
+            with torch.no_grad():
+                evaluate(nodes, env, key, observed)
+            made = dict(self._results(nodes, env, list(held.values()), versions))
+            store |= made
+            by |= dict.fromkeys(made, tuple(held.values()))
+        names = [name for name, _ in results_given(task, self._nodes) if name in by]
+        return Done({name: store[name] for name in names}, observed, by)
+
+    def _rounds(self, task: Run) -> list[list[Node]]:
+        """Give nodes that read one forward pass together; host nodes, which may read each other's results, alone."""
         nodes = [self._nodes[name] for name in task.nodes]
-        with torch.no_grad():
-            evaluate(nodes, env, key, observed)
-        return Done(dict(self._results(nodes, env, list(held.values()), versions)), observed, held)
+        return [nodes] if task.homes else [[node] for node in nodes]
 
     def _model(self, name: str, home: Home, version: int) -> Value:
         kind = self._types[name]
         model: Value = kind(kind(self.handles[home], version).handle, version)  # reading a handle checks its version
         return model
 
-    def _env(self, given: Mapping[str, Value]) -> Env:
-        """Lay values out as nodes read them: by source, several results of a node as a tuple."""
+    def _env(self, given: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
+        """Lay values out as nodes read them: by source, several results as a tuple, records in declared parts."""
         env: Env = {}
-        for param in self.graph.params:
-            if param.name in given:
-                env[param] = given[param.name]
-        for node in self.graph.nodes:
-            names = results_of(node)
-            if any(name in given for name in names):
-                results = tuple(given.get(name) for name in names)
-                env[node] = results[0] if len(results) == 1 else results
+        for source in {edge.source: None for node in nodes for edge in node.edges()}:
+            if isinstance(source, Node):
+                results = tuple(given.get(name) for name in results_of(source))
+                env[source] = results[0] if len(results) == 1 else results
+            elif isinstance(source, Param):
+                env[source] = given[source.name]
+        for edge, parts in declared_parts(nodes).items():
+            record: Any = read(env, edge)
+            env[edge] = narrowed(record, parts)
         return env
 
     def _results(
@@ -79,6 +94,9 @@ class Worker:
             for name, value in zip(results_of(node), result if isinstance(result, tuple) else (result,), strict=True):
                 if isinstance(value, Model):
                     _check_version(node, value, versions)
+                elif isinstance(value, Narrowed):
+                    what = f"{node.name} gives a {type(value).__name__} of which it declares {', '.join(value.parts)}"
+                    raise LawError(what, where=str(node.at), hint="leave out the Parts(…) of its port: it needs all")
                 else:
                     yield name, Held.of(value, inputs)
 

@@ -28,8 +28,9 @@ LAYERS = (
     ("cluster", "cluster_text", "machine", "plan"),  # data, and what this machine has: see DATA
     ("keys", "models", "values", "loss", "rows"),
     ("graph",),
-    ("arithmetic", "dsl", "evaluate", "passes", "signature", "spec", "store", "text"),
-    ("files", "roles", "settings"),  # a flow found, and its settings resolved
+    ("counts", "description", "facts"),
+    ("arithmetic", "dsl", "evaluate", "laws", "passes", "signature", "spec", "store", "text"),
+    ("entry_points", "files", "roles", "settings", "state"),  # a flow found, its settings resolved, what it carries
     ("check_plan", "diagrams", "lowering", "placed_text"),
     ("runtime",),
     ("executors",),
@@ -41,15 +42,15 @@ LAYER_OF = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Modules that are data about an engine, without the engine: anyone may read them.
 READ_BY_ALL = {"flowgraph.executors.base", "flowgraph.executors.layouts"}
 
-# Imports of an outer layer, each inside a function: an operator between values draws a node.
-UPWARD = {("values", "arithmetic"), ("values", "graph")}
+# Imports of an outer layer, each inside a function: an operator between values draws a node; a notebook draws.
+UPWARD = {("values", "arithmetic"), ("values", "graph")} | {(shown, "diagrams") for shown in ("dsl", "graph", "plan")}
 
 # Plans and clusters are data: of ours they import errors only, of others pydantic only.
 DATA = {"cluster", "cluster_text", "plan"}
 
 # What `nodes` may name of flowgraph, and what `placements` may: their public faces, not how a flow is described.
 FACES = {
-    "nodes": ("", "errors", "keys", "loss", "models", "rows", "traits", "values", "executors.base"),
+    "nodes": ("", "entry_points", "errors", "keys", "loss", "models", "rows", "traits", "values", "executors.base"),
     "placements": (
         "",
         "errors",
@@ -176,7 +177,7 @@ def test_flowgraph_imports_inner_layers_only() -> None:
 
 
 def test_plans_and_clusters_import_errors_and_pydantic_only() -> None:
-    allowed = {"flowgraph.errors", *(f"flowgraph.{name}" for name in DATA)}
+    allowed = {"flowgraph.errors", "flowgraph.diagrams.notebook", *(f"flowgraph.{name}" for name in DATA)}
     breaches = [
         str(each)
         for file in sources("flowgraph")

@@ -198,7 +198,7 @@ def chain(start: Level, *, length: int = CHAIN) -> Level:
 
 @flow
 def wide(start: Level) -> Level:
-    ends = [join(start, b=start) for _ in range(WIDE // 2)]
+    ends = [join(start, b=start, weight=float(i)) for i in range(WIDE // 2)]
     while len(ends) > 1:
         ends = [join(a, b=b) for a, b in zip(ends[::2], ends[1::2], strict=False)] + ends[len(ends) // 2 * 2 :]
     return ends[0]

@@ -1,7 +1,8 @@
 """Type checkers read the flows: wrong programs fail on the lines they mark, right ones and a copied flow pass.
 
 A line of tests/typing/programs ends with the codes that are expected on it: `# mypy: arg-type`,
-`# pyright: reportArgumentType`. Each checker runs once over all of them.
+`# pyright: reportArgumentType`; one of `reveal_type` with what both show, modules left out: `# shows: Rollout`. Each
+checker runs once over all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,16 +24,22 @@ from flowgraph.shipped import flows_folder
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 Lines = dict[tuple[str, int], set[str]]
+Shown = dict[tuple[str, int], str]
 
 
 def marked(checker: str) -> Lines:
     """Give the codes that the programs expect of a checker, by file and line."""
-    found: Lines = {}
+    return {place: set(mark.split(",")) for place, mark in marks(rf"# {checker}: ([\w,-]+)").items()}
+
+
+def marks(pattern: str) -> Shown:
+    """Give what a mark says at the end of the programs' lines, by file and line."""
+    found: Shown = {}
     for path in PROGRAMS:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            mark = re.search(rf"# {checker}: ([\w,-]+)", line)
+            mark = re.search(pattern, line)
             if mark:
-                found[path.name, number] = set(mark[1].split(","))
+                found[path.name, number] = mark[1]
     return found
 
 
@@ -52,31 +60,47 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def by_mypy(folder: Path) -> Lines:
+@dataclass(frozen=True)
+class Told:
+    """What a checker says of the programs: the codes of its errors, and the types that it reveals."""
+
+    errors: Lines
+    shown: Shown
+
+
+@pytest.fixture(scope="module")
+def by_mypy(folder: Path) -> Told:
     cache_folder = ROOT / ".mypy_cache" / "programs"  # of its own: other options would empty the project's
     settings = f"[mypy]\nmypy_path = {ROOT}\ncache_dir = {cache_folder}\nstrict = True\nfollow_imports = silent\n"
     (folder / "mypy.ini").write_text(settings, encoding="utf-8")
     options = ["--no-error-summary", "--hide-error-context", "--no-pretty", "--config-file", "mypy.ini"]
     told = run(folder, "mypy", *options, *sorted(path.name for path in folder.glob("*.py")))
-    found: Lines = {}
+    errors: Lines = {}
+    shown: Shown = {}
     for line in told.splitlines():
-        error = re.fullmatch(r"([\w./]+):(\d+)(?::\d+)?: error: .*\[([\w-]+)\]", line)
-        if error:
-            found.setdefault((error[1], int(error[2])), set()).add(error[3])
-        else:
-            assert ": note: " in line, line
-    return found
+        found = re.fullmatch(r"([\w./]+):(\d+)(?::\d+)?: (error|note): (.*?)(?:  \[([\w-]+)\])?", line)
+        assert found, line
+        place = found[1], int(found[2])
+        if found[3] == "error":
+            errors.setdefault(place, set()).add(found[5])
+        elif found[4].startswith("Revealed type is "):
+            shown[place] = found[4]
+    return Told(errors, shown)
 
 
-def by_pyright(folder: Path) -> Lines:
+@pytest.fixture(scope="module")
+def by_pyright(folder: Path) -> Told:
     (folder / "pyrightconfig.json").write_text(json.dumps(pyright_settings()), encoding="utf-8")
     told = json.loads(run(folder, "pyright", "--outputjson", "--pythonpath", sys.executable))
-    found: Lines = {}
+    errors: Lines = {}
+    shown: Shown = {}
     for each in told["generalDiagnostics"]:
+        place = (Path(each["file"]).name, each["range"]["start"]["line"] + 1)
         if each["severity"] == "error":
-            place = (Path(each["file"]).name, each["range"]["start"]["line"] + 1)
-            found.setdefault(place, set()).add(each["rule"])
-    return found
+            errors.setdefault(place, set()).add(each["rule"])
+        elif each["message"].startswith("Type of "):
+            shown[place] = each["message"]
+    return Told(errors, shown)
 
 
 def pyright_settings() -> dict[str, object]:
@@ -87,12 +111,23 @@ def pyright_settings() -> dict[str, object]:
     return {"typeCheckingMode": "strict", "extraPaths": [str(ROOT)], "reportUnusedExpression": False, **off}
 
 
-def test_mypy_finds_what_the_programs_mark_and_nothing_else(folder: Path) -> None:
-    assert by_mypy(folder) == marked("mypy")
+def test_mypy_finds_what_the_programs_mark_and_nothing_else(by_mypy: Told) -> None:
+    assert by_mypy.errors == marked("mypy")
 
 
-def test_pyright_finds_what_the_programs_mark_and_nothing_else(folder: Path) -> None:
-    assert by_pyright(folder) == marked("pyright")
+def test_pyright_finds_what_the_programs_mark_and_nothing_else(by_pyright: Told) -> None:
+    assert by_pyright.errors == marked("pyright")
+
+
+@pytest.mark.parametrize("checker", ["by_mypy", "by_pyright"])
+def test_a_checker_shows_the_types_that_the_programs_mark(checker: str, request: pytest.FixtureRequest) -> None:
+    told: Told = request.getfixturevalue(checker)
+    wanted = marks(r"# shows: (.+)")
+    assert told.shown.keys() == wanted.keys()
+    shown = {place: re.sub(r"\w+\.(?=\w)", "", text) for place, text in told.shown.items()}
+    assert {place: text for place, text in shown.items() if wanted[place] not in text} == {}
+    plain = {place: text for place, text in shown.items() if re.fullmatch(r"\w+", wanted[place])}
+    assert [text for place, text in plain.items() if not text.endswith(f' is "{wanted[place]}"')] == []
 
 
 def test_the_known_bug_is_marked_for_both() -> None:
@@ -106,7 +141,7 @@ def test_the_known_bug_is_marked_for_both() -> None:
 
 def test_every_wrong_line_is_marked_for_both_checkers() -> None:
     assert marked("mypy").keys() == marked("pyright").keys()
-    assert {path.name for path in PROGRAMS} == {"right.py", "wrong_calls.py"}
+    assert {path.name for path in PROGRAMS} == {"inferred.py", "right.py", "wrong_calls.py", "wrong_values.py"}
 
 
 def test_the_right_programs_are_described_too() -> None:

@@ -15,6 +15,7 @@ from flowgraph import (
     Measure,
     Metric,
     Record,
+    Rows,
     State,
     Trainable,
     flow,
@@ -71,7 +72,9 @@ class Judged(Record):
 
 
 @node(kind="advantage", metrics=(Metric("gap", "points", headline=True),))
-def minus_greedy(scores: Scores, group: Group, *, greedy: Scores, cap: Annotated[float, Field(gt=0)] = 1.0) -> Advantages:
+def minus_greedy(
+    scores: Scores, group: Group, *, greedy: Annotated[Scores, Rows.OTHER], cap: Annotated[float, Field(gt=0)] = 1.0
+) -> Advantages:
     """Take the score of the greedy response away."""
     difference: Tensor = (scores.data - greedy.data[group.data]).clamp(-cap, cap)
     return Advantages(difference, [Measure("gap", float(difference.sum()), len(difference))])

@@ -151,7 +151,7 @@ def loss_of(rollout: Rollout) -> Callable[[Policy], Loss]:
 
 @flow
 def sampled_again(prompts: Prompts, policy: Policy) -> tuple[Policy, Scores]:
-    trained = update(policy, loss_of(generate(stale(policy, at_most=2), prompts)))
+    trained = update(policy, loss_of(generate(stale(policy, at_most=2, corrected=False), prompts)))
     return trained, score(generate(trained, prompts))
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Loss, flow, node, stale
+from flowgraph.errors import LawError
 from flowgraph.graph import Graph, Node
-from flowgraph.passes import PASSES, compile_graph
+from flowgraph.passes import NAMING, PASSES, compile_graph
+from flowgraph.passes.count_masks import count_masks
+from flowgraph.passes.dedupe_nodes import dedupe_nodes
 from flowgraph.passes.name_nodes import name_nodes
 from flowgraph.passes.order_nodes import blocked_reader, order_nodes
+from flowgraph.passes.prune_nodes import prune_nodes
 from nodes import (
     LogProbs,
     Policy,
@@ -69,8 +75,9 @@ def two_updates(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
     return update(update(policy, first), second)
 
 
-def test_the_pipeline_is_one_literal_tuple() -> None:
-    assert (name_nodes,) == PASSES
+def test_the_pipeline_is_two_literal_tuples() -> None:
+    assert (name_nodes,) == NAMING
+    assert (dedupe_nodes, prune_nodes, count_masks) == PASSES
 
 
 def test_nodes_are_named_by_their_model_and_op_and_those_of_a_loss_under_it() -> None:
@@ -167,7 +174,8 @@ def test_the_blocked_reader_is_the_one_that_needs_the_update_it_must_precede() -
         found.append(pair)
         return policy
 
-    flow(catch).graph()
+    with pytest.raises(LawError, match="is dropped"):
+        flow(catch).graph()
     (reader, consumer), *_ = found
     assert (reader.op.name, consumer.op.name) == ("logprobs", "update")
     assert dict(reader.inputs)["model"] == dict(consumer.inputs)["model"]

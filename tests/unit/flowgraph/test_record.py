@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from flowgraph import Key, Kind, Loss, Value, flow, node
+from flowgraph import Key, Kind, Loss, Record, Rows, Value, flow, node
 from flowgraph.errors import DataError, RunFolderError
 from flowgraph.evaluate import Observed
 from flowgraph.executors.local import LocalModel
@@ -21,7 +22,7 @@ from flowgraph.passes import compile_graph
 from flowgraph.runtime.execute import Executor, Ran
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh, rollout_file
 from flowgraph.settings import Resolved
-from flowgraph.values import Measure
+from flowgraph.values import Group, Measure
 from nodes import Policy, Prompts, Rollout, Scores, generate, group_normalize, logprobs, policy_gradient, score, update
 from nodes.data.source import FixedPrompts
 
@@ -38,14 +39,20 @@ def first_letters(rollout: Rollout) -> Words:
     return Words(pa.array([text[:1] for text in rollout.text.data.to_pylist()]))
 
 
-@node
-def every_other(rollout: Rollout) -> Scores:
-    """Give a row value of fewer rows."""
-    return Scores(torch.ones(len(rollout.lengths.data))[::2])
+class Half(Record):
+    group: Group
+    ones: Scores
+
+
+@node(rows="new")
+def every_other(rollout: Rollout) -> Half:
+    """Give fewer rows, with their ids."""
+    group = rollout.group.data[::2]
+    return Half(group=Group(group), ones=Scores(torch.ones(len(group))))
 
 
 @node
-def mask(scores: Scores, words: Words, *, fewer: Scores) -> Scores:
+def mask(scores: Scores, words: Words, *, fewer: Annotated[Scores, Rows.OTHER]) -> Scores:
     """Give a row value from a node whose name is that of a part of a rollout."""
     return Scores(scores.data + len(words.data) + len(fewer.data))
 
@@ -54,7 +61,7 @@ def mask(scores: Scores, words: Words, *, fewer: Scores) -> Scores:
 def recorded(prompts: Prompts, policy: Policy) -> Policy:
     """Make row values of many kinds."""
     rollout = generate(policy, prompts, n=2, max_tokens=2)
-    scores = mask(score(rollout, by="partial"), first_letters(rollout), fewer=every_other(rollout))
+    scores = mask(score(rollout, by="partial"), first_letters(rollout), fewer=every_other(rollout).ones)
     advantages = group_normalize(scores, rollout.group)
 
     def loss(pi: Policy) -> Loss:

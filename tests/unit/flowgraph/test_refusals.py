@@ -22,7 +22,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowgraph import Key, Kind, Linear, Loss, Mask, Record, State, Trainable, Value, flow, node, stale
+from flowgraph import Key, Kind, Linear, Loss, Mask, Parts, Record, State, Trainable, Value, flow, node, stale
 from nodes import *
 """
 
@@ -76,6 +76,24 @@ def judge(model: Critic) -> Scores:
 
 """
 
+COOLER = """\
+@node(kind="logprob")
+def cooler(model: LanguageModel, rollout: Rollout, *, temperature: float = 0.5) -> LogProbs:
+    ...
+
+
+@node(separable=False)
+def whitened(new: LogProbs) -> LogProbs:
+    ...
+
+
+@node
+def mixed(new: LogProbs, *, cool: LogProbs) -> LogProbs:
+    ...
+
+
+"""
+
 LEVEL = """\
 class Level(State):
     pass
@@ -103,6 +121,10 @@ class Rows(Value):
 
 class MoreRows(Rows):
     pass
+
+
+class Pair(Record):
+    mask: Mask
 
 
 @node
@@ -285,6 +307,70 @@ return update(policy, loss), judge(better)""",
     "stale_by_a_fraction": training("late = generate(stale(policy, at_most=0.5), prompts)"),
     "stale_prompts": training("late = generate(policy, stale(prompts, at_most=1))"),
     "stale_result": updating("stale(update(policy, loss), at_most=1)"),
+    # Whose rows, and which weights.
+    "rows_of_two_rollouts": training(
+        "other = generate(policy, prompts, n=8)\nadvantages = group_normalize(score(rollout), other.group)"
+    ),
+    "rows_of_two_rollouts_in_a_loss": losing(
+        "new = logprobs(pi, rollout)\nother = logprobs(pi, second)\n"
+        "first = policy_gradient(new, advantages, rollout.mask)\n"
+        "return first + kl_k3(other, second.mask, ref=second.logprobs)",
+        before="second = generate(policy, prompts)\n",
+    ),
+    "prompts_group_for_the_rollouts": training("advantages = group_normalize(score(rollout), prompts.group)"),
+    "old_by_the_reference": flow_of(
+        f"""\
+{ROLLOUT}late = logprobs(ref, rollout)
+def loss(pi: Policy) -> Loss:
+    return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=late)
+return update(policy, loss)""",
+        "prompts: Prompts, policy: Policy, ref: Reference",
+    ),
+    "old_by_a_later_version": flow_of(
+        f"""\
+{ROLLOUT}{LOSS}once = update(policy, loss)
+late = logprobs(once, rollout)
+def again(pi: Policy) -> Loss:
+    return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=late)
+return update(once, again)"""
+    ),
+    "old_by_what_is_trained": losing(
+        "new = logprobs(pi, rollout)\nreturn clipped(new, advantages, rollout.mask, old=new)"
+    ),
+    "new_by_the_reference": flow_of(
+        f"""\
+{ROLLOUT}def loss(pi: Policy) -> Loss:
+    plain = policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+    return plain + kl_k3(logprobs(ref, rollout), rollout.mask, ref=logprobs(pi, rollout))
+return update(policy, loss)""",
+        "prompts: Prompts, policy: Policy, ref: Reference",
+    ),
+    "stale_rows_without_a_correction": flow_of(
+        f"rollout = generate(stale(policy, at_most=4), prompts, n=8)\n{ROLLOUT.splitlines()[1]}\n{LOSS}"
+        "return update(policy, loss)"
+    ),
+    "stale_rows_corrected_by_the_newest_weights": flow_of(
+        f"""\
+rollout = generate(stale(policy, at_most=1), prompts, n=8)
+{ROLLOUT.splitlines()[1]}
+late = logprobs(policy, rollout)
+def loss(pi: Policy) -> Loss:
+    return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=late)
+return update(policy, loss)"""
+    ),
+    "two_temperatures": COOLER
+    + flow_of(
+        f"{ROLLOUT}late = mixed(rollout.logprobs, cool=cooler(policy, rollout))\n{LOSS}"
+        "return update(policy, loss), late",
+        returns="tuple[Policy, LogProbs]",
+    ),
+    "tokens_where_rows_are_wanted": training("late = group_normalize(rollout.logprobs, rollout.group)"),
+    "rows_where_tokens_are_wanted": losing(
+        "return policy_gradient(score(rollout), advantages, rollout.mask) + kl_k3(1, rollout.mask, ref=2)"
+    ),
+    "all_rows_together_in_a_loss": COOLER
+    + losing("return policy_gradient(whitened(logprobs(pi, rollout)), advantages, rollout.mask)"),
+    "dropped_update": flow_of(f"{ROLLOUT}{LOSS}update(policy, loss)\nreturn policy"),
     # Calls.
     "unknown_setting": updating("update(policy, loss, lrr=1e-6)"),
     "setting_out_of_range": updating("update(policy, loss, lr=-1e-6)"),
@@ -310,6 +396,11 @@ return update(policy, loss), judge(better)""",
 }
 
 WHEN_DEFINED = {
+    "filter_without_identity": "@node(rows='new')\ndef f(a: Rows) -> Rows: ...",
+    "reorder_without_identity": "@node(rows='reordered')\ndef f(a: Rows, *, b: Mask) -> tuple[Rows, Mask]: ...",
+    "unknown_trait_of_rows": "@node(rows='filtered')\ndef f(a: Rows) -> Rows: ...",
+    "unknown_trait": "@node(seperable=False)\ndef f(a: Rows) -> Rows: ...",
+    "part_that_is_not_there": "@node\ndef f(a: Annotated[Pair, Parts('masks')]) -> Rows: ...",
     "two_ports_of_one_type": "@node\ndef f(a: Rows, b: Rows) -> Rows: ...",
     "two_ports_of_a_type_and_its_subclass": "@node\ndef f(a: Rows, b: MoreRows) -> Rows: ...",
     "loss_without_a_mask": "@node\ndef f(new: LogProbs) -> Loss: ...",

@@ -111,7 +111,7 @@ CORRUPT = {
     "no JSON": ("", "this is no stored graph: JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
     "no graph": ("{}", "this is no stored graph: KeyError: 'schema'"),
     "a list": ("[]", "this is no stored graph: TypeError: list indices must be integers or slices, not str"),
-    "a newer schema": ('{"schema": 2}', "this graph has schema 2; 1 is read here"),
+    "an older schema": ('{"schema": 1}', "this graph has schema 1; 2 is read here"),
 }
 
 
@@ -278,7 +278,7 @@ def test_a_setting_from_the_command_line_is_in_the_full_hash_only() -> None:
     ("changed", "to"),
     [
         ("generate(policy,", "generate(stale(policy, at_most=1),"),
-        ("old=rollout.logprobs", "old=ref_logprobs"),
+        ("ref=ref_logprobs", "ref=rollout.logprobs"),
         ("surrogate + 0.1 * kl_k3(new, rollout.mask, ref=ref_logprobs)", "surrogate"),
         ("return update(policy, loss)", "return update(update(policy, loss), loss)"),
         ("ref: Reference", "ref: Policy"),

@@ -13,6 +13,7 @@ import torch
 from flowgraph import Flow, Graph, Key, Metric, flow, node
 from flowgraph.errors import LawError, UserCodeError
 from flowgraph.executors.local import LocalModel
+from flowgraph.lowering import insert_syncs, insert_transfers
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Run
 from flowgraph.passes import compile_graph
@@ -109,7 +110,7 @@ def make(one_device: Callable[[Graph], Any]) -> Callable[..., Made]:
 
     def made(of: Flow[..., object], settings: Mapping[str, object] | None = None, **handles: LocalModel) -> Made:
         graph = compile_graph(of.graph(settings))
-        return Made(lower(graph, one_device(graph)), handles)
+        return Made(lower(graph, one_device(graph), passes=(insert_syncs, insert_transfers)), handles)
 
     return made
 

@@ -56,7 +56,7 @@ def squared(new: Marks, mask: Rollout, *, old: Marks) -> Marks:
 
 @flow
 def two_updates(prompts: Prompts, policy: Policy) -> tuple[Policy, Scores]:
-    rollout = sample(stale(policy, at_most=4), prompts, n=8)
+    rollout = sample(stale(policy, at_most=4, corrected=False), prompts, n=8)
     scores = score(rollout)
     advantages = gpg_advantages(scores, rollout.group)
 

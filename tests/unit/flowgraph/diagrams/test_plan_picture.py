@@ -75,7 +75,7 @@ def adapt(beta: Beta, scores: Scores) -> Beta:
 
 @flow
 def sampled_again(prompts: Prompts, policy: Policy, beta: Beta) -> tuple[Policy, Beta, Scores]:
-    rollout = generate(stale(policy, at_most=2), prompts, n=8)
+    rollout = generate(stale(policy, at_most=2, corrected=False), prompts, n=8)
     scores = score(rollout)
     advantages = gpg_advantages(scores, rollout.group)
 

@@ -1,0 +1,42 @@
+"""What is overheard while a flow is described: every call it makes, and, when asked, every fault in it.
+
+The graph does not depend on it: a graph is what its results reach. It only says what they do not reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from flowgraph.errors import FlowError
+from flowgraph.graph import Node
+
+
+@dataclass
+class Overheard:
+    """The calls of a description in their order; with `going_on` its faults too, each call then standing as it can."""
+
+    going_on: bool = False
+    calls: list[Node] = field(default_factory=list[Node])
+    faults: list[FlowError] = field(default_factory=list[FlowError])
+
+
+_HEARD: ContextVar[Overheard | None] = ContextVar("overheard", default=None)
+
+
+def heard() -> Overheard | None:
+    """Give the description that is going on, if one is."""
+    return _HEARD.get()
+
+
+@contextmanager
+def overhearing(*, going_on: bool = False) -> Iterator[Overheard]:
+    """Overhear the description in this block."""
+    overheard = Overheard(going_on)
+    before = _HEARD.set(overheard)
+    try:
+        yield overheard
+    finally:
+        _HEARD.reset(before)

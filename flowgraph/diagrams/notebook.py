@@ -1,0 +1,80 @@
+"""What a notebook shows of a flow, a graph or a plan: its text, and its drawing as Mermaid.
+
+No HTML: JupyterLab prefers it to Mermaid (ranks 50 and 61, the least first), so it would hide the drawing. Front ends
+that draw no Mermaid show the text.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+from flowgraph.diagrams.flow_picture import flow_picture
+from flowgraph.diagrams.mermaid import mermaid
+from flowgraph.diagrams.picture import Box, Frame, Picture
+from flowgraph.diagrams.plan_picture import devices_text, layout_text
+from flowgraph.dsl import Flow
+from flowgraph.errors import FlowError
+from flowgraph.graph import Graph
+from flowgraph.lowering.program import columns
+from flowgraph.passes import compile_graph
+from flowgraph.passes.name_nodes import name_nodes
+from flowgraph.plan import Plan
+from flowgraph.text import graph_text
+
+TEXT = "text/plain"
+MERMAID = "text/vnd.mermaid"  # drawn by JupyterLab 4.1 and Notebook 7.1, or newer
+
+# Mermaid's own limits (`maxEdges`, `maxTextSize`): of more it draws an error.
+ARROWS_AT_MOST = 500
+CHARACTERS_AT_MOST = 50_000
+
+
+def mimebundle(thing: Flow[..., Any] | Graph | Plan) -> dict[str, str]:
+    """Give what a notebook shows of a thing, by MIME type.
+
+    A flow that cannot be described shows why, as text: a cell that ends with one does not fail. A picture that Mermaid
+    would refuse for its size is left out.
+    """
+    try:
+        text, picture = _shown(thing)
+    except FlowError as error:
+        return {TEXT: _readable(str(error))}
+    drawn = mermaid(picture) if len(picture.arrows) <= ARROWS_AT_MOST else ""
+    shown = {TEXT: _readable(text)}
+    return shown | {MERMAID: drawn} if 0 < len(drawn) <= CHARACTERS_AT_MOST else shown
+
+
+def _shown(thing: Flow[..., Any] | Graph | Plan) -> tuple[str, Picture]:
+    if isinstance(thing, Plan):
+        return _plan_text(thing), _roles_picture(thing)
+    named = name_nodes(thing) if isinstance(thing, Graph) else compile_graph(thing.graph())
+    return graph_text(named), flow_picture(named)
+
+
+def _plan_text(plan: Plan) -> str:
+    pools = [[pool.name, devices_text(pool)] for pool in plan.pools]
+    placed = [[each.role, each.pool, each.engine, layout_text(each.layout)] for each in plan.placed]
+    lines = [f"plan of {plan.flow}, structure {plan.structure_hash[:12]}"]
+    lines += [f"  pool  {line}" for line in columns(pools)]
+    lines += [f"  role  {line}" for line in columns(placed)]
+    return "\n".join(lines)
+
+
+def _roles_picture(plan: Plan) -> Picture:
+    """Draw what a plan says without its graph: pools as frames, and in them the roles that they host."""
+    frames = {
+        pool.name: Frame(f"f{i}", f"{pool.name}: {devices_text(pool)}", None, "pool")
+        for i, pool in enumerate(plan.pools)
+    }
+    boxes = (
+        Box(f"n{i}", (each.role, f"{each.engine} · {layout_text(each.layout)}"), "model", frames[each.pool].id)
+        for i, each in enumerate(plan.placed)
+        if each.pool in frames
+    )
+    return Picture(plan.flow, tuple(boxes), tuple(frames.values()), ())
+
+
+def _readable(text: str) -> str:
+    """Leave out what a front end would take for colours, links to other terminals or another writing direction."""
+    return "".join(each for each in text if each == "\n" or unicodedata.category(each) not in ("Cc", "Cf", "Cs"))

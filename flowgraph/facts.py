@@ -1,0 +1,173 @@
+"""What is known of a graph's values beyond their types: whose rows they are, and which weights made them.
+
+Derived from the graph alone, node by node, as they were written. What is not known is None, and no law judges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flowgraph.graph import Edge, Graph, Node, Param, carried_from, newest
+from flowgraph.values import Group, Kind, Mask, Model, Record, Sample, Trajectory, Value, fields
+
+Origin = Node | Param
+
+
+@dataclass(frozen=True)
+class Made:
+    """Which weights made a value: a version of a parameter's, read up to `at_most` updates late, at a temperature.
+
+    `trained` says that a loss trains them: they are those of its own parameter. `corrected` says that what they draw
+    late has to be corrected for.
+    """
+
+    param: Param
+    version: Edge
+    trained: bool = False
+    at_most: int = 0
+    corrected: bool = True
+    temperature: float | None = None
+
+    @property
+    def late(self) -> str:
+        """Say how late they may be: `up to 4 updates late`."""
+        return f"up to {self.at_most} update{'s' if self.at_most > 1 else ''} late"
+
+    def __str__(self) -> str:
+        return f"`{self.version}`" + (f", {self.late}" if self.at_most else "")
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """The rows of one origin, in any order. `drawn` says which weights drew them, if any did."""
+
+    origin: Origin
+    identity: tuple[str, ...]  # what tells them apart: prompt, sample, trajectory
+    drawn: Made | None = None
+
+    def __str__(self) -> str:
+        origin = self.origin
+        if isinstance(origin, Param):
+            return f"the parameter `{origin.name}`"
+        return f"{origin.name or origin.op.name} at {origin.at}"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a node's results: their rows, and the weights that made them."""
+
+    rows: RowSet | None = None
+    made: Made | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """The facts of a graph: by node, and by the parameter that a region's own stands for."""
+
+    of: Mapping[Origin, Facts]
+    trained: Mapping[Param, Param]
+
+    def at(self, edge: Edge) -> Facts:
+        """Give the facts of what an edge carries."""
+        if issubclass(edge.type, Model):
+            return Facts(None, self.weights(edge))
+        found = self.of.get(edge.source, Facts()) if isinstance(edge.source, Node | Param) else Facts()
+        return found if has_rows(edge.type) else Facts(None, found.made)
+
+    def weights(self, edge: Edge) -> Made | None:
+        """Give which weights a model's edge reads."""
+        root = carried_from(edge)
+        if root is None:
+            return None
+        trained = root in self.trained
+        return Made(self.trained.get(root, root), newest(edge), trained, edge.at_most, edge.corrected)
+
+
+def has_rows(kind: type[Value]) -> bool:
+    """Say whether values of this type have rows: columns, and records that hold one."""
+    if issubclass(kind, Record):
+        return any(has_rows(each) for each in fields(kind).values())
+    return kind.kind in (Kind.ROW, Kind.TOKEN)
+
+
+@lru_cache(maxsize=4)
+def facts_of(graph: Graph) -> Known:
+    """Derive the facts of every value of a graph."""
+    trained = {
+        param: node.root
+        for node in graph.nodes
+        for _, region in node.regions
+        for param in region.params
+        if node.root is not None
+    }
+    found: dict[Origin, Facts] = {}
+    known = Known(found, trained)
+    for param in graph.params:
+        identity = _identity([param.type])
+        found[param] = Facts(RowSet(param, identity) if identity else None)
+    for node in graph.all_nodes:
+        found[node] = _facts(node, known)
+    return known
+
+
+def _facts(node: Node, known: Known) -> Facts:
+    made = _made(node, known)
+    if not any(has_rows(each) for each in node.returns):
+        return Facts(None, made)
+    read = list(rows_read(node, known))
+    if node.op.rows != "new" and read:
+        return Facts(read[0][1], made)
+    identity = _identity(node.returns)
+    drawn = made if node.op.kind == "generate" else next((rows.drawn for _, rows in read), None)
+    return Facts(RowSet(node, identity, drawn) if identity else None, made)
+
+
+def rows_read(node: Node, known: Known) -> Iterator[tuple[str, RowSet]]:
+    """Give the rows that a node reads on each port, those left out that may be others."""
+    other = {port.name for port in node.op.ports if port.other_rows}
+    for port, edge in node.inputs:
+        rows = known.at(edge).rows
+        if rows is not None and port not in other:
+            yield port, rows
+
+
+def _made(node: Node, known: Known) -> Made | None:
+    """Give the weights behind a node's results: those it reads, else those behind the one input of the same type."""
+    model = node.model()
+    if model is not None:
+        made = known.weights(model)
+        return _heated(made, node, known) if made is not None else None
+    alike = {known.at(edge).made for _, edge in node.inputs if edge.type in node.returns}
+    return alike.pop() if len(alike) == 1 else None
+
+
+def _heated(made: Made, node: Node, known: Known) -> Made:
+    """Add the temperature that a node samples at, or reads with the rows that it is given."""
+    own = getattr(node.settings, "temperature", None)
+    if own is None:
+        drawn = (rows.drawn for _, rows in rows_read(node, known) if rows.drawn is not None)
+        own = next((each.temperature for each in drawn), None)
+    return Made(made.param, made.version, made.trained, made.at_most, made.corrected, own)
+
+
+def _identity(kinds: Iterable[type[Value]]) -> tuple[str, ...]:
+    """Say what tells the rows of these results apart."""
+    parts = [part for kind in kinds if issubclass(kind, Record) for part in fields(kind).values()]
+    told = {"prompt": Group, "sample": Sample, "trajectory": Trajectory}
+    return tuple(name for name, kind in told.items() if any(issubclass(part, kind) for part in parts))
+
+
+def masks_along(rows: RowSet) -> Sequence[str]:
+    """Name the masks that came with rows: they say which tokens of any token column of these rows count."""
+    origin = rows.origin
+    kinds = (origin.type,) if isinstance(origin, Param) else origin.returns
+    records = [(str(i), kind) for i, kind in enumerate(kinds) if issubclass(kind, Record)]
+    name = origin.name or (origin.op.name if isinstance(origin, Node) else "")
+    return [
+        ".".join([name, *([i] if len(kinds) > 1 else []), part])
+        for i, kind in records
+        for part, each in fields(kind).items()
+        if issubclass(each, Mask)
+    ]

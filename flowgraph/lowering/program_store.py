@@ -1,0 +1,96 @@
+"""Programs as JSON, out and in: the graph as `flowgraph.store` writes it, the plan, and the tasks by their verbs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from flowgraph.cluster import dotted
+from flowgraph.errors import FlowError, LawError
+from flowgraph.lowering.check_program import check_program
+from flowgraph.lowering.program import Home, Program, Read, Run, Sync, Task, Transfer
+from flowgraph.plan import Plan
+from flowgraph.store import flat, from_json
+
+SCHEMA = 1
+VERBS: Mapping[str, type[Task]] = {"read": Read, "run": Run, "transfer": Transfer, "sync": Sync}
+
+
+@cache
+def _reader(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def program_to_json(program: Program) -> str:
+    """Write a program as JSON with a schema version; `program_from_json` reads it back."""
+    data = {
+        "schema": SCHEMA,
+        "graph": flat(program.graph),
+        "plan": json.loads(program.plan.to_json()),
+        "homes": _plain(tuple[Home, ...], program.homes),
+        "origins": _plain(tuple[tuple[str, Home], ...], program.origins),
+        "frozen": list(program.frozen),
+        "tasks": [_task(each) for each in program.tasks],
+    }
+    return json.dumps(data, indent=1)
+
+
+def _plain(kind: Any, value: object) -> Any:
+    return _reader(kind).dump_python(value, mode="json")
+
+
+def _task(task: Task) -> dict[str, Any]:
+    verb = next(verb for verb, kind in VERBS.items() if isinstance(task, kind))
+    return {"do": verb, **_plain(type(task), task)}
+
+
+def program_from_json(text: str) -> Program:
+    """Read a program back; its ops and types are imported by name.
+
+    Raises LawError for text that is no such program, and for a program that breaks a law of its stage.
+    """
+    try:
+        data = json.loads(text)
+        if data["schema"] != SCHEMA:
+            raise LawError(f"this program has schema {data['schema']}; {SCHEMA} is read here")
+        program = Program(
+            from_json(json.dumps(data["graph"])),
+            Plan.from_json(json.dumps(data["plan"]), "the program's plan"),
+            _read(tuple[Home, ...], data["homes"], "homes"),
+            _read(tuple[tuple[str, Home], ...], data["origins"], "origins"),
+            _read(tuple[str, ...], data["frozen"], "frozen"),
+            tuple(_read_task(i, each) for i, each in enumerate(data["tasks"])),
+        )
+        check_program(program)
+    except LawError:
+        raise
+    except FlowError as error:
+        raise LawError(f"this is no stored program: {error.what}", where=error.where, hint=error.hint) from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise LawError(f"this is no stored program: {type(error).__name__}: {error}") from error
+    return program
+
+
+def _read_task(place: int, data: dict[str, Any]) -> Task:
+    fields, where = dict(data), f"tasks.{place}"
+    verb = fields.pop("do")
+    if verb not in VERBS:
+        raise LawError(f"this is no stored program: {where}: no task is called `{verb}`")
+    unknown = fields.keys() - VERBS[verb].__dataclass_fields__.keys()
+    if unknown:
+        raise LawError(f"this is no stored program: {where}: a {verb} has no `{min(unknown)}`")
+    task: Task = _read(VERBS[verb], fields, where)
+    return task
+
+
+def _read(kind: Any, data: object, where: str) -> Any:
+    try:
+        return _reader(kind).validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = dotted([where, *fault["loc"]])
+        raise LawError(f"this is no stored program: {place}: {fault['msg']}") from None

@@ -1,0 +1,28 @@
+"""Dedupe nodes: let two pure nodes of one op, with the same inputs and settings, be one; the first that was written.
+
+Before: `logprobs(ref, rollout)` written in two places. After: one node, read in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from flowgraph.graph import Graph, Node, rewrite
+
+
+def dedupe_nodes(graph: Graph) -> Graph:
+    """Give the graph with equal pure nodes as one."""
+    first = dict[Hashable, Node]()
+
+    def change(node: Node) -> Node:
+        what = same(node)
+        return node if what is None else first.setdefault(what, node)
+
+    return rewrite(graph, change)
+
+
+def same(node: Node) -> Hashable | None:
+    """Say what a pure node computes, so that two that compute it are equal; None for one that is not pure."""
+    if not node.op.pure or node.regions:
+        return None
+    return node.op, frozenset(node.inputs), repr(node.settings), node.returns

@@ -1,0 +1,204 @@
+"""How a step's prompts are drawn to, shared out and cut, as data and as text. What of it is refused: `batch_sizes`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+
+DATA = "data"
+"""The setting of roles that says how many data ranks they have."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """One number that can be changed: `--batch` (no owner), a node's setting, or the data ranks of roles."""
+
+    owner: str
+    setting: str
+    value: int
+    origin: str = ""
+
+    def __str__(self) -> str:
+        if not self.owner:
+            return f"--{self.setting} {self.value}"
+        said = f"{self.setting}={self.value}"
+        return f"{said} of {self.owner}" if self.setting == DATA else f"{self.owner}.{said}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Sizes that disagree: what comes of it, why, which they are, and the nearest values of each that go."""
+
+    what: str
+    why: str
+    sizes: tuple[Size, ...]
+    nearest: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a sampler draws: `n` responses to each of `prompts`, of at most `tokens` each, None if that is not known.
+
+    One that drops groups keeps at most `kept`, and draws in `rounds`, 0 if it has none.
+    """
+
+    node: str
+    prompts: int
+    n: int
+    tokens: int | None
+    kept: Size | None
+    rounds: int
+
+    @property
+    def rows(self) -> int:
+        """Give the responses that are drawn."""
+        return self.prompts * self.n
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of `prompts` each of `ranks` data ranks has: even to within one, and all rows of a prompt on one."""
+
+    roles: tuple[str, ...]
+    ranks: int
+    prompts: Size
+
+    @property
+    def most(self) -> int:
+        """Give the prompts of the rank with the most."""
+        return -(-self.prompts.value // self.ranks)
+
+    @property
+    def least(self) -> int:
+        """Give the prompts of the rank with the fewest."""
+        return self.prompts.value // self.ranks
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How an update cuts `prompts`: into minibatches, and a rank's rows of one into micro-batches, at most.
+
+    `minibatch` 0 takes all at once. `row_tokens` is the longest row, None if not known; `budget_tokens` bounds a
+    micro-batch, None if the node has no such setting.
+    """
+
+    node: str
+    role: str
+    ranks: int
+    prompts: Size
+    epochs: int
+    minibatch: Size
+    n: int
+    row_tokens: int | None
+    budget_tokens: int | None
+
+    @property
+    def minibatches(self) -> int:
+        """Give the minibatches of an epoch: as few as hold all prompts."""
+        return -(-self.prompts.value // min(self.minibatch.value or self.prompts.value, self.prompts.value))
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Give the optimizer steps of one update."""
+        return self.epochs * self.minibatches
+
+    @property
+    def most(self) -> int:
+        """Give the prompts of the largest minibatch."""
+        return -(-self.prompts.value // self.minibatches)
+
+    @property
+    def least(self) -> int:
+        """Give the prompts of the smallest minibatch."""
+        return self.prompts.value // self.minibatches
+
+    @property
+    def rank_rows(self) -> int:
+        """Give the most rows of a minibatch that one rank can have: it is drawn from the prompts of all ranks."""
+        return self.n * min(self.most, -(-self.prompts.value // self.ranks))
+
+    @property
+    def micro_batches(self) -> int | None:
+        """Give the most micro-batches of a minibatch, the same on each rank; None if rows or budget are not known."""
+        if self.row_tokens is None or self.budget_tokens is None:
+            return None
+        return -(-self.rank_rows // max(1, self.budget_tokens // self.row_tokens))
+
+    @property
+    def idle_share(self) -> float:
+        """Give the share of minibatches in which the rank with the fewest prompts has no row, by chance."""
+        prompts, rank = self.prompts.value, self.prompts.value // self.ranks
+        return comb(prompts - rank, self.least) / comb(prompts, self.least)
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """What a step reads and how it is cut. `told` are sentences about what is legal, but may not be meant."""
+
+    batch: Size
+    data_rows: int | None
+    prompt_tokens: int | None
+    drawn: tuple[Drawn, ...]
+    shares: tuple[Share, ...]
+    cuts: tuple[Cut, ...]
+    told: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Give the responses that all samplers draw."""
+        return sum(each.rows for each in self.drawn)
+
+    @property
+    def tokens(self) -> int | None:
+        """Give the most tokens that samplers read and draw, a prompt's once for each; None if not known."""
+        if self.prompt_tokens is None or any(each.tokens is None for each in self.drawn):
+            return None
+        return sum(each.prompts * self.prompt_tokens + each.rows * (each.tokens or 0) for each in self.drawn)
+
+
+def batch_text(sizes: BatchSizes) -> str:
+    """Print batch sizes in a few lines: what is drawn, what ranks have, how each update cuts it, and what is told."""
+    lines = [_drawn_line(sizes, each) for each in sizes.drawn] or [f"{many(sizes.batch.value, 'prompt')} a step"]
+    shared = [each for each in sizes.shares if each.ranks > 1]
+    lines += [
+        f"{each.ranks} ranks of {', '.join(each.roles)}: {span(each.least, each.most)} prompts each" for each in shared
+    ]
+    lines += [_cut_line(each) for each in sizes.cuts]
+    return "\n".join([*lines, *(f"note: {each}" for each in sizes.told)])
+
+
+def _drawn_line(sizes: BatchSizes, drawn: Drawn) -> str:
+    rows = f"{drawn.node}: {many(drawn.prompts, 'prompt')} × {drawn.n} = {many(drawn.rows, 'row')}"
+    if drawn.tokens is None or sizes.prompt_tokens is None:
+        return rows
+    tokens = drawn.prompts * sizes.prompt_tokens + drawn.rows * drawn.tokens
+    return f"{rows}, of at most {sizes.prompt_tokens} + {drawn.tokens} tokens, {tokens:,} in all"
+
+
+def _cut_line(cut: Cut) -> str:
+    epochs = f"{many(cut.epochs, 'epoch')} of {many(cut.minibatches, 'minibatch', 'minibatches')}"
+    steps = (
+        f"{cut.node}: {epochs} of {span(cut.least, cut.most)} prompts, {many(cut.optimizer_steps, 'optimizer step')}"
+    )
+    if cut.micro_batches is None:
+        return steps
+    most = f"at most {many(cut.micro_batches, 'micro-batch', 'micro-batches')}"
+    return f"{steps}, each of {most} on a rank" if cut.ranks > 1 else f"{steps}, each of {most}"
+
+
+def many(count: int, one: str, more: str = "") -> str:
+    """Say how many of something there are.
+
+    >>> many(1, "rank"), many(3, "rank")
+    ('1 rank', '3 ranks')
+    """
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def span(least: int, most: int) -> str:
+    """Say from which number to which.
+
+    >>> span(2, 3), span(4, 4)
+    ('2 to 3', '4')
+    """
+    return str(most) if least == most else f"{least} to {most}"
