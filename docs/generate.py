@@ -46,12 +46,9 @@ LONG = 200  # characters of a text's first line, beyond which another example is
 
 
 def pages() -> list[Page]:
-    """Give the pages whose blocks run, each in a folder of its own; the README shows a flow without its imports."""
+    """Give the pages whose blocks run; the README shows a flow without its imports."""
     written = [path for path in sorted(DOCS.rglob("*.md")) if DOCS / "reference" not in path.parents]
-    return [
-        Page(path, Path(tempfile.mkdtemp()), FLOW_IMPORTS if path.parent == ROOT else "")
-        for path in [ROOT / "README.md", *written]
-    ]
+    return [Page(ROOT / "README.md", FLOW_IMPORTS), *map(Page, written)]
 
 
 def reference() -> dict[str, str]:
@@ -124,9 +121,9 @@ def node_told(op: Op) -> dict[str, Any]:
 def call_text(op: Op, positional: list[str]) -> str:
     """Write the call as an editor shows it, the key left out.
 
-    >>> from nodes import policy_gradient
-    >>> call_text(op_of(policy_gradient), ["new", "advantages", "mask"]).splitlines()[1]
-    '    new: LogProbs,'
+    >>> from nodes import kl_k3
+    >>> call_text(op_of(kl_k3), ["new", "mask"])
+    "kl_k3(new: LogProbs, mask: Mask, *, ref: LogProbs, aggregation: Aggregation = 'token-mean') -> Loss"
     """
     first = [f"{port.name}: {port_type(port)}" for port in op.ports if port.name in positional]
     rest = [f"{port.name}: {port_type(port)}{' = None' if port.optional else ''}"
@@ -216,8 +213,8 @@ def range_text(annotation: Any, metadata: list[Any]) -> str:
 def type_text(hint: Any) -> str:
     """Write a type as a person does.
 
-    >>> type_text(float | None), type_text(typing.Literal["a", "b"] | int), type_text(Callable[..., float])
-    ('float | None', '"a" | "b" | int', 'Callable[..., float]')
+    >>> type_text(float | None), type_text(typing.Literal["a", "b"] | int), type_text(list[Value])
+    ('float | None', '"a" | "b" | int', 'list[Value]')
     """
     bound = getattr(hint, "__bound__", None) if isinstance(hint, typing.TypeVar) else None
     inside = typing.get_args(hint)
@@ -342,7 +339,9 @@ def main() -> None:
     for path in (DOCS / "reference").rglob("*.md"):
         if path not in wanted:
             path.unlink()
-    wanted |= {page.path: page.rewritten() for page in pages()}
+    for page in pages():
+        with tempfile.TemporaryDirectory() as folder:
+            wanted[page.path] = page.rewritten(Path(folder))
     for path, text in wanted.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.parent.mkdir(parents=True, exist_ok=True)

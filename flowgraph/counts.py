@@ -12,7 +12,8 @@ from flowgraph.values import Mask
 
 def counted(region: Region) -> Region:
     """Give the region with its counts: the mask of every node in it that gives a term, each mask once."""
-    return replace(region, counts=tuple(dict.fromkeys(masks_of(region))))
+    counts = tuple(dict.fromkeys(masks_of(region)))
+    return replace(region, counts=counts) if counts != region.counts else region
 
 
 def masks_of(region: Region) -> Iterator[Edge]:

@@ -35,7 +35,7 @@ from flowgraph.graph import (
 )
 from flowgraph.keys import Key
 from flowgraph.laws import calls
-from flowgraph.signature import Signature, defined_at, make_settings, read_signature, type_name
+from flowgraph.signature import Signature, defined_at, make_settings, read_signature, setting_faults, type_name
 from flowgraph.traits import RowTrait
 from flowgraph.values import Kind, Metric, Model, Record, Value, fields
 
@@ -114,7 +114,7 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
             if overheard is None or not overheard.going_on:
                 raise
             overheard.faults.append(error)
-            return _outputs(_stand_in(op, signature, args, kwargs))
+            return _outputs(_stand_in(op, signature, args, kwargs, overheard.faults))
 
     call.__dict__["op"] = op
     return call
@@ -156,18 +156,27 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
     return op.body(**real, **{name: getattr(settings, name) for name in op.settings.model_fields}, **extra)
 
 
-def _stand_in(op: Op, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> Node:
-    """Give a node for a call that has a fault, with what is right of it, so that the rest can be described."""
-    given = dict(zip(signature.positional, args, strict=False)) | dict(kwargs)
-    edges = list[tuple[str, Edge]]()
-    kinds = dict[Any, type[Value]]()
+def _stand_in(
+    op: Op, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], faults: list[FlowError]
+) -> Node:
+    """Give a node for a call that has a fault, with what is right of it, and find what else is wrong with it."""
+    given, site = dict(zip(signature.positional, args, strict=False)) | dict(kwargs), call_site()
+    edges, regions = list[tuple[str, Edge]](), list[tuple[str, Region]]()
+    kinds: dict[Any, Any] = {}
     for port in op.ports:
         value = given.get(port.name)
-        if not port.region and isinstance(value, port.value_type) and value.edge is not None:
+        if port.region and inspect.isfunction(value):
+            try:
+                regions.append((port.name, describe_region(op, port, value, kinds.get(port.type, port.type), site)))
+            except FlowError as error:
+                faults.append(error)
+        elif not port.region and isinstance(value, Value) and _fits(port, value) and value.edge is not None:
             edges.append((port.name, value.edge))
             kinds.setdefault(port.type, type(value))
+    chosen = {name: value for name, value in given.items() if name in op.settings.model_fields}
+    faults += setting_faults(op.settings, chosen, op.name, str(site))
     returns = tuple(kinds.get(each) or calls.bound_type(each) for each in op.returns)
-    return Node(op, tuple(edges), op.settings.model_construct(), (), returns, call_site())
+    return Node(op, tuple(edges), op.settings.model_construct(), tuple(regions), returns, site)
 
 
 def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, type[Value]]:
@@ -186,7 +195,7 @@ def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, t
         elif not _fits(port, value) or (port.type in bound and type(value) is not kinds[port.type]):
             others = [each for each in given.values() if isinstance(each, Value)]
             raise _wrong_type(op, port, kinds[port.type], value, others, site)
-        elif isinstance(port.type, TypeVar):
+        elif isinstance(port.type, TypeVar) and isinstance(value, Value):
             kinds[port.type] = type(value)
             bound.add(port.type)
     stale = [v.edge for v in given.values() if isinstance(v, Value) and v.edge is not None and v.edge.at_most]
@@ -335,18 +344,18 @@ class Flow(Generic[P, R]):
     def faults(self, settings: Mapping[str, object] | None = None) -> list[FlowError]:
         """Describe the flow and give every fault that is found, in the order of its lines; none for a right one.
 
-        A call that has a fault stands as it can, so that what comes after it is looked at too; an exception in the
-        flow's own lines ends that. The laws are asked when every call is right.
+        A call that has a fault stands as it can, so that what comes after it is looked at too, by the laws as well; an
+        exception in the flow's own lines ends that.
         """
         with overhearing(going_on=True) as overheard:
             try:
                 graph, outputs = self._described(settings or {})
                 calls.check_returns(self.name, self.signature, outputs)
             except FlowError as error:
-                return [*overheard.faults, error]
-        if overheard.faults:
-            return overheard.faults
-        return list(spec.faults("described", _finished(graph, outputs, overheard.calls)))
+                return _distinct([*overheard.faults, error])
+        told = {fault.where for fault in overheard.faults}
+        laws = spec.faults("described", _finished(graph, outputs, overheard.calls))
+        return _distinct([*overheard.faults, *(fault for fault in laws if fault.where not in told)])
 
     def _described(self, settings: Mapping[str, object]) -> tuple[Graph, tuple[Any, ...]]:
         """Call the function on edges; give its graph without results, and what it returned."""
@@ -361,6 +370,16 @@ class Flow(Generic[P, R]):
         except Exception as error:
             raise UserCodeError.raised(f"flow {self.name}", error, line_of(error, at.file)) from error
         return Graph(self.name, params, (), at, chosen), out if isinstance(out, tuple) else (out,)
+
+
+def _distinct(faults: Sequence[FlowError]) -> list[FlowError]:
+    """Give each fault once, by line: a loss is described again where the call that takes it has a fault."""
+    return sorted({str(fault): fault for fault in faults}.values(), key=_line)
+
+
+def _line(fault: FlowError) -> tuple[str, int]:
+    file, _, line = fault.where.rpartition(":")
+    return (file, int(line)) if line.isdecimal() else (fault.where, 0)
 
 
 def _finished(graph: Graph, outputs: Sequence[Any], calls: Sequence[Node]) -> Graph:

@@ -210,13 +210,13 @@ class Node:
         for _, region in self.regions:
             yield from region.captures
 
-    def input(self, port: str | None) -> Edge | None:
+    def input(self, port: str) -> Edge | None:
         """Give the edge on a port, if there is one."""
         return next((edge for name, edge in self.inputs if name == port), None)
 
     def carried(self) -> Edge | None:
         """Give the version of state that this node consumes, if its op carries any, however late it is read."""
-        edge = self.input(self.op.carries)
+        edge = self.input(self.op.carries) if self.op.carries is not None else None
         return newest(edge) if edge is not None else None
 
     def model(self) -> Edge | None:
@@ -303,20 +303,32 @@ def rewrite(graph: Graph, change: Callable[[Node], Node | Edge]) -> Graph:
     `change` gets the node with its inputs already rebuilt, and gives what stands in its place: a node, or an edge of
     the new graph for its one result. Stamps are kept, so is the order; what nothing reads any more is gone.
     """
-    new: dict[Source, Node | Edge] = {}
+    new: dict[Source, Node | Edge] = {}  # what is not as it was
     for node in graph.all_nodes:
-        inputs = tuple((port, _moved(edge, new)) for port, edge in node.inputs)
-        regions = tuple((port, _moved_region(region, new)) for port, region in node.regions)
-        new[node] = change(replace(node, inputs=inputs, regions=regions))
-    return replace(graph, outputs=tuple(_moved(edge, new) for edge in graph.outputs))
+        given = change(_rebuilt(node, new))
+        if given is not node:
+            new[node] = given
+    return replace(graph, outputs=tuple(_moved(edge, new) for edge in graph.outputs)) if new else graph
+
+
+def _rebuilt(node: Node, new: Mapping[Source, Node | Edge]) -> Node:
+    if not any(edge.source in new for edge in node.edges()) and not any(
+        inner in new for _, region in node.regions for inner in region.inner
+    ):
+        return node
+    inputs = tuple((port, _moved(edge, new)) for port, edge in node.inputs)
+    regions = tuple((port, _moved_region(region, new)) for port, region in node.regions)
+    return replace(node, inputs=inputs, regions=regions)
 
 
 def _moved(edge: Edge, new: Mapping[Source, Node | Edge]) -> Edge:
     there = new.get(edge.source)
-    if there is None or isinstance(there, Node):
-        return edge if there is None else replace(edge, source=there)
+    if there is None:
+        return edge
+    if isinstance(there, Node):
+        return Edge(there, edge.type, edge.port, edge.at_most, edge.corrected)
     port = ".".join(each for each in (there.port, edge.port) if each)
-    return replace(edge, source=there.source, port=port)
+    return Edge(there.source, edge.type, port, edge.at_most, edge.corrected)
 
 
 def _moved_region(region: Region, new: Mapping[Source, Node | Edge]) -> Region:

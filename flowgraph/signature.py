@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
+from pydantic_core import ErrorDetails
 
 from flowgraph.errors import FlowTypeError, SettingError, nearest, with_article
 from flowgraph.graph import Port, Site, call_site
@@ -242,14 +243,32 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
 
     Raises `SettingError` with the setting, the value and what is allowed, or the nearest name.
     """
-    for name in values:
-        if name not in model.model_fields:
-            raise SettingError.unknown(where, owner, name, model.model_fields)
+    unknown = [name for name in values if name not in model.model_fields]
+    if unknown:
+        raise SettingError.unknown(where, owner, unknown[0], model.model_fields)
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else ""
-        if first["type"] == "missing":
-            raise FlowTypeError.bad_call(where, owner, f"lacks the setting `{name}`") from None
-        raise SettingError.refused(where, f"{owner}.{name}", values.get(name), _reason(first["msg"])) from None
+        raise _refused(error.errors()[0], values, owner, where) from None
+
+
+def setting_faults(
+    model: type[BaseModel], values: Mapping[str, object], owner: str, where: str
+) -> list[SettingError | FlowTypeError]:
+    """Give every fault that `make_settings` would find, one after the other."""
+    known = {name: value for name, value in values.items() if name in model.model_fields}
+    faults: list[SettingError | FlowTypeError] = [
+        SettingError.unknown(where, owner, name, model.model_fields) for name in values if name not in known
+    ]
+    try:
+        model.model_validate(known)
+    except ValidationError as error:
+        faults += [_refused(each, values, owner, where) for each in error.errors()]
+    return faults
+
+
+def _refused(fault: ErrorDetails, values: Mapping[str, object], owner: str, where: str) -> SettingError | FlowTypeError:
+    name = str(fault["loc"][0]) if fault["loc"] else ""
+    if fault["type"] == "missing":
+        return FlowTypeError.bad_call(where, owner, f"lacks the setting `{name}`")
+    return SettingError.refused(where, f"{owner}.{name}", values.get(name), _reason(fault["msg"]))

@@ -95,7 +95,8 @@ class Cut:
     @property
     def minibatches(self) -> int:
         """Give the minibatches of an epoch: as few as hold all prompts."""
-        return -(-self.prompts.value // min(self.minibatch.value or self.prompts.value, self.prompts.value))
+        prompts = self.prompts.value
+        return max(1, -(-prompts // max(1, min(self.minibatch.value or prompts, prompts))))
 
     @property
     def optimizer_steps(self) -> int:

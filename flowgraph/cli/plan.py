@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from placements import Decision, Workload
 
 DEFAULT_CLUSTER = "laptop"
+SAMPLE_ROWS, FORWARD_TOKENS = 256, 4096  # rows decoded side by side, and padded tokens of a pass without gradients
 CHARACTERS_PER_TOKEN = 3  # English is near 4 with the tokenizers of today; fewer keeps the forecast on the safe side
 TEMPLATE_TOKENS = 48  # what a chat template adds, a default system prompt included
 
@@ -74,7 +75,12 @@ def plan_flow(asked: Asked, where: Where, out: Path | None, as_json: bool) -> No
 
 
 def planned(
-    inputs: Inputs, where: Where, sample_rows: int = 256, forward_tokens: int = 4096, *, fits: bool = True
+    inputs: Inputs,
+    where: Where,
+    sample_rows: int = SAMPLE_ROWS,
+    forward_tokens: int = FORWARD_TOKENS,
+    *,
+    fits: bool = True,
 ) -> Planned:
     """Plan the flow on its cluster, or read the plan that is named; refuse one that does not fit unless told not to."""
     from placements import check_fits, forecast_plan
@@ -118,7 +124,7 @@ def read_plan(path: Path) -> Plan:
     return Plan.from_json(text, str(path))
 
 
-def workload(inputs: Inputs, sample_rows: int, forward_tokens: int) -> Workload:
+def workload(inputs: Inputs, sample_rows: int = SAMPLE_ROWS, forward_tokens: int = FORWARD_TOKENS) -> Workload:
     """Say what a step reads: its prompts, and an upper estimate of their tokens from their characters."""
     from placements import Workload
 

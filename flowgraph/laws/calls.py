@@ -118,7 +118,7 @@ def _check_inner(op: Op, node: Node, region: Region, site: Site) -> None:
         raise LawError(what, where=str(node.at), notes=[f"in the loss of {op.name} at {site}"], hint="move it out")
     if not issubclass(node.returns[0], Loss):
         return
-    combines = not any(issubclass(edge.type, Mask) for _, edge in node.inputs)
+    combines = not any(issubclass(port.value_type, Mask) for port in node.op.ports)
     for port, edge in node.inputs:
         moves = edge.source is region.params[0] or edge.source in region.inner
         if moves and (issubclass(edge.type, Mask) or (combines and not issubclass(edge.type, Loss))):

@@ -76,7 +76,7 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
         if not issubclass(edge.type, State):
             continue
         consumer = consumers.get(newest(edge))
-        if carried_from(edge) is None:
+        if carried_from(edge) is None and not _lacks_carry(edge):
             yield LawError(f"flow {graph.name} returns state that is the next version of no parameter", where=where)
         elif edge.at_most:
             what = f"flow {graph.name} returns {edge} {late(edge)}; only sampling may read it so"
@@ -97,6 +97,11 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
         if call.op.carries is not None:
             what = f"the result of {call.op.name} is dropped, so what it does to {call.carried()} would be lost"
             yield LawError(what, where=str(call.at), hint=f"return it, or leave {call.op.name} out")
+
+
+def _lacks_carry(edge: Edge) -> bool:
+    """Say whether a call without the state that it carries made this, which is a fault of that call."""
+    return isinstance(edge.source, Node) and edge.source.op.carries is not None and edge.source.carried() is None
 
 
 def _consumers(graph: Graph) -> dict[Edge, Node]:

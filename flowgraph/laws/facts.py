@@ -111,7 +111,10 @@ def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
             if not late_rows or late_rows[0].drawn is None:
                 continue
             plain = [inner for inner in region.inner if inner.op.on_policy]
-            corrected = any(port.by is By.SAMPLER for inner in region.inner for port, _ in _asking(inner))
+            ports = (
+                port for inner in region.inner for port in inner.op.ports if not port.optional or inner.input(port.name)
+            )
+            corrected = any(port.by is By.SAMPLER for port in ports)
             if plain or not corrected:
                 yield _uncorrected(region, plain, late_rows[0], late_rows[0].drawn)
 

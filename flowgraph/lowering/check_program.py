@@ -103,7 +103,7 @@ def weights_are_there(program: Program) -> Iterator[FlowError]:
     return _not_there(program, Home)
 
 
-def values_are_there(program: Program) -> Iterator[FlowError]:
+def reads_are_there(program: Program) -> Iterator[FlowError]:
     """Find a task that reads what no task has brought to its place: of a home or of a store, the first."""
     return _not_there(program, Home | str)
 
@@ -176,7 +176,7 @@ STAGES = (
 )
 
 LAWS: tuple[tuple[Law, str], ...] = (
-    (values_are_there, "insert_transfers"),
+    (reads_are_there, "insert_transfers"),
     (weights_are_there, "insert_syncs"),
     (what_is_read_is_made, "place_nodes"),
     (every_node_runs_once, "place_nodes"),

@@ -100,6 +100,5 @@ def _check(node: Node, homes: Sequence[Home], where: str) -> None:
     for other in homes[1:]:
         if (other.pool, other.layout.data) != (homes[0].pool, homes[0].layout.data):
             raise PlanError.not_together(where, node.name, str(node.at), str(homes[0]), str(other))
-    for each in (node, *(inner for _, region in node.regions for inner in region.inner)):
-        if homes and homes[0].layout.data > 1 and not each.op.separable:
-            raise PlanError.not_split(where, each.name, str(each.at), homes[0].layout.data)
+    if homes and homes[0].layout.data > 1 and not node.op.separable:
+        raise PlanError.not_split(where, node.name, str(node.at), homes[0].layout.data)

@@ -18,4 +18,5 @@ def count_masks(graph: Graph) -> Graph:
 
 
 def _with_counts(node: Node) -> Node:
-    return replace(node, regions=tuple((port, counted(region)) for port, region in node.regions))
+    regions = tuple((port, counted(region)) for port, region in node.regions)
+    return replace(node, regions=regions) if regions != node.regions else node

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from flowgraph.graph import Edge, Graph, carried_from, rewrite
+from flowgraph.graph import Edge, Graph, Node, carried_from, rewrite
 
 
 def name_nodes(graph: Graph) -> Graph:
@@ -23,7 +23,11 @@ def name_nodes(graph: Graph) -> Graph:
                 outside = inner.model()
                 other = "" if outside is None or outside.source in region.params else _root(outside)
                 names[inner.stamp] = _fresh(seen, f"{names[node.stamp]}.{other}{inner.op.name}")
-    return rewrite(graph, lambda node: replace(node, name=names[node.stamp]))
+    return rewrite(graph, lambda node: _named(node, names[node.stamp]))
+
+
+def _named(node: Node, name: str) -> Node:
+    return node if node.name == name else replace(node, name=name)
 
 
 def _fresh(seen: defaultdict[str, int], base: str) -> str:

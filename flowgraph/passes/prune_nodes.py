@@ -25,7 +25,7 @@ def prune_nodes(graph: Graph) -> Graph:
         for node in graph.all_nodes
         if node.stamp not in left and node.op is not ADD
     ]
-    return replace(kept, dropped=(), pruned=(*graph.pruned, *told))
+    return replace(kept, dropped=(), pruned=(*graph.pruned, *told)) if told else kept
 
 
 def _without_zeros(node: Node) -> Node | Edge:

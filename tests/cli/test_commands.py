@@ -173,17 +173,39 @@ def test_a_replay_gives_the_same_losses_and_weights(flowgraph: Run, finished: An
     assert any("policy.update.loss" in line for line in second)
 
 
-def test_the_users_own_flow_with_a_greedy_baseline_and_two_rewards_runs(flowgraph: Run, tmp_path: Path) -> None:
+FEW = ("--cluster", "1xcpu", "--steps", 2, "--batch", 2, "--eval-every", 0)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Write the flows, the nodes and the rule of the page `own.md` into one file."""
     text = (Path(__file__).parents[2] / "docs" / "own.md").read_text()
-    (tmp_path / "my.py").write_text(text.split("```python\n")[1].split("```")[0])
-    said = flowgraph(
-        "run", "my.py", "--cluster", "1xcpu", "--set", "n=3", "--steps", 2, "--batch", 2, "--eval-every", 0
-    )
+    blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
+    (tmp_path / "my.py").write_text("\n\n".join(blocks))
+    return tmp_path / "runs"
+
+
+def test_the_users_own_flow_with_a_greedy_baseline_and_two_rewards_runs(flowgraph: Run, own: Path) -> None:
+    said = flowgraph("run", "my.py:short_remax", *FEW, "--set", "n=3")
     assert said.code == 0, said.err
-    folder = tmp_path / "runs" / "short_remax-1" / "rollouts"
+    folder = own / "short_remax-1" / "rollouts"
     assert sorted(path.name for path in folder.iterdir()) == ["policy.generate", "policy.generate#2"]
     assert pq.read_table(folder / "policy.generate" / "000000.parquet").num_rows == 6
     assert pq.read_table(folder / "policy.generate#2" / "000000.parquet").num_rows == 2
+
+
+def test_the_users_own_flow_of_flows_and_its_dynamic_sampling_run(flowgraph: Run, own: Path) -> None:
+    said = flowgraph("run", "my.py:two_scores", *FEW, "--set", "n=3", "--set", "scale.factor=0.5")
+    assert said.code == 0, said.err
+    told = pq.read_table(own / "two_scores-1" / "rollouts" / "policy.generate" / "000000.parquet").to_pydict()
+    parts = zip(told["score"], told["score#2"], told["add"], strict=True)
+    assert all(both == pytest.approx(0.5 * one + 0.3 * two) for one, two, both in parts)
+    short = ("--set", "policy.refill.max_tokens=4", "--set", "policy.refill.by=my.py:polite")
+    said = flowgraph("run", "my.py:dynamic", *FEW, *short)
+    assert said.code == 0, said.err
+    lines = [json.loads(line) for line in (own / "dynamic-1" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["policy.refill.groups_tried"] for line in lines] == [2, 2]
+    assert {"policy.refill.reward", "policy.refill.rounds", "policy.refill.no_signal"} <= lines[0].keys()
 
 
 def test_an_interrupted_run_says_where_it_stands_and_leaves_no_process(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from tests.unit.flowgraph import test_cluster_text, test_files, test_refusals
 
 Golden = Callable[[str, str], None]
 MADE_BY = "made_by"
+ROOT = Path(__file__).parents[2]
 
 
 def classes(base: type[FlowError] = FlowError) -> Iterator[type[FlowError]]:
@@ -265,8 +267,8 @@ def made_by(made: list[FlowError], text: str, folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Run every program that is refused; map the golden text of each to what made the error."""
+def refused(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[FlowError]]:
+    """Run every program that is refused; map the golden text of each to what made the error, and give all errors."""
     found = dict[str, str]()
     with pytest.MonkeyPatch.context() as monkeypatch:
         made = noted(monkeypatch)
@@ -279,7 +281,19 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
             wanted = test.__code__.co_varnames[: test.__code__.co_argcount]
             test(**{key: value for key, value in given.items() if key in wanted}, golden=note)
-    return found | {f"constructors/{name}": name for name in BY_HAND}
+    return found, made
+
+
+@pytest.fixture
+def index(refused: tuple[dict[str, str], list[FlowError]]) -> dict[str, str]:
+    """Map each golden text to what made the error, those by hand included."""
+    return refused[0] | {f"constructors/{name}": name for name in BY_HAND}
+
+
+def test_every_error_of_a_program_survives_pickling_whole(refused: tuple[dict[str, str], list[FlowError]]) -> None:
+    back = [pickle.loads(pickle.dumps(error)) for error in refused[1]]
+    assert [(type(each), str(each)) for each in back] == [(type(each), str(each)) for each in refused[1]]
+    assert len(back) > 100
 
 
 def test_the_index_says_which_constructor_made_each_text(index: dict[str, str], golden: Golden) -> None:
@@ -292,6 +306,14 @@ def test_every_class_and_every_constructor_has_a_text(index: dict[str, str]) -> 
     assert {name.partition(".")[0] for name in told} == {kind.__name__ for kind in classes()}
 
 
+def test_every_constructor_says_when_it_comes_and_what_to_do_and_no_other_does(index: dict[str, str]) -> None:
+    said = tomllib.loads((ROOT / "docs" / "templates" / "errors.toml").read_text(encoding="utf-8"))
+    told = {f"{kind}.{name}" for kind, table in said.items() for name, each in table.items() if isinstance(each, dict)}
+    plain = {kind for kind, table in said.items() if "when" in table}
+    assert sorted(told ^ set(EVERY_CONSTRUCTOR)) == []
+    assert {name for name in index.values() if "." not in name} <= plain
+
+
 def test_every_text_of_a_constructor_is_one_of_these() -> None:
-    folder = Path(__file__).parents[1] / "golden" / "errors" / "constructors"
+    folder = ROOT / "tests" / "golden" / "errors" / "constructors"
     assert {path.stem for path in folder.glob("*.txt")} == BY_HAND.keys()

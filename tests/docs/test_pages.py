@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import re
 import shlex
@@ -43,8 +44,7 @@ HINT = "python docs/generate.py writes it anew"
 @pytest.mark.parametrize("name", PAGES)
 def test_the_blocks_of_a_page_run_and_print_what_it_shows(name: str, tmp_path: Path) -> None:
     (page,) = [each for each in generate.pages() if each.path == PAGES[name]]
-    page.folder = tmp_path
-    assert page.rewritten() == PAGES[name].read_text(encoding="utf-8"), HINT
+    assert page.rewritten(tmp_path) == PAGES[name].read_text(encoding="utf-8"), HINT
 
 
 def test_the_reference_is_what_the_sources_say() -> None:
@@ -98,8 +98,7 @@ def test_the_readmes_flow_is_the_one_that_is_shipped(tmp_path: Path) -> None:
     from examples.grpo import grpo
 
     (page,) = [each for each in generate.pages() if each.path == ROOT / "README.md"]
-    page.folder = tmp_path
-    page.rewritten()
+    page.rewritten(tmp_path)
     shown: Any = page.module.__dict__["grpo"]
     assert full_hash(compile_graph(shown.graph())) == full_hash(compile_graph(grpo.graph()))
 
@@ -108,7 +107,7 @@ def test_a_page_that_lies_is_caught(tmp_path: Path) -> None:
     def told(text: str) -> str:
         path = tmp_path / "page.md"
         path.write_text(text, encoding="utf-8")
-        return str(pages.Page(path, tmp_path).rewritten())
+        return str(pages.Page(path).rewritten(tmp_path))
 
     assert (
         told("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n") == "```python\nprint(1 + 1)\n```\n\n```text\n2\n```\n"
@@ -126,6 +125,12 @@ def test_a_page_that_lies_is_caught(tmp_path: Path) -> None:
         pages.PageError, match=r"(?s)page.md:2: flowgraph show grpp: exit code .*no shipped flow `grpp`"
     ):
         told("```bash\nflowgraph show grpp\n```\n")
+
+
+@pytest.mark.parametrize("module", [pages, generate], ids=lambda module: module.__name__)
+def test_the_scripts_examples_are_true(module: ModuleType) -> None:
+    assert doctest.testmod(module) == (0, doctest.testmod(module).attempted)
+    assert doctest.testmod(module).attempted
 
 
 def test_every_page_is_reached_from_the_index() -> None:

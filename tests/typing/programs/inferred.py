@@ -88,7 +88,7 @@ def models(policy: Policy, critic: Critic, rollout: Rollout, advantages: Advanta
         return clipped(new, advantages, rollout.mask, old=rollout.logprobs) + kl_k3(new, rollout.mask, ref=new)
 
     def critic_loss(one: Critic) -> Loss:
-        return Loss.of(0, rollout.mask)
+        return Loss.of(rollout.mask.data, rollout.mask)
 
     assert_type(update(policy, policy_loss), Policy)
     assert_type(update(critic, critic_loss), Critic)

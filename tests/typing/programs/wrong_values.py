@@ -94,7 +94,7 @@ def models(policy: Policy, ref: Reference, prompts: Prompts, rollout: Rollout, n
     stale(policy, at_most=2, corrected="no")  # mypy: arg-type  # pyright: reportArgumentType
     update(policy, entropy_bonus(Entropy(0), mask))  # mypy: arg-type  # pyright: reportArgumentType
     update(policy, lambda pi: logprobs(pi, rollout))  # mypy: return-value,arg-type  # pyright: reportArgumentType
-    update(policy, lambda pi: Loss.of(0, mask), optimizer="adam")  # mypy: arg-type  # pyright: reportArgumentType
+    update(policy, lambda pi: Loss.of(mask.data, mask), optimizer="adam")  # mypy: arg-type  # pyright: reportArgumentType
 
 
 @flow
@@ -140,8 +140,8 @@ def unknown_truth(scores: Scores) -> Scores:
 
 
 @node
-def parts(rollout: Annotated[Rollout, Parts(1)]) -> Group:  # mypy: arg-type  # pyright: reportArgumentType
-    """Name a part by a number."""
+def parts(rollout: Annotated[Rollout, Parts("group")]) -> Group:
+    """Misname a part."""
     return rollout.groups  # mypy: attr-defined,no-any-return  # pyright: reportAttributeAccessIssue
 
 

@@ -187,13 +187,12 @@ def test_tasks_are_done_in_order_each_once(handles: Any, prompts: dict[str, Sour
         "transfer prompts to sample",
         "run policy.generate",
         "transfer policy.generate to host",
-        "run score",
-        "run group_normalize",
         "transfer policy.generate to infer",
-        "run ref.logprobs",
         "transfer policy.generate to train",
-        "transfer group_normalize to train",
+        "run score, group_normalize",
+        "run ref.logprobs",
         "transfer ref.logprobs to train",
+        "transfer group_normalize to train",
         "run policy.update",
     ], "the first sync would bring what is there already"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from flowgraph import Flow, Graph, Key, Metric, flow, node
+from flowgraph import Flow, Graph, Key, Kind, Metric, Value, flow, node
 from flowgraph.errors import LawError, UserCodeError
 from flowgraph.executors.local import LocalModel
 from flowgraph.lowering import insert_syncs, insert_transfers
@@ -20,7 +20,7 @@ from flowgraph.passes import compile_graph
 from flowgraph.rows import take
 from flowgraph.runtime.identity import Held
 from flowgraph.runtime.worker import Done, Worker
-from flowgraph.values import Measure, Sample
+from flowgraph.values import Measure
 from nodes import Entropy, LogProbs, Policy, Reference, Rollout, Scores, entropy, logprobs
 
 Tiny = Callable[..., LocalModel]
@@ -40,16 +40,22 @@ def differences(scores: Scores, rollout: Rollout) -> Scores:
     return Scores(scores.data - rollout.lengths.data)
 
 
+class Tens(Value):
+    """A number for each row."""
+
+    kind = Kind.ROW
+
+
 @node
-def halves(rollout: Rollout) -> tuple[Scores, Sample]:
+def halves(rollout: Rollout) -> tuple[Scores, Tens]:
     """Give two results."""
-    return Scores(rollout.lengths.data / 2), Sample(rollout.sample.data + 10)
+    return Scores(rollout.lengths.data / 2), Tens(rollout.sample.data + 10)
 
 
 @node
-def read_half(sample: Sample, *, of: Scores) -> Scores:
+def read_half(tens: Tens, *, of: Scores) -> Scores:
     """Read both."""
-    return Scores(sample.data + of.data)
+    return Scores(tens.data + of.data)
 
 
 @node(carries="policy", kind="update")
@@ -74,8 +80,8 @@ def reading(rollout: Rollout, ref: Reference) -> tuple[LogProbs, Entropy, Scores
 
 @flow
 def halving(rollout: Rollout) -> Scores:
-    scores, sample = halves(rollout)
-    return read_half(sample, of=scores)
+    scores, tens = halves(rollout)
+    return read_half(tens, of=scores)
 
 
 @flow
@@ -183,7 +189,7 @@ def test_several_results_have_names_of_their_own_and_are_read_by_them(
     }
     read = made.run("read_half", halves_0=done.values["halves.0"], halves_1=done.values["halves.1"])
     assert read.values["read_half"].value.data.tolist() == [11.0, 13.0]
-    assert (made.worker.type_of("halves.0"), made.worker.type_of("halves.1")) == (Scores, Sample)
+    assert (made.worker.type_of("halves.0"), made.worker.type_of("halves.1")) == (Scores, Tens)
 
 
 def test_a_model_stays_where_it_is_one_version_further(
