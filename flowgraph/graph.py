@@ -53,7 +53,8 @@ def call_site() -> Site:
 
 
 def _ours(file: str) -> bool:
-    return file.startswith("<") or (file.startswith(_OURS) and not file.startswith(_SHIPPED))
+    made_up = file.startswith(("<frozen ", "<string>"))  # but `<ipython-input-…>` is a cell that a user wrote
+    return made_up or (file.startswith(_OURS) and not file.startswith(_SHIPPED))
 
 
 @dataclass(frozen=True)

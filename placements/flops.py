@@ -48,7 +48,11 @@ def forward_flops(shape: ModelShape, one: Pass) -> int:
 
 
 def training_flops(shape: ModelShape, one: Pass) -> int:
-    """Give the FLOPs of a forward and a backward pass, three times a forward pass; no engine here computes it again."""
+    """Give the FLOPs of a forward and a backward pass: three times a forward pass; no engine here computes it again.
+
+    Deviation: of a context's last layer only keys and values are read, so most of it, 1/layers of a context's backward
+    pass, is not done; it counts all the same.
+    """
     return (1 + BACKWARD) * forward_flops(shape, one)
 
 

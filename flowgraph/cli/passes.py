@@ -24,6 +24,8 @@ def _find(name: str) -> Pass:
     file, colon, function = name.rpartition(":")
     if not (colon and file.endswith(".py")):
         return _checked(load("flowgraph.passes", name), name)
+    if not Path(file).is_file():
+        raise UnknownNameError(f"there is no file {file}", where="--pass")
     module = import_file(Path(file))
     if not hasattr(module, function):
         functions = (each for each, thing in vars(module).items() if callable(thing) and not each.startswith("_"))

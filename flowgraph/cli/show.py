@@ -166,7 +166,8 @@ def show_facts(asked: Asked, where: Where, as_json: bool) -> None:
     plan = planned(inputs, where, fits=False).plan
     shapes = {name: shape(source) for name, source in inputs.sources.items()}
     found = step_facts(inputs.graph, shapes, workload(inputs), plan)
-    print((facts_json if as_json else facts_text)(found, state_of(inputs.graph)))
+    state = state_of(inputs.graph)
+    print(json.dumps(facts_json(found, state), indent=1) if as_json else facts_text(found, state))
 
 
 def _check_stage(stage: str, known: Sequence[str]) -> None:

@@ -262,11 +262,8 @@ def test_a_plan_has_its_own_cluster(flowgraph: Run, plan: Any, option: str, valu
 
 
 USAGE = {
-    ("show", "grpo", "--stage", "lowred"): "--stage: no stage `lowred`\n  hint: known: named, placed, lowered\n",
+    ("show", "grpo", "--stage", "lowred"): "--stage: no stage `lowred`\n  hint: did you mean `lowered`?\n",
     ("draw", "grpo", "--stage", "lowered"): "--stage: no stage `lowered`\n  hint: known: named, placed\n",
-    ("show", "grpo", "--stage", "placed", "--json"): (
-        "--json: JSON is for the graph\n  hint: flowgraph plan --json gives the plan\n"
-    ),
     ("run", "grpo", "--runtime", "rey"): "--runtime: no runtime `rey`\n  hint: known: local, ray\n",
     ("run", "grpo", "--runtime", "local", "--address", "192.0.2.1:6379"): (
         "--address: an address is for Ray\n  hint: leave out --runtime local\n"

@@ -218,8 +218,9 @@ class Writer:
         """Write a flow of one to three rounds of sampling, scoring and training."""
         for _ in range(self.rng.randint(1, 3)):
             self.round()
-        if "coef" in self.program.types and self.rng.random() < 0.7:
-            self.program.newest["coef"] = self.call("coef", "adapt", "coef", by={"scores": self.program.rows[0].scores})
+        scored = [rows.scores for rows in self.program.rows if rows.scores]
+        if "coef" in self.program.types and scored and self.rng.random() < 0.7:
+            self.program.newest["coef"] = self.call("c", "adapt", "coef", by={"scores": scored[0]})
         self._return()
         return self.program
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import combinations, count
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -108,11 +109,11 @@ def graph_of(case: Case) -> Graph:
         "groups": case.groups,
     }
 
-    def change(node: object) -> object:
-        known = {name: value for name, value in told.items() if name in type(node.settings).model_fields}  # type: ignore[attr-defined]
-        return replace(node, settings=node.settings.model_copy(update=known))  # type: ignore[type-var, attr-defined]
+    def change(node: Any) -> Any:
+        known = {name: value for name, value in told.items() if name in type(node.settings).model_fields}
+        return replace(node, settings=node.settings.model_copy(update=known))
 
-    return rewrite(REFILLED if case.groups else PLAIN, change)  # type: ignore[arg-type]
+    return rewrite(REFILLED if case.groups else PLAIN, change)
 
 
 HASHES = {id(graph): structure_hash(graph) for graph in (PLAIN, REFILLED)}
@@ -226,15 +227,9 @@ def test_the_chance_of_no_row_is_that_of_drawing_only_other_prompts(case: Case) 
     cut = sizes_of(graph_of(case), case.prompts, plan=plan_of(case)).cuts[0]
     if cut.least < cut.prompts.value <= 12:
         own = cut.prompts.value // cut.ranks
-        drawn = [set(each) for each in _subsets(cut.prompts.value, cut.least)]
+        drawn = [set(each) for each in combinations(range(cut.prompts.value), cut.least)]
         without = sum(not each & set(range(own)) for each in drawn)
         assert cut.idle_share == pytest.approx(without / len(drawn))
-
-
-def _subsets(total: int, size: int) -> Iterator[tuple[int, ...]]:
-    from itertools import combinations
-
-    return combinations(range(total), size)
 
 
 # ------------------------------------------------------------------------------- what is offered

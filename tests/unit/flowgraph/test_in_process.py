@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pytest
 import torch
 
 from examples.grpo import grpo
-from flowgraph import Flow, Graph, Key, Loss, Metric, State, Value, flow, node
+from flowgraph import Flow, Graph, Key, Loss, Metric, Parts, State, Value, flow, node, stale
 from flowgraph.cluster import Cluster, Device, Node
-from flowgraph.errors import LawError
+from flowgraph.errors import LawError, UserCodeError
 from flowgraph.executors.local import LocalModel
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Transfer
@@ -27,7 +27,7 @@ from flowgraph.runtime.in_process import InProcess
 from flowgraph.runtime.record import write_rollout
 from flowgraph.settings import resolve_settings
 from flowgraph.store import structure_hash
-from flowgraph.values import Measure
+from flowgraph.values import Group, Measure
 from nodes import (
     Advantages,
     LogProbs,
@@ -35,6 +35,8 @@ from nodes import (
     Prompts,
     Reference,
     Rollout,
+    Scores,
+    clipped,
     generate,
     group_normalize,
     logprobs,
@@ -399,3 +401,195 @@ def test_an_executor_of_another_run_begins_anew(handles: Any, prompts: dict[str,
         executor = Executor(InProcess(handles(program)))
         executor.run(program, prompts | {"coefficient": first}, Key())
     assert first.asked == [0, 0]
+
+
+# ------------------------------------------------------------------------------------------- copies that lag
+
+
+@flow
+def late(prompts: Prompts, policy: Policy) -> Policy:
+    rollout = generate(stale(policy, at_most=2), prompts)
+    advantages = group_normalize(score(rollout, by="partial"), rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
+
+    return update(policy, loss)
+
+
+def behind(lag: int) -> Program:
+    """Lower the flow with its sampling apart, so many updates behind."""
+    graph = compiled(late)
+    plan = apart(late).plan
+    placed = [each.model_copy(update={"lag": lag * (each.role == "policy.sample")}) for each in plan.placed]
+    return lower(graph, plan.model_copy(update={"placed": tuple(placed)}))
+
+
+@pytest.mark.parametrize(
+    ("lag", "versions", "synced"),
+    [
+        (0, [0, 1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]),
+        (1, [0, 0, 2, 2, 4, 4, 6], [2, 4, 6]),
+        (2, [0, 0, 0, 3, 3, 3, 6], [3, 6]),
+    ],
+)
+def test_a_copy_that_may_lag_is_synced_when_it_would_lag_too_far(
+    lag: int, versions: list[int], synced: list[int], handles: Any, prompts: dict[str, Source]
+) -> None:
+    program = behind(lag)
+    places = Noting(handles(program))
+    executor, drawn = Executor(places), list[set[int]]()
+    for step in range(7):
+        rollout = rollout_of(executor.run(program, prompts, Key(0, step)))
+        drawn.append(set(rollout.versions.data[rollout.mask.data > 0].tolist()))
+        assert dict(program.origins)["policy"] in executor.held and executor.held[program.origins[0][1]] == step + 1
+    assert drawn == [{version} for version in versions], "what draws says which weights it drew with"
+    assert all(step - version <= lag for step, version in enumerate(versions))
+    said = [f"sync policy to sample/local at {version}" for version in synced]
+    assert [each for each in places.said if each.startswith("sync")] == said
+
+
+def test_what_a_lagging_copy_draws_is_drawn_with_its_own_weights(handles: Any, prompts: dict[str, Source]) -> None:
+    told = dict[int, list[list[int]]]()
+    for lag in (0, 2):
+        program = behind(lag)
+        executor = Executor(InProcess(handles(program)))
+        runs = [rollout_of(executor.run(program, prompts, Key(0, step))) for step in range(4)]
+        told[lag] = [run.logprobs.data.flatten().tolist() for run in runs]
+    assert told[0][0] == told[2][0], "the first step draws with the first weights, however far a copy may lag"
+    assert told[0][1] != told[2][1] and told[0][3] != told[2][3]
+
+
+def test_without_lag_a_program_gives_what_it_gave_of_a_flow_that_allows_none(
+    handles: Any, prompts: dict[str, Source]
+) -> None:
+    found = list[list[dict[str, float]]]()
+    for program in (behind(0), apart(punctual)):
+        executor = Executor(InProcess(handles(program)))
+        found.append([executor.run(program, prompts, Key(0, step)).observed.means() for step in range(3)])
+    assert found[0] == found[1]
+
+
+@flow
+def punctual(prompts: Prompts, policy: Policy) -> Policy:
+    rollout = generate(policy, prompts)
+    advantages = group_normalize(score(rollout, by="partial"), rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
+
+    return update(policy, loss)
+
+
+# ------------------------------------------------------------------------------------------- parts of records
+
+
+@node
+def peeking(rollout: Annotated[Rollout, Parts("tokens", "mask")], group: Group) -> Scores:
+    """Read a part that is not declared."""
+    return Scores(rollout.tokens.data.sum(dim=1).float() + len(rollout.text.data))
+
+
+@node(kind="score")
+def peeking_beside(model: Policy, rollout: Annotated[Rollout, Parts("tokens", "mask")]) -> Scores:
+    """Read a part that is not declared, where the rollout was made."""
+    return Scores(rollout.lengths.data.float())
+
+
+@flow
+def peeked(prompts: Prompts, policy: Policy) -> Scores:
+    rollout = generate(policy, prompts)
+    return peeking(rollout, rollout.group)
+
+
+@flow
+def peeked_beside(prompts: Prompts, policy: Policy) -> tuple[Scores, Rollout]:
+    rollout = generate(policy, prompts)
+    return peeking_beside(policy, rollout), rollout
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "part", "there"),
+    [(peeked, "peeking", "text", apart), (peeked_beside, "policy.peeking_beside", "lengths", None)],
+    ids=["after a transfer", "in its own place"],
+)
+def test_a_node_that_reads_a_part_that_it_does_not_declare_is_refused_in_process_too(
+    of: Any, name: str, part: str, there: Any, handles: Any, prompts: dict[str, Source], one_device: Any
+) -> None:
+    program = apart(of) if there else lower(compiled(of), one_device(compiled(of)))
+    with pytest.raises(LawError) as caught:
+        Executor(InProcess(handles(program))).run(program, prompts, Key())
+    at = next(each.at for each in program.graph.nodes if each.name == name)
+    assert str(caught.value) == (
+        f"{at}: {name}: it reads the part `{part}` of Rollout, and declares mask, tokens\n"
+        f'  hint: add "{part}" to the Parts(…) of its port'
+    )
+
+
+def test_a_transfer_brings_only_the_parts_that_are_read(handles: Any, prompts: dict[str, Source]) -> None:
+    program = apart(grpo)
+    found = dict[str, Sequence[str]]()
+
+    class Looking(InProcess):
+        def transfer(self, task: Transfer, item: Held) -> Held:
+            brought = super().transfer(task, item)
+            found[f"{task.value} to {task.target}"] = list(getattr(brought.value, "parts", ()))
+            assert brought.ids.keys() == item.ids.keys(), "which row is which goes along"
+            return brought
+
+    Executor(Looking(handles(program))).run(program, prompts, Key())
+    assert found["policy.generate to infer"] == ["context", "tokens", "lengths", "temperature"]
+    assert found["prompts to sample"] == ["group", "columns"], "who declares nothing gets all"
+
+
+# ------------------------------------------------------------------------------------------- fused nodes
+
+
+@node
+def failing(advantages: Advantages) -> Advantages:
+    """Fail."""
+    raise ZeroDivisionError("no such luck")
+
+
+@flow
+def failing_late(prompts: Prompts, policy: Policy) -> Advantages:
+    rollout = generate(policy, prompts)
+    return failing(group_normalize(score(rollout, by="partial"), rollout.group))
+
+
+def chain_of(program: Program) -> Run:
+    return next(task for task in program.tasks if isinstance(task, Run) and "score" in task.nodes)
+
+
+def test_an_error_in_a_fused_task_names_its_node(handles: Any, prompts: dict[str, Source]) -> None:
+    program = apart(failing_late)
+    assert chain_of(program).nodes == ("score", "group_normalize", "failing")
+    with pytest.raises(UserCodeError) as caught:
+        Executor(InProcess(handles(program))).run(program, prompts, Key())
+    at = next(each.at for each in program.graph.nodes if each.name == "failing")
+    assert str(caught.value).splitlines()[0] == f"{at}: failing raised ZeroDivisionError: no such luck"
+
+
+def test_seconds_and_metrics_of_fused_nodes_stay_those_of_each(handles: Any, prompts: dict[str, Source]) -> None:
+    program = apart(grpo)
+    assert chain_of(program).nodes == ("score", "group_normalize")
+    told = Executor(InProcess(handles(program))).run(program, prompts, Key()).observed
+    assert {"score", "group_normalize"} <= set(told.seconds)
+    assert {("score", "reward"), ("group_normalize", "no_signal")} <= set(told.sums)
+
+
+@pytest.mark.parametrize("name", ["score", "group_normalize"])
+def test_what_is_recorded_of_a_fused_node_stands_in_for_it(name: str, handles: Any, prompts: dict[str, Source]) -> None:
+    program = apart(grpo)
+    assert len(chain_of(program).nodes) == 2
+    plain = Executor(InProcess(handles(program))).run(program, prompts, Key())
+    other = type(plain.items[name].value)(torch.arange(24.0))
+    places = Noting(handles(program))
+    ran = Executor(places).run(program, prompts | {name: Constant(other, [])}, Key())
+    rest = {"score", "group_normalize"} - {name}
+    assert f"run {rest.pop()}" in places.said
+    assert ran.items[name].value is other
+    same_scores = torch.equal(ran.items["score"].value.data, plain.items["score"].value.data)
+    assert same_scores is (name != "score")
+    assert not torch.equal(ran.items["group_normalize"].value.data, plain.items["group_normalize"].value.data)
+    assert ran.observed.means()["policy.update.loss"] != plain.observed.means()["policy.update.loss"]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Graph
+from flowgraph import Flow, Graph, Loss, flow, stale
 from flowgraph.check_plan import check_plan
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.errors import PlanError
@@ -22,6 +23,19 @@ from flowgraph.graph import rewrite
 from flowgraph.passes import compile_graph
 from flowgraph.plan import Forecast, Layout, Peak, Placed, Plan, Pool
 from flowgraph.store import structure_hash
+from nodes import (
+    LogProbs,
+    Policy,
+    Prompts,
+    Reference,
+    Rollout,
+    clipped,
+    generate,
+    group_normalize,
+    logprobs,
+    score,
+    update,
+)
 
 ROLES = ("policy.train", "policy.sample", "ref.infer")
 
@@ -219,3 +233,78 @@ def test_the_worst_peak_is_the_first_of_the_largest() -> None:
     peaks = tuple(Peak(phase=phase, role="r", memory_bytes=size) for phase, size in [("a", 1), ("b", 2), ("c", 2)])
     assert Forecast(pool="p", process_bytes=0, peaks=peaks).worst == peaks[1]
     assert Forecast(pool="p", process_bytes=0, peaks=()).worst is None
+
+
+@flow
+def lagging(prompts: Prompts, policy: Policy, ref: Reference) -> tuple[Policy, LogProbs]:
+    rollout = generate(stale(policy, at_most=2), prompts)
+    advantages, read = group_normalize(score(rollout), rollout.group), logprobs(ref, rollout)
+
+    def loss(pi: Policy) -> Loss:
+        return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
+
+    return update(policy, loss), read
+
+
+def late(of: Flow[..., Any], role: str = "policy.sample", *, lag: int, apart: bool = True) -> tuple[Plan, Graph]:
+    """Let a role lag, in a pool of its own if it is to be apart."""
+    graph = compile_graph(of.graph())
+    there = "apart" if apart else "all"
+    moved = tuple(placed(name, pool=there if name == role else "all", lag=lag * (name == role)) for name in ROLES)
+    pools = (Pool(name="all", devices=(("laptop", 0),)), Pool(name="apart", devices=(("laptop", 1),)))
+    return plan_of(graph, cluster=cluster("cpu", "cpu"), pools=pools, placed=moved), graph
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_what_samples_may_lag_as_far_as_the_flow_lets_it(lag: int) -> None:
+    plan, graph = late(lagging, lag=lag)
+    check_plan(plan, graph)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_lag_is_never_negative() -> None:
+    with pytest.raises(ValidationError):
+        Placed(role="policy.sample", pool="all", engine="local", lag=-1)
+
+
+def test_a_role_lags_no_further_than_the_flow_lets_it() -> None:
+    at = line_of(lagging, "policy.generate")
+    assert refusal(*late(lagging, lag=3)) == (
+        "plan.json: policy.sample: lag=3, but policy.generate reads weights at most 2 updates old\n"
+        f"    in the flow at {at}\n"
+        "  hint: lag=2 at most"
+    )
+
+
+@pytest.mark.parametrize(("role", "reader"), [("policy.sample", "policy.generate"), ("ref.infer", "ref.logprobs")])
+def test_a_role_that_reads_no_stale_weights_does_not_lag(role: str, reader: str) -> None:
+    assert refusal(*late(grpo, role, lag=1)) == (
+        f"plan.json: {role}: lag=1, but {reader} reads the newest weights\n"
+        f"    in the flow at {line_of(grpo, reader)}\n"
+        "  hint: in the flow, stale(model, at_most=…) lets a generate node lag"
+    )
+
+
+def test_a_role_that_reads_what_is_trained_in_place_does_not_lag() -> None:
+    assert refusal(*late(lagging, lag=1, apart=False)) == (
+        "plan.json: policy.sample: lag=1, but it reads the very weights of policy.train, so there is no copy that "
+        "could lag\n"
+        "  hint: leave lag out, or place it in another pool, engine or layout than training"
+    )
+
+
+@flow
+def only_sampled(prompts: Prompts, policy: Policy) -> Rollout:
+    return generate(stale(policy, at_most=2), prompts)
+
+
+def test_a_role_whose_weights_nothing_updates_does_not_lag() -> None:
+    graph = compile_graph(only_sampled.graph())
+    assert refusal(plan_of(graph, placed=(placed("policy.sample", lag=1),)), graph) == (
+        "plan.json: policy.sample: lag=1, but nothing updates its weights, so there is no copy that could lag\n"
+        "  hint: leave lag out, or place it in another pool, engine or layout than training"
+    )
+
+
+def line_of(of: Flow[..., Any], name: str) -> str:
+    return str(next(each.at for each in compile_graph(of.graph()).all_nodes if each.name == name))

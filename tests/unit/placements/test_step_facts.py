@@ -160,10 +160,11 @@ def replace_part(rollout: Rollout, **parts: Any) -> Rollout:
 
 
 def test_training_takes_three_times_as_much(eager: Tiny, tiny_shape: ModelShape, make_rollout: Make) -> None:
+    """Of a context's last layer only keys and values are read, so most of it has no backward pass; it counts here."""
     handle = eager(trainable=True)
-    rollout = make_rollout([6] * 4, contexts=[3] * 4)
+    rollout = make_rollout([16] * 4, contexts=[2] * 4)
     found = counted(lambda: read(handle, rollout).sum().backward())
-    assert training_flops(tiny_shape, reading(4, 4, 3, 6)) == pytest.approx(found, rel=0.03)
+    assert found < training_flops(tiny_shape, reading(4, 4, 2, 16)) < 1.03 * found
 
 
 def test_sampling_reads_a_prompt_once_and_then_a_token_at_a_time(eager: Tiny, tiny_shape: ModelShape) -> None:
@@ -210,7 +211,7 @@ class Counting(InProcess):
 
     def transfer(self, task: Transfer, item: Held) -> Held:
         table = to_table(item.value)
-        kept = [name for name in table.column_names if not task.parts or name in task.parts or "." in name]
+        kept = [n for n in table.column_names if not task.parts or {n, n.partition(".")[0]} & {*task.parts}]
         size = table.select(kept).nbytes + sum(column.nbytes for column in item.ids.values())
         self.travelled[task.value, task.target] = size
         return super().transfer(task, item)
@@ -252,20 +253,26 @@ def test_flops_of_a_step_are_those_of_a_real_one(ran: tuple[Graph, Counting], ti
     told = {each.node: each.flops for each in facts.nodes if each.role != "host"}
     assert told.keys() == found.keys()
     for name, flops in told.items():
-        assert flops == pytest.approx(found[name], rel=0.05), name
+        assert flops == pytest.approx(found[name], rel=0.07 if name == "policy.update" else 0.03), name
 
 
 def test_bytes_of_an_edge_are_those_of_a_real_table(ran: tuple[Graph, Counting], tiny_shape: ModelShape) -> None:
     graph, places = ran
     facts = facts_of(graph, tiny_shape, Workload(4, 5), plan=apart(graph))
-    crossing = [each for each in facts.edges if each.crosses and each.value != "policy"]
-    compared = 0
-    for each in crossing:
-        target = node_of(facts, each.reader).role
-        if not each.unknown and (each.value, target) in places.travelled:
-            compared += 1
-            assert each.size_bytes == pytest.approx(places.travelled[each.value, target], rel=0.03), each.value
-    assert compared == 4, "to the reference: the rollout; to the update: rollout, advantages, its log-probs"
+    parts = dict[tuple[str, str], dict[str, int | None]]()
+    for each in (edge for edge in facts.edges if edge.crosses):
+        place = parts.setdefault((each.value, node_of(facts, each.reader).role), {})
+        place |= {part.name: part.size_bytes for part in each.parts}
+    known = {where: sum(sizes.values()) for where, sizes in parts.items() if all(sizes.values())}  # type: ignore[arg-type]
+    compared = known.keys() & places.travelled.keys()
+    assert compared == {
+        ("policy.generate", "ref.infer"),
+        ("policy.generate", "policy.train"),
+        ("group_normalize", "policy.train"),
+        ("ref.logprobs", "policy.train"),
+    }
+    for where in compared:
+        assert known[where] == pytest.approx(places.travelled[where], rel=0.03), where
 
 
 def test_rows_tokens_and_passes_of_grpo_by_hand(tiny_shape: ModelShape) -> None:
@@ -473,7 +480,7 @@ def test_a_plan_says_what_crosses(tiny_shape: ModelShape) -> None:
         ("ref", "ref.logprobs"),
         ("policy", "policy.update"),
     }
-    assert set(each.crosses for each in facts_of(GRPO, tiny_shape).edges) == {None}
+    assert {each.crosses for each in facts_of(GRPO, tiny_shape).edges} == {None}
 
 
 def test_what_crosses_is_what_the_program_transfers_or_syncs(tiny_shape: ModelShape) -> None:
