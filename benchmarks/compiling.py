@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's ow
 from flowgraph import Flow, Kind, Linear, Loss, Mask, Trainable, flow, node
 from flowgraph.graph import Graph
 from flowgraph.passes import compile_graph, named, simplified
-from flowgraph.store import from_json, full_hash, to_json
+from flowgraph.restore import from_json
+from flowgraph.store import full_hash, to_json
 from flowgraph.text import graph_text
 from nodes import LogProbs, update
 from tests.flows.ppo_shaped import ppo_shaped

@@ -5,11 +5,12 @@ No tracer, no context: a call on edges returns edges that hold the call. Laws ar
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import traceback
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
@@ -53,6 +54,7 @@ class Traits(TypedDict, total=False):
     stat: str
     separable: bool
     rows: RowTrait
+    regroups: bool
     on_policy: bool
     metrics: Sequence[Metric]
 
@@ -99,8 +101,9 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
         stat=traits.get("stat"),
         separable=traits.get("separable", True),
         rows=traits.get("rows", "kept"),
+        regroups=traits.get("regroups", traits.get("rows") == "new"),
         on_policy=traits.get("on_policy", False),
-        metrics=tuple(traits.get("metrics", ())),
+        metrics=tuple(_listed(traits.get("metrics", ()))),
         about=(inspect.getdoc(fn) or "").partition("\n")[0],
     )
     calls.check_op(op, signature)
@@ -118,6 +121,10 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
 
     call.__dict__["op"] = op
     return call
+
+
+def _listed(metrics: object) -> Iterable[Any]:
+    return metrics if isinstance(metrics, Iterable) else [metrics]
 
 
 def op_of(fn: Callable[..., Any]) -> Op | None:
@@ -285,12 +292,19 @@ def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value
 
 
 def _local_hints(fn: Callable[..., Any]) -> dict[str, Any]:
-    closed = inspect.getclosurevars(fn).nonlocals
+    cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
     try:
-        return typing.get_type_hints(fn, localns=dict(closed))
+        return typing.get_type_hints(fn, localns=dict(_filled(cells)))
     except Exception as error:  # noqa: BLE001 - an annotation is any expression of the user's
         what = f"an annotation cannot be read: {error}"
         raise FlowTypeError.bad_call(str(defined_at(fn)), fn.__name__, what) from None
+
+
+def _filled(cells: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, object]]:
+    """Give what a function closes over and has a value by now."""
+    for name, cell in cells:
+        with contextlib.suppress(ValueError):
+            yield name, cell.cell_contents
 
 
 def stale(model: M, *, at_most: int, corrected: bool = True) -> M:
@@ -367,7 +381,7 @@ class Flow(Generic[P, R]):
             out: Any = cast("Callable[..., Any]", self.fn)(**arguments)
         except FlowError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserCodeError.raised(f"flow {self.name}", error, line_of(error, at.file)) from error
         return Graph(self.name, params, (), at, chosen), out if isinstance(out, tuple) else (out,)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any, cast
 
 from flowgraph.graph import Edge, Graph, Node, Param, carried_from, newest
 from flowgraph.values import Group, Kind, Mask, Model, Record, Sample, Trajectory, Value, fields
@@ -87,6 +88,11 @@ class Known:
 
 def has_rows(kind: type[Value]) -> bool:
     """Say whether values of this type have rows: columns, and records that hold one."""
+    return _has_rows(cast("Any", kind))  # mypy: no class with a __hash__ for its instances is Hashable itself
+
+
+@cache
+def _has_rows(kind: Any) -> bool:
     if issubclass(kind, Record):
         return any(has_rows(each) for each in fields(kind).values())
     return kind.kind in (Kind.ROW, Kind.TOKEN)
@@ -171,3 +177,14 @@ def masks_along(rows: RowSet) -> Sequence[str]:
         for part, each in fields(kind).items()
         if issubclass(each, Mask)
     ]
+
+
+def readers_of_others(graph: Graph) -> set[tuple[str, str]]:
+    """Pair each model parameter that reads tokens with the one that drew them, where these are two."""
+    known, found = facts_of(graph), set[tuple[str, str]]()
+    for node in (each for each in graph.all_nodes if each.op.stat is not None):
+        model = node.model()
+        reader = known.weights(model) if model is not None else None
+        writers = {rows.drawn.param.name for _, rows in rows_read(node, known) if rows.drawn is not None}
+        found |= {(reader.param.name, writer) for writer in writers if reader and reader.param.name != writer}
+    return found

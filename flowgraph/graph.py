@@ -100,6 +100,7 @@ class Op:
     stat: str | None = None  # the statistic of a model's forward pass that it reads
     separable: bool = True  # the result of a row does not depend on rows of other groups
     rows: RowTrait = "kept"
+    regroups: bool = False  # its rows answer other prompts, or not all: ranks are dealt them anew
     on_policy: bool = False  # what it reads must be drawn by the newest weights
     metrics: tuple[Metric, ...] = ()
     about: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import enum
 import inspect
 import re
 import types
@@ -12,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
-from pydantic_core import ErrorDetails
 
 from flowgraph.errors import FlowTypeError, SettingError, nearest, with_article
 from flowgraph.graph import Port, Site, call_site
@@ -193,22 +193,35 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
 
 
 def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:
-    """Add what an annotation says of a port beyond its type; refuse parts that its record does not have."""
+    """Add what an annotation says of a port beyond its type; refuse what is said twice, and parts it lacks."""
     for each in said:
-        if isinstance(each, By):
+        if isinstance(each, type) and issubclass(each, Parts | By | Rows | Kind):
+            raise refuse(f"`{port.name}` says {each.__name__}", f"say which: {each.__name__}{_EXAMPLES[each]}")
+    told = [each for each in said if isinstance(each, Parts | By | Rows | Kind)]
+    if len({type(each) for each in told}) < len(told):
+        raise refuse(f"`{port.name}` says {type(told[0]).__name__} twice", "")
+    for each in told:
+        if isinstance(each, Parts):
+            port = replace(port, parts=_known_parts(port, each, refuse))
+        elif isinstance(each, By):
             port = replace(port, by=each)
         elif isinstance(each, Kind):
             port = replace(port, kind=each)
-        elif each is Rows.OTHER:
+        else:
             port = replace(port, other_rows=True)
-        elif isinstance(each, Parts):
-            known = fields(port.value_type) if issubclass(port.value_type, Record) else {}
-            for name in each.names:
-                if name not in known:
-                    why = f"`{port.name}` has no part `{name}`: it takes {with_article(port.value_type.__name__)}"
-                    raise refuse(why, nearest(name, known))
-            port = replace(port, parts=each.names)
     return port
+
+
+_EXAMPLES: Mapping[type, str] = {Parts: '("mask")', By: ".TRAINED", Rows: ".OTHER", Kind: ".ROW"}
+
+
+def _known_parts(port: Port, parts: Parts, refuse: Refuse) -> tuple[str, ...]:
+    known = fields(port.value_type) if issubclass(port.value_type, Record) else {}
+    for name in parts.names:
+        if name not in known:
+            why = f"`{port.name}` has no part `{name}`: it takes {with_article(port.value_type.__name__)}"
+            raise refuse(why, nearest(str(name), known))
+    return parts.names
 
 
 def _mentions_value(hint: Any) -> bool:
@@ -247,9 +260,36 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
     if unknown:
         raise SettingError.unknown(where, owner, unknown[0], model.model_fields)
     try:
-        return model.model_validate(dict(values))
+        settings = model.model_validate(dict(values))
     except ValidationError as error:
-        raise _refused(error.errors()[0], values, owner, where) from None
+        raise _refused(dict(error.errors()[0]), values, owner, where) from None
+    for name in values:
+        why = not_plain(getattr(settings, name))
+        if why:
+            raise SettingError.refused(where, f"{owner}.{name}", values[name], why)
+    return settings
+
+
+def not_plain(value: object) -> str:
+    """Say why a setting cannot be written into a file and read back as it was; nothing if it can.
+
+    >>> not_plain([1, "a", None]), not_plain(2**80)
+    ('', 'a whole number has at most 64 bits')
+    """
+    if value is None or isinstance(value, bool | float | str | enum.Enum):
+        return ""
+    if isinstance(value, int):
+        return "" if abs(value) < 2**63 else "a whole number has at most 64 bits"
+    if isinstance(value, list | tuple):
+        return next((why for each in value if (why := not_plain(each))), "")
+    if isinstance(value, dict):
+        texts = all(isinstance(name, str) for name in value)
+        return (
+            next((why for each in value.values() if (why := not_plain(each))), "") if texts else "its keys are no texts"
+        )
+    if callable(value) and hasattr(value, "__qualname__") and hasattr(value, "__module__"):
+        return ""
+    return "a setting is a number, a text, a list or a dict of them, or a function of a file"
 
 
 def setting_faults(
@@ -263,11 +303,13 @@ def setting_faults(
     try:
         model.model_validate(known)
     except ValidationError as error:
-        faults += [_refused(each, values, owner, where) for each in error.errors()]
+        faults += [_refused(dict(each), values, owner, where) for each in error.errors()]
     return faults
 
 
-def _refused(fault: ErrorDetails, values: Mapping[str, object], owner: str, where: str) -> SettingError | FlowTypeError:
+def _refused(
+    fault: Mapping[str, Any], values: Mapping[str, object], owner: str, where: str
+) -> SettingError | FlowTypeError:
     name = str(fault["loc"][0]) if fault["loc"] else ""
     if fault["type"] == "missing":
         return FlowTypeError.bad_call(where, owner, f"lacks the setting `{name}`")

@@ -50,9 +50,7 @@ def _carried(graph: Graph, param: Param) -> StateItem:
     rules = dict.fromkeys(rule for node in graph.nodes for rule in _optimizers(node, param))
     late = max((edge.at_most for node in graph.nodes for edge in node.edges() if _is_of(edge.source, param)), default=0)
     versions = (f"weights of up to {late} versions before",) if late else ()
-    return StateItem(
-        "weights", param.name, ("weights", "version", *(f"state of {rule}" for rule in rules), *versions)
-    )
+    return StateItem("weights", param.name, ("weights", "version", *(f"state of {rule}" for rule in rules), *versions))
 
 
 def _optimizers(node: Node, param: Param) -> Iterator[str]:

@@ -324,10 +324,14 @@ def _fields(record: Any) -> dict[str, type[Value]]:
         why = f"the type of a part is not defined: {error}"
         hint = "types are looked up at the top level of its file"
         raise FlowTypeError.bad_call(_here(), record.__name__, why, hint) from None
+    except Exception as error:  # noqa: BLE001 - an annotation is any expression of the user's
+        raise FlowTypeError.bad_call(_here(), record.__name__, f"the type of a part cannot be read: {error}") from None
     for name, hint in parts.items():
         if not (isinstance(hint, type) and issubclass(hint, Value)):
             shown = getattr(hint, "__name__", hint)
             raise FlowTypeError.bad_call(_here(), record.__name__, f"its part `{name}` is {shown}, which is no value")
+        if record in hint.__mro__:
+            raise FlowTypeError.bad_call(_here(), record.__name__, f"its part `{name}` is such a record itself")
         if hasattr(Record, name):
             why = f"a part cannot be named `{name}`: every record has one"
             raise FlowTypeError.bad_call(_here(), record.__name__, why)

@@ -4,6 +4,7 @@ from nodes.advantages import gpg_advantages, group_normalize
 from nodes.evaluation import accuracy, evaluate
 from nodes.likelihood import entropy, logprobs
 from nodes.losses import clipped, entropy_bonus, kl_k3, policy_gradient
+from nodes.refill import ScoredRollout, refill
 from nodes.sampling import generate
 from nodes.scoring import score
 from nodes.training import update
@@ -33,6 +34,7 @@ __all__ = [
     "Prompts",
     "Reference",
     "Rollout",
+    "ScoredRollout",
     "Scores",
     "TokenAdvantages",
     "accuracy",
@@ -46,6 +48,7 @@ __all__ = [
     "kl_k3",
     "logprobs",
     "policy_gradient",
+    "refill",
     "score",
     "update",
 ]

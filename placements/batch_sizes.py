@@ -211,7 +211,7 @@ def _never(sizes: BatchSizes, share: Share) -> Fault:
 def _idle(sizes: BatchSizes, cut: Cut) -> Fault:
     """Say that a minibatch holds fewer prompts than there are ranks to train on it."""
     ranks = Size(cut.role, DATA, cut.ranks, "the plan")
-    held = f"{many(cut.minibatches, 'minibatch', 'minibatches')} of {span(cut.least, cut.most)} prompts"
+    held = f"{many(cut.minibatches, 'minibatch', 'minibatches')} of {span(cut.least, cut.most, 'prompt')}"
     left = many(cut.ranks - cut.least, "rank")
     what = f"{cut.minibatch} cuts {cut.prompts} into {held} for {cut.ranks} data ranks of {cut.role}"
     why = f"{left} would have no row in an optimizer step, whichever prompts it draws, and wait for the others"
@@ -268,9 +268,9 @@ def _told(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
     for drawn in sizes.drawn:
         yield from _told_of_rounds(drawn, sizes.shares)
     for node in graph.nodes:
-        single = [each.name for each in samplers_read(node) if whole_setting(each, "n", 1) == 1]
-        if single and node.op.kind == "advantage" and any(issubclass(edge.type, Group) for edge in node.edges()):
-            yield f"{node.name} compares the responses to a prompt, of which {single[0]} draws one"
+        if node.op.kind == "advantage" and any(issubclass(edge.type, Group) for edge in node.edges()):
+            single = [each.name for each in samplers_read(node) if whole_setting(each, "n", 1) == 1]
+            yield from (f"{node.name} compares the responses to a prompt, of which {each} draws one" for each in single)
         if node.op.rows == "new" and node.op.kind != "generate":
             yield f"{node.name} makes rows of its own: what reads them may have other counts than these"
 

@@ -16,6 +16,7 @@ from flowgraph.graph import Graph
 from flowgraph.plan import Layout, Placed, Plan, Pool
 from flowgraph.roles import Role, roles
 from flowgraph.store import structure_hash
+from placements.batch_sizes import most_ranks
 from placements.decision import Decision
 from placements.pools import forecast_plan
 from placements.text import show_devices, show_range
@@ -54,6 +55,11 @@ def colocated(
     devices, whole = _devices(cluster, kind), _reads_all_rows(graph)
     if whole is not None:
         devices = [max(devices, key=lambda device: device[2])]
+    told = [*_told_devices(found, graph.name, cluster, kind, devices, whole)]
+    most = most_ranks(graph, workload.prompts)
+    if len(devices) > most:
+        told.append(f"{most} of {len(devices)} devices: more ranks than that would be without a row at times")
+    devices = devices[:most]
     plan = Plan(
         flow=graph.name,
         structure_hash=structure_hash(graph),
@@ -62,7 +68,7 @@ def colocated(
         placed=tuple(_placed(role, engine or _chosen(role, len(devices)), len(devices)) for role in found),
     )
     plan = forecast_plan(plan, graph, shapes, workload)
-    return Decision(plan, (*_told_devices(found, graph.name, cluster, kind, devices, whole), *_told(plan, engine)))
+    return Decision(plan, (*told, *_told(plan, engine)))
 
 
 def _kind(flow: str, cluster: Cluster, engine: str | None) -> DeviceKind:

@@ -162,7 +162,8 @@ def batch_text(sizes: BatchSizes) -> str:
     lines = [_drawn_line(sizes, each) for each in sizes.drawn] or [f"{many(sizes.batch.value, 'prompt')} a step"]
     shared = [each for each in sizes.shares if each.ranks > 1]
     lines += [
-        f"{each.ranks} ranks of {', '.join(each.roles)}: {span(each.least, each.most)} prompts each" for each in shared
+        f"{each.ranks} ranks of {', '.join(each.roles)}: {span(each.least, each.most, 'prompt')} each"
+        for each in shared
     ]
     lines += [_cut_line(each) for each in sizes.cuts]
     return "\n".join([*lines, *(f"note: {each}" for each in sizes.told)])
@@ -179,7 +180,7 @@ def _drawn_line(sizes: BatchSizes, drawn: Drawn) -> str:
 def _cut_line(cut: Cut) -> str:
     epochs = f"{many(cut.epochs, 'epoch')} of {many(cut.minibatches, 'minibatch', 'minibatches')}"
     steps = (
-        f"{cut.node}: {epochs} of {span(cut.least, cut.most)} prompts, {many(cut.optimizer_steps, 'optimizer step')}"
+        f"{cut.node}: {epochs} of {span(cut.least, cut.most, 'prompt')}, {many(cut.optimizer_steps, 'optimizer step')}"
     )
     if cut.micro_batches is None:
         return steps
@@ -196,10 +197,10 @@ def many(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
-def span(least: int, most: int) -> str:
-    """Say from which number to which.
+def span(least: int, most: int, one: str) -> str:
+    """Say from how many to how many of something there are.
 
-    >>> span(2, 3), span(4, 4)
-    ('2 to 3', '4')
+    >>> span(2, 3, "prompt"), span(1, 1, "prompt")
+    ('2 to 3 prompts', '1 prompt')
     """
-    return str(most) if least == most else f"{least} to {most}"
+    return many(most, one) if least == most else f"{least:,} to {many(most, one)}"

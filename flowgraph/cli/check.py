@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from flowgraph.cli.inputs import Asked, read_inputs
@@ -64,21 +64,23 @@ def _in_settings(asked: Asked) -> Iterator[FlowError]:
 
 
 def _in_plan(asked: Asked, where: Where) -> Iterator[FlowError]:
-    from flowgraph.cli.plan import planned
+    from flowgraph.cli.plan import planned, refuse_what_does_not_fit
     from flowgraph.cli.run import refuse_what_cannot_run
     from flowgraph.lowering.lower import lower
 
     try:
         inputs = read_inputs(asked)
+        yield from _raised(lambda: refuse_what_cannot_run(inputs))
+        found = planned(inputs, where, fits=False)
     except FlowError as error:
         yield error
         return
+    yield from _raised(lambda: refuse_what_does_not_fit(found, where))
+    yield from _raised(lambda: lower(inputs.graph, found.plan, where=str(where)))
+
+
+def _raised(doing: Callable[[], object]) -> Iterator[FlowError]:
     try:
-        refuse_what_cannot_run(inputs)
-    except FlowError as error:
-        yield error
-    try:
-        found = planned(inputs, where)
-        lower(inputs.graph, found.plan, where=str(where))
+        doing()
     except FlowError as error:
         yield error

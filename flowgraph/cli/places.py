@@ -22,7 +22,6 @@ from flowgraph.models.shapes import shape
 from flowgraph.models.sources import ModelSource
 from flowgraph.plan import Plan
 from flowgraph.runtime.hosting import ModelSetup, Told
-from flowgraph.shipped import flows_folder
 from flowgraph.store import to_json
 
 if TYPE_CHECKING:
@@ -186,12 +185,13 @@ def _on_ray(
 def staged(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:
     """Copy a user's own files into `folder`, and give the flows as workers that start there read them.
 
-    Settings that name a rule's file then name its copy. Nothing is copied for a shipped flow without such settings.
+    Settings that name a rule's file then name its copy. Nothing is copied for a flow of an
+    installed package, or a shipped one, without such settings.
     """
     from flowgraph.runtime.device import Flows
     from flowgraph.runtime.ship import stage
 
-    own = [] if file.path.resolve().is_relative_to(flows_folder().resolve()) else [file.path]
+    own = [] if file.package else [file.path]
     rules = rule_files(graphs)
     if not own and not rules:
         return Flows(tuple(to_json(graph) for graph in graphs), "")

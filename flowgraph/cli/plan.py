@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.check_plan import check_plan
@@ -15,11 +17,12 @@ from flowgraph.cluster import Cluster, parse_bytes
 from flowgraph.cluster_text import read_cluster
 from flowgraph.errors import PlanError, UsageError
 from flowgraph.machine import laptop, warnings_for
-from flowgraph.models.shapes import shape
+from flowgraph.models.shapes import ModelShape, shape
 from flowgraph.plan import Plan
 
 if TYPE_CHECKING:
     from placements import Decision, Workload
+    from placements.cuts import BatchSizes
 
 DEFAULT_CLUSTER = "laptop"
 SAMPLE_ROWS, FORWARD_TOKENS = 256, 4096  # rows decoded side by side, and padded tokens of a pass without gradients
@@ -57,11 +60,14 @@ class Planned:
     inputs: Inputs
     plan: Plan
     trace: tuple[str, ...]
+    shapes: Mapping[str, ModelShape]
+    work: Workload
 
 
 def plan_flow(asked: Asked, where: Where, out: Path | None, as_json: bool) -> None:
     """Print the plan of a flow, and write it to `out` as a file to edit; refuse one that does not fit."""
     from placements import plan_text
+    from placements.cuts import batch_text
 
     found = planned(read_inputs(asked), where)
     if out is not None:
@@ -69,7 +75,8 @@ def plan_flow(asked: Asked, where: Where, out: Path | None, as_json: bool) -> No
     if as_json:
         print(json.dumps({"plan": json.loads(found.plan.to_json()), "trace": found.trace}, indent=1))
     else:
-        print(plan_text(found.plan))
+        sizes = batch_sizes(found.inputs, found.plan, found.work)
+        print(f"{plan_text(found.plan)}\nbatch\n{indent(batch_text(sizes), '  ')}")
     if out is not None:
         print(out, file=sys.stderr)
 
@@ -83,7 +90,7 @@ def planned(
     fits: bool = True,
 ) -> Planned:
     """Plan the flow on its cluster, or read the plan that is named; refuse one that does not fit unless told not to."""
-    from placements import check_fits, forecast_plan
+    from placements import forecast_plan
 
     shapes = {name: shape(source) for name, source in inputs.sources.items()}
     work = workload(inputs, sample_rows, forward_tokens)
@@ -96,9 +103,32 @@ def planned(
         plan = forecast_plan(plan, inputs.graph, shapes, work)
     for line in warnings_for(plan.cluster):
         print(line, file=sys.stderr)
+    found = Planned(inputs, plan, trace, shapes, work)
     if fits:
-        check_fits(plan, inputs.graph, shapes, work, on=str(where))
-    return Planned(inputs, plan, trace)
+        batch_sizes(inputs, plan, work)
+        refuse_what_does_not_fit(found, where)
+    return found
+
+
+def refuse_what_does_not_fit(found: Planned, where: Where) -> None:
+    """Refuse a plan that needs more memory than a device has."""
+    from placements import check_fits
+
+    check_fits(found.plan, found.inputs.graph, found.shapes, found.work, on=str(where))
+
+
+def batch_sizes(inputs: Inputs, plan: Plan | None = None, work: Workload | None = None) -> BatchSizes:
+    """Solve for the sizes of a step: rows, shares of ranks, minibatches; refuse what does not go together."""
+    from placements.batch_sizes import solve_batch
+
+    return solve_batch(
+        inputs.graph,
+        inputs.batch,
+        plan=plan,
+        data_rows=inputs.data.train.num_rows,
+        prompt_tokens=work.prompt_tokens if work is not None else None,
+        origins={each.name: each.origin for each in inputs.resolved},
+    )
 
 
 def _searched(inputs: Inputs, where: Where, shapes: Any, work: Workload) -> Decision:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,9 @@ from flowgraph.cli.inputs import Asked, Inputs, model_params, read_inputs
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.places import Chosen, choose, opened
-from flowgraph.cli.plan import Planned, Where, planned
-from flowgraph.errors import FlowTypeError, UsageError
+from flowgraph.cli.plan import Planned, Where, batch_sizes, planned
+from flowgraph.errors import FlowTypeError
+from flowgraph.facts import readers_of_others
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
@@ -45,6 +47,7 @@ def run_flow(options: RunOptions) -> int:
     o = options
     inputs = read_inputs(o.asked)
     refuse_what_cannot_run(inputs)
+    refuse_other_tokenizers(inputs, o.asked.cache)
     plan = planned(inputs, o.where, o.sample_rows, o.forward_tokens)
     chosen = choose(plan.plan, o.where, inputs.sources)
     replay = Replay(RunFolder.open(o.replay), inputs.graph) if o.replay is not None else None
@@ -83,12 +86,10 @@ def refuse_what_cannot_run(inputs: Inputs) -> None:
     from nodes.rules import reference_of, resolve
     from nodes.values import Prompts
 
-    if inputs.batch > inputs.data.train.num_rows:
-        what = f"{inputs.batch} prompts a step, but {inputs.data.name} has {inputs.data.train.num_rows}"
-        raise UsageError(what, where="--batch", hint=f"--batch {inputs.data.train.num_rows} at most")
+    batch_sizes(inputs)
     graph, where = inputs.graph, str(inputs.graph.at)
     for node in graph.nodes:
-        by = getattr(node.settings, "by", "data") if node.op.name == "score" else "data"
+        by = getattr(node.settings, "by", "data") if node.op.name in ("score", "refill") else "data"
         if by != "data":
             resolve(by if isinstance(by, str) else reference_of(by))
     if not graph.carries():
@@ -102,6 +103,14 @@ def refuse_what_cannot_run(inputs: Inputs) -> None:
         if param not in model_params(graph) and param.type is not Prompts:
             why = f"`{param.name}` takes {param.type.__name__}; a run gives prompts and models"
             raise FlowTypeError.bad_flow(where, graph.name, why)
+
+
+def refuse_other_tokenizers(inputs: Inputs, cache: Path | None) -> None:
+    """Refuse a model, such as a teacher, that reads the tokens of another but has other ids for them."""
+    from flowgraph.models.vocabulary import refuse_other_tokens
+
+    for reader, writer in sorted(readers_of_others(inputs.graph)):
+        refuse_other_tokens(reader, writer, inputs.sources, cache_folder(cache), partial(print, file=sys.stderr))
 
 
 def _train(
@@ -192,8 +201,8 @@ def held_out_check(inputs: Inputs, options: RunOptions, program: Program) -> Che
         return None
     rows = tuple(range(min(options.eval_rows, inputs.data.held_out.num_rows)))
     found = {node.op.name: node.settings for node in reversed(inputs.graph.nodes)}
-    max_tokens = getattr(found.get("generate"), "max_tokens", 256)
-    settings = {"by": getattr(found.get("score"), "by", "data"), "max_tokens": max_tokens}
+    max_tokens = getattr(found.get("generate", found.get("refill")), "max_tokens", 256)
+    settings = {"by": getattr(found.get("score", found.get("refill")), "by", "data"), "max_tokens": max_tokens}
     graph = compile_graph(evaluate.graph(settings))
     own = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
     return Check(own, {"prompts": FixedPrompts(inputs.data.held_out, rows)}, options.eval_every)

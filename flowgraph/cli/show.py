@@ -154,20 +154,15 @@ def _drawn(shown: Shown) -> str:
 
 def show_facts(asked: Asked, where: Where, as_json: bool) -> None:
     """Print what is known of a step before it runs: work of nodes, bytes on edges, and the state it carries."""
-    from placements.step_facts import step_facts
-
     from flowgraph.cli.facts import facts_json, facts_text
     from flowgraph.cli.inputs import read_inputs
-    from flowgraph.cli.plan import planned, workload
-    from flowgraph.models.shapes import shape
+    from flowgraph.cli.plan import planned
     from flowgraph.state import state_of
+    from placements.step_facts import step_facts
 
-    inputs = read_inputs(asked)
-    plan = planned(inputs, where, fits=False).plan
-    shapes = {name: shape(source) for name, source in inputs.sources.items()}
-    found = step_facts(inputs.graph, shapes, workload(inputs), plan)
-    state = state_of(inputs.graph)
-    print(json.dumps(facts_json(found, state), indent=1) if as_json else facts_text(found, state))
+    found = planned(read_inputs(asked), where, fits=False)
+    facts, state = step_facts(found.inputs.graph, found.shapes, found.work, found.plan), state_of(found.inputs.graph)
+    print(json.dumps(facts_json(facts, state), indent=1) if as_json else facts_text(facts, state))
 
 
 def _check_stage(stage: str, known: Sequence[str]) -> None:

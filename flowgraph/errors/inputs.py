@@ -145,6 +145,16 @@ class ModelError(FlowError, OSError):
         return cls(f"{asked} exceed its {limit_tokens} positions", hint=hint)
 
     @classmethod
+    def other_tokens(
+        cls, reader: tuple[str, str], writer: tuple[str, str], piece: str, place: int, there: int | None
+    ) -> ModelError:
+        """Say which model cannot read the tokens that another draws: a piece of text has another id, or none."""
+        known = "does not know it" if there is None else f"knows it as {there}"
+        what = f"`{reader[0]}` ({reader[1]}) cannot read the tokens of `{writer[0]}` ({writer[1]}): their ids differ"
+        notes = [f"{piece!r} is {place} for `{writer[0]}`, but `{reader[0]}` {known}"]
+        return cls(what, where="--model", notes=notes, hint="both need one tokenizer")
+
+    @classmethod
     def no_prompt(cls) -> ModelError:
         """Say that a prompt gives the model nothing to read."""
         return cls("a prompt of 0 tokens leaves the model nothing to continue", hint="does its template drop the text?")

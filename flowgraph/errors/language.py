@@ -43,6 +43,15 @@ class FlowTypeError(FlowError, TypeError):
         return cls(f"{name}: {why}", where=where, hint=hint)
 
 
+def _shown(value: object, most: int = 120) -> str:
+    """Give a value's own text, cut where it is long; a number of thousands of digits has none."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a value's own text is any code
+        return f"({type(value).__name__})"
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 class SettingError(FlowError, ValueError):
     """A setting that is unknown or out of its range."""
 
@@ -54,7 +63,7 @@ class SettingError(FlowError, ValueError):
     @classmethod
     def refused(cls, where: str, setting: str, value: object, why: str) -> SettingError:
         """Say which value a setting refuses, and why."""
-        return cls(f"{setting}={value!r}: {why}", where=where)
+        return cls(f"{setting}={_shown(value)}: {why}", where=where)
 
     @classmethod
     def no_owner(cls, name: str, known: Iterable[str]) -> SettingError:
@@ -82,6 +91,11 @@ class LawError(FlowError, ValueError):
     def other_weights(cls, where: str, port: str, wants: str, got: str, made: str, hint: str) -> LawError:
         """Say which weights a port asks for, and which made what it was given."""
         return cls(f"{port} wants values of {wants}, but got those of {got}", where=where, notes=[made], hint=hint)
+
+    @classmethod
+    def not_stored(cls, place: str, why: str) -> LawError:
+        """Say what in a file is not as in a stored graph, and where in it."""
+        return cls(f"this is no stored graph: {f'{place}: ' if place else ''}{why}")
 
     @classmethod
     def not_counted(cls, region: str, where: str) -> LawError:

@@ -11,7 +11,7 @@ from flowgraph.graph import Edge, Node, NodeKind, Op, Region, Site, reachable
 from flowgraph.loss import Loss
 from flowgraph.rows import find, leaves
 from flowgraph.traits import RowTrait
-from flowgraph.values import Group, Kind, Mask, Record, Sample, State, Trajectory, Value, fields
+from flowgraph.values import Group, Kind, Mask, Metric, Record, Sample, State, Trajectory, Value, fields
 
 if TYPE_CHECKING:
     from flowgraph.signature import Signature
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 def check_op(op: Op, signature: Signature) -> None:
     """Refuse an op that a graph cannot hold: ports that could be swapped unseen, a loss without its mask."""
     where, positional = str(signature.at), [port for port in op.ports if port.name in signature.positional]
-    if op.kind not in get_args(NodeKind):
-        raise FlowTypeError.bad_node(
-            where, op.name, f"there is no kind `{op.kind}`", nearest(op.kind, get_args(NodeKind))
-        )
+    _check_traits(op, where)
     for a, b in combinations([port for port in positional if not port.region], 2):
         if issubclass(a.value_type, b.value_type) or issubclass(b.value_type, a.value_type):
             why = f"`{a.name}` and `{b.name}` both take {b.value_type.__name__} by position"
@@ -46,12 +43,32 @@ def check_op(op: Op, signature: Signature) -> None:
         raise FlowTypeError.bad_node(where, op.name, why, "a loss takes the one mask it is averaged over")
 
 
+def _check_traits(op: Op, where: str) -> None:
+    """Refuse a trait that is not known, or of another type than it has."""
+    for name, known in (("kind", get_args(NodeKind)), ("rows", get_args(RowTrait))):
+        if getattr(op, name) not in known:
+            why = f"{name}={getattr(op, name)!r}, and there is no such {name}"
+            raise FlowTypeError.bad_node(where, op.name, why, nearest(str(getattr(op, name)), known))
+    types: dict[str, Any] = {
+        "pure": bool,
+        "separable": bool,
+        "on_policy": bool,
+        "regroups": bool,
+        "carries": str | None,
+        "stat": str | None,
+    }
+    for name, kind in types.items():
+        if not isinstance(getattr(op, name), kind):
+            raise FlowTypeError.bad_node(
+                where, op.name, f"{name}={getattr(op, name)!r} is no {'truth' if kind is bool else 'name'}"
+            )
+    for metric in op.metrics:
+        if not isinstance(metric, Metric):
+            raise FlowTypeError.bad_node(where, op.name, f"metrics hold {metric!r}", "name each: Metric('share')")
+
+
 def _check_rows(op: Op, where: str) -> None:
-    """Refuse a node that makes, drops or moves rows and gives them without their ids, and a trait that is not known."""
-    if op.rows not in get_args(RowTrait):
-        raise FlowTypeError.bad_node(
-            where, op.name, f"rows={op.rows!r} is no trait of rows", nearest(op.rows, get_args(RowTrait))
-        )
+    """Refuse a node that makes, drops or moves rows and gives them without their ids."""
     if op.rows == "kept":
         return
     results = [bound_type(each) for each in op.returns]

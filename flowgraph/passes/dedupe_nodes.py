@@ -25,4 +25,13 @@ def same(node: Node) -> Hashable | None:
     """Say what a pure node computes, so that two that compute it are equal; None for one that is not pure."""
     if not node.op.pure or node.regions:
         return None
-    return node.op, frozenset(node.inputs), repr(node.settings), node.returns
+    return node.op, frozenset(node.inputs), tuple(_exactly(value) for _, value in node.settings), node.returns
+
+
+def _exactly(value: object) -> Hashable:
+    """Give a setting so that only the same is equal: 1 is not 1.0 and not true."""
+    if isinstance(value, dict):
+        return dict, tuple((name, _exactly(each)) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), tuple(_exactly(each) for each in value)
+    return type(value), value

@@ -21,13 +21,13 @@ from flowgraph.files import import_file
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.lowering.program import Home, Run
+from flowgraph.restore import from_json
 from flowgraph.runtime.batch import from_table, select, to_table
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import ModelSetup, Told, host, named
 from flowgraph.runtime.identity import IDS, PLACE, Held, deal, joined, lengths_for
 from flowgraph.runtime.weights import Wire, from_wire, to_wire
 from flowgraph.runtime.worker import Worker
-from flowgraph.store import from_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,6 +28,7 @@ class Rows:
 
     refs: tuple[Any, ...]
     sent: Mapping[Parts, Rows] = field(default_factory=dict["Parts", "Rows"])
+    dealt: bool = True  # each rank's tables hold the rows that it would be dealt of the whole
 
 
 @dataclass(eq=False)
@@ -79,7 +80,8 @@ class RayPlaces:
                 made.append(call.remote(which, task, dict(versions), key, shards, *refs))
         lists = [refs if isinstance(refs, list) else [refs] for refs in made]
         self._pending += [Pending(refs[-1], said, member) for refs, member in zip(lists, members, strict=True)]
-        rows = [Rows(tuple(refs[i] for refs in lists)) for i in range(returns - 1)]
+        dealt = not any(node.op.regroups for node in graph.nodes if node.name in task.nodes)
+        rows = [Rows(tuple(refs[i] for refs in lists), dealt=dealt) for i in range(returns - 1)]
         sent = defaultdict[str, dict[Parts, Rows]](dict)
         for (name, parts), each in zip(sends, rows[len(names) :], strict=True):
             sent[name][parts] = each
@@ -166,7 +168,7 @@ def _shards(task: Run, items: Mapping[str, Rows], rank: int, count: int) -> tupl
     """Give what one of `count` ranks is sent of a task's inputs: its own rows where they are dealt so, else all."""
     shards, refs = list[tuple[int, bool]](), list[Any]()
     for item in (items[name] for name in task.reads):
-        own = count > 1 and len(item.refs) == count
+        own = count > 1 and len(item.refs) == count and item.dealt
         sent = (item.refs[rank],) if own else item.refs
         shards.append((len(sent), own))
         refs += sent

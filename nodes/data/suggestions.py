@@ -37,10 +37,10 @@ def suggested(data_source: str) -> dict[str, object]:
     """Give the settings to start from, keyed by "op.setting"; none for a source that we do not ship.
 
     >>> suggested("digits")
-    {'generate.max_tokens': 4}
+    {'generate.max_tokens': 4, 'refill.max_tokens': 4}
     """
     max_tokens = suggestion(data_source).max_tokens
-    return {} if max_tokens is None else {"generate.max_tokens": max_tokens}
+    return {} if max_tokens is None else dict.fromkeys(("generate.max_tokens", "refill.max_tokens"), max_tokens)
 
 
 def batch_for(data_source: str) -> int:

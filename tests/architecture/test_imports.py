@@ -29,7 +29,7 @@ LAYERS = (
     ("keys", "models", "values", "loss", "rows"),
     ("graph",),
     ("counts", "description", "facts"),
-    ("arithmetic", "dsl", "evaluate", "laws", "passes", "signature", "spec", "store", "text"),
+    ("arithmetic", "dsl", "evaluate", "laws", "passes", "restore", "signature", "spec", "store", "text"),
     ("entry_points", "files", "roles", "settings", "state"),  # a flow found, its settings resolved, what it carries
     ("check_plan", "diagrams", "lowering", "placed_text"),
     ("runtime",),
@@ -62,6 +62,9 @@ FACES = {
         "roles",
         "store",
         "values",
+        "rows",
+        "lowering.parts",
+        "lowering.program",
         "executors.layouts",
     ),
 }

@@ -12,8 +12,9 @@ from flowgraph.files import flows_in, shipped_files
 from flowgraph.lowering.program import program_text
 from flowgraph.lowering.program_store import program_from_json
 from flowgraph.plan import Plan
+from flowgraph.restore import from_json
 from flowgraph.spec import STAGES
-from flowgraph.store import flat, from_json, full_hash, structure_hash
+from flowgraph.store import flat, full_hash, structure_hash
 from tests.cli.conftest import Said
 
 Flowgraph = Callable[..., Said]
@@ -95,7 +96,7 @@ def test_faults_of_settings_of_the_batch_and_of_the_plan_are_told_together(flowg
     assert said.code == 1 and said.err == "grpo: 3 faults\n"
     assert "did you mean `policy.generate.n`" in said.out and "policy.update.lr=-1" in said.out
     said = flowgraph("check", "grpo", "--batch", "900", "--cluster", "1xcpu-1MiB")
-    assert said.code == 1 and "digits has 800" in said.out and "no placement for grpo" in said.out
+    assert said.code == 1 and "nearest: --batch 800" in said.out and "no placement for grpo" in said.out
 
 
 # ------------------------------------------------------------------------------------------- stages

@@ -12,7 +12,8 @@ from flowgraph import Kind, Linear, Loss, Mask, Trainable, flow, node
 from flowgraph.graph import Edge, Graph, Node, Param, Site, newest, reachable, rewrite
 from flowgraph.passes import compile_graph
 from flowgraph.passes.order_nodes import blocked_reader, order_nodes
-from flowgraph.store import flat, from_json, full_hash, structure_hash, to_json
+from flowgraph.restore import from_json
+from flowgraph.store import flat, full_hash, structure_hash, to_json
 from flowgraph.text import graph_text
 from nodes import LogProbs, update
 

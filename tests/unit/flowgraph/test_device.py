@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
 from flowgraph.plan import Layout, Placed, Plan, Pool
 from flowgraph.roles import roles
-from flowgraph.runtime.batch import from_table
+from flowgraph.runtime.batch import from_table, select
 from flowgraph.runtime.device import Device, Flows, Seat, host_process, on_tables, read_source, run_on_host
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.identity import IDS, PLACE, joined
@@ -434,3 +435,36 @@ def test_a_device_answers_and_says_which_it_is(two: list[Device]) -> None:
     assert [str(device.seat) for device in two] == ["rank 0 of pool `all`", "rank 1 of pool `all`"]
     gpu = Seat("all", 0, 1, "gpu", (), ())
     assert (gpu.torch_device, Seat("all", 0, 1, "cpu", (), ()).torch_device) == ("cuda", "cpu")
+
+
+# ------------------------------------------------------------------------------------------- parts of records
+
+
+def test_what_is_sent_in_part_has_the_columns_of_those_parts_and_ids(
+    one: Callable[..., tuple[pa.Table, ...]], tiny: Tiny, prompts: pa.Table
+) -> None:
+    task, parts = TASKS["policy.generate"], ("tokens", "lengths", "columns", "temperature")
+    device = made(tiny, 0, PROGRAM)
+    whole, sent, _ = device.run(
+        0, replace(task, sends=((task.nodes[0], parts),)), {"policy": 0}, KEY, [(1, True)], prompts
+    )
+    assert sent.equals(whole.select(sent.column_names))
+    inside = [name for name in whole.column_names if name.startswith("columns.")]
+    assert inside and set(sent.column_names) == {"tokens", "lengths", *inside, *IDS}
+    back = from_table(Rollout, sent, "here", parts)
+    assert list(back.parts) == ["tokens", "lengths", "columns", "temperature"]
+
+
+def test_a_run_reads_its_parts_of_what_comes_whole_or_in_part(
+    two: list[Device], one: Callable[..., tuple[pa.Table, ...]], prompts: pa.Table
+) -> None:
+    task = TASKS["ref.logprobs"]
+    assert task.parts == (("policy.generate", ("context", "tokens", "lengths", "temperature")),)
+    (rollout,) = one("policy.generate", prompts)
+    own = [table for table, _ in on_two(two, "policy.generate", prompts)]
+    parts = select(rollout, task.parts[0][1])
+    assert "text" not in parts.column_names
+    wanted = [table for table, _ in on_two(two, "ref.logprobs", own)]
+    for given in (rollout, parts, [select(each, task.parts[0][1]) for each in own]):
+        found = [table for table, _ in on_two(two, "ref.logprobs", given)]
+        assert joined(found, "x").equals(joined(wanted, "x"))

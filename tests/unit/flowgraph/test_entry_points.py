@@ -15,7 +15,8 @@ from flowgraph.entry_points import find, load, named, package_of
 from flowgraph.errors import FlowError, FlowTypeError, UnknownNameError, UserCodeError
 from flowgraph.files import find_flow, known_flows
 from flowgraph.passes import compile_graph
-from flowgraph.store import from_json, to_json
+from flowgraph.restore import from_json
+from flowgraph.store import to_json
 from nodes.rules import RuleRef, resolve
 
 Install = Callable[..., Path]

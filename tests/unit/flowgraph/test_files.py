@@ -14,7 +14,8 @@ from flowgraph import Flow
 from flowgraph.errors import FlowError, UnknownNameError, UserCodeError
 from flowgraph.files import find_flow, flows_in, import_file, refuse_shadowed_packages, shipped_files
 from flowgraph.passes import compile_graph
-from flowgraph.store import from_json, to_json
+from flowgraph.restore import from_json
+from flowgraph.store import to_json
 from flowgraph.text import graph_text
 
 Golden = Callable[[str, str], None]

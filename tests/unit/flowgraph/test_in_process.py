@@ -442,7 +442,7 @@ def test_a_copy_that_may_lag_is_synced_when_it_would_lag_too_far(
     for step in range(7):
         rollout = rollout_of(executor.run(program, prompts, Key(0, step)))
         drawn.append(set(rollout.versions.data[rollout.mask.data > 0].tolist()))
-        assert dict(program.origins)["policy"] in executor.held and executor.held[program.origins[0][1]] == step + 1
+        assert executor.held[dict(program.origins)["policy"]] == step + 1
     assert drawn == [{version} for version in versions], "what draws says which weights it drew with"
     assert all(step - version <= lag for step, version in enumerate(versions))
     said = [f"sync policy to sample/local at {version}" for version in synced]
@@ -521,7 +521,7 @@ def test_a_node_that_reads_a_part_that_it_does_not_declare_is_refused_in_process
         Executor(InProcess(handles(program))).run(program, prompts, Key())
     at = next(each.at for each in program.graph.nodes if each.name == name)
     assert str(caught.value) == (
-        f"{at}: {name}: it reads the part `{part}` of Rollout, and declares mask, tokens\n"
+        f"{at}: {name}: it reads the part `{part}` of Rollout, and declares tokens, mask\n"
         f'  hint: add "{part}" to the Parts(…) of its port'
     )
 

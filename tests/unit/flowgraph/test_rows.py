@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowgraph import Mask, Record
 from flowgraph.errors import LawError
-from flowgraph.rows import find, leaves, row_count, take, widest
+from flowgraph.rows import constant, find, leaf_paths, leaves, narrowed, record_type, row_count, take, widest
 from flowgraph.values import Context, Group, Lengths, Tokens
 from nodes import Columns, Scores
 from nodes.values import Temperature
@@ -85,3 +85,39 @@ def test_without_lengths_nothing_is_trimmed() -> None:
     mask = Mask(torch.ones(2, 5))
     assert widest([mask], torch.tensor([0])) is None
     assert take(mask, torch.tensor([1])).data.shape == (1, 5)
+
+
+def test_a_narrowed_record_holds_some_parts_and_refuses_the_others() -> None:
+    narrow = narrowed(BATCH, ["group", "part.mask"])
+    assert isinstance(narrow, Batch) and type(narrow).__name__ == "Batch"
+    assert record_type(type(narrow)) is record_type(Batch) is Batch
+    assert (list(narrow.parts), list(narrow.part.parts)) == (["group", "part"], ["mask"])
+    assert narrow.group is BATCH.group and narrow.part.mask is BATCH.part.mask
+    with pytest.raises(LawError) as caught:
+        _ = narrow.context
+    assert str(caught.value) == (
+        "it reads the part `context` of Batch, and declares group, part\n"
+        '  hint: add "context" to the Parts(…) of its port'
+    )
+    with pytest.raises(LawError, match="it reads the part `lengths` of Part, and declares mask"):
+        _ = narrow.part.lengths
+    with pytest.raises(AttributeError, match="Batch has no part `nothing`"):
+        _ = narrow.nothing  # type: ignore[attr-defined]
+
+
+def test_rows_of_a_narrowed_record_are_narrow() -> None:
+    taken = take(constant(narrowed(BATCH, ["group", "part"])), torch.tensor([2]))
+    assert (list(taken.parts), taken.group.data.tolist()) == (["group", "part"], [6])
+    assert [type(each).__name__ for each in leaves([taken])] == ["Group", "Mask", "Lengths"]
+
+
+def test_parts_are_named_by_their_paths() -> None:
+    assert [path for path, _ in leaf_paths(Batch)] == [
+        "group",
+        "part.mask",
+        "part.lengths",
+        "context",
+        "columns",
+        "temperature",
+    ]
+    assert list(leaf_paths(Mask)) == [("", Mask)]

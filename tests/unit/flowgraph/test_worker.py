@@ -5,12 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
 
-from flowgraph import Flow, Graph, Key, Kind, Metric, Value, flow, node
+from flowgraph import Flow, Graph, Key, Kind, Metric, Parts, Value, flow, node
 from flowgraph.errors import LawError, UserCodeError
 from flowgraph.executors.local import LocalModel
 from flowgraph.lowering import insert_syncs, insert_transfers
@@ -169,6 +169,27 @@ def test_nodes_of_one_task_read_one_forward_pass(make: Callable[..., Made], make
     done = made.run("ref.logprobs", {"ref": 0}, rollout=Held.of(make_rollout([3, 1])))
     assert set(done.values) == {"ref.logprobs", "ref.entropy"}
     assert len(calls) == 2, "the contexts, then the responses"
+
+
+@node
+def handed_on(rollout: Annotated[Rollout, Parts("tokens")]) -> Rollout:
+    """Give what it was given, of which it declares a part."""
+    return rollout
+
+
+@flow
+def handing(rollout: Rollout) -> Rollout:
+    return handed_on(rollout)
+
+
+def test_a_record_of_which_a_node_has_only_parts_is_no_result(make: Callable[..., Made], make_rollout: Make) -> None:
+    made = make(handing)
+    with pytest.raises(LawError) as caught:
+        made.run("handed_on", rollout=Held.of(make_rollout([1])))
+    assert str(caught.value) == (
+        f"{made.graph.nodes[0].at}: handed_on gives a Rollout of which it declares tokens\n"
+        "  hint: leave out the Parts(…) of its port: it needs all"
+    )
 
 
 def test_no_gradient_is_kept_outside_an_update(make: Callable[..., Made], make_rollout: Make, tiny: Tiny) -> None:

@@ -129,7 +129,7 @@ def test_on_one_rank_nothing_is_said_of_ranks(graph: Graph) -> None:
     for sizes in (solve_batch(graph, 1), solve_batch(graph, 1, plan=planned(graph, 1))):
         assert batch_text(sizes).splitlines() == [
             "policy.generate: 1 prompt × 8 = 8 rows",
-            "policy.update: 1 epoch of 1 minibatch of 1 prompts, 1 optimizer step",
+            "policy.update: 1 epoch of 1 minibatch of 1 prompt, 1 optimizer step",
         ]
         assert sizes.tokens is None, "the tokens of a prompt are not told"
 

@@ -138,7 +138,7 @@ def test_a_copy_in_another_pool_is_filled_from_weights_that_are_whole_on_both_si
 
 def test_a_sync_is_over_before_samples_are_drawn(graph: Graph) -> None:
     """The generate phase peaks at the larger of the two, not at their sum."""
-    for prompts in (1, 64):
+    for prompts in (2, 64):
         work = Workload(prompts, 64)
         plan = colocated(graph, 2, work)
         needs = forecast(plan, graph, SHAPES, work)
@@ -262,7 +262,7 @@ def held(plan: Plan, graph: Graph, workload: Workload) -> dict[tuple[str, str, s
 
 @given(
     role=st.sampled_from(["policy.sample", "ref.infer"]),
-    prompts=st.integers(1, 64),
+    prompts=st.integers(8, 64),
     tokens=st.integers(1, 512),
     ranks=st.tuples(st.integers(2, 8), st.integers(1, 8)),
     sample_rows=st.integers(1, 256),
@@ -286,6 +286,6 @@ def test_a_plan_of_two_pools_prints_both(graph: Graph, golden: Callable[[str, st
 
 
 def test_a_plan_s_lines_have_at_most_100_columns_and_long_rows_of_devices_are_ranges(graph: Graph) -> None:
-    text = plan_text(colocated(graph, 64))
+    text = plan_text(colocated(graph, 64, Workload(64, 64)))
     assert max(map(len, text.splitlines())) <= 100
     assert text.splitlines()[1] == "pool all: laptop/0-63, 48.0 GiB each"

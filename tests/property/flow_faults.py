@@ -1,0 +1,728 @@
+"""Ways to break a right random flow, each with what its error must say and at which line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import nodes
+from flowgraph import op_of
+from flowgraph.errors import FlowError, FlowTypeError, LawError, SettingError, UserCodeError
+from flowgraph.graph import Op
+from flowgraph.values import Value
+from tests.property import fuzz_nodes
+from tests.property.random_flows import PARTS, Call, Line, LossFn, Program, Rows, Stmt
+
+At = Stmt | str  # a statement, or "flow": the line of `@flow`
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What a fault must give: its line, words in its text, and its class."""
+
+    at: At
+    words: tuple[str, ...]
+    kind: type[FlowError]
+    settings: Mapping[str, object] | None = None
+    imports: bool = False  # the error is met when the file is imported
+
+
+Fault = Callable[[random.Random, Program], Broken | None]
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(fn: Fault) -> Fault:
+    """List a fault by the name of its function."""
+    FAULTS[fn.__name__] = fn
+    return fn
+
+
+def op_named(name: str) -> Op | None:
+    """Give the op that a random flow calls by this name."""
+    return op_of(getattr(fuzz_nodes, name, None) or getattr(nodes, name, None) or (lambda: None))
+
+
+def kind_named(name: str) -> Any:
+    """Give the type that a random flow calls by this name."""
+    import flowgraph.values
+    import nodes.values
+
+    return getattr(nodes.values, name, None) or getattr(fuzz_nodes, name, None) or getattr(flowgraph.values, name)
+
+
+def some_call(rng: random.Random, program: Program, want: Callable[[Call], bool] = lambda call: True) -> Call | None:
+    """Choose one of the calls of nodes."""
+    found = [call for call, _ in program.calls() if op_named(call.op) is not None and want(call)]
+    return rng.choice(found) if found else None
+
+
+def place_of(program: Program, call: Stmt) -> int:
+    """Give where a statement stands in the flow's body; of one in a loss, where the loss does."""
+    for i, stmt in enumerate(program.body):
+        if stmt is call or (isinstance(stmt, LossFn) and call in stmt.body):
+            return i
+    return len(program.body)
+
+
+def exprs(program: Program, place: int) -> dict[str, str]:
+    """Give what can be read before a place in the flow's body, with the names of the types."""
+    found = {name: kind for name, kind in program.params if kind != "Coef"}
+    for stmt in program.body[:place]:
+        if isinstance(stmt, Call) and program.types.get(stmt.target) not in (None, "Judged"):
+            found[stmt.target] = program.types[stmt.target]
+    for name, kind in list(found.items()):
+        if kind == "Rollout":
+            found |= {f"{name}.{part}": each for part, each in PARTS.items()}
+    return found
+
+
+def ports_of(call: Call) -> list[tuple[int, Any]]:
+    """Pair each value that a call is given with its port."""
+    op = op_named(call.op)
+    assert op is not None
+    ports = {port.name: port for port in op.ports}
+    order = iter(op.ports)
+    return [(i, next(order) if name is None else ports[name]) for i, (name, _) in enumerate(call.given)]
+
+
+def other_kind(rng: random.Random, program: Program, call: Call, want: Any) -> str | None:
+    """Give an expression of a type that a port does not take."""
+    found = [
+        text
+        for text, kind in exprs(program, place_of(program, call)).items()
+        if not issubclass(kind_named(kind), want) and issubclass(kind_named(kind), Value)
+    ]
+    return rng.choice(sorted(found)) if found else None
+
+
+def break_type(rng: random.Random, program: Program, call: Call) -> Broken | None:
+    """Give one port of a call a value of another type."""
+    places = [(i, port) for i, port in ports_of(call) if not port.region]
+    if not places:
+        return None
+    i, port = rng.choice(places)
+    text = other_kind(rng, program, call, port.value_type)
+    if text is None:
+        return None
+    call.given[i] = (call.given[i][0], text)
+    return Broken(call, (f"{call.op}({port.name}=) takes {port.value_type.__name__}",), FlowTypeError)
+
+
+@fault
+def wrong_type(rng: random.Random, program: Program) -> Broken | None:
+    """Any port, any other type."""
+    call = some_call(rng, program, lambda each: bool(each.given))
+    return break_type(rng, program, call) if call else None
+
+
+@fault
+def wrong_order(rng: random.Random, program: Program) -> Broken | None:
+    """Two values by position change places."""
+    def positional(each: Call) -> bool:
+        return len(each.given) > 1 and each.given[0][0] is None and each.given[1][0] is None
+
+    call = some_call(rng, program, positional)
+    if call is None:
+        return None
+    call.given[0], call.given[1] = call.given[1], call.given[0]
+    return Broken(call, (call.op, "takes"), FlowTypeError)
+
+
+@fault
+def missing_port(rng: random.Random, program: Program) -> Broken | None:
+    """The last value is left out."""
+    call = some_call(rng, program, lambda each: bool(each.given))
+    if call is None:
+        return None
+    _, port = ports_of(call)[-1]
+    call.given.pop()
+    return Broken(call, (call.op, f"lacks `{port.name}`"), FlowTypeError)
+
+
+@fault
+def extra_port(rng: random.Random, program: Program) -> Broken | None:
+    """A port that is not there, or one value too many by position."""
+    call = some_call(rng, program)
+    if call is None:
+        return None
+    if rng.random() < 0.5:
+        call.given.append(("maskk", "prompts"))
+        return Broken(call, (call.op, "`maskk`"), SettingError)
+    op = op_named(call.op)
+    assert op is not None
+    call.given = [(None, text) for _, text in call.given] + [(None, "prompts")] * 5
+    return Broken(call, (call.op, "values in order"), FlowTypeError)
+
+
+@fault
+def given_twice(rng: random.Random, program: Program) -> Broken | None:
+    """A port is given by position and by name."""
+    call = some_call(rng, program, lambda each: bool(each.given) and each.given[0][0] is None)
+    if call is None:
+        return None
+    _, port = ports_of(call)[0]
+    call.given.append((port.name, call.given[0][1]))
+    return Broken(call, (call.op, f"got `{port.name}` twice"), FlowTypeError)
+
+
+@fault
+def unknown_setting(rng: random.Random, program: Program) -> Broken | None:
+    """A setting that is not there, its name hostile at times."""
+    call = some_call(rng, program)
+    if call is None:
+        return None
+    name = rng.choice(["temprature", "learning_rate", "ünï", "x" * 5000, "__class__", "model_config", "self", "key_"])
+    call.settings[name] = rng.choice(["1", "None", "'a'", "float('nan')", "10**400", "[]", "object()"])
+    return Broken(call, (call.op, f"`{name}`"), SettingError)
+
+
+BAD: dict[str, dict[str, list[str]]] = {
+    "generate": {
+        "n": ["0", "-1", "1.5", "'many'", "None", "float('nan')", "-10**300", "[]", "prompts"],
+        "temperature": ["-0.1", "float('nan')", "float('inf')", "'hot'", "10**400", "None"],
+        "max_tokens": ["0", "'x'", "-(2**70)", "1e400"],
+    },
+    "group_normalize": {"eps": ["0", "-1e-9", "float('nan')", "'\\ud800'"], "deviation": ["'perhaps'", "2", "None"]},
+    "clipped": {
+        "eps": ["0", "1", "1.0", "float('nan')", "float('inf')", "'\\x00'"],
+        "eps_high": ["0.0", "-1", "'x' * 5000"],
+        "aggregation": ["'mean'", "3", "None"],
+    },
+    "update": {
+        "lr": ["-1e-9", "float('nan')", "float('inf')", "'fast'", "None"],
+        "optimizer": ["'adam'", "None", "0"],
+        "epochs": ["0", "0.5", "-10**30"],
+        "minibatch": ["-1", "'all'"],
+        "micro_batch_tokens": ["0", "-1"],
+        "weight_decay": ["-0.1", "float('nan')"],
+    },
+    "score": {"workers": ["0", "257", "10**100"], "limit_s": ["0", "float('nan')", "-1"], "by": ["3", "None", "prompts"]},
+    "damp": {"by": ["0", "-1", "float('nan')"]},
+    "finished_only": {"least": ["-1", "'a'"]},
+}
+
+
+@fault
+def bad_setting(rng: random.Random, program: Program) -> Broken | None:
+    """A setting out of its range or type."""
+    call = some_call(rng, program, lambda each: each.op in BAD)
+    if call is None:
+        return None
+    name = rng.choice(sorted(BAD[call.op]))
+    call.settings[name] = rng.choice(BAD[call.op][name])
+    return Broken(call, (f"{call.op}.{name}",), SettingError)
+
+
+@fault
+def flow_setting(rng: random.Random, program: Program) -> Broken | None:
+    """A setting of the flow itself, from outside."""
+    program.settings = ["samples: Annotated[int, Field(ge=1)] = 2", "weight: float = 0.1"]
+    name, value = rng.choice([("samples", 0), ("samples", "x"), ("weight", None), ("samplez", 2), ("ü" * 3000, 1)])
+    return Broken("set", (program.name,), SettingError, settings={name: value})
+
+
+@fault
+def token_for_row(rng: random.Random, program: Program) -> Broken | None:
+    """A number for each token where one a row is wanted, or the reverse."""
+    rows = rng.choice([each for each in program.rows if each.advantages] or program.rows)
+    if not rows.advantages:
+        return None
+    op = "damp" if not rows.token_level else "spread"
+    given: list[tuple[str | None, str]] = [(None, rows.advantages)]
+    call = Call("level", op, given if op == "damp" else [*given, (None, f"{rows.var}.mask")])
+    program.body.append(call)
+    return Broken(call, (f"{op}(advantages=) takes",), FlowTypeError)
+
+
+def pairs(program: Program) -> list[tuple[Rows, Rows]]:
+    """Give pairs of rollouts of different rows."""
+    origin = {rows.var: _origin(program, rows.var) for rows in program.rows}
+    return [(a, b) for a in program.rows for b in program.rows if origin[a.var] != origin[b.var]]
+
+
+def _origin(program: Program, var: str) -> str:
+    for stmt in program.body:
+        if isinstance(stmt, Call) and stmt.target == var and stmt.op == "turned":
+            return _origin(program, stmt.given[0][1])
+    return var
+
+
+@fault
+def other_rows(rng: random.Random, program: Program) -> Broken | None:
+    """A node reads rows of two rollouts."""
+    found = [(a, b) for a, b in pairs(program) if a.scores]
+    if not found:
+        return None
+    a, b = rng.choice(found)
+    call = Call("mixed", "group_normalize", [(None, a.scores), (None, f"{b.var}.group")])
+    program.body.append(call)
+    program.back.append(("mixed", "Advantages"))
+    return Broken(call, ("group_normalize(group=) has the rows of",), LawError)
+
+
+def add_update(program: Program, rows: Rows, body: list[Call | Line], back: str, *, model: str = "", **settings: str) -> LossFn:
+    """Write one more update, of the policy that drew these rows."""
+    loss = LossFn("last", "pi", ": Policy", body, Line(f"return {back}"), rows)
+    version = model or program.newest[rows.policy]
+    program.body += [loss, Call("trained_last", "update", [(None, version), (None, "last")], settings)]
+    program.back = [each for each in program.back if each[0] != program.newest[rows.policy]]
+    program.back.append(("trained_last", "Policy"))
+    program.newest[rows.policy] = "trained_last"
+    return loss
+
+
+def new_of(rows: Rows, model: str = "pi") -> Call:
+    """Write the log-probs of a loss."""
+    return Call("new", "logprobs", [(None, model), (None, rows.var)])
+
+
+def likely(rows: Rows, new: str = "new") -> Call:
+    """Write a plain term."""
+    return Call("t", "likely", [(None, new), (None, f"{rows.var}.mask")])
+
+
+@fault
+def other_rows_in_loss(rng: random.Random, program: Program) -> Broken | None:
+    """A loss has terms on two rollouts."""
+    found = [(a, b) for a, b in pairs(program) if not a.lags and not b.lags]
+    if not found:
+        return None
+    a, b = rng.choice(found)
+    second = Call("two", "logprobs", [(None, "pi"), (None, b.var)])
+    u = Call("u", "likely", [(None, "two"), (None, f"{b.var}.mask")])
+    loss = add_update(program, a, [new_of(a), likely(a), second, u], "t + u")
+    return Broken(loss, ("`last` reads rows of",), LawError)
+
+
+@fault
+def filter_without_ids(rng: random.Random, program: Program) -> Broken | None:
+    """A node that drops rows gives numbers only."""
+    rows = rng.choice(["new", "reordered"])
+    given = rng.choice(["Scores", "LogProbs", "Temperature", "tuple[Scores, Mask]"])
+    program.extra.append(Line(f'@node(rows="{rows}")\ndef keep(rollout: Rollout) -> {given}: ...'))
+    return Broken(program.extra[-1], ("keep", "which row is which"), FlowTypeError, imports=True)
+
+
+BAD_NODES = (
+    ("@node\ndef bad(a: LogProbs, b: LogProbs) -> Mask: ...", "by position"),
+    ("@node\ndef bad(a: LogProbs, *b: Mask) -> Mask: ...", "any number"),
+    ("@node\ndef bad(a: LogProbs) -> int: ...", "no value"),
+    ("@node\ndef bad(a) -> Mask: ...", "no type"),
+    ("@node\ndef bad(a: Nope) -> Mask: ...", "not defined"),
+    ("@node\ndef bad(a: Mask, b: int) -> Mask: ...", "no value"),
+    ("@node\ndef bad(a: Mask, *, b: int = 'x') -> Mask: ...", "default"),
+    ("@node\ndef bad(a: Annotated[Rollout, Parts('toks')]) -> Mask: ...", "toks"),
+    ("@node\ndef bad(a: Annotated[Mask, Parts('toks')]) -> Mask: ...", "toks"),
+    ("@node(kind='scores')\ndef bad(a: Mask) -> Mask: ...", "scores"),
+    ("@node(rows='moved')\ndef bad(a: Mask) -> Mask: ...", "moved"),
+    ("@node(carries='b')\ndef bad(a: Mask) -> Mask: ...", "no port"),
+    ("@node(carries='a')\ndef bad(a: Mask) -> Mask: ...", "no State"),
+    ("@node(carries='a')\ndef bad(a: Coef) -> Mask: ...", "does not return a Coef first"),
+    ("@node\ndef bad(a: Scores) -> Loss: ...", "takes 0 masks"),
+    ("@node\ndef bad(a: Scores, *, m: Mask, n: Mask) -> Loss: ...", "takes 2 masks"),
+    ("@node\ndef bad(a: Scores, m: Mask) -> tuple[Loss, Scores]: ...", "beside other values"),
+    ("@node\ndef bad(a: list[Mask]) -> Mask: ...", "one value"),
+    ("@node\ndef bad(a: Mask | Scores) -> Mask: ...", "one type"),
+    ("@node\nclass bad: ...", "no plain function"),
+    ("@node\nasync def bad(a: Mask) -> Mask: ...", "no plain function"),
+    ("@node\ndef bad(a: Mask, *, copy: int = 1) -> Mask: ...", "named `copy`"),
+)
+
+
+@fault
+def bad_node(rng: random.Random, program: Program) -> Broken | None:
+    """A node that no graph can hold."""
+    text, words = rng.choice(BAD_NODES)
+    program.extra.append(Line(text))
+    return Broken(program.extra[-1], ("bad", words), FlowTypeError, imports=True)
+
+
+@fault
+def wrong_model(rng: random.Random, program: Program) -> Broken | None:
+    """Log-probs of the wrong model on `new`, `old` or `ref`."""
+    rows = rng.choice([each for each in program.rows if not each.lags] or program.rows)
+    if rows.lags or not rows.advantages:
+        return None
+    version, wrong, call = program.newest[rows.policy], rng.choice(["new", "old", "ref", "other", "entropy"]), None
+    program.body.append(Call("fixed", "logprobs", [(None, version), (None, rows.var)]))
+    program.body.append(Call("spread_out", "entropy", [(None, version), (None, rows.var)]))
+    mask = f"{rows.var}.mask"
+    clip: list[tuple[str | None, str]] = [(None, "new"), (None, rows.advantages), (None, mask), ("old", f"{rows.var}.logprobs")]
+    call = Call("u", "clipped", clip)
+    if wrong == "new":
+        clip[0] = (None, "fixed")
+    elif wrong == "old":
+        clip[3] = ("old", "new")
+    elif wrong == "other":
+        if "ref" not in program.types:
+            return None
+        program.body.append(Call("held", "logprobs", [(None, "ref"), (None, rows.var)]))
+        clip[3] = ("old", "held")
+    elif wrong == "ref":
+        call = Call("u", "kl_k3", [(None, "new"), (None, mask), ("ref", "new")])
+    else:
+        call = Call("u", "entropy_bonus", [(None, "spread_out"), (None, mask)])
+    loss = add_update(program, rows, [new_of(rows), likely(rows), call], "t + u")
+    if wrong in ("new", "entropy"):  # nothing in such a term moves with what is trained
+        return Broken(loss, ("a term of the loss `last` does not depend on `pi`",), LawError)
+    port = {"old": "old", "other": "old", "ref": "ref"}[wrong]
+    return Broken(call, (f"{call.op}({port}=) wants values of",), LawError)
+
+
+@fault
+def smoothed_fixed(rng: random.Random, program: Program) -> Broken | None:
+    """A term mixes what is trained with `new` of other weights, which only the trait of the port tells."""
+    rows = rng.choice([each for each in program.rows if not each.lags] or program.rows)
+    if rows.lags or not rows.advantages:
+        return None
+    program.body.append(Call("fixed", "logprobs", [(None, program.newest[rows.policy]), (None, rows.var)]))
+    call = Call("u", "kl_k3", [(None, "fixed"), (None, f"{rows.var}.mask"), ("ref", "smooth(new)")])
+    add_update(program, rows, [new_of(rows), likely(rows), call], "t + u")
+    return Broken(call, ("kl_k3(new=) wants values of the model that `last` trains",), LawError)
+
+
+@fault
+def stale_uncorrected(rng: random.Random, program: Program) -> Broken | None:
+    """A loss on rows of stale weights that corrects nothing."""
+    lag = rng.randint(1, 9)
+    policy = rng.choice([each for each in program.newest if each != "coef"])
+    program.body.append(Call("late", "generate", [(None, f"stale({program.newest[policy]}, at_most={lag})"), (None, "prompts")]))
+    program.body.append(Call("held", "length_score", [(None, "late")]))
+    program.body.append(Call("worth", "group_normalize", [(None, "held"), (None, "late.group")]))
+    rows = Rows("late", policy, program.newest[policy], 1.0, lag)
+    if rng.random() < 0.5:
+        loss = add_update(program, rows, [new_of(rows), likely(rows)], "t")
+        return Broken(loss, ("`last` corrects nothing", f"up to {lag} update"), LawError)
+    call = Call("t", "policy_gradient", [(None, "new"), (None, "worth"), (None, "late.mask")])
+    add_update(program, rows, [new_of(rows), call], "t")
+    return Broken(call, ("policy_gradient wants rows that the newest weights drew", f"up to {lag} update"), LawError)
+
+
+@fault
+def stale_read(rng: random.Random, program: Program) -> Broken | None:
+    """Something else than sampling reads stale weights."""
+    rows, version = program.rows[0], program.newest[program.rows[0].policy]
+    call = Call("x", "logprobs", [(None, f"stale({version}, at_most=2)"), (None, rows.var)])
+    program.body.append(call)
+    return Broken(call, ("logprobs reads", "2 updates late"), LawError)
+
+
+@fault
+def bad_stale(rng: random.Random, program: Program) -> Broken | None:
+    """A bound that is none, or what is no model."""
+    text = rng.choice(["policy, at_most=-1", "policy, at_most=1.5", "policy, at_most='2'", "prompts, at_most=1", "None, at_most=1"])
+    line = Line(f"lag = stale({text})")
+    program.body.append(line)
+    return Broken(line, ("stale",), SettingError if text.startswith("policy") else FlowTypeError)
+
+
+@fault
+def two_temperatures(rng: random.Random, program: Program) -> Broken | None:
+    """A ratio of log-probs at two temperatures."""
+    rows = rng.choice([each for each in program.rows if not each.at_most and each.advantages] or [program.rows[0]])
+    if rows.at_most or not rows.advantages or program.newest[rows.policy] != rows.version:
+        return None
+    given: list[tuple[str | None, str]] = [(None, rows.version), (None, rows.var)]
+    program.body.append(Call("hot", "logprobs_at", given, {"temperature": "0.31"}))
+    mask = f"{rows.var}.mask"
+    call = Call("t", "clipped", [(None, "new"), (None, rows.advantages), (None, mask), ("old", "hot")])
+    add_update(program, rows, [new_of(rows), call], "t")
+    return Broken(call, ("clipped(old=) is at temperature 0.31", str(rows.temperature)), LawError)
+
+
+@fault
+def forked(rng: random.Random, program: Program) -> Broken | None:
+    """Two updates consume one version."""
+    updates = [each for each, _ in program.calls() if each.op == "update"]
+    if not updates:
+        return None
+    first = rng.choice(updates)
+    second = Call("fork", "update", list(first.given), dict(first.settings))
+    program.body.append(second)
+    program.back.append(("fork", "Policy"))
+    return Broken(second, ("update consumes a version of",), LawError)
+
+
+@fault
+def read_too_late(rng: random.Random, program: Program) -> Broken | None:
+    """A reader of the old weights needs what their update gave."""
+    version = program.newest["policy"]
+    rows = rng.choice([each for each in program.rows if each.policy == "policy" and not each.lags] or program.rows)
+    if rows.policy != "policy" or rows.lags:
+        return None
+    add_update(program, rows, [new_of(rows), likely(rows)], "t")
+    program.body.append(Call("after", "generate", [(None, "trained_last"), (None, "prompts")]))
+    call = Call("too_late", "logprobs", [(None, version), (None, "after")])
+    program.body.append(call)
+    program.back.append(("too_late", "LogProbs"))
+    return Broken(call, ("logprobs reads weights that update at", "replaced"), LawError)
+
+
+@fault
+def dropped_update(rng: random.Random, program: Program) -> Broken | None:
+    """Nothing reads what an update gives."""
+    rows = rng.choice(program.rows)
+    if rows.lags:
+        return None
+    before, back = program.newest[rows.policy], list(program.back)
+    add_update(program, rows, [new_of(rows), likely(rows)], "t")
+    program.back = back
+    call = program.body[-1]
+    assert before
+    return Broken(call, ("the result of update is dropped",), LawError)
+
+
+@fault
+def state_not_returned(rng: random.Random, program: Program) -> Broken | None:
+    """A policy is updated and its next version is not returned."""
+    rows = rng.choice(program.rows)
+    if rows.lags:
+        return None
+    add_update(program, rows, [new_of(rows), likely(rows)], "t")
+    program.body.append(Call("seen", "generate", [(None, "trained_last"), (None, "prompts")]))
+    program.back = [each for each in program.back if each[0] != "trained_last"] + [("seen", "Rollout")]
+    return Broken("flow", (f"does not return `{rows.policy}`", "update at"), LawError)
+
+
+@fault
+def old_state_returned(rng: random.Random, program: Program) -> Broken | None:
+    """The version before the update is returned."""
+    rows = rng.choice(program.rows)
+    if rows.lags:
+        return None
+    before = program.newest[rows.policy]
+    add_update(program, rows, [new_of(rows), likely(rows)], "t")
+    program.back = [each for each in program.back if each[0] != "trained_last"]
+    program.back += [(before, "Policy"), ("trained_last", "Policy")]
+    return Broken("flow", ("returns", "update at", "replaced"), LawError)
+
+
+@fault
+def leaks_out_of_loss(rng: random.Random, program: Program) -> Broken | None:
+    """A value of a loss is used outside."""
+    losses = program.losses()
+    if not losses:
+        return None
+    loss = rng.choice(losses)
+    loss.body.append(Line(f"LEAK.append({rng.choice(['new', 't0' if loss.name != 'last' else 't'])})"))
+    if rng.random() < 0.5 and loss.body[-1].text.endswith("(new)"):
+        call = Call("leaked", "smooth", [(None, "LEAK[-1]")])
+        program.body.append(call)
+        program.back.append(("leaked", "LogProbs"))
+        return Broken(call, ("smooth uses", "lives in a loss only"), LawError)
+    kind = "LogProbs" if loss.body[-1].text.endswith("(new)") else "Loss"
+    program.back.append(("LEAK[-1]", kind))
+    return Broken("flow", ("returns", "lives in a loss only"), LawError)
+
+
+@fault
+def of_another_flow(rng: random.Random, program: Program) -> Broken | None:
+    """A value of another flow is used."""
+    text = "@flow\ndef another(prompts: Prompts, policy: Policy) -> Rollout:\n    LEAK.append(generate(policy, prompts))\n"
+    program.extra.append(Line(text + "    return LEAK[-1]\nanother.graph()"))
+    call = Call("taken", "length_score", [(None, "LEAK[0]")])
+    program.body.append(call)
+    program.back.append(("taken", "Scores"))
+    return Broken(call, ("length_score uses generate", "belongs to another flow"), LawError)
+
+
+@fault
+def impure_in_loss(rng: random.Random, program: Program) -> Broken | None:
+    """A loss samples, scores by a rule, or updates."""
+    rows = rng.choice(program.rows)
+    if rows.lags or not rows.scores:
+        return None
+    inner = {
+        "generate": Call("x", "generate", [(None, "pi"), (None, "prompts")]),
+        "adapt": Call("x", "adapt", [(None, "coef"), ("scores", rows.scores)]),
+        "score": Call("x", "score", [(None, rows.var)]),
+    }
+    kinds = ["generate", "score"] + ["adapt"] * ("coef" in program.types and "coef" not in program.newest)
+    op = rng.choice(kinds)
+    term = {
+        "generate": Call("t", "likely", [(None, "logprobs(pi, x)"), (None, "x.mask")]),
+        "score": Call("t", "clipped", [(None, "new"), (None, f"group_normalize(x, {rows.var}.group)"), (None, f"{rows.var}.mask")]),
+        "adapt": Call("t", "weighed", [(None, "u"), ("coef", "x")]),
+    }[op]
+    if op == "score":
+        term.given.append(("old", f"{rows.var}.logprobs"))
+    before = [Call("u", "likely", [(None, "new"), (None, f"{rows.var}.mask")])] if op == "adapt" else []
+    add_update(program, rows, [new_of(rows), *before, inner[op], term], "t")
+    return Broken(inner[op], (op, "cannot stand in the loss `last`"), LawError)
+
+
+@fault
+def loss_in_loss(rng: random.Random, program: Program) -> Broken | None:
+    """An update stands in a loss."""
+    rows = rng.choice(program.rows)
+    losses = [each for each in program.losses() if not each.rollout.lags]
+    if rows.lags or not losses:
+        return None
+    inside = Call("x", "update", [(None, "pi"), (None, losses[0].name)])
+    term = Call("t", "likely", [(None, f"logprobs(x, {rows.var})"), (None, f"{rows.var}.mask")])
+    add_update(program, rows, [inside, term], "t")
+    return Broken(inside, ("update", "cannot stand in the loss `last`"), LawError)
+
+
+@fault
+def all_rows_in_loss(rng: random.Random, program: Program) -> Broken | None:
+    """A loss has a node that reads all rows together."""
+    rows = rng.choice(program.rows)
+    if rows.lags:
+        return None
+    text = "@node(separable=False)\ndef whole(new: LogProbs) -> LogProbs: ..."
+    program.extra.append(Line(text))
+    call = Call("x", "whole", [(None, "new")])
+    add_update(program, rows, [new_of(rows), call, likely(rows, "x")], "t")
+    return Broken(call, ("whole reads all rows together", "`last`"), LawError)
+
+
+@fault
+def trained_mask(rng: random.Random, program: Program) -> Broken | None:
+    """A mask depends on what is trained."""
+    rows = rng.choice(program.rows)
+    if rows.lags:
+        return None
+    mask = Call("m", "mask_of", [(None, "new"), (None, f"{rows.var}.mask")])
+    call = Call("t", "likely", [(None, "new"), (None, "m")])
+    add_update(program, rows, [new_of(rows), mask, call], "t")
+    return Broken(call, ("likely(mask=) depends on `pi`",), LawError)
+
+
+BAD_LOSSES = (
+    ("def last(pi: Policy) -> Loss: return None", ("update(loss=)", "NoneType")),
+    ("def last(pi: Policy): return 3", ("update(loss=)", "int")),
+    ("def last(pi: Policy): return {mask}", ("update(loss=)", "Mask")),
+    ("def last(): return None", ("last", "takes 0")),
+    ("def last(pi, more): return None", ("last", "takes 2")),
+    ("def last(pi: Reference): return likely(logprobs(pi, {rows}), {mask})", ("update(loss=)", "Reference")),
+    ("def last(pi: Mask): return likely(logprobs(pi, {rows}), {mask})", ("update(loss=)", "Mask")),
+    ("def last(pi: Nowhere): return None", ("last", "Nowhere")),
+    ("def last(pi: Any): return None", ("update(loss=)", "loss")),
+    ("last = 3", ("update(loss=)", "int")),
+    ("last = None", ("update(loss=)", "NoneType")),
+    ("last = (i for i in ())", ("update(loss=)", "generator")),
+    ("last = Loss([])", ("update(loss=)", "Loss")),
+    ("def last(pi): return Loss([])", ("update(loss=)", "real value")),
+    ("def last(pi): yield 1", ("update(loss=)", "generator")),
+)
+
+
+@fault
+def bad_loss(rng: random.Random, program: Program) -> Broken | None:
+    """What is given as a loss is none."""
+    rows = program.rows[0]
+    text, words = rng.choice(BAD_LOSSES)
+    line = Line(text.format(rows=rows.var, mask=f"{rows.var}.mask"))
+    call = Call("x", "update", [(None, program.newest[rows.policy]), (None, "last")])
+    program.body += [line, call]
+    at = line if words[0] == "last" else call
+    return Broken(at, words, FlowTypeError)
+
+
+@fault
+def bad_returns(rng: random.Random, program: Program) -> Broken | None:
+    """The flow returns something else than it says."""
+    program.back_line.text = rng.choice(
+        [
+            "return None", "pass", "return prompts, prompts, prompts, prompts, prompts, prompts", "return 3", "return {}",
+            "return [prompts]", "return Mask(None)", "return (i for i in ())", "return lambda: prompts", "return Mask",
+            "return ()", "return prompts.group", "return object()",
+        ]
+    )  # fmt: skip
+    return Broken("flow", (f"@flow {program.name}: says it returns",), FlowTypeError)
+
+
+MISUSES = (
+    ("if {r}.mask: pass", "truth"),
+    ("len({r}.mask)", "reads"),
+    ("{r}.mask.data", "reads the data of"),
+    ("float({r}.mask)", "reads"),
+    ("{r}.mask == {r}.mask", "compares"),
+    ("{r}.mask < 3", "compares"),
+    ("list({r}.mask)", "reads"),
+    ("{r}.mask[0]", "reads"),
+    ("{r}.mask = 1", "sets"),
+    ("{r}.data", "reads the data of"),
+    ("not {r}", "truth"),
+    ("{r}.mask in [{r}]", "compares"),
+    ("max({r}.mask, {r}.mask)", "compares"),
+    ("Judged(group={r}.group)", "Judged"),
+)
+
+
+@fault
+def read_as_data(rng: random.Random, program: Program) -> Broken | None:
+    """An edge is used as if it were data."""
+    text, words = rng.choice(MISUSES)
+    line = Line(text.format(r=program.rows[0].var))
+    program.body.append(line)
+    return Broken(line, (words,), FlowTypeError)
+
+
+RAISES = (
+    ("{r}.maks", "no part `maks`"),
+    ("{r}.mask.nothing", "nothing"),
+    ("{r}.mask * 2", "Mask"),
+    ("1 / 0", "ZeroDivisionError"),
+    ("{{}}['key']", "KeyError"),
+    ("raise ValueError()", "ValueError"),
+    ("raise StopIteration", "StopIteration"),
+    ("assert False, '\\ud800'", "AssertionError"),
+    ("nowhere", "NameError"),
+    ("later; later = 1", "later"),
+    ("import nowhere_at_all", "nowhere_at_all"),
+    ("open('/nowhere/at/all')", "FileNotFoundError"),
+    ("prompts()", "not callable"),
+    ("sum([{r}.mask])", "TypeError"),
+    ("(lambda f: f(f))(lambda f: f(f))", "RecursionError"),
+    ("raise ExceptionGroup('two', [ValueError('a'), KeyError('b')])", "ExceptionGroup"),
+    ("raise MemoryError", "MemoryError"),
+    ("exec('1 +')", "SyntaxError"),
+    ("eval('1/0')", "ZeroDivisionError"),
+)
+
+
+@fault
+def flow_raises(rng: random.Random, program: Program) -> Broken | None:
+    """A line of the flow raises, in the flow or in a loss."""
+    text, words = rng.choice(RAISES)
+    line = Line(text.format(r=program.rows[0].var))
+    if program.losses() and rng.random() < 0.5 and "later" not in text:
+        rng.choice(program.losses()).body.insert(0, line)
+    else:
+        program.body.append(line)
+    return Broken(line, (words,), UserCodeError)
+
+
+@fault
+def calls_itself(rng: random.Random, program: Program) -> Broken | None:
+    """A flow, or a loss, calls itself without an end."""
+    if program.name in [loss.name for loss in program.losses()]:
+        return None
+    line = Line(f"{program.name}({', '.join(name for name, _ in program.params)})")
+    program.body.insert(0, line)
+    return Broken(line, ("RecursionError",), UserCodeError)
+
+
+@fault
+def real_data(rng: random.Random, program: Program) -> Broken | None:
+    """A real value where an edge must be."""
+    rows = program.rows[0]
+    call = Call("x", "group_normalize", [(None, "Scores(None)"), (None, f"{rows.var}.group")])
+    program.body.append(call)
+    program.back.append(("x", "Advantages"))
+    return Broken(call, ("group_normalize uses", "is real data"), LawError)
+
+
+@fault
+def bad_part(rng: random.Random, program: Program) -> Broken | None:
+    """A flow that is a part is given the wrong value."""
+    text = rng.choice(["attempts(policy, prompts)", "attempts(prompts, prompts)", "attempts(prompts, 3)", "attempts(prompts)"])
+    text = rng.choice([text, "attempts(prompts, policy, n=0)", "attempts(prompts, policy, m=2)", "attempts(prompts, None)"])
+    line = Line(f"x, y = {text}")
+    program.body.append(line)
+    return Broken(line, ("attempts",), SettingError if "=" in text else FlowTypeError)
+
