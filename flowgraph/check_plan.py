@@ -1,4 +1,4 @@
-"""Check that a plan is for a graph: the structure, each role placed once, on pools and engines that can hold it.
+"""The laws of a placed graph: the structure, each role placed once, on pools and engines that can hold it.
 
 And that what samples lags no further behind than the flow lets it.
 """
@@ -6,8 +6,11 @@ And that what samples lags no further behind than the flow lets it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
-from flowgraph.errors import PlanError
+from flowgraph import spec
+from flowgraph.errors import FlowError, PlanError
 from flowgraph.executors.layouts import LAYOUTS, POOL_WIDE
 from flowgraph.graph import Edge, Graph, Node, carried_from
 from flowgraph.plan import Placed, Plan, Pool
@@ -18,6 +21,20 @@ from flowgraph.store import structure_hash
 VERBS = {"train": ("step", "token_stats"), "sample": ("sample",), "infer": ("token_stats",)}
 
 
+@dataclass(frozen=True)
+class PlacedGraph:
+    """What stands at the placed stage: a named graph and its plan; `where` is the plan's file."""
+
+    graph: Graph
+    plan: Plan
+    where: str = "plan"
+
+    @cached_property
+    def known(self) -> dict[str, Role]:
+        """Give the roles of the graph by name."""
+        return {role.name: role for role in roles(self.graph)}
+
+
 def check_plan(plan: Plan, graph: Graph, where: str = "plan") -> None:
     """Check a plan against a named graph; `where` is the plan's file.
 
@@ -25,89 +42,112 @@ def check_plan(plan: Plan, graph: Graph, where: str = "plan") -> None:
     is named twice, holds a device that is not there or that another pool holds; an engine is unknown or does not run
     the role, the layout or the devices; a role lags that may not, or that reads what is trained in place.
     """
-    expected = structure_hash(graph)
+    spec.check("placed", PlacedGraph(graph, plan, where))
+
+
+def is_for_the_graph(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Find a plan of another structure."""
+    plan, expected = placed.plan, structure_hash(placed.graph)
     if plan.structure_hash != expected:
-        raise PlanError.other_graph(where, plan.flow, plan.structure_hash, graph.name, expected)
-    _check_pools(plan, where)
-    known = {role.name: role for role in roles(graph)}
-    seen = set[str]()
-    for placed in plan.placed:
-        if placed.role not in known:
-            raise PlanError.unknown(where, "role", placed.role, known)
-        if placed.role in seen:
-            raise PlanError.twice(where, "role", placed.role, "placed")
-        seen.add(placed.role)
-        _check_placed(plan, placed, known[placed.role], where)
-    missing = [name for name in known if name not in seen]
-    if missing:
-        raise PlanError.not_placed(where, missing)
-    for placed in plan.placed:
-        if placed.lag:
-            _check_lag(plan, graph, placed, known[placed.role], where)
+        yield PlanError.other_graph(placed.where, plan.flow, plan.structure_hash, placed.graph.name, expected)
 
 
-def _check_pools(plan: Plan, where: str) -> None:
+def pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Find a pool that is named twice, and a device that is not there or that two pools hold."""
+    plan, where = placed.plan, placed.where
     names, holders = set[str](), dict[tuple[str, int], str]()
     for pool in plan.pools:
         if pool.name in names:
-            raise PlanError.twice(where, "pool", pool.name, "named")
+            yield PlanError.twice(where, "pool", pool.name, "named")
         names.add(pool.name)
         for node, index in pool.devices:
             if plan.cluster.device(node, index) is None:
                 there = [f"{each.name}/{i}" for each in plan.cluster.nodes for i in range(len(each.devices))]
-                raise PlanError.unknown(where, f"device of pool `{pool.name}`:", f"{node}/{index}", there)
+                yield PlanError.unknown(where, f"device of pool `{pool.name}`:", f"{node}/{index}", there)
             if (node, index) in holders:
-                raise PlanError.shared_device(where, f"{node}/{index}", holders[node, index], pool.name)
+                yield PlanError.shared_device(where, f"{node}/{index}", holders[node, index], pool.name)
             holders[node, index] = pool.name
 
 
-def _check_placed(plan: Plan, placed: Placed, role: Role, where: str) -> None:
+def every_role_once(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Find a role that the graph does not have, that is placed twice, or that is not placed."""
+    seen = set[str]()
+    for each in placed.plan.placed:
+        if each.role not in placed.known:
+            yield PlanError.unknown(placed.where, "role", each.role, placed.known)
+        elif each.role in seen:
+            yield PlanError.twice(placed.where, "role", each.role, "placed")
+        seen.add(each.role)
+    missing = [name for name in placed.known if name not in seen]
+    if missing:
+        yield PlanError.not_placed(placed.where, missing)
+
+
+def engines_run_their_roles(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Find a role on a pool or engine that is not there, or that its engine, layout or devices cannot run."""
+    for each in placed.plan.placed:
+        role = placed.known.get(each.role)
+        if role is not None:
+            yield from _placed_faults(placed.plan, each, role, placed.where)
+
+
+def lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Find a role that lags further than the flow lets it, or that reads what is trained in place."""
+    for each in placed.plan.placed:
+        role = placed.known.get(each.role)
+        if each.lag and role is not None:
+            yield from _lag_faults(placed.plan, placed.graph, each, role, placed.where)
+
+
+def _placed_faults(plan: Plan, placed: Placed, role: Role, where: str) -> Iterator[FlowError]:
     pool = plan.pool(placed.pool)
     if pool is None:
-        raise PlanError.unknown(where, f"pool of {placed.role}:", placed.pool, [each.name for each in plan.pools])
+        yield PlanError.unknown(where, f"pool of {placed.role}:", placed.pool, [each.name for each in plan.pools])
     if placed.engine not in LAYOUTS:
-        raise PlanError.unknown(where, f"engine of {placed.role}:", placed.engine, LAYOUTS)
+        yield PlanError.unknown(where, f"engine of {placed.role}:", placed.engine, LAYOUTS)
+    if pool is None or placed.engine not in LAYOUTS:
+        return
     needs, has = placed.layout.devices, len(pool.devices)
     if needs > has:
-        raise PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
-    _check_engine(plan, placed, role, pool, where)
+        yield PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
+    yield from _engine_faults(plan, placed, role, pool, where)
 
 
-def _check_engine(plan: Plan, placed: Placed, role: Role, pool: Pool, where: str) -> None:
+def _engine_faults(plan: Plan, placed: Placed, role: Role, pool: Pool, where: str) -> Iterator[FlowError]:
     offer, layout = LAYOUTS[placed.engine], placed.layout
     lacks = [verb for verb in VERBS[role.use] if verb not in offer.verbs]
     if lacks:
         runs = f"it does {_listed(offer.verbs)}"
-        raise PlanError.not_offered(where, placed.role, placed.engine, f"`{lacks[0]}`", runs)
+        yield PlanError.not_offered(where, placed.role, placed.engine, f"`{lacks[0]}`", runs)
     alone = [verb for verb in VERBS[role.use] if verb in offer.alone]
     if alone and layout.devices > 1:
         what = f"`{alone[0]}` on {layout.devices} devices"
-        raise PlanError.not_offered(where, placed.role, placed.engine, what, "it does that on one device")
+        yield PlanError.not_offered(where, placed.role, placed.engine, what, "it does that on one device")
     if layout.data > offer.data or layout.tensor > offer.tensor or layout.pipeline > offer.pipeline:
         data = "data of any degree" if offer.data == POOL_WIDE else f"data={offer.data}"
         runs = f"it runs up to {data}, tensor={offer.tensor}, pipeline={offer.pipeline}"
-        raise PlanError.not_offered(where, placed.role, placed.engine, str(layout), runs)
+        yield PlanError.not_offered(where, placed.role, placed.engine, str(layout), runs)
     if layout.sharding not in offer.sharding:
         runs = f"it runs sharding={_listed(offer.sharding)}"
-        raise PlanError.not_offered(where, placed.role, placed.engine, f"sharding={layout.sharding}", runs)
+        yield PlanError.not_offered(where, placed.role, placed.engine, f"sharding={layout.sharding}", runs)
     for device in (plan.cluster.device(node, index) for node, index in pool.devices):
         if device is not None and device.kind not in offer.devices:
             runs = f"it runs on {_listed(offer.devices)}"
-            raise PlanError.not_offered(where, placed.role, placed.engine, f"a {device.kind} of `{pool.name}`", runs)
+            yield PlanError.not_offered(where, placed.role, placed.engine, f"a {device.kind} of `{pool.name}`", runs)
 
 
-def _check_lag(plan: Plan, graph: Graph, placed: Placed, role: Role, where: str) -> None:
+def _lag_faults(plan: Plan, graph: Graph, placed: Placed, role: Role, where: str) -> Iterator[FlowError]:
     bound, reader = min(
         ((edge.at_most, node) for node in graph.all_nodes if node.name in role.nodes for edge in _read_by(node, role)),
         key=lambda each: each[0],
     )
     if placed.lag > bound:
-        raise PlanError.lags_too_far(where, role.name, placed.lag, reader.name, bound, str(reader.at))
+        yield PlanError.lags_too_far(where, role.name, placed.lag, reader.name, bound, str(reader.at))
     trained = next((each for each in plan.placed if each.role == f"{role.param}.train"), None)
     if trained is None:
-        raise PlanError.lags_in_place(where, role.name, placed.lag, "nothing updates its weights")
-    if (trained.pool, trained.engine, trained.layout) == (placed.pool, placed.engine, placed.layout):
-        raise PlanError.lags_in_place(where, role.name, placed.lag, f"it reads the very weights of {trained.role}")
+        yield PlanError.lags_in_place(where, role.name, placed.lag, "nothing updates its weights")
+    elif (trained.pool, trained.engine, trained.layout) == (placed.pool, placed.engine, placed.layout):
+        yield PlanError.lags_in_place(where, role.name, placed.lag, f"it reads the very weights of {trained.role}")
 
 
 def _read_by(node: Node, role: Role) -> Iterator[Edge]:

@@ -5,7 +5,7 @@ The graph does not depend on it: a graph is what its results reach. It only says
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ def heard() -> Overheard | None:
 
 
 @contextmanager
-def overhearing(*, going_on: bool = False) -> Iterator[Overheard]:
+def overhearing(*, going_on: bool = False) -> Generator[Overheard]:
     """Overhear the description in this block."""
     overheard = Overheard(going_on)
     before = _HEARD.set(overheard)

@@ -32,13 +32,13 @@ from flowgraph.graph import (
     Region,
     Site,
     call_site,
-    reachable,
 )
+from flowgraph.hints import wrong_type
 from flowgraph.keys import Key
 from flowgraph.laws import calls
 from flowgraph.signature import Signature, defined_at, make_settings, read_signature, setting_faults, type_name
 from flowgraph.traits import RowTrait
-from flowgraph.values import Kind, Metric, Model, Record, Value, fields
+from flowgraph.values import Metric, Model, Value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,11 +86,13 @@ def node(fn: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> A
 
 
 def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
-    signature = read_signature(fn, "node")
+    signature, kind = read_signature(fn, "node"), traits.get("kind", "host")
+    draws = kind == "generate" and any(calls.has_ids(calls.bound_type(each)) for each in signature.returns)
+    rows = traits.get("rows", "new" if draws else "kept")
     op = Op(
         name=fn.__name__,
         module=fn.__module__,
-        kind=traits.get("kind", "host"),
+        kind=kind,
         ports=signature.ports,
         returns=signature.returns,
         settings=signature.settings,
@@ -100,8 +102,8 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
         carries=traits.get("carries"),
         stat=traits.get("stat"),
         separable=traits.get("separable", True),
-        rows=traits.get("rows", "kept"),
-        regroups=traits.get("regroups", traits.get("rows") == "new"),
+        rows=rows,
+        regroups=traits.get("regroups", rows == "new" and kind != "generate"),
         on_policy=traits.get("on_policy", False),
         metrics=tuple(_listed(traits.get("metrics", ()))),
         about=(inspect.getdoc(fn) or "").partition("\n")[0],
@@ -174,7 +176,8 @@ def _stand_in(
         value = given.get(port.name)
         if port.region and inspect.isfunction(value):
             try:
-                regions.append((port.name, describe_region(op, port, value, kinds.get(port.type, port.type), site)))
+                model = kinds.get(port.type) or _declared(value, port.value_type)
+                regions.append((port.name, describe_region(op, port, value, model, site)))
             except FlowError as error:
                 faults.append(error)
         elif not port.region and isinstance(value, Value) and _fits(port, value) and value.edge is not None:
@@ -184,6 +187,12 @@ def _stand_in(
     faults += setting_faults(op.settings, chosen, op.name, str(site))
     returns = tuple(kinds.get(each) or calls.bound_type(each) for each in op.returns)
     return Node(op, tuple(edges), op.settings.model_construct(), tuple(regions), returns, site)
+
+
+def _declared(fn: Callable[..., Any], bound: type[Value]) -> type[Value]:
+    """Give the model that a loss says it is of, where the call does not tell."""
+    told: Any = next(iter(_local_hints(fn).values()), bound)
+    return told if isinstance(told, type) and issubclass(told, bound) else bound
 
 
 def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, type[Value]]:
@@ -201,7 +210,7 @@ def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, t
             continue
         elif not _fits(port, value) or (port.type in bound and type(value) is not kinds[port.type]):
             others = [each for each in given.values() if isinstance(each, Value)]
-            raise _wrong_type(op, port, kinds[port.type], value, others, site)
+            raise wrong_type(op, port, kinds[port.type], value, others, site)
         elif isinstance(port.type, TypeVar) and isinstance(value, Value):
             kinds[port.type] = type(value)
             bound.add(port.type)
@@ -213,37 +222,6 @@ def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, t
 
 def _fits(port: Port, value: object) -> bool:
     return isinstance(value, port.value_type) and port.kind in (None, value.kind)
-
-
-def _wrong_type(
-    op: Op, port: Port, wanted: type[Value], value: object, others: Sequence[Value], site: Site
-) -> FlowTypeError:
-    edge = value.edge if isinstance(value, Value) else None
-    made = edge.made() if edge else ""
-    hint = _hint_for(wanted, [other.edge for other in others if other.edge])
-    if isinstance(value, Value) and {value.kind, port.kind or wanted.kind} == {Kind.ROW, Kind.TOKEN}:
-        hint = hint or _LEVELS[value.kind]
-    name = f"{op.name}({port.name}=)"
-    return FlowTypeError.wrong_type(str(site), name, wanted.__name__, type(value).__name__, made, hint)
-
-
-_LEVELS = {
-    Kind.TOKEN: "it has a number for each token: reduce it to one a row under its mask, in a @node",
-    Kind.ROW: "it has a number for each row: spread it over the row's tokens, in a @node",
-}
-
-
-def _hint_for(wanted: type[Value], edges: Sequence[Edge]) -> str:
-    """Name a part of a record in reach that has the wanted type."""
-    for source in reachable(edges):
-        returns = source.op.returns if isinstance(source, Node) else ()
-        for record in returns:
-            if isinstance(record, type) and issubclass(record, Record):
-                for name, kind in fields(record).items():
-                    if kind is wanted:
-                        word = record.__name__.lower()
-                        return f"a {word}'s {name} is `{word}.{name}`"
-    return ""
 
 
 def _outputs(made: Node) -> Any:

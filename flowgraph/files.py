@@ -5,6 +5,7 @@ A file gets one stable module name, so that its types are one class wherever it 
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -130,6 +131,7 @@ def _run(path: Path, name: str) -> ModuleType:
         sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
+        _refuse_others_of_a_name(path)
     except BaseException as error:
         sys.modules.pop(name)
         if before is not None:
@@ -146,6 +148,18 @@ def _at_fault(error: BaseException, path: Path) -> UserCodeError:
         where = Path(error.filename or path).name + (f":{error.lineno}" if error.lineno else "")
         return UserCodeError(f"does not parse: {error.msg}", where=where)
     return UserCodeError.raised("importing it", error, line_of(error, str(path)))
+
+
+def _refuse_others_of_a_name(path: Path) -> None:
+    """Say plainly when a file got another module than the one beside it that it names."""
+    tree = ast.parse(path.read_bytes())
+    named = [alias.name for each in ast.walk(tree) if isinstance(each, ast.Import) for alias in each.names]
+    named += [each.module or "" for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and not each.level]
+    for root in dict.fromkeys(name.partition(".")[0] for name in named):
+        beside = path.parent / f"{root}.py"
+        got = getattr(sys.modules.get(root), "__file__", None)
+        if beside.is_file() and got is not None and Path(got).resolve() != beside.resolve():
+            raise UserCodeError.another_module(str(path), root, got)
 
 
 def _refuse_shadow(folder: Path) -> None:

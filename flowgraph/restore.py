@@ -20,10 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from flowgraph import spec
 from flowgraph.counts import counted
 from flowgraph.errors import FlowError, LawError
-from flowgraph.graph import Edge, Graph, Node, Op, Param, Port, Region, Site, Source
+from flowgraph.graph import Const, Edge, Graph, Node, Op, Param, Port, Region, Site, Source
 from flowgraph.laws.calls import check_region
 from flowgraph.signature import Settings, make_settings
-from flowgraph.store import SCHEMA, name_of
+from flowgraph.store import SCHEMA, full_hash, name_of, plain_settings, structure_hash
 from flowgraph.values import Record, Value, fields
 
 OURS = ("flowgraph", "nodes", "placements", "examples")
@@ -155,6 +155,8 @@ class _Reader:
         outputs = tuple(self._edge(each) for each in data.outputs)
         graph = Graph(data.name, params, outputs, Site(*data.at), self._settings(), pruned=tuple(data.pruned))
         _expect(len(graph.all_nodes) == len(data.nodes), "it holds nodes that nothing reads")
+        for told, now in ((data.structure_hash, structure_hash), (data.full_hash, full_hash)):
+            _expect(not told or told == now(graph), "its hash is that of another graph")
         return graph
 
     def _param(self, name: str) -> Param:
@@ -180,6 +182,10 @@ class _Reader:
         given = {name: told.settings[name] for name in told.given}
         given |= {name: _function(given[name]) for name in told.functions if name in given}
         settings = make_settings(op.settings, given, op.name, str(site))
+        _expect(told.kind == op.kind, f"{op.name} is of the kind {op.kind}, not {told.kind}")
+        for name, value in plain_settings(settings).items():
+            was = told.settings.get(name)
+            _expect(value == was, f"{told.name or op.name}.{name} was {was!r}, and is {value!r} by default now")
         return Node(op, inputs, settings, closed, returns, site, told.name)
 
     def _region(self, op: Op, port: Port, told: FlatRegion, kinds: dict[Any, Any], site: Site) -> Region:
@@ -200,16 +206,11 @@ class _Reader:
 
     def _edge(self, told: FlatEdge) -> Edge:
         source = self.sources.get(told.source) or self._param(told.source)
-        kind = _value(told.type)
-        given: Any = source.returns if isinstance(source, Node) else (source.type,)  # type: ignore[union-attr]
-        if not isinstance(source, Node) or len(given) == 1:
-            given = given[0]
+        kind, given = _value(told.type), _given(source)
         for name in told.part.split(".") if told.part else ():
-            inside = dict(enumerate(given)) if isinstance(given, tuple) else _parts(given)
-            key = int(name) if isinstance(given, tuple) and name.isdecimal() else name
-            _expect(key in inside, f"{told.source} has no part `{told.part}`")
-            given = inside[key]
-        _expect(given is kind, f"`{told.part}` of {told.source} is no {kind.__name__}")
+            _expect(name in given.inside, f"{told.source} has no part `{told.part}`")
+            given = _Given.of(given.inside[name])
+        _expect(given.kind is kind, f"`{told.part}` of {told.source} is no {kind.__name__}")
         return Edge(source, kind, told.part, told.at_most, told.corrected)
 
     def _settings(self) -> BaseModel:
@@ -227,8 +228,22 @@ def _expect(holds: bool, otherwise: str) -> None:
         raise LawError.not_stored("", otherwise)
 
 
-def _parts(kind: Any) -> dict[Any, Any]:
-    return dict(fields(kind)) if isinstance(kind, type) and issubclass(kind, Record) else {}
+@dataclass(frozen=True)
+class _Given:
+    """What a part of a source's results is: its type, None for several results, and the parts inside it."""
+
+    kind: type[Value] | None
+    inside: dict[str, type[Value]]
+
+    @classmethod
+    def of(cls, kind: type[Value]) -> _Given:
+        return cls(kind, dict(fields(kind)) if issubclass(kind, Record) else {})
+
+
+def _given(source: Source) -> _Given:
+    assert not isinstance(source, Const), "a stored graph holds no real data"
+    kinds = source.returns if isinstance(source, Node) else (source.type,)
+    return _Given(None, {str(i): kind for i, kind in enumerate(kinds)}) if len(kinds) > 1 else _Given.of(*kinds)
 
 
 def _fitted(op: Op, inputs: Sequence[tuple[str, Edge]], regions: Sequence[str]) -> dict[Any, type[Value]]:
@@ -289,7 +304,7 @@ def _find(name: str) -> Any:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module's own lines are any code
         _not_found(name, error)
-    if name_of(found) != name and not hasattr(found, "op"):
+    if not callable(found) or name_of(found) != name:
         raise LawError.not_stored(name, "is the name of something else")
     return found
 

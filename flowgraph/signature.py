@@ -6,6 +6,7 @@ import collections.abc
 import enum
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -276,7 +277,9 @@ def not_plain(value: object) -> str:
     >>> not_plain([1, "a", None]), not_plain(2**80)
     ('', 'a whole number has at most 64 bits')
     """
-    if value is None or isinstance(value, bool | float | str | enum.Enum):
+    if isinstance(value, str):
+        return "" if value.isprintable() or value.encode(errors="replace").decode() == value else "UTF-8 cannot hold it"
+    if value is None or isinstance(value, bool | float | enum.Enum):
         return ""
     if isinstance(value, int):
         return "" if abs(value) < 2**63 else "a whole number has at most 64 bits"
@@ -287,8 +290,9 @@ def not_plain(value: object) -> str:
         return (
             next((why for each in value.values() if (why := not_plain(each))), "") if texts else "its keys are no texts"
         )
-    if callable(value) and hasattr(value, "__qualname__") and hasattr(value, "__module__"):
-        return ""
+    if inspect.isfunction(value) or inspect.isclass(value):
+        named = "<" not in value.__qualname__ and value.__module__.partition(".")[0] not in sys.stdlib_module_names
+        return "" if named else "a function is found by its name, so it stands at the top level of a file of yours"
     return "a setting is a number, a text, a list or a dict of them, or a function of a file"
 
 

@@ -70,8 +70,23 @@ LAWS: Mapping[Stage | Literal["call", "run"], tuple[Law, ...]] = {
         Law(0, "nothing twice", "no two pure nodes compute the same", "laws.named.nothing_twice"),
         Law(0, "nothing dropped", "what nothing reads is gone, and reported", "laws.named.nothing_dropped"),
     ),
-    "placed": (),
-    "lowered": (),
+    "placed": (
+        Law(11, "structure", "a plan is for the graph of its structure", "check_plan.is_for_the_graph"),
+        Law(0, "pools", "a pool holds devices that are there, and no other does", "check_plan.pools_hold_devices"),
+        Law(14, "layouts", "an engine says as data what it can run", "check_plan.engines_run_their_roles"),
+        Law(0, "roles", "every role is placed once", "check_plan.every_role_once"),
+        Law(1, "bounds", "a copy lags no further than the flow lets it", "check_plan.lags_are_allowed"),
+    ),
+    "lowered": (
+        Law(13, "reads", "what a task reads was brought to its place", "lowering.check_program.reads_are_there"),
+        Law(13, "weights", "weights are there in the version read", "lowering.check_program.weights_are_there"),
+        Law(0, "made", "what is read was made before", "lowering.check_program.what_is_read_is_made"),
+        Law(0, "once", "every node runs once", "lowering.check_program.every_node_runs_once"),
+        Law(13, "results", "results reach the host", "lowering.check_program.results_reach_the_host"),
+        Law(1, "in order", "readers of a version run before its update", "lowering.check_program.readers_run_first"),
+        Law(5, "parts", "of a record travels what is read, and all of it", "lowering.check_program.parts_cover_reads"),
+        Law(1, "syncs", "a sync keeps the bound of its readers", "lowering.check_program.syncs_keep_the_bound"),
+    ),
     "run": (
         Law(5, "bodies", "a body sees padded [B, T]; ragged on the wire", "laws.calls.check_result, runtime.batch"),
         Law(6, "keys", "draws are named by seed, step, node, prompt, sample, position", "keys.Key"),
@@ -81,6 +96,5 @@ LAWS: Mapping[Stage | Literal["call", "run"], tuple[Law, ...]] = {
         Law(11, "two hashes", "of the structure, and of everything", "store.structure_hash, store.full_hash"),
         Law(12, "flat", "graphs travel as flat JSON, with a user's files", "store.to_json, runtime.ship.stage"),
         Law(13, "a store per pool", "the local executor runs the lowered program too", "runtime.execute.Executor"),
-        Law(14, "layouts", "an executor says as data what it can run", "executors.layouts.LAYOUTS"),
     ),
 }

@@ -100,7 +100,7 @@ def _site(site: Site) -> list[Any]:
 
 def name_of(thing: Any) -> str:
     """Name a class or function by module and name."""
-    return f"{thing.__module__}:{thing.__qualname__}"
+    return f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
 
 
 def plain_settings(settings: BaseModel) -> Flat:

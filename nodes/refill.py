@@ -36,7 +36,7 @@ class ScoredRollout(Rollout):
     scores: Scores
 
 
-@node(kind="generate", rows="new", metrics=(*OF_SCORING, *OF_SAMPLING, *METRICS))
+@node(kind="generate", regroups=True, metrics=(*OF_SCORING, *OF_SAMPLING, *METRICS))
 def refill(
     policy: Policy,
     prompts: Prompts,

@@ -22,7 +22,7 @@ METRICS = (
 )
 
 
-@node(kind="generate", rows="new", regroups=False, metrics=METRICS)
+@node(kind="generate", metrics=METRICS)
 def generate(
     policy: Policy,
     prompts: Prompts,

@@ -17,9 +17,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-FlowName = Annotated[
-    str, typer.Argument(help="a shipped flow (`grpo`), or one in a file (`my.py`, `my.py:name`)", metavar="FLOW")
-]
+FLOW = typer.Argument(help="a shipped flow (`grpo`), or one in a file (`my.py`, `my.py:name`)", metavar="FLOW")
+FlowName = Annotated[str, FLOW]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="a setting: policy.generate.n=16", metavar="NAME=VALUE")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 Models = Annotated[
@@ -73,7 +72,7 @@ def _all(given: list[str] | None) -> tuple[str, ...]:
 
 @app.command()
 def show(
-    flow: Annotated[str | None, FlowName.__metadata__[0]] = None,
+    flow: Annotated[str | None, FLOW] = None,
     stage: Annotated[str, typer.Option("--stage", help="described, named, placed or lowered")] = "named",
     diff: Annotated[
         tuple[str, str] | None,

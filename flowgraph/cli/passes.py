@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from flowgraph.errors import UnknownNameError, UsageError
 from flowgraph.files import import_file
@@ -36,4 +37,4 @@ def _find(name: str) -> Pass:
 def _checked(found: object, name: str) -> Pass:
     if not callable(found):
         raise UsageError(f"`{name}` is no function", where="--pass", hint="a pass takes a Graph and gives one")
-    return found
+    return cast("Pass", found)

@@ -14,7 +14,7 @@ from flowgraph.cli.inputs import Asked, Inputs, model_params, read_inputs
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.places import Chosen, choose, opened
-from flowgraph.cli.plan import Planned, Where, batch_sizes, planned
+from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Planned, Where, batch_sizes, planned
 from flowgraph.errors import FlowTypeError
 from flowgraph.facts import readers_of_others
 from flowgraph.lowering.follow import follow
@@ -37,9 +37,9 @@ class RunOptions:
     eval_rows: int
     out: Path | None
     replay: Path | None
-    sample_rows: int
-    forward_tokens: int
     where: Where
+    sample_rows: int = SAMPLE_ROWS
+    forward_tokens: int = FORWARD_TOKENS
 
 
 def run_flow(options: RunOptions) -> int:

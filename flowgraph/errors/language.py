@@ -149,6 +149,12 @@ class UserCodeError(FlowError, RuntimeError):
         return cls(what, where=path, hint=f"rename it, for example to my_{name}.py")
 
     @classmethod
+    def another_module(cls, path: str, name: str, got: str) -> UserCodeError:
+        """Say which module a file got by a name that a file beside it has too."""
+        what = f"`{name}` is beside this file, but what it imports by that name is {got}"
+        return cls(what, where=path, hint="one process knows one module by a name: rename the file, or run it alone")
+
+    @classmethod
     def in_node(cls, name: str, error: BaseException, where: str) -> UserCodeError:
         """Say which node raised, at which line of the flow, and at which line of its body."""
         text = str(error).strip() or "no message"

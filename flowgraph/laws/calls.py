@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from flowgraph.errors import FlowTypeError, LawError, nearest, with_article
 from flowgraph.graph import Edge, Node, NodeKind, Op, Region, Site, reachable
@@ -62,7 +62,7 @@ def _check_traits(op: Op, where: str) -> None:
             raise FlowTypeError.bad_node(
                 where, op.name, f"{name}={getattr(op, name)!r} is no {'truth' if kind is bool else 'name'}"
             )
-    for metric in op.metrics:
+    for metric in cast("tuple[object, ...]", op.metrics):
         if not isinstance(metric, Metric):
             raise FlowTypeError.bad_node(where, op.name, f"metrics hold {metric!r}", "name each: Metric('share')")
 

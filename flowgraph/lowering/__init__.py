@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flowgraph.lowering.fuse_host_nodes import fuse_host_nodes
 from flowgraph.lowering.insert_syncs import insert_syncs
 from flowgraph.lowering.insert_transfers import insert_transfers
-from flowgraph.lowering.order_by_critical_path import order_by_critical_path
+from flowgraph.lowering.order_by_longest_path import order_by_longest_path
 from flowgraph.lowering.program import Program
 from flowgraph.lowering.project_columns import project_columns
 
@@ -18,7 +18,7 @@ LOWERING: tuple[Pass, ...] = (
     insert_syncs,
     insert_transfers,
     project_columns,
-    order_by_critical_path,
+    order_by_longest_path,
 )
-OPTIONAL: tuple[Pass, ...] = (fuse_host_nodes, project_columns, order_by_critical_path)
+OPTIONAL: tuple[Pass, ...] = (fuse_host_nodes, project_columns, order_by_longest_path)
 """A program runs without any of these, and gives the same."""

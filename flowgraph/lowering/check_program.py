@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from flowgraph import spec
 from flowgraph.errors import FlowError, LawError
 from flowgraph.lowering.insert_syncs import sync_bounds
 from flowgraph.lowering.parts import parts_needed
@@ -25,20 +26,16 @@ from flowgraph.lowering.project_columns import parts_at, value_types
 from flowgraph.lowering.waits import moved_on
 from flowgraph.values import Model
 
-Law = Callable[[Program], Iterator[FlowError]]
-
 
 def check_program(program: Program) -> None:
     """Raise LawError for the first law of the lowered stage that a program breaks."""
-    for law, _ in LAWS:
-        for error in law(program):
-            raise error
+    spec.check("lowered", program)
 
 
 def check_after(name: str, program: Program) -> None:
     """Raise LawError for the first law that a program breaks of those that hold after the pass of this name."""
     reached = STAGES[: STAGES.index(name) + 1]
-    for law, since in LAWS:
+    for law, since in SINCE.items():
         for error in law(program) if since in reached else ():
             raise error
 
@@ -100,12 +97,12 @@ def _ages(program: Program) -> dict[str, int]:
 
 def weights_are_there(program: Program) -> Iterator[FlowError]:
     """Find a task that reads a version of weights in a home which neither made it nor got it."""
-    return _not_there(program, Home)
+    yield from _not_there(program, Home)
 
 
 def reads_are_there(program: Program) -> Iterator[FlowError]:
     """Find a task that reads what no task has brought to its place: of a home or of a store, the first."""
-    return _not_there(program, Home | str)
+    yield from _not_there(program, Home | str)
 
 
 def _not_there(program: Program, kind: object) -> Iterator[FlowError]:
@@ -172,17 +169,17 @@ STAGES = (
     "insert_syncs",
     "insert_transfers",
     "project_columns",
-    "order_by_critical_path",
+    "order_by_longest_path",
 )
 
-LAWS: tuple[tuple[Law, str], ...] = (
-    (reads_are_there, "insert_transfers"),
-    (weights_are_there, "insert_syncs"),
-    (what_is_read_is_made, "place_nodes"),
-    (every_node_runs_once, "place_nodes"),
-    (results_reach_the_host, "insert_transfers"),
-    (readers_run_first, "place_nodes"),
-    (parts_cover_reads, "project_columns"),
-    (syncs_keep_the_bound, "insert_syncs"),
-)
-"""Each law, and the pass from which on it holds; the first that is broken is told."""
+SINCE = {
+    reads_are_there: "insert_transfers",
+    weights_are_there: "insert_syncs",
+    what_is_read_is_made: "place_nodes",
+    every_node_runs_once: "place_nodes",
+    results_reach_the_host: "insert_transfers",
+    readers_run_first: "place_nodes",
+    parts_cover_reads: "project_columns",
+    syncs_keep_the_bound: "insert_syncs",
+}
+"""The pass from which on each law holds."""

@@ -183,11 +183,11 @@ class Program:
         return {node.name: node for node in self.graph.nodes}
 
     @property
-    def generations(self) -> tuple[tuple[int, ...], ...]:
-        """Give the runs that are at work side by side, by their places in `tasks`; see `waits.generations`."""
-        from flowgraph.lowering.waits import generations
+    def waves(self) -> tuple[tuple[int, ...], ...]:
+        """Give the runs that are at work side by side, by their places in `tasks`; see `waits.waves`."""
+        from flowgraph.lowering.waits import waves
 
-        return generations(self)
+        return waves(self)
 
     def without(self, place: int) -> Program:
         """Leave one task out; what is left is for tests to refuse."""
@@ -281,7 +281,7 @@ def program_text(program: Program) -> str:
     ]
     lines += [f"  home  {line}" for line in columns(homes)]
     tasks = [[str(i), *task.cells, task.more] for i, task in enumerate(program.tasks, 1)]
-    beside = [[str(i), _side_by_side(program, each)] for i, each in enumerate(program.generations, 1)]
+    beside = [[str(i), _side_by_side(program, each)] for i, each in enumerate(program.waves, 1)]
     lines += ["step", *(f"  {line}" for line in columns(tasks, right=(0,)))]
     return "\n".join([*lines, "side by side", *(f"  {line}" for line in columns(beside, right=(0,)))])
 

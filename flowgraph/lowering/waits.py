@@ -54,12 +54,12 @@ def _makes_weights(task: Run, program: Program) -> bool:
     return any(issubclass(kind, Model) for name in task.nodes for kind in program.nodes[name].returns)
 
 
-def generations(program: Program) -> tuple[tuple[int, ...], ...]:
-    """Give the runs that are at work side by side, as their places in `tasks`, generation after generation.
+def waves(program: Program) -> tuple[tuple[int, ...], ...]:
+    """Give the runs that are at work side by side, as their places in `tasks`, wave after wave.
 
-    A run is of the first generation after all that it waits for, and after the run before it at its own place: one pool
+    A run is of the first wave after all that it waits for, and after the run before it at its own place: one pool
     does one run at a time, whichever of its devices that takes, and so does the host, whose nodes are short. What
-    brings values or weights is no work of a place and stands in no generation.
+    brings values or weights is no work of a place and stands in no wave.
     """
     waits, level, last = waits_for(program), list[int](), dict[str, int]()
     found = list[list[int]]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from flowgraph import spec
 from flowgraph.errors import FlowError, FlowTypeError, UserCodeError
@@ -56,7 +57,7 @@ def _through(passes: Sequence[Pass], graph: Graph) -> Graph:
 
 def _of_a_user(each: Pass, graph: Graph) -> Graph:
     try:
-        given: object = each(graph)
+        given = cast("object", each(graph))
     except FlowError:
         raise
     except Exception as error:

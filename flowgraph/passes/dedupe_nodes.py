@@ -29,9 +29,9 @@ def same(node: Node) -> Hashable | None:
 
 
 def _exactly(value: object) -> Hashable:
-    """Give a setting so that only the same is equal: 1 is not 1.0 and not true."""
+    """Give a setting so that only the same is equal: 1 is not 1.0 and not true, 0.0 is not -0.0."""
     if isinstance(value, dict):
         return dict, tuple((name, _exactly(each)) for name, each in value.items())
     if isinstance(value, list | tuple):
         return type(value), tuple(_exactly(each) for each in value)
-    return type(value), value
+    return type(value), value.hex() if isinstance(value, float) else value

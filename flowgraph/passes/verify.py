@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -15,7 +15,7 @@ def verifying() -> bool:
 
 
 @contextmanager
-def verified(on: bool = True) -> Iterator[None]:
+def verified(on: bool = True) -> Generator[None]:
     """Check the law after each pass within this block."""
     before = _ON.set(on)
     try:

@@ -113,16 +113,17 @@ class Device:
     ) -> tuple[Any, ...]:
         """Run a task on tables of its inputs; give a table of each result, then those it sends, then what was observed.
 
-        An error of ours says in its notes where it happened.
+        An error of ours says in its notes where it happened, and at which line of the flow.
         """
         self.read()
+        worker = self.workers[graph]
         try:
-            worker = self.workers[graph]
             inputs = dict(self._opened(worker, task, shards, tables))
             done = worker.run(task, inputs, versions, key)
             given = {name: _packed(held, done.inputs[name]) for name, held in done.values.items()}
             sent = [select(given[name], parts) for name, parts in task.sends]
         except FlowError as error:
+            error.where = error.where or worker.line_of(task)
             error.notes = (*error.notes, self._where(task, key.step))
             raise
         return *given.values(), *sent, done.observed

@@ -111,6 +111,10 @@ class Worker:
         nodes = (typed_results(node) for node in self.graph.nodes)
         return params | {name: kind for each in nodes for name, kind in each}
 
+    def line_of(self, task: Run) -> str:
+        """Give the line of the flow that a task begins with."""
+        return str(self._nodes[task.nodes[0]].at)
+
     def type_of(self, name: str) -> type[Value]:
         """Give the type of the value of this name."""
         kind: type[Value] = self._types[name]

@@ -28,7 +28,7 @@ LAYERS = (
     ("cluster", "cluster_text", "machine", "plan"),  # data, and what this machine has: see DATA
     ("keys", "models", "values", "loss", "rows"),
     ("graph",),
-    ("counts", "description", "facts"),
+    ("counts", "description", "facts", "hints"),
     ("arithmetic", "dsl", "evaluate", "laws", "passes", "restore", "signature", "spec", "store", "text"),
     ("entry_points", "files", "roles", "settings", "state"),  # a flow found, its settings resolved, what it carries
     ("check_plan", "diagrams", "lowering", "placed_text"),

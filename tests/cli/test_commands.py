@@ -200,8 +200,8 @@ def test_the_users_own_flow_of_flows_and_its_dynamic_sampling_run(flowgraph: Run
     told = pq.read_table(own / "two_scores-1" / "rollouts" / "policy.generate" / "000000.parquet").to_pydict()
     parts = zip(told["score"], told["score#2"], told["add"], strict=True)
     assert all(both == pytest.approx(0.5 * one + 0.3 * two) for one, two, both in parts)
-    short = ("--set", "policy.refill.max_tokens=4", "--set", "policy.refill.by=my.py:polite")
-    said = flowgraph("run", "my.py:dynamic", *FEW, *short)
+    few = ("max_tokens=4", "by=my.py:polite", "groups=2")
+    said = flowgraph("run", "my.py:dynamic", *FEW, *(f"--set=policy.refill.{each}" for each in few))
     assert said.code == 0, said.err
     lines = [json.loads(line) for line in (own / "dynamic-1" / "metrics.jsonl").read_text().splitlines()]
     assert [line["policy.refill.groups_tried"] for line in lines] == [2, 2]

@@ -61,6 +61,11 @@ def on_a_worker(error: FlowError, at: str) -> FlowError:
 
 # With what a run would tell them: a path, a line, the words of the library that refused.
 BY_HAND: dict[str, Callable[[], FlowError]] = {
+    "ModelError.other_tokens": lambda: ModelError.other_tokens(
+        ("teacher", "./large"), ("policy", "./small"), " the", 279, 262
+    ),
+    "LawError.not_stored": lambda: LawError.not_stored("nodes.0.at", "Field required"),
+    "UserCodeError.another_module": lambda: UserCodeError.another_module("two/flow.py", "my_nodes", "one/my_nodes.py"),
     "UsageError": lambda: UsageError("no stage `lowerd`", where="--stage", hint="known: named, placed, lowered"),
     "DataError.missing": lambda: DataError.missing("prompts.parquet", "from the Hugging Face hub: hf:prompts.parquet"),
     "DataError.unusable": lambda: DataError.unusable("prompts.jsonl", "has no rows"),

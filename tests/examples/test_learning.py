@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowgraph.cli.inputs import read_inputs
+from flowgraph.cli.inputs import Asked, read_inputs
 from flowgraph.cli.plan import Where
 from flowgraph.cli.run import RunOptions, run_flow
 
@@ -22,11 +22,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[d
     monkeypatch.chdir(tmp_path)
 
     def start(flow: str, **changed: Any) -> list[dict[str, Any]]:
-        options: dict[str, Any] = dict.fromkeys(("data", "held_out", "steps", "batch", "replay"))
-        options |= {"models": (), "sets": (), "seed": 0, "eval_every": 20, "eval_rows": 200, "where": Where("1xcpu")}
-        options |= {"flow": flow, "sample_rows": 256, "forward_tokens": 4096}
-        options |= {"out": tmp_path / "run", "cache": tmp_path / "cache"}
-        assert run_flow(RunOptions(**(options | changed))) == 0
+        options = {name: changed.pop(name) for name in ("eval_every", "eval_rows") if name in changed}
+        out, asked = tmp_path / "run", Asked(flow, cache=tmp_path / "cache", **changed)
+        told: dict[str, Any] = {"eval_every": 20, "eval_rows": 200} | options
+        assert run_flow(RunOptions(asked, out=out, replay=None, where=Where("1xcpu"), **told)) == 0
         return [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
 
     return start
@@ -77,5 +76,5 @@ def test_the_examples_are_short(flow: str) -> None:
 
 
 def test_inputs_load_no_torch_so_a_wrong_command_fails_at_once() -> None:
-    inputs = read_inputs("grpo", (), None, None, None, None, 0, (), None)
+    inputs = read_inputs(Asked("grpo"))
     assert (inputs.batch, inputs.steps, inputs.data.name) == (16, 300, "digits")

@@ -43,7 +43,7 @@ def read_by(model: LanguageModel, rollout: Rollout) -> Process:
     return Process(torch.full_like(lengths, os.getpid()), [Measure("tokens", float(lengths.sum()), len(lengths))])
 
 
-@node
+@node(rows="reordered")
 def shuffled(rollout: Rollout, *, key: Key = Key()) -> Rollout:
     """Give the rows in another order, in which no prompt's rows lie side by side."""
     import torch

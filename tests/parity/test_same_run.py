@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +13,7 @@ import torch
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Graph, Kind, Loss, Mask, Measure, Metric, Value, flow, node
+from flowgraph import Graph, Kind, Loss, Mask, Measure, Metric, Rows, Value, flow, node
 from flowgraph.executors.local import LocalModel
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
@@ -147,7 +147,9 @@ class Baseline(Value):
 
 
 @node(metrics=(Metric("baseline"),))
-def greedy_baseline(rollout: Rollout, *, greedy: Rollout, scores: Scores) -> Baseline:
+def greedy_baseline(
+    rollout: Rollout, *, greedy: Annotated[Rollout, Rows.OTHER], scores: Annotated[Scores, Rows.OTHER]
+) -> Baseline:
     """Give each row the score of the greedy response to its prompt."""
     by_prompt = dict(zip(greedy.group.data.tolist(), scores.data.tolist(), strict=True))
     values = torch.tensor([by_prompt[group] for group in rollout.group.data.tolist()])

@@ -1,4 +1,4 @@
-"""Nodes, values and flows of a user's own, with every trait, for the random flows; their bodies run on small tensors."""
+"""Nodes, values and flows of a user's own, with every trait, for the random flows; bodies run on small tensors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def spread(advantages: Annotated[Advantages, Kind.ROW], mask: Mask) -> TokenAdva
 
 
 @node
-def damp(advantages: Annotated[TokenAdvantages, Kind.TOKEN], *, by: Annotated[float, Field(gt=0)] = 2.0) -> TokenAdvantages:
+def damp(
+    advantages: Annotated[TokenAdvantages, Kind.TOKEN], *, by: Annotated[float, Field(gt=0)] = 2.0
+) -> TokenAdvantages:
     """Divide each token's number."""
     return TokenAdvantages(advantages.data / by)
 

@@ -279,7 +279,9 @@ class Writer:
             rows.scores = rng.choice([one, two])
         elif how == 4:
             total = self.var("s", "Scores")
-            self.program.body.append(Line(f"{total} = {rows.scores} + {rng.choice(['0.5', '0.0', '-1.0'])} * {rows.scores}"))
+            self.program.body.append(
+                Line(f"{total} = {rows.scores} + {rng.choice(['0.5', '0.0', '-1.0'])} * {rows.scores}")
+            )
             rows.scores = total
         self.advantages(rows)
 
@@ -289,12 +291,16 @@ class Writer:
         if how == 0:
             rows.advantages = self.call("a", "gpg_advantages", rows.scores, group)
         elif how == 1:
-            other = self.call("r", "generate", self.program.newest[rows.policy], "prompts", temperature="0.0", max_tokens="3")
+            other = self.call(
+                "r", "generate", self.program.newest[rows.policy], "prompts", temperature="0.0", max_tokens="3"
+            )
             greedy = self.call("s", "length_score", other)
             by = {"greedy": greedy, "prompt": f"{other}.group"}
             rows.advantages = self.call("a", "against", rows.scores, group, by=by)
         else:
-            rows.advantages = self.call("a", "group_normalize", rows.scores, group, **rng.choice([{}, {"deviation": "False"}]))
+            rows.advantages = self.call(
+                "a", "group_normalize", rows.scores, group, **rng.choice([{}, {"deviation": "False"}])
+            )
         if rng.random() < 0.2:
             rows.advantages = self.call("a", "spread", rows.advantages, f"{rows.var}.mask")
             rows.token_level = True
@@ -374,9 +380,15 @@ class Writer:
 
     def _return(self) -> None:
         program = self.program
-        back = [(version, program.types.get(name, "Policy")) for name, version in program.newest.items() if version != name]
+        back = [
+            (version, program.types.get(name, "Policy")) for name, version in program.newest.items() if version != name
+        ]
         more = [(rows.scores, "Scores") for rows in program.rows if rows.scores]
-        more += [(rows.advantages, "TokenAdvantages" if rows.token_level else "Advantages") for rows in program.rows if rows.advantages]
+        more += [
+            (rows.advantages, "TokenAdvantages" if rows.token_level else "Advantages")
+            for rows in program.rows
+            if rows.advantages
+        ]
         if not back or self.rng.random() < 0.3:
             back += self.rng.sample(more, min(len(more), 1 + self.rng.randrange(2)))
         if not back:

@@ -1,4 +1,4 @@
-"""Stored graphs, plans and programs, changed at random: an error of ours, or what is read passes all laws and can be stored.
+"""Stored graphs, plans and programs, changed at random: refused by an error of ours, or right and can be stored.
 
 Reading a graph imports nothing but what has been imported or ships with us, whatever module its text names.
 """
@@ -28,18 +28,20 @@ from flowgraph.text import graph_text
 from tests.property.random_flows import flow_of, random_program
 
 LIMIT_S = 2.0
-GRAPHS, CASES = 40, 4_000
+GRAPHS, CASES = 40, 2_000
 
 Data = Any
 Path_ = tuple[Any, ...]
 
 ODD: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 10**30, -(10**30), 1.5, float("nan"), float("inf"), "", "0", "x", "größe", "\ud800", "\x00",
-    "a" * 10_000, "p0", "n0", "n999", "..", "0.0", "group", ".group", [], {}, [[]], {"": {}}, ["p0"], [None], {"from": "p0"},
-    "os:system", "builtins:exec", "sys:exit", "this:s", "antigravity:x", "flowgraph.__main__:main", "nodes:generate",
-    "nodes.sampling:generate", "nodes.values:Mask", "flowgraph.values:Mask", "flowgraph.values:Value", "tests:x", ":", "a:b:c",
-    "nodes.likelihood:logprobs.op", "nodes.likelihood:logprobs.__globals__", "flowgraph.store:_import", ".:x", "..a:b",
-)  # fmt: skip
+    *("os:system", "builtins:exec", "sys:exit", "this:s", "antigravity:x", "flowgraph.__main__:main", "nodes:generate"),
+    *("tests:x", ":", "a:b:c", "nodes.sampling:generate", "nodes.values:Mask", "flowgraph.values:Mask", ".:x", "..a:b"),
+    *("flowgraph.values:Value", "nodes.likelihood:logprobs.op", "nodes.likelihood:logprobs.__globals__"),
+    *("flowgraph.store:SCHEMA", "p0", "n0", "n999", "..", "0.0", "group", ".group", "größe", "0", "x"),
+    *("", "\ud800", "\x00", "a" * 10_000),
+    *(None, True, False, [], {}, [[]], {"": {}}, ["p0"], [None], {"from": "p0"}),
+    *(0, 1, -1, 10**30, -(10**30), 1.5, float("nan"), float("inf")),
+)
 
 
 def places(data: Data, at: Path_ = ()) -> Iterator[Path_]:
@@ -95,7 +97,13 @@ def swapped(rng: random.Random, data: Data, at: Path_) -> None:
 def retyped(rng: random.Random, data: Data, at: Path_) -> None:
     """Say the same in another type."""
     value = get(data, at)
-    ways: list[Callable[[Any], Any]] = [str, lambda each: [each], lambda each: {"from": each}, repr, lambda each: [each, each]]
+    ways: list[Callable[[Any], Any]] = [
+        str,
+        lambda each: [each],
+        lambda each: {"from": each},
+        repr,
+        lambda each: [each, each],
+    ]
     put(data, at, rng.choice(ways)(value))
 
 
@@ -113,7 +121,15 @@ def turned(rng: random.Random, data: Data, at: Path_) -> None:
         put(data, at, value[:place] + rng.choice(["", "x", ".", ":", "\n", "é"]) + value[place + 1 :])
 
 
-CHANGES: tuple[Callable[[random.Random, Data, Path_], None], ...] = (odd, odd, dropped, doubled, swapped, retyped, turned)
+CHANGES: tuple[Callable[[random.Random, Data, Path_], None], ...] = (
+    odd,
+    odd,
+    dropped,
+    doubled,
+    swapped,
+    retyped,
+    turned,
+)
 
 
 def changed(rng: random.Random, data: Data) -> Data:
@@ -129,7 +145,11 @@ def changed(rng: random.Random, data: Data) -> Data:
 def spoiled(rng: random.Random, text: str) -> str:
     """Give a text with a hole, or cut off."""
     start = rng.randrange(len(text))
-    return text[:start] if rng.random() < 0.3 else text[:start] + rng.choice(["", "[", "}", '"', "\\", "9" * 5000]) + text[start + rng.randint(1, 30) :]
+    return (
+        text[:start]
+        if rng.random() < 0.3
+        else text[:start] + rng.choice(["", "[", "}", '"', "\\", "9" * 5000]) + text[start + rng.randint(1, 30) :]
+    )
 
 
 def hold_to_laws(graph: Graph) -> None:
@@ -153,7 +173,9 @@ def hold_to_laws(graph: Graph) -> None:
         for name, region in node.regions:
             again = type(region).of(region.name, region.params, region.output, region.at)
             assert ports[name].region
-            assert (again.inner, set(again.captures)) == (region.inner, set(region.captures)), f"{region.name} is not closed"
+            assert (again.inner, set(again.captures)) == (region.inner, set(region.captures)), (
+                f"{region.name} is not closed"
+            )
             assert issubclass(region.output.type, ports[name].region_returns or object)
 
 
@@ -179,8 +201,10 @@ def test_a_changed_graph_is_refused_or_passes_every_law() -> None:
         read += 1
         try:
             hold_to_laws(graph)
-        except Exception as error:
-            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{_difference(graphs[seed % len(graphs)], data)}")
+        except Exception as error:  # noqa: BLE001 - any other exception is what is looked for
+            pytest.fail(
+                f"seed {seed}: {type(error).__name__}: {error}\n{_difference(graphs[seed % len(graphs)], data)}"
+            )
     assert 0 < read < CASES
 
 
@@ -192,8 +216,10 @@ def _difference(before: Data, after: Data) -> str:
 
 
 TEXTS = (
-    "", "null", "[]", "{}", "0", '"x"', "{", "[" * 100_000, '{"schema": ' * 3_000, "9" * 5_000, '{"schema": 2}', "\ufeff{}", "NaN",
-    '{"schema": NaN}', '{"schema": [2]}', '{"schema": 2, "schema": 2}', '{"schema": 1}', "\x00", '{"schema": {}}', "\ud800",
+    "", "null", "[]", "{}", "0", '"x"', "{", "[" * 100_000, '{"schema": ' * 3_000, "9" * 5_000, '{"schema": 2}', "NaN",
+    "\ufeff{}",
+    '{"schema": NaN}', '{"schema": [2]}', '{"schema": 2, "schema": 2}', '{"schema": 1}', "\x00", '{"schema": {}}',
+    "\ud800",
 )  # fmt: skip
 
 
@@ -205,7 +231,9 @@ def test_a_text_that_is_none_of_ours_is_refused(reader: Callable[[str], Any], te
 
 
 @pytest.mark.parametrize("how", ["op", "type", "setting"])
-def test_reading_a_graph_runs_no_module_that_it_names(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_graph_runs_no_module_that_it_names(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = tmp_path / "ran"
     (tmp_path / "trap_module.py").write_text(f"open({str(ran)!r}, 'w').close()\ndef rule(response): return 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -217,7 +245,12 @@ def test_reading_a_graph_runs_no_module_that_it_names(how: str, tmp_path: Path, 
     elif how == "type":
         data["params"][0]["type"] = "trap_module:rule"
     else:
-        node |= {"op": "nodes.scoring:score", "settings": {"by": "trap_module:rule"}, "given": ["by"], "functions": ["by"]}
+        node |= {
+            "op": "nodes.scoring:score",
+            "settings": {"by": "trap_module:rule"},
+            "given": ["by"],
+            "functions": ["by"],
+        }
         node["inputs"] = []
     with pytest.raises(FlowError):
         from_json(json.dumps(data))
@@ -248,7 +281,7 @@ def test_a_changed_plan_is_refused_or_comes_back_as_it_was_read(stored_programs:
 
 def test_a_changed_program_is_refused_or_comes_back_as_it_was_read(stored_programs: list[Data]) -> None:
     flow_of(random_program(0))
-    for seed in range(1_500):
+    for seed in range(800):
         rng, data = random.Random(seed), stored_programs[seed % len(stored_programs)]
         part = rng.choice(["tasks", "tasks", "homes", "origins", "frozen", "schema", "graph", "plan"])
         other = {**data, part: changed(rng, data[part]) if not isinstance(data[part], int) else rng.choice(ODD)}
@@ -259,7 +292,7 @@ def test_a_changed_program_is_refused_or_comes_back_as_it_was_read(stored_progra
             program = program_from_json(json.dumps(other))
         except FlowError:
             continue
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - any other exception is what is looked for
             pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{_difference(data, other)}")
         finally:
             assert time.process_time() - start < LIMIT_S, f"seed {seed}"

@@ -5,7 +5,6 @@ Lowering passes are compared in `test_lowering_passes`.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -49,7 +48,9 @@ def plain(value: Value) -> list[object]:
     """Give data that can be compared exactly: of a model its weights and version."""
     if isinstance(value, Model):
         return [value.version, *(each.detach().tolist() for each in value.handle.model.parameters())]
-    return [each.data.tolist() if isinstance(each.data, torch.Tensor | pa.Array) else each.data for each in leaves([value])]
+    return [
+        each.data.tolist() if isinstance(each.data, torch.Tensor | pa.Array) else each.data for each in leaves([value])
+    ]
 
 
 # ------------------------------------------------------------------------------------------- flows without a model
@@ -81,7 +82,9 @@ def noted(a: Level, *, log: str = "x") -> Level:
 
 CALLED = list[str]()
 
-STEP = st.tuples(st.sampled_from(["join", "pair", "sum", "zero", "noted", "lost", "less"]), st.integers(0, 9), st.integers(0, 9))
+STEP = st.tuples(
+    st.sampled_from(["join", "pair", "sum", "zero", "noted", "lost", "less"]), st.integers(0, 9), st.integers(0, 9)
+)
 STEPS = st.lists(STEP, min_size=1, max_size=20)
 
 
@@ -142,13 +145,15 @@ def compare(before: Result, after: Result, graph: Graph) -> None:
 
 
 def gone_is_told(before: Graph, after: Graph) -> None:
-    """Find each node that a pass left out again: as one that it equals, or reported as pruned."""
+    """Find each node that is gone again: reported as pruned, or equal to one that is left."""
     left = {each.stamp for each in after.all_nodes}
-    merged = {each.stamp for each in dedupe_nodes(before).all_nodes}
+    pruned = prune_nodes(before)
+    kept = {each.stamp for each in pruned.all_nodes}
     told = Counter(each.partition("  # ")[0] for each in after.pruned)
     for each in before.all_nodes:
-        if each.stamp not in left and each.stamp in merged and each.op.name != "add":
+        if each.stamp not in kept and each.op.name != "add":
             assert told[each.name], each.name
+    assert left == {each.stamp for each in dedupe_nodes(pruned).all_nodes}
     lost = Counter(each.op.name for each in before.dropped)
     assert all(told[name] >= count for name, count in lost.items())
     assert not after.dropped
@@ -186,10 +191,23 @@ def test_no_two_nodes_that_are_left_compute_the_same_and_effects_are_never_merge
     assert merged == CALLED
 
 
+def test_what_pruning_makes_equal_is_one_node(run_graph: Run) -> None:
+    @flow
+    def twins(start: Level, other: Level) -> tuple[Level, Level]:
+        return join(start + 0.0 * other, b=other), join(start, b=other)
+
+    graph = named(twins.graph())
+    after = simplified(graph)
+    assert [each.name for each in after.nodes] == ["join"]
+    assert result(run_graph, after, levels()).outputs == result(run_graph, graph, levels()).outputs
+
+
 def test_settings_that_differ_keep_nodes_apart(run_graph: Run) -> None:
     @flow
     def near(start: Level, other: Level) -> tuple[Level, Level]:
-        return join(start, b=other, weight=0.1) + join(start, b=other, weight=0.1 + 2e-17), join(start, b=other, weight=0.3)
+        return join(start, b=other, weight=0.1) + join(start, b=other, weight=0.1 + 2e-17), join(
+            start, b=other, weight=0.3
+        )
 
     graph = named(near.graph())
     assert len(dedupe_nodes(graph).nodes) == 4
@@ -233,7 +251,10 @@ def test_a_loss_whose_masks_nothing_counts_is_refused(
 
     graph = simplified(named(one.graph()))
     arguments = {"policy": Policy(tiny(trainable=True)), "rollout": make_rollout([2, 1])}
-    mutant = rewrite(graph, lambda each: replace(each, regions=tuple((port, replace(region, counts=())) for port, region in each.regions)))
+    mutant = rewrite(
+        graph,
+        lambda each: replace(each, regions=tuple((port, replace(region, counts=())) for port, region in each.regions)),
+    )
     with pytest.raises(LawError, match="a mask that it does not count"):
         run_graph(mutant, arguments)
     assert run_graph(graph, {**arguments, "policy": Policy(tiny(trainable=True))}).outputs[0].version == 1

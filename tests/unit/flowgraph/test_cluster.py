@@ -41,7 +41,8 @@ def test_an_amount_is_a_number_and_a_binary_or_decimal_unit(text: str, amount: i
 def test_what_is_no_amount_is_refused(text: str, why: str) -> None:
     with pytest.raises(SettingError) as caught:
         parse_bytes(text)
-    assert str(caught.value) == f"memory={text!r}: {why}"
+    shown = repr(text) if len(text) < 100 else f"{text!r}"[:120] + "…"
+    assert str(caught.value) == f"memory={shown}: {why}"
 
 
 @given(st.integers(1, 2**50))

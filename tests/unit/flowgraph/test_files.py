@@ -200,3 +200,13 @@ def test_a_folder_of_that_name_without_a_module_hides_nothing(tmp_path: Path) ->
 
 def test_our_own_packages_are_not_taken_for_others() -> None:
     refuse_shadowed_packages()
+
+
+def test_a_file_that_gets_another_module_than_the_one_beside_it_says_so(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "beside_both.py").write_text(f"NAME = {folder!r}\n")
+        (tmp_path / folder / f"of_{folder}.py").write_text("from beside_both import NAME\n")
+    assert import_file(tmp_path / "one" / "of_one.py").NAME == "one"
+    with pytest.raises(UserCodeError, match=r"`beside_both` is beside this file, but .*one/beside_both\.py"):
+        import_file(tmp_path / "two" / "of_two.py")

@@ -15,8 +15,8 @@ from examples.grpo import grpo
 from flowgraph import Flow, Graph, Parts, flow, node, stale
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.errors import LawError
-from flowgraph.lowering import LOWERING, OPTIONAL, order_by_critical_path
-from flowgraph.lowering.check_program import LAWS, STAGES, check_after, check_program, readers_run_first
+from flowgraph.lowering import LOWERING, OPTIONAL, order_by_longest_path
+from flowgraph.lowering.check_program import SINCE, STAGES, check_after, check_program, readers_run_first
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.place_nodes import place_nodes
 from flowgraph.lowering.program import HOST, Program, Run, Sync, Task, Transfer, program_text
@@ -111,7 +111,7 @@ def test_what_holds_after_a_pass_holds_after_those_that_follow(name: str, pool: 
 
 def test_the_stages_are_the_passes_in_their_order() -> None:
     assert [each.__name__ for each in (place_nodes, *LOWERING)] == list(STAGES)
-    assert {since for _, since in LAWS} <= set(STAGES)
+    assert set(SINCE.values()) <= set(STAGES)
 
 
 @pytest.mark.parametrize("without", [each for each in LOWERING if each not in OPTIONAL], ids=lambda each: each.__name__)
@@ -391,8 +391,8 @@ def test_the_longest_chain_goes_first_and_its_work_can_be_said() -> None:
     def passes(of: Program) -> list[str]:
         return [name for names in runs(of) for name in names if name in ("ref.logprobs", "judge.judged")]
 
-    assert passes(order_by_critical_path(program)) == ["judge.judged", "ref.logprobs"], "equal: as it was written"
-    assert passes(order_by_critical_path(program, long_reference)) == ["ref.logprobs", "judge.judged"]
+    assert passes(order_by_longest_path(program)) == ["judge.judged", "ref.logprobs"], "equal: as it was written"
+    assert passes(order_by_longest_path(program, long_reference)) == ["ref.logprobs", "judge.judged"]
 
 
 @node(kind="logprob")
@@ -415,7 +415,7 @@ def test_a_short_run_that_can_begin_is_not_held_up_by_a_long_one_that_cannot() -
         return 99.0 if isinstance(task, Run) and "ref.weighed" in task.nodes else 1.0
 
     assert runs(program)[1:] == [("score",), ("ref.weighed",), ("ref.logprobs",)]
-    assert runs(order_by_critical_path(program, long))[1:] == [("ref.logprobs",), ("score",), ("ref.weighed",)]
+    assert runs(order_by_longest_path(program, long))[1:] == [("ref.logprobs",), ("score",), ("ref.weighed",)]
 
 
 @pytest.mark.parametrize("pool", [by_use, by_model, together])
@@ -423,16 +423,16 @@ def test_a_short_run_that_can_begin_is_not_held_up_by_a_long_one_that_cannot() -
 def test_the_order_keeps_what_tasks_wait_for_and_is_the_same_again(name: str, pool: Callable[[Role], str]) -> None:
     graph = GRAPHS[name]
     before = lower(graph, plan_of(graph, pool), passes=LOWERING[:-1])
-    after = order_by_critical_path(before)
+    after = order_by_longest_path(before)
     assert sorted(map(repr, after.tasks)) == sorted(map(repr, before.tasks))
     place = {task: i for i, task in enumerate(after.tasks)}
     for i, needs in enumerate(waits_for(before)):
         assert all(place[before.tasks[need]] < place[before.tasks[i]] for need in needs)
-    assert order_by_critical_path(after).tasks == after.tasks
+    assert order_by_longest_path(after).tasks == after.tasks
 
 
 def beside(program: Program) -> list[set[str]]:
-    found = ((program.tasks[i] for i in each) for each in program.generations)
+    found = ((program.tasks[i] for i in each) for each in program.waves)
     return [{name for task in each if isinstance(task, Run) for name in task.nodes} for each in found]
 
 

@@ -16,6 +16,7 @@ from flowgraph import Kind, Loss, Mask, Record, Value, flow, node, op_of
 from flowgraph.errors import LawError
 from flowgraph.graph import Node, Site
 from flowgraph.laws.calls import bound_type, check_result
+from flowgraph.lowering.check_program import SINCE
 from flowgraph.passes import compile_graph
 from flowgraph.spec import LAWS, STAGES, Law, check
 from flowgraph.values import Group, Lengths
@@ -90,6 +91,10 @@ def test_what_is_said_to_hold_a_law_is_there(law: Law) -> None:
 @pytest.mark.parametrize(("stage", "law"), [each for each in ALL if each[0] in STAGES])
 def test_the_law_of_a_stage_is_a_function_that_gives_errors(stage: str, law: Law) -> None:
     assert inspect.isgeneratorfunction(found(law.held_by))
+
+
+def test_the_passes_of_lowering_know_from_which_of_them_on_each_law_holds() -> None:
+    assert {f"lowering.check_program.{law.__name__}" for law in SINCE} == {law.held_by for law in LAWS["lowered"]}
 
 
 @pytest.mark.parametrize("fn", [grpo, gpg])

@@ -124,11 +124,14 @@ def test_the_hub_without_its_package_says_which_to_install(tmp_path: Path, monke
     assert fault_of("hf:openai/gsm8k:main", tmp_path) == expected
 
 
+SAMPLERS = ("generate.max_tokens", "refill.max_tokens")
+
+
 def test_every_shipped_set_has_settings_to_start_from(tmp_path: Path) -> None:
-    assert suggested(load("digits", cache=tmp_path).data_source) == {"generate.max_tokens": 4}
-    assert suggested(load("addition", cache=tmp_path).data_source) == {"generate.max_tokens": 12}
-    assert suggested("openai/gsm8k") == {"generate.max_tokens": 256}
-    assert suggested("reasoning_gym/leg_counting") == {"generate.max_tokens": 128}
+    assert suggested(load("digits", cache=tmp_path).data_source) == dict.fromkeys(SAMPLERS, 4)
+    assert suggested(load("addition", cache=tmp_path).data_source) == dict.fromkeys(SAMPLERS, 12)
+    assert suggested("openai/gsm8k") == dict.fromkeys(SAMPLERS, 256)
+    assert suggested("reasoning_gym/leg_counting") == dict.fromkeys(SAMPLERS, 128)
     assert suggested("my own") == {}
     sources = ("digits", "addition", "openai/gsm8k", "reasoning_gym/leg_counting", "my own")
     assert [batch_for(source) for source in sources] == [16, 8, 16, 16, 16]

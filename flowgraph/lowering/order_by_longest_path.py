@@ -1,4 +1,4 @@
-"""Order by critical path: of the work that can begin, the one with the longest chain behind it begins first.
+"""Order by the longest path: of the work that can begin, what has the longest chain behind it begins first.
 
 Before: `run score`, then `run ref.logprobs`, as the flow wrote them.
 After: `run ref.logprobs`, then `run score`, if more work waits for it. What is equal stays as it was.
@@ -39,7 +39,7 @@ def static_work(program: Program, task: Task) -> float:
     return max(least, sum(PASSES[program.nodes[name].op.kind] for name in task.nodes))
 
 
-def order_by_critical_path(program: Program, work: Work = static_work) -> Program:
+def order_by_longest_path(program: Program, work: Work = static_work) -> Program:
     """Give the program with its tasks in the order in which they would begin, each as soon as it can.
 
     One place does one run at a time; if several wait for it, that with the longest chain of work from its begin to the
