@@ -11,16 +11,20 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from flowgraph.errors import FlowError
-from flowgraph.graph import Node
+from flowgraph.graph import Edge, Node
 
 
 @dataclass
 class Overheard:
-    """The calls of a description in their order; with `going_on` its faults too, each call then standing as it can."""
+    """The calls of a description in their order; with `going_on` its faults too, each call then standing as it can.
+
+    `unknown` are calls that stand for a type which the fault leaves open: their results are taken for any.
+    """
 
     going_on: bool = False
     calls: list[Node] = field(default_factory=list[Node])
     faults: list[FlowError] = field(default_factory=list[FlowError])
+    unknown: set[Node] = field(default_factory=set[Node])
 
 
 _HEARD: ContextVar[Overheard | None] = ContextVar("overheard", default=None)
@@ -29,6 +33,12 @@ _HEARD: ContextVar[Overheard | None] = ContextVar("overheard", default=None)
 def heard() -> Overheard | None:
     """Give the description that is going on, if one is."""
     return _HEARD.get()
+
+
+def left_open(edge: Edge | None) -> bool:
+    """Say whether an edge comes from a call whose fault leaves open what it gives."""
+    overheard = heard()
+    return overheard is not None and edge is not None and edge.source in overheard.unknown
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, ov
 
 from flowgraph import spec
 from flowgraph.counts import counted
-from flowgraph.description import heard, overhearing
+from flowgraph.description import Overheard, heard, left_open, overhearing
 from flowgraph.errors import FlowError, FlowTypeError, SettingError, UserCodeError, nearest
 from flowgraph.evaluate import BoundRegion
 from flowgraph.graph import (
@@ -112,14 +112,15 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
+        overheard = heard()
+        if overheard is None or not overheard.going_on:
             return _call(op, signature, args, kwargs)
+        try:
+            if not any(isinstance(each, Value) and left_open(each.edge) for each in (*args, *kwargs.values())):
+                return _call(op, signature, args, kwargs)
         except FlowError as error:
-            overheard = heard()
-            if overheard is None or not overheard.going_on:
-                raise
             overheard.faults.append(error)
-            return _outputs(_stand_in(op, signature, args, kwargs, overheard.faults))
+        return _outputs(_stand_in(op, signature, args, kwargs, overheard))
 
     call.__dict__["op"] = op
     return call
@@ -166,7 +167,7 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
 
 
 def _stand_in(
-    op: Op, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], faults: list[FlowError]
+    op: Op, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], overheard: Overheard
 ) -> Node:
     """Give a node for a call that has a fault, with what is right of it, and find what else is wrong with it."""
     given, site = dict(zip(signature.positional, args, strict=False)) | dict(kwargs), call_site()
@@ -179,14 +180,21 @@ def _stand_in(
                 model = kinds.get(port.type) or _declared(value, port.value_type)
                 regions.append((port.name, describe_region(op, port, value, model, site)))
             except FlowError as error:
-                faults.append(error)
-        elif not port.region and isinstance(value, Value) and _fits(port, value) and value.edge is not None:
-            edges.append((port.name, value.edge))
-            kinds.setdefault(port.type, type(value))
+                overheard.faults.append(error)
+        elif not port.region and isinstance(value, Value):
+            if not _fits(port, value):
+                others = [each for each in given.values() if isinstance(each, Value)]
+                overheard.faults.append(wrong_type(op, port, port.value_type, value, others, site))
+            elif value.edge is not None:
+                edges.append((port.name, value.edge))
+                kinds |= {} if left_open(value.edge) else {port.type: type(value)}
     chosen = {name: value for name, value in given.items() if name in op.settings.model_fields}
-    faults += setting_faults(op.settings, chosen, op.name, str(site))
+    overheard.faults += setting_faults(op.settings, chosen, op.name, str(site))
     returns = tuple(kinds.get(each) or calls.bound_type(each) for each in op.returns)
-    return Node(op, tuple(edges), op.settings.model_construct(), tuple(regions), returns, site)
+    made = Node(op, tuple(edges), op.settings.model_construct(), tuple(regions), returns, site)
+    if any(isinstance(each, TypeVar) and each not in kinds for each in op.returns):
+        overheard.unknown.add(made)
+    return made
 
 
 def _declared(fn: Callable[..., Any], bound: type[Value]) -> type[Value]:
@@ -221,6 +229,8 @@ def _check_types(op: Op, given: Mapping[str, object], site: Site) -> dict[Any, t
 
 
 def _fits(port: Port, value: object) -> bool:
+    if isinstance(value, Value) and left_open(value.edge):
+        return issubclass(type(value), port.value_type) or issubclass(port.value_type, type(value))
     return isinstance(value, port.value_type) and port.kind in (None, value.kind)
 
 
@@ -252,6 +262,8 @@ def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value
             f"one of {type_name(declared)}",
             f"`{fn.__name__}` at {at}",
         )
+    overheard = heard()
+    before = len(overheard.faults) if overheard is not None else 0
     param = Param(names[0], kind, f"the loss `{fn.__name__}` at {at}", at)
     out = fn(kind.at(Edge(param, kind)))
     wanted = port.region_returns or Value
@@ -265,7 +277,8 @@ def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value
             f"`{fn.__name__}` at {at}",
         )
     region = Region.of(fn.__name__, (param,), out.edge, at)
-    calls.check_region(op, region, site)
+    if overheard is None or len(overheard.faults) == before:  # what a faulty call lacks would be told as a fault too
+        calls.check_region(op, region, site)
     return region
 
 
@@ -342,7 +355,8 @@ class Flow(Generic[P, R]):
         with overhearing(going_on=True) as overheard:
             try:
                 graph, outputs = self._described(settings or {})
-                calls.check_returns(self.name, self.signature, outputs)
+                if not any(isinstance(value, Value) and left_open(value.edge) for value in outputs):
+                    calls.check_returns(self.name, self.signature, outputs)
             except FlowError as error:
                 return _distinct([*overheard.faults, error])
         told = {fault.where for fault in overheard.faults}
@@ -384,10 +398,14 @@ def _finished(graph: Graph, outputs: Sequence[Any], calls: Sequence[Node]) -> Gr
 def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, object], site: Site) -> None:
     for port in ports:
         value = bound[port.name]
-        if not isinstance(value, port.value_type):
+        if not _fits(port, value):
             made = value.edge.made() if isinstance(value, Value) and value.edge else ""
             wanted, got = port.value_type.__name__, type(value).__name__
-            raise FlowTypeError.wrong_type(str(site), f"{name}({port.name}=)", wanted, got, made)
+            error = FlowTypeError.wrong_type(str(site), f"{name}({port.name}=)", wanted, got, made)
+            overheard = heard()
+            if overheard is None or not overheard.going_on:
+                raise error
+            overheard.faults.append(error)
 
 
 def line_of(error: BaseException, file: str) -> str:

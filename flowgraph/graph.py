@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 
-from flowgraph.errors import with_article
+from flowgraph.errors import FlowTypeError, with_article
 from flowgraph.traits import By, RowTrait
 from flowgraph.values import Kind, Metric, Model, State, Value
 
@@ -308,6 +308,9 @@ def rewrite(graph: Graph, change: Callable[[Node], Node | Edge]) -> Graph:
     new: dict[Source, Node | Edge] = {}  # what is not as it was
     for node in graph.all_nodes:
         given = change(_rebuilt(node, new))
+        if not isinstance(cast("object", given), Node | Edge):
+            why = f"gives {type(given).__name__} for {node}"
+            raise FlowTypeError.bad_call("", "rewrite", why, "a change gives a node, or an edge that stands for it")
         if given is not node:
             new[node] = given
     return replace(graph, outputs=tuple(_moved(edge, new) for edge in graph.outputs)) if new else graph

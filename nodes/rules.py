@@ -162,6 +162,8 @@ def resolve(by: str) -> RuleRef:
     if not source or (not name.isidentifier() and not name.replace(".", "_").isidentifier()):
         raise RuleError.unnamed(by)
     if not source.endswith(".py"):
+        if not all(part.isidentifier() for part in source.split(".")):
+            raise RuleError.unnamed(by)
         return RuleRef(by, source, name)
     path = Path(source).expanduser().absolute()
     if not path.is_file():

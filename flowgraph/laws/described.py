@@ -85,8 +85,8 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
             what = f"flow {graph.name} returns {edge}, which {consumer.op.name} at {consumer.at} has replaced"
             yield LawError(what, where=where, hint=f"return what {consumer.op.name} returned")
     carried = graph.carries()
-    for edge, consumer in consumers.items():
-        param = carried_from(edge)
+    last = {carried_from(edge): consumer for edge, consumer in consumers.items()}
+    for param, consumer in last.items():
         if param in graph.params and param.name not in carried:
             yield LawError(
                 f"flow {graph.name} does not return `{param.name}`, which {consumer.op.name} at {consumer.at} replaces",
@@ -95,13 +95,19 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
             )
     for call in graph.dropped:
         if call.op.carries is not None:
-            what = f"the result of {call.op.name} is dropped, so what it does to {call.carried()} would be lost"
+            root = f" to `{call.root.name}`" if call.root is not None else ""
+            what = f"the result of {call.op.name} is dropped, so what it does{root} would be lost"
             yield LawError(what, where=str(call.at), hint=f"return it, or leave {call.op.name} out")
 
 
 def _lacks_carry(edge: Edge) -> bool:
-    """Say whether a call without the state that it carries made this, which is a fault of that call."""
-    return isinstance(edge.source, Node) and edge.source.op.carries is not None and edge.source.carried() is None
+    """Say whether a call without the state that it carries is behind this, which is a fault of that call."""
+    while isinstance(edge.source, Node) and edge.source.op.carries is not None:
+        before = edge.source.carried()
+        if before is None:
+            return True
+        edge = before
+    return False
 
 
 def _consumers(graph: Graph) -> dict[Edge, Node]:

@@ -19,8 +19,8 @@ Pass = Callable[[Graph], Graph]
 NAMING: tuple[Pass, ...] = (name_nodes,)
 """Run first: settings are chosen by names, so no name depends on what is left out later."""
 
-PASSES: tuple[Pass, ...] = (dedupe_nodes, prune_nodes, count_masks)
-"""Run when every setting is chosen."""
+PASSES: tuple[Pass, ...] = (prune_nodes, dedupe_nodes, count_masks)
+"""Run when every setting is chosen. What pruning leaves may be equal; what is equal never makes a factor 0."""
 
 
 def compile_graph(graph: Graph) -> Graph:
@@ -60,13 +60,21 @@ def _of_a_user(each: Pass, graph: Graph) -> Graph:
         given = cast("object", each(graph))
     except FlowError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserCodeError.raised(f"pass {name_of(each)}", error, "") from error
     if not isinstance(given, Graph):
         raise FlowTypeError.bad_call("", name_of(each), f"gave {type(given).__name__}, and a pass gives a Graph")
+    if _face(given) != _face(graph):
+        why = "changed the parameters or the types of what the flow returns"
+        raise FlowTypeError.bad_call("", name_of(each), why, "a pass changes what is between them")
     spec.check("described", given, after=name_of(each))
     spec.check("named", given, after=name_of(each))
     return given
+
+
+def _face(graph: Graph) -> tuple[object, ...]:
+    """Give what a flow shows to who calls it."""
+    return graph.name, graph.params, tuple(edge.type for edge in graph.outputs)
 
 
 def name_of(each: Pass) -> str:

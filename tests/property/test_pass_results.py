@@ -103,7 +103,7 @@ def written(steps: list[tuple[str, int, int]]) -> Graph:
             elif what == "sum":
                 made.append(2.0 * a + b)
             elif what == "zero":
-                made.append((a + 0.0 * b) if left % 2 else (0 * join(a, b=b) + -0.0 * b))
+                made.append([a + 0.0 * b, 0.0 * a + b, 0 * join(a, b=b) + -0.0 * b][left % 3])
             elif what == "less":
                 made.append(a - 0.0 * noted(b))
             elif what == "noted":

@@ -272,8 +272,9 @@ def test_an_error_says_on_which_rank_it_happened(two: list[Device], uneven_rows:
 def test_rows_that_cannot_be_shared_say_so_with_the_place(two: list[Device], prompts: pa.Table) -> None:
     with pytest.raises(LawError) as caught:
         on_two(two, "policy.generate", without_ids(prompts))
+    line = next(str(node.at) for node in GRAPH.nodes if node.name == "policy.generate")
     assert str(caught.value) == (
-        "the rows of `prompts` have no identity, so they cannot be split over 2 ranks\n"
+        f"{line}: the rows of `prompts` have no identity, so they cannot be split over 2 ranks\n"
         "    in policy.generate as policy.sample on rank 0 of pool `all`, step 3\n"
         "  hint: make it from a record with Group, Sample and Trajectory, or run its reader with data=1"
     )

@@ -77,7 +77,7 @@ def two_updates(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
 
 def test_the_pipeline_is_two_literal_tuples() -> None:
     assert (name_nodes,) == NAMING
-    assert (dedupe_nodes, prune_nodes, count_masks) == PASSES
+    assert (prune_nodes, dedupe_nodes, count_masks) == PASSES
 
 
 def test_nodes_are_named_by_their_model_and_op_and_those_of_a_loss_under_it() -> None:
