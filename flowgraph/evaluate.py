@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 from flowgraph.counts import mask_of
 from flowgraph.errors import FlowError, LawError, UserCodeError
 from flowgraph.executors.base import Alone, Ranks
-from flowgraph.graph import Const, Edge, Node, Param, Region
+from flowgraph.graph import Const, Edge, Node, Op, Param, Region
 from flowgraph.keys import Key
 from flowgraph.laws.calls import check_result
 from flowgraph.loss import Aggregation, Counts, Loss, Term
-from flowgraph.rows import constant, find, find_all, row_count, take, widest
+from flowgraph.rows import constant, find, find_all, narrowed, row_count, take, widest
 from flowgraph.values import Context, Group, Lengths, Measure, Model, Value
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
     settings = {name: getattr(node.settings, name) for name in node.op.settings.model_fields}
     extra = {node.op.key: replace(key, node=node.name)} if node.op.key else {}
     try:
-        result = node.op.body(**inputs, **settings, **extra)
+        result = node.op.body(**as_declared(node.op, inputs), **settings, **extra)
         check_result(node, result, inputs)
     except FlowError as error:
         if error.where:
@@ -109,6 +109,12 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
     except Exception as error:
         raise UserCodeError.in_node(node.name or node.op.name, error, str(node.at)) from error
     return result
+
+
+def as_declared(op: Op, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a body its inputs, of each record the parts that its port declares."""
+    parts = {port.name: port.parts for port in op.ports if port.parts}
+    return {name: narrowed(value, parts[name]) if name in parts else value for name, value in inputs.items()}
 
 
 def _say_where(error: FlowError, node: Node) -> None:

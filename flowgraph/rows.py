@@ -5,9 +5,8 @@ And the parts of records: a narrowed record holds some of its parts, and refuses
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowgraph.errors import LawError
 from flowgraph.values import Kind, Lengths, Record, Value, fields
@@ -41,7 +40,7 @@ def find_all(values: Iterable[Value], kind: type[V]) -> list[V]:
 def constant(value: V) -> V:
     """Give the value cut off from what made it: no gradient flows back through it."""
     if isinstance(value, Record):
-        return with_parts(value, {name: constant(part) for name, part in value.parts.items()})
+        return type(value).of({name: constant(part) for name, part in value.parts.items()})
     return type(value)(value.data.detach()) if getattr(value.data, "requires_grad", False) else value
 
 
@@ -67,7 +66,7 @@ def widest(values: Iterable[Value], rows: Tensor) -> int | None:
 def take(value: V, rows: Tensor, width: int | None = None) -> V:
     """Give the rows at the indices `rows` [b], token columns cut to `width`; scalars and models stay as they are."""
     if isinstance(value, Record):
-        return with_parts(value, {name: take(part, rows, width) for name, part in value.parts.items()})
+        return type(value).of({name: take(part, rows, width) for name, part in value.parts.items()})
     if value.kind not in (Kind.ROW, Kind.TOKEN):
         return value
     data = _take_data(value.data, rows)
@@ -78,52 +77,6 @@ def _take_data(data: Any, rows: Tensor) -> Any:
     import torch
 
     return data[rows.to(data.device)] if isinstance(data, torch.Tensor) else data.take(rows.cpu().numpy())
-
-
-class Narrowed(Record):
-    """A record that holds some of its parts only; its class is one of `narrow_class`, of that record's own type."""
-
-    @property
-    def parts(self) -> dict[str, Value]:
-        """Give the parts that it holds."""
-        return {name: self.__dict__[name] for name in fields(type(self)) if name in self.__dict__}
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Value:
-            known = () if name.startswith("_") else fields(type(self))
-            if name not in known:
-                raise AttributeError(f"{type(self).__name__} has no part `{name}`")
-            what = (
-                f"it reads the part `{name}` of {type(self).__name__}, and declares {', '.join(self.parts) or 'none'}"
-            )
-            raise LawError(what, hint=f'add "{name}" to the Parts(…) of its port')
-
-
-@cache
-def narrow_class(kind: Any) -> type[Narrowed]:
-    """Give the class of narrowed records of this type, which is a subclass of it under the same name."""
-    return type(kind.__name__, (Narrowed, kind), {"__module__": kind.__module__})
-
-
-def record_type(kind: type[V]) -> type[V]:
-    """Give the type of a value as flows name it: that of the whole record for a narrowed one."""
-    whole: Any = kind.__bases__[1] if issubclass(kind, Narrowed) else kind
-    return cast("type[V]", whole)
-
-
-def with_parts(record: R, parts: Mapping[str, Value]) -> R:
-    """Give a record of the same type with these parts in place of its own; a narrowed one stays narrowed."""
-    return holding(type(record), parts) if isinstance(record, Narrowed) else type(record)(**parts)
-
-
-def holding(kind: type[R], parts: Mapping[str, Value]) -> R:
-    """Give a record of this type that holds these parts only."""
-    whole: Any = record_type(kind)
-    narrow: Any = narrow_class(whole)
-    made: R = narrow.__new__(narrow)
-    made.__dict__.update(parts)
-    return made
 
 
 def narrowed(record: R, paths: Iterable[str]) -> R:
@@ -146,9 +99,7 @@ def narrowed(record: R, paths: Iterable[str]) -> R:
         if name in inside:
             whole = "" in inside[name] or not isinstance(part, Record)
             kept[name] = part if whole else narrowed(part, inside[name])  # type: ignore[type-var]
-    made = holding(type(record), kept)
-    made.measures = record.measures
-    return made
+    return type(record).of(kept, record.measures)
 
 
 def leaf_paths(kind: type[Value], prefix: str = "") -> Iterator[tuple[str, type[Value]]]:

@@ -283,17 +283,33 @@ class Record(Value):
         self.measures = measures
         return self
 
+    @classmethod
+    def of(cls, parts: Mapping[str, Value], measures: Sequence[Measure] = ()) -> Self:
+        """Make a record of real parts, perhaps of some only: a narrowed one, which refuses to give the others."""
+        made = cls.__new__(cls)
+        made.__dict__.update(parts)
+        made.measures = tuple(measures)
+        return made
+
     @property
     def parts(self) -> dict[str, Value]:
-        """Give the parts by name, in the order of their declaration."""
-        return {name: getattr(self, name) for name in fields(type(self))}
+        """Give the parts by name, in the order of their declaration; of a narrowed record those that it holds."""
+        held = fields(type(self)) if self._edge is not None else (n for n in fields(type(self)) if n in self.__dict__)
+        return {name: getattr(self, name) for name in held}
+
+    @property
+    def narrowed(self) -> bool:
+        """Say whether a real record lacks some of its parts."""
+        return len(self.parts) < len(fields(type(self)))
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Value:
             known = fields(type(self)) if not name.startswith("_") else {}
-            if name not in known or self._edge is None:
+            if name not in known:
                 raise AttributeError(_no_part(type(self).__name__, name, known))
+            if self._edge is None:
+                raise LawError.narrowed(type(self).__name__, name, self.parts)
             return known[name].at(self._edge.part(name, known[name]))
 
 

@@ -93,6 +93,12 @@ class LawError(FlowError, ValueError):
         return cls(f"{port} wants values of {wants}, but got those of {got}", where=where, notes=[made], hint=hint)
 
     @classmethod
+    def narrowed(cls, record: str, part: str, held: Iterable[str]) -> LawError:
+        """Say which part of a record a body reads that its node does not declare."""
+        what = f"it reads the part `{part}` of {record}, and declares {', '.join(held) or 'none'}"
+        return cls(what, hint=f'add "{part}" to the Parts(…) of its port')
+
+    @classmethod
     def not_stored(cls, place: str, why: str) -> LawError:
         """Say what in a file is not as in a stored graph, and where in it."""
         return cls(f"this is no stored graph: {f'{place}: ' if place else ''}{why}")

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flowgraph.errors import DataError, LawError
-from flowgraph.rows import holding, record_type
 from flowgraph.values import Kind, Lengths, Record, Value, fields
 
 if TYPE_CHECKING:
@@ -95,8 +94,7 @@ def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] 
     column it lacks, or that is of another type.
     """
     scalars = json.loads((table.schema.metadata or {}).get(SCALARS, b"{}"))
-    whole = record_type(kind)
-    return cast("V", _part(whole, "" if issubclass(whole, Record) else PLAIN, table, scalars, where, parts))
+    return cast("V", _part(kind, "" if issubclass(kind, Record) else PLAIN, table, scalars, where, parts))
 
 
 def select(table: pa.Table, parts: Sequence[str]) -> pa.Table:
@@ -114,7 +112,7 @@ def _record(
         path = f"{prefix}{name}"
         if not only or any(each == path or each.startswith(f"{path}.") for each in only):
             parts[name] = _part(part, path, table, scalars, where, () if path in only else only)
-    return holding(kind, parts) if len(parts) < len(fields(kind)) else kind(**parts)
+    return kind.of(parts)
 
 
 def _part(

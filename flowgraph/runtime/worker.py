@@ -8,14 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import LawError
-from flowgraph.evaluate import Env, Observed, evaluate, read
+from flowgraph.evaluate import Env, Observed, evaluate
 from flowgraph.graph import Graph, Node, Param
 from flowgraph.keys import Key
-from flowgraph.lowering.parts import declared_parts
 from flowgraph.lowering.program import Home, Run, results_given, results_of, typed_results, values_read
-from flowgraph.rows import Narrowed, narrowed
 from flowgraph.runtime.identity import Held, lined_up
-from flowgraph.values import Model, Value
+from flowgraph.values import Model, Record, Value
 
 if TYPE_CHECKING:
     from flowgraph.executors.base import Handle
@@ -73,7 +71,7 @@ class Worker:
         return model
 
     def _env(self, given: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
-        """Lay values out as nodes read them: by source, several results as a tuple, records in declared parts."""
+        """Lay values out as nodes read them: by source, several results as a tuple."""
         env: Env = {}
         for source in {edge.source: None for node in nodes for edge in node.edges()}:
             if isinstance(source, Node):
@@ -81,9 +79,6 @@ class Worker:
                 env[source] = results[0] if len(results) == 1 else results
             elif isinstance(source, Param):
                 env[source] = given[source.name]
-        for edge, parts in declared_parts(nodes).items():
-            record: Any = read(env, edge)
-            env[edge] = narrowed(record, parts)
         return env
 
     def _results(
@@ -94,7 +89,7 @@ class Worker:
             for name, value in zip(results_of(node), result if isinstance(result, tuple) else (result,), strict=True):
                 if isinstance(value, Model):
                     _check_version(node, value, versions)
-                elif isinstance(value, Narrowed):
+                elif isinstance(value, Record) and value.narrowed:
                     what = f"{node.name} gives a {type(value).__name__} of which it declares {', '.join(value.parts)}"
                     raise LawError(what, where=str(node.at), hint="leave out the Parts(…) of its port: it needs all")
                 else:

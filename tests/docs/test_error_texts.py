@@ -64,6 +64,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "ModelError.other_tokens": lambda: ModelError.other_tokens(
         ("teacher", "./large"), ("policy", "./small"), " the", 279, 262
     ),
+    "LawError.narrowed": lambda: LawError.narrowed("Rollout", "columns", ["tokens", "mask"]),
     "LawError.not_stored": lambda: LawError.not_stored("nodes.0.at", "Field required"),
     "UserCodeError.another_module": lambda: UserCodeError.another_module("two/flow.py", "my_nodes", "one/my_nodes.py"),
     "UsageError": lambda: UsageError("no stage `lowerd`", where="--stage", hint="known: named, placed, lowered"),

@@ -272,7 +272,7 @@ def test_an_error_says_on_which_rank_it_happened(two: list[Device], uneven_rows:
 def test_rows_that_cannot_be_shared_say_so_with_the_place(two: list[Device], prompts: pa.Table) -> None:
     with pytest.raises(LawError) as caught:
         on_two(two, "policy.generate", without_ids(prompts))
-    line = next(str(node.at) for node in GRAPH.nodes if node.name == "policy.generate")
+    line = next(str(node.at) for node in two[0].workers[0].graph.nodes if node.op.name == "generate")
     assert str(caught.value) == (
         f"{line}: the rows of `prompts` have no identity, so they cannot be split over 2 ranks\n"
         "    in policy.generate as policy.sample on rank 0 of pool `all`, step 3\n"
