@@ -36,7 +36,8 @@ def _places(graph: Graph, placed: Mapping[str, Placed]) -> dict[str, str]:
         place = f"on {first.pool}/{first.engine}" if first is not None else f"on {HOST}"
         inner = (each for _, region in node.regions for each in region.inner if each.name in served)
         for each in (node, *inner):
-            said[each.name] = f"{place} as {', '.join(served[each.name])}" if each.name in served else place
+            names = [f"{name} {placed[name].late}".strip() for name in served.get(each.name, [])]
+            said[each.name] = f"{place} as {', '.join(names)}" if names else place
     return said
 
 

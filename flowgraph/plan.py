@@ -56,6 +56,11 @@ class Placed(Data):
     lag: NonNegativeInt = 0
     memory: dict[str, NonNegativeInt] = Field(default_factory=dict[str, int])
 
+    @property
+    def late(self) -> str:
+        """Say how old its weights may be, where they may: `lag=2`."""
+        return f"lag={self.lag}" if self.lag else ""
+
 
 class Peak(Data):
     """The most memory in use on each device of a pool in one phase of the step, and the role that works then."""

@@ -30,7 +30,7 @@ def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
 def _pool(plan: Plan, pool: Pool) -> Iterator[str]:
     yield f"pool {pool.name}: {show_devices(pool.devices)}, {show_range(pool_sizes(plan, pool))} each"
     here = [placed for placed in plan.placed if placed.pool == pool.name]
-    heads = _table([[placed.role, placed.engine, str(placed.layout)] for placed in here])
+    heads = _table([[placed.role, placed.engine, f"{placed.layout} {placed.late}".strip()] for placed in here])
     for head, placed in zip(heads, here, strict=True):
         yield head
         yield from _wrapped(placed.memory, "    ")

@@ -150,7 +150,7 @@ def _syncs(drawn: _Drawn) -> Iterator[Arrow]:
     for task in drawn.program.tasks:
         if isinstance(task, Sync):
             source, target = _held(drawn, task.value, task.source), drawn.ids[task.value, task.target]
-            yield Arrow(source, target, f"sync {task.value}", ArrowStyle.SYNC)
+            yield Arrow(source, target, f"sync {task.value}{f', lag {task.lag}' if task.lag else ''}", ArrowStyle.SYNC)
 
 
 def _reads(drawn: _Drawn) -> Iterator[Arrow]:

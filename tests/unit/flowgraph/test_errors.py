@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,12 @@ def classes(base: type[FlowError] = FlowError) -> Iterator[type[FlowError]]:
 
 
 EVERY_CLASS = list(dict.fromkeys(classes()))
+
+
+def test_the_tree_that_is_drawn_is_the_tree_that_is_there() -> None:
+    drawn = re.findall(r"^ +(\w+), an? (\w+): ", errors.__doc__ or "", re.MULTILINE)
+    there = [(each.__name__, each.__bases__[1].__name__) for each in EVERY_CLASS if each is not FlowError]
+    assert sorted(drawn) == sorted(there)
 
 
 @pytest.mark.parametrize("kind", EVERY_CLASS)
