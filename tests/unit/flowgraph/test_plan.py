@@ -17,10 +17,14 @@ from examples.grpo import grpo
 from flowgraph import Flow, Graph, Loss, flow, stale
 from flowgraph.check_plan import check_plan
 from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.diagrams.mermaid import mermaid
+from flowgraph.diagrams.plan_picture import plan_picture
 from flowgraph.errors import PlanError
 from flowgraph.graph import Node as GraphNode
 from flowgraph.graph import rewrite
+from flowgraph.lowering.lower import lower
 from flowgraph.passes import compile_graph
+from flowgraph.placed_text import placed_text
 from flowgraph.plan import Forecast, Layout, Peak, Placed, Plan, Pool
 from flowgraph.store import structure_hash
 from nodes import (
@@ -36,6 +40,7 @@ from nodes import (
     score,
     update,
 )
+from placements import plan_text
 
 ROLES = ("policy.train", "policy.sample", "ref.infer")
 
@@ -260,6 +265,15 @@ def test_what_samples_may_lag_as_far_as_the_flow_lets_it(lag: int) -> None:
     plan, graph = late(lagging, lag=lag)
     check_plan(plan, graph)
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_lag_shows_in_the_plan_in_the_placed_graph_and_in_the_drawing() -> None:
+    plan, graph = late(lagging, lag=2)
+    drawn = mermaid(plan_picture(lower(graph, plan)))
+    assert "as policy.sample lag=2" in placed_text(graph, plan) and "pipeline=1 lag=2" in plan_text(plan)
+    assert "sync policy, lag 2" in drawn
+    plan, graph = late(lagging, lag=0)
+    assert "lag=" not in placed_text(graph, plan) + plan_text(plan)
 
 
 def test_a_lag_is_never_negative() -> None:
