@@ -38,7 +38,7 @@ from flowgraph.keys import Key
 from flowgraph.laws import calls
 from flowgraph.signature import Signature, defined_at, make_settings, read_signature, setting_faults, type_name
 from flowgraph.traits import RowTrait
-from flowgraph.values import Metric, Model, Value
+from flowgraph.values import Metric, Model, Record, Value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -374,8 +374,17 @@ class Flow(Generic[P, R]):
         except FlowError:
             raise
         except (Exception, SystemExit) as error:
-            raise UserCodeError.raised(f"flow {self.name}", error, line_of(error, at.file)) from error
+            raise UserCodeError.raised(
+                f"flow {self.name}", error, line_of(error, at.file), _in_a_body(error)
+            ) from error
         return Graph(self.name, params, (), at, chosen), out if isinstance(out, tuple) else (out,)
+
+
+def _in_a_body(error: BaseException) -> str:
+    """Say where arithmetic on values belongs, if that is what a flow tried."""
+    tried = isinstance(error, TypeError) and "unsupported operand" in str(error)
+    tried |= isinstance(error, AttributeError) and isinstance(error.obj, Value) and not isinstance(error.obj, Record)
+    return "a value holds data only in the body of a @node: what computes with it belongs there" if tried else ""
 
 
 def _distinct(faults: Sequence[FlowError]) -> list[FlowError]:

@@ -65,10 +65,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Known:
-    """The facts of a graph: by node, and by the parameter that a region's own stands for."""
+    """The facts of a graph by node, and which parameter the own one of a loss stands for, if its node trains any."""
 
     of: Mapping[Origin, Facts]
-    trained: Mapping[Param, Param]
+    regional: Mapping[Param, Param | None]
 
     def at(self, edge: Edge) -> Facts:
         """Give the facts of what an edge carries."""
@@ -80,10 +80,10 @@ class Known:
     def weights(self, edge: Edge) -> Made | None:
         """Give which weights a model's edge reads."""
         root = carried_from(edge)
-        if root is None:
+        param = self.regional.get(root, root) if root is not None else None
+        if param is None:
             return None
-        trained = root in self.trained
-        return Made(self.trained.get(root, root), newest(edge), trained, edge.at_most, edge.corrected)
+        return Made(param, newest(edge), root in self.regional, edge.at_most, edge.corrected)
 
 
 def has_rows(kind: type[Value]) -> bool:
@@ -101,15 +101,9 @@ def _has_rows(kind: Any) -> bool:
 @lru_cache(maxsize=4)
 def facts_of(graph: Graph) -> Known:
     """Derive the facts of every value of a graph."""
-    trained = {
-        param: node.root
-        for node in graph.nodes
-        for _, region in node.regions
-        for param in region.params
-        if node.root is not None
-    }
+    regional = {param: node.root for node in graph.nodes for _, region in node.regions for param in region.params}
     found: dict[Origin, Facts] = {}
-    known = Known(found, trained)
+    known = Known(found, regional)
     for param in graph.params:
         identity = _identity([param.type])
         found[param] = Facts(RowSet(param, identity) if identity else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from flowgraph.errors import LawError
 from flowgraph.values import Kind, Linear, Mask, Measure
@@ -74,6 +74,10 @@ class Loss(Linear):
     kind = Kind.SCALAR
 
     def __init__(self, terms: Sequence[Term], measures: Sequence[Measure] = ()) -> None:
+        told = cast("object", terms)
+        if not isinstance(told, list | tuple) or not all(isinstance(each, Term) for each in cast("list[object]", told)):
+            what = f"a Loss is made of terms, each [rows, tokens] under a mask, not of a {type(told).__name__}"
+            raise LawError(what, hint="Loss.of(values, mask)")
         super().__init__(tuple(terms), measures)
 
     @classmethod

@@ -54,7 +54,8 @@ class Signature:
             if name in bound:
                 raise FlowTypeError.bad_call(where, self.name, f"got `{name}` twice")
             if name not in known:
-                raise SettingError.unknown(where, self.name, name, [str(each) for each in known])
+                settings = list(self.settings.model_fields)
+                raise SettingError.unknown(where, self.name, name, settings, [str(each) for each in known])
             bound[name] = value
         for port in self.ports:
             if port.name not in bound and not port.optional:
@@ -292,7 +293,7 @@ def not_plain(value: object) -> str:
         )
     if inspect.isfunction(value) or inspect.isclass(value):
         named = "<" not in value.__qualname__ and value.__module__.partition(".")[0] not in sys.stdlib_module_names
-        return "" if named else "a function is found by its name, so it stands at the top level of a file of yours"
+        return "" if named else "a worker finds a function by its name, at the top level of a file of yours"
     return "a setting is a number, a text, a list or a dict of them, or a function of a file"
 
 

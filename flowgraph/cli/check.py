@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from flowgraph.cli.inputs import Asked, read_inputs
-from flowgraph.cli.show import described_flow
+from flowgraph.cli.show import compiled_flow, described_flow
 from flowgraph.errors import FlowError
 from flowgraph.files import find_flow
 from flowgraph.passes import named
@@ -32,6 +32,8 @@ def check_flow(asked: Asked, where: Where, as_json: bool) -> int:
     else:
         for text in found:
             print(text)
+        for line in compiled_flow(asked).pruned if not found else ():
+            print(f"left out: {line}", file=sys.stderr)
         print(_count(len(found), asked.flow), file=sys.stderr)
     return 1 if found else 0
 

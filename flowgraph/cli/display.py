@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -75,7 +75,8 @@ class Display:
 
     def line(self) -> str:
         """Sum up where the run stands in one line."""
-        shown = [f"{short(name)} {values[-1]:.3f}" for name, values in self._shown() if values]
+        names = short(name for name, _ in self._shown())
+        shown = [f"{names[name]} {values[-1]:.3f}" for name, values in self._shown() if values]
         return f"step {self.step}/{self.steps}  " + "  ".join([*shown, f"{self.speed:,.0f} tokens/s"])
 
     def table(self) -> Group:
@@ -83,10 +84,11 @@ class Display:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for head in ("metric", "now", "curve", "unit"):
             table.add_column(head, justify="right" if head == "now" else "left", no_wrap=True)
+        names = short(name for name, _ in self._shown())
         for name, values in self._shown():
             unit = self.metrics[name].unit if name in self.metrics else "share"
             table.add_row(
-                Text(short(name)), f"{values[-1]:.4f}" if values else "", sparkline(values, CURVE_CELLS), unit
+                Text(names[name]), f"{values[-1]:.4f}" if values else "", sparkline(values, CURVE_CELLS), unit
             )
         slow = sorted(self.seconds.items(), key=lambda item: -item[1])[:5]
         times = "  ".join(f"{name} {seconds:.3f} s" for name, seconds in slow)
@@ -102,10 +104,12 @@ class Display:
         ]
 
 
-def short(name: str) -> str:
-    """Give a metric's name without its node's.
+def short(names: Iterable[str]) -> dict[str, str]:
+    """Give metrics their names without their nodes', but where two would be the same.
 
-    >>> short("policy.update.clipped.clip_fraction"), short("eval/accuracy")
-    ('clip_fraction', 'eval/accuracy')
+    >>> short(["policy.update.loss", "critic.update.loss", "eval/accuracy", "score.reward"]).values()
+    dict_values(['policy.update.loss', 'critic.update.loss', 'eval/accuracy', 'reward'])
     """
-    return name.rpartition(".")[2]
+    last = {name: name.rpartition(".")[2] for name in names}
+    times = Counter(last.values())
+    return {name: each if times[each] == 1 else name for name, each in last.items()}

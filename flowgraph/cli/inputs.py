@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.passes import find_passes
 from flowgraph.cli.show import described_flow
-from flowgraph.errors import UsageError
+from flowgraph.errors import UsageError, nearest
 from flowgraph.files import FlowFile
 from flowgraph.graph import Graph, Param
 from flowgraph.models.sources import ModelSource, resolve
@@ -112,10 +112,8 @@ def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, 
         name, equals, source = text.partition("=")
         if equals and name.isidentifier():
             if name not in [param.name for param in params]:
-                known = ", ".join(param.name for param in params)
-                raise UsageError(
-                    f"flow {graph.name} has no model `{name}`", where=f"--model {text}", hint=f"known: {known}"
-                )
+                hint = nearest(name, [param.name for param in params])
+                raise UsageError(f"flow {graph.name} has no model `{name}`", where=f"--model {text}", hint=hint)
             named[name] = source
         else:
             bare.append(text)

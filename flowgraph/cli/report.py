@@ -39,7 +39,7 @@ def _summary(path: Path) -> dict[str, Any]:
     except RunFolderError as error:
         damaged = dict.fromkeys(("flow", "status", "steps", "started", "reward", "accuracy"))
         return {"run": str(path), **damaged, "status": f"damaged: {error.what}", "started": ""}
-    reward = next((points[-1][1] for name, points in curves.items() if short(name) == "reward"), None)
+    reward = next((points[-1][1] for name, points in curves.items() if name.rpartition(".")[2] == "reward"), None)
     accuracy = curves["eval/accuracy"][-1][1] if "eval/accuracy" in curves else None
     return {
         "run": str(run.path),
@@ -76,7 +76,8 @@ def report_run(path: Path, as_json: bool) -> None:
     facts, curves = run.facts(), curves_of(run)
     headlines = [name for name, metric in facts["metrics"].items() if metric["headline"]]
     lead = [name for name in ("eval/accuracy", *headlines, "tokens_per_s") if name in curves]
-    series = [Series(short(name), _unit(facts, name), tuple(curves[name]), True) for name in lead]
+    names = short(lead)
+    series = [Series(names[name], _unit(facts, name), tuple(curves[name]), True) for name in lead]
     drawn = run.path / "curves.svg"
     write_text(drawn, curves_svg(f"{facts['flow']} · {run.path.name}", series))
     if as_json:
@@ -89,7 +90,7 @@ def report_run(path: Path, as_json: bool) -> None:
     )
     print_table(
         ["metric", "first", "last", "min", "max", "curve"],
-        [_row(name, [value for _, value in curves[name]]) for name in lead],
+        [_row(names[name], [value for _, value in curves[name]]) for name in lead],
     )
     print_table(["node", "seconds a step"], [(name, f"{seconds:.4f}") for name, seconds in node_seconds(run).items()])
     print(drawn)
@@ -97,7 +98,7 @@ def report_run(path: Path, as_json: bool) -> None:
 
 def _row(name: str, values: list[float]) -> list[str]:
     told = [f"{value:.4g}" for value in (values[0], values[-1], min(values), max(values))]
-    return [short(name), *told, sparkline(values, CURVE_CELLS)]
+    return [name, *told, sparkline(values, CURVE_CELLS)]
 
 
 def _unit(facts: dict[str, Any], name: str) -> str:

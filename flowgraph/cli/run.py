@@ -17,6 +17,7 @@ from flowgraph.cli.places import Chosen, choose, opened
 from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Planned, Where, batch_sizes, planned
 from flowgraph.errors import FlowTypeError
 from flowgraph.facts import readers_of_others
+from flowgraph.graph import Graph, rewrite
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
@@ -203,6 +204,13 @@ def held_out_check(inputs: Inputs, options: RunOptions, program: Program) -> Che
     found = {node.op.name: node.settings for node in reversed(inputs.graph.nodes)}
     max_tokens = getattr(found.get("generate", found.get("refill")), "max_tokens", 256)
     settings = {"by": getattr(found.get("score", found.get("refill")), "by", "data"), "max_tokens": max_tokens}
-    graph = compile_graph(evaluate.graph(settings))
+    graph = _at_the_flows_lines(compile_graph(evaluate.graph(settings)), inputs.graph)
     own = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
     return Check(own, {"prompts": FixedPrompts(inputs.data.held_out, rows)}, options.eval_every)
+
+
+def _at_the_flows_lines(check: Graph, graph: Graph) -> Graph:
+    """Let each node of a check stand at the line of the flow where its op does: that is where what it reads is set."""
+    lines = {node.op.name: node.at for node in reversed(graph.nodes)}
+    moved = rewrite(check, lambda node: replace(node, at=lines.get(node.op.name, graph.at)))
+    return replace(moved, at=graph.at)

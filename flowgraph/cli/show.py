@@ -63,10 +63,19 @@ def show_flow(shown: Shown, diff: tuple[str, str] | None, as_json: bool) -> None
 def _show_diff(shown: Shown, diff: tuple[str, str]) -> None:
     """Print a unified diff of two stages of a flow, or of two flows at a stage; nothing when they are the same."""
     one, other = (_named(shown, name) for name in diff)
-    texts = [f"{text_of(each)}\n".splitlines(keepends=True) for each in (one, other)]
+    texts = [f"{_bare(each)}\n".splitlines(keepends=True) for each in (one, other)]
     names = [f"{each.asked.flow} {each.stage}" for each in (one, other)]
     whole = max(map(len, texts))
+    if texts[0] == texts[1]:
+        print("no difference", file=sys.stderr)
     sys.stdout.writelines(difflib.unified_diff(texts[0], texts[1], names[0], names[1], n=whole))
+
+
+def _bare(shown: Shown) -> str:
+    """Give what stands at a stage as it is compared: without lines of files, and by names where passes come first."""
+    if shown.stage == "described":
+        return graph_text(named(described_flow(shown.asked.flow, shown.asked.sets)[1]), sites=False)
+    return text_of(shown, sites=False)
 
 
 def _named(shown: Shown, name: str) -> Shown:
@@ -78,19 +87,19 @@ def _named(shown: Shown, name: str) -> Shown:
     return replace(shown, asked=replace(shown.asked, flow=name))
 
 
-def text_of(shown: Shown) -> str:
-    """Give what stands at a stage as text: stable, and made to be compared."""
+def text_of(shown: Shown, *, sites: bool = True) -> str:
+    """Give what stands at a stage as text; `sites` adds the flow's file and line."""
     from flowgraph.lowering.program import program_text
     from flowgraph.placed_text import placed_text
 
     asked = shown.asked
     if shown.stage == "described":
-        return graph_text(described_flow(asked.flow, asked.sets)[1])
+        return graph_text(described_flow(asked.flow, asked.sets)[1], sites=sites)
     if shown.stage == "named":
-        return graph_text(compiled_flow(asked))
+        return graph_text(compiled_flow(asked), sites=sites)
     found = plan_for(shown)
     if shown.stage == "placed":
-        return placed_text(found.inputs.graph, found.plan)
+        return placed_text(found.inputs.graph, found.plan, sites=sites)
     return program_text(_lowered(found, shown.where))
 
 

@@ -45,6 +45,8 @@ class FlowTypeError(FlowError, TypeError):
 
 def _shown(value: object, most: int = 120) -> str:
     """Give a value's own text, cut where it is long; a number of thousands of digits has none."""
+    if callable(value) and hasattr(value, "__name__"):
+        return "a lambda" if value.__name__ == "<lambda>" else f"the function {value.__name__}"
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a value's own text is any code
@@ -56,9 +58,13 @@ class SettingError(FlowError, ValueError):
     """A setting that is unknown or out of its range."""
 
     @classmethod
-    def unknown(cls, where: str, owner: str, setting: str, known: Iterable[str]) -> SettingError:
-        """Say which setting is unknown, and name the nearest."""
-        return cls(f"{owner} has no setting `{setting}`", where=where, hint=nearest(setting, known))
+    def unknown(
+        cls, where: str, owner: str, setting: str, known: Iterable[str], others: Iterable[str] = ()
+    ) -> SettingError:
+        """Say which setting is unknown, and name the nearest; `others` are names that are near, but no settings."""
+        near = nearest(setting, [*known, *others])
+        hint = near if near.startswith("did you mean") else nearest(setting, known)
+        return cls(f"{owner} has no setting `{setting}`", where=where, hint=hint)
 
     @classmethod
     def refused(cls, where: str, setting: str, value: object, why: str) -> SettingError:
@@ -81,10 +87,9 @@ class LawError(FlowError, ValueError):
         return cls(what, hint="a transfer or a sync that brings it there is missing before")
 
     @classmethod
-    def other_rows(cls, where: str, first: str, rows: str, other: str, others: str) -> LawError:
+    def other_rows(cls, where: str, first: str, rows: str, other: str, others: str, hint: str) -> LawError:
         """Say which two inputs are of different rows, so that they cannot be read row by row."""
         what = f"{other} has the rows of {others}, but {first} those of {rows}"
-        hint = "take both from one rollout; a node whose port may have other rows says Annotated[…, Rows.OTHER]"
         return cls(what, where=where, hint=hint)
 
     @classmethod
@@ -141,12 +146,12 @@ class UserCodeError(FlowError, RuntimeError):
     """An exception raised by a user's own file or node."""
 
     @classmethod
-    def raised(cls, what: str, error: BaseException, where: str) -> UserCodeError:
+    def raised(cls, what: str, error: BaseException, where: str, hint: str = "") -> UserCodeError:
         """Say what was being done when the user's code raised, and at which of its lines."""
         text = str(error).strip() or "no message"
         at = "" if isinstance(error, RecursionError) else _raised_at(error, (str(Path(__file__).parents[1]),))
         notes = [f"at {at}"] if at and not where.startswith(at.partition(" ")[0].partition(":")[0]) else []
-        return cls(f"{what} raised {type(error).__name__}: {text}", where=where, notes=notes)
+        return cls(f"{what} raised {type(error).__name__}: {text}", where=where, notes=notes, hint=hint)
 
     @classmethod
     def shadows(cls, path: str, name: str) -> UserCodeError:

@@ -121,7 +121,8 @@ def check_region(op: Op, region: Region, site: Site) -> None:
         if issubclass(edge.type, Loss):
             what = f"a term of the loss `{region.name}` does not depend on `{region.params[0].name}`, which it trains"
             hint = f"pass `{region.params[0].name}` to what it reads, or leave the term out"
-            raise LawError(what, where=str(region.at), notes=[edge.made()], hint=hint)
+            at = edge.source.at if isinstance(edge.source, Node) else region.at
+            raise LawError(what, where=str(at), notes=[f"in the loss of {op.name} at {site}"], hint=hint)
 
 
 def _check_inner(op: Op, node: Node, region: Region, site: Site) -> None:
@@ -151,13 +152,13 @@ def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> No
     if len(outputs) != len(signature.returns):
         many = f"{len(signature.returns)} value{'s' if len(signature.returns) > 1 else ''}"
         why = f"says it returns {many}, but returned {len(outputs)}"
-        raise FlowTypeError.bad_flow(where, name, why)
+        raise FlowTypeError.bad_flow(where, name, why, "its last line returns what its annotation says")
     for out, said in zip(outputs, signature.returns, strict=True):
         if not isinstance(out, bound_type(said)) or out.edge is None:
             got = "a real value" if isinstance(out, Value) and out.edge is None else type(out).__name__
-            raise FlowTypeError.bad_flow(
-                where, name, f"says it returns {bound_type(said).__name__}, but returned {got}"
-            )
+            why = f"says it returns {bound_type(said).__name__}, but returned {got}"
+            hint = "a flow ends with a `return`" if out is None else ""
+            raise FlowTypeError.bad_flow(where, name, why, hint)
 
 
 def check_result(node: Node, result: Any, inputs: Mapping[str, Any]) -> None:

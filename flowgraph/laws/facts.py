@@ -6,26 +6,37 @@ from collections.abc import Iterator
 
 from flowgraph.errors import FlowError, LawError
 from flowgraph.facts import Known, Made, RowSet, facts_of, rows_read
-from flowgraph.graph import Edge, Graph, Node, Port, Region
+from flowgraph.graph import Edge, Graph, Node, Port, Region, reachable
 from flowgraph.traits import By
 from flowgraph.values import Kind
 
 
 def rows_agree(graph: Graph) -> Iterator[FlowError]:
     """Find a node, or a loss, that reads rows of two origins as if they were the same."""
-    known = facts_of(graph)
+    known, mixed = facts_of(graph), set[Node]()
     for node in graph.all_nodes:
         read = list(rows_read(node, known))
         for port, rows in read[1:] if node.op.rows != "new" else ():
             if rows.origin is not read[0][1].origin:
+                mixed.add(node)
                 first, other = f"{node.op.name}({read[0][0]}=)", f"{node.op.name}({port}=)"
-                yield LawError.other_rows(str(node.at), first, str(read[0][1]), other, str(rows))
+                hint = _hint(rows, read[0][1])
+                yield LawError.other_rows(str(node.at), first, str(read[0][1]), other, str(rows), hint)
                 break
         for _, region in node.regions:
-            yield from _one_batch(node, region, known)
+            if mixed.isdisjoint(region.inner):  # the loss mixes rows because a node in it does
+                yield from _one_batch(region, known)
 
 
-def _one_batch(node: Node, region: Region, known: Known) -> Iterator[FlowError]:
+def _hint(rows: RowSet, others: RowSet) -> str:
+    """Say what to do: rows that a node kept of others are read from it; else both are taken from one rollout."""
+    for kept, whole in ((rows.origin, others.origin), (others.origin, rows.origin)):
+        if isinstance(kept, Node) and kept.op.kind != "generate" and whole in reachable(kept.edges()):
+            return f"{kept.op.name} gives rows of its own: after it, read the parts of what it gave"
+    return "take both from one rollout; a node whose port may have other rows says Annotated[…, Rows.OTHER]"
+
+
+def _one_batch(region: Region, known: Known) -> Iterator[FlowError]:
     """Find what a loss captures that is of other rows than the rest: its rows are cut together."""
     read = [(edge, rows) for edge in region.captures if (rows := known.at(edge).rows) is not None]
     for edge, rows in read[1:]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from flowgraph.errors import FlowError
 from flowgraph.evaluate import Observed
 from flowgraph.keys import Key
 from flowgraph.lowering.program import Program
@@ -66,6 +67,10 @@ def train(job: Job, executor: Executor, listeners: Sequence[Listener], stop: Cal
 
 def _check(job: Job, check: Check, executor: Executor, step: int, listeners: Sequence[Listener]) -> None:
     start = time.perf_counter()
-    ran = executor.run(check.program, check.sources, Key(job.seed, step))
+    try:
+        ran = executor.run(check.program, check.sources, Key(job.seed, step))
+    except FlowError as error:
+        error.notes = (*error.notes, f"in the check of held-out data before step {step + 1}")
+        raise
     for listener in listeners:
         listener.checked(step, ran.observed, time.perf_counter() - start)

@@ -198,7 +198,7 @@ def test_a_function_without_a_name_is_no_setting_since_it_could_not_be_read_back
     def unnamed(prompts: Prompts, policy: Policy) -> Scores:
         return score(generate(policy, prompts), by=lambda response: 1.0)
 
-    with pytest.raises(SettingError, match="a function is found by its name, so it stands at the top level"):
+    with pytest.raises(SettingError, match="a worker finds a function by its name, at the top level"):
         compiled(unnamed)
 
 
