@@ -7,6 +7,7 @@ Calling rules is not here: see `nodes.graders`.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
@@ -169,6 +170,26 @@ def resolve(by: str) -> RuleRef:
     if not path.is_file():
         raise RuleError.no_file(by, str(path))
     return RuleRef(by, str(path), name)
+
+
+def refuse_missing(rule: RuleRef) -> None:
+    """Refuse a rule that its file does not define at the top level, as far as the text tells; the file is not run."""
+    by, name, path = rule.text, rule.name, Path(rule.source)
+    try:
+        body = ast.parse(path.read_bytes()).body if path.suffix == ".py" else []
+    except (SyntaxError, ValueError):
+        return  # said with its line when it is loaded
+    if not body or any(not isinstance(each, _PLAIN) for each in body) or "." in name:
+        return
+    defined = [each.name for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    bound = [alias.asname or alias.name for each in body if isinstance(each, _IMPORTS) for alias in each.names]
+    names = [each.id for statement in body for each in ast.walk(statement) if isinstance(each, ast.Name)]
+    if "*" not in bound and name not in {*defined, *bound, *names}:
+        raise RuleError.lacks_name(by, name, defined)
+
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_PLAIN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.Expr, *_IMPORTS)
 
 
 def _by_name(by: str) -> RuleRef:

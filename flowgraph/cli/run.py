@@ -84,7 +84,7 @@ def _guarded(
 
 def refuse_what_cannot_run(inputs: Inputs) -> None:
     """Refuse a flow that returns no model or takes what a data set cannot give, and more prompts than there are."""
-    from nodes.rules import reference_of, resolve
+    from nodes.rules import reference_of, refuse_missing, resolve
     from nodes.values import Prompts
 
     batch_sizes(inputs)
@@ -92,7 +92,7 @@ def refuse_what_cannot_run(inputs: Inputs) -> None:
     for node in graph.nodes:
         by = getattr(node.settings, "by", "data") if node.op.name in ("score", "refill") else "data"
         if by != "data":
-            resolve(by if isinstance(by, str) else reference_of(by))
+            refuse_missing(resolve(by if isinstance(by, str) else reference_of(by)))
     if not graph.carries():
         raise FlowTypeError.bad_flow(
             where, graph.name, "returns no model, so a run would train nothing", "return update(…)"

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
+from flowgraph import Loss, flow
 from flowgraph.errors import (
-    BatchError,
     DataError,
     FlowError,
     LawError,
@@ -30,14 +32,25 @@ from flowgraph.errors import (
     UserCodeError,
     WorkerError,
 )
+from flowgraph.executors.layouts import LAYOUTS
+from flowgraph.lowering.program import HOST, Run
+from flowgraph.models import smollm2
+from flowgraph.passes import compile_graph
+from flowgraph.restore import from_json
+from flowgraph.rows import narrowed
+from flowgraph.runtime.device import Seat
+from flowgraph.runtime.identity import Held, deal, lined_up
+from flowgraph.runtime.watch import Member
+from flowgraph.values import Tokens
+from nodes import Policy, Prompts, Rollout, Scores, clipped, group_normalize, logprobs, refill, update
+from nodes.data.checks import PROMPT_HINT
+from placements.batch_sizes import solve_batch
 from tests.unit.flowgraph import test_cluster_text, test_files, test_refusals
 
 Golden = Callable[[str, str], None]
 MADE_BY = "made_by"
 ROOT = Path(__file__).parents[2]
-NO_PARQUET = (
-    "Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file."
-)
+NO_PARQUET = "Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file."
 
 
 def classes(base: type[FlowError] = FlowError) -> Iterator[type[FlowError]]:
@@ -58,7 +71,7 @@ EVERY_CONSTRUCTOR = [f"{kind.__name__}.{name}" for kind in dict.fromkeys(classes
 
 def held_rows(*prompts: int) -> Held:
     """Give scores of these prompts' rows, each its prompt's only sample."""
-    ids = {"group": np.array(prompts)}
+    ids = {"#group": np.array(prompts)}
     return Held(Scores(torch.zeros(len(prompts))), ids)
 
 
@@ -87,7 +100,7 @@ def filled(prompts: Prompts, policy: Policy) -> Policy:
     return update(policy, loss)
 
 
-MEMBER = Member(Seat("all", 1), None, 4711)
+MEMBER = Member(Seat("all", 1, 2, "cpu", (), ()), None, 4711)
 SAMPLING = "policy.generate (policy.sample), step 3, my.py:12"  # as `RayPlaces` names what it waits for
 SCORING = "score (host), step 3, my.py:13"
 AS_SCORED = "prompt 3, sample 0, response 'Sure'"  # as `Graders` names the row of a rule
@@ -98,7 +111,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "ModelError.other_tokens": lambda: ModelError.other_tokens(
         ("teacher", "./large"), ("policy", "./small"), " the", 279, 262
     ),
-    "LawError.narrowed": lambda: raised(getattr, narrowed(Rollout.of({}), ["tokens"]), "columns"),
+    "LawError.narrowed": lambda: raised(getattr, narrowed(Rollout.of({"tokens": Tokens(None)}), ["tokens"]), "columns"),
     "LawError.not_stored": lambda: raised(from_json, "{}"),
     "UserCodeError.another_module": lambda: UserCodeError.another_module("two/flow.py", "my_nodes", "one/my_nodes.py"),
     "UsageError": lambda: UsageError("no stage `lowerd`", where="--stage", hint="did you mean `lowered`?"),
@@ -126,7 +139,9 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "DataError.lacks_package": lambda: DataError.lacks_package("hf:org/prompts", "datasets"),
     "DataError.lacks_part": lambda: DataError.lacks_part("rollouts/000003.parquet", "logprobs", ["logprob", "tokens"]),
     "BatchError.disagree": lambda: raised(
-        solve_batch, compile_graph(filled.graph()), 16,
+        solve_batch,
+        compile_graph(filled.graph()),
+        16,
         origins={"run.batch": "--batch", "policy.refill.groups": "my.py:13"},
     ),
     "ModelError.unknown": lambda: ModelError.unknown("tinny", ["smollm2-135m", "tiny"]),
@@ -180,7 +195,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "RunFolderError.no_rollouts": lambda: RunFolderError.no_rollouts("runs/grpo-1", "policy.generate#2"),
     "SettingError.no_owner": lambda: SettingError.no_owner("policy.genrate.n", ["policy.generate.n", "score.by"]),
     "LawError.not_there": lambda: LawError.not_there(str(Run(("score",), HOST, ())), "policy.generate", HOST),
-    "LawError.not_counted": lambda: next(every_mask_counted(filled.graph())),  # no pass has run
+    "LawError.not_counted": lambda: LawError.not_counted("loss", "my.py:16"),
     "LawError.not_aligned": lambda: raised(lined_up, {"score": held_rows(0, 1, 1), "brevity": held_rows(1, 0, 1)}),
     "LawError.no_identity": lambda: raised(deal, pa.table({"brevity": [0.5, 1.0]}), 0, 2, "brevity"),
     "UserCodeError.shadows": lambda: UserCodeError.shadows("FOLDER/nodes.py", "nodes"),
