@@ -260,8 +260,19 @@ def value_told(kind: type[Value]) -> dict[str, Any]:
         "bases": ", ".join(base.__name__ for base in kind.__bases__ if base is not object),
         "doc": (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " "),
         "parts": {name: part.__name__ for name, part in fields(kind).items()} if record else {},
-        "source": f"{kind.__module__.replace('.', '/')}.py",
+        "module": imported_from(kind),
     }
+
+
+def imported_from(kind: type[Value]) -> str:
+    """Name the module to import a type from: the package that offers it, else where it is defined.
+
+    >>> from nodes import Rollout
+    >>> imported_from(Rollout), imported_from(Record), imported_from(fields(Rollout)["group"])
+    ('nodes', 'flowgraph', 'flowgraph.values')
+    """
+    package, name = kind.__module__.partition(".")[0], kind.__name__
+    return package if name in _module(package).__all__ else kind.__module__
 
 
 # -------------------------------------------------------------------------------------------------------------- laws

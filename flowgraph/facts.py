@@ -6,7 +6,7 @@ Derived from the graph alone, node by node, as they were written. What is not kn
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, cast
 
@@ -117,11 +117,20 @@ def _facts(node: Node, known: Known) -> Facts:
     if not any(has_rows(each) for each in node.returns):
         return Facts(None, made)
     read = list(rows_read(node, known))
+    draws = node.op.kind == "generate"
     if node.op.rows != "new" and read:
-        return Facts(read[0][1], made)
+        return Facts(replace(read[0][1], drawn=made) if draws else read[0][1], made)
     identity = _identity(node.returns)
-    drawn = made if node.op.kind == "generate" else next((rows.drawn for _, rows in read), None)
+    drawn = made if draws else _drawn([rows.drawn for _, rows in read])
     return Facts(RowSet(node, identity, drawn) if identity else None, made)
+
+
+def _drawn(before: Sequence[Made | None]) -> Made | None:
+    """Say what drew rows that are made of others: of one model the latest that any of them may be, of two nothing."""
+    known = [each for each in before if each is not None]
+    if len(known) < len(before) or len({(each.param, each.version) for each in known}) != 1:
+        return None
+    return max(known, key=lambda each: (each.corrected, each.at_most))
 
 
 def rows_read(node: Node, known: Known) -> Iterator[tuple[str, RowSet]]:

@@ -65,6 +65,7 @@ LAWS: Mapping[Stage | Literal["call", "run"], tuple[Law, ...]] = {
         Law(8, "temperature", "what is compared was computed at one temperature", "laws.facts.one_temperature"),
     ),
     "named": (
+        Law(4, "ports", "what is read fits its port, and a setting its range", "laws.named.calls_fit"),
         Law(12, "names", "every node has a name of its own", "laws.named.every_name_once"),
         Law(3, "counts", "a loss says which masks are counted over all ranks", "laws.named.every_mask_counted"),
         Law(0, "nothing twice", "no two pure nodes compute the same", "laws.named.nothing_twice"),

@@ -66,7 +66,7 @@ def _in_settings(asked: Asked) -> Iterator[FlowError]:
 
 
 def _in_plan(asked: Asked, where: Where) -> Iterator[FlowError]:
-    from flowgraph.cli.plan import planned, refuse_what_does_not_fit
+    from flowgraph.cli.plan import batch_sizes, planned, refuse_what_does_not_fit
     from flowgraph.cli.run import refuse_what_cannot_run
     from flowgraph.lowering.lower import lower
 
@@ -77,6 +77,7 @@ def _in_plan(asked: Asked, where: Where) -> Iterator[FlowError]:
     except FlowError as error:
         yield error
         return
+    yield from _raised(lambda: batch_sizes(inputs, found.plan, found.work))
     yield from _raised(lambda: refuse_what_does_not_fit(found, where))
     yield from _raised(lambda: lower(inputs.graph, found.plan, where=str(where)))
 

@@ -97,7 +97,14 @@ def refuse_what_cannot_run(inputs: Inputs) -> None:
         raise FlowTypeError.bad_flow(
             where, graph.name, "returns no model, so a run would train nothing", "return update(…)"
         )
+    read = {edge.source for node in graph.nodes for edge in node.edges()}
+    if not any(node.root is not None for node in graph.nodes):
+        why = "updates no model, so a run would train nothing"
+        raise FlowTypeError.bad_flow(where, graph.name, why, "return update(…)")
     for param in graph.params:
+        if param.name in graph.carries() and issubclass(param.type, Model) and param not in read:
+            why = f"`{param.name}` is handed on, and nothing reads it"
+            raise FlowTypeError.bad_flow(where, graph.name, why, "leave it out")
         if issubclass(param.type, Trainable) and param.name not in graph.carries():
             why = f"`{param.name}` can be trained, but its next version is not returned: what updates it would be lost"
             raise FlowTypeError.bad_flow(where, graph.name, why, "return it too, or take a Reference if it is frozen")
@@ -197,7 +204,8 @@ def held_out_check(inputs: Inputs, options: RunOptions, program: Program) -> Che
     from nodes.evaluation import evaluate
     from nodes.values import Policy
 
-    policy = next((p.name for p in model_params(inputs.graph) if issubclass(p.type, Policy)), None)
+    trained = {node.root for node in inputs.graph.nodes}
+    policy = next((p.name for p in model_params(inputs.graph) if issubclass(p.type, Policy) and p in trained), None)
     if inputs.data.held_out is None or options.eval_every == 0 or policy is None:
         return None
     rows = tuple(range(min(options.eval_rows, inputs.data.held_out.num_rows)))

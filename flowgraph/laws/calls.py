@@ -134,6 +134,11 @@ def _check_inner(op: Op, node: Node, region: Region, site: Site) -> None:
     if not node.op.separable:
         what = f"{node.op.name} reads all rows together, but the loss `{region.name}` runs on a few at a time"
         raise LawError(what, where=str(node.at), notes=[f"in the loss of {op.name} at {site}"], hint="move it out")
+    for port, edge in node.inputs:
+        if issubclass(edge.type, Group):
+            what = f"{node.op.name}({port}=) reads which rows share a prompt, but `{region.name}` runs on some of them"
+            hint = f"micro-batches cut groups; compute it outside `{region.name}`"
+            raise LawError(what, where=str(node.at), notes=[f"in the loss of {op.name} at {site}"], hint=hint)
     if not issubclass(node.returns[0], Loss):
         return
     combines = not any(issubclass(port.value_type, Mask) for port in node.op.ports)
@@ -144,6 +149,9 @@ def _check_inner(op: Op, node: Node, region: Region, site: Site) -> None:
             thing = "what losses are combined by" if combines else "a mask"
             hint = f"{thing} is {'read' if combines else 'counted'} before the first micro-batch runs"
             raise LawError(what, where=str(node.at), hint=hint)
+        if combines and edge.type.kind in (Kind.ROW, Kind.TOKEN):
+            what = f"{node.op.name}({port}=) has rows, but the factor of a loss is one number for all micro-batches"
+            raise LawError(what, where=str(node.at), hint="take it in the node that gives the term, or as a scalar")
 
 
 def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> None:

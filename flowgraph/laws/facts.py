@@ -100,10 +100,11 @@ def one_temperature(graph: Graph) -> Iterator[FlowError]:
             if (made := known.at(edge).made) is not None and made.temperature is not None and _is_column(edge)
         ]
         for port, edge, temperature in told[1:]:
-            if temperature != told[0][2]:
+            first = next(each for each in told if each[1].type is edge.type)
+            if temperature != first[2]:
                 what = (
                     f"{node.op.name}({port}=) is at temperature {temperature}, but "
-                    f"{node.op.name}({told[0][0]}=) at {told[0][2]}"
+                    f"{node.op.name}({first[0]}=) at {first[2]}"
                 )
                 yield LawError(what, where=str(node.at), notes=[edge.made()], hint="compare them at one temperature")
                 break
@@ -114,33 +115,36 @@ def _is_column(edge: Edge) -> bool:
 
 
 def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
-    """Find a loss on rows that stale weights drew, which has nothing that corrects for it."""
+    """Find a loss on rows of other weights than it trains: where a node wants their own, or nothing corrects for lag.
+
+    Only a loss of the model that drew the rows has a lag to correct for; a critic, or a student, has none.
+    """
     known = facts_of(graph)
     for node in graph.nodes:
         for _, region in node.regions:
-            late_rows = [each for inner in region.inner if (each := _late_rows(inner, known)) is not None]
-            if not late_rows or late_rows[0].drawn is None:
-                continue
-            plain = [inner for inner in region.inner if inner.op.on_policy]
-            ports = (
-                port for inner in region.inner for port in inner.op.ports if not port.optional or inner.input(port.name)
-            )
-            corrected = any(port.by is By.SAMPLER for port in ports)
-            if plain or not corrected:
-                yield _uncorrected(region, plain, late_rows[0], late_rows[0].drawn)
+            read = ((inner, _rows_at(inner, known)) for inner in region.inner)
+            late = [(inner, rows) for inner, rows in read if rows is not None and _is_late(rows.drawn, node)]
+            plain = [(inner, rows) for inner, rows in late if inner.op.on_policy]
+            lags = [rows for _, rows in late if rows.drawn and rows.drawn.at_most and rows.drawn.param is node.root]
+            if plain:
+                yield _uncorrected(region, *plain[0])
+            elif lags and not any(_corrects(inner) for inner in region.inner):
+                yield _uncorrected(region, None, lags[0])
 
 
-def _late_rows(node: Node, known: Known) -> RowSet | None:
-    rows = _rows_at(node, known)
-    drawn = rows.drawn if rows is not None else None
-    return rows if drawn is not None and drawn.at_most and drawn.corrected else None
+def _is_late(drawn: Made | None, node: Node) -> bool:
+    """Say whether rows may be drawn by other weights than those that this node is given to update."""
+    return drawn is not None and drawn.corrected and (drawn.at_most > 0 or drawn.version != node.carried())
 
 
-def _uncorrected(region: Region, plain: list[Node], rows: RowSet, drawn: Made) -> LawError:
-    at = plain[0].at if plain else region.at
-    who = (
-        f"{plain[0].op.name} wants rows that the newest weights drew" if plain else f"`{region.name}` corrects nothing"
-    )
-    what = f"{who}, but those of {rows} may be drawn {drawn.late}"
+def _corrects(node: Node) -> bool:
+    return any(port.by is By.SAMPLER and node.input(port.name) is not None for port in node.op.ports)
+
+
+def _uncorrected(region: Region, plain: Node | None, rows: RowSet) -> LawError:
+    drawn, at = rows.drawn, plain.at if plain is not None else region.at
+    assert drawn is not None, "rows that are late are drawn"
+    who = f"{plain.op.name} wants rows that the newest weights drew" if plain else f"`{region.name}` corrects nothing"
+    how = f"may be drawn {drawn.late}" if drawn.at_most else f"were drawn by {drawn}, and other weights are trained"
     hint = "use a loss that corrects by the log-probs they were drawn with, or say stale(…, corrected=False)"
-    return LawError(what, where=str(at), hint=hint)
+    return LawError(f"{who}, but those of {rows} {how}", where=str(at), hint=hint)
