@@ -327,7 +327,15 @@ class Flow(Generic[P, R]):
         _check_arguments(self.name, self.signature.ports, bound, site)
         values = {name: bound[name] for name in self.signature.settings.model_fields if name in bound}
         settings = make_settings(self.signature.settings, values, self.name, str(site))
-        return cast("Callable[..., R]", self.fn)(**bound | {name: getattr(settings, name) for name in values})
+        out = cast("Callable[..., R]", self.fn)(**bound | {name: getattr(settings, name) for name in values})
+        if any(isinstance(value, Value) and value.edge is not None for value in bound.values()):
+            self._check_returns(out if isinstance(out, tuple) else (out,))
+        return out
+
+    def _check_returns(self, outputs: tuple[Any, ...]) -> None:
+        """Hold results to the annotation, but for those that a faulty call leaves open."""
+        if not any(isinstance(value, Value) and left_open(value.edge) for value in outputs):
+            calls.check_returns(self.name, self.signature, outputs)
 
     def graph(self, settings: Mapping[str, object] | None = None) -> Graph:
         """Describe the flow, with these settings of its keyword-only parameters; checked against the laws.
@@ -336,7 +344,7 @@ class Flow(Generic[P, R]):
         """
         with overhearing() as overheard:
             graph, outputs = self._described(settings or {})
-        calls.check_returns(self.name, self.signature, outputs)
+        self._check_returns(outputs)
         graph = _finished(graph, outputs, overheard.calls)
         spec.check("described", graph)
         return graph
@@ -355,8 +363,7 @@ class Flow(Generic[P, R]):
         with overhearing(going_on=True) as overheard:
             try:
                 graph, outputs = self._described(settings or {})
-                if not any(isinstance(value, Value) and left_open(value.edge) for value in outputs):
-                    calls.check_returns(self.name, self.signature, outputs)
+                self._check_returns(outputs)
             except FlowError as error:
                 return _distinct([*overheard.faults, error])
         told = {fault.where for fault in overheard.faults}

@@ -91,7 +91,8 @@ def _flat_edge(ids: Mapping[object, str], edge: Edge) -> Flat:
 
 
 def _flat_lag(edge: Edge) -> Flat:
-    return {"at_most": edge.at_most, "corrected": edge.corrected} if edge.at_most else {}
+    lags = edge.at_most or not edge.corrected
+    return {"at_most": edge.at_most, "corrected": edge.corrected} if lags else {}
 
 
 def _site(site: Site) -> list[Any]:

@@ -70,4 +70,4 @@ def _setting(value: Any) -> str:
 
 def _edge(edge: Edge) -> str:
     free = "" if edge.corrected else ", corrected=False"
-    return f"stale({edge}, at_most={edge.at_most}{free})" if edge.at_most else str(edge)
+    return f"stale({edge}, at_most={edge.at_most}{free})" if edge.at_most or not edge.corrected else str(edge)

@@ -20,7 +20,7 @@ from flowgraph.facts import readers_of_others
 from flowgraph.graph import Graph, rewrite
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Program
+from flowgraph.lowering.program import Program, Sync
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh
 from flowgraph.values import Model, Trainable
@@ -214,7 +214,17 @@ def held_out_check(inputs: Inputs, options: RunOptions, program: Program) -> Che
     settings = {"by": getattr(found.get("score", found.get("refill")), "by", "data"), "max_tokens": max_tokens}
     graph = _at_the_flows_lines(compile_graph(evaluate.graph(settings)), inputs.graph)
     own = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
-    return Check(own, {"prompts": FixedPrompts(inputs.data.held_out, rows)}, options.eval_every)
+    rows_of = {"prompts": FixedPrompts(inputs.data.held_out, rows)}
+    return Check(own, rows_of, options.eval_every, _as_late(own, program, policy))
+
+
+def _as_late(check: Program, program: Program, policy: str) -> Program:
+    """Give the program of a check that leaves the copy it samples from as old as the plan lets a step leave it.
+
+    Else how often a run is checked would change what it trains on.
+    """
+    lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
+    return replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
 
 
 def _at_the_flows_lines(check: Graph, graph: Graph) -> Graph:

@@ -16,11 +16,15 @@ from flowgraph.runtime.execute import Executor, Ran, Source
 
 @dataclass(frozen=True)
 class Check:
-    """A program that is run on held-out data before the first step, every `every` steps, and at the end."""
+    """A program that is run on held-out data before the first step, every `every` steps, and at the end.
+
+    `during` is that of every check but the last: it leaves a copy of weights that lags as late as a step would.
+    """
 
     program: Program
     sources: Mapping[str, Source]
     every: int
+    during: Program | None = None
 
 
 @dataclass(frozen=True)
@@ -55,20 +59,22 @@ def train(job: Job, executor: Executor, listeners: Sequence[Listener], stop: Cal
         if stop():
             return step
         if job.check is not None and job.check.every and step % job.check.every == 0:
-            _check(job, job.check, executor, step, listeners)
+            _check(job, job.check, job.check.during or job.check.program, executor, step, listeners)
         start = time.perf_counter()
         ran = executor.run(job.program, job.sources, Key(job.seed, step))
         for listener in listeners:
             listener.stepped(step, ran, time.perf_counter() - start)
     if job.check is not None and job.check.every:
-        _check(job, job.check, executor, job.steps, listeners)
+        _check(job, job.check, job.check.program, executor, job.steps, listeners)
     return job.steps
 
 
-def _check(job: Job, check: Check, executor: Executor, step: int, listeners: Sequence[Listener]) -> None:
+def _check(
+    job: Job, check: Check, program: Program, executor: Executor, step: int, listeners: Sequence[Listener]
+) -> None:
     start = time.perf_counter()
     try:
-        ran = executor.run(check.program, check.sources, Key(job.seed, step))
+        ran = executor.run(program, check.sources, Key(job.seed, step))
     except FlowError as error:
         error.notes = (*error.notes, f"in the check of held-out data before step {step + 1}")
         raise

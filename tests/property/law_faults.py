@@ -106,7 +106,7 @@ def wrong_model(rng: random.Random, program: Program) -> Broken | None:
         call = Call("u", "kl_k3", [(None, "new"), (None, mask), ("ref", "new")])
     else:
         call = Call("u", "entropy_bonus", [(None, "spread_out"), (None, mask)])
-    loss = add_update(program, rows, [new_of(rows), likely(rows), call], "t + u")
+    add_update(program, rows, [new_of(rows), likely(rows), call], "t + u")
     if wrong in ("new", "entropy"):  # nothing in such a term moves with what is trained
         return Broken(call, ("a term of the loss `last` does not depend on `pi`",), LawError)
     port = {"old": "old", "other": "old", "ref": "ref"}[wrong]

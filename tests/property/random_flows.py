@@ -356,7 +356,9 @@ class Writer:
             "entropy_bonus": ([(None, "h"), (None, mask)], [{}]),
             "likely": ([(None, "new"), (None, mask)], [{}, {"floor": "-3.0"}]),
         }
-        first = "clipped" if rows.lags else rng.choice(["clipped", "policy_gradient", "likely"])
+        others = self.program.newest[rows.policy] != rows.version and rows.corrected  # an update has been since
+        kinds_of_first = ["clipped", "likely"] if others else ["clipped", "policy_gradient", "likely"]
+        first = "clipped" if rows.lags else rng.choice(kinds_of_first)
         more = rng.sample(["kl_k3", "entropy_bonus", "likely", "clipped"], rng.randrange(3))
         terms = list[str]()
         for i, op in enumerate([first, *(each for each in more if each != first)]):

@@ -11,7 +11,7 @@ import pytest
 import flowgraph
 import nodes
 from examples.grpo import grpo
-from flowgraph import Key, Loss, State, flow, node
+from flowgraph import Key, Loss, State, flow, node, stale
 from flowgraph.files import import_file
 from flowgraph.graph import Const, Edge, Graph, Node, NodeKind, Param, Site, call_site, carried_from, reachable, rewrite
 from flowgraph.passes import compile_graph
@@ -30,7 +30,7 @@ def adapt(level: Level, scores: Scores) -> Level:
 
 @flow
 def adaptive(prompts: Prompts, policy: Policy, level: Level) -> tuple[Level, Scores, Policy]:
-    rollout = generate(policy, prompts)
+    rollout = generate(stale(policy, at_most=0, corrected=False), prompts)
     scores = score(rollout)
     advantages = group_normalize(scores, rollout.group)
 

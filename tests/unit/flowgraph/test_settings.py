@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from examples.grpo import grpo
-from flowgraph import Loss, flow
+from flowgraph import Loss, flow, stale
 from flowgraph.errors import SettingError
 from flowgraph.graph import Graph
 from flowgraph.passes import compile_graph
@@ -113,7 +113,7 @@ def test_the_command_line_wins_over_the_flow_and_both_over_what_is_suggested() -
 def test_a_suggestion_for_one_model_reaches_only_nodes_of_that_model() -> None:
     @flow
     def two(prompts: Prompts, policy: Policy, other: Policy) -> tuple[Policy, Policy]:
-        rollout = generate(policy, prompts)
+        rollout = generate(stale(policy, at_most=0, corrected=False), prompts)
         advantages = group_normalize(score(rollout), rollout.group)
 
         def loss(pi: Policy) -> Loss:
