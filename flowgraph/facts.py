@@ -168,14 +168,75 @@ def _identity(kinds: Iterable[type[Value]]) -> tuple[str, ...]:
     return tuple(name for name, kind in told.items() if any(issubclass(part, kind) for part in parts))
 
 
+@dataclass(frozen=True)
+class ValueFacts:
+    """What is known of one value, as text: its type and kind, whose rows, which mask aligns it, what made it.
+
+    `weights` says which version, how late, and at which temperature: `pi of policy, at 1.0` is being trained.
+    """
+
+    value: str
+    type: str
+    kind: str
+    dtype: str
+    rows: str = ""
+    identity: str = ""
+    mask: str = ""
+    weights: str = ""
+
+
+def values_of(graph: Graph) -> list[ValueFacts]:
+    """Give what is known of every parameter and result of a named graph, in the order they were written."""
+    known, told = facts_of(graph), list[ValueFacts]()
+    for param in graph.params:
+        told.append(_value_facts(param.name, Edge(param, param.type), known))
+    for node in graph.all_nodes:
+        many = len(node.returns) > 1
+        for i, kind in enumerate(node.returns):
+            edge = Edge(node, kind, str(i) if many else "")
+            told.append(_value_facts(str(edge), edge, known))
+    return told
+
+
+def _value_facts(name: str, edge: Edge, known: Known) -> ValueFacts:
+    facts, kind = known.at(edge), edge.type
+    record = issubclass(kind, Record)
+    mask = ", ".join(masks_along(facts.rows)) if facts.rows is not None and _has_tokens(kind) else ""
+    return ValueFacts(
+        value=name,
+        type=kind.__name__,
+        kind="record" if record else str(kind.kind),
+        dtype="" if record else kind.dtype,
+        rows=_name(facts.rows.origin) if facts.rows is not None else "",
+        identity=", ".join(facts.rows.identity) if facts.rows is not None else "",
+        mask=mask,
+        weights=_weights(facts.made) if facts.made is not None else "",
+    )
+
+
+def _weights(made: Made) -> str:
+    said = [f"{made.version} of {made.param.name}" if made.trained else str(made.version)]
+    said += [made.late] if made.at_most else []
+    return ", ".join(said if made.temperature is None else [*said, f"at {made.temperature}"])
+
+
+def _has_tokens(kind: type[Value]) -> bool:
+    if issubclass(kind, Record):
+        return any(_has_tokens(each) for each in fields(kind).values())
+    return kind.kind is Kind.TOKEN
+
+
+def _name(origin: Origin) -> str:
+    return origin.name or (origin.op.name if isinstance(origin, Node) else "")
+
+
 def masks_along(rows: RowSet) -> Sequence[str]:
     """Name the masks that came with rows: they say which tokens of any token column of these rows count."""
     origin = rows.origin
     kinds = (origin.type,) if isinstance(origin, Param) else origin.returns
     records = [(str(i), kind) for i, kind in enumerate(kinds) if issubclass(kind, Record)]
-    name = origin.name or (origin.op.name if isinstance(origin, Node) else "")
     return [
-        ".".join([name, *([i] if len(kinds) > 1 else []), part])
+        ".".join([_name(origin), *([i] if len(kinds) > 1 else []), part])
         for i, kind in records
         for part, each in fields(kind).items()
         if issubclass(each, Mask)

@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.cluster import show_bytes
+from flowgraph.facts import ValueFacts
 from flowgraph.lowering.program import columns
 from flowgraph.state import StateItem, state_json, state_text
 
@@ -25,6 +26,13 @@ def facts_text(facts: StepFacts, state: Sequence[StateItem]) -> str:
     lines = [f"facts of a step of {facts.flow}: {prompts}, every response of its most tokens"]
     lines += ["", *_nodes(facts), "", *_edges(facts.edges), "", "state that a run carries, and a checkpoint holds"]
     return "\n".join([*lines, *(f"  {line}" for line in state_text(state).splitlines())])
+
+
+def values_text(values: Sequence[ValueFacts]) -> str:
+    """Print what is known of each value: whose rows it has, which mask aligns its tokens, which weights made it."""
+    heads = ["value", "type", "kind", "rows of", "mask", "weights, at temperature"]
+    cells = [[each.value, each.type, each.kind, each.rows, each.mask, each.weights] for each in values]
+    return "\n".join(_indented([heads, *cells], ()))
 
 
 def _nodes(facts: StepFacts) -> Iterator[str]:

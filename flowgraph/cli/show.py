@@ -6,7 +6,7 @@ import difflib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,15 +163,20 @@ def _drawn(shown: Shown) -> str:
 
 def show_facts(asked: Asked, where: Where, as_json: bool) -> None:
     """Print what is known of a step before it runs: work of nodes, bytes on edges, and the state it carries."""
-    from flowgraph.cli.facts import facts_json, facts_text
+    from flowgraph.cli.facts import facts_json, facts_text, values_text
     from flowgraph.cli.inputs import read_inputs
     from flowgraph.cli.plan import planned
+    from flowgraph.facts import values_of
     from flowgraph.state import state_of
     from placements.step_facts import step_facts
 
     found = planned(read_inputs(asked), where, fits=False)
     facts, state = step_facts(found.inputs.graph, found.shapes, found.work, found.plan), state_of(found.inputs.graph)
-    print(json.dumps(facts_json(facts, state), indent=1) if as_json else facts_text(facts, state))
+    values = values_of(found.inputs.graph)
+    if as_json:
+        print(json.dumps(facts_json(facts, state) | {"values": [asdict(each) for each in values]}, indent=1))
+    else:
+        print(f"{facts_text(facts, state)}\n\nwhat is known of each value\n{values_text(values)}")
 
 
 def _check_stage(stage: str, known: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import torch
 from examples.grpo import grpo
 from flowgraph import Kind, Loss, Record, Rows, Value, flow, node, stale
 from flowgraph.errors import LawError
-from flowgraph.facts import Facts, facts_of, masks_along
+from flowgraph.facts import Facts, facts_of, masks_along, values_of
 from flowgraph.graph import Graph
 from flowgraph.passes import compile_graph
 from flowgraph.rows import take
@@ -58,6 +58,16 @@ def test_rows_are_those_of_the_node_that_drew_them_and_values_those_of_the_weigh
     }
     assert [name for name, each in made.items() if each.trained] == ["policy.update.logprobs"]
     assert made["ref.logprobs"].temperature == 1.0, "log-probs are taken at the rollout's own"
+
+
+def test_what_is_known_of_each_value_can_be_read() -> None:
+    told = {each.value: each for each in values_of(compile_graph(grpo.graph()))}
+    drawn, inner = told["policy.generate"], told["policy.update.logprobs"]
+    assert (drawn.kind, drawn.identity, drawn.mask) == ("record", "prompt, sample, trajectory", "policy.generate.mask")
+    assert (drawn.weights, told["score"].mask) == ("policy, at 1.0", "")
+    assert (inner.kind, inner.dtype, inner.rows) == ("row x token", "float32", "policy.generate")
+    assert (inner.mask, inner.weights) == ("policy.generate.mask", "pi of policy, at 1.0")
+    assert (told["policy"].kind, told["policy"].rows) == ("model", "")
 
 
 class Kept(Record):
