@@ -17,7 +17,7 @@ from nodes.sampling import METRICS as OF_SAMPLING
 from nodes.sampling import generate
 from nodes.scoring import METRICS as OF_SCORING
 from nodes.scoring import Rule, score
-from nodes.values import Policy, Prompts, Rollout, Scores
+from nodes.values import LanguageModel, Prompts, Rollout, Scores
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ class ScoredRollout(Rollout):
 
 @node(kind="generate", regroups=True, metrics=(*OF_SCORING, *OF_SAMPLING, *METRICS))
 def refill(
-    policy: Policy,
+    policy: LanguageModel,
     prompts: Prompts,
     *,
     groups: Annotated[int, Field(ge=1)],

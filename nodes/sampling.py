@@ -10,7 +10,7 @@ from pydantic import Field
 from flowgraph import Key, Measure, Metric, node
 from flowgraph.executors.base import Completion, Request, gather
 from flowgraph.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
-from nodes.values import Columns, Finished, LogProbs, Policy, Prompts, Rollout, Temperature, Text, Versions
+from nodes.values import Columns, Finished, LanguageModel, LogProbs, Prompts, Rollout, Temperature, Text, Versions
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
@@ -24,7 +24,7 @@ METRICS = (
 
 @node(kind="generate", metrics=METRICS)
 def generate(
-    policy: Policy,
+    policy: LanguageModel,
     prompts: Prompts,
     *,
     n: Annotated[int, Field(ge=1)] = 1,
@@ -49,7 +49,7 @@ def generate(
 
 
 def _rollout(
-    policy: Policy, prompts: Prompts, requests: Sequence[Request], done: Sequence[Completion], temperature: float
+    policy: LanguageModel, prompts: Prompts, requests: Sequence[Request], done: Sequence[Completion], temperature: float
 ) -> Rollout:
     import pyarrow as pa
     import torch

@@ -21,7 +21,7 @@ from nodes import Scores
 
 FLOWS = Path(__file__).parent / "flows"
 FILES = sorted(FLOWS.glob("*.py"))
-SEVERAL = {"distill.py": ("distill", "distill_and_score"), "parts.py": ("by_clip", "by_gradient")}
+SEVERAL = {"distill.py": ("distill", "learn_from", "distill_and_score"), "parts.py": ("by_clip", "by_gradient")}
 NAMED = [
     *(path.name for path in FILES if path.name not in SEVERAL),
     *(f"{file}:{name}" for file, names in SEVERAL.items() for name in names),

@@ -1,4 +1,4 @@
-"""Distillation on the student's own responses: towards a teacher alone, or beside a score.
+"""Distillation: on the student's own responses, towards a teacher alone or beside a score; or on what a teacher wrote.
 
 Source: Agarwal et al. 2024 (GKD), arXiv 2306.13649, on-policy with the reverse KL. Deviation: the k3 estimate of it,
 from the tokens drawn.
@@ -10,8 +10,20 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowgraph import Loss, flow
-from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize, kl_k3, logprobs, score, update
+from flowgraph import By, Loss, Mask, flow, node
+from nodes import (
+    LogProbs,
+    Policy,
+    Prompts,
+    Reference,
+    clipped,
+    generate,
+    group_normalize,
+    kl_k3,
+    logprobs,
+    score,
+    update,
+)
 
 
 @flow
@@ -22,6 +34,23 @@ def distill(prompts: Prompts, policy: Policy, teacher: Reference) -> Policy:
 
     def loss(pi: Policy) -> Loss:
         return kl_k3(logprobs(pi, rollout), rollout.mask, ref=taught)
+
+    return update(policy, loss)
+
+
+@node
+def likely(new: Annotated[LogProbs, By.TRAINED], mask: Mask) -> Loss:
+    """Give minus the log-prob of each token."""
+    return Loss.of(-new.data.masked_fill(mask.data == 0, 0.0), mask)
+
+
+@flow
+def learn_from(prompts: Prompts, policy: Policy, teacher: Reference) -> Policy:
+    """Let a frozen teacher write, and learn what it wrote."""
+    rollout = generate(teacher, prompts, n=4)
+
+    def loss(pi: Policy) -> Loss:
+        return likely(logprobs(pi, rollout), rollout.mask)
 
     return update(policy, loss)
 

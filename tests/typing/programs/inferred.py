@@ -121,7 +121,7 @@ def flows(prompts: Prompts, policy: Policy, ref: Reference) -> None:
 
 def completed() -> None:
     """Show the parameters that editors complete: `@node` and `@flow` keep the signature."""
-    reveal_type(generate)  # shows: (policy: Policy, prompts: Prompts, *, n: int
+    reveal_type(generate)  # shows: (policy: LanguageModel, prompts: Prompts, *, n: int
     reveal_type(score)  # shows: limit_s: float
     reveal_type(update)  # shows: micro_batch_tokens: int
     reveal_type(kl_k3)  # shows: (new: LogProbs, mask: Mask, *, ref: LogProbs

@@ -87,7 +87,6 @@ def swapped(rollout: Rollout, new: LogProbs, advantages: Advantages, policy: Pol
 def models(policy: Policy, ref: Reference, prompts: Prompts, rollout: Rollout, new: LogProbs, mask: Mask) -> None:
     """Update, sample or lag what cannot be."""
     update(ref, lambda pi: entropy_bonus(Entropy(0), mask))  # mypy: type-var  # pyright: reportArgumentType
-    generate(ref, prompts)  # mypy: arg-type  # pyright: reportArgumentType
     stale(prompts, at_most=1)  # mypy: type-var  # pyright: reportArgumentType
     stale(new, at_most=1)  # mypy: type-var  # pyright: reportArgumentType
     stale(policy, 2)  # mypy: call-arg  # pyright: reportCallIssue
