@@ -13,18 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from flowgraph import spec
 from flowgraph.counts import counted
 from flowgraph.errors import FlowError, LawError
-from flowgraph.graph import Const, Edge, Graph, Node, Op, Param, Port, Region, Site, Source
+from flowgraph.graph import Edge, Graph, Node, Op, Param, Port, Region, Site, Source
 from flowgraph.laws.calls import check_region
+from flowgraph.laws.fits import kinds_of, misfits, type_at
 from flowgraph.signature import Settings, make_settings
 from flowgraph.store import SCHEMA, full_hash, name_of, plain_settings, structure_hash
-from flowgraph.values import Record, Value, fields
+from flowgraph.values import Value
 
 OURS = ("flowgraph", "nodes", "placements", "examples")
 GROUPS = ("flowgraph.flows", "flowgraph.rules", "flowgraph.passes")
@@ -173,11 +174,10 @@ class _Reader:
     def _node(self, told: FlatNode, regions: Sequence[FlatRegion]) -> Node:
         op, site = _op(told.op), Site(*told.at)
         inputs = tuple((each.port, self._edge(each)) for each in told.inputs)
-        kinds = _fitted(op, inputs, [each.port for each in regions])
+        returns, kinds = tuple(_value(name) for name in told.returns), kinds_of(op, inputs)
+        for why in misfits(op, inputs, [each.port for each in regions], returns):
+            raise LawError.not_stored("", why)
         closed = tuple((each.port, self._region(op, op.port(each.port), each, kinds, site)) for each in regions)
-        returns = tuple(_value(name) for name in told.returns)
-        wanted = tuple(kinds.get(each, each) for each in op.returns)
-        _expect(returns == wanted, f"{op.name} does not give {', '.join(told.returns)}")
         _expect(set(told.given) <= set(told.settings), f"{op.name} lacks a setting that was given")
         given = {name: told.settings[name] for name in told.given}
         given |= {name: _function(given[name]) for name in told.functions if name in given}
@@ -206,11 +206,9 @@ class _Reader:
 
     def _edge(self, told: FlatEdge) -> Edge:
         source = self.sources.get(told.source) or self._param(told.source)
-        kind, given = _value(told.type), _given(source)
-        for name in told.part.split(".") if told.part else ():
-            _expect(name in given.inside, f"{told.source} has no part `{told.part}`")
-            given = _Given.of(given.inside[name])
-        _expect(given.kind is kind, f"`{told.part}` of {told.source} is no {kind.__name__}")
+        kind, there = _value(told.type), type_at(source, told.part)
+        _expect(there is not None, f"{told.source} has no part `{told.part}`")
+        _expect(there is kind, f"`{told.part}` of {told.source} is no {kind.__name__}")
         return Edge(source, kind, told.part, told.at_most, told.corrected)
 
     def _settings(self) -> BaseModel:
@@ -226,46 +224,6 @@ class _Reader:
 def _expect(holds: bool, otherwise: str) -> None:
     if not holds:
         raise LawError.not_stored("", otherwise)
-
-
-@dataclass(frozen=True)
-class _Given:
-    """What a part of a source's results is: its type, None for several results, and the parts inside it."""
-
-    kind: type[Value] | None
-    inside: dict[str, type[Value]]
-
-    @classmethod
-    def of(cls, kind: type[Value]) -> _Given:
-        return cls(kind, dict(fields(kind)) if issubclass(kind, Record) else {})
-
-
-def _given(source: Source) -> _Given:
-    assert not isinstance(source, Const), "a stored graph holds no real data"
-    kinds = source.returns if isinstance(source, Node) else (source.type,)
-    return _Given(None, {str(i): kind for i, kind in enumerate(kinds)}) if len(kinds) > 1 else _Given.of(*kinds)
-
-
-def _fitted(op: Op, inputs: Sequence[tuple[str, Edge]], regions: Sequence[str]) -> dict[Any, type[Value]]:
-    """Check a call's edges against the ports of its op; give what each type stands for."""
-    names = [port for port, _ in inputs]
-    known = {port.name: port for port in op.ports}
-    for name in (*names, *regions):
-        _expect(name in known, f"{op.name} takes {', '.join(known)}; see `{name}`")
-        _expect(known[name].region == (name in regions), f"{op.name}({name}=) is {'no ' * (name in regions)}function")
-        _expect([*names, *regions].count(name) == 1, f"{op.name}({name}=) stands twice")
-    for name, port in known.items():
-        _expect(port.optional or name in names or name in regions, f"{op.name} takes {', '.join(known)}; see `{name}`")
-    kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
-    for name, edge in inputs:
-        port = known[name]
-        bound = kinds[port.type] if isinstance(port.type, TypeVar) else port.value_type
-        fits = issubclass(edge.type, bound) and port.kind in (None, edge.type.kind)
-        _expect(fits, f"{op.name}({name}=) takes {bound.__name__}, not {edge.type.__name__}")
-        _expect(not edge.at_most or op.kind == "generate", f"{op.name} reads {edge} late; only sampling may")
-        if isinstance(port.type, TypeVar):
-            kinds[port.type] = edge.type
-    return kinds
 
 
 def _value(name: str) -> type[Value]:
