@@ -1,13 +1,13 @@
 """Time description and compilation: a flow of PPO's shape, and generated graphs of growing size. See README.md here.
 
-python benchmarks/compiling.py [--rounds 7] [--nodes 10000] [--json]
+python benchmarks/compiling.py [--rounds 3] [--nodes 10000] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,8 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's own folder is on the path
 
 from flowgraph import Flow, Kind, Linear, Loss, Mask, Trainable, flow, node
-from flowgraph.graph import Graph
-from flowgraph.passes import compile_graph, named, simplified
+from flowgraph.passes import named, simplified
 from flowgraph.restore import from_json
 from flowgraph.store import full_hash, to_json
 from flowgraph.text import graph_text
@@ -93,9 +92,12 @@ def _loss(start: Level, i: int) -> Callable[[Net], Loss]:
     return loss
 
 
+CASES: dict[str, Flow[..., Any]] = {"ppo": ppo_shaped, "chain": chain, "tree": tree, "updates": updates}
+AGAIN = 5  # times that a case is repeated in its process, to tell what is the same but for caches that are warm
+
+
 def stages(of: Flow[..., Any], settings: Mapping[str, object]) -> dict[str, float]:
     """Give the milliseconds of each stage of one description: what `show` and `run` do before anything is loaded."""
-    gc.collect()  # of the case before
     took, at = dict[str, float](), time.perf_counter()
 
     def done(stage: str) -> None:
@@ -117,30 +119,48 @@ def stages(of: Flow[..., Any], settings: Mapping[str, object]) -> dict[str, floa
     return took
 
 
+def here(name: str, nodes: int) -> dict[str, float]:
+    """Time a case in this process: the first time, and for the small flow the median of some times more as `again`."""
+    of, settings = CASES[name], {"nodes": nodes} if nodes else {}
+    took = stages(of, settings)
+    if not nodes:
+        runs = [stages(of, settings) for _ in range(AGAIN)]
+        took["again"] = median(run["describe"] + run["compile"] for run in runs)
+    return took
+
+
 def measure(rounds: int, nodes: int) -> dict[str, dict[str, float]]:
-    """Give median milliseconds by case and stage; the cases are interleaved, so that a busy moment hits all."""
+    """Give median milliseconds by case and stage, each in a process of its own; rounds are interleaved."""
     sizes = [nodes // 8, nodes // 4, nodes // 2, nodes]
-    cases: dict[str, tuple[Flow[..., Any], dict[str, object]]] = {"ppo": (ppo_shaped, {})}
-    cases |= {f"{of.name} {size}": (of, {"nodes": size}) for of in (chain, tree, updates) for size in sizes}
-    runs = [{name: stages(of, settings) for name, (of, settings) in cases.items()} for _ in range(rounds)]
-    return {name: {stage: median(run[name][stage] for run in runs) for stage in runs[0][name]} for name in cases}
+    cases = [("ppo", 0), *((name, size) for name in CASES if name != "ppo" for size in sizes)]
+    runs = [{case: _apart(*case) for case in cases} for _ in range(rounds)]
+    return {
+        f"{case[0]} {case[1] or ''}".strip(): {
+            stage: median(run[case][stage] for run in runs) for stage in runs[0][case]
+        }
+        for case in cases
+    }
 
 
-def count(of: Flow[..., Any], settings: Mapping[str, object]) -> int:
-    """Give the nodes of a case, once compiled."""
-    graph: Graph = compile_graph(of.graph(settings))
-    return len(graph.all_nodes)
+def _apart(name: str, nodes: int) -> dict[str, float]:
+    command = [sys.executable, __file__, "--case", name, "--nodes", str(nodes)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(told.stdout)
+    return found
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> str:
     """Print the medians, and how compilation grows from one size to the next (2.0 is linear)."""
-    heads = list(next(iter(found.values())))
-    lines = [f"{'ms':<16}" + "".join(f"{head:>10}" for head in heads) + f"{'describe + compile':>22}{'growth':>9}"]
+    heads = ["describe", "compile", "print", "store", "read"]
+    lines = [f"{'ms':<16}" + "".join(f"{head:>10}" for head in heads) + f"{'describe + compile':>20}{'growth':>8}"]
     before: tuple[str, float] = ("", 0.0)
     for name, took in found.items():
         total, shape = took["describe"] + took["compile"], name.partition(" ")[0]
-        growth = f"{total / before[1]:9.2f}" if before[0] == shape else " " * 9
-        lines.append(f"{name:<16}" + "".join(f"{took[head]:>10.1f}" for head in heads) + f"{total:>22.1f}{growth}")
+        growth = f"{total / before[1]:8.2f}" if before[0] == shape else " " * 8
+        again = f"  again: {took['again']:.1f}" if "again" in took else ""
+        lines.append(
+            f"{name:<16}" + "".join(f"{took[head]:>10.1f}" for head in heads) + f"{total:>20.1f}{growth}{again}"
+        )
         before = (shape, total)
     return "\n".join(lines)
 
@@ -148,10 +168,14 @@ def table(found: Mapping[str, Mapping[str, float]]) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--case", choices=CASES, help="time this case in this process, once")
     told = parser.parse_args()
+    if told.case is not None:
+        print(json.dumps(here(told.case, told.nodes)))
+        return
     found = measure(told.rounds, told.nodes)
     print(json.dumps(found, indent=1) if told.json else table(found))
 
