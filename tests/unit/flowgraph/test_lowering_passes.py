@@ -483,6 +483,24 @@ def test_a_sync_has_the_lag_of_the_plan_and_the_bound_of_the_flow() -> None:
     assert "lag 2 of at most 2" in program_text(lowered(lagging, policy_sample=2))
 
 
+@flow
+def two_bounds(prompts: Prompts, policy: Policy) -> tuple[Policy, Scores, Scores]:
+    far, near = generate(stale(policy, at_most=3), prompts), generate(stale(policy, at_most=1), prompts)
+    return updated(policy, near), score(far), score(near)
+
+
+def test_a_copy_lags_no_further_than_the_strictest_of_its_readers() -> None:
+    assert syncs(lowered(two_bounds, policy_sample=1)) == [("policy", 1, 1)]
+
+
+def test_a_sync_waits_for_whoever_reads_the_version_that_it_replaces() -> None:
+    program = lowered(trained_and_sampled)
+    tasks = [str(task) for task in program.tasks]
+    reads = next(i for i, text in enumerate(tasks) if text.startswith("run") and "policy.generate " in text)
+    replaces = max(i for i, task in enumerate(program.tasks) if isinstance(task, Sync))
+    assert reads < replaces and reads in waits_for(program)[replaces]
+
+
 # ------------------------------------------------------------------------------------------- stored
 
 
