@@ -279,7 +279,7 @@ def test_a_flood_of_prints_does_not_hide_a_hang(folder: Path, hasty: Graders) ->
          "rule `f.py:f` does not load: its process ended: exit code 5\n    last printed:\n      so long"),
         ("f.py:f", "raise SystemExit(0)\n", "f.py:1: rule `f.py:f` does not load: SystemExit: 0"),
         ("f.py:f", "import time\ntime.sleep(100)\n", "rule `f.py:f` does not load: it took over 0.5 s"),
-        ("no_package.such:f", "", "rule `no_package.such:f` does not load: ModuleNotFoundError: No module named 'no_package'"),
+        ("nowhere.such:f", "", "rule `nowhere.such:f` does not load: ModuleNotFoundError: No module named 'nowhere'"),
     ],
 )  # fmt: skip
 def test_a_file_that_does_not_load_is_said_whatever_on_error_is(
