@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, cast
 
-from flowgraph.graph import Edge, Graph, Node, Param, carried_from, newest
+from flowgraph.graph import Edge, Graph, Node, Param, carried_from, how_late, newest
 from flowgraph.values import Group, Kind, Mask, Model, Record, Sample, Trajectory, Value, fields
 
 Origin = Node | Param
@@ -34,7 +34,7 @@ class Made:
     @property
     def late(self) -> str:
         """Say how late they may be: `up to 4 updates late`."""
-        return f"up to {self.at_most} update{'s' if self.at_most > 1 else ''} late"
+        return how_late(self.at_most)
 
     def __str__(self) -> str:
         return f"`{self.version}`" + (f", {self.late}" if self.at_most else "")

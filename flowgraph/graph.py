@@ -287,6 +287,15 @@ class Graph:
         return {root.name: i for root, i in roots if root is not None and root in self.params}
 
 
+def how_late(at_most: int) -> str:
+    """Say how late weights may be read.
+
+    >>> how_late(1), how_late(4)
+    ('up to 1 update late', 'up to 4 updates late')
+    """
+    return f"up to {at_most} update{'s' if at_most > 1 else ''} late"
+
+
 def newest(edge: Edge) -> Edge:
     """Give the version of weights that an edge reads, however late it may read it."""
     return replace(edge, at_most=0, corrected=True) if edge.at_most or not edge.corrected else edge

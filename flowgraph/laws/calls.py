@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from flowgraph.errors import FlowTypeError, LawError, nearest, with_article
-from flowgraph.graph import Edge, Node, NodeKind, Op, Region, Site, reachable
+from flowgraph.graph import Edge, Node, NodeKind, Op, Region, Site, how_late, reachable
 from flowgraph.loss import Loss
 from flowgraph.rows import find, leaves
 from flowgraph.traits import RowTrait
@@ -240,12 +240,7 @@ def _moved(before: Value, after: Value) -> bool:
 def stale_read(op: Op, edge: Edge, site: Site) -> LawError:
     """Say that only sampling may read weights that lag."""
     return LawError(
-        f"{op.name} reads {edge} {late(edge)}; only sampling may",
+        f"{op.name} reads {edge} {how_late(edge.at_most)}; only sampling may",
         where=str(site),
         hint="give the stale model to a generate node only",
     )
-
-
-def late(edge: Edge) -> str:
-    """Say how late an edge may read weights."""
-    return f"up to {edge.at_most} update{'s' if edge.at_most > 1 else ''} late"

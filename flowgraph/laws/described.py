@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flowgraph.errors import FlowError, LawError
-from flowgraph.graph import Const, Edge, Graph, Node, Param, Region, carried_from, newest
-from flowgraph.laws.calls import late
+from flowgraph.graph import Const, Edge, Graph, Node, Param, Region, carried_from, how_late, newest
 from flowgraph.values import State
 
 
@@ -79,7 +78,7 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
         if carried_from(edge) is None and not _lacks_carry(edge):
             yield LawError(f"flow {graph.name} returns state that is the next version of no parameter", where=where)
         elif edge.at_most:
-            what = f"flow {graph.name} returns {edge} {late(edge)}; only sampling may read it so"
+            what = f"flow {graph.name} returns {edge} {how_late(edge.at_most)}; only sampling may read it so"
             yield LawError(what, where=where, hint="return the model that is not stale")
         elif consumer is not None:
             what = f"flow {graph.name} returns {edge}, which {consumer.op.name} at {consumer.at} has replaced"
