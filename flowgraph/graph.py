@@ -70,6 +70,7 @@ class Port:
     by: By | None = None
     other_rows: bool = False
     kind: Kind | None = None  # the one it takes, where subclasses of its type are of several
+    corrects: str | None = None  # it corrects for the weights that drew the rows, on the node's port of this name
 
     @property
     def value_type(self) -> type[Value]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Annotated, Self, cast
+
+from pydantic import Field
 
 from flowgraph.errors import LawError
 from flowgraph.values import Kind, Linear, Mask, Measure
@@ -25,6 +27,10 @@ class Aggregation(enum.StrEnum):
     SEQUENCE_SUM = "sequence-sum"  # mean over rows of each row's token sum
 
 
+How = Aggregation | Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""How terms are aggregated; a number is a constant length: mean over rows of each row's token sum / that number."""
+
+
 @dataclass(frozen=True)
 class Counts:
     """How many tokens a mask keeps, and in how many rows, over a whole minibatch on all ranks."""
@@ -39,7 +45,7 @@ class Term:
 
     values: Tensor | None
     mask: Tensor
-    aggregation: Aggregation
+    aggregation: Aggregation | float
     weight: float = 1.0
 
     def counts(self) -> Counts:
@@ -65,6 +71,8 @@ class Term:
         rows = values.sum(1)
         if self.aggregation is Aggregation.SEQUENCE_MEAN:
             rows = rows / self.mask.sum(1).clamp(min=1.0)
+        elif not isinstance(self.aggregation, Aggregation):
+            rows = rows / self.aggregation
         return self.weight * rows.sum() / max(counts.rows, 1.0)
 
 
@@ -85,7 +93,7 @@ class Loss(Linear):
         cls,
         values: Tensor,
         mask: Mask,
-        aggregation: Aggregation = Aggregation.TOKEN_MEAN,
+        aggregation: Aggregation | float = Aggregation.TOKEN_MEAN,
         measures: Sequence[Measure] = (),
     ) -> Self:
         """Make a loss of one term: `values` [B, T] averaged over `mask` [B, T]."""

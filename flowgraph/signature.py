@@ -19,7 +19,7 @@ from flowgraph.errors import FlowTypeError, SettingError, nearest, with_article
 from flowgraph.graph import Port, Site, call_site
 from flowgraph.keys import Key
 from flowgraph.loss import Loss
-from flowgraph.traits import By, Parts, Rows
+from flowgraph.traits import By, Corrects, Parts, Rows
 from flowgraph.values import Kind, Model, Record, Value, fields
 
 
@@ -197,9 +197,9 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
 def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:
     """Add what an annotation says of a port beyond its type; refuse what is said twice, and parts it lacks."""
     for each in said:
-        if isinstance(each, type) and issubclass(each, Parts | By | Rows | Kind):
+        if isinstance(each, type) and issubclass(each, Parts | By | Rows | Kind | Corrects):
             raise refuse(f"`{port.name}` says {each.__name__}", f"say which: {each.__name__}{_EXAMPLES[each]}")
-    told = [each for each in said if isinstance(each, Parts | By | Rows | Kind)]
+    told = [each for each in said if isinstance(each, Parts | By | Rows | Kind | Corrects)]
     if len({type(each) for each in told}) < len(told):
         raise refuse(f"`{port.name}` says {type(told[0]).__name__} twice", "")
     for each in told:
@@ -209,12 +209,14 @@ def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:
             port = replace(port, by=each)
         elif isinstance(each, Kind):
             port = replace(port, kind=each)
+        elif isinstance(each, Corrects):
+            port = replace(port, corrects=each.port)
         else:
             port = replace(port, other_rows=True)
     return port
 
 
-_EXAMPLES: Mapping[type, str] = {Parts: '("mask")', By: ".TRAINED", Rows: ".OTHER", Kind: ".ROW"}
+_EXAMPLES: Mapping[type, str] = {Parts: '("mask")', By: ".TRAINED", Rows: ".OTHER", Kind: ".ROW", Corrects: '("old")'}
 
 
 def _known_parts(port: Port, parts: Parts, refuse: Refuse) -> tuple[str, ...]:

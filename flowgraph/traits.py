@@ -35,3 +35,14 @@ class Parts:
 
     def __init__(self, *names: str) -> None:
         object.__setattr__(self, "names", names)
+
+
+@dataclass(frozen=True)
+class Corrects:
+    """What a port takes corrects for the weights that drew the rows: `Annotated[ImportanceWeights, Corrects("old")]`.
+
+    Then the node's port of that name may take other weights' log-probs than those that drew: what made the correction
+    must have read the same on its own port of that name. `Corrects()` is for a node that has no such port.
+    """
+
+    port: str = ""

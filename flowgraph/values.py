@@ -11,13 +11,17 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, dataclass_transform
 
 from flowgraph.errors import FlowTypeError, LawError, nearest
 
 if TYPE_CHECKING:
     from flowgraph.executors.base import Handle
     from flowgraph.graph import Edge
+
+
+Head = Literal["tokens", "values", "score"]
+"""What a model's last layer gives: logits of the next token, a number at each token, or one for the whole text."""
 
 
 class Kind(enum.StrEnum):
@@ -145,6 +149,7 @@ class Model(Value):
     """
 
     kind = Kind.MODEL
+    head: ClassVar[Head] = "tokens"
 
     def __init__(self, handle: Handle, version: int = 0) -> None:
         super().__init__(handle)

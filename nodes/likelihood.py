@@ -1,4 +1,4 @@
-"""What a forward pass tells of each response token. Nodes on one model and rollout share one pass."""
+"""What a forward pass tells of responses. Nodes on one model and the same responses share one pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from flowgraph import Parts, node
 from flowgraph.executors.base import Rows
-from nodes.values import Entropy, LanguageModel, LogProbs, Rollout
+from nodes.values import Critic, Entropy, LanguageModel, LogProbs, Responses, SquaredProbs, Values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,18 +15,30 @@ READ = Parts("context", "tokens", "lengths", "temperature")
 
 
 @node(kind="logprob", stat="logprobs")
-def logprobs(model: LanguageModel, rollout: Annotated[Rollout, READ]) -> LogProbs:
+def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> LogProbs:
     """Give the log-prob of each response token under `model`, at the rollout's temperature: [B, T]."""
     return LogProbs(_stat(model, rollout, "logprobs"))
 
 
 @node(kind="logprob", stat="entropy")
-def entropy(model: LanguageModel, rollout: Annotated[Rollout, READ]) -> Entropy:
+def entropy(model: LanguageModel, rollout: Annotated[Responses, READ]) -> Entropy:
     """Give the entropy of `model` at each response token, in nats, at the rollout's temperature: [B, T]."""
     return Entropy(_stat(model, rollout, "entropy"))
 
 
-def _stat(model: LanguageModel, rollout: Rollout, name: str) -> Tensor:
+@node(kind="logprob", stat="square_probs")
+def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> SquaredProbs:
+    """Give the sum of squared probabilities of `model` at each response token, at the rollout's temperature: [B, T]."""
+    return SquaredProbs(_stat(model, rollout, "square_probs"))
+
+
+@node(kind="logprob", stat="values")
+def values(model: Critic, rollout: Annotated[Responses, READ]) -> Values:
+    """Give a critic's estimate before each response token: [B, T]."""
+    return Values(_stat(model, rollout, "values"))
+
+
+def _stat(model: LanguageModel | Critic, rollout: Responses, name: str) -> Tensor:
     rows = Rows(rollout.context.data, rollout.tokens.data, rollout.lengths.data, rollout.temperature.data)
     stat: Tensor = getattr(model.handle.token_stats(rows, (name,)), name)
     return stat

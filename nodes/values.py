@@ -14,6 +14,7 @@ from flowgraph.values import (
     Model,
     Record,
     Sample,
+    State,
     Tokens,
     Trainable,
     Trajectory,
@@ -34,6 +35,24 @@ class Policy(LanguageModel, Trainable):
 
 class Reference(LanguageModel):
     """A frozen language model that the policy is held close to."""
+
+
+class MovingReference(Reference, State):
+    """A reference that follows the policy: it is refreshed or averaged, and carried from step to step."""
+
+    kind = Kind.MODEL
+
+
+class Critic(Trainable):
+    """A model that estimates, at each response token, the score still to come: a value head on a backbone."""
+
+    head = "values"
+
+
+class RewardModel(Model):
+    """A frozen model that scores whole responses: a sequence classifier with one output."""
+
+    head = "score"
 
 
 class Columns(Value):
@@ -64,6 +83,54 @@ class Entropy(Value):
     dtype = "float32"
 
 
+class SquaredProbs(Value):
+    """Sum over the vocabulary of squared probabilities at each response token, of 1: [B, T]."""
+
+    kind = Kind.TOKEN
+    dtype = "float32"
+
+
+class Values(Value):
+    """A critic's estimate, before each response token, of the rewards from there on: [B, T]."""
+
+    kind = Kind.TOKEN
+    dtype = "float32"
+
+
+class Returns(Value):
+    """What a critic should have estimated at each response token: [B, T]."""
+
+    kind = Kind.TOKEN
+    dtype = "float32"
+
+
+class TokenKL(Linear):
+    """Estimate of the KL divergence from a reference at each response token, in nats: [B, T]."""
+
+    kind = Kind.TOKEN
+    dtype = "float32"
+
+
+class ImportanceWeights(Value):
+    """How much each token counts, to correct for the weights that drew it: [B, T], no gradient flows through it."""
+
+    kind = Kind.TOKEN
+    dtype = "float32"
+
+
+class Chosen(Value):
+    """Which tokens a loss treats apart from the others: [B, T] of 0 and 1. No mask: it is not averaged over."""
+
+    kind = Kind.TOKEN
+    dtype = "float32"
+
+
+class KLWeight(State):
+    """The factor of a KL term, carried from step to step (float)."""
+
+    dtype = "float64"
+
+
 class Versions(Value):
     """Which version of the policy drew each token: [B, T] int64; spans, since an update can land mid-response."""
 
@@ -92,8 +159,8 @@ class Temperature(Value):
     dtype = "float64"
 
 
-class Rollout(Record):
-    """Sampled responses. Token columns are right-padded to the longest; identity is (group, sample, trajectory)."""
+class Responses(Record):
+    """Responses that a model can read. Token columns are right-padded; identity is (group, sample, trajectory)."""
 
     group: Group
     sample: Sample
@@ -102,12 +169,17 @@ class Rollout(Record):
     tokens: Tokens
     mask: Mask
     lengths: Lengths
+    temperature: Temperature
+
+
+class Rollout(Responses):
+    """Sampled responses, with what sampling told of them."""
+
     logprobs: LogProbs
     versions: Versions
     finished: Finished
     text: Text
     columns: Columns
-    temperature: Temperature
 
 
 class Scores(Linear):
@@ -117,7 +189,14 @@ class Scores(Linear):
     dtype = "float32"
 
 
-class Advantages(Value):
+class Rewards(Linear):
+    """What each response token earns: [B, T]; a score of the whole response stands at its last token."""
+
+    kind = Kind.TOKEN
+    dtype = "float32"
+
+
+class Advantages(Linear):
     """How much better each response was than expected: [B], the same for all its tokens."""
 
     kind = Kind.ROW

@@ -34,10 +34,17 @@ class Rows:
 
 @dataclass(frozen=True)
 class TokenStats:
-    """What one forward pass tells of each response token: [B, T] each, zero beyond a row's length."""
+    """What one forward pass tells of each response token: [B, T] each, zero beyond a row's length.
+
+    `square_probs` is the sum over the vocabulary of squared probabilities, `values` what a value head gives before each
+    token, and `score` [B] what a classifier gives for each row.
+    """
 
     logprobs: Tensor | None = None
     entropy: Tensor | None = None
+    square_probs: Tensor | None = None
+    values: Tensor | None = None
+    score: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def _laid_out(stat: Tensor, inside: Tensor, rows: Rows) -> Tensor:
 
 
 def _read_logits(logits: Tensor, tokens: Tensor, wanted: Sequence[str]) -> dict[str, Tensor]:
-    """Read [B, T, V] logits: the log-prob of each token and the entropy, [B, T] each."""
+    """Read [B, T, V] logits: the log-prob of each token, the entropy and the sum of squared probabilities."""
     import torch
 
     norm = logits.logsumexp(-1)
@@ -106,4 +106,6 @@ def _read_logits(logits: Tensor, tokens: Tensor, wanted: Sequence[str]) -> dict[
         stats["logprobs"] = logits.gather(-1, tokens[..., None])[..., 0] - norm
     if "entropy" in wanted:
         stats["entropy"] = norm - (torch.softmax(logits, -1) * logits).sum(-1)
+    if "square_probs" in wanted:
+        stats["square_probs"] = ((2 * logits).logsumexp(-1) - 2 * norm).exp()
     return stats
