@@ -22,7 +22,7 @@ from nodes import (
 
 @flow
 def gpg(prompts: Prompts, policy: Policy) -> Policy:
-    """Group policy gradient: no ratio, no clip, no reference, an entropy bonus."""
+    """Plain policy gradient on group-centred scores."""
     rollout = generate(policy, prompts, n=16)
     advantages = gpg_advantages(score(rollout), rollout.group)
 

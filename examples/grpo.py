@@ -12,7 +12,7 @@ from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize
 
 @flow
 def grpo(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
-    """Group-relative policy optimisation: clipped surrogate, KL to a reference in the loss."""
+    """Clipped surrogate on group scores, KL in the loss."""
     rollout = generate(policy, prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
     ref_logprobs = logprobs(ref, rollout)

@@ -373,7 +373,10 @@ class Flow(Generic[P, R]):
     def _described(self, settings: Mapping[str, object]) -> tuple[Graph, tuple[Any, ...]]:
         """Call the function on edges; give its graph without results, and what it returned."""
         at, chosen = self.signature.at, make_settings(self.signature.settings, settings, self.name, "--set")
-        params = tuple(Param(port.name, port.value_type, f"flow {self.name}", at) for port in self.signature.ports)
+        params = tuple(
+            Param(port.name, port.value_type, f"flow {self.name}", at, initial=port.initial)
+            for port in self.signature.ports
+        )
         arguments: dict[str, Any] = {param.name: param.type.at(Edge(param, param.type)) for param in params}
         arguments |= {name: getattr(chosen, name) for name in self.signature.settings.model_fields}
         try:

@@ -117,7 +117,7 @@ def _facts(node: Node, known: Known) -> Facts:
     if not any(has_rows(each) for each in node.returns):
         return Facts(None, made)
     read = list(rows_read(node, known))
-    draws = node.op.kind == "generate"
+    draws = node.op.kind == "generate" and any(_identity([each]) for each in node.returns)
     if node.op.rows != "new" and read:
         return Facts(replace(read[0][1], drawn=made) if draws else read[0][1], made)
     identity = _identity(node.returns)

@@ -70,6 +70,7 @@ class Port:
     by: By | None = None
     other_rows: bool = False
     kind: Kind | None = None  # the one it takes, where subclasses of its type are of several
+    initial: Any = None  # of a flow's parameter: the data that this carried state starts from
     corrects: str | None = None  # it corrects for the weights that drew the rows, on the node's port of this name
 
     @property
@@ -120,6 +121,7 @@ class Param:
     owner: str
     at: Site
     stamp: int = field(default_factory=lambda: next(_stamps))
+    initial: Any = None  # the data that carried state has before the first step, where the flow says it
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,6 +63,7 @@ class FlatParam(_Flat):
     type: str
     owner: str
     at: Line
+    initial: Any = None
 
 
 class FlatNode(_Flat):
@@ -165,7 +166,7 @@ class _Reader:
         if name not in self.sources:
             _expect(name in self._params, f"`{name}` is not there, or stands behind what reads it")
             told = self._params[name]
-            self.sources[name] = Param(told.name, _value(told.type), told.owner, Site(*told.at))
+            self.sources[name] = Param(told.name, _value(told.type), told.owner, Site(*told.at), initial=told.initial)
         found = self.sources[name]
         if not isinstance(found, Param):
             raise LawError.not_stored(name, "is no parameter")

@@ -20,7 +20,7 @@ from flowgraph.graph import Port, Site, call_site
 from flowgraph.keys import Key
 from flowgraph.loss import Loss
 from flowgraph.traits import By, Corrects, Parts, Rows
-from flowgraph.values import Kind, Model, Record, Value, fields
+from flowgraph.values import Kind, Model, Record, State, Value, fields
 
 
 class Settings(BaseModel):
@@ -98,6 +98,8 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
             settings[each.name] = (hints[each.name], ... if each.default is inspect.Parameter.empty else each.default)
     if what == "flow":
         _refuse_in_flow(ports, key, refuse)
+    elif any(port.initial is not None for port in ports):
+        raise refuse("a port has no default", "state starts from the default of a flow's parameter")
     model = _settings_model(name, settings, refuse)
     return Signature(name, at, tuple(ports), tuple(positional), model, key, _returns(hints.get("return"), refuse))
 
@@ -176,6 +178,9 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
     values = [arm for arm in arms if _value_class(arm) is not None]
     if values:
         optional = type(None) in arms
+        start = parameter.default
+        if type(start) is values[0] and isinstance(start, State) and not isinstance(start, Model):
+            return _starting(Port(name, values[0]), start, refuse)
         if len(arms) - optional != 1:
             raise refuse(f"`{name}` takes {takes}: a port has one type", "name the class that they share")
         if parameter.default is not (None if optional else inspect.Parameter.empty):
@@ -192,6 +197,14 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
     if _mentions_value(hint):
         raise refuse(f"`{name}` takes {takes}: a port holds one value", "take the values one by one, or make a Record")
     return None
+
+
+def _starting(port: Port, start: State, refuse: Refuse) -> Port:
+    """Give the port of state that a flow starts from a value of its own; a file must be able to hold it."""
+    why = "it starts from nothing" if start.data is None else not_plain(start.data)
+    if why:
+        raise refuse(f"the default of `{port.name}`: {why}", "state starts from a number, a text, or a list of them")
+    return replace(port, initial=start.data)
 
 
 def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:

@@ -54,6 +54,7 @@ def _flat_param(ids: Mapping[object, str], param: Param) -> Flat:
         "type": name_of(param.type),
         "owner": param.owner,
         "at": _site(param.at),
+        **({"initial": param.initial} if param.initial is not None else {}),
     }
 
 
@@ -116,7 +117,7 @@ def _plain(value: Any) -> Any:
 
 def structure_hash(graph: Graph) -> str:
     """Hash what a plan is for: ops, edges, types and regions, without settings, lines or names of variables."""
-    return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner", "pruned"}))
+    return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner", "pruned", "initial"}))
 
 
 def full_hash(graph: Graph) -> str:

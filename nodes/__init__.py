@@ -1,54 +1,152 @@
 """The vocabulary of reinforcement learning on language models: typed values, and nodes with torch bodies."""
 
-from nodes.advantages import gpg_advantages, group_normalize
-from nodes.evaluation import accuracy, evaluate
-from nodes.likelihood import entropy, logprobs
-from nodes.losses import clipped, entropy_bonus, kl_k3, policy_gradient
+from nodes.advantages import (
+    discounted_returns,
+    entropy_shaped,
+    gae,
+    gpg_advantages,
+    greedy_baseline,
+    group_normalize,
+    opo_advantages,
+    optimal_token_baseline,
+    pass_at_k_advantages,
+    rloo_advantages,
+)
+from nodes.correction import importance_weights, normalized_weights, rejected
+from nodes.covariance import clip_cov_loss, high_covariance, kl_cov_loss, top_covariance
+from nodes.demonstrations import demonstrations
+from nodes.evaluation import accuracy, evaluate, evaluate_at_k, pass_at_k
+from nodes.judging import judged, reward
+from nodes.kl import adaptive_kl, kl_abs, kl_estimate, kl_k1, kl_k2, kl_k3, weighted
+from nodes.likelihood import critic_values, entropy, logprobs, squared_probs
+from nodes.losses import cispo_loss, clipped, cross_entropy, dppo_loss, entropy_bonus, policy_gradient, value_loss
+from nodes.mismatch import Mismatch, mismatch
+from nodes.reference import averaged, refreshed
 from nodes.refill import ScoredRollout, refill
+from nodes.rewards import kl_penalized, overlong_penalty, token_rewards
 from nodes.sampling import generate
 from nodes.scoring import score
+from nodes.sequence_losses import gmpo_loss, gspo_loss, sapo_loss
 from nodes.training import update
 from nodes.values import (
     Accuracy,
     Advantages,
+    Chosen,
     Columns,
+    Critic,
     Entropy,
+    Finished,
+    ImportanceWeights,
+    Judge,
+    KLWeight,
     LanguageModel,
     LogProbs,
+    MovingReference,
     Policy,
     Prompts,
     Reference,
+    Responses,
+    Returns,
+    RewardModel,
+    Rewards,
     Rollout,
     Scores,
+    SquaredProbs,
+    Temperature,
+    Text,
     TokenAdvantages,
+    TokenKL,
+    Values,
+    Versions,
 )
+from nodes.whitening import whiten
 
 __all__ = [
     "Accuracy",
     "Advantages",
+    "Chosen",
     "Columns",
+    "Critic",
     "Entropy",
+    "Finished",
+    "ImportanceWeights",
+    "Judge",
+    "KLWeight",
     "LanguageModel",
     "LogProbs",
+    "Mismatch",
+    "MovingReference",
     "Policy",
     "Prompts",
     "Reference",
+    "Responses",
+    "Returns",
+    "RewardModel",
+    "Rewards",
     "Rollout",
     "ScoredRollout",
     "Scores",
+    "SquaredProbs",
+    "Temperature",
+    "Text",
     "TokenAdvantages",
+    "TokenKL",
+    "Values",
+    "Versions",
     "accuracy",
+    "adaptive_kl",
+    "averaged",
+    "cispo_loss",
+    "clip_cov_loss",
     "clipped",
+    "critic_values",
+    "cross_entropy",
+    "demonstrations",
+    "discounted_returns",
+    "dppo_loss",
     "entropy",
     "entropy_bonus",
+    "entropy_shaped",
     "evaluate",
+    "evaluate_at_k",
+    "gae",
     "generate",
+    "gmpo_loss",
     "gpg_advantages",
+    "greedy_baseline",
     "group_normalize",
+    "gspo_loss",
+    "high_covariance",
+    "importance_weights",
+    "judged",
+    "kl_abs",
+    "kl_cov_loss",
+    "kl_estimate",
+    "kl_k1",
+    "kl_k2",
     "kl_k3",
+    "kl_penalized",
     "logprobs",
+    "mismatch",
+    "normalized_weights",
+    "opo_advantages",
+    "optimal_token_baseline",
+    "overlong_penalty",
+    "pass_at_k",
+    "pass_at_k_advantages",
     "policy_gradient",
     "refill",
+    "refreshed",
+    "rejected",
+    "reward",
+    "rloo_advantages",
+    "sapo_loss",
     "score",
+    "squared_probs",
+    "token_rewards",
+    "top_covariance",
     "update",
+    "value_loss",
+    "weighted",
+    "whiten",
 ]

@@ -1,8 +1,15 @@
-"""Evaluation: how often greedy responses to held-out prompts get full marks."""
+"""Evaluation: how often responses to held-out prompts get full marks."""
 
 from __future__ import annotations
 
+from math import comb
+from typing import Annotated
+
+from pydantic import Field
+
 from flowgraph import Measure, Metric, flow, node
+from flowgraph.errors import LawError
+from flowgraph.values import Group
 from nodes.sampling import generate
 from nodes.scoring import FULL_MARKS, Rule, score
 from nodes.values import Accuracy, Policy, Prompts, Scores
@@ -16,8 +23,53 @@ def accuracy(scores: Scores) -> Accuracy:
     return Accuracy(full / count if count else 0.0, [Measure("accuracy", full, count)])
 
 
+@node(metrics=(Metric("pass_at_k", headline=True, about="chance that one of k responses has full marks"),))
+def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 1) -> Accuracy:
+    """Estimate, without bias, the chance that at least one of `k` responses to a prompt has full marks.
+
+    Of n responses to a prompt, c with full marks: 1 - C(n - c, k) / C(n, k), the mean of it over prompts. With fewer
+    than `k` responses to a prompt there is no such estimate: LawError.
+    Source: Chen et al. 2021 (Codex), arXiv 2107.03374, equation 1.
+
+    >>> import torch
+    >>> scores, group = Scores(torch.tensor([1.0, 0.0, 0.0, 0.0])), Group(torch.tensor([3, 3, 3, 3]))
+    >>> pass_at_k(scores, group, k=2).data
+    0.5
+    """
+    import torch
+
+    _, index, counts = torch.unique(group.data, return_inverse=True, return_counts=True)
+    full = torch.zeros_like(counts).index_add(0, index, (scores.data >= FULL_MARKS).to(counts))
+    chances = [_pass_at_k(n, c, k) for n, c in zip(counts.tolist(), full.tolist(), strict=True)]
+    mean = sum(chances) / len(chances) if chances else 0.0
+    return Accuracy(mean, [Measure("pass_at_k", sum(chances), len(chances))])
+
+
+def _pass_at_k(n: int, c: int, k: int) -> float:
+    if n < k:
+        hint = f"draw at least {k} responses to each prompt"
+        raise LawError(f"pass@{k} of a prompt with {n} response{'s' if n > 1 else ''}", hint=hint)
+    return 1.0 - comb(n - c, k) / comb(n, k)
+
+
 @flow
 def evaluate(prompts: Prompts, policy: Policy, *, by: Rule = "data", max_tokens: int = 256) -> Accuracy:
     """Answer held-out prompts greedily and score them."""
     rollout = generate(policy, prompts, temperature=0.0, max_tokens=max_tokens)
     return accuracy(score(rollout, by=by))
+
+
+@flow
+def evaluate_at_k(
+    prompts: Prompts,
+    policy: Policy,
+    *,
+    n: int = 8,
+    k: int = 4,
+    temperature: float = 1.0,
+    by: Rule = "data",
+    max_tokens: int = 256,
+) -> Accuracy:
+    """Draw `n` responses to each held-out prompt and estimate pass@k of them."""
+    rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
+    return pass_at_k(score(rollout, by=by), rollout.group, k=k)

@@ -33,7 +33,7 @@ def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> 
 
 
 @node(kind="logprob", stat="values")
-def values(model: Critic, rollout: Annotated[Responses, READ]) -> Values:
+def critic_values(model: Critic, rollout: Annotated[Responses, READ]) -> Values:
     """Give a critic's estimate before each response token: [B, T]."""
     return Values(_stat(model, rollout, "values"))
 

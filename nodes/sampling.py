@@ -56,8 +56,8 @@ def _rollout(
 
     each_prompt = torch.arange(len(prompts.group.data)).repeat_interleave(len(done) // max(1, len(prompts.group.data)))
     lengths = torch.tensor([len(each.tokens) for each in done], dtype=torch.int64)
-    tokens = _pad([each.tokens for each in done], torch.int64)
-    logprobs = _pad([each.logprobs for each in done], torch.float32)
+    tokens = pad([each.tokens for each in done], torch.int64)
+    logprobs = pad([each.logprobs for each in done], torch.float32)
     mask = (torch.arange(tokens.shape[1])[None] < lengths[:, None]).float()
     finished = torch.tensor([each.finished for each in done], dtype=torch.bool)
     return Rollout(
@@ -69,7 +69,7 @@ def _rollout(
         mask=Mask(mask),
         lengths=Lengths(lengths),
         logprobs=LogProbs(logprobs),
-        versions=Versions(_pad([_spread(each) for each in done], torch.int64)),
+        versions=Versions(pad([_spread(each) for each in done], torch.int64)),
         finished=Finished(finished),
         text=Text(pa.array([policy.handle.tokenizer.decode(each.tokens) for each in done], pa.string())),
         columns=Columns(prompts.columns.data.take(each_prompt.numpy())),
@@ -92,7 +92,7 @@ def _spread(completion: Completion) -> list[int]:
     return [version for (start, version), stop in spans for _ in range(start, stop)]
 
 
-def _pad(lists: Sequence[Sequence[float]], kind: dtype) -> Tensor:
+def pad(lists: Sequence[Sequence[float]], kind: dtype) -> Tensor:
     """Pad on the right with zeros: [B, T]."""
     import torch
 

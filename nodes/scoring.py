@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -13,12 +13,20 @@ from nodes.graders import Graders
 from nodes.rules import reference_of, resolve, rule_for
 from nodes.values import Rollout, Scores
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Rule = str | Callable[..., float]
 FULL_MARKS = 1.0 - 1e-6  # a score of 1, rounding apart
 
-METRICS = (
+OF_SCORES = (
     Metric("reward", headline=True, about="mean score"),
     Metric("full_marks", about="share of responses that score 1"),
+    Metric("best", about="mean over prompts of the best response's score"),
+    Metric("solved", about="share of prompts of which a response scores 1: pass@n"),
+)
+METRICS = (
+    *OF_SCORES,
     Metric("rule_failures", about="responses whose rule failed or timed out, scored `on_error`"),
 )
 
@@ -51,11 +59,24 @@ def score(
         scores[torch.tensor(places, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
         failures += graded.failures
     measures = [
-        Measure("reward", float(scores.sum()), len(rows)),
-        Measure("full_marks", float((scores >= FULL_MARKS).sum()), len(rows)),
+        *measures_of(scores, rollout.group.data),
         Measure("rule_failures", failures, len(rows)),
     ]
     return Scores(scores, measures)
+
+
+def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:
+    """Report scores [B] of responses to the prompts `groups` [B]: their mean, full marks, and the best to each."""
+    import torch
+
+    prompts, index = torch.unique(groups, return_inverse=True)
+    best = scores.new_zeros(len(prompts)).scatter_reduce(0, index, scores, "amax", include_self=False)
+    return [
+        Measure("reward", float(scores.sum()), len(scores)),
+        Measure("full_marks", float((scores >= FULL_MARKS).sum()), len(scores)),
+        Measure("best", float(best.sum()), len(best)),
+        Measure("solved", float((best >= FULL_MARKS).sum()), len(best)),
+    ]
 
 
 def rows_of(rollout: Rollout) -> list[dict[str, object]]:

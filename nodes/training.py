@@ -36,6 +36,7 @@ def update(
     epochs: Annotated[int, Field(ge=1)] = 1,
     minibatch: Annotated[int, Field(ge=0)] = 0,
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 16384,
+    start_step: Annotated[int, Field(ge=0)] = 0,
     key: Key = Key(),
 ) -> M:
     """Train `model` in place on `loss` and give its next version.
@@ -44,11 +45,13 @@ def update(
     step each. Groups stay whole, no row is left out, and prompts are shared as evenly as they divide. A minibatch runs
     in micro-batches of at most `micro_batch_tokens` padded tokens; its gradient is the same however it is cut, because
     every term is divided by the count of its mask over the whole minibatch. `max_grad_norm` 0 clips no gradient.
+    Before `start_step` the model is handed on as it is: a policy can wait until its critic has warmed up.
     """
     region = loss
     assert isinstance(region, BoundRegion), "a node's region arrives bound"
     rule = Optimizer(optimizer, lr, weight_decay, max_grad_norm)
     tokens, groups, prompts = region.tokens(), region.groups(), region.prompts()
+    epochs = epochs if key.step >= start_step else 0
     batches = (batch for epoch in range(epochs) for batch in minibatches(groups, prompts, minibatch, key, epoch))
     steps = [_step(region, model, micro_batches(tokens, batch, micro_batch_tokens), batch, rule) for batch in batches]
     after = model.advanced()

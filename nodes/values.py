@@ -37,6 +37,10 @@ class Reference(LanguageModel):
     """A frozen language model that the policy is held close to."""
 
 
+class Judge(LanguageModel):
+    """A frozen language model that grades responses in words."""
+
+
 class MovingReference(Reference, State):
     """A reference that follows the policy: it is refreshed or averaged, and carried from step to step."""
 

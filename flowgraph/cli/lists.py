@@ -43,8 +43,9 @@ def list_flows(as_json: bool) -> None:
         ]
         print(json.dumps(told, indent=1))
     else:
-        rows = [(name, each.package, each.flow.about) for name, each in found.items()]
-        print_table(["flow", "package", "what it is"], rows)
+        several = len({each.package for each in found.values()}) > 1
+        rows = [(name, *([each.package] if several else []), each.flow.about) for name, each in found.items()]
+        print_table(["flow", *(["package"] if several else []), "what it is"], rows)
 
 
 def list_models(cache: Path | None, as_json: bool) -> None:

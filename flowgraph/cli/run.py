@@ -23,10 +23,11 @@ from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Sync
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh
-from flowgraph.values import Model, Trainable
+from flowgraph.values import Model, State, Trainable
 
 if TYPE_CHECKING:
     from flowgraph.runtime.driver import Check, Job
+    from flowgraph.runtime.execute import Source
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,18 @@ def refuse_what_cannot_run(inputs: Inputs) -> None:
         if issubclass(param.type, Trainable) and param.name not in graph.carries():
             why = f"`{param.name}` can be trained, but its next version is not returned: what updates it would be lost"
             raise FlowTypeError.bad_flow(where, graph.name, why, "return it too, or take a Reference if it is frozen")
-        if param not in model_params(graph) and param.type is not Prompts:
-            why = f"`{param.name}` takes {param.type.__name__}; a run gives prompts and models"
+        kind = param.type.__name__
+        if param in model_params(graph) or param.type is Prompts:
+            continue
+        if not issubclass(param.type, State):
+            why = f"`{param.name}` takes {kind}; a run gives prompts, models and state"
             raise FlowTypeError.bad_flow(where, graph.name, why)
+        if param.initial is None:
+            hint = f"say what it starts from, as its default: `{param.name}: {kind} = {kind}(…)`"
+            raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` starts from nothing", hint)
+        if param.name not in graph.carries():
+            hint = "return what a node that carries it gives"
+            raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` is state, and is not returned", hint)
 
 
 def refuse_other_tokenizers(inputs: Inputs, cache: Path | None) -> None:
@@ -187,12 +197,14 @@ def begin(inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder:
 def make_job(plan: Planned, options: RunOptions, replay: Replay | None) -> Job:
     """Put together what the driver runs."""
     from flowgraph.runtime.driver import Job
+    from flowgraph.runtime.execute import Start
     from nodes.data.source import PromptSource
 
     inputs, program = plan.inputs, lower(plan.inputs.graph, plan.plan, where=str(options.where))
-    names = [param.name for param in inputs.graph.params if not issubclass(param.type, Model)]
     rows = PromptSource(inputs.data.train, inputs.batch, options.asked.seed)
-    sources = dict.fromkeys(names, rows) | (replay.sources() if replay is not None else {})
+    data = [param for param in inputs.graph.params if not issubclass(param.type, Model)]
+    sources: dict[str, Source] = {p.name: Start(p.type(p.initial)) if issubclass(p.type, State) else rows for p in data}
+    sources |= replay.sources() if replay is not None else {}
     return Job(program, sources, options.asked.seed, inputs.steps, held_out_check(inputs, options, program))
 
 

@@ -30,6 +30,17 @@ class Source(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Start:
+    """What carried state is before the first step."""
+
+    value: Value
+
+    def batch(self, step: int) -> Value:
+        """Give the value, whatever the step: it is asked for until the state is carried."""
+        return self.value
+
+
 class Places(Protocol):
     """Where tasks run."""
 

@@ -1,0 +1,38 @@
+"""DAPO: groups without signal are drawn anew, overlong responses cost, clip-higher, a mean over tokens.
+
+Source: Yu et al. 2025, arXiv 2503.14476. Deviation: drawing anew is bounded by `rounds`; the penalty for overlong
+responses is added after groups were kept by their scores; `max_tokens` and `buffer` are 20480 and 4096 in the
+paper; an entropy bonus, which keeps small models exploring.
+"""
+
+from __future__ import annotations
+
+from flowgraph import Loss, flow
+from nodes import (
+    Policy,
+    Prompts,
+    clipped,
+    entropy,
+    entropy_bonus,
+    group_normalize,
+    logprobs,
+    overlong_penalty,
+    refill,
+    update,
+)
+
+
+@flow
+def dapo(prompts: Prompts, policy: Policy, *, max_tokens: int = 16, buffer: int = 4) -> Policy:
+    """Dynamic sampling, clip-higher, overlong shaping."""
+    rollout = refill(policy, prompts, groups=12, rounds=3, n=16, max_tokens=max_tokens)
+    scores = overlong_penalty(rollout.scores, rollout.lengths, max_tokens=max_tokens, buffer=buffer)
+    advantages = group_normalize(scores, rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        surrogate = clipped(
+            logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs, eps=0.2, eps_high=0.28
+        )
+        return surrogate + 0.03 * entropy_bonus(entropy(pi, rollout), rollout.mask)
+
+    return update(policy, loss, minibatch=8)

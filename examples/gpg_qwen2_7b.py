@@ -1,0 +1,23 @@
+"""GPG as verl's recipe has it for Qwen2-7B-Instruct on GSM8K and MATH: 5 responses a prompt, no KL, no entropy bonus.
+
+`flowgraph run gpg_qwen2_7b --model Qwen/Qwen2-7B-Instruct --data FILE --batch 1024`, with a Parquet file of both
+data sets. Source: verl, `examples/gpg_trainer/run_qwen2-7b_math.sh` (2025), and Chu et al. 2025, arXiv 2504.02546.
+Its 1,024 prompts a step are four minibatches of 256. Deviation: alpha is that of the whole step's batch.
+"""
+
+from __future__ import annotations
+
+from flowgraph import Loss, flow
+from nodes import Policy, Prompts, generate, gpg_advantages, logprobs, policy_gradient, score, update
+
+
+@flow
+def gpg_qwen2_7b(prompts: Prompts, policy: Policy) -> Policy:
+    """GPG on mathematics, as verl's recipe for Qwen2-7B."""
+    rollout = generate(policy, prompts, n=5, max_tokens=1024)
+    advantages = gpg_advantages(score(rollout), rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+
+    return update(policy, loss, lr=1e-6, minibatch=256)

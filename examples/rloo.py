@@ -1,0 +1,34 @@
+"""RLOO: each response against the mean of the others to its prompt.
+
+Source: Ahmadian et al. 2024, arXiv 2402.14740, equation 8. Deviation: one action is a token, where the paper takes
+the whole response; no KL in the reward; an entropy bonus, which keeps small models exploring.
+"""
+
+from __future__ import annotations
+
+from flowgraph import Loss, flow
+from nodes import (
+    Policy,
+    Prompts,
+    entropy,
+    entropy_bonus,
+    generate,
+    logprobs,
+    policy_gradient,
+    rloo_advantages,
+    score,
+    update,
+)
+
+
+@flow
+def rloo(prompts: Prompts, policy: Policy) -> Policy:
+    """REINFORCE with the others' mean as baseline."""
+    rollout = generate(policy, prompts, n=16)
+    advantages = rloo_advantages(score(rollout), rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        surrogate = policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+        return surrogate + 0.03 * entropy_bonus(entropy(pi, rollout), rollout.mask)
+
+    return update(policy, loss)

@@ -1,0 +1,49 @@
+"""References that follow the policy: averaged with it after each step, or refreshed from it now and then."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from flowgraph import Key, Measure, Metric, node
+from nodes.values import LanguageModel, MovingReference
+
+
+@node(carries="ref")
+def averaged(
+    ref: MovingReference, *, policy: LanguageModel, decay: Annotated[float, Field(ge=0, le=1)] = 0.99
+) -> MovingReference:
+    """Move a reference towards the policy: decay · reference + (1 - decay) · policy, weight by weight.
+
+    Give it the policy that `update` returned, or the reference stays one step behind. Both have the same shape, and
+    live in one pool and layout. Weights that are no floating-point numbers are taken from the policy.
+    Source: Polyak and Juditsky 1992; as a reference of RL on language models: Ramé et al. 2024 (WARP),
+    arXiv 2406.16768, section 3.1.
+    """
+    import torch
+
+    own, new = ref.handle.weights(), policy.handle.weights()
+    mixed = {
+        name: torch.lerp(new[name].to(old), old, decay) if old.is_floating_point() else new[name]
+        for name, old in own.items()
+    }
+    ref.handle.load(mixed)
+    return ref.advanced()
+
+
+@node(carries="ref", metrics=(Metric("refreshed", about="1 in a step that refreshed the reference, else 0"),))
+def refreshed(
+    ref: MovingReference, *, policy: LanguageModel, every: Annotated[int, Field(ge=1)] = 100, key: Key = Key()
+) -> MovingReference:
+    """Replace a reference by the policy after every `every` steps, counted from the run's first.
+
+    Source: Liu et al. 2025 (ProRL), arXiv 2505.24864, section 3.3; Deviation: at fixed steps, and the optimizer's
+    state is kept.
+    """
+    due = (key.step + 1) % every == 0
+    if due:
+        ref.handle.load(policy.handle.weights())
+    after = ref.advanced()
+    after.measures = (Measure("refreshed", float(due), 1),)
+    return after
