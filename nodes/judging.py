@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from flowgraph import Key, Measure, Metric, Parts, node
-from flowgraph.errors import UserCodeError
+from flowgraph.errors import RuleError
 from flowgraph.executors.base import Request, gather
 from flowgraph.executors.base import Rows as Texts
 from nodes.scoring import OF_SCORES, measures_of
@@ -60,8 +60,8 @@ def judged(
 ) -> Scores:
     """Score each response by what a judge writes: the last number in its verdict / `scale`: [B].
 
-    In `question`, `{prompt}` stands for the prompt's last message, `{response}` for the response, and any other name for
-    the data set's column, `{ground_truth}` included. A verdict without a number fails the run, or scores `on_error`.
+    In `question`, `{prompt}` stands for the prompt's last message, `{response}` for the response, and any other name
+    for the data set's column, `{ground_truth}` included. A verdict without a number fails the run, or scores `on_error`.
     Source: Zheng et al. 2023 (LLM as a judge), arXiv 2306.05685, section 3.1, single-answer grading.
     """
     import torch
@@ -79,7 +79,7 @@ def judged(
     missing = [verdict for verdict, found in zip(verdicts, grades, strict=True) if found is None]
     if missing and on_error == "fail":
         what, hint = f"a verdict holds no number: {missing[0]!r}", "ask for one, or give more tokens, or set on_error"
-        raise UserCodeError(what, hint=hint)
+        raise RuleError(what, hint=hint)
     otherwise = 0.0 if on_error == "fail" else on_error
     scores = torch.tensor([otherwise if each is None else each / scale for each in grades])
     return Scores(

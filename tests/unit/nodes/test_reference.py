@@ -22,7 +22,7 @@ Tiny = Callable[..., LocalModel]
 def moved(handle: LocalModel, by: float) -> LocalModel:
     with torch.no_grad():
         for parameter in handle.model.parameters():
-            parameter += by
+            parameter.add_(by)
     return handle
 
 
