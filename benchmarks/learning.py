@@ -30,6 +30,8 @@ from flowgraph.cli.run import RunOptions, run_flow
 KEPT = ROOT / "docs" / "algorithms" / "learning.json"
 EVERY, HELD_OUT = 20, 200  # steps between checks, and held-out prompts of each
 LEARNT = 0.9
+LAG = 4  # updates
+STALE = ("decoupled_ppo", str(ROOT / "benchmarks" / "flows" / "uncorrected.py"))
 
 # What differs from `flowgraph run FLOW`: settings that a flow's text fixes for models of another size.
 SETTINGS: Mapping[str, tuple[str, ...]] = {
@@ -89,15 +91,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--set", action="append", default=[], dest="sets", help="node.setting=value")
+    parser.add_argument("--stale", action="store_true", help="sample from weights that lag, corrected and not")
     parser.add_argument("--no-keep", action="store_true", help="print only")
     asked = parser.parse_args()
-    for flow in asked.flows or shipped():
+    for flow in asked.flows or (STALE if asked.stale else shipped()):
         for seed in asked.seeds:
             with tempfile.TemporaryDirectory() as folder:
-                found = train(flow, seed, asked.steps, Path(folder), [*SETTINGS.get(flow, ()), *asked.sets])
+                plan = late_plan(flow, LAG, Path(folder)) if asked.stale else None
+                found = train(flow, seed, asked.steps, Path(folder), [*SETTINGS.get(flow, ()), *asked.sets], plan)
             print(f"{flow:24} seed {seed}  0.9 from step {steps_to(found['accuracy'])}", found["accuracy"], flush=True)
             if not asked.no_keep:
-                keep(flow, seed, found)
+                keep(f"{Path(flow).stem}, {LAG} late" if asked.stale else flow, seed, found)
 
 
 def keep(flow: str, seed: int, found: Any) -> None:

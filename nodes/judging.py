@@ -61,7 +61,8 @@ def judged(
     """Score each response by what a judge writes: the last number in its verdict / `scale`: [B].
 
     In `question`, `{prompt}` stands for the prompt's last message, `{response}` for the response, and any other name
-    for the data set's column, `{ground_truth}` included. A verdict without a number fails the run, or scores `on_error`.
+    for the data set's column, `{ground_truth}` included. A verdict without a number fails the run, or scores
+    `on_error`.
     Source: Zheng et al. 2023 (LLM as a judge), arXiv 2306.05685, section 3.1, single-answer grading.
     """
     import torch
@@ -105,7 +106,7 @@ def filled(question: str, values: Mapping[str, object]) -> str:
 def grade(verdict: str) -> float | None:
     """Give the last number of a verdict, None without one.
 
-    >>> grade("Good, 8.5 of 10.\\nGrade: 7"), grade("no idea")
+    >>> grade("Good, 8.5 of 10. Grade: 7"), grade("no idea")
     (7.0, None)
     """
     found: Sequence[str] = _NUMBER.findall(verdict)
