@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Self, cast
 
-from pydantic import Field
+from pydantic import PlainValidator
 
 from flowgraph.errors import LawError
 from flowgraph.values import Kind, Linear, Mask, Measure
@@ -27,7 +28,15 @@ class Aggregation(enum.StrEnum):
     SEQUENCE_SUM = "sequence-sum"  # mean over rows of each row's token sum
 
 
-How = Aggregation | Annotated[float, Field(gt=0, allow_inf_nan=False)]
+def _how(told: object) -> Aggregation | float:
+    if isinstance(told, str) and told in list(Aggregation):
+        return Aggregation(told)
+    if isinstance(told, int | float) and not isinstance(told, bool) and 0 < told < math.inf:
+        return float(told)
+    raise ValueError(f"should be {', '.join(Aggregation)}, or a number above 0")
+
+
+How = Annotated[Aggregation | float, PlainValidator(_how)]
 """How terms are aggregated; a number is a constant length: mean over rows of each row's token sum / that number."""
 
 
