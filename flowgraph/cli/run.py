@@ -213,6 +213,7 @@ def held_out_check(inputs: Inputs, options: RunOptions, program: Program) -> Che
     from flowgraph.passes import compile_graph
     from flowgraph.runtime.driver import Check
     from nodes.data.source import FixedPrompts
+    from nodes.data.suggestions import suggested
     from nodes.evaluation import evaluate
     from nodes.values import Policy
 
@@ -222,7 +223,8 @@ def held_out_check(inputs: Inputs, options: RunOptions, program: Program) -> Che
         return None
     rows = tuple(range(min(options.eval_rows, inputs.data.held_out.num_rows)))
     found = {node.op.name: node.settings for node in reversed(inputs.graph.nodes)}
-    max_tokens = getattr(found.get("generate", found.get("refill")), "max_tokens", 256)
+    most = suggested(inputs.data.data_source).get("generate.max_tokens", 256)
+    max_tokens = getattr(found.get("generate", found.get("refill")), "max_tokens", most)
     settings = {"by": getattr(found.get("score", found.get("refill")), "by", "data"), "max_tokens": max_tokens}
     graph = _at_the_flows_lines(compile_graph(evaluate.graph(settings)), inputs.graph)
     own = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
