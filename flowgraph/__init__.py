@@ -4,7 +4,7 @@ from flowgraph.dsl import Flow, flow, node, op_of, stale
 from flowgraph.evaluate import BoundRegion
 from flowgraph.graph import Graph, NodeKind
 from flowgraph.keys import Key
-from flowgraph.loss import Aggregation, How, Loss
+from flowgraph.loss import Aggregation, Loss
 from flowgraph.traits import By, Corrects, Parts, Rows
 from flowgraph.values import Kind, Linear, Mask, Measure, Metric, Model, Record, State, Trainable, Value
 
@@ -15,7 +15,6 @@ __all__ = [
     "Corrects",
     "Flow",
     "Graph",
-    "How",
     "Key",
     "Kind",
     "Linear",

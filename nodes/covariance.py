@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from flowgraph import By, Corrects, How, Key, Loss, Metric, Parts, node
+from flowgraph import By, Corrects, Key, Loss, Metric, Parts, node
+from flowgraph.loss import How
 from flowgraph.values import Mask
 from nodes.terms import APPROX_KL, CLIPPED, MEAN, gains, log_ratio, masked, mean_of, surrogates, weighed
 from nodes.values import Advantages, Chosen, ImportanceWeights, LogProbs, Responses
@@ -114,8 +115,9 @@ def kl_cov_loss(
 ) -> Loss:
     """Give the surrogate without a clip, -A·r, and `weight`·|new - old| more at the chosen tokens.
 
-    r = exp(new - old), its log within ±20. Where new is old, as in the first optimizer step, the penalty has no
-    gradient. `weights` [B, T] multiply the terms, the penalty too. Tokens are chosen by `top_covariance`.
+    r = exp(new - old), its log within ±20. Where new is old the penalty has no gradient; in the first optimizer step,
+    where they differ by rounding alone, its slope is the sign of that. `weights` [B, T] multiply the terms, the penalty
+    too. Tokens are chosen by `top_covariance`.
     Source: Cui et al. 2025 (KL-Cov), arXiv 2505.22617.
     """
     difference = log_ratio(new, old, mask)

@@ -71,10 +71,8 @@ def judged(
     rows, texts = rollout.columns.data.to_pylist(), rollout.text.data.to_pylist()
     asked = [filled(question, _seen(row, text)) for row, text in zip(rows, texts, strict=True)]
     ids = zip(asked, rollout.group.data.tolist(), rollout.sample.data.tolist(), strict=True)
-    requests = [
-        Request(handle.tokenizer.encode([{"role": "user", "content": text}]), *each, max_tokens, temperature, key)
-        for text, *each in ids
-    ]
+    chats = ((handle.tokenizer.encode([{"role": "user", "content": text}]), *identity) for text, *identity in ids)
+    requests = [Request(chat, group, sample, max_tokens, temperature, key) for chat, group, sample in chats]
     verdicts = [handle.tokenizer.decode(each.tokens) for each in gather(handle, requests)]
     grades = [grade(each) for each in verdicts]
     missing = [verdict for verdict, found in zip(verdicts, grades, strict=True) if found is None]

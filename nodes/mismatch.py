@@ -15,7 +15,7 @@ from flowgraph import Measure, Metric, Value, node
 from flowgraph.graph import Edge, Graph, Node, carried_from, newest
 from flowgraph.values import Mask, fields
 from nodes.likelihood import logprobs
-from nodes.terms import LIMIT, mean_of, row_means
+from nodes.terms import LIMIT, masked, mean_of, row_means
 from nodes.values import LanguageModel, LogProbs, Responses
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def mismatch(
     >>> mismatch(old, mask, behaviour=old).data
     0.0
     """
-    counted, told, ratio = _told(old, mask, behaviour)
+    counted, trained, told = _told(old, mask, behaviour)
+    ratio = masked(trained - told, counted)
     share, tokens = ratio.clamp(-LIMIT, LIMIT), float(counted.data.sum())
     weights, k3 = share.exp(), mean_of("k3_kl", share.expm1() - share, counted)
     weight, squared = mean_of("weight", weights, counted).total, mean_of("squared", weights**2, counted).total
@@ -82,7 +83,7 @@ def mismatch(
         Measure("untold", float(mask.data.sum()) - tokens, float(mask.data.sum())),
     ]
     rows = counted.data.sum(1) > 0
-    by_old, by_behaviour = (row_means(each, counted)[rows] for each in (old.data.double(), told))
+    by_old, by_behaviour = (row_means(each, counted)[rows] for each in (trained, told))
     products = ratio.sum(1)[rows].clamp(-LIMIT, LIMIT)
     return Mismatch(
         k3.total / tokens if tokens else float("nan"), [*measures, *_row_measures(by_old, by_behaviour, products)]
@@ -90,15 +91,12 @@ def mismatch(
 
 
 def _told(old: LogProbs, mask: Mask, behaviour: LogProbs) -> tuple[Mask, Tensor, Tensor]:
-    """Give the mask of the tokens whose log-prob is told, those log-probs, and log-ratios, in float64: [B, T] each."""
+    """Give the mask of the tokens whose log-prob is told, and both log-probs, in float64: [B, T] each."""
     import torch
 
-    told = behaviour.data
-    if told is None or told.shape != mask.data.shape:
-        told = torch.full_like(old.data, torch.nan)
-    counted = Mask((mask.data != 0).double() * told.isfinite())
-    ratio = (old.data.double() - told.double()).masked_fill(counted.data == 0, 0.0)
-    return counted, told.double(), ratio
+    trained, told = old.data.detach().double(), behaviour.data
+    told = torch.full_like(trained, torch.nan) if told is None or told.shape != trained.shape else told.double()
+    return Mask((mask.data != 0).double() * told.isfinite()), trained, told
 
 
 def _row_measures(old: Tensor, behaviour: Tensor, products: Tensor) -> Iterator[Measure]:

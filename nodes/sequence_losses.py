@@ -113,6 +113,6 @@ def sapo_loss(
     import torch
 
     gain, difference = gains(advantages, mask), log_ratio(new, old, mask)
-    tau = torch.where(gain > 0, tau_pos, tau_neg).to(gain.dtype)
+    tau = torch.full_like(gain, tau_neg).masked_fill(gain > 0, tau_pos)
     terms = -gain * torch.sigmoid(tau * (difference.exp() - 1)) * 4 / tau
     return Loss.of(weighed(terms, weights, mask), mask, ROWS, [mean_of("approx_kl", -difference, mask)])

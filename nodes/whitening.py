@@ -17,7 +17,9 @@ def whiten(advantages: Advantages, mask: Mask, *, shift_mean: bool = True) -> To
     [B], the same for each of a response's tokens, or [B, T], to [B, T]: (A - mean) / √(sample variance + 1e-8), and
     without `shift_mean` the mean added again; 0 where the mask is 0. A single token has variance 0: it gives 0, or
     itself without the shift. No token, nothing to do.
-    Source: Andrychowicz et al. 2020, arXiv 2006.05990, section 3.1; as verl's `masked_whiten`.
+    Source: the per-batch normalisation of Andrychowicz et al. 2020, arXiv 2006.05990; constants as verl's
+    `masked_whiten`. Deviation: verl's mean is over the count + 1e-8, so that equal advantages A give A·1e-4 / count
+    there, and exactly 0 here; and it refuses a single token.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Random ragged batches in float64: uneven groups anywhere, masks with holes, rows without a token, NaN where masked."""
+"""Random ragged batches in float64: uneven groups anywhere, masks with holes, empty rows, NaN where masked."""
 
 from __future__ import annotations
 
