@@ -19,24 +19,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script's own folder is on the path
 
+from benchmarks.curves import EVERY, HELD_OUT, KEPT, SETTINGS, steps_to
 from flowgraph.cli.inputs import Asked
 from flowgraph.cli.plan import Where, plan_flow
 from flowgraph.cli.run import RunOptions, run_flow
 
-KEPT = ROOT / "docs" / "algorithms" / "learning.json"
-EVERY, HELD_OUT = 20, 200  # steps between checks, and held-out prompts of each
-LEARNT = 0.9
 LAG = 4  # updates
 STALE = ("decoupled_ppo", str(ROOT / "benchmarks" / "flows" / "uncorrected.py"))
-
-# What differs from `flowgraph run FLOW`: settings that a flow's text fixes for models of another size.
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "gpg_qwen2_7b": ("policy.update.lr=0.001", "policy.generate.max_tokens=4", "policy.generate.n=16"),
-}
 
 
 def train(flow: str, seed: int, steps: int, folder: Path, sets: Sequence[str] = (), plan: Path | None = None) -> Any:
@@ -53,15 +45,6 @@ def train(flow: str, seed: int, steps: int, folder: Path, sets: Sequence[str] = 
         "accuracy": [[line["step"], round(line["eval/accuracy"], 4)] for line in lines if "eval/accuracy" in line],
         "reward": [round(each, 4) for each in rewards if each is not None],
     }
-
-
-def steps_to(curve: Sequence[Sequence[float]], goal: float = LEARNT) -> int | None:
-    """Give the first step at which a curve of (step, accuracy) is at the goal or above.
-
-    >>> steps_to([[0, 0.0], [20, 0.95], [40, 0.5]]), steps_to([[0, 0.1]])
-    (20, None)
-    """
-    return next((int(step) for step, accuracy in curve if accuracy >= goal), None)
 
 
 def late_plan(flow: str, lag: int, folder: Path) -> Path:
@@ -94,6 +77,7 @@ def main() -> None:
     parser.add_argument("--stale", action="store_true", help="sample from weights that lag, corrected and not")
     parser.add_argument("--no-keep", action="store_true", help="print only")
     asked = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
     for flow in asked.flows or (STALE if asked.stale else shipped()):
         for seed in asked.seeds:
             with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""Write what is generated in these pages: the reference of nodes, values, laws and errors, and every output block.
+"""Write what is generated in these pages: the reference, the algorithms, and every output block.
 
 Run it from anywhere: `python docs/generate.py`. A test runs the same and compares. Not here: how a page is run
-(`pages.py`); what the pages say (`templates/`).
+(`pages.py`); what is known of each shipped flow (`flows.py`); what the pages say (`templates/`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path[:0] = [str(ROOT), str(DOCS)]
 
-import jinja2  # noqa: E402 - the checkout is what is written about, installed or not
+import flows  # noqa: E402 - the checkout is what is written about, installed or not
+import jinja2  # noqa: E402
 from pages import Page  # noqa: E402
 
 from flowgraph import errors, op_of, spec  # noqa: E402
@@ -46,15 +47,30 @@ LONG = 200  # characters of a text's first line, beyond which another example is
 
 
 def pages() -> list[Page]:
-    """Give the pages whose blocks run; the README shows a flow without its imports."""
+    """Give the pages whose blocks run; the README and those of algorithms show flows without their imports."""
     written = [path for path in sorted(DOCS.rglob("*.md")) if DOCS / "reference" not in path.parents]
-    return [Page(ROOT / "README.md", FLOW_IMPORTS), *map(Page, written)]
+    bare = [Page(path, FLOW_IMPORTS if DOCS / "algorithms" in path.parents else "") for path in written]
+    return [Page(ROOT / "README.md", FLOW_IMPORTS), *bare]
+
+
+def generated() -> dict[str, str]:
+    """Give the text of every generated file, by its path under `docs`."""
+    told = {f"reference/{name}": text for name, text in reference().items()}
+    return told | {f"algorithms/{name}": text for name, text in algorithms().items()}
 
 
 def reference() -> dict[str, str]:
     """Give the text of every generated page, by its path under `docs/reference`."""
     told = {"nodes.md": nodes_page(), "values.md": values_page(), "laws.md": laws_page()}
     return told | {f"errors/{name}": text for name, text in error_pages().items()}
+
+
+def algorithms() -> dict[str, str]:
+    """Give a page and the curves of each shipped flow, and their index, by path under `docs/algorithms`."""
+    told = flows.pages_told()
+    index = rendered("algorithms.md.j2", flows=told, degenerate=flows.degenerate(sorted(flows.words()["node"])))
+    pages = {f"{each['name']}.md": rendered("algorithm.md.j2", **each) for each in told}
+    return {"README.md": index} | pages | {f"curves/{name}": svg for name, svg in flows.curve_pictures().items()}
 
 
 def rendered(template: str, **told: Any) -> str:
@@ -121,9 +137,9 @@ def node_told(op: Op) -> dict[str, Any]:
 def call_text(op: Op, positional: list[str]) -> str:
     """Write the call as an editor shows it, the key left out.
 
-    >>> from nodes import kl_k3
-    >>> call_text(op_of(kl_k3), ["new", "mask"])
-    "kl_k3(new: LogProbs, mask: Mask, *, ref: LogProbs, aggregation: Aggregation = 'token-mean') -> Loss"
+    >>> from nodes import kl_k2
+    >>> call_text(op_of(kl_k2), ["new", "mask"])
+    "kl_k2(new: LogProbs, mask: Mask, *, ref: LogProbs, aggregation: Aggregation | float = 'token-mean') -> Loss"
     """
     first = [f"{port.name}: {port_type(port)}" for port in op.ports if port.name in positional]
     rest = [f"{port.name}: {port_type(port)}{' = None' if port.optional else ''}"
@@ -345,14 +361,24 @@ def plain(text: str) -> str:
 
 
 def main() -> None:
-    """Write the reference, then run the pages and write what they print; say which files changed."""
-    wanted = {DOCS / "reference" / name: text for name, text in reference().items()}
-    for path in (DOCS / "reference").rglob("*.md"):
+    """Write what is generated, then run the pages and write what they print; say which files changed."""
+    wanted = {DOCS / name: text for name, text in generated().items()}
+    for path in there():
         if path not in wanted:
             path.unlink()
+    _write(wanted)
     for page in pages():
         with tempfile.TemporaryDirectory() as folder:
-            wanted[page.path] = page.rewritten(Path(folder))
+            _write({page.path: page.rewritten(Path(folder))})
+
+
+def there() -> list[Path]:
+    """Give the generated files that are there now."""
+    found = [path for name in ("reference", "algorithms") for path in (DOCS / name).rglob("*")]
+    return sorted(path for path in found if path.suffix in (".md", ".svg"))
+
+
+def _write(wanted: Mapping[Path, str]) -> None:
     for path, text in wanted.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.parent.mkdir(parents=True, exist_ok=True)

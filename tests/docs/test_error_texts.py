@@ -198,6 +198,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "LawError.not_counted": lambda: LawError.not_counted("loss", "my.py:16"),
     "LawError.not_aligned": lambda: raised(lined_up, {"score": held_rows(0, 1, 1), "brevity": held_rows(1, 0, 1)}),
     "LawError.no_identity": lambda: raised(deal, pa.table({"brevity": [0.5, 1.0]}), 0, 2, "brevity"),
+    "LawError.not_told": lambda: LawError.not_told("importance_weights(behaviour=)", 128, 512),
     "UserCodeError.shadows": lambda: UserCodeError.shadows("FOLDER/nodes.py", "nodes"),
     "UserCodeError.in_node": lambda: on_a_worker(
         UserCodeError.in_node("brevity", ZeroDivisionError("no such luck"), "my.py:34"), "at my.py:21 in brevity"

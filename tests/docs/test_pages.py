@@ -15,7 +15,11 @@ import click
 import pytest
 import typer
 
+import nodes
+from benchmarks import curves
+from flowgraph import Flow, Loss
 from flowgraph.cli.app import app
+from flowgraph.cli.inputs import Asked, read_inputs
 from flowgraph.passes import compile_graph
 from flowgraph.store import full_hash
 
@@ -35,9 +39,11 @@ def script(name: str) -> ModuleType:
 
 pages: Any = script("pages")
 generate: Any = script("generate")
+flows: Any = script("flows")
 
 PAGES = {str(page.path.relative_to(ROOT)): page.path for page in generate.pages()}
-REFERENCE = {str(path.relative_to(ROOT)): path for path in sorted((DOCS / "reference").rglob("*.md"))}
+GENERATED = {str(path.relative_to(DOCS)): path for path in generate.there()}
+SHIPPED = [each.name for each in flows.shipped()]
 HINT = "python docs/generate.py writes it anew"
 
 
@@ -47,15 +53,15 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(name: str, tmp_path: P
     assert page.rewritten(tmp_path) == PAGES[name].read_text(encoding="utf-8"), HINT
 
 
-def test_the_reference_is_what_the_sources_say() -> None:
-    wanted = {f"docs/reference/{name}": text for name, text in generate.reference().items()}
-    there = {name: path.read_text(encoding="utf-8") for name, path in REFERENCE.items()}
+def test_what_is_generated_is_what_the_sources_say() -> None:
+    wanted = generate.generated()
+    there = {name: path.read_text(encoding="utf-8") for name, path in GENERATED.items()}
     assert sorted(there.keys() ^ wanted.keys()) == [], HINT
     assert [name for name, text in wanted.items() if there[name] != text] == [], HINT
 
 
-def test_the_reference_names_no_place_of_a_machine_and_no_line_of_our_sources() -> None:
-    for name, path in REFERENCE.items():
+def test_what_is_generated_names_no_place_of_a_machine_and_no_line_of_our_sources() -> None:
+    for name, path in GENERATED.items():
         text = path.read_text(encoding="utf-8")
         assert str(ROOT) not in text, name
         assert not re.search(r"/tmp/|0x[0-9a-f]{6,}", text), name
@@ -103,6 +109,92 @@ def test_the_readmes_flow_is_the_one_that_is_shipped(tmp_path: Path) -> None:
     assert full_hash(compile_graph(shown.graph())) == full_hash(compile_graph(grpo.graph()))
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_flow_of_an_algorithms_page_is_the_one_that_is_shipped(name: str, tmp_path: Path) -> None:
+    page = pages.Page(DOCS / "algorithms" / f"{name}.md", generate.FLOW_IMPORTS)
+    page.rewritten(tmp_path)
+    shown: Any = vars(page.module)[name]
+    assert full_hash(compile_graph(shown.graph())) == full_hash(flows.read(name).graph)
+
+
+def test_the_flows_that_show_how_to_compose_obey_the_laws(tmp_path: Path) -> None:
+    page = pages.Page(DOCS / "algorithms" / "README.md", generate.FLOW_IMPORTS)
+    page.rewritten(tmp_path)
+    shown = {
+        name: each for name, each in vars(page.module).items() if isinstance(each, Flow) and name not in nodes.__all__
+    }
+    assert shown.keys() == {"lengths_and_gates", "adapts", "rejects"}
+    for each in shown.values():
+        assert compile_graph(each.graph()).nodes
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_settings_that_an_algorithms_page_names_are_settings_of_its_flow(name: str) -> None:
+    read = flows.read(name)
+    sets, own = tuple(each["set"] for each in flows.settings(read)), type(read.graph.settings).model_fields
+    resolved = {each.name: each for each in read_inputs(Asked(name, sets=sets)).resolved}
+    for each in sets:
+        setting = each.partition("=")[0]
+        assert setting in own or resolved[setting].origin == "--set", each
+
+
+def test_each_loss_and_advantage_of_a_shipped_flow_has_its_formula() -> None:
+    for shown in map(flows.read, SHIPPED):
+        wanted = {n.op.name for n in shown.nodes if n.op.kind == "advantage" or issubclass(n.returns[0], Loss)}
+        assert wanted <= {each["name"] for each in flows.formulas(shown)}, shown.name
+
+
+def test_each_advantage_says_what_it_does_in_degenerate_cases() -> None:
+    ops = {op.name for module in generate.modules("nodes") for op in generate.ops_of(module) if op.kind == "advantage"}
+    told = dict(flows.degenerate(ops))
+    assert sorted(ops - told.keys()) == []
+    assert [name for name, cases in told.items() if not all(cases.values())] == []
+
+
+@pytest.mark.parametrize("name", ["README", *SHIPPED])
+def test_formulas_keep_to_what_is_rendered_everywhere(name: str) -> None:
+    text = (DOCS / "algorithms" / f"{name}.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\$\$\n(.*?)\n\$\$$", text, re.MULTILINE | re.DOTALL)
+    assert found or name == "README"
+    for formula in [*found, *re.findall(r"(?<!\$)\$([^$\n]+)\$(?!\$)", text)]:
+        assert formula.count("{") == formula.count("}"), formula
+        assert len(re.findall(r"\\left\W", formula)) == len(re.findall(r"\\right\W", formula)), formula
+        assert not re.search(r"\\[^a-zA-Z]|operatorname|[<>*]|\n\n", formula), formula
+
+
+@pytest.mark.parametrize("name", ["README", *SHIPPED])
+def test_each_link_of_an_algorithms_page_leads_somewhere(name: str) -> None:
+    page = DOCS / "algorithms" / f"{name}.md"
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path
+        assert target.exists(), link
+        assert not anchor or f"### {anchor}\n" in target.read_text(encoding="utf-8"), link
+
+
+def test_a_page_tells_when_each_seed_had_learnt_and_that_one_never_did() -> None:
+    shown = flows.read("grpo")
+    kept = {seed: {"accuracy": [[0, 0.0], [20, top]], "reward": [0.1] * 20} for seed, top in (("0", 0.95), ("1", 0.5))}
+    page = generate.rendered("algorithm.md.j2", **flows.page_told(shown, kept))
+    assert "- Seed 0: 0.9 from step 20, 0.950 at the end.\n- Seed 1: never 0.9, 0.500 at the end.\n" in page
+    assert "No curve was made." in generate.rendered("algorithm.md.j2", **flows.page_told(shown, {}))
+    drawn = flows.picture("grpo", kept)
+    assert all(f"{what}, seed {seed}" in drawn for what in ("accuracy", "reward") for seed in "01")
+
+
+def test_a_formula_is_that_of_the_settings_and_ports_of_the_call() -> None:
+    def of(flow: str, op: str) -> Any:
+        return next(each for each in flows.formulas(flows.read(flow)) if each["name"] == op)
+
+    assert r"\sigma_g" in of("grpo", "group_normalize")["lines"][0]
+    assert r"\sigma_g" not in of("dr_grpo", "group_normalize")["lines"][0]
+    assert "w_{i,t}" in of("decoupled_ppo", "clipped")["lines"][0]
+    assert r"\frac{1}{n c}" in of("dr_grpo", "clipped")["lines"][0]
+    assert list(flows.objectives(flows.read("grpo").graph)) == [
+        ("policy", r"\mathcal{L} = \mathcal{L}_{\mathrm{clip}} + 0.1 \mathcal{L}_{\mathrm{k3}}")
+    ]
+
+
 def test_a_page_that_lies_is_caught(tmp_path: Path) -> None:
     def told(text: str) -> str:
         path = tmp_path / "page.md"
@@ -127,7 +219,7 @@ def test_a_page_that_lies_is_caught(tmp_path: Path) -> None:
         told("```bash\nflowgraph show grpp\n```\n")
 
 
-@pytest.mark.parametrize("module", [pages, generate], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [pages, generate, flows, curves], ids=lambda module: module.__name__)
 def test_the_scripts_examples_are_true(module: ModuleType) -> None:
     assert doctest.testmod(module) == (0, doctest.testmod(module).attempted)
     assert doctest.testmod(module).attempted
