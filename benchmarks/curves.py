@@ -14,7 +14,12 @@ LEARNT = 0.9  # of held-out prompts
 
 # What differs from `flowgraph run FLOW`: settings that a flow's text fixes for models of another size.
 SETTINGS: Mapping[str, Sequence[str]] = {
-    "gpg_qwen2_7b": ("policy.update.lr=0.001", "policy.generate.max_tokens=4", "policy.generate.n=16"),
+    "gpg_qwen2_7b": (
+        "policy.update.lr=0.001",
+        "policy.generate.max_tokens=4",
+        "policy.generate.n=16",
+        "entropy_weight=0.03",
+    ),
 }
 
 

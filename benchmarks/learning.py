@@ -19,10 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # a script's own folder is on the path
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's own folder is on the path
 
-from benchmarks.curves import EVERY, HELD_OUT, KEPT, SETTINGS, steps_to
+from benchmarks.curves import EVERY, HELD_OUT, KEPT, ROOT, SETTINGS, steps_to
 from flowgraph.cli.inputs import Asked
 from flowgraph.cli.plan import Where, plan_flow
 from flowgraph.cli.run import RunOptions, run_flow

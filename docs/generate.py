@@ -175,6 +175,8 @@ def port_says(port: Port) -> Iterator[str]:
         yield f"made by the {port.by.value} model"
     if port.other_rows:
         yield "may be of other rows"
+    if port.corrects is not None:
+        yield "corrects for the weights that drew the rows" + (f", on `{port.corrects}`" if port.corrects else "")
 
 
 def traits_of(op: Op) -> Iterator[str]:

@@ -8,16 +8,28 @@ Its 1,024 prompts a step are four minibatches of 256. Deviation: alpha is that o
 from __future__ import annotations
 
 from flowgraph import Loss, flow
-from nodes import Policy, Prompts, generate, gpg_advantages, logprobs, policy_gradient, score, update
+from nodes import (
+    Policy,
+    Prompts,
+    entropy,
+    entropy_bonus,
+    generate,
+    gpg_advantages,
+    logprobs,
+    policy_gradient,
+    score,
+    update,
+)
 
 
 @flow
-def gpg_qwen2_7b(prompts: Prompts, policy: Policy) -> Policy:
+def gpg_qwen2_7b(prompts: Prompts, policy: Policy, *, entropy_weight: float = 0.0) -> Policy:
     """GPG on mathematics, as verl's recipe for Qwen2-7B."""
     rollout = generate(policy, prompts, n=5, max_tokens=1024)
     advantages = gpg_advantages(score(rollout), rollout.group)
 
     def loss(pi: Policy) -> Loss:
-        return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+        surrogate = policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+        return surrogate + entropy_weight * entropy_bonus(entropy(pi, rollout), rollout.mask)
 
     return update(policy, loss, lr=1e-6, minibatch=256)

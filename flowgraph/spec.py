@@ -62,6 +62,7 @@ LAWS: Mapping[Stage | Literal["call", "run"], tuple[Law, ...]] = {
         Law(4, "rows", "what is read row by row is of the same rows", "laws.facts.rows_agree"),
         Law(4, "makers", "a value was made by the weights that its port asks for", "laws.facts.made_as_asked"),
         Law(4, "lag", "a loss on rows of stale weights corrects for it", "laws.facts.lag_is_corrected"),
+        Law(4, "corrected", "what corrects a ratio corrects the very one it is used with", "laws.facts.corrected_once"),
         Law(8, "temperature", "what is compared was computed at one temperature", "laws.facts.one_temperature"),
     ),
     "named": (

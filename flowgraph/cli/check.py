@@ -69,6 +69,7 @@ def _in_plan(asked: Asked, where: Where) -> Iterator[FlowError]:
     from flowgraph.cli.plan import batch_sizes, planned, refuse_what_does_not_fit
     from flowgraph.cli.run import refuse_what_cannot_run
     from flowgraph.lowering.lower import lower
+    from nodes.mismatch import watch_engines
 
     try:
         inputs = read_inputs(asked)
@@ -79,7 +80,7 @@ def _in_plan(asked: Asked, where: Where) -> Iterator[FlowError]:
         return
     yield from _raised(lambda: batch_sizes(inputs, found.plan, found.work))
     yield from _raised(lambda: refuse_what_does_not_fit(found, where))
-    yield from _raised(lambda: lower(inputs.graph, found.plan, where=str(where)))
+    yield from _raised(lambda: lower(inputs.graph, found.plan, where=str(where), watch=watch_engines))
 
 
 def _raised(doing: Callable[[], object]) -> Iterator[FlowError]:

@@ -150,7 +150,7 @@ def _train(
         folder.note(models=ready.told, timings=ready.timings)
         executor = Executor(ready.places)
         with interrupts.patient():  # what is saved, too
-            with Recorder(folder, inputs.graph) as recorder, Display(inputs.graph, job.steps) as display:
+            with Recorder(folder, inputs.graph) as recorder, Display(job.program.graph, job.steps) as display:
                 done = train(job, executor, [recorder, display], interrupts.asked)
             for name, output in inputs.graph.carries().items():
                 if issubclass(inputs.graph.outputs[output].type, Model):
@@ -191,7 +191,7 @@ def begin(inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder:
         "replay": str(options.replay) if options.replay else None,
     }
     drawn = {"flow.mmd": mermaid(flow_picture(inputs.graph)), "plan.mmd": mermaid(plan_picture(job.program))}
-    folder.begin(job.program, inputs.resolved, inputs.file.source, about, drawn)
+    folder.begin(inputs.graph, job.program, inputs.resolved, inputs.file.source, about, drawn)
 
 
 def make_job(plan: Planned, options: RunOptions, replay: Replay | None) -> Job:
@@ -199,8 +199,9 @@ def make_job(plan: Planned, options: RunOptions, replay: Replay | None) -> Job:
     from flowgraph.runtime.driver import Job
     from flowgraph.runtime.execute import Start
     from nodes.data.source import PromptSource
+    from nodes.mismatch import watch_engines
 
-    inputs, program = plan.inputs, lower(plan.inputs.graph, plan.plan, where=str(options.where))
+    inputs, program = plan.inputs, lower(plan.inputs.graph, plan.plan, where=str(options.where), watch=watch_engines)
     rows = PromptSource(inputs.data.train, inputs.batch, options.asked.seed)
     data = [param for param in inputs.graph.params if not issubclass(param.type, Model)]
     sources: dict[str, Source] = {p.name: Start(p.type(p.initial)) if issubclass(p.type, State) else rows for p in data}

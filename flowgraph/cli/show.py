@@ -130,8 +130,9 @@ def plan_for(shown: Shown) -> Planned:
 
 def _lowered(found: Planned, where: Where) -> Program:
     from flowgraph.lowering.lower import lower
+    from nodes.mismatch import watch_engines
 
-    return lower(found.inputs.graph, found.plan, where=str(where))
+    return lower(found.inputs.graph, found.plan, where=str(where), watch=watch_engines)
 
 
 def draw_flow(shown: Shown, out: Path | None) -> None:

@@ -125,6 +125,12 @@ class LawError(FlowError, ValueError):
         what = f"the rows of `{value}` have no identity, so they cannot be split over {ranks} ranks"
         return cls(what, hint="make it from a record with Group, Sample and Trajectory, or run its reader with data=1")
 
+    @classmethod
+    def not_told(cls, port: str, lacking: int, tokens: int) -> LawError:
+        """Say of how many tokens it is not known how likely they were when they were drawn."""
+        what = f"{port} wants the log-probs that rows were drawn with, but {lacking} of {tokens} tokens have none"
+        return cls(what, hint="sample on an engine that tells them, or leave the correction out")
+
 
 class UnknownNameError(FlowError, LookupError):
     """A flow, file or name that is not there."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from flowgraph.errors import FlowError, LawError
 from flowgraph.facts import Known, Made, RowSet, facts_of, rows_read
 from flowgraph.graph import Edge, Graph, Node, Port, Region, reachable
+from flowgraph.loss import Loss
+from flowgraph.passes.dedupe_nodes import same
 from flowgraph.traits import By
 from flowgraph.values import Kind
 
@@ -54,7 +57,9 @@ def made_as_asked(graph: Graph) -> Iterator[FlowError]:
     for node in graph.all_nodes:
         for port, edge in _asking(node):
             made, rows = known.at(edge).made, _rows_at(node, known)
-            if made is not None:
+            if port.by is By.SAMPLER and rows is not None and rows.drawn is not None and rows.drawn.temperature == 0:
+                yield _greedy(node, port, edge, rows)
+            elif made is not None:
                 yield from _judge(node, port, edge, made, rows, regions.get(node))
 
 
@@ -63,6 +68,12 @@ def _asking(node: Node) -> Iterator[tuple[Port, Edge]]:
         edge = node.input(port.name)
         if port.by is not None and edge is not None:
             yield port, edge
+
+
+def _greedy(node: Node, port: Port, edge: Edge, rows: RowSet) -> LawError:
+    what = f"{node.op.name}({port.name}=) corrects by how likely its rows were, but those of {rows} are greedy"
+    hint = "at temperature 0 the likeliest token is taken, and nothing is drawn: sample at another temperature"
+    return LawError(what, where=str(node.at), notes=[edge.made()], hint=hint)
 
 
 def _rows_at(node: Node, known: Known) -> RowSet | None:
@@ -74,20 +85,93 @@ def _judge(
 ) -> Iterator[FlowError]:
     where, name = str(node.at), f"{node.op.name}({port.name}=)"
     pi = region.params[0].name if region is not None else ""
+    decoupled = any(port.name == each.corrects for each, _ in _corrections(node))  # what corrects says the rest
+    drawn = rows.drawn if rows is not None and not decoupled else None
     if port.by is By.TRAINED and region is not None and not made.trained:
         wants, hint = f"the model that `{region.name}` trains (`{pi}`)", f"compute it in `{region.name}`, from `{pi}`"
         yield LawError.other_weights(where, name, wants, str(made), edge.made(), hint)
     elif port.by in (By.FIXED, By.SAMPLER) and made.trained:
         wants, hint = "weights that this loss does not train", f"compute it outside `{region.name}`" if region else ""
         yield LawError.other_weights(where, name, wants, str(made), edge.made(), hint)
-    elif port.by is By.SAMPLER and rows is not None and rows.drawn is not None and not _same(made, rows.drawn):
-        wants = f"the weights that drew its rows ({rows.drawn})"
+    elif port.by is By.SAMPLER and drawn is not None and not _same(made, drawn):
+        wants = f"the weights that drew its rows ({drawn})"
         hint = "rows carry the log-probs they were drawn with: `rollout.logprobs`"
         yield LawError.other_weights(where, name, wants, str(made), edge.made(), hint)
 
 
 def _same(made: Made, drawn: Made) -> bool:
     return (made.param, made.version, made.at_most) == (drawn.param, drawn.version, drawn.at_most)
+
+
+def _corrections(node: Node) -> list[tuple[Port, Edge]]:
+    """Give what a node is given to correct for the weights that drew its rows."""
+    ports = (port for port in node.op.ports if port.corrects is not None)
+    return [(port, edge) for port in ports if (edge := node.input(port.name)) is not None]
+
+
+def corrected_once(graph: Graph) -> Iterator[FlowError]:
+    """Find a correction of other values than those it is used with, and one that compares a value with itself.
+
+    In the first the ratio would be applied twice, or not at all. Of a correction that no node made nothing is known.
+    """
+    for node in graph.all_nodes:
+        if not issubclass(node.returns[0], Loss):
+            yield from _of_itself(node)
+        for port, edge in _corrections(node):
+            maker = _maker(edge)
+            if isinstance(maker.source, Node) and port.corrects:
+                yield from _of_others(node, port, maker, maker.source.input(port.corrects))
+
+
+def _of_itself(node: Node) -> Iterator[FlowError]:
+    """Find a node outside of what is summed to a loss that reads one value as the sampler's and as another's."""
+    alike = [(port, edge) for port in node.op.ports if (edge := node.input(port.name)) is not None]
+    for (one, read), (other, again) in combinations(alike, 2):
+        if By.SAMPLER in (one.by, other.by) and _equal(read, again):
+            what = (
+                f"{node.op.name}({one.name}=) and {node.op.name}({other.name}=) read the same, so it corrects nothing"
+            )
+            hint = "compare what the sampler told with what the trained model says: compute it from the model"
+            yield LawError(what, where=str(node.at), notes=[read.made()], hint=hint)
+
+
+def _of_others(node: Node, port: Port, maker: Edge, corrected: Edge | None) -> Iterator[FlowError]:
+    """Find a correction that its maker computed from other values than those that the node reads beside it."""
+    name, used = f"{node.op.name}({port.corrects}=)", node.input(port.corrects or "")
+    if used is None or (corrected is not None and _equal(corrected, used)):
+        return
+    assert isinstance(maker.source, Node), "what nothing made is not judged"
+    by = maker.source
+    if corrected is None:
+        what = f"{node.op.name}({port.name}=) corrects for {name}, but {by.op.name} takes no `{port.corrects}`"
+        yield LawError(what, where=str(node.at), notes=[maker.made()], hint=f"name its port `{port.corrects}`")
+        return
+    drawn = (edge for each, edge in _asking(by) if each.by is By.SAMPLER)
+    twice = any(_equal(edge, used) for edge in drawn)
+    what = f"{node.op.name}({port.name}=) corrects `{corrected}`, but {name} is `{used}`"
+    why = "the ratio would be applied twice" if twice else "what is used would not be corrected"
+    hint = f"leave {port.name}= out" if twice else f"give {by.op.name}({port.corrects}=) and {name} the same"
+    yield LawError(f"{what}: {why}", where=str(node.at), notes=[corrected.made(), used.made()], hint=hint)
+
+
+def _maker(edge: Edge) -> Edge:
+    """Give what made a value, through nodes that take one value of its type and give that type."""
+    while isinstance(edge.source, Node):
+        alike = [read for _, read in edge.source.inputs if read.type is edge.type]
+        if len(alike) != 1:
+            break
+        edge = alike[0]
+    return edge
+
+
+def _equal(one: Edge, other: Edge) -> bool:
+    """Say whether two edges carry the same value: of one node, or of two pure nodes that compute the same."""
+    if (one.type, one.port) != (other.type, other.port):
+        return False
+    if not (isinstance(one.source, Node) and isinstance(other.source, Node)):
+        return one.source is other.source
+    computed = same(one.source)
+    return one.source is other.source or (computed is not None and computed == same(other.source))
 
 
 def one_temperature(graph: Graph) -> Iterator[FlowError]:
@@ -124,7 +208,7 @@ def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
         for _, region in node.regions:
             read = ((inner, _rows_at(inner, known)) for inner in region.inner)
             late = [(inner, rows) for inner, rows in read if rows is not None and _is_late(rows.drawn, node)]
-            plain = [(inner, rows) for inner, rows in late if inner.op.on_policy]
+            plain = [(inner, rows) for inner, rows in late if inner.op.on_policy and not _corrections(inner)]
             lags = [rows for _, rows in late if rows.drawn and rows.drawn.at_most and rows.drawn.param is node.root]
             if plain:
                 yield _uncorrected(region, *plain[0])
@@ -138,7 +222,8 @@ def _is_late(drawn: Made | None, node: Node) -> bool:
 
 
 def _corrects(node: Node) -> bool:
-    return any(port.by is By.SAMPLER and node.input(port.name) is not None for port in node.op.ports)
+    """Say whether a node is given what corrects for the lag: log-probs that rows were drawn with, or weights."""
+    return any(port.by is By.SAMPLER for port, _ in _asking(node)) or bool(_corrections(node))
 
 
 def _uncorrected(region: Region, plain: Node | None, rows: RowSet) -> LawError:

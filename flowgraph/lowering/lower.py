@@ -6,8 +6,9 @@ role. After: `sync policy`, `run policy.generate`, `transfer policy.generate -> 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from flowgraph import spec
 from flowgraph.check_plan import check_plan
 from flowgraph.graph import Graph
 from flowgraph.lowering import LOWERING, Pass
@@ -17,6 +18,9 @@ from flowgraph.lowering.program import Home, Program
 from flowgraph.passes.verify import verifying
 from flowgraph.plan import Plan
 
+Watch = Callable[[Graph, Sequence[str]], Graph]
+"""What adds to a graph measurements of the models, named by their parameters, that two engines sample and train."""
+
 
 def lower(
     graph: Graph,
@@ -25,14 +29,19 @@ def lower(
     *,
     where: str = "plan",
     passes: Sequence[Pass] = LOWERING,
+    watch: Watch | None = None,
 ) -> Program:
     """Give the program of one step of a named graph under a plan; `where` is the plan's file.
 
-    `origins` says where weights live that another program trains. Raises PlanError for a plan that is not for this
-    graph, that parts models which one node reads, or that splits the rows of a node that needs them all; and LawError
-    for a program that breaks a law, which would be a fault of a pass.
+    `origins` says where weights live that another program trains. With `watch` the program is of the graph that this
+    gives for the models which one engine samples and another trains; the plan is for the graph without.
+    Raises PlanError for a plan that is not for this graph, that parts models which one node reads, or that splits the
+    rows of a node that needs them all; and LawError for a program that breaks a law, which would be a fault of a pass.
     """
     check_plan(plan, graph, where)
+    apart = engines_apart(plan)
+    if watch is not None and apart:
+        graph = _lawful(watch(graph, apart))
     program, stage = place_nodes(graph, plan, origins or {}, where), STAGES[0]
     if verifying():
         check_after(stage, program)
@@ -43,3 +52,17 @@ def lower(
             check_after(stage, program)
     check_program(program)
     return program
+
+
+def engines_apart(plan: Plan) -> list[str]:
+    """Name the model parameters that one engine samples and another trains, in the order of the plan."""
+    engines = {placed.role: placed.engine for placed in plan.placed}
+    trained = {role.removesuffix(".train"): engine for role, engine in engines.items() if role.endswith(".train")}
+    return [param for param, engine in trained.items() if engines.get(f"{param}.sample", engine) != engine]
+
+
+def _lawful(graph: Graph) -> Graph:
+    """Give a graph that keeps the laws of both its stages, where they are checked between passes."""
+    for stage in spec.STAGES[:2] if verifying() else ():
+        spec.check(stage, graph, after="watch")
+    return graph

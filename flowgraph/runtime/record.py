@@ -64,14 +64,14 @@ class RunFolder:
 
     def begin(
         self,
+        graph: Graph,
         program: Program,
         settings: Sequence[Resolved],
         source: str,
         about: Mapping[str, Any],
         drawn: Mapping[str, str],
     ) -> None:
-        """Write what is known before the first step; `drawn` are diagrams by the name of their file."""
-        graph = program.graph
+        """Write what is known before the first step of a graph's program; `drawn` are diagrams by their file's name."""
         self._write("settings.json", json.dumps([asdict(each) for each in settings], indent=1, default=str))
         self._write("graph.json", to_json(graph))
         self._write("graph.txt", graph_text(graph) + "\n")
@@ -80,7 +80,7 @@ class RunFolder:
         self._write("flow.py", source)
         for name, text in drawn.items():
             self._write(name, text)
-        metrics = {name: asdict(metric) for name, metric in declared_metrics(graph).items()}
+        metrics = {name: asdict(metric) for name, metric in declared_metrics(program.graph).items()}
         hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
         self.note(**about, **hashes, metrics=metrics, status="running", steps_done=0)
 
@@ -135,7 +135,7 @@ class Recorder:
     def __init__(self, folder: RunFolder, graph: Graph) -> None:
         self.folder, self.graph = folder, graph
         self._metrics = (folder.path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._drawn = [node for node in graph.nodes if node.op.kind == "generate"]
+        self._drawn = [n for n in graph.nodes if n.op.kind == "generate" and issubclass(n.returns[0], Record)]
 
     def stepped(self, step: int, ran: Ran, seconds: float) -> None:
         """Append the step's metrics and write its rollouts."""

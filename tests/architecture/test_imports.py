@@ -50,7 +50,19 @@ DATA = {"cluster", "cluster_text", "plan"}
 
 # What `nodes` may name of flowgraph, and what `placements` may: their public faces, not how a flow is described.
 FACES = {
-    "nodes": ("", "entry_points", "errors", "keys", "loss", "models", "rows", "traits", "values", "executors.base"),
+    "nodes": (
+        "",
+        "entry_points",
+        "errors",
+        "graph",  # of `nodes.mismatch`, which adds a measurement to a graph
+        "keys",
+        "loss",
+        "models",
+        "rows",
+        "traits",
+        "values",
+        "executors.base",
+    ),
     "placements": (
         "",
         "errors",

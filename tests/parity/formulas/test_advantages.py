@@ -179,10 +179,6 @@ def pass_at_k(c: Case, i: int) -> float:
     return max(0.0, float(c["scores"][i]) - max(others)) / (deviation(inside) + 1e-6) if others else 0.0
 
 
-def against_greedy(c: Case, i: int) -> float:
-    return float(c["scores"][i] - c["greedy"][i])
-
-
 def shaped(c: Case, i: int) -> float:
     heard = [c["entropy"][i, t] for t in kept(c, i)]
     return raised(float(c["advantages"][i]), mean(heard) if heard else 0.0)
@@ -214,10 +210,6 @@ def gae_sum(c: Case, i: int, k: int, gamma: float, lam: float) -> float:
     """Sum (γλ)^l δ_{k+l}: equation 16 as it stands, no recursion."""
     last = len(kept(c, i))
     return sum((gamma * lam) ** (j - k) * temporal_difference(c, i, j, gamma) for j in range(k, last))
-
-
-def gae_return(c: Case, i: int, k: int) -> float:
-    return gae_sum(c, i, k, 0.9, 0.8) + float(c["values"][i, kept(c, i)[k]])
 
 
 def to_go(c: Case, i: int, k: int, gamma: float = 1.0) -> float:
@@ -263,8 +255,7 @@ def score_at_the_end(c: Case, i: int, k: int) -> float:
 
 
 def less_kl(c: Case, i: int, k: int) -> float:
-    t = kept(c, i)[k]
-    return float(c["rewards"][i, t] - 0.3 * c["kl"][i, t])
+    return float((c["rewards"] - 0.3 * c["kl"])[i, kept(c, i)[k]])
 
 
 def less_overlong(c: Case, i: int) -> float:
@@ -295,10 +286,9 @@ def rewards(c: Case) -> Rewards:
 
 
 def run_greedy(c: Case) -> Advantages:
-    prompts = np.unique(c["group"])[::-1].copy()
-    greedy = np.array([c["greedy"][list(c["group"]).index(each)] for each in prompts])
-    other = Group(torch.from_numpy(prompts))
-    return greedy_baseline(scores(c), groups(c), greedy=Scores(torch.from_numpy(greedy)), greedy_group=other)
+    prompts, first = np.unique(c["group"], return_index=True)
+    greedy, other = torch.from_numpy(c["greedy"][first]).flip(0), torch.from_numpy(prompts).flip(0)
+    return greedy_baseline(scores(c), groups(c), greedy=Scores(greedy), greedy_group=Group(other))
 
 
 def run_shaped(between: tuple[int, int] | None) -> Callable[[Case], Advantages]:
@@ -332,7 +322,7 @@ ROWS: dict[str, tuple[Node, Callable[[Case], Array]]] = {
     "rloo": (lambda c: rloo_advantages(scores(c), groups(c)), by_row(rloo)),
     "opo": (lambda c: opo_advantages(scores(c), groups(c), masks(c)), by_row(opo)),
     "pass_at_k": (lambda c: pass_at_k_advantages(scores(c), groups(c)), by_row(pass_at_k)),
-    "greedy": (run_greedy, by_row(against_greedy)),
+    "greedy": (run_greedy, by_row(lambda c, i: float(c["scores"][i] - c["greedy"][i]))),
     "shaped": (run_shaped(None), by_row(shaped)),
     "shaped_between": (run_shaped((OPEN, CLOSE)), by_row(shaped_between)),
     "overlong": (
@@ -351,7 +341,7 @@ TOKENS: dict[str, tuple[Node, Callable[[Case], Array]]] = {
     ),
     "gae_returns": (
         lambda c: gae(rewards(c), Values(c.tensor("values")), masks(c), gamma=0.9, lam=0.8)[1],
-        by_token(gae_return),
+        by_token(lambda c, i, k: gae_sum(c, i, k, 0.9, 0.8) + float(c["values"][i, kept(c, i)[k]])),
     ),
     "returns": (
         lambda c: discounted_returns(rewards(c), masks(c), gamma=0.9),
@@ -441,10 +431,10 @@ def test_what_is_linear_scales_with_what_is_earned(name: str, batch: Batch, fact
 
 @given(batches(), st.floats(0.1, 10))
 def test_what_is_divided_by_its_deviation_does_not_scale_with_scores(batch: Batch, factor: float) -> None:
-    c, alone = case(batch), [len(mates(case(batch), i)) == 1 for i in range(len(batch.group))]
+    c, several = case(batch), np.array([len(mates(case(batch), i)) > 1 for i in range(len(batch.group))])
     for node in (group_normalize, pass_at_k_advantages):
         plain, scaled = (node(scores(each), groups(each), eps=1e-12).data.numpy() for each in (c, c.scaled(factor)))
-        np.testing.assert_allclose(scaled[~np.array(alone)], plain[~np.array(alone)], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(scaled[several], plain[several], rtol=1e-9, atol=1e-9)
 
 
 @given(batches())

@@ -79,7 +79,7 @@ def done(
     program, executor = alone(graph, {"policy": tiny(trainable=True)})
     ran = executor.run(program, {"prompts": FixedPrompts(digit_rows, (4, 9))}, Key())
     settings, drawn = [Resolved("run.seed", 0, "default")], {"flow.mmd": "a drawing"}
-    folder.begin(program, settings, "the flow's text", {"flow": "recorded"}, drawn)
+    folder.begin(program.graph, program, settings, "the flow's text", {"flow": "recorded"}, drawn)
     with Recorder(folder, graph) as recorder:
         recorder.stepped(0, ran, 0.5)
     return folder, graph, ran

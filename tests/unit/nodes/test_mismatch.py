@@ -70,6 +70,14 @@ def test_a_trainer_that_finds_tokens_less_likely_has_the_larger_perplexity() -> 
     assert (found["weight_high"], found["weight_low"]) == (0.0, 1.0)
 
 
+def test_ratios_and_their_products_are_held_where_they_would_overflow() -> None:
+    far, mask = torch.tensor([[0.0, 0.0], [-300.0, -300.0]]), Mask(torch.ones(2, 2))
+    for old, drawn in ((far, far - 15), (far, far.flip(0))):
+        found = means(mismatch(LogProbs(old), mask, behaviour=LogProbs(drawn)))
+        assert found["chi2_seq"] == pytest.approx(math.exp(40) * (1 if drawn[0, 0] == -15 else 0.5), rel=1e-6)
+        assert all(math.isfinite(found[name]) for name in ("chi2_token", "k3_kl", "ess", "kl"))
+
+
 @pytest.mark.parametrize("told", [torch.tensor([[-1.0, NAN]]), torch.zeros(1, 0), None], ids=["one", "none", "no data"])
 def test_tokens_that_an_engine_tells_nothing_of_are_left_out_and_counted(told: torch.Tensor | None) -> None:
     found = mismatch(LogProbs(torch.tensor([[-1.0, -5.0]])), Mask(torch.ones(1, 2)), behaviour=LogProbs(told))

@@ -36,9 +36,9 @@ def test_the_mean_can_be_kept() -> None:
 @pytest.mark.parametrize("value", [0.1, 100.1, -7e5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_advantages_give_exactly_nothing(value: float, dtype: torch.dtype) -> None:
-    equal = Advantages(torch.full((2,), value, dtype=dtype))
-    assert whiten(equal, HOLES).data.tolist() == [[0.0] * 3] * 2
-    assert whiten(equal, HOLES, shift_mean=False).data.tolist() == (equal.per_token() * HOLES.data).tolist()
+    equal, seven = Advantages(torch.full((1,), value, dtype=dtype)), Mask(torch.ones(1, 7))
+    assert whiten(equal, seven).data.tolist() == [[0.0] * 7]
+    assert whiten(equal, seven, shift_mean=False).data.tolist() == (equal.per_token() * seven.data).tolist()
 
 
 def test_a_single_token_gives_0_or_itself() -> None:
