@@ -19,7 +19,7 @@ from flowgraph import spec
 from flowgraph.counts import counted
 from flowgraph.description import Overheard, heard, left_open, overhearing
 from flowgraph.errors import FlowError, FlowTypeError, SettingError, UserCodeError, nearest
-from flowgraph.evaluate import BoundRegion, as_declared
+from flowgraph.evaluate import BoundRegion, as_declared, ranks_of
 from flowgraph.graph import (
     Const,
     Edge,
@@ -161,7 +161,9 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
     if any(not isinstance(edge.source, Const) for region in regions.values() for edge in region.captures):
         captured = next(e for r in regions.values() for e in r.captures if not isinstance(e.source, Const))
         raise FlowTypeError.bad_call(str(site), op.name, f"real values meet an edge: {captured} {captured.made()}")
-    real = as_declared(op, inputs) | {name: BoundRegion.of(counted(region), {}) for name, region in regions.items()}
+    ranks = ranks_of(inputs)
+    bound_regions = {name: BoundRegion.of(counted(region), {}, ranks=ranks) for name, region in regions.items()}
+    real = as_declared(op, inputs) | bound_regions
     extra = {op.key: bound[op.key]} if op.key and op.key in bound else {}
     return op.body(**real, **{name: getattr(settings, name) for name in op.settings.model_fields}, **extra)
 

@@ -15,7 +15,10 @@ from nodes.scoring import FULL_MARKS, Rule, score
 from nodes.values import Accuracy, Policy, Prompts, Scores
 
 
-@node(metrics=(Metric("accuracy", headline=True, about="share of held-out prompts answered with full marks"),))
+@node(
+    separable=False,
+    metrics=(Metric("accuracy", headline=True, about="share of held-out prompts answered with full marks"),),
+)
 def accuracy(scores: Scores) -> Accuracy:
     """Give the share of scores that are full marks, 1."""
     full = float((scores.data >= FULL_MARKS).sum())
@@ -23,7 +26,10 @@ def accuracy(scores: Scores) -> Accuracy:
     return Accuracy(full / count if count else 0.0, [Measure("accuracy", full, count)])
 
 
-@node(metrics=(Metric("pass_at_k", headline=True, about="chance that one of k responses has full marks"),))
+@node(
+    separable=False,
+    metrics=(Metric("pass_at_k", headline=True, about="chance that one of k responses has full marks"),),
+)
 def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 1) -> Accuracy:
     """Estimate, without bias, the chance that at least one of `k` responses to a prompt has full marks.
 
