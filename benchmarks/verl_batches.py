@@ -28,7 +28,6 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "no signal": (8, 3, 8, 6),
 }
 SCORES = (0.0, 0.0, 1.0, 1.0, 0.1, -1.0, 2.5)
-LEAST = -1e-3  # no log-prob is above: a probability of 1 leaves nothing to the others
 
 
 def draw(kind: str, seed: int) -> Batch:
@@ -68,7 +67,8 @@ def draw(kind: str, seed: int) -> Batch:
 def _scores(kind: str, group: Array, random: np.random.Generator) -> Array:
     """Draw scores [B] that differ in each group of two or more, or in none; equal ones are as hard to sum as 0.1 is."""
     if kind == "no signal":
-        return random.choice((0.1, 0.7, -1.3, 0.9), group.max() + 1)[group]
+        levels = random.choice((0.1, 0.7, -1.3, 0.9), group.max() + 1)
+        return np.take(levels, group)
     scores = random.choice(SCORES, len(group))
     for each in range(group.max() + 1):
         scores[np.flatnonzero(group == each)[1:2]] = -2.0
@@ -91,9 +91,9 @@ def _mask(kind: str, lengths: Array, random: np.random.Generator) -> Array:
 
 def _policies(apart: float, shape: tuple[int, int], random: np.random.Generator) -> dict[str, Array]:
     """Draw the log-probs of four policies, `apart` nats from each other by their deviation."""
-    old = random.uniform(-5, LEAST, shape) * (1 + apart)
+    old = random.uniform(-5, 0, shape) * (1 + apart)
     others = {name: old + random.normal(0, apart, shape) for name in ("new", "ref", "roll")}
-    return {"old": old, **{name: np.minimum(each, LEAST) for name, each in others.items()}}
+    return {"old": old, **{name: -np.abs(each) for name, each in others.items()}}
 
 
 def _at(places: Array, scores: Array) -> Array:

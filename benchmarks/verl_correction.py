@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.verl_case import (
     POLICIES,
+    TOKENS,
     Case,
     Columns,
     Given,
@@ -40,7 +41,13 @@ def _weights(columns: Columns, level: c.Level, normalize: bool = False, **bounds
 
 def _weighing(name: str, level: c.Level, threshold: float | str, normalize: bool = False, **bounds: Any) -> Case:
     theirs = {"level": level, "threshold": threshold, "normalize": normalize}
-    return Case(name, lambda b: _weights(b, level, normalize, **bounds), "weights", theirs, kinds=POLICIES)
+    return Case(
+        name,
+        lambda b: _weights(b, level, normalize, **bounds),
+        "weights",
+        theirs,
+        kinds=TOKENS if "low" in bounds else POLICIES,
+    )
 
 
 BOUNDS: Given = {"cap": None, "low": 0.8, "high": 1.5}
@@ -75,7 +82,8 @@ def _rejecting(test: c.Test, high: float) -> Case:
         return {"mask": left.data, **known}
 
     theirs = {"options": test, "threshold": str(high)}
-    return Case(f"rejection {test}", results, "rejection", theirs, kinds=POLICIES)
+    kinds = [kind for kind in POLICIES if kind != "one token" or test.startswith("token")]
+    return Case(f"rejection {test}", results, "rejection", theirs, kinds=kinds)
 
 
 MISMATCH = ("kl", "k3_kl", "training_ppl", "rollout_ppl", "ppl_ratio", "log_ppl_diff", "log_ppl_abs_diff")

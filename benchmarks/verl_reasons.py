@@ -49,8 +49,8 @@ OTHER_OTB = "optimal_token_baseline"
 NEWEST = ("clip_cov, chosen at the newest log-probs", "kl_cov, chosen at the newest log-probs")
 COV = both("clip_cov", "kl_cov")
 IN_REWARD = tuple(f"KL {kind} in the reward" for kind in ("k1", "k2", "k3", "abs"))
-SEQUENCE_MEANS = tuple(f"rejection seq_mean_{kind}" for kind in ("k1", "k2", "k3"))
-SUMS_AND_MOST = tuple(f"rejection seq_{kind}" for kind in ("sum_k1", "sum_k2", "sum_k3", "max_k2", "max_k3"))
+ROWS = ("sum_k1", "sum_k2", "sum_k3", "mean_k1", "mean_k2", "mean_k3", "max_k2", "max_k3")
+OF_ROWS = tuple(f"rejection seq_{test}" for test in ROWS)
 
 REASONS: Sequence[Reason] = (
     # advantages
@@ -103,11 +103,9 @@ REASONS: Sequence[Reason] = (
     Reason(HELD, LEARNT, both("geo_mean", *NEWEST), ["far"]),
     # rollout correction
     Reason(NO_TOKEN, METRICS, ["TIS sequence", "TIS sequence, normalised"], ["hidden rows", "one token"]),
-    Reason(NO_TOKEN, METRICS, ["IcePop sequence"], ["hidden rows"]),
-    Reason(NO_TOKEN, METRICS, [*SEQUENCE_MEANS, "mismatch"], ["hidden rows", "one token"]),
-    Reason(NO_TOKEN, METRICS, SUMS_AND_MOST, ["hidden rows"]),
+    Reason(NO_TOKEN, METRICS, ["mismatch"], ["hidden rows", "one token"]),
+    Reason(NO_TOKEN, METRICS, ["IcePop sequence", *OF_ROWS], ["hidden rows"]),
     Reason(ALL_ZERO, REFUSED, ["IcePop token", "IcePop sequence"], ["one token"]),
-    Reason(ALL_ZERO, REFUSED, ["IcePop sequence"], ["far"]),
     Reason("ours holds log-ratios within ±20 in k3_kl too", METRICS, ["mismatch"], ["far"]),
 )
 

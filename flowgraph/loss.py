@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Self, cast
@@ -31,7 +31,7 @@ class Aggregation(enum.StrEnum):
 def _how(told: object) -> Aggregation | float:
     if isinstance(told, str) and told in list(Aggregation):
         return Aggregation(told)
-    if isinstance(told, int | float) and not isinstance(told, bool) and 0 < told < math.inf:
+    if isinstance(told, int | float) and not isinstance(told, bool) and 0 < told <= sys.float_info.max:
         return float(told)
     raise ValueError(f"should be {', '.join(Aggregation)}, or a number above 0")
 
@@ -105,8 +105,15 @@ class Loss(Linear):
         aggregation: Aggregation | float = Aggregation.TOKEN_MEAN,
         measures: Sequence[Measure] = (),
     ) -> Self:
-        """Make a loss of one term: `values` [B, T] averaged over `mask` [B, T]."""
-        return cls([Term(values, mask.data, aggregation)], measures)
+        """Make a loss of one term: `values` [B, T] averaged over `mask` [B, T].
+
+        Raises `LawError` for an aggregation that is none.
+        """
+        try:
+            how = _how(aggregation)
+        except ValueError as error:
+            raise LawError(f"a Loss is aggregated by {aggregation!r}: {error}") from None
+        return cls([Term(values, mask.data, how)], measures)
 
     @property
     def terms(self) -> tuple[Term, ...]:

@@ -23,7 +23,7 @@ from flowgraph.errors import FlowError, LawError
 from flowgraph.graph import Edge, Graph, Node, Op, Param, Port, Region, Site, Source
 from flowgraph.laws.calls import check_region
 from flowgraph.laws.fits import kinds_of, misfits, type_at
-from flowgraph.signature import Settings, make_settings
+from flowgraph.signature import Settings, bad_start, is_plain_state, make_settings
 from flowgraph.store import SCHEMA, full_hash, name_of, plain_settings, structure_hash
 from flowgraph.values import Value
 
@@ -166,7 +166,12 @@ class _Reader:
         if name not in self.sources:
             _expect(name in self._params, f"`{name}` is not there, or stands behind what reads it")
             told = self._params[name]
-            self.sources[name] = Param(told.name, _value(told.type), told.owner, Site(*told.at), initial=told.initial)
+            kind, initial = _value(told.type), told.initial
+            why = (
+                "" if initial is None else bad_start(kind, initial) if is_plain_state(kind) else "it is no plain state"
+            )
+            _expect(not why, f"`{told.name}` starts from {initial!r}: {why}")
+            self.sources[name] = Param(told.name, kind, told.owner, Site(*told.at), initial=initial)
         found = self.sources[name]
         if not isinstance(found, Param):
             raise LawError.not_stored(name, "is no parameter")

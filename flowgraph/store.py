@@ -125,9 +125,14 @@ def full_hash(graph: Graph) -> str:
     return _hash(_without(flat(graph), {"at", "given", "owner", "pruned"}))
 
 
+_AS_SAID = ("settings", "initial")  # what users wrote: a key of theirs may be named as one of ours
+
+
 def _without(data: Any, keys: set[str]) -> Any:
     if isinstance(data, dict):
-        kept = {key: _without(value, keys) for key, value in data.items() if key not in keys}
+        kept = {
+            key: value if key in _AS_SAID else _without(value, keys) for key, value in data.items() if key not in keys
+        }
         if "captures" in data:  # a region: the name of its function and of its parameter are local variables
             kept["name"] = ""
         return kept

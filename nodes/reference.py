@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flowgraph import Key, Measure, Metric, node
+from flowgraph.errors import LawError
 from nodes.values import LanguageModel, MovingReference
 
 
@@ -17,13 +18,17 @@ def averaged(
     """Move a reference towards the policy: decay · reference + (1 - decay) · policy, weight by weight.
 
     Give it the policy that `update` returned, or the reference stays one step behind. Both have the same shape, and
-    live in one pool and layout. Weights that are no floating-point numbers are taken from the policy.
+    live in one pool and layout. Weights that are no floating-point numbers are taken from the policy. Of adapters both
+    factors are averaged, each by itself. Raises LawError if only one of the two has adapters.
     Source: Polyak and Juditsky 1992; as a reference of RL on language models: Ramé et al. 2024 (WARP),
     arXiv 2406.16768, section 3.1.
     """
     import torch
 
     own, new = ref.handle.weights(), policy.handle.weights()
+    if own.keys() != new.keys():
+        hint = "both have adapters, or neither: --model ref=… names its own"
+        raise LawError(f"a reference of {len(own)} tensors cannot follow a policy of {len(new)}", hint=hint)
     mixed = {
         name: torch.lerp(new[name].to(old), old, decay) if old.is_floating_point() else new[name]
         for name, old in own.items()

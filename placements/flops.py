@@ -42,7 +42,7 @@ def forward_flops(shape: ModelShape, one: Pass) -> int:
     """
     return (
         2 * layer_weights(shape) * one.tokens
-        + 2 * shape.vocabulary * shape.hidden * one.read_out
+        + 2 * shape.outputs * shape.hidden * one.read_out
         + 4 * shape.layers * shape.heads * shape.head_dim * one.pairs
     )
 
@@ -50,15 +50,16 @@ def forward_flops(shape: ModelShape, one: Pass) -> int:
 def training_flops(shape: ModelShape, one: Pass) -> int:
     """Give the FLOPs of a forward and a backward pass: three times a forward pass; no engine here computes it again.
 
+    Where only adapters learn there is one product less for each weight that stays: twice a forward pass.
     Deviation: of a context's last layer only keys and values are read, so most of it, 1/layers of a context's backward
     pass, is not done; it counts all the same.
     """
-    return (1 + BACKWARD) * forward_flops(shape, one)
+    return (BACKWARD if shape.adapters else 1 + BACKWARD) * forward_flops(shape, one)
 
 
 def layer_weights(shape: ModelShape) -> int:
     """Give the parameters of a decoder's layers that are factors of a product: all but embeddings, head and norms."""
-    tables = (1 if shape.tied else 2) * shape.vocabulary * shape.hidden
+    tables = shape.tables * shape.vocabulary * shape.hidden
     return shape.parameters - tables - (2 * shape.layers + 1) * shape.hidden
 
 

@@ -147,15 +147,24 @@ def _copies(found: Sequence[Role], placed: Mapping[str, Placed], shapes: Mapping
     for role in found:
         at, shape = placed[role.name], shapes[role.param]
         home = role.param, at.pool, at.engine, at.layout
-        if home in seen:
+        if home in seen or _lent(shape, at, [(placed[each.name], shapes[name]) for name, each in trained.items()]):
             continue
         seen.add(home)
-        yield Need(role.name, "weights", None, shard_bytes(shape, at.layout))
+        yield Need(role.name, "weights", None, shard_bytes(shape.parameters, at.layout))
         origin = trained.get(role.param, role)
         if origin != role:
-            yield Need(role.name, "sync", "generate", FLOAT * shape.parameters)
+            yield Need(role.name, "sync", "generate", FLOAT * shape.trained)
             if placed[origin.name].pool != at.pool:
-                yield Need(origin.name, "sync", "generate", FLOAT * shape.parameters)
+                yield Need(origin.name, "sync", "generate", FLOAT * shape.trained)
+
+
+def _lent(shape: ModelShape, at: Placed, trained: Iterable[tuple[Placed, ModelShape]]) -> bool:
+    """Say whether a frozen model is one that is trained there, without its adapters: then it has no copy of its own."""
+    return any(
+        other.adapters > 0 and not shape.adapters and (other.base, other.head) == (shape.base, shape.head)
+        for place, other in trained
+        if (place.pool, place.engine, place.layout) == (at.pool, at.engine, at.layout)
+    )
 
 
 def _rollouts(found: Sequence[Role], placed: Mapping[str, Placed], works: Sequence[Work]) -> Iterator[Need]:
@@ -181,17 +190,17 @@ def _held(role: Role, shape: ModelShape, layout: Layout, works: Sequence[Work]) 
     updates = [work for work in works if work.phase == "update"]
     moments = any(work.optimizer != "sgd" for work in updates)
     return [
-        Need(role.name, "optimizer", None, 2 * shard_bytes(shape, layout) * moments),
+        Need(role.name, "optimizer", None, 2 * shard_bytes(shape.trained, layout) * moments),
         Need(role.name, "heap", None, max((_kept_by_heap(shape, work) for work in updates), default=0)),
     ]
 
 
-def shard_bytes(shape: ModelShape, layout: Layout) -> int:
-    """Give the bytes of one number for each parameter that a device holds: all, or 1/data where they are cut.
+def shard_bytes(parameters: int, layout: Layout) -> int:
+    """Give the bytes of one number for each of so many parameters that a device holds: all, or 1/data if they are cut.
 
     Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5.3.
     """
-    return FLOAT * -(-shape.parameters // (layout.data if layout.sharding == "full" else 1))
+    return FLOAT * -(-parameters // (layout.data if layout.sharding == "full" else 1))
 
 
 def gathered_bytes(shape: ModelShape, layout: Layout, *, backward: bool) -> int:
@@ -204,7 +213,7 @@ def gathered_bytes(shape: ModelShape, layout: Layout, *, backward: bool) -> int:
     """
     if layout.sharding == "none":
         return 0
-    root = shape.hidden * (1 + shape.vocabulary * (1 if shape.tied else 2))
+    root = shape.hidden * (1 + shape.vocabulary * shape.tables)
     layer = -(-max(0, shape.parameters - root) // shape.layers)
     return FLOAT * (2 * root + 4 * layer if backward else root + 2 * layer + max(root, layer))
 
@@ -226,10 +235,10 @@ def _updating(shape: ModelShape, layout: Layout, work: Work) -> dict[Part, int]:
     parameter, the embeddings; so does the end of a backward pass through sharded embeddings that are the head as well.
     """
     activations, logits = activation_bytes(shape, work), logits_bytes(shape, work, 4)
-    stepping = 2 * FLOAT * shape.vocabulary * shape.hidden
+    stepping = 0 if shape.adapters else 2 * FLOAT * shape.vocabulary * shape.hidden
     return {
         "gathered": gathered_bytes(shape, layout, backward=True),
-        "gradients": shard_bytes(shape, layout),
+        "gradients": shard_bytes(shape.trained, layout),
         "activations": activations,
         "logits": logits,
         "working": max(activations // shape.layers, stepping - activations - logits),
@@ -255,7 +264,7 @@ def _generating(shape: ModelShape, layout: Layout, work: Work) -> dict[Part, int
     rows = kv_bytes_per_token(shape) * work.padded_tokens
     reading = replace(work, padded_tokens=0)
     return {
-        "logits": 5 * FLOAT * shape.vocabulary * work.rows,
+        "logits": 5 * FLOAT * shape.outputs * work.rows,
         "kv_cache": rows + rows // shape.layers + kv_bytes_per_token(shape) * work.context_tokens,
         "working": activation_bytes(shape, reading) // shape.layers,
     }
@@ -263,7 +272,7 @@ def _generating(shape: ModelShape, layout: Layout, work: Work) -> dict[Part, int
 
 def logits_bytes(shape: ModelShape, work: Work, copies: int) -> int:
     """Give the bytes of so many copies of the logits [responses, V]; entropy and a temperature take one more each."""
-    return FLOAT * shape.vocabulary * work.read_out * (copies + ("entropy" in work.stats) + work.heated)
+    return FLOAT * shape.outputs * work.read_out * (copies + ("entropy" in work.stats) + work.heated)
 
 
 def kv_bytes_per_token(shape: ModelShape) -> int:

@@ -228,7 +228,7 @@ class _Step:
         if role is None or origin is None:
             return EdgeFacts(name, node.name, (Part("weights", 0),), None if self.plan is None else False)
         shape = self.shapes.get(role.param)
-        size = None if shape is None else FLOAT * shape.parameters
+        size = None if shape is None else FLOAT * shape.trained
         crosses = None if self.plan is None else self._home(role) != self._home(origin)
         return EdgeFacts(name, node.name, (Part("weights", size),), crosses)
 

@@ -24,7 +24,9 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 Models = Annotated[
     list[str] | None,
     typer.Option(
-        "--model", help="tiny, smollm2-135m, a folder or a hub id; PARAM=… for one parameter", metavar="[PARAM=]MODEL"
+        "--model",
+        help="tiny, smollm2-135m, a folder or a hub id, with +lora=RANK for adapters; PARAM=… for one parameter",
+        metavar="[PARAM=]MODEL",
     ),
 ]
 Cache = Annotated[Path | None, typer.Option("--cache", help="where fetched models and made data are kept")]

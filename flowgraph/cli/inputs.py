@@ -16,7 +16,7 @@ from flowgraph.graph import Graph, Param
 from flowgraph.models.sources import ModelSource, resolve
 from flowgraph.passes import named, simplified
 from flowgraph.settings import Resolved, Suggestion, resolve_settings
-from flowgraph.values import Model, Trainable
+from flowgraph.values import Model, State, Trainable
 
 if TYPE_CHECKING:
     from nodes.data.sets import DataSet
@@ -105,7 +105,10 @@ def model_params(graph: Graph) -> list[Param]:
 
 
 def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, ModelSource]:
-    """Say where each model parameter comes from: `PARAM=MODEL`, a bare `MODEL` for the trained one; others as it."""
+    """Say where each model parameter comes from: `PARAM=MODEL`, a bare `MODEL` for the trained one; others as it.
+
+    A frozen model is as the trained one without its adapters.
+    """
     params = model_params(graph)
     named, bare = dict[str, str](), list[str]()
     for text in texts:
@@ -121,5 +124,6 @@ def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, 
         raise UsageError(f"two models without a parameter: {', '.join(bare)}", where="--model", hint="--model policy=…")
     if not params:
         return {}
-    main = named.get(params[0].name) or (bare[0] if bare else DEFAULT_MODEL)
-    return {param.name: resolve(named.get(param.name, main), cache=cache) for param in params}
+    main = resolve(named.get(params[0].name) or (bare[0] if bare else DEFAULT_MODEL), cache=cache)
+    given = {name: resolve(text, cache=cache) for name, text in named.items()}
+    return {p.name: given.get(p.name, main if issubclass(p.type, State) else main.base) for p in params}

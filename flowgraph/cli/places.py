@@ -21,7 +21,7 @@ from flowgraph.machine import available_cores, free_bytes
 from flowgraph.models.shapes import shape
 from flowgraph.models.sources import ModelSource
 from flowgraph.plan import Plan
-from flowgraph.runtime.hosting import ModelSetup, Told
+from flowgraph.runtime.hosting import ModelSetup, Told, heads_of
 from flowgraph.store import to_json
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def opened(
     program: Program, graphs: Sequence[Graph], file: FlowFile, models: ModelSetup, chosen: Chosen
 ) -> Generator[Opened]:
     """Give the places of a program, ready to run any of `graphs`; close them at the end, however it comes."""
-    models = _found_anywhere(models)
+    models = replace(_found_anywhere(models), heads=heads_of(program.graph))
     if chosen.runtime == "local":
         yield _in_process(program, models, chosen)
         return

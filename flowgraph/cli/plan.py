@@ -19,6 +19,7 @@ from flowgraph.errors import PlanError, UsageError
 from flowgraph.machine import laptop, warnings_for
 from flowgraph.models.shapes import ModelShape, shape
 from flowgraph.plan import Plan
+from flowgraph.runtime.hosting import heads_of
 
 if TYPE_CHECKING:
     from placements import Decision, Workload
@@ -92,7 +93,8 @@ def planned(
     """Plan the flow on its cluster, or read the plan that is named; refuse one that does not fit unless told not to."""
     from placements import forecast_plan
 
-    shapes = {name: shape(source) for name, source in inputs.sources.items()}
+    heads = heads_of(inputs.graph)
+    shapes = {name: shape(source, heads[name]) for name, source in inputs.sources.items()}
     work = workload(inputs, sample_rows, forward_tokens)
     if where.plan is None:
         decision = _searched(inputs, where, shapes, work)

@@ -129,8 +129,8 @@ class Alone:
 class Tokenizer(Protocol):
     """Text to token ids and back, as the model was trained with."""
 
-    def encode(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """Give the token ids of a chat, up to where the model answers."""
+    def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
+        """Give the token ids of a chat, up to where the model answers; with an answer, of the whole chat to its end."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -2,31 +2,57 @@
 
 Samples of one prompt share its keys and values, so a group of n costs one prompt, not n; gradients flow through the
 shared part. It is also the way the sampler reads, so the two agree to rounding. The model is always called twice,
-whatever the rows: ranks that share a sharded model gather its weights in each call, and wait for each other.
+whatever the rows: ranks that share a sharded model gather its weights in each call, and wait for each other. A model
+with a head for whole texts is called once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.errors import LawError
 from flowgraph.executors.base import Rows, TokenStats
 from flowgraph.executors.decode import full_precision, pad_left
+from flowgraph.models.heads import head_of
+from flowgraph.models.libraries import transformers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from flowgraph.values import Head
+
+GIVES: Mapping[Head, tuple[str, ...]] = {
+    "tokens": ("logprobs", "entropy", "square_probs"),
+    "values": ("values",),
+    "score": ("score",),
+}
+"""The statistics that each head gives."""
+
 
 def forward_stats(model: Any, rows: Rows, wanted: Sequence[str]) -> TokenStats:
-    """Give the statistics of each response token: [B, T] each, zero beyond a row's length.
+    """Give the statistics of each response token: [B, T] each, zero beyond a row's length; of a text its score [B].
 
-    No rows at all still run one token through the model in both calls, and give gradients of zero.
+    No rows at all still run one token through the model in each call, and give gradients of zero. Raises LawError for
+    what the model's head does not give.
     """
+    head = head_of(model)
+    unknown = sorted(set(wanted) - set(GIVES[head]))
+    if unknown:
+        raise LawError(f"this model's head gives {', '.join(GIVES[head])}, and no {', '.join(unknown)}")
+    if head == "score":
+        return TokenStats(score=_score_texts(model, rows))
+    return _read_tokens(model, rows, wanted, head)
+
+
+def _read_tokens(model: Any, rows: Rows, wanted: Sequence[str], head: Head) -> TokenStats:
+    """Read contexts, then each response after its own. A value stands where the logits of its token stand."""
     import torch
 
     device, width = next(model.parameters()).device, max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
     lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]
-    cache, mask = _read_contexts(model, contexts, device)
+    cache, mask = _read_contexts(model, contexts, device, head)
     tokens = rows.tokens.to(device)[:, :width]
     inside = torch.arange(width, device=device)[None] < lengths[:, None]
     tokens = torch.where(inside, tokens, 0) if len(tokens) else tokens.new_zeros(1, width)
@@ -42,28 +68,60 @@ def forward_stats(model: Any, rows: Rows, wanted: Sequence[str]) -> TokenStats:
         use_cache=True,
     )
     logits = full_precision(out.logits)
-    if rows.temperature not in (0, 1):
+    if rows.temperature not in (0, 1) and head == "tokens":
         logits = logits / rows.temperature
-    stats = _read_logits(logits, tokens, wanted)
+    stats = {"values": logits[..., 0]} if head == "values" else _read_logits(logits, tokens, wanted)
     return TokenStats(**{name: _laid_out(stat, inside, rows) for name, stat in stats.items()})
 
 
-def _read_contexts(model: Any, contexts: Sequence[Sequence[int]], device: Any) -> tuple[Any, Tensor]:
+def _read_contexts(model: Any, contexts: Sequence[Sequence[int]], device: Any, head: Head) -> tuple[Any, Tensor]:
     """Read each distinct context but for its last token; give the cache and mask [B, P - 1], one row a response.
 
-    A context of one token has nothing before it: it reads a token that the mask hides, so that P is at least 2.
+    A context of one token has nothing before it: it reads a token that the mask hides, so that P is at least 2. A
+    language model makes the cache itself and keeps the last logits only; a classifier fills the one that it is given.
     """
     import torch
 
-    heads = [tuple(context[:-1]) for context in contexts]
-    place = {head: i for i, head in enumerate(dict.fromkeys(heads))}
-    ids, read = pad_left([head or (0,) for head in place], device)
-    index = torch.tensor([place[head] for head in heads], device=device)
+    starts = [tuple(context[:-1]) for context in contexts]
+    place = {start: i for i, start in enumerate(dict.fromkeys(starts))}
+    ids, read = pad_left([start or (0,) for start in place], device)
+    index = torch.tensor([place[start] for start in starts], device=device)
     positions = (read.cumsum(1) - 1).clamp(min=0)
-    out = model(input_ids=ids, attention_mask=read, position_ids=positions, use_cache=True, logits_to_keep=1)
-    out.past_key_values.batch_select_indices(index)
-    real = torch.tensor([bool(head) for head in heads], device=device)
-    return out.past_key_values, read[index] * real[:, None]
+    made = transformers().DynamicCache(config=model.config) if head == "values" else None
+    more: dict[str, Any] = {"logits_to_keep": 1} if made is None else {"past_key_values": made}
+    out = model(input_ids=ids, attention_mask=read, position_ids=positions, use_cache=True, **more)
+    cache = out.past_key_values if made is None else made
+    cache.batch_select_indices(index)
+    real = torch.tensor([bool(start) for start in starts], device=device)
+    return cache, read[index] * real[:, None]
+
+
+def _score_texts(model: Any, rows: Rows) -> Tensor:
+    """Give the output [B] at the last token of each row's context and response."""
+    responses = zip(rows.tokens.tolist(), rows.lengths.tolist(), strict=True)
+    pairs = zip(rows.context.to_pylist(), responses, strict=True)
+    texts = [[*context, *tokens[:length]] for context, (tokens, length) in pairs]
+    if not all(texts):
+        raise LawError("a text of 0 tokens has no last token to read its score at")
+    ids, mask = pad_left(texts or [[0]], next(model.parameters()).device)
+    places = (mask.cumsum(1) - 1).clamp(min=0)
+    with _read_at_the_end(model):
+        out = model(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False)
+    return full_precision(out.logits)[: len(texts), 0].to(rows.tokens.device)
+
+
+@contextlib.contextmanager
+def _read_at_the_end(model: Any) -> Generator[None]:
+    """Let a classifier read its output at the last column inside, whatever stands there.
+
+    transformers reads it at the last token that has not the id of padding, which an end token often has as well.
+    """
+    config = model.config.get_text_config()
+    padding, config.pad_token_id = config.pad_token_id, -1  # no token's id
+    try:
+        yield
+    finally:
+        config.pad_token_id = padding
 
 
 def cut(rows: Rows, forward_tokens: int) -> list[Rows]:

@@ -6,7 +6,8 @@ rows. Not here: sampling, which runs on gathered plain weights, because ranks wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ from flowgraph.executors.forward import cut, forward_stats, join_stats
 from flowgraph.executors.local import ChatTokenizer
 from flowgraph.executors.optimizers import Optimizers, descend
 from flowgraph.executors.ranks import ProcessRanks
+from flowgraph.executors.reading import exchanged, reading, verbs_of
+from flowgraph.models.heads import head_names
+from flowgraph.models.lora import set_trainable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +31,8 @@ class FsdpModel:
     """A transformers model of which each of `ranks` holds a share of every tensor. `trainable` adds `step`.
 
     All ranks give the same plain model, each a copy of its own, which is sharded in place. `forward_tokens` bounds the
-    padded tokens of a pass without gradients; `sample_rows` is for engines that sample.
+    padded tokens of a pass without gradients; `sample_rows` is for engines that sample. Of a model with adapters only
+    these are trained, and a head of numbers; its weights are then these alone.
     """
 
     model: Any
@@ -37,22 +42,29 @@ class FsdpModel:
     forward_tokens: int = 16384
     version: int = 0
     ranks: ProcessRanks = field(kw_only=True)
+    _under: bool = False
 
     def __post_init__(self) -> None:
         import torch
 
-        self.model.eval().requires_grad_(self.trainable)
+        set_trainable(self.model.eval(), self.trainable)
         self.tokenizer = ChatTokenizer(self.raw_tokenizer)
         self._saved = frozenset(self.model.state_dict())
         self._units = shard(self.model, self.ranks)
-        self._parameters = list(self.model.parameters())
+        self._parameters = [each for each in self.model.parameters() if each.requires_grad]
         with torch.no_grad():  # then these are the shards themselves, one memory with the parameters
             self._optimizers = Optimizers([each.to_local() for each in self._parameters], self.ranks)
 
     @property
     def verbs(self) -> frozenset[Verb]:
         """Give the verbs this handle offers."""
-        return frozenset({"token_stats", "weights", *(("step",) if self.trainable else ())})
+        return verbs_of(self.model, self.trainable, self._under, samples=False)
+
+    def without_adapters(self) -> FsdpModel:
+        """Give a frozen handle on what the adapters stand on: the same shards, read with the adapters off."""
+        under = copy.copy(self)
+        under.trainable, under.version, under._under = False, 0, True
+        return under
 
     def token_stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
         """Run the forward pass; without gradients in chunks, as many as the rank with the most needs."""
@@ -64,7 +76,7 @@ class FsdpModel:
         calls = int(self.ranks.union(torch.tensor([len(parts)])).max())
         none = Rows(rows.context.slice(0, 0), rows.tokens[:0], rows.lengths[:0], rows.temperature)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), reading(self.model, self._under):
                 told = [forward_stats(self.model, part, wanted) for part in [*parts, *[none] * (calls - len(parts))]]
         finally:
             self._reshard()
@@ -110,6 +122,11 @@ class FsdpModel:
 
     def weights(self) -> dict[str, Tensor]:
         """Gather a copy of the full weights by name, on every rank; tied names share one tensor."""
+        names = exchanged(self.model, self._under)
+        return self._gathered() if names == self._saved else _whole(self.model, names)
+
+    def _gathered(self) -> dict[str, Tensor]:
+        """Gather all weights, unit by unit."""
         from torch.distributed.tensor import DTensor
 
         full, seen = dict[str, "Tensor"](), dict[Any, "Tensor"]()
@@ -127,7 +144,8 @@ class FsdpModel:
         """Replace the weights by full plain ones, of which this rank keeps its share; names and shapes are the same."""
         import torch
 
-        own = {name: tensor for name, tensor in _named_tensors(self.model) if name in self._saved}
+        names = exchanged(self.model, self._under)
+        own = {name: tensor for name, tensor in _named_tensors(self.model) if name in names}
         wrong = sorted(
             name
             for name in own.keys() | weights.keys()
@@ -143,7 +161,7 @@ class FsdpModel:
         """Write the weights and tokenizer as a folder that transformers loads; rank 0 writes it."""
         from flowgraph.models.saving import save
 
-        weights = self.weights()
+        weights = self._gathered()
         if self.ranks.rank == 0:
             save(self.model, self.raw_tokenizer, folder, weights)
 
@@ -156,6 +174,9 @@ def shard(model: Any, ranks: ProcessRanks) -> list[Any]:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
+    for name in {name.rpartition(".")[0] for name in head_names(model)}:
+        # FSDP warns of outputs that share memory with others, as those of a layer with a bias do.
+        model.get_submodule(name).register_forward_hook(lambda module, given, out: out.clone())
     mesh = DeviceMesh.from_group(ranks.group, next(model.parameters()).device.type)
     units = [*decoder_layers(model), model]
     for unit in units:
@@ -183,6 +204,12 @@ def decoder_layers(model: Any) -> list[Any]:
 def _named_tensors(model: Any) -> list[tuple[str, Any]]:
     """Give a model's parameters and buffers, under each of their names."""
     return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+
+
+def _whole(model: Any, names: Iterable[str]) -> dict[str, Tensor]:
+    """Gather a few of a sharded model's tensors, each by itself: the rest stays where it lies."""
+    tensors = dict(_named_tensors(model))
+    return {name: tensors[name].detach().full_tensor().clone() for name in sorted(names)}
 
 
 def _put(own: Tensor, full: Tensor, ranks: ProcessRanks) -> None:

@@ -6,6 +6,7 @@ Every other executor, and every pass, is tested against it on the same flow.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from flowgraph.executors.base import Alone, Completion, Optimizer, Ranks, Reques
 from flowgraph.executors.decode import decode
 from flowgraph.executors.forward import cut, forward_stats, join_stats
 from flowgraph.executors.optimizers import Optimizers, descend
+from flowgraph.executors.reading import exchanged, reading, verbs_of
+from flowgraph.models.heads import head_of
+from flowgraph.models.lora import adapted, set_trainable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,12 +31,17 @@ class ChatTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    def encode(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """Give the token ids of a chat by the model's template; without one, of the joined contents."""
+    def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
+        """Give the token ids of a chat by the model's template, up to where it answers, or with the answer to its end.
+
+        Without a template they are those of the contents, a line each, and after an answer the end token.
+        """
+        chat = [*messages] if answer is None else [*messages, {"role": "assistant", "content": answer}]
         if self._tokenizer.chat_template:
-            rendered = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+            rendered = self._tokenizer.apply_chat_template(chat, add_generation_prompt=answer is None, tokenize=False)
             return tuple(self._tokenizer.encode(rendered, add_special_tokens=False))
-        return tuple(self._tokenizer.encode("\n".join(message["content"] for message in messages)))
+        ids = tuple(self._tokenizer.encode("\n".join(message["content"] for message in chat)))
+        return ids if answer is None else (*ids, self._tokenizer.eos_token_id)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Give the text of a response, special tokens left out."""
@@ -44,6 +53,7 @@ class ChatTokenizer:
 class LocalModel:
     """A transformers model in this process. `trainable` adds `step`; a frozen one keeps no gradients.
 
+    Of a model with adapters only these are trained, and a head of numbers; its weights are then these alone.
     `sample_rows` bounds the samples decoded side by side, `forward_tokens` the padded tokens of a pass without
     gradients. `ranks` are those that hold a copy of it each, for nodes that run on rows of their own.
     """
@@ -55,22 +65,29 @@ class LocalModel:
     forward_tokens: int = 16384
     version: int = 0
     ranks: Ranks = field(default_factory=Alone)
+    _under: bool = False
     _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(
         default_factory=list[tuple[Request, "asyncio.Future[Completion]"]]
     )
 
     def __post_init__(self) -> None:
-        self.model.eval().requires_grad_(self.trainable)
+        set_trainable(self.model.eval(), self.trainable)
         self.tokenizer = ChatTokenizer(self.raw_tokenizer)
-        self._optimizers = Optimizers(list(self.model.parameters()))
-        named = getattr(self.model.generation_config, "eos_token_id", None)
+        self._optimizers = Optimizers([each for each in self.model.parameters() if each.requires_grad])
+        named = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
         listed = named if isinstance(named, list) else [named]
         self.ends = frozenset(int(each) for each in [*listed, self.raw_tokenizer.eos_token_id] if each is not None)
 
     @property
     def verbs(self) -> frozenset[Verb]:
         """Give the verbs this handle offers."""
-        return frozenset({"token_stats", "sample", "weights", *(("step",) if self.trainable else ())})
+        return verbs_of(self.model, self.trainable, self._under, samples=True)
+
+    def without_adapters(self) -> LocalModel:
+        """Give a frozen handle on what the adapters stand on: the same memory, read with the adapters off."""
+        under = copy.copy(self)
+        under.trainable, under.version, under._under, under._waiting = False, 0, True, []
+        return under
 
     def token_stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
         """Run the forward pass; without gradients in chunks of at most `forward_tokens` padded tokens."""
@@ -78,10 +95,17 @@ class LocalModel:
 
         if torch.is_grad_enabled() and self.trainable:
             return forward_stats(self.model, rows, wanted)
-        return join_stats([forward_stats(self.model, part, wanted) for part in cut(rows, self.forward_tokens)], wanted)
+        with reading(self.model, self._under):
+            parts = [forward_stats(self.model, part, wanted) for part in cut(rows, self.forward_tokens)]
+        return join_stats(parts, wanted)
 
     async def sample(self, request: Request) -> Completion:
-        """Draw one sample; requests made in one turn of the event loop are decoded together."""
+        """Draw one sample; requests made in one turn of the event loop are decoded together.
+
+        Raises LawError if the model's head gives no logits.
+        """
+        if head_of(self.model) != "tokens":
+            raise LawError(f"a model with a head of {head_of(self.model)} draws no samples: it gives no logits")
         if not request.context:
             raise ModelError.no_prompt()
         limit = getattr(self.model.config, "max_position_embeddings", None)
@@ -99,7 +123,8 @@ class LocalModel:
         for start in range(0, len(waiting), self.sample_rows):
             batch = waiting[start : start + self.sample_rows]
             try:
-                done = decode(self.model, [request for request, _ in batch], self.ends, self.version)
+                with reading(self.model, self._under):
+                    done = decode(self.model, [request for request, _ in batch], self.ends, self.version)
             except Exception as error:  # noqa: BLE001 - whoever waits for a sample gets what went wrong
                 for _, future in waiting[start:]:
                     if not future.done():
@@ -118,7 +143,8 @@ class LocalModel:
 
     def weights(self) -> dict[str, Tensor]:
         """Give a copy of the weights by name."""
-        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        names = exchanged(self.model, self._under)
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items() if name in names}
 
     def save(self, folder: Path) -> None:
         """Write the weights and tokenizer as a folder that transformers loads."""
@@ -128,4 +154,8 @@ class LocalModel:
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights; names and shapes must be the same."""
-        self.model.load_state_dict(dict(weights))
+        names = exchanged(self.model, self._under)
+        wrong = sorted(weights.keys() ^ names) if adapted(self.model) else []
+        if wrong:
+            raise LawError(f"the weights do not fit the model: {', '.join(wrong[:3])}")
+        self.model.load_state_dict(dict(weights), strict=not adapted(self.model))

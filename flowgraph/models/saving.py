@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowgraph.errors import ModelError
+from flowgraph.models.heads import head_of
 from flowgraph.models.libraries import Model, Tokenizer
+from flowgraph.models.lora import adapted, merged, save_adapters
 from flowgraph.models.quiet import quiet
 
 if TYPE_CHECKING:
@@ -19,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def save(model: Model, tokenizer: Tokenizer, folder: Path, weights: Mapping[str, Tensor] | None = None) -> Path:
-    """Save a model and its tokenizer as a folder that `AutoModelForCausalLM.from_pretrained` loads.
+    """Save a model and its tokenizer as a folder that transformers loads, by the `Auto` class of the model's head.
 
     `weights` are written in place of the model's own, by the same names: those of a model that holds a share only.
+    Adapters are merged into what they stand on, and those of a language model lie in `adapter` beside it as well.
     Raises ModelError if the folder exists or cannot be written (a full disk, no permission);
     then nothing is left behind.
     """
@@ -31,13 +34,22 @@ def save(model: Model, tokenizer: Tokenizer, folder: Path, weights: Mapping[str,
         raise ModelError.exists(folder)
     try:
         with whole_folder(folder) as draft, quiet():
-            model.save_pretrained(draft, state_dict=None if weights is None else dict(weights))
+            _write(model, draft, model.state_dict() if weights is None else weights)
             tokenizer.save_pretrained(draft)
     except (OSError, SafetensorError) as error:
         if folder.is_dir():  # another process was faster
             raise ModelError.exists(folder) from None
         raise ModelError.not_saved(folder, reason(error)) from None
     return folder
+
+
+def _write(model: Model, folder: Path, weights: Mapping[str, Tensor]) -> None:
+    if not adapted(model):
+        model.save_pretrained(folder, state_dict=dict(weights))
+        return
+    model.save_pretrained(folder, state_dict=merged(model, weights))
+    if head_of(model) == "tokens":
+        save_adapters(model, weights, folder / "adapter")
 
 
 @contextlib.contextmanager

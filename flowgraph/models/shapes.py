@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flowgraph.errors import ModelError
 from flowgraph.models import hub, smollm2
 from flowgraph.models.folders import read_config, read_header, weight_files
+from flowgraph.models.heads import declared
 from flowgraph.models.sources import ModelSource
 from flowgraph.models.tiny import VOCABULARY, TinySize
+
+if TYPE_CHECKING:
+    from flowgraph.values import Head
 
 Count = Annotated[int, Field(gt=0)]
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a decoder: `parameters` counts tied weights once, `vocabulary` is in tokens."""
+    """The sizes of a decoder: `parameters` counts tied weights once, adapters too; `vocabulary` is in tokens.
+
+    `adapters` counts the numbers in adapters, and `base` names what they stand on, or the model itself.
+    """
 
     parameters: int
     hidden: int
@@ -31,6 +38,24 @@ class ModelShape:
     intermediate: int
     vocabulary: int
     tied: bool
+    adapters: int = 0
+    head: Head = "tokens"
+    base: str = ""
+
+    @property
+    def trained(self) -> int:
+        """Count the numbers that an update changes: all, or adapters and the head that gives values."""
+        return self.adapters + _HEADS[self.head](self.hidden) if self.adapters else self.parameters
+
+    @property
+    def outputs(self) -> int:
+        """Count the numbers that the last layer gives at each token."""
+        return self.vocabulary if self.head == "tokens" else 1
+
+    @property
+    def tables(self) -> int:
+        """Count the matrices [vocabulary, hidden]: the embedding, and a language model's output if that is another."""
+        return 1 if self.tied or self.head != "tokens" else 2
 
 
 @dataclass(frozen=True)
@@ -42,6 +67,13 @@ class _Family:
     head_dim: int | None = None
     mlp_bias: bool = False
 
+
+# The numbers in a head that gives no logits, by the hidden width: only a classifier of tokens has a bias.
+_HEADS: Mapping[Head, Callable[[int], int]] = {
+    "tokens": lambda hidden: 0,
+    "values": lambda hidden: hidden + 1,
+    "score": lambda hidden: hidden,
+}
 
 # Source: the modules of transformers 5.12 of the same names; a test compares with the real modules.
 _FAMILIES: Mapping[str, _Family] = {
@@ -70,24 +102,30 @@ class _Config(BaseModel):
     tie_word_embeddings: bool = False
 
 
-def shape(source: ModelSource) -> ModelShape:
-    """Read the sizes of a model; for a hub model this fetches config.json at most.
+def shape(source: ModelSource, head: Head = "tokens") -> ModelShape:
+    """Read the sizes of a model as it is loaded under a head; for a hub model this fetches config.json at most.
 
     Llama, Mistral, Qwen2 and Qwen3 are counted exactly from config.json; any other model from the headers of
     its safetensors files.
 
     Raises ModelError if config.json lacks a size, or if another model has no weights here to count.
     """
+    plain = _plain_shape(source, head)
+    added = _adapters(plain, source.lora.rank) if source.lora is not None else 0
+    return replace(plain, parameters=plain.parameters + added, adapters=added, base=source.base.name)
+
+
+def _plain_shape(source: ModelSource, head: Head) -> ModelShape:
     if source.kind == "tiny":
-        return shape_of(_tiny_config(source.size or TinySize()), source.name)
+        return shape_of(_tiny_config(source.size or TinySize()), source.name, head=head)
     if source.kind == "package":
-        return shape_of(smollm2.CONFIG, source.name)
-    folder = source.path if source.path is not None else hub.config_folder(source.name)
-    return shape_of(read_config(folder), str(folder / "config.json"), folder)
+        return shape_of(smollm2.CONFIG, source.name, head=head)
+    folder = source.path if source.path is not None else hub.config_folder(source.base.name)
+    return shape_of(read_config(folder), str(folder / "config.json"), folder, head)
 
 
-def shape_of(config: Mapping[str, Any], where: str, folder: Path | None = None) -> ModelShape:
-    """Read the sizes from the content of a config.json.
+def shape_of(config: Mapping[str, Any], where: str, folder: Path | None = None, head: Head = "tokens") -> ModelShape:
+    """Read the sizes from the content of a config.json, of the model as it is loaded under a head.
 
     >>> tiny = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
     ...         "intermediate_size": 16, "vocab_size": 20}
@@ -103,7 +141,7 @@ def shape_of(config: Mapping[str, Any], where: str, folder: Path | None = None) 
         raise ModelError.broken(where, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     family = _FAMILIES.get(read.model_type)
     return ModelShape(
-        parameters=_parameters(read, family) if family else _counted(read.model_type, where, folder),
+        parameters=_body(read, family, where, folder, declared(config)) + _head(read, head),
         hidden=read.hidden_size,
         layers=read.num_hidden_layers,
         heads=read.num_attention_heads,
@@ -112,7 +150,18 @@ def shape_of(config: Mapping[str, Any], where: str, folder: Path | None = None) 
         intermediate=read.intermediate_size,
         vocabulary=read.vocab_size,
         tied=read.tie_word_embeddings,
+        head=head,
     )
+
+
+def _adapters(read: ModelShape, rank: int) -> int:
+    """Count the numbers in adapters of seven linear layers: four of attention, and three of a gated MLP.
+
+    Source: Hu et al. 2021, arXiv 2106.09685, section 4.1: rank · (in + out) each.
+    """
+    queries, keys = read.heads * read.head_dim, read.kv_heads * read.head_dim
+    attention = 2 * (read.hidden + queries) + 2 * (read.hidden + keys)
+    return rank * read.layers * (attention + 3 * (read.hidden + read.intermediate))
 
 
 def _head_dim(read: _Config, family: _Family | None) -> int:
@@ -120,10 +169,17 @@ def _head_dim(read: _Config, family: _Family | None) -> int:
     return read.head_dim or default or read.hidden_size // read.num_attention_heads
 
 
-def _parameters(read: _Config, family: _Family) -> int:
-    tables = 1 if read.tie_word_embeddings else 2
+def _head(read: _Config, head: Head) -> int:
+    untied = head == "tokens" and not read.tie_word_embeddings
+    return read.vocab_size * read.hidden_size * untied + _HEADS[head](read.hidden_size)
+
+
+def _body(read: _Config, family: _Family | None, where: str, folder: Path | None, has: Head) -> int:
+    """Count all but the head; a model that is counted from its weights `has` one in them."""
+    if family is None:
+        return _counted(read.model_type, where, folder) - _head(read, has)
     layer = _attention(read, family) + _mlp(read, family) + 2 * read.hidden_size
-    return tables * read.vocab_size * read.hidden_size + read.num_hidden_layers * layer + read.hidden_size
+    return read.vocab_size * read.hidden_size + read.num_hidden_layers * layer + read.hidden_size
 
 
 def _attention(read: _Config, family: _Family) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,17 +31,42 @@ SUGGESTED: Mapping[str, Mapping[str, float]] = {
     },
 }
 
+# Source: Schulman et al. 2025 (LoRA Without Regret): adapters learn best at ten times the rate of all weights.
+LORA_RATE = 10.0
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+
+
+_LORA = "+lora="
+_RANGES = {"rank": (1, 1024), "alpha": (1, 65536)}
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters that are trained in place of a model's weights; what they add is scaled by alpha / rank."""
+
+    rank: int
+    alpha: int
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from: `name` as it was given, and the folder or size where it has one."""
+    """Where a model comes from: `name` as it was given, and the folder, size or adapters where it has them."""
 
     name: str
     kind: Kind
     path: Path | None = None
     size: TinySize | None = None
+    lora: Lora | None = None
+
+    @property
+    def base(self) -> ModelSource:
+        """Give what the adapters stand on; without adapters, this.
+
+        >>> ModelSource("tiny+lora=8", "tiny", lora=Lora(8, 16)).base
+        ModelSource(name='tiny', kind='tiny', path=None, size=None, lora=None)
+        """
+        return replace(self, name=self.name.rpartition(_LORA)[0], lora=None) if self.lora is not None else self
 
     def suggest(self) -> Mapping[str, float]:
         """Give settings known to train this model, by "op.setting"; empty if none are known.
@@ -49,18 +74,28 @@ class ModelSource:
         >>> ModelSource("tiny", "tiny").suggest()
         {'update.lr': 0.001, 'run.steps': 300}
         """
-        name = "tiny" if self.kind == "tiny" else self.name
-        return SUGGESTED.get(name, {})
+        known = SUGGESTED.get("tiny" if self.kind == "tiny" else self.base.name, {})
+        return {
+            name: LORA_RATE * value if self.lora and name == "update.lr" else value for name, value in known.items()
+        }
 
 
 def resolve(text: str, *, cache: Path) -> ModelSource:
     """Say what a text names; no weights are read and no network is asked.
 
     `tiny` (or `tiny:hidden=64,layers=2`), `smollm2-135m` (its folder lies in `cache`), a local folder
-    (it exists, starts with `.`, `/` or `~`, or has several slashes), or a hub id `org/name`.
+    (it exists, starts with `.`, `/` or `~`, or has several slashes), or a hub id `org/name`. Each may end in
+    `+lora=RANK` or `+lora=RANK,alpha=ALPHA`: then adapters are trained in place of its weights; alpha is 2 · rank if
+    not said.
 
     Raises ModelError for a text that names none of these, and for a folder that is not there.
     """
+    base, plus, options = text.rpartition(_LORA)
+    if plus:
+        under = resolve(base, cache=cache)
+        if under.lora is not None:
+            raise ModelError.bad_option(text, "adapters stand on a model that has none", "say +lora= once")
+        return replace(under, name=text, lora=_lora(text, options))
     if text.partition(":")[0] == "tiny":
         return ModelSource(text, "tiny", size=parse_size(text))
     if text == smollm2.NAME:
@@ -70,6 +105,26 @@ def resolve(text: str, *, cache: Path) -> ModelSource:
     if _HUB_ID.fullmatch(text):
         return ModelSource(text, "hub")
     raise ModelError.unknown(text, BUILT_IN)
+
+
+def _lora(text: str, options: str) -> Lora:
+    """Read what stands after `+lora=`."""
+    rank, *others = options.split(",")
+    found = {"rank": _whole(text, "rank", rank)}
+    for each in others:
+        name, _, value = each.partition("=")
+        if name != "alpha" or name in found:
+            what = "alpha is given twice" if name in found else f"`lora` has no option `{name}`"
+            raise ModelError.bad_option(text, what, "it takes a rank and alpha: +lora=8,alpha=16")
+        found[name] = _whole(text, name, value)
+    return Lora(**{"alpha": 2 * found["rank"]} | found)
+
+
+def _whole(text: str, name: str, value: str) -> int:
+    low, high = _RANGES[name]
+    if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
+        raise ModelError.bad_option(text, f"{name}={value} is no whole number from {low} to {high}")
+    return int(value)
 
 
 def _is_path(text: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flowgraph.errors import ModelError, nearest
 from flowgraph.models.libraries import Model, Tokenizer, tokenizers, transformers
+from flowgraph.models.seeded import seeded
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<sep>")
 CHARACTERS = "0123456789 +-=?"
@@ -106,12 +107,8 @@ def _model(seed: int, size: TinySize) -> Model:
         tie_word_embeddings=False,
         **ids,
     )
-    before = torch.get_rng_state()
-    try:
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         model = library.LlamaForCausalLM(config)
-    finally:
-        torch.set_rng_state(before)
     model.generation_config = library.GenerationConfig(**ids)
     return model.to(dtype=torch.float32).eval()
 

@@ -8,9 +8,10 @@ from flowgraph.errors import ModelError
 from flowgraph.models.libraries import Tokenizer, transformers
 from flowgraph.models.quiet import quiet
 
-# A base model has no form of a chat: it is given the contents alone, a line each.
+# A base model has no form of a chat: it is given the contents alone, a line each. A whole answer at the end is ended.
 PLAIN_TEMPLATE = (
-    "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
+    "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ '\\n' }}"
+    "{% elif message['role'] == 'assistant' and not add_generation_prompt %}{{ eos_token }}{% endif %}{% endfor %}"
 )
 
 

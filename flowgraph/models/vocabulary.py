@@ -29,7 +29,7 @@ def refuse_other_tokens(
 
     A reader may know more pieces than the writer. Raises ModelError that names both models and the first such token.
     """
-    if sources[reader].name == sources[writer].name:
+    if sources[reader].base.name == sources[writer].base.name:
         return
     there, here = (vocabulary(sources[name], cache, say) for name in (writer, reader))
     for piece, place in sorted(there.items(), key=lambda each: each[1]):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.executors.base import Alone, Handle, Ranks
 from flowgraph.executors.layouts import LAYOUTS
+from flowgraph.graph import Graph
 from flowgraph.lowering.program import Home
+from flowgraph.values import Head, Model
 
 if TYPE_CHECKING:
+    from flowgraph.models.loading import Loaded
     from flowgraph.models.sources import ModelSource
 
 Told = dict[str, dict[str, str]]
@@ -22,13 +25,26 @@ Told = dict[str, dict[str, str]]
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """Where weights come from, by parameter, and how their passes are cut; `seed` makes those of `tiny`."""
+    """Where weights come from, by parameter, and how their passes are cut; `seed` makes those of `tiny`, and adapters.
+
+    `heads` says what a parameter's last layer gives (`heads_of`), where that is no logits.
+    """
 
     sources: Mapping[str, ModelSource]
     seed: int
     cache: Path
     sample_rows: int = 256
     forward_tokens: int = 16384
+    heads: Mapping[str, Head] = field(default_factory=dict[str, "Head"])
+
+    def head(self, param: str) -> Head:
+        """Say what the last layer of a parameter's model gives."""
+        return self.heads.get(param, "tokens")
+
+
+def heads_of(graph: Graph) -> dict[str, Head]:
+    """Say what the last layer of each model parameter of a flow gives, by its type."""
+    return {param.name: param.type.head for param in graph.params if issubclass(param.type, Model)}
 
 
 def host(
@@ -42,19 +58,24 @@ def host(
 ) -> tuple[dict[Home, Handle], Told]:
     """Load each model once and give every home a handle on its own copy; say what was loaded.
 
-    `ranks` says who works together on a home; without it each home is hosted whole, by the reference engine.
+    A frozen model that adapters of a trained one stand on, in the very place where that is trained, has no copy: its
+    handle reads the other's with the adapters off. `ranks` says who works together on a home; without it each home is
+    hosted whole, by the reference engine.
     """
-    from flowgraph.models.loading import Loaded, load
+    from flowgraph.models.loading import load
 
-    handles, told, loaded = dict[Home, Handle](), Told(), dict[str, Loaded]()
-    waiting = [setup.sources[home.param].name for home in homes]
-    for home in homes:
-        source = setup.sources[home.param]
-        if source.name not in loaded:
-            loaded[source.name] = load(source, seed=setup.seed, cache=setup.cache, say=say)
-        have = loaded[source.name]
-        waiting.remove(source.name)
-        module: Any = copy.deepcopy(have.model) if source.name in waiting else have.model
+    moving, here = {home.param for home in trained}, [home for home in trained if home in homes]
+    frozen = [home for home in homes if home.param not in moving]
+    lent = {home: lender for home in frozen for lender in here if lends(lender, home, setup)}
+    handles, told, loaded = dict[Home, Handle](), Told(), dict[tuple[str, Head], "Loaded"]()
+    waiting = [_key(setup, home) for home in homes if home not in lent]
+    for home in (home for home in homes if home not in lent):
+        source, key = setup.sources[home.param], _key(setup, home)
+        if key not in loaded:
+            loaded[key] = load(source, seed=setup.seed, cache=setup.cache, head=key[1], say=say)
+        have = loaded[key]
+        waiting.remove(key)
+        module: Any = copy.deepcopy(have.model) if key in waiting else have.model
         kind = named(LAYOUTS[home.engine if ranks is not None else "local"].handle)
         handles[home] = kind(
             module.to(device),
@@ -65,7 +86,28 @@ def host(
             ranks=Alone() if ranks is None else ranks[home],
         )
         told[home.param] = {"name": have.name, "digest": have.digest, "notes": "; ".join(have.notes)}
+    for home, lender in lent.items():
+        engine: Any = handles[lender]
+        handles[home] = engine.without_adapters()
+        note = f"no copy of its own: `{lender.param}` with its adapters off"
+        told[home.param] = told[lender.param] | {"name": setup.sources[home.param].name, "notes": note}
     return handles, told
+
+
+def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
+    """Say whether one home holds what another wants, under its adapters: one pool, engine and layout, and one source.
+
+    Only language models lend: an update trains a head of numbers too, and it stays on when the adapters are off.
+    """
+    mine, others = setup.sources[lender.param], setup.sources[home.param]
+    same_place = lender.param != home.param and replace(home, param=lender.param) == lender
+    both_plain = {setup.head(lender.param), setup.head(home.param)} == {"tokens"}
+    return same_place and both_plain and mine.lora is not None and mine.base == others
+
+
+def _key(setup: ModelSetup, home: Home) -> tuple[str, Head]:
+    """Name what is loaded for a home: one source under two heads is two models."""
+    return setup.sources[home.param].name, setup.head(home.param)
 
 
 def named(name: str) -> Any:

@@ -57,7 +57,7 @@ def counted(config: dict[str, Any], ranks: int, *, backward: bool) -> int:
 def test_what_is_whole_at_once_is_what_torch_gathers(ranks: int, vocabulary: int, tied: bool) -> None:
     config = CONFIG | {"vocab_size": vocabulary, "tie_word_embeddings": tied}
     shape, layout = shape_of(config, "config.json"), Layout(data=ranks, sharding="full")
-    held = shard_bytes(shape, layout)
+    held = shard_bytes(shape.parameters, layout)
     reading, training = (counted(config, ranks, backward=backward) for backward in (False, True))
     assert held + gathered_bytes(shape, layout, backward=False) == pytest.approx(reading, rel=0.01)
     needed = 2 * held + gathered_bytes(shape, layout, backward=True)  # weights and gradients
