@@ -1,4 +1,4 @@
-"""TRL's environment: made once in a folder, from exact pins, apart from ours."""
+"""Environments apart from ours: each made once in a folder, from exact pins."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-PINS = Path(__file__).with_name("requirements-trl.txt")
 STAMP = "made-from.txt"
 
 
-def ensure(folder: Path) -> Path:
-    """Give the Python of the environment in `folder`; make it there if it is not, or was made from other pins.
+def ensure(folder: Path, of: str, *options: str) -> Path:
+    """Give the Python of the environment of `of` (trl, verl) in `folder`; made where it is not, or from other pins.
 
-    Raises `subprocess.CalledProcessError` where a package cannot be installed.
+    The pins are in `requirements-OF.txt`; `options` go to pip. Raises `subprocess.CalledProcessError` where a package
+    cannot be installed.
     """
-    python, stamp, pins = folder / "bin" / "python", folder / STAMP, PINS.read_text("utf-8")
+    listed = Path(__file__).with_name(f"requirements-{of}.txt")
+    python, stamp, pins = folder / "bin" / "python", folder / STAMP, listed.read_text("utf-8")
     if stamp.is_file() and stamp.read_text("utf-8") == pins:
         return python
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
         sys.exit(f"{folder} holds something else than an environment; name another folder with --env")
-    print(f"making TRL's environment in {folder}, once; torch is large, so this takes minutes", file=sys.stderr)
+    print(f"making an environment for {of} in {folder}, once; torch is large, so this takes minutes", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
-    for packages in ([torch_of(pins)], ["-r", str(PINS)]):
-        install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
+    for packages in ([torch_of(pins)], ["-r", str(listed)]):
+        install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check", *options]
         subprocess.run([sys.executable, *install, *packages], check=True)
     stamp.write_text(pins, "utf-8")
     return python

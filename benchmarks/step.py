@@ -105,7 +105,7 @@ def main() -> int:
     shape = _shape(options)
     folder = options.work.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    python = ensure(options.env.resolve())
+    python = ensure(options.env.resolve(), "trl")
     model = make_model(shape.model, folder / "models" / shape.model, folder / "cache")
     rows = make_rows(shape.data, folder / f"{shape.data}.json", shape.long, shape.prompts)
     bench = Bench(shape, folder, model, rows, python)

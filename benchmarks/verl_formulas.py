@@ -21,7 +21,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # a script's own folder is on the path, the checkout is not
 
-from benchmarks.environment import STAMP, torch_of  # noqa: E402
+from benchmarks.environment import ensure  # noqa: E402
 from benchmarks.verl_advantages import ADVANTAGES, REWARDS  # noqa: E402
 from benchmarks.verl_batches import KINDS, Array, Batch, cast, draw  # noqa: E402
 from benchmarks.verl_case import Case  # noqa: E402
@@ -29,7 +29,6 @@ from benchmarks.verl_correction import CORRECTION  # noqa: E402
 from benchmarks.verl_losses import LOSSES  # noqa: E402
 from benchmarks.verl_reasons import ONLY_VERL, REASONS, Reason  # noqa: E402
 
-PINS = HERE / "requirements-verl.txt"
 CASES: Sequence[Case] = (*ADVANTAGES, *REWARDS, *LOSSES, *CORRECTION)
 PER_TOKEN = ("advantages", "returns", "tokens", "rewards", "weights", "mask")
 """Results [B, T]: compared where the mask keeps a token. Gradients are compared everywhere."""
@@ -84,7 +83,7 @@ def main() -> int:
     """Compare, print the table, and give 1 where something differs that is not explained, or no longer does."""
     options = _options()
     cases = [case for case in CASES if options.only in case.name]
-    python = ensure(options.env.resolve())
+    python = ensure(options.env.resolve(), "verl", "--no-deps")  # the pins are all that its formulas import
     with tempfile.TemporaryDirectory() as folder:
         theirs = answers(python, Path(folder), cases, options.seeds)
     outcomes = [compared(case, kind, options.seeds, theirs) for case in cases for kind in case.kinds]
@@ -108,26 +107,6 @@ def _options() -> argparse.Namespace:
     if options.seeds < FEWEST:
         sys.exit(f"--seeds {options.seeds}: on fewer than {FEWEST} batches some differences do not show")
     return options
-
-
-def ensure(folder: Path) -> Path:
-    """Give the Python of verl's environment in `folder`; make it there if it is not, or was made from other pins.
-
-    Packages are installed without what they ask for: the pins are all that verl's formulas import, which is far less
-    than verl asks for. Raises `subprocess.CalledProcessError` where one cannot be installed.
-    """
-    python, stamp, pins = folder / "bin" / "python", folder / STAMP, PINS.read_text("utf-8")
-    if stamp.is_file() and stamp.read_text("utf-8") == pins:
-        return python
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
-        sys.exit(f"{folder} holds something else than an environment; name another folder with --env")
-    print(f"making verl's environment in {folder}, once; torch is large, so this takes minutes", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
-    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    for packages in ([torch_of(pins)], ["-r", str(PINS)]):
-        subprocess.run([sys.executable, *install, *packages], check=True)
-    stamp.write_text(pins, "utf-8")
-    return python
 
 
 def answers(python: Path, folder: Path, cases: Iterable[Case], seeds: int) -> Mapping[str, Array]:
