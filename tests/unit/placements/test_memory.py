@@ -288,3 +288,36 @@ def test_keys_and_values_are_what_the_cache_holds(llama: Any) -> None:
         cache = llama(input_ids=torch.zeros(3, 7, dtype=torch.long), use_cache=True).past_key_values
     counted = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     assert kv_bytes_per_token(shape_of(CONFIG, "config.json")) * 3 * 7 == counted
+
+
+# ------------------------------------------------------------------------------------------- heads and adapters
+
+
+def test_a_value_head_gives_one_number_a_token_and_has_no_output_table(small: Graph) -> None:
+    shape = replace(SHAPE, vocabulary=1000, tied=False)
+    critic = replace(shape, head="values")
+    plain, valued = (_needs(small, {"policy": each, "ref": SHAPE}) for each in (shape, critic))
+    assert held(plain, "policy.train")["logits", "update"] == 1000 * held(valued, "policy.train")["logits", "update"]
+    assert (shape.tables, critic.tables) == (2, 1)
+
+
+def test_adapters_alone_have_gradients_moments_and_travel(small: Graph) -> None:
+    adapted = replace(SHAPE, parameters=110, adapters=10, base="tiny")
+    needs = held(_needs(small, {"policy": adapted, "ref": replace(SHAPE, base="other")}), "policy.train")
+    assert needs["weights", None] == 4 * 110
+    assert needs["gradients", "update"] == 4 * 10
+    assert needs["optimizer", None] == 2 * 4 * 10
+
+
+@pytest.mark.parametrize(("base", "copies"), [("tiny", 0), ("other", 1)])
+def test_a_reference_that_is_the_base_of_the_adapters_beside_it_takes_no_copy(
+    small: Graph, base: str, copies: int
+) -> None:
+    adapted = replace(SHAPE, parameters=110, adapters=10, base="tiny")
+    needs = held(_needs(small, {"policy": adapted, "ref": replace(SHAPE, base=base)}), "ref.infer")
+    assert needs.get(("weights", None), 0) == copies * 400
+
+
+def _needs(graph: Graph, shapes: dict[str, ModelShape]) -> tuple[Need, ...]:
+    plan = search("colocated", graph, laptop(1, 2**40), shapes, WORK).plan
+    return forecast(plan, graph, shapes, WORK)
