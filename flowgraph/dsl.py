@@ -326,11 +326,11 @@ class Flow(Generic[P, R]):
         """Join the caller's graph if called on edges; run on real values."""
         site = call_site()
         bound = self.signature.bind(args, kwargs, str(site))
-        _check_arguments(self.name, self.signature.ports, bound, site)
+        fit = _check_arguments(self.name, self.signature.ports, bound, site)
         values = {name: bound[name] for name in self.signature.settings.model_fields if name in bound}
         settings = make_settings(self.signature.settings, values, self.name, str(site))
         out = cast("Callable[..., R]", self.fn)(**bound | {name: getattr(settings, name) for name in values})
-        if any(isinstance(value, Value) and value.edge is not None for value in bound.values()):
+        if fit and any(isinstance(value, Value) and value.edge is not None for value in bound.values()):
             self._check_returns(out if isinstance(out, tuple) else (out,))
         return out
 
@@ -416,10 +416,13 @@ def _finished(graph: Graph, outputs: Sequence[Any], calls: Sequence[Node]) -> Gr
     return replace(whole, dropped=tuple(call for call in calls if call not in read))
 
 
-def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, object], site: Site) -> None:
+def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, object], site: Site) -> bool:
+    """Refuse what does not fit a flow's parameters; where faults are collected, say whether all fits."""
+    fit = True
     for port in ports:
         value = bound[port.name]
         if not _fits(port, value):
+            fit = False
             made = value.edge.made() if isinstance(value, Value) and value.edge else ""
             wanted, got = port.value_type.__name__, type(value).__name__
             error = FlowTypeError.wrong_type(str(site), f"{name}({port.name}=)", wanted, got, made)
@@ -427,6 +430,7 @@ def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, objec
             if overheard is None or not overheard.going_on:
                 raise error
             overheard.faults.append(error)
+    return fit
 
 
 def line_of(error: BaseException, file: str) -> str:

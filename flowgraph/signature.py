@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections.abc
 import enum
 import inspect
+import math
 import re
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeGuard, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
 
@@ -20,7 +21,7 @@ from flowgraph.graph import Port, Site, call_site
 from flowgraph.keys import Key
 from flowgraph.loss import Loss
 from flowgraph.traits import By, Corrects, Parts, Rows
-from flowgraph.values import Kind, Model, Record, State, Value, fields
+from flowgraph.values import Head, Kind, Model, Record, State, Value, fields
 
 
 class Settings(BaseModel):
@@ -59,7 +60,9 @@ class Signature:
             bound[name] = value
         for port in self.ports:
             if port.name not in bound and not port.optional:
-                raise FlowTypeError.bad_call(where, self.name, f"lacks `{port.name}`, {port.wants()}")
+                lacks = f"lacks `{port.name}`, {port.wants()}"
+                hint = f"the flow that is run carries state: take `{port.name}` there as a parameter, and give it"
+                raise FlowTypeError.bad_call(where, self.name, lacks, hint if port.initial is not None else "")
         return bound
 
 
@@ -98,8 +101,9 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
             settings[each.name] = (hints[each.name], ... if each.default is inspect.Parameter.empty else each.default)
     if what == "flow":
         _refuse_in_flow(ports, key, refuse)
-    elif any(port.initial is not None for port in ports):
-        raise refuse("a port has no default", "state starts from the default of a flow's parameter")
+    for port in ports if what == "node" else ():
+        if port.initial is not None:
+            raise refuse(f"`{port.name}`: a port has no default", "state starts from the default of a flow's parameter")
     model = _settings_model(name, settings, refuse)
     return Signature(name, at, tuple(ports), tuple(positional), model, key, _returns(hints.get("return"), refuse))
 
@@ -125,6 +129,10 @@ def _refuse_in_flow(ports: Sequence[Port], key: str | None, refuse: Refuse) -> N
     if key is not None:
         raise refuse(f"`{key}` is a Key, and a flow draws nothing itself", "each node that draws has a key of its own")
     for port in ports:
+        asks = {"Parts": port.parts, "By": port.by, "Rows": port.other_rows, "Corrects": port.corrects is not None}
+        said = next((name for name, asked in asks.items() if asked), "")
+        if said:
+            raise refuse(f"`{port.name}` says {said}, which only a node's port does", "leave it out")
         if port.region:
             raise refuse(f"`{port.name}` is a function, and a flow takes values", "define the loss inside the flow")
         if port.optional:
@@ -178,33 +186,86 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
     values = [arm for arm in arms if _value_class(arm) is not None]
     if values:
         optional = type(None) in arms
-        start = parameter.default
-        if type(start) is values[0] and isinstance(start, State) and not isinstance(start, Model):
-            return _starting(Port(name, values[0]), start, refuse)
         if len(arms) - optional != 1:
             raise refuse(f"`{name}` takes {takes}: a port has one type", "name the class that they share")
-        if parameter.default is not (None if optional else inspect.Parameter.empty):
-            wanted = "a port that may be None has the default None" if optional else "a port has no default"
-            raise refuse(f"`{name}`: {wanted}", "")
-        return _with_traits(Port(name, values[0], optional=optional), said, refuse)
+        port = _with_traits(Port(name, values[0], optional=optional), said, refuse)
+        _refuse_head(port, refuse)
+        return _with_default(port, parameter.default, refuse)
     if get_origin(hint) is collections.abc.Callable and _mentions_value(hint):
         takes_a, gives = get_args(hint)
         model = _value_class(takes_a[0]) if isinstance(takes_a, list) and len(takes_a) == 1 else None
         loss = _value_class(gives)
         if model is None or loss is None or not (issubclass(model, Model) and issubclass(loss, Loss)):
             raise refuse(f"`{name}` takes {takes}: a region is a function of one model that gives a Loss", "")
-        return Port(name, takes_a[0], region=True, region_returns=loss)
+        port = Port(name, takes_a[0], region=True, region_returns=loss)
+        _refuse_head(port, refuse)
+        return port
     if _mentions_value(hint):
         raise refuse(f"`{name}` takes {takes}: a port holds one value", "take the values one by one, or make a Record")
     return None
 
 
-def _starting(port: Port, start: State, refuse: Refuse) -> Port:
-    """Give the port of state that a flow starts from a value of its own; a file must be able to hold it."""
-    why = "it starts from nothing" if start.data is None else not_plain(start.data)
+def _with_default(port: Port, default: object, refuse: Refuse) -> Port:
+    """Add what state starts from; refuse any other default, and one that a file would not give back as it was."""
+    if default is (None if port.optional else inspect.Parameter.empty):
+        return port
+    if port.optional:
+        raise refuse(f"`{port.name}`: a port that may be None has the default None", "")
+    kind = port.value_type
+    if not is_plain_state(kind):
+        raise refuse(f"`{port.name}`: a port has no default", "")
+    if type(default) is not kind:
+        got = "None" if default is None else with_article(type(default).__name__)
+        why = f"`{port.name}` takes {with_article(kind.__name__)}, and its default is {got}"
+        raise refuse(why, f"write `{port.name}: {kind.__name__} = {kind.__name__}(…)`")
+    why = bad_start(kind, default.data)
     if why:
         raise refuse(f"the default of `{port.name}`: {why}", "state starts from a number, a text, or a list of them")
-    return replace(port, initial=start.data)
+    return replace(port, initial=default.data)
+
+
+def is_plain_state(kind: type[Value]) -> TypeGuard[type[State]]:
+    """Say whether values of this type are carried and are no models: what can start from a default."""
+    return issubclass(kind, State) and not issubclass(kind, Model)
+
+
+def bad_start(kind: type[State], data: object) -> str:
+    """Say why state of a type cannot start from data; nothing if it can, and a file gives it back as it was.
+
+    >>> bad_start(State, [1, "a"]), bad_start(State, float("nan"))
+    ('', 'a file cannot hold nan')
+    """
+    if data is None:
+        return "it starts from nothing"
+    wanted = _ENTRIES.get(kind.dtype.rstrip("0123456789"), (type(data),))
+    if not isinstance(data, list | dict) and type(data) not in wanted:
+        return f"{kind.__name__} is {kind.dtype}, not {type(data).__name__}"
+    return _not_kept(data)
+
+
+_ENTRIES: Mapping[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "bool": (bool,), "text": (str,)}
+
+
+def _not_kept(data: object) -> str:
+    """Say what of plain data a file would not give back as it was."""
+    if type(data) is list:
+        return next((why for each in cast("list[object]", data) if (why := _not_kept(each))), "")
+    if type(data) is dict:
+        held = cast("dict[object, object]", data)
+        keys = "" if all(type(each) is str for each in held) else "its keys are no texts"
+        return next((why for each in held.values() if (why := _not_kept(each))), keys)
+    if type(data) is float and not math.isfinite(data):
+        return f"a file cannot hold {data}"
+    kept = data is None or type(data) in (bool, int, float, str)
+    return not_plain(data) if kept else f"a file cannot hold {with_article(type(data).__name__)}"
+
+
+def _refuse_head(port: Port, refuse: Refuse) -> None:
+    """Refuse a model whose last layer is none that we know."""
+    kind, known = port.value_type, get_args(Head)
+    if issubclass(kind, Model) and kind.head not in known:
+        why = f"`{port.name}` takes {with_article(kind.__name__)}, whose head is {kind.head!r}"
+        raise refuse(why, nearest(str(kind.head), known))
 
 
 def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:
@@ -213,9 +274,10 @@ def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:
         if isinstance(each, type) and issubclass(each, Parts | By | Rows | Kind | Corrects):
             raise refuse(f"`{port.name}` says {each.__name__}", f"say which: {each.__name__}{_EXAMPLES[each]}")
     told = [each for each in said if isinstance(each, Parts | By | Rows | Kind | Corrects)]
-    if len({type(each) for each in told}) < len(told):
-        raise refuse(f"`{port.name}` says {type(told[0]).__name__} twice", "")
-    for each in told:
+    kinds = [type(each) for each in told]
+    for i, each in enumerate(told):
+        if type(each) in kinds[:i]:
+            raise refuse(f"`{port.name}` says {type(each).__name__} twice", "")
         if isinstance(each, Parts):
             port = replace(port, parts=_known_parts(port, each, refuse))
         elif isinstance(each, By):
@@ -223,7 +285,7 @@ def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:
         elif isinstance(each, Kind):
             port = replace(port, kind=each)
         elif isinstance(each, Corrects):
-            port = replace(port, corrects=each.port)
+            port = replace(port, corrects=str(each.port))
         else:
             port = replace(port, other_rows=True)
     return port

@@ -30,6 +30,7 @@ def check_op(op: Op, signature: Signature) -> None:
     if op.carries is not None:
         _check_carry(op, where)
     _check_rows(op, where)
+    _check_corrections(op, where)
     losses = [port.name for port in op.ports if not port.region and issubclass(port.value_type, Loss)]
     masks = [port.name for port in op.ports if issubclass(port.value_type, Mask)]
     if not any(issubclass(bound_type(each), Loss) for each in op.returns):
@@ -76,6 +77,15 @@ def _check_rows(op: Op, where: str) -> None:
         gives = ", ".join(each.__name__ for each in results)
         why = f'has rows="{op.rows}", but gives {gives}, which does not say which row is which'
         raise FlowTypeError.bad_node(where, op.name, why, "give a Record with a Group: identity goes with the rows")
+
+
+def _check_corrections(op: Op, where: str) -> None:
+    """Refuse a port that corrects another one which is not there, or is no value."""
+    for port in op.ports:
+        others = [each.name for each in op.ports if each is not port and not each.region]
+        if port.corrects and port.corrects not in others:
+            why = f"`{port.name}` corrects `{port.corrects}`, and the node has no other port of that name"
+            raise FlowTypeError.bad_node(where, op.name, why, nearest(port.corrects, others))
 
 
 def has_ids(kind: type[Value]) -> bool:

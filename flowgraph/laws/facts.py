@@ -9,7 +9,7 @@ from flowgraph.errors import FlowError, LawError
 from flowgraph.facts import Known, Made, RowSet, facts_of, rows_read
 from flowgraph.graph import Edge, Graph, Node, Port, Region, reachable
 from flowgraph.loss import Loss
-from flowgraph.passes.dedupe_nodes import same
+from flowgraph.passes.dedupe_nodes import dedupe_nodes
 from flowgraph.traits import By
 from flowgraph.values import Kind
 
@@ -113,8 +113,10 @@ def corrected_once(graph: Graph) -> Iterator[FlowError]:
     """Find a correction of other values than those it is used with, and one that compares a value with itself.
 
     In the first the ratio would be applied twice, or not at all. Of a correction that no node made nothing is known.
+    What is computed twice is one value here.
     """
-    for node in graph.all_nodes:
+    asking = any(port.by is By.SAMPLER or port.corrects for node in graph.all_nodes for port in node.op.ports)
+    for node in dedupe_nodes(graph).all_nodes if asking else ():
         if not issubclass(node.returns[0], Loss):
             yield from _of_itself(node)
         for port, edge in _corrections(node):
@@ -127,7 +129,7 @@ def _of_itself(node: Node) -> Iterator[FlowError]:
     """Find a node outside of what is summed to a loss that reads one value as the sampler's and as another's."""
     alike = [(port, edge) for port in node.op.ports if (edge := node.input(port.name)) is not None]
     for (one, read), (other, again) in combinations(alike, 2):
-        if By.SAMPLER in (one.by, other.by) and _equal(read, again):
+        if By.SAMPLER in (one.by, other.by) and read == again:
             what = (
                 f"{node.op.name}({one.name}=) and {node.op.name}({other.name}=) read the same, so it corrects nothing"
             )
@@ -138,7 +140,7 @@ def _of_itself(node: Node) -> Iterator[FlowError]:
 def _of_others(node: Node, port: Port, maker: Edge, corrected: Edge | None) -> Iterator[FlowError]:
     """Find a correction that its maker computed from other values than those that the node reads beside it."""
     name, used = f"{node.op.name}({port.corrects}=)", node.input(port.corrects or "")
-    if used is None or (corrected is not None and _equal(corrected, used)):
+    if used is None or corrected == used:
         return
     assert isinstance(maker.source, Node), "what nothing made is not judged"
     by = maker.source
@@ -147,7 +149,7 @@ def _of_others(node: Node, port: Port, maker: Edge, corrected: Edge | None) -> I
         yield LawError(what, where=str(node.at), notes=[maker.made()], hint=f"name its port `{port.corrects}`")
         return
     drawn = (edge for each, edge in _asking(by) if each.by is By.SAMPLER)
-    twice = any(_equal(edge, used) for edge in drawn)
+    twice = any(edge == used for edge in drawn)
     what = f"{node.op.name}({port.name}=) corrects `{corrected}`, but {name} is `{used}`"
     why = "the ratio would be applied twice" if twice else "what is used would not be corrected"
     hint = f"leave {port.name}= out" if twice else f"give {by.op.name}({port.corrects}=) and {name} the same"
@@ -162,16 +164,6 @@ def _maker(edge: Edge) -> Edge:
             break
         edge = alike[0]
     return edge
-
-
-def _equal(one: Edge, other: Edge) -> bool:
-    """Say whether two edges carry the same value: of one node, or of two pure nodes that compute the same."""
-    if (one.type, one.port) != (other.type, other.port):
-        return False
-    if not (isinstance(one.source, Node) and isinstance(other.source, Node)):
-        return one.source is other.source
-    computed = same(one.source)
-    return one.source is other.source or (computed is not None and computed == same(other.source))
 
 
 def one_temperature(graph: Graph) -> Iterator[FlowError]:

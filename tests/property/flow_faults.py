@@ -134,12 +134,12 @@ def wrong_order(rng: random.Random, program: Program) -> Broken | None:
 
 @fault
 def missing_port(rng: random.Random, program: Program) -> Broken | None:
-    """The last value is left out."""
+    """The last value that there has to be is left out."""
     call = some_call(rng, program, lambda each: bool(each.given))
     if call is None:
         return None
-    _, port = ports_of(call)[-1]
-    call.given.pop()
+    i, port = [(i, port) for i, port in ports_of(call) if not port.optional][-1]
+    call.given.pop(i)
     return Broken(call, (call.op, f"lacks `{port.name}`"), FlowTypeError)
 
 
@@ -190,7 +190,7 @@ BAD: dict[str, dict[str, list[str]]] = {
     "clipped": {
         "eps": ["0", "1", "1.0", "float('nan')", "float('inf')", "'\\x00'"],
         "eps_high": ["0.0", "-1", "'x' * 5000"],
-        "aggregation": ["'mean'", "3", "None"],
+        "aggregation": ["'mean'", "0", "-1", "None", "True", "'inf'", "float('inf')", "float('nan')", "10**400"],
     },
     "update": {
         "lr": ["-1e-9", "float('nan')", "float('inf')", "'fast'", "None"],
@@ -274,6 +274,14 @@ BAD_NODES = (
     ("@node\nclass bad: ...", "no plain function"),
     ("@node\nasync def bad(a: Mask) -> Mask: ...", "no plain function"),
     ("@node\ndef bad(a: Mask, *, copy: int = 1) -> Mask: ...", "named `copy`"),
+    ("@node\ndef bad(a: Annotated[Mask, Corrects('b')]) -> Mask: ...", "no other port of that name"),
+    ("@node\ndef bad(a: Annotated[Mask, Corrects('a')]) -> Mask: ...", "no other port of that name"),
+    ("@node\ndef bad(a: Annotated[Mask, Corrects('n')], *, n: int = 1) -> Mask: ...", "no other port of that name"),
+    ("@node\ndef bad(a: Annotated[Mask, Corrects]) -> Mask: ...", "says Corrects"),
+    ("@node\ndef bad(a: Annotated[Mask, Corrects(), Kind.TOKEN, Corrects()]) -> Mask: ...", "Corrects twice"),
+    ("@node\ndef bad(a: Coef = Coef(0.5)) -> Mask: ...", "no default"),
+    ("@node\ndef bad(a: Coef | None = Coef(0.5)) -> Mask: ...", "default None"),
+    ("class Odd(Model): head = 'tail'\n@node\ndef bad(a: Odd) -> Mask: ...", "head is 'tail'"),
 )
 
 
@@ -283,6 +291,32 @@ def bad_node(rng: random.Random, program: Program) -> Broken | None:
     text, words = rng.choice(BAD_NODES)
     program.extra.append(Line(text))
     return Broken(program.extra[-1], ("bad", words), FlowTypeError, imports=True)
+
+
+BAD_STARTS = (
+    ("Coef", "Coef(None)", "starts from nothing"),
+    ("Coef", "Coef(float('inf'))", "cannot hold inf"),
+    ("Coef", "Coef((1, 2))", "cannot hold a tuple"),
+    ("Coef", "Coef([1, {'a': object()}])", "cannot hold an object"),
+    ("Coef", "Coef({1: 2})", "no texts"),
+    ("Coef", "Coef(2**70)", "64 bits"),
+    ("Coef", "Coef('\\ud800')", "UTF-8"),
+    ("Coef", "0.5", "its default is a float"),
+    ("Coef", "None", "its default is None"),
+    ("Coef | None", "Coef(0.5)", "the default None"),
+    ("Policy", "Policy(None)", "no default"),
+    ("Scores", "Scores(0.5)", "no default"),
+    ("Annotated[Coef, By.FIXED]", "Coef(0.5)", "says By"),
+)
+
+
+@fault
+def bad_start(rng: random.Random, program: Program) -> Broken | None:
+    """Something else than a value of plain state for a flow's parameter to start from."""
+    kind, text, words = rng.choice(BAD_STARTS)
+    program.params.append(("start", kind))
+    program.starts["start"] = text
+    return Broken("flow", (f"@flow {program.name}", "`start`", words), FlowTypeError, imports=True)
 
 
 BAD_LOSSES = (

@@ -6,12 +6,13 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from flowgraph import By, Kind, Loss, Mask, Measure, Metric, Parts, Record, Rows, State, flow, node
+from flowgraph import By, Corrects, Kind, Loss, Mask, Measure, Metric, Parts, Record, Rows, State, flow, node
 from flowgraph.executors.base import Rows as ModelRows
 from flowgraph.rows import take
 from flowgraph.values import Group, Sample, Trajectory
 from nodes import (
     Advantages,
+    ImportanceWeights,
     LanguageModel,
     LogProbs,
     Policy,
@@ -138,6 +139,39 @@ def likely(new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, floor: float | N
     values = new.data.masked_fill(mask.data == 0, 0.0)
     values = values if floor is None else values.clamp(min=floor)
     return Loss.of(-values, mask, measures=[Measure("likely", float(values.detach().sum()), float(mask.data.sum()))])
+
+
+@node
+def halved(weights: ImportanceWeights) -> ImportanceWeights:
+    """Scale weights: what they correct stays the same."""
+    return ImportanceWeights(weights.data / 2)
+
+
+@node
+def unnamed(told: LogProbs, mask: Mask) -> ImportanceWeights:
+    """Make weights without saying of what."""
+    return ImportanceWeights(told.data.detach().exp() * mask.data)
+
+
+@node
+def by_ratio(
+    new: Annotated[LogProbs, By.TRAINED],
+    mask: Mask,
+    *,
+    old: Annotated[LogProbs, By.SAMPLER],
+    weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
+) -> Loss:
+    """Weigh tokens by a ratio of its own, and by what corrects the rest."""
+    ratio = (new.data - old.data).masked_fill(mask.data == 0, 0.0).clamp(-5.0, 5.0).exp()
+    return Loss.of(-ratio if weights is None else -ratio * weights.data, mask)
+
+
+@node
+def corrected(
+    new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, weights: Annotated[ImportanceWeights, Corrects()]
+) -> Loss:
+    """Make what was drawn likely, weighed by a correction that it always has."""
+    return Loss.of(-new.data.masked_fill(mask.data == 0, 0.0) * weights.data, mask)
 
 
 @node

@@ -139,9 +139,74 @@ def stale_uncorrected(rng: random.Random, program: Program) -> Broken | None:
     if rng.random() < 0.5:
         loss = add_update(program, rows, [new_of(rows), likely(rows)], "t")
         return Broken(loss, ("`last` corrects nothing", f"up to {lag} update"), LawError)
+    if rng.random() < 0.5:  # the trainer's log-probs stand for the sampler's only where weights correct the rest
+        program.body.append(Call("fixed", "logprobs", [(None, rows.version), (None, "late")]))
+        call = Call("t", "by_ratio", [(None, "new"), (None, "late.mask"), ("old", "fixed")])
+        add_update(program, rows, [new_of(rows), call], "t")
+        return Broken(call, ("by_ratio(old=) wants values of the weights that drew", f"up to {lag} update"), LawError)
     call = Call("t", "policy_gradient", [(None, "new"), (None, "worth"), (None, "late.mask")])
     add_update(program, rows, [new_of(rows), call], "t")
     return Broken(call, ("policy_gradient wants rows that the newest weights drew", f"up to {lag} update"), LawError)
+
+
+@fault
+def miscorrected(rng: random.Random, program: Program) -> Broken | None:
+    """Weights beside an `old` that they do not correct: the ratio twice, other values, or nobody knows which."""
+    rows = rng.choice([each for each in program.rows if not each.lags] or program.rows)
+    if rows.lags or not rows.advantages:
+        return None
+    mask, drawn, how = f"{rows.var}.mask", f"{rows.var}.logprobs", rng.choice(["twice", "other", "unnamed"])
+    program.body.append(Call("fixed", "logprobs", [(None, program.newest[rows.policy]), (None, rows.var)]))
+    program.body.append(Call("apart", "smooth", [(None, "fixed")]))
+    if how == "unnamed":
+        program.body.append(Call("odd", "unnamed", [(None, "fixed"), (None, mask)]))
+    else:
+        program.body.append(Call("odd", "importance_weights", [(None, "fixed"), (None, mask), ("behaviour", drawn)]))
+    if rng.random() < 0.5:
+        program.body.append(Call("odd", "halved", [(None, "odd")]))
+    old = {"twice": drawn, "other": "apart", "unnamed": "fixed"}[how]
+    by_ratio: Values = [(None, "new"), (None, mask), ("old", old), ("weights", "odd")]
+    clip: Values = [(None, "new"), (None, rows.advantages), *by_ratio[1:]]
+    call = rng.choice([Call("u", "by_ratio", by_ratio), Call("u", "clipped", clip)])
+    add_update(program, rows, [new_of(rows), likely(rows), call], "t + u")
+    words = {
+        "twice": "the ratio would be applied twice",
+        "other": "what is used would not be corrected",
+        "unnamed": "unnamed takes no `old`",
+    }
+    return Broken(call, (f"{call.op}(weights=) corrects", words[how]), LawError)
+
+
+@fault
+def corrects_nothing(rng: random.Random, program: Program) -> Broken | None:
+    """Weights that compare what the sampler told with itself."""
+    rows = rng.choice(program.rows)
+    drawn = f"{rows.var}.logprobs"
+    call = Call("odd", "importance_weights", [(None, drawn), (None, f"{rows.var}.mask"), ("behaviour", drawn)])
+    program.body.append(call)
+    term = Call("t", "corrected", [(None, "new"), (None, f"{rows.var}.mask"), ("weights", "odd")])
+    add_update(program, rows, [new_of(rows), term], "t")
+    return Broken(call, ("importance_weights(old=) and importance_weights(behaviour=) read the same",), LawError)
+
+
+@fault
+def greedy_corrected(rng: random.Random, program: Program) -> Broken | None:
+    """A ratio, or weights, on rows that nothing was drawn for."""
+    policy = rng.choice([each for each in program.newest if each != "coef"])
+    version, settings = program.newest[policy], {"temperature": "0.0", "max_tokens": "3"}
+    program.body.append(Call("sure", "generate", [(None, version), (None, "prompts")], settings))
+    rows = Rows("sure", policy, version, 0.0)
+    if rng.random() < 0.5:
+        call = Call("t", "by_ratio", [(None, "new"), (None, "sure.mask"), ("old", "sure.logprobs")])
+        add_update(program, rows, [new_of(rows), call], "t")
+        return Broken(call, ("by_ratio(old=) corrects by how likely", "are greedy"), LawError)
+    program.body.append(Call("fixed", "logprobs", [(None, version), (None, "sure")]))
+    drawn: Values = [(None, "fixed"), (None, "sure.mask"), ("behaviour", "sure.logprobs")]
+    weigh = Call("odd", "importance_weights", drawn)
+    program.body.append(weigh)
+    term = Call("t", "corrected", [(None, "new"), (None, "sure.mask"), ("weights", "odd")])
+    add_update(program, rows, [new_of(rows), term], "t")
+    return Broken(weigh, ("importance_weights(behaviour=) corrects by how likely", "are greedy"), LawError)
 
 
 @fault

@@ -124,6 +124,7 @@ class Program:
     newest: dict[str, str] = field(default_factory=dict[str, str])
     flow_line: int = 0
     back_line: Line = field(default_factory=lambda: Line(""))
+    starts: dict[str, str] = field(default_factory=dict[str, str])  # of parameters, what they start from
 
     def text(self) -> str:
         """Write the file, and note the line of each statement."""
@@ -132,7 +133,8 @@ class Program:
             each.line = len(lines) + 1
             lines += each.text.split("\n")
         self.flow_line = len(lines) + 1
-        params = ", ".join(f"{name}: {kind}" for name, kind in self.params)
+        starts = {name: f" = {text}" for name, text in self.starts.items()}
+        params = ", ".join(f"{name}: {kind}{starts.get(name, '')}" for name, kind in self.params)
         params += f", *, {', '.join(self.settings)}" if self.settings else ""
         kinds = [kind for _, kind in self.back]
         returns = f"tuple[{', '.join(kinds)}]" if len(kinds) > 1 else "".join(kinds)
@@ -198,6 +200,8 @@ class Writer:
         settings = rng.sample(["samples: Annotated[int, Field(ge=1)] = 2", "weight: float = 0.1"], rng.randrange(3))
         name = "run" if runs else rng.choice(NAMES)
         self.program = Program(name, params, settings, types=dict(params))
+        if params[-1][1] == "Coef" and rng.random() < 0.5:
+            self.program.starts["coef"] = rng.choice(["Coef(0.5)", "Coef(0)", "Coef(1e-300)", "Coef(-7)"])
         self.program.newest = {name: name for name, kind in params if kind == "Policy"}
 
     def var(self, stem: str, kind: str) -> str:
@@ -315,15 +319,32 @@ class Writer:
             self.program.newest[policy] = self.call("p", "trained", version, rows.var, rows.advantages)
             self.program.types[self.program.newest[policy]] = "Policy"
             return
-        old = f"{rows.var}.logprobs"
-        if not rows.at_most and version == rows.version and self.rng.random() < 0.3:
+        old, weights = f"{rows.var}.logprobs", ""
+        if self.rng.random() < 0.3:
+            old, weights = self.weights(rows, version)
+        elif not rows.at_most and version == rows.version and self.rng.random() < 0.3:
             old = self.call("old", "logprobs", version, rows.var)
         ref = self.reference(rows)
-        loss = self.loss(rows, old, ref)
+        loss = self.loss(rows, old, ref, weights)
         self.program.body.append(loss)
         settings = self.rng.choice([{}, {"lr": "0.01"}, {"epochs": "2"}, {"minibatch": "1", "lr": "1e-3"}])
         self.program.newest[policy] = self.call("p", "update", version, loss.name, **settings)
         self.program.types[self.program.newest[policy]] = "Policy"
+
+    def weights(self, rows: Rows, version: str) -> tuple[str, str]:
+        """Give log-probs of any fixed weights, and what corrects from them to those that drew the rows."""
+        rng, drawn, mask = self.rng, {"behaviour": f"{rows.var}.logprobs"}, f"{rows.var}.mask"
+        old = self.call("old", "logprobs", version, rows.var)
+        if rng.random() < 0.3:  # written twice, it is one value
+            again = self.call("old", "smooth", old)
+            old, made = self.call("old", "smooth", old), again
+        else:
+            made = old
+        how = rng.choice([{}, {"level": "'sequence'"}, {"cap": "None", "high": "3.0"}])
+        weights = self.call("w", "importance_weights", made, mask, by=drawn, **how)
+        if rng.random() < 0.3:
+            weights = self.call("w", "halved", weights)
+        return old, weights
 
     def reference(self, rows: Rows) -> str:
         """Give log-probs that no loss trains."""
@@ -338,7 +359,7 @@ class Writer:
     def _policies(self) -> list[str]:
         return [version for name, version in self.program.newest.items() if name != "coef"]
 
-    def loss(self, rows: Rows, old: str, ref: str) -> LossFn:
+    def loss(self, rows: Rows, old: str, ref: str, weights: str = "") -> LossFn:
         """Write a loss of one to four terms."""
         rng, mask = self.rng, f"{rows.var}.mask"
         pi, self.count = f"pi{self.count}", self.count + 1
@@ -349,17 +370,23 @@ class Writer:
             mask = "kept"
         clip: list[tuple[str | None, str]] = [(None, "new"), (None, rows.advantages), (None, mask), ("old", old)]
         plain: list[tuple[str | None, str]] = [(None, "new"), (None, rows.advantages), (None, mask)]
+        ratio: list[tuple[str | None, str]] = [(None, "new"), (None, mask), ("old", old)]
+        for given in (clip, plain, ratio) if weights else ():
+            given.append(("weights", weights))
         kinds = {
+            "by_ratio": (ratio, [{}]),
+            "corrected": ([(None, "new"), (None, mask), ("weights", weights)], [{}]),
             "clipped": (clip, [{}, {"eps": "0.1"}, {"eps": "0.2", "eps_high": "0.3"}]),
-            "policy_gradient": (plain, [{}, {"aggregation": "Aggregation.SEQUENCE_SUM"}]),
+            "policy_gradient": (plain, [{}, {"aggregation": "Aggregation.SEQUENCE_SUM"}, {"aggregation": "7"}]),
             "kl_k3": ([(None, "new"), (None, mask), ("ref", ref)], [{}]),
             "entropy_bonus": ([(None, "h"), (None, mask)], [{}]),
             "likely": ([(None, "new"), (None, mask)], [{}, {"floor": "-3.0"}]),
         }
         others = self.program.newest[rows.policy] != rows.version and rows.corrected  # an update has been since
-        kinds_of_first = ["clipped", "likely"] if others else ["clipped", "policy_gradient", "likely"]
-        first = "clipped" if rows.lags else rng.choice(kinds_of_first)
-        more = rng.sample(["kl_k3", "entropy_bonus", "likely", "clipped"], rng.randrange(3))
+        corrects = ["clipped", "by_ratio", *(["policy_gradient", "corrected"] if weights else [])]
+        kinds_of_first = [*corrects, "likely"] if others else [*corrects, "policy_gradient", "likely"]
+        first = rng.choice(corrects if rows.lags else kinds_of_first)
+        more = rng.sample(["kl_k3", "entropy_bonus", "likely", "clipped", "by_ratio"], rng.randrange(3))
         terms = list[str]()
         for i, op in enumerate([first, *(each for each in more if each != first)]):
             if op == "entropy_bonus":

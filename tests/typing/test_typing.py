@@ -141,14 +141,30 @@ def test_the_known_bug_is_marked_for_both() -> None:
 
 def test_every_wrong_line_is_marked_for_both_checkers() -> None:
     assert marked("mypy").keys() == marked("pyright").keys()
-    assert {path.name for path in PROGRAMS} == {"inferred.py", "right.py", "wrong_calls.py", "wrong_values.py"}
+    wrong = {"wrong_calls.py", "wrong_critics.py", "wrong_values.py"}
+    assert {path.name for path in PROGRAMS} == {"inferred.py", "right.py", "right_critics.py", *wrong}
+
+
+def test_what_checkers_refuse_of_critics_and_corrections_is_refused_when_described() -> None:
+    """Each marked line there is a call in a flow; all of a flow's faults are collected."""
+    program = next(path for path in PROGRAMS if path.name == "wrong_critics.py")
+    faults = [each for found in flows_in(program).values() for each in found.faults()]
+    assert {each.where for each in faults} == {
+        f"{name}:{line}" for name, line in marked("mypy") if name == program.name
+    }
+    assert {type(each).__name__ for each in faults} == {"FlowTypeError", "SettingError"}
 
 
 def test_the_right_programs_are_described_too() -> None:
-    found = flows_in(Path(__file__).parent / "programs" / "right.py")
+    right = [path for path in PROGRAMS if path.stem.startswith("right")]
+    found = {name: each for path in right for name, each in flows_in(path).items()}
     assert {name: sorted(each.graph().carries()) for name, each in found.items()} == {
         "remax": ["policy"],
         "late": ["policy"],
         "actor_and_critic": ["coefficient", "critic", "policy"],
         "twice": ["policy"],
+        "ppo": ["critic", "policy"],
+        "adaptive": ["beta", "policy"],
+        "averaging": ["policy", "ref"],
+        "decoupled": ["policy"],
     }

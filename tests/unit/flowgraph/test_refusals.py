@@ -22,7 +22,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowgraph import Key, Kind, Linear, Loss, Mask, Parts, Record, State, Trainable, Value, flow, node, stale
+from flowgraph import *
 from nodes import *
 """
 
@@ -94,6 +94,14 @@ def mixed(new: LogProbs, *, cool: LogProbs) -> LogProbs:
 
 """
 
+WEIGHTS = """\
+@node
+def nameless(told: LogProbs, mask: Mask) -> ImportanceWeights:
+    ...
+
+
+"""
+
 LEVEL = """\
 class Level(State):
     pass
@@ -148,6 +156,26 @@ def probe(model: Policy, loss: Callable[[Policy], Loss]) -> Advantages:
 
 
 """
+
+CARRYING = """\
+@flow
+def inner(prompts: Prompts, policy: Policy, beta: KLWeight = KLWeight(0.05)) -> tuple[Policy, KLWeight]:
+    return policy, beta
+
+
+"""
+
+
+def correcting(before: str, old: str, **more: str) -> str:
+    """Write a flow whose loss takes `weights`, which `before` makes, beside this `old`."""
+    text = f"""\
+{ROLLOUT}proximal = logprobs(policy, rollout)
+weights = {before}
+def loss(pi: Policy) -> Loss:
+    return clipped(logprobs(pi, rollout), advantages, rollout.mask, old={old}, weights=weights)
+return update(policy, loss)"""
+    return flow_of(text, **more)
+
 
 IN_A_FLOW = {
     # The known bug: `[batch, tokens]` where `[batch, tokens]` of another meaning belongs.
@@ -358,6 +386,27 @@ def loss(pi: Policy) -> Loss:
     return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=late)
 return update(policy, loss)"""
     ),
+    "weights_that_apply_the_ratio_twice": correcting(
+        "importance_weights(proximal, rollout.mask, behaviour=rollout.logprobs)", "rollout.logprobs"
+    ),
+    "weights_of_other_values_than_old": correcting(
+        "importance_weights(logprobs(ref, rollout), rollout.mask, behaviour=rollout.logprobs)",
+        "proximal",
+        parameters="prompts: Prompts, policy: Policy, ref: Reference",
+    ),
+    "weights_of_one_value_twice": correcting(
+        "importance_weights(rollout.logprobs, rollout.mask, behaviour=rollout.logprobs)", "proximal"
+    ),
+    "weights_that_do_not_say_of_what": WEIGHTS + correcting("nameless(proximal, rollout.mask)", "proximal"),
+    "weights_beside_old_that_is_trained": correcting(
+        "importance_weights(proximal, rollout.mask, behaviour=rollout.logprobs)", "logprobs(pi, rollout)"
+    ),
+    "ratio_of_greedy_rows": losing(
+        "return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)"
+    ).replace("n=8", "temperature=0.0"),
+    "weights_of_greedy_rows": correcting(
+        "importance_weights(proximal, rollout.mask, behaviour=rollout.logprobs)", "proximal"
+    ).replace("n=8", "temperature=0.0"),
     "two_temperatures": COOLER
     + flow_of(
         f"{ROLLOUT}late = mixed(rollout.logprobs, cool=cooler(policy, rollout))\n{LOSS}"
@@ -375,6 +424,18 @@ return update(policy, loss)"""
     "unknown_setting": updating("update(policy, loss, lrr=1e-6)"),
     "setting_out_of_range": updating("update(policy, loss, lr=-1e-6)"),
     "setting_of_another_type": updating("update(policy, loss, optimizer='adam')"),
+    "aggregation_that_is_none": losing(
+        "return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask, aggregation='mean')"
+    ),
+    "state_for_a_factor": flow_of(
+        f"""\
+{ROLLOUT}def loss(pi: Policy) -> Loss:
+    new = logprobs(pi, rollout)
+    return policy_gradient(new, advantages, rollout.mask) + beta * kl_k3(new, rollout.mask, ref=rollout.logprobs)
+return update(policy, loss), beta""",
+        "prompts: Prompts, policy: Policy, beta: KLWeight = KLWeight(0.05)",
+        "tuple[Policy, KLWeight]",
+    ),
     "setting_by_position": updating("update(policy, loss, 1e-6)"),
     "setting_that_is_an_edge": updating("update(policy, loss, lr=rollout.mask)"),
     "missing_port": flow_of("return generate(policy)", returns="Rollout"),
@@ -393,6 +454,8 @@ return update(policy, loss)"""
     "flow_that_raises": flow_of("ratio = 1 / 0\nreturn policy"),
     "flow_called_with_another_type": INNER + flow_of("inner(policy)\nreturn policy"),
     "flow_called_with_an_unknown_setting": INNER + flow_of("inner(prompts, round=2)\nreturn policy"),
+    "flow_called_without_its_state": CARRYING + flow_of("better, beta = inner(prompts, policy)\nreturn better"),
+    "flow_called_with_a_number_for_its_state": CARRYING + flow_of("return inner(prompts, policy, beta=0.05)[0]"),
 }
 
 WHEN_DEFINED = {
@@ -401,6 +464,17 @@ WHEN_DEFINED = {
     "unknown_trait_of_rows": "@node(rows='filtered')\ndef f(a: Rows) -> Rows: ...",
     "unknown_trait": "@node(seperable=False)\ndef f(a: Rows) -> Rows: ...",
     "part_that_is_not_there": "@node\ndef f(a: Annotated[Pair, Parts('masks')]) -> Rows: ...",
+    "part_said_twice_behind_another_trait": "@node\n"
+    "def f(a: Annotated[Pair, By.FIXED, Parts('mask'), Parts()]) -> Rows: ...",
+    "correction_said_twice": "@node\ndef f(a: Annotated[Rows, Corrects('b'), Corrects()], *, b: LogProbs) -> Mask: ...",
+    "correction_that_is_not_called": "@node\ndef f(a: Annotated[Rows, Corrects], *, b: LogProbs) -> Mask: ...",
+    "correction_of_no_port": "@node\ndef f(a: Annotated[Rows, Corrects('odl')], *, old: LogProbs) -> Mask: ...",
+    "correction_of_a_setting": "@node\ndef f(a: Annotated[Rows, Corrects('eps')], *, eps: float = 1.0) -> Mask: ...",
+    "correction_of_itself": "@node\ndef f(a: Annotated[Rows, Corrects('a')]) -> Mask: ...",
+    "model_with_an_unknown_head": "class Grader(Model):\n    head = 'scores'\n\n\n"
+    "@node\ndef f(model: Grader) -> Rows: ...",
+    "loss_of_a_model_with_an_unknown_head": "class Grader(Trainable):\n    head = None\n\n\n"
+    "@node\ndef f(a: Rows, loss: Callable[[Grader], Loss]) -> Rows: ...",
     "two_ports_of_one_type": "@node\ndef f(a: Rows, b: Rows) -> Rows: ...",
     "two_ports_of_a_type_and_its_subclass": "@node\ndef f(a: Rows, b: MoreRows) -> Rows: ...",
     "loss_without_a_mask": "@node\ndef f(new: LogProbs) -> Loss: ...",
@@ -413,6 +487,9 @@ WHEN_DEFINED = {
     "port_of_two_types": "@node\ndef f(a: Rows | Mask) -> Rows: ...",
     "port_that_may_be_none_without_a_default": "@node\ndef f(a: Rows | None) -> Rows: ...",
     "port_with_a_default": "@node\ndef f(a: Rows = Rows(1)) -> Rows: ...",
+    "port_with_state_for_a_default": "@node\ndef f(beta: KLWeight = KLWeight(0.05)) -> Rows: ...",
+    "port_that_may_be_none_with_state_for_a_default": "@node\ndef f(b: KLWeight | None = KLWeight(0.05)) -> Rows: ...",
+    "port_of_two_types_with_state_for_a_default": "@node\ndef f(b: KLWeight | Rows = KLWeight(0.05)) -> Rows: ...",
     "list_of_values": "@node\ndef f(a: list[Rows]) -> Rows: ...",
     "any_number_of_values": "@node\ndef f(*rows: Rows) -> Rows: ...",
     "port_by_position_only": "@node\ndef f(a: Rows, /) -> Rows: ...",
@@ -432,6 +509,21 @@ WHEN_DEFINED = {
     "flow_with_a_number": "@flow\ndef f(prompts: Prompts, count: int) -> Prompts: ...",
     "flow_with_a_key": "@flow\ndef f(prompts: Prompts, *, key: Key = Key()) -> Prompts: ...",
     "flow_with_a_value_that_may_be_none": "@flow\ndef f(ref: Reference | None = None) -> Reference: ...",
+    "flow_with_a_trait_of_ports": "@flow\ndef f(a: Annotated[LogProbs, By.FIXED]) -> LogProbs: ...",
+    "flow_with_a_correction": "@flow\ndef f(a: Annotated[Rows, Corrects()]) -> Rows: ...",
+    "flow_with_state_of_another_type": "class Level(State):\n    pass\n\n\n"
+    "@flow\ndef f(beta: KLWeight = Level(0.05)) -> KLWeight: ...",
+    "flow_with_a_number_for_its_state": "@flow\ndef f(beta: KLWeight = 0.05) -> KLWeight: ...",
+    "flow_with_none_for_its_state": "@flow\ndef f(beta: KLWeight = None) -> KLWeight: ...",
+    "flow_with_state_of_nothing": "@flow\ndef f(beta: KLWeight = KLWeight(None)) -> KLWeight: ...",
+    "flow_with_state_that_is_a_text": "@flow\ndef f(beta: KLWeight = KLWeight('0.05')) -> KLWeight: ...",
+    "flow_with_state_that_is_not_finite": "@flow\ndef f(beta: KLWeight = KLWeight(float('nan'))) -> KLWeight: ...",
+    "flow_with_state_that_is_a_tensor": "import torch\n\n\nclass Level(State):\n    pass\n\n\n"
+    "@flow\ndef f(level: Level = Level(torch.ones(1))) -> Level: ...",
+    "flow_with_state_of_texts_under_numbers": "class Level(State):\n    pass\n\n\n"
+    "@flow\ndef f(level: Level = Level({1: 'a'})) -> Level: ...",
+    "flow_with_a_model_for_a_default": "@flow\ndef f(policy: Policy = Policy(None)) -> Policy: ...",
+    "flow_with_a_rollout_for_a_default": "@flow\ndef f(rollout: Rollout = Rollout.of({})) -> Rollout: ...",
     "flow_with_a_loss": "@flow\ndef f(policy: Policy, loss: Callable[[Policy], Loss]) -> Policy: ...",
     "record_with_a_number": "class Pair(Record):\n    count: int\n\n\nPair(count=1)",
     "record_with_a_part_named_data": "class Pair(Record):\n    data: Mask\n\n\nPair(data=Mask(1))",

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Flow, Loss, flow, node, stale
+from flowgraph import Aggregation, Flow, Loss, State, flow, node, stale
 from flowgraph.errors import FlowError, LawError, SettingError
 from flowgraph.graph import Graph
 from flowgraph.passes import compile_graph
@@ -29,6 +31,7 @@ from nodes import (
     group_normalize,
     kl_k3,
     logprobs,
+    policy_gradient,
     score,
     update,
 )
@@ -303,3 +306,178 @@ def test_another_structure_is_in_both_hashes(changed: str, to: str) -> None:
     graph = variant("other.py", changed, to)
     assert structure_hash(graph) != structure_hash(BASE)
     assert full_hash(graph) != full_hash(BASE)
+
+
+# ------------------------------------------------------------------------------------- state with a default
+
+
+class Level(State):
+    """Carried data of any sort."""
+
+
+@node(carries="level")
+def raised(level: Level, *, scores: Scores, at: int = 0, owner: str = "", notes: dict[str, int] | None = None) -> Level:
+    raise NotImplementedError
+
+
+def levelled(start: Level, **settings: Any) -> Graph:
+    """Give the graph of a flow whose state starts from this."""
+
+    def fn(prompts: Prompts, policy: Policy, level: Level = start) -> tuple[Policy, Level]:
+        rollout = generate(policy, prompts)
+        scores = score(rollout)
+        advantages = group_normalize(scores, rollout.group)
+
+        def loss(pi: Policy) -> Loss:
+            return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
+
+        return update(policy, loss), raised(level, scores=scores, **settings)
+
+    return compiled(flow(fn))
+
+
+def start_of(graph: Graph) -> Any:
+    """Give what the state of `levelled` starts from."""
+    param = graph.param("level")
+    assert param is not None
+    return param.initial
+
+
+def typed(data: Any) -> Any:
+    """Give plain data with the types in it, so that 1 is not 1.0 and not true."""
+    if isinstance(data, dict):
+        return {name: typed(each) for name, each in data.items()}
+    return [typed(each) for each in data] if isinstance(data, list) else (type(data), repr(data))
+
+
+LEVEL = levelled(Level(0.05))
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
+ENTRIES = st.booleans() | st.integers(1 - 2**63, 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+PLAIN = st.recursive(
+    ENTRIES, lambda inside: st.lists(inside | st.none()) | st.dictionaries(TEXTS, inside), max_leaves=8
+)
+
+
+@given(PLAIN)
+def test_what_state_starts_from_comes_back_from_json_as_it_was(start: Any) -> None:
+    graph = levelled(Level(start))
+    back = from_json(to_json(graph))
+    assert typed(start_of(back)) == typed(start)
+    assert (structure_hash(back), full_hash(back)) == (structure_hash(graph), full_hash(graph))
+    assert to_json(back) == to_json(graph)
+
+
+@pytest.mark.parametrize("start", [0.0, 0, False, "", [], {}])
+def test_state_may_start_from_what_python_calls_false(start: Any) -> None:
+    graph = levelled(Level(start))
+    assert typed(start_of(graph)) == typed(start_of(from_json(to_json(graph)))) == typed(start)
+
+
+def test_what_state_starts_from_is_in_the_full_hash_only() -> None:
+    other = levelled(Level(0.1))
+    assert structure_hash(other) == structure_hash(LEVEL)
+    assert full_hash(other) != full_hash(LEVEL)
+    assert full_hash(levelled(Level(0.05))) == full_hash(LEVEL)
+
+
+@pytest.mark.parametrize("name", ["at", "given", "owner", "pruned", "captures", "settings", "initial", "name"])
+def test_state_and_settings_are_hashed_whole_whatever_their_own_names(name: str) -> None:
+    """The hashes leave out lines and owners of ours, not a user's data that has such a name."""
+    assert full_hash(levelled(Level({name: 1}))) != full_hash(levelled(Level({name: 2})))
+    noted = [levelled(Level(1), notes={name: number}) for number in (1, 2)]
+    assert full_hash(noted[0]) != full_hash(noted[1])
+    assert structure_hash(noted[0]) == structure_hash(noted[1])
+
+
+def test_settings_named_as_something_that_hashes_leave_out_are_in_the_full_hash() -> None:
+    for changed in ({"at": 1}, {"owner": "me"}):
+        graph = levelled(Level(0.05), **changed)
+        assert full_hash(graph) != full_hash(LEVEL)
+        assert structure_hash(graph) == structure_hash(LEVEL)
+
+
+def test_passes_and_settings_leave_what_state_starts_from() -> None:
+    graph, resolved = resolve_settings(LEVEL, [], {"policy.update.lr": 0.5})
+    assert start_of(graph) == 0.05
+    assert not any("level" in each.name for each in resolved)
+
+
+STARTS = {
+    "nothing that is finite": ("level", float("inf"), "a file cannot hold inf"),
+    "a number without a bound": ("level", 2**64, "a whole number has at most 64 bits"),
+    "a model": ("policy", 0.05, "`policy` starts from 0.05: it is no plain state"),
+    "data": ("prompts", [1], "`prompts` starts from [1]: it is no plain state"),
+    "a loss's own model": ("pi", 0.05, "`pi` starts from 0.05: it is no plain state"),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_stored_graph_with_a_start_for_what_cannot_have_one_is_refused(name: str) -> None:
+    param, start, wanted = STARTS[name]
+    data = json.loads(to_json(LEVEL))
+    for each in data["params"]:
+        if each["name"] == param:
+            each["initial"] = start
+    with pytest.raises(LawError) as raised_:
+        from_json(json.dumps(data))
+    assert str(raised_.value).startswith("this is no stored graph: ") and wanted in str(raised_.value)
+
+
+def test_a_stored_graph_without_the_start_is_another_one() -> None:
+    data = json.loads(to_json(LEVEL))
+    for each in data["params"]:
+        each.pop("initial", None)
+    back = from_json(json.dumps(data))
+    assert start_of(back) is None
+    assert structure_hash(back) == structure_hash(LEVEL)
+    assert full_hash(back) != full_hash(LEVEL)
+
+
+# --------------------------------------------------------------------------------------------- aggregations
+
+
+def aggregated(how: Aggregation | float) -> Graph:
+    """Give the graph of a flow whose loss is aggregated so."""
+
+    @flow
+    def fn(prompts: Prompts, policy: Policy) -> Policy:
+        rollout = generate(policy, prompts)
+        advantages = group_normalize(score(rollout), rollout.group)
+
+        def loss(pi: Policy) -> Loss:
+            return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask, aggregation=how)
+
+        return update(policy, loss)
+
+    return compiled(fn)
+
+
+def how_of(graph: Graph) -> Any:
+    """Give the aggregation of the loss of `aggregated`."""
+    return next(vars(each.settings)["aggregation"] for each in graph.all_nodes if each.op.name == "policy_gradient")
+
+
+@pytest.mark.parametrize("how", [*Aggregation, 16, 0.5, 1e300, 5e-324])
+def test_an_aggregation_comes_back_from_json_as_it_was(how: Aggregation | float) -> None:
+    graph = aggregated(how)
+    back = from_json(to_json(graph))
+    wanted = how if isinstance(how, Aggregation) else float(how)
+    assert typed([how_of(back), how_of(graph)]) == typed([wanted, wanted])
+    assert full_hash(back) == full_hash(graph)
+
+
+def test_another_aggregation_is_in_the_full_hash_only() -> None:
+    kinds = [aggregated(how) for how in (*Aggregation, 16.0, 17.0)]
+    assert len({full_hash(each) for each in kinds}) == len(kinds)
+    assert len({structure_hash(each) for each in kinds}) == 1
+    assert full_hash(aggregated(16)) == full_hash(aggregated(16.0))  # one length, written in two ways
+
+
+@pytest.mark.parametrize("how", [0, -1.5, True, "mean", None, [], {"a": 1}])
+def test_a_stored_aggregation_that_is_none_is_refused(how: Any) -> None:
+    data = json.loads(to_json(aggregated(16)))
+    for each in data["nodes"]:
+        if "aggregation" in each["settings"]:
+            each["settings"]["aggregation"] = how
+    with pytest.raises(FlowError, match=r"policy_gradient\.aggregation="):
+        from_json(json.dumps(data))
