@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from flowgraph.graph import Edge, Graph, Node, Region, rewrite
+from flowgraph.graph import Edge, Graph, Node, Param, Region, rewrite
 from flowgraph.signature import type_name
 
 
@@ -21,7 +21,7 @@ def graph_text(graph: Graph, *, sites: bool = True, places: Mapping[str, str] | 
     """
     graph = _numbered(graph) if any(not node.name for node in graph.nodes) else graph
     lines = [_line(graph, node, "  ", sites, places or {}) for node in graph.nodes]
-    head = ", ".join(f"{param.name}: {type_name(param.type)}" for param in graph.params)
+    head = ", ".join(_param_text(param) for param in graph.params)
     back = ", ".join(_edge(edge) for edge in graph.outputs)
     carries = [f"  carry {name} <- {_edge(graph.outputs[i])}" for name, i in graph.carries().items()]
     gone = [f"  pruned {each if sites else each.partition('  # ')[0]}" for each in graph.pruned]
@@ -71,3 +71,8 @@ def _setting(value: Any) -> str:
 def _edge(edge: Edge) -> str:
     free = "" if edge.corrected else ", corrected=False"
     return f"stale({edge}, at_most={edge.at_most}{free})" if edge.at_most or not edge.corrected else str(edge)
+
+
+def _param_text(param: Param) -> str:
+    start = f" = {param.initial!r}" if param.initial is not None else ""
+    return f"{param.name}: {type_name(param.type)}{start}"

@@ -19,6 +19,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from nodes.mismatch import METRICS
+
 MARK = "RAY_RUN_TEST"
 LIMIT_S = 120.0
 SAME = ("--steps", "3", "--batch", "3", "--set", "policy.generate.n=4", "--eval-every", "2")
@@ -238,7 +240,10 @@ def test_a_run_on_ray_gives_the_metrics_of_one_in_process(
     pairs = list(zip(on_ray.metrics(), alone.metrics(), strict=True))
     assert [line["step"] for line, _ in pairs] == [0, 0, 1, 2, 2, 3]
     for one, other in pairs:
-        assert one == pytest.approx(other, abs=1e-5, rel=1e-5)
+        watched = {name for name in one if name.startswith("policy.mismatch.")}  # two engines here, one there
+        assert len(watched) == ("policy.update.loss" in one) * len(METRICS)
+        same = {name: value for name, value in one.items() if name not in watched}
+        assert same == pytest.approx(other, abs=1e-5, rel=1e-5)
 
 
 def test_workers_run_copies_of_a_users_files_are_reached_by_nobody_else_and_say_what_failed(

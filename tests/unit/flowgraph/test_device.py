@@ -453,7 +453,7 @@ def test_what_is_sent_in_part_has_the_columns_of_those_parts_and_ids(
     inside = [name for name in whole.column_names if name.startswith("columns.")]
     assert inside and set(sent.column_names) == {"tokens", "lengths", *inside, *IDS}
     back = from_table(Rollout, sent, "here", parts)
-    assert list(back.parts) == ["tokens", "lengths", "columns", "temperature"]
+    assert list(back.parts) == ["tokens", "lengths", "temperature", "columns"]
 
 
 def test_a_run_reads_its_parts_of_what_comes_whole_or_in_part(
