@@ -16,12 +16,16 @@ import torch
 from flowgraph.cli import main
 from flowgraph.errors import SettingError
 from flowgraph.files import find_flow, flows_in, import_file
-from flowgraph.values import Group
+from flowgraph.values import Group, Trainable
 from nodes import Scores
 
 FLOWS = Path(__file__).parent / "flows"
 FILES = sorted(FLOWS.glob("*.py"))
-SEVERAL = {"distill.py": ("distill", "learn_from", "distill_and_score"), "parts.py": ("by_clip", "by_gradient")}
+SEVERAL = {
+    "distill.py": ("distill", "learn_from", "distill_and_score"),
+    "moving_reference.py": ("with_average", "with_refreshes"),
+    "parts.py": ("by_clip", "by_gradient"),
+}
 NAMED = [
     *(path.name for path in FILES if path.name not in SEVERAL),
     *(f"{file}:{name}" for file, names in SEVERAL.items() for name in names),
@@ -103,7 +107,8 @@ def test_it_runs_and_moves_every_model_that_it_trains(run: Run, tmp_path: Path, 
     found = find_flow(f"{FLOWS}/{flow}")
     lines = run(flow)
     assert [line["step"] for line in lines] == [0, 1]
-    trained = list(found.flow.graph().carries())
+    params = {param.name: param.type for param in found.flow.graph().params}
+    trained = [name for name in found.flow.graph().carries() if issubclass(params[name], Trainable)]
     assert trained == (["solver", "editor"] if "two_agents" in flow else ["policy"])
     weights = {name: load_file(tmp_path / "run" / "weights" / name / "model.safetensors") for name in trained}
     for name in trained:  # a teacher that is the student's own beginning teaches it nothing
