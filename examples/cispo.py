@@ -29,6 +29,6 @@ def cispo(prompts: Prompts, policy: Policy) -> Policy:
 
     def loss(pi: Policy) -> Loss:
         surrogate = cispo_loss(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
-        return surrogate + 0.06 * entropy_bonus(entropy(pi, rollout), rollout.mask)
+        return surrogate + 0.1 * entropy_bonus(entropy(pi, rollout), rollout.mask)
 
     return update(policy, loss, minibatch=8)

@@ -33,6 +33,6 @@ def dapo(prompts: Prompts, policy: Policy, *, max_tokens: int = 16, buffer: int 
         surrogate = clipped(
             logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs, eps=0.2, eps_high=0.28
         )
-        return surrogate + 0.06 * entropy_bonus(entropy(pi, rollout), rollout.mask)
+        return surrogate + 0.1 * entropy_bonus(entropy(pi, rollout), rollout.mask)
 
     return update(policy, loss, minibatch=8)

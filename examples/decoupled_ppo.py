@@ -33,6 +33,6 @@ def decoupled_ppo(prompts: Prompts, policy: Policy) -> Policy:
     def loss(pi: Policy) -> Loss:
         new = logprobs(pi, rollout)
         surrogate = clipped(new, advantages, rollout.mask, old=proximal, weights=weights, eps=0.2)
-        return surrogate + 0.06 * entropy_bonus(entropy(pi, rollout), rollout.mask)
+        return surrogate + 0.1 * entropy_bonus(entropy(pi, rollout), rollout.mask)
 
     return update(policy, loss, minibatch=8)

@@ -31,6 +31,6 @@ def gdpo(prompts: Prompts, policy: Policy) -> Policy:
 
     def loss(pi: Policy) -> Loss:
         surrogate = clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
-        return surrogate + 0.06 * entropy_bonus(entropy(pi, rollout), rollout.mask)
+        return surrogate + 0.1 * entropy_bonus(entropy(pi, rollout), rollout.mask)
 
     return update(policy, loss, minibatch=8)

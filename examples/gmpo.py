@@ -18,6 +18,6 @@ def gmpo(prompts: Prompts, policy: Policy) -> Policy:
 
     def loss(pi: Policy) -> Loss:
         surrogate = gmpo_loss(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
-        return surrogate + 0.06 * entropy_bonus(entropy(pi, rollout), rollout.mask)
+        return surrogate + 0.1 * entropy_bonus(entropy(pi, rollout), rollout.mask)
 
     return update(policy, loss, minibatch=8)

@@ -20,6 +20,6 @@ def gspo(prompts: Prompts, policy: Policy) -> Policy:
         surrogate = gspo_loss(
             logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs, eps=3e-4, eps_high=4e-4
         )
-        return surrogate + 0.06 * entropy_bonus(entropy(pi, rollout), rollout.mask)
+        return surrogate + 0.1 * entropy_bonus(entropy(pi, rollout), rollout.mask)
 
     return update(policy, loss, minibatch=8)

@@ -25,6 +25,6 @@ def uncorrected(prompts: Prompts, policy: Policy) -> Policy:
 
     def loss(pi: Policy) -> Loss:
         surrogate = policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
-        return surrogate + 0.06 * entropy_bonus(entropy(pi, rollout), rollout.mask)
+        return surrogate + 0.1 * entropy_bonus(entropy(pi, rollout), rollout.mask)
 
     return update(policy, loss, minibatch=8)
