@@ -68,7 +68,12 @@ def reference() -> dict[str, str]:
 def algorithms() -> dict[str, str]:
     """Give a page and the curves of each shipped flow, and their index, by path under `docs/algorithms`."""
     told = flows.pages_told()
-    index = rendered("algorithms.md.j2", flows=told, degenerate=flows.degenerate(sorted(flows.words()["node"])))
+    index = rendered(
+        "algorithms.md.j2",
+        flows=told,
+        late=flows.late_curves(),
+        degenerate=flows.degenerate(sorted(flows.words()["node"])),
+    )
     pages = {f"{each['name']}.md": rendered("algorithm.md.j2", **each) for each in told}
     return {"README.md": index} | pages | {f"curves/{name}": svg for name, svg in flows.curve_pictures().items()}
 
