@@ -77,9 +77,7 @@ def _gdpo(columns: Columns) -> v.Advantages:
 def _otb(columns: Columns, **settings: Any) -> v.Advantages:
     rewards, squares = v.Rewards(columns["rewards"]), v.SquaredProbs(columns["squared"])
     logprobs = lps(columns, "old")
-    return a.optimal_token_baseline(
-        rewards, groups(columns), mask(columns), logprobs=logprobs, squares=squares, **settings
-    )
+    return a.optimal_token_baseline(rewards, groups(columns), mask(columns), old=logprobs, squares=squares, **settings)
 
 
 def _normalized(columns: Columns, **settings: Any) -> v.Advantages:

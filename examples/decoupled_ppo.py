@@ -1,7 +1,7 @@
 """Decoupled PPO: responses of weights up to four updates old, clipped around the newest, corrected for the rest.
 
 Source: Fu et al. 2025 (AReaL), arXiv 2505.24298, section 5.2; Hilton et al. 2021, arXiv 2110.00641. Deviation:
-advantages of groups, no critic; an entropy bonus, which keeps small models exploring.
+advantages of groups, no critic; weights are cut at 2; an entropy bonus, which keeps small models exploring.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `flowgraph run gpg_qwen2_7b --model Qwen/Qwen2-7B-Instruct --data FILE --batch 1024`, with a Parquet file of both
 data sets. Source: verl, `examples/gpg_trainer/run_qwen2-7b_math.sh` (2025), and Chu et al. 2025, arXiv 2504.02546.
-Its 1,024 prompts a step are four minibatches of 256. Deviation: alpha is that of the whole step's batch.
+Its 1,024 prompts a step are four minibatches of 256. Deviation: no weight decay, where verl's default is 0.01.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """RLOO: each response against the mean of the others to its prompt.
 
-Source: Ahmadian et al. 2024, arXiv 2402.14740, equation 8. Deviation: one action is a token, where the paper takes
-the whole response; no KL in the reward; an entropy bonus, which keeps small models exploring.
+Source: Ahmadian et al. 2024, arXiv 2402.14740, equation 8. Deviation: divided by the tokens of a minibatch, where the
+paper divides by its responses; no KL in the reward; an entropy bonus, which keeps small models exploring.
 """
 
 from __future__ import annotations

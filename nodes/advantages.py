@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import Field
 
-from flowgraph import By, Measure, Metric, Rows, node
+from flowgraph import By, Corrects, Measure, Metric, Rows, node
 from flowgraph.errors import LawError
 from flowgraph.values import Group, Mask, Tokens
 from nodes.terms import masked
@@ -60,7 +60,9 @@ def gpg_advantages(scores: Scores, group: Group) -> Advantages:
     """Centre scores within each group and scale by alpha = rows / max(1, rows whose score is not 0) of the batch.
 
     [B] scores to [B] advantages; a group of one is not centred.
-    Source: Chu et al. 2025 (GPG), arXiv 2504.02546, equation 7, with its normaliser 1.
+    Source: Chu et al. 2025 (GPG), arXiv 2504.02546, equation 7, with its normaliser 1. Deviation: alpha as verl has it.
+    The paper leaves out of its count the rows of groups whose scores are all alike, right or wrong; here it is the rows
+    whose score is 0, so that alpha is 1 / accuracy where scores are 0 and 1, and 1 where none is 0.
     """
     groups = _Groups.of(group)
     centred, flat = groups.centred(scores.data.double())
@@ -220,24 +222,25 @@ def optimal_token_baseline(
     group: Group,
     mask: Mask,
     *,
-    logprobs: Annotated[LogProbs, By.SAMPLER],
+    old: Annotated[LogProbs, By.SAMPLER],
     squares: SquaredProbs,
-    weights: ImportanceWeights | None = None,
+    weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
     zero_tail: bool = True,
 ) -> TokenAdvantages:
     """Compare what each token still earns, G_t, with the mean of its group weighted by energy: Σ G_t·W_t / Σ W_t.
 
     All [B, T]. W_t is the sum up to t of 1 - 2π + Σπ², a proxy of the squared gradient at a token of probability π,
-    times the squared importance weight if given. The t-th tokens are those that the mask keeps, counted: masked tokens
-    change nothing, and give 0. Where one response outlasts all others of its group the baseline would be its own
-    return; with `zero_tail` it is 0 there, else the advantage. It is 0 too where no other response has a token, so in
-    a group of one, and where the energies sum to 0.
+    times the squared importance weight if given. π, of `old`, and Σπ², of `squares`, are of one model at one version:
+    that which drew the rows, or with `weights` that which they correct to. The t-th tokens are those that the mask
+    keeps, counted: masked tokens change nothing, and give 0. Where one response outlasts all others of its group the
+    baseline would be its own return; with `zero_tail` it is 0 there, else the advantage. It is 0 too where no other
+    response has a token, so in a group of one, and where the energies sum to 0.
     Source: Li et al. 2026 (OTB), arXiv 2602.07078; tail and alignment as verl's `tir_optimal_token_baseline` has them.
     Deviation: rounding below 0 in 1 - 2π + Σπ² is 0. verl's other estimator counts masked tokens into t, as columns.
     """
     kept, groups = mask.data != 0, _Groups.of(group)
     earned = masked(rewards.data.double(), mask)
-    energy = 1 - 2 * logprobs.data.double().exp() + squares.data.double()
+    energy = 1 - 2 * old.data.double().exp() + squares.data.double()
     factor = 1.0 if weights is None else weights.data.double() ** 2
     energy = masked(energy.clamp(min=0) * factor, mask).cumsum(1)
     returns, energy = earned.flip(1).cumsum(1).flip(1), masked(energy, mask)

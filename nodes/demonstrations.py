@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from flowgraph.values import Context, Group, Lengths, Mask, Sample, Tokens, Traj
 from nodes.sampling import pad
 from nodes.values import LanguageModel, Prompts, Responses, Temperature
 
+PLACES = ("response", "extra_info.answer", "reward_model.ground_truth")
 METRICS = (
     Metric("response_length", "tokens", headline=True),
     Metric("truncated", about="share of answers cut at `max_tokens`"),
@@ -29,7 +30,8 @@ def demonstrations(
 ) -> Responses:
     """Give the answer to each prompt that the data set holds, as `model`'s chat template writes it: B = prompts.
 
-    The answer is in `column`; without a name it is in `response`, or else it is the ground truth. Every token of it
+    The answer is in `column`, a name or a path into a struct (`extra_info.answer`); without one it is in `response`,
+    else in `extra_info.answer`, where GSM8K has its worked solutions, else it is the ground truth. Every token of it
     counts, its end included, up to `max_tokens`. Raises DataError for a row without an answer.
     """
     import pyarrow as pa
@@ -37,10 +39,8 @@ def demonstrations(
 
     encode = model.handle.tokenizer.encode
     rows = prompts.columns.data.to_pylist()
-    contexts = [encode(row["prompt"]) for row in rows]
-    wholes = [encode(row["prompt"], answer_of(row, column)) for row in rows]
-    whole = [_after(context, both) for context, both in zip(contexts, wholes, strict=True)]
-    answers = [tokens[:max_tokens] for tokens in whole]
+    chats = [parted(encode(row["prompt"]), encode(row["prompt"], answer_of(row, column))) for row in rows]
+    answers = [answer[:max_tokens] for _, answer in chats]
     lengths = torch.tensor([len(each) for each in answers], dtype=torch.int64)
     tokens = pad(answers, torch.int64)
     one_each = torch.zeros(len(rows), dtype=torch.int64)
@@ -48,32 +48,40 @@ def demonstrations(
         group=Group(prompts.group.data),
         sample=Sample(one_each),
         trajectory=Trajectory(one_each),
-        context=Context(pa.array(contexts, pa.list_(pa.int32()))),
+        context=Context(pa.array([context for context, _ in chats], pa.list_(pa.int32()))),
         tokens=Tokens(tokens),
         mask=Mask((torch.arange(tokens.shape[1])[None] < lengths[:, None]).float()),
         lengths=Lengths(lengths),
         temperature=Temperature(1.0),
     ).measured(
         Measure("response_length", float(lengths.sum()), len(rows)),
-        Measure("truncated", sum(len(each) > max_tokens for each in whole), len(rows)),
+        Measure("truncated", sum(len(answer) > max_tokens for _, answer in chats), len(rows)),
     )
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
     """Give the answer that a row of the data set holds.
 
-    >>> answer_of({"response": "7"}, ""), answer_of({"reward_model": {"ground_truth": "8"}}, "")
-    ('7', '8')
+    >>> answer_of({"response": "7"}, ""), answer_of({"extra_info": {"answer": "2 + 6 = 8"}}, "")
+    ('7', '2 + 6 = 8')
     """
-    graded = cast("Mapping[str, object]", row.get("reward_model") or {})
-    name = column or ("response" if "response" in row else "")
-    found = row.get(name) if name else graded.get("ground_truth")
-    if not isinstance(found, str) or not found:
-        raise DataError.lacks_column("the data set", name or "response", list(row))
-    return found
+    for path in (column,) if column else PLACES[:1] if PLACES[0] in row else PLACES[1:]:
+        found: object = row
+        for name in path.split("."):
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, str) and found:
+            return found
+    raise DataError.lacks_column("the data set", column or "response", list(row))
 
 
-def _after(context: Sequence[int], whole: Sequence[int]) -> Sequence[int]:
-    """Give the tokens of the answer: those that the chat with it has beyond the chat without."""
-    same = next((i for i, (a, b) in enumerate(zip(context, whole, strict=False)) if a != b), len(context))
-    return whole[same:]
+def parted(context: Sequence[int], whole: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Part the tokens of a chat with its answer behind those that the chat without it begins with too.
+
+    Mostly that is the whole of the latter; a tokenizer may join the last of it with the answer's first.
+
+    >>> parted([1, 2], [1, 2, 8, 9]), parted([1, 2, 3], [1, 2, 4, 5])
+    (([1, 2], [8, 9]), ([1, 2], [4, 5]))
+    """
+    least = min(len(context), len(whole))
+    same = next((i for i in range(least) if context[i] != whole[i]), least)
+    return whole[:same], whole[same:]

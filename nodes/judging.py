@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from flowgraph import Key, Measure, Metric, Parts, node
-from flowgraph.errors import RuleError
+from flowgraph.errors import RuleError, nearest
 from flowgraph.executors.base import Request, gather
 from flowgraph.executors.base import Rows as Texts
 from nodes.scoring import OF_SCORES, measures_of
@@ -20,7 +20,7 @@ QUESTION = (
     "Question:\n{prompt}\n\nAnswer:\n{response}\n\nEnd with the grade alone on the last line."
 )
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_FIELD = re.compile(r"\{(\w+)\}")
+_FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
 @node(kind="score", stat="score", metrics=OF_SCORES)
@@ -45,7 +45,7 @@ def reward(model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text"
 
 @node(
     kind="generate",
-    metrics=(*OF_SCORES, Metric("unread", about="share of verdicts without a number, scored `on_error`")),
+    metrics=(*OF_SCORES, Metric("unread", about="share of verdicts that end with no such number, scored `on_error`")),
 )
 def judged(
     model: Judge,
@@ -58,11 +58,11 @@ def judged(
     on_error: float | Literal["fail"] = "fail",
     key: Key = Key(),
 ) -> Scores:
-    """Score each response by what a judge writes: the last number in its verdict / `scale`: [B].
+    """Score each response by what a judge writes: the last number in its verdict, 0 to `scale`, / `scale`: [B].
 
     In `question`, `{prompt}` stands for the prompt's last message, `{response}` for the response, and any other name
-    for the data set's column, `{ground_truth}` included. A verdict without a number fails the run, or scores
-    `on_error`.
+    for the data set's column, `{ground_truth}` included. A verdict without such a number fails the run, or
+    scores `on_error`.
     Source: Zheng et al. 2023 (LLM as a judge), arXiv 2306.05685, section 3.1, single-answer grading.
     """
     import torch
@@ -74,10 +74,11 @@ def judged(
     chats = ((handle.tokenizer.encode([{"role": "user", "content": text}]), *identity) for text, *identity in ids)
     requests = [Request(chat, group, sample, max_tokens, temperature, key) for chat, group, sample in chats]
     verdicts = [handle.tokenizer.decode(each.tokens) for each in gather(handle, requests)]
-    grades = [grade(each) for each in verdicts]
+    grades = [grade(each, scale) for each in verdicts]
     missing = [verdict for verdict, found in zip(verdicts, grades, strict=True) if found is None]
     if missing and on_error == "fail":
-        what, hint = f"a verdict holds no number: {missing[0]!r}", "ask for one, or give more tokens, or set on_error"
+        what = f"a verdict ends with no number from 0 to {scale:g}: {missing[0]!r}"
+        hint = "ask for one, or give more tokens, or set on_error"
         raise RuleError(what, hint=hint)
     otherwise = 0.0 if on_error == "fail" else on_error
     scores = torch.tensor([otherwise if each is None else each / scale for each in grades])
@@ -95,17 +96,23 @@ def _seen(row: Mapping[str, Any], response: str) -> dict[str, str]:
 def filled(question: str, values: Mapping[str, object]) -> str:
     """Fill the names of a question in, once: what is filled in is text, not a question.
 
-    >>> filled("{a} {b} {c}", {"a": "{b}", "b": 2})
-    '{b} 2 {c}'
+    Raises RuleError for a name that nothing has.
+
+    >>> filled("{a} {b} {}", {"a": "{b}", "b": 2})
+    '{b} 2 {}'
     """
-    return _FIELD.sub(lambda found: str(values.get(found[1], found[0])), question)
+    for name in _FIELD.findall(question):
+        if name not in values:
+            raise RuleError(f"the question names `{{{name}}}`, and nothing has that name", hint=nearest(name, values))
+    return _FIELD.sub(lambda found: str(values[found[1]]), question)
 
 
-def grade(verdict: str) -> float | None:
-    """Give the last number of a verdict, None without one.
+def grade(verdict: str, scale: float) -> float | None:
+    """Give the last number of a verdict, None without one, or where it is not from 0 to `scale`.
 
-    >>> grade("Good, 8.5 of 10. Grade: 7"), grade("no idea")
-    (7.0, None)
+    >>> grade("Good, 8.5 of 10. Grade: 7", 10), grade("no idea", 10), grade("Grade: 11", 10)
+    (7.0, None, None)
     """
     found: Sequence[str] = _NUMBER.findall(verdict)
-    return float(found[-1]) if found else None
+    given = float(found[-1]) if found else -1.0
+    return given if 0 <= given <= scale else None

@@ -17,7 +17,7 @@ from flowgraph.cli.places import Chosen, choose, opened
 from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Planned, Where, batch_sizes, planned
 from flowgraph.errors import FlowTypeError
 from flowgraph.facts import readers_of_others
-from flowgraph.graph import Graph, rewrite
+from flowgraph.graph import Graph, Param, rewrite
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Sync
@@ -86,7 +86,6 @@ def _guarded(
 def refuse_what_cannot_run(inputs: Inputs) -> None:
     """Refuse a flow that returns no model or takes what a data set cannot give, and more prompts than there are."""
     from nodes.rules import reference_of, refuse_missing, resolve
-    from nodes.values import Prompts
 
     batch_sizes(inputs)
     graph, where = inputs.graph, str(inputs.graph.at)
@@ -98,29 +97,39 @@ def refuse_what_cannot_run(inputs: Inputs) -> None:
         raise FlowTypeError.bad_flow(
             where, graph.name, "returns no model, so a run would train nothing", "return update(…)"
         )
-    read = {edge.source for node in graph.nodes for edge in node.edges()}
     if not any(node.root is not None for node in graph.nodes):
         why = "updates no model, so a run would train nothing"
         raise FlowTypeError.bad_flow(where, graph.name, why, "return update(…)")
     for param in graph.params:
-        if param.name in graph.carries() and issubclass(param.type, Model) and param not in read:
-            why = f"`{param.name}` is handed on, and nothing reads it"
-            raise FlowTypeError.bad_flow(where, graph.name, why, "leave it out")
-        if issubclass(param.type, Trainable) and param.name not in graph.carries():
-            why = f"`{param.name}` can be trained, but its next version is not returned: what updates it would be lost"
-            raise FlowTypeError.bad_flow(where, graph.name, why, "return it too, or take a Reference if it is frozen")
-        kind = param.type.__name__
-        if param in model_params(graph) or param.type is Prompts:
-            continue
-        if not issubclass(param.type, State):
-            why = f"`{param.name}` takes {kind}; a run gives prompts, models and state"
-            raise FlowTypeError.bad_flow(where, graph.name, why)
-        if param.initial is None:
-            hint = f"say what it starts from, as its default: `{param.name}: {kind} = {kind}(…)`"
-            raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` starts from nothing", hint)
-        if param.name not in graph.carries():
-            hint = "return what a node that carries it gives"
-            raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` is state, and is not returned", hint)
+        _refuse_param(graph, param, where)
+
+
+def _refuse_param(graph: Graph, param: Param, where: str) -> None:
+    """Refuse a parameter that nothing reads or updates, whose next version is lost, or that a run cannot give."""
+    from nodes.values import Prompts
+
+    read = {edge.source for node in graph.nodes for edge in node.edges()}
+    kind = param.type.__name__
+    if param.name in graph.carries() and issubclass(param.type, Model) and param not in read:
+        why = f"`{param.name}` is handed on, and nothing reads it"
+        raise FlowTypeError.bad_flow(where, graph.name, why, "leave it out")
+    if issubclass(param.type, Trainable) and param in {edge.source for edge in graph.outputs}:
+        why = f"`{param.name}` can be trained, and is returned as it came"
+        raise FlowTypeError.bad_flow(where, graph.name, why, f"return update({param.name}, …), or take a Reference")
+    if issubclass(param.type, Trainable) and param.name not in graph.carries():
+        why = f"`{param.name}` can be trained, but its next version is not returned: what updates it would be lost"
+        raise FlowTypeError.bad_flow(where, graph.name, why, "return it too, or take a Reference if it is frozen")
+    if param in model_params(graph) or param.type is Prompts:
+        return
+    if not issubclass(param.type, State):
+        why = f"`{param.name}` takes {kind}; a run gives prompts, models and state"
+        raise FlowTypeError.bad_flow(where, graph.name, why)
+    if param.initial is None:
+        hint = f"say what it starts from, as its default: `{param.name}: {kind} = {kind}(…)`"
+        raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` starts from nothing", hint)
+    if param.name not in graph.carries():
+        hint = "return what a node that carries it gives"
+        raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` is state, and is not returned", hint)
 
 
 def refuse_other_tokenizers(inputs: Inputs, cache: Path | None) -> None:

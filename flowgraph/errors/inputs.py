@@ -141,7 +141,8 @@ class ModelError(FlowError, OSError):
     def too_long(cls, prompt_tokens: int, max_tokens: int, limit_tokens: int) -> ModelError:
         """Say that a prompt and its response exceed the positions that a model has."""
         asked = f"a prompt of {prompt_tokens} tokens and a response of up to {max_tokens}"
-        hint = f"max_tokens={max(0, limit_tokens - prompt_tokens)} fits this prompt"
+        left = limit_tokens - prompt_tokens
+        hint = f"max_tokens={left} fits this prompt" if left > 0 else "a shorter prompt, or a model with more positions"
         return cls(f"{asked} exceed its {limit_tokens} positions", hint=hint)
 
     @classmethod

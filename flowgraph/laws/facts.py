@@ -202,10 +202,32 @@ def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
             late = [(inner, rows) for inner, rows in read if rows is not None and _is_late(rows.drawn, node)]
             plain = [(inner, rows) for inner, rows in late if inner.op.on_policy and not _corrections(inner)]
             lags = [rows for _, rows in late if rows.drawn and rows.drawn.at_most and rows.drawn.param is node.root]
+            yield from (fault for inner in region.inner for fault in _reaches_others(inner, node, known))
             if plain:
                 yield _uncorrected(region, *plain[0])
             elif lags and not any(_corrects(inner) for inner in region.inner):
                 yield _uncorrected(region, None, lags[0])
+
+
+def _reaches_others(inner: Node, node: Node, known: Known) -> Iterator[FlowError]:
+    """Find a correction, of a loss without a ratio, that leads to other weights than those that `node` updates."""
+    for port, edge in _corrections(inner):
+        maker = _maker(edge).source
+        if port.corrects or not isinstance(maker, Node):
+            continue
+        drawn = {each.type for asked, each in _asking(maker) if asked.by is By.SAMPLER}
+        by = {each.name: each.by for each in maker.op.ports}
+        for name, read in maker.inputs:
+            made = known.at(read).made
+            if read.type not in drawn or by[name] is By.SAMPLER or made is None:
+                continue
+            if made.param is not node.root or not (made.trained or made.version == node.carried()) or made.at_most:
+                wants = (
+                    f"the weights that are trained (`{node.carried()}`), which {inner.op.name}({port.name}=) leads to"
+                )
+                hint = "a loss without a ratio has no `old`: its weights correct to what is trained"
+                where, what = str(inner.at), f"{maker.op.name}({name}=)"
+                yield LawError.other_weights(where, what, wants, str(made), read.made(), hint)
 
 
 def _is_late(drawn: Made | None, node: Node) -> bool:

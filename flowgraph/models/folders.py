@@ -52,7 +52,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise ModelError.not_a_folder(folder)
     if "config.json" not in _names(folder):
-        raise ModelError.lacks(folder, "has no config.json", _names(folder))
+        saved = [path for path in sorted(folder.glob("**/config.json")) if len(path.relative_to(folder).parts) <= 3]
+        hint = f"did you mean {saved[0].parent}?" if saved else ""
+        raise ModelError.lacks(folder, "has no config.json", _names(folder), hint)
     return read_json(folder / "config.json")
 
 

@@ -58,8 +58,9 @@ def load(
     """Load a model and its tokenizer on the CPU; `seed` makes the weights of `tiny`, and adapters.
 
     Its last layer gives what `head` says: a language model's is replaced where values are asked for, and is refused
-    where a score is, because a head that was never trained scores at random; only `tiny` gets one. Progress goes to
-    `say`, one line a call; nothing else is printed.
+    where a score is, because a head that was never trained scores at random; only `tiny` gets one. A classifier is no
+    language model, though its embeddings might serve as an output. Progress goes to `say`, one line a call; nothing
+    else is printed.
 
     Raises ModelError, which names the folder and the file, if anything is missing, broken or does not fit.
     """
@@ -110,7 +111,10 @@ def _read(source: ModelSource, cache: Path, dtype: torch.dtype, head: Head, say:
     if head == "score" and has != "score":
         what = f"has no head that scores whole texts: config.json describes {SAID[has]}"
         raise ModelError.unusable(folder, what, f"name a folder or hub id of {SAID['score']}")
-    model, notes = _read_model(folder, dtype, has if head != "tokens" else head)
+    if head == "tokens" and has != "tokens":
+        what = f"has no head that gives logits: config.json describes {SAID[has]}"
+        raise ModelError.unusable(folder, what, f"name a folder or hub id of {SAID['tokens']}")
+    model, notes = _read_model(folder, dtype, has)
     refuse_labels(model, folder)
     if head != head_of(model):
         model, note = with_head(model, head, folder)

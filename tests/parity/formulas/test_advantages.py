@@ -305,7 +305,7 @@ def run_otb(weighted: bool, zero_tail: bool) -> Callable[[Case], TokenAdvantages
             rewards(c),
             groups(c),
             masks(c),
-            logprobs=LogProbs(c.tensor("logprobs")),
+            old=LogProbs(c.tensor("logprobs")),
             squares=SquaredProbs(c.tensor("squares")),
             weights=ImportanceWeights(c.tensor("weights")) if weighted else None,
             zero_tail=zero_tail,

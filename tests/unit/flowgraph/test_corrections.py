@@ -13,10 +13,14 @@ from flowgraph.passes import compile_graph
 from flowgraph.restore import from_json
 from flowgraph.store import to_json
 from flowgraph.values import Mask
+from nodes.advantages import optimal_token_baseline
 from nodes.correction import importance_weights, normalized_weights, rejected
 from nodes.data.source import PromptSource
-from nodes.likelihood import logprobs
+from nodes.likelihood import logprobs, squared_probs
+from nodes.losses import clipped
+from nodes.rewards import token_rewards
 from nodes.sampling import generate
+from nodes.scoring import score
 from nodes.terms import log_ratio, masked, weighed
 from nodes.training import update
 from nodes.values import ImportanceWeights, LogProbs, Policy, Prompts, Reference, Rollout
@@ -151,6 +155,52 @@ def test_a_mask_without_what_was_drawn_too_differently_is_no_correction_for_lag(
     assert "corrects nothing" in refusal(narrowed, at_most=1)
 
 
+def test_weights_of_a_loss_without_a_ratio_lead_to_what_it_trains() -> None:
+    for at_most in (0, 4):
+        training(lambda n, old, r, _: plain(n, r.mask, weights=doubled(weighed_by(old, r))), at_most=at_most).graph()
+        said = refusal(lambda n, _, r, ref: plain(n, r.mask, weights=doubled(weighed_by(ref, r))), at_most=at_most)
+        assert said.startswith(
+            "importance_weights(old=) wants values of the weights that are trained (`policy`), which"
+        )
+
+
+@pytest.mark.parametrize("which", ["other", "policy"])
+def test_another_policy_learns_from_rows_by_weights_that_lead_to_it(which: str) -> None:
+    @flow
+    def taught(prompts: Prompts, policy: Policy, other: Policy) -> tuple[Policy, Policy]:
+        rollout = generate(policy, prompts)
+        weights = weighed_by(logprobs(other if which == "other" else policy, rollout), rollout)
+
+        def loss(pi: Policy) -> Loss:
+            return plain(logprobs(pi, rollout), rollout.mask, weights=weights)
+
+        return update(policy, lambda pi: plain(logprobs(pi, rollout), rollout.mask)), update(other, loss)
+
+    if which == "other":
+        assert taught.graph().nodes
+    else:
+        with pytest.raises(LawError, match=r"wants values of the weights that are trained \(`other`\)"):
+            taught.graph()
+
+
+def test_weights_of_the_version_before_an_update_are_late_after_it() -> None:
+    @flow
+    def twice(prompts: Prompts, policy: Policy) -> Policy:
+        rollout = generate(policy, prompts)
+        weights = weighed_by(logprobs(policy, rollout), rollout)
+
+        def first(pi: Policy) -> Loss:
+            return plain(logprobs(pi, rollout), rollout.mask)
+
+        def second(pi: Policy) -> Loss:
+            return plain(logprobs(pi, rollout), rollout.mask, weights=weights)
+
+        return update(update(policy, first), second)
+
+    with pytest.raises(LawError, match=r"importance_weights\(old=\) wants values of the weights that are trained"):
+        twice.graph()
+
+
 # -------------------------------------------------------------------------------------------------- applied once
 
 
@@ -226,6 +276,37 @@ def test_weights_that_come_from_elsewhere_are_not_judged() -> None:
         return update(policy, loss)
 
     assert given.graph().nodes
+
+
+def energies(*, of_sampler: bool) -> Flow[[Prompts, Policy], Policy]:
+    """Give a flow of late rows whose baseline reads π as it was drawn, or as the weights correct it to."""
+
+    @flow
+    def trained(prompts: Prompts, policy: Policy) -> Policy:
+        rollout = generate(stale(policy, at_most=2), prompts, n=2)
+        old = logprobs(policy, rollout)
+        weights, earned = weighed_by(old, rollout), token_rewards(score(rollout), rollout.mask)
+        advantages = optimal_token_baseline(
+            earned,
+            rollout.group,
+            rollout.mask,
+            old=rollout.logprobs if of_sampler else old,
+            squares=squared_probs(policy, rollout),
+            weights=weights,
+        )
+
+        def loss(pi: Policy) -> Loss:
+            return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=old, weights=weights)
+
+        return update(policy, loss)
+
+    return trained
+
+
+def test_the_energies_of_a_baseline_are_of_what_its_weights_correct_to() -> None:
+    energies(of_sampler=False).graph()
+    with pytest.raises(LawError, match=r"optimal_token_baseline\(weights=\) corrects `logprobs`"):
+        energies(of_sampler=True).graph()
 
 
 # ---------------------------------------------------------------------------------------------- greedy responses

@@ -290,7 +290,7 @@ def baseline(
         Rewards(earned),
         rows,
         kept,
-        logprobs=LogProbs(half.log()),
+        old=LogProbs(half.log()),
         squares=SquaredProbs(torch.zeros_like(half) + energy),
         weights=None if weights is None else ImportanceWeights(weights),
         zero_tail=zero_tail,
@@ -332,7 +332,7 @@ def test_energies_that_sum_to_nothing_give_the_baseline_0() -> None:
         rewards([4], [2]),
         group(0, 0),
         mask([1], [1]),
-        logprobs=LogProbs(sure),
+        old=LogProbs(sure),
         squares=SquaredProbs(torch.tensor([[1.0], [1.0 - 1e-6]])),
     )
     assert below.data.tolist() == [[4], [2]]

@@ -13,6 +13,7 @@ from flowgraph.errors import DataError
 from flowgraph.executors.local import LocalModel
 from nodes import Columns, Policy, Prompts, cross_entropy, demonstrations, logprobs
 from nodes.data.source import prompts_at
+from nodes.demonstrations import answer_of
 
 Tiny = Callable[..., LocalModel]
 
@@ -70,3 +71,11 @@ def test_the_loss_on_demonstrations_is_the_mean_of_minus_the_log_probs_of_the_an
         logits = handle.model(torch.tensor([[*context, *tokens]])).logits[0, len(context) - 1 : -1]
         wanted += list(-logits.log_softmax(-1)[range(len(tokens)), tokens])
     assert found == pytest.approx(float(torch.stack(wanted).mean()), abs=1e-5)
+
+
+def test_worked_solutions_come_before_the_bare_answer_and_structs_are_reached_by_path() -> None:
+    row = {"extra_info": {"answer": "2 + 6 = 8\n#### 8"}, "reward_model": {"ground_truth": "8"}}
+    assert answer_of(row, "") == "2 + 6 = 8\n#### 8"
+    assert answer_of(row, "reward_model.ground_truth") == "8"
+    with pytest.raises(DataError, match=r"extra_info\.question"):
+        answer_of(row, "extra_info.question")

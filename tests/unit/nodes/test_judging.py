@@ -45,18 +45,18 @@ def judge(tiny: Tiny, verdicts: list[str]) -> LocalModel:
 
 def test_a_judge_scores_each_response_by_the_last_number_of_its_verdict(tiny: Tiny, rollout: Rollout) -> None:
     handle = judge(tiny, ["Grade: 10", "7.5 of 10, so 7", "0", "2"])
-    scores = judged(Judge(handle), rollout, question="{prompt}|{response}|{ground_truth}|{nothing}", max_tokens=2)
+    scores = judged(Judge(handle), rollout, question="{prompt}|{response}|{ground_truth}|{}", max_tokens=2)
     assert scores.data.tolist() == pytest.approx([1.0, 0.7, 0.0, 0.2])
     truths = [row["ground_truth"] for row in rollout.columns.data.column("reward_model").to_pylist()]
     texts = rollout.text.data.to_pylist()
     asked: Any = handle.tokenizer
-    assert asked.asked == [f"{t}|{text}|{t}|{{nothing}}" for t, text in zip(truths, texts, strict=True)]
+    assert asked.asked == [f"{t}|{text}|{t}|{{}}" for t, text in zip(truths, texts, strict=True)]
     told = {measure.name: (measure.total, measure.count) for measure in scores.measures}
     assert told["best"] == (pytest.approx(1.2), 2) and told["solved"] == (1.0, 2) and told["unread"] == (0, 4)
 
 
 def test_a_verdict_without_a_number_fails_or_scores_as_told(tiny: Tiny, rollout: Rollout) -> None:
-    with pytest.raises(FlowError, match="holds no number: 'no idea'"):
+    with pytest.raises(FlowError, match="ends with no number from 0 to 10: 'no idea'"):
         judged(Judge(judge(tiny, ["3", "no idea", "1", "2"])), rollout, max_tokens=2)
     scores = judged(Judge(judge(tiny, ["3", "no idea", "1", "2"])), rollout, max_tokens=2, on_error=-1.0)
     assert scores.data.tolist() == pytest.approx([0.3, -1.0, 0.1, 0.2])
@@ -74,6 +74,12 @@ def test_what_is_filled_in_is_no_question_itself() -> None:
     assert filled("{} {a b} {0}", {}) == "{} {a b} {0}"
 
 
-def test_a_grade_is_the_last_number() -> None:
-    assert grade("10/10? No: -2.5") == -2.5
-    assert grade("none") is None
+def test_a_grade_is_the_last_number_within_the_scale() -> None:
+    assert grade("10/10? No: 2.5", 10) == 2.5
+    assert [grade(text, 10) for text in ("none", "-1", "10.5", "1808353")] == [None] * 4
+
+
+def test_a_name_that_no_column_has_is_refused_with_the_nearest() -> None:
+    with pytest.raises(FlowError, match=r"the question names `\{respons\}`") as raised:
+        filled("{respons}", {"response": "1"})
+    assert raised.value.hint == "did you mean `response`?"

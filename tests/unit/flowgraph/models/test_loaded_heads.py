@@ -112,6 +112,19 @@ def test_what_has_no_head_for_texts_is_refused(read: Read, tmp_path: Path) -> No
         )
 
 
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("kind", "what"), [("Token", "tokens"), ("Sequence", "whole texts")])
+def test_a_classifier_is_no_language_model(read: Read, tmp_path: Path, kind: str, what: str, tied: bool) -> None:
+    """Where embeddings are tied transformers finds an output in it, and nothing that is missing."""
+    folder = labelled(kind, tmp_path / "model")
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"tie_word_embeddings": tied}))
+    assert refusal(lambda: read(str(folder)), folder) == (
+        f"FOLDER: has no head that gives logits: config.json describes a classifier of {what} with one label\n"
+        "  hint: name a folder or hub id of a causal language model"
+    )
+
+
 @pytest.mark.parametrize(("kind", "head"), [("Token", "values"), ("Sequence", "score"), ("Sequence", "values")])
 def test_a_head_of_several_numbers_is_refused(read: Read, tmp_path: Path, kind: str, head: str) -> None:
     folder = labelled(kind, tmp_path / "model", labels=3)
