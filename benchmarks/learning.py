@@ -1,6 +1,6 @@
 """Train every shipped flow on the tiny task, from several seeds, and keep the curves that the documentation shows.
 
-python benchmarks/learning.py [FLOW ...] [--seeds 0 1 2] [--steps 400] [--stale]
+python benchmarks/learning.py [FLOW ...] [--seeds 0 1 2] [--steps 500] [--stale]
 
 Steps, not seconds, are what is measured; see README.md here. `--stale` trains on responses of weights four updates old,
 with the correction and without it.
@@ -71,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("flows", nargs="*", help="shipped flows, all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--set", action="append", default=[], dest="sets", help="node.setting=value")
     parser.add_argument("--stale", action="store_true", help="sample from weights that lag, corrected and not")
     parser.add_argument("--no-keep", action="store_true", help="print only")
