@@ -215,11 +215,16 @@ def _reaches_others(inner: Node, node: Node, known: Known) -> Iterator[FlowError
         maker = _maker(edge).source
         if port.corrects or not isinstance(maker, Node):
             continue
-        drawn = {each.type for asked, each in _asking(maker) if asked.by is By.SAMPLER}
+        drawn = [each for asked, each in _asking(maker) if asked.by is By.SAMPLER]
         by = {each.name: each.by for each in maker.op.ports}
         for name, read in maker.inputs:
             made = known.at(read).made
-            if read.type not in drawn or by[name] is By.SAMPLER or made is None:
+            if (
+                by[name] is By.SAMPLER
+                or made is None
+                or read in drawn
+                or read.type not in {each.type for each in drawn}
+            ):
                 continue
             if made.param is not node.root or not (made.trained or made.version == node.carried()) or made.at_most:
                 wants = (
