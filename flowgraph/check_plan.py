@@ -11,14 +11,15 @@ from functools import cached_property
 
 from flowgraph import spec
 from flowgraph.errors import FlowError, PlanError
-from flowgraph.executors.layouts import LAYOUTS, POOL_WIDE
+from flowgraph.executors.layouts import COSTED, LAYOUTS, POOL_WIDE, Offer
 from flowgraph.graph import Edge, Graph, Node, carried_from
-from flowgraph.plan import Placed, Plan, Pool
+from flowgraph.plan import Placed, Plan, Running
 from flowgraph.roles import Role, models_read, roles
 from flowgraph.store import structure_hash
 
 # What an engine must offer to run a role of each use.
 VERBS = {"train": ("step", "token_stats"), "sample": ("sample",), "infer": ("token_stats",)}
+DEGREES = ("data", "tensor", "pipeline", "expert", "sequence")  # the ways to split a model
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,24 @@ def _placed_faults(plan: Plan, placed: Placed, role: Role, where: str) -> Iterat
     pool = plan.pool(placed.pool)
     if pool is None:
         yield PlanError.unknown(where, f"pool of {placed.role}:", placed.pool, [each.name for each in plan.pools])
-    if placed.engine not in LAYOUTS:
-        yield PlanError.unknown(where, f"engine of {placed.role}:", placed.engine, LAYOUTS)
-    if pool is None or placed.engine not in LAYOUTS:
+    offers = COSTED if plan.costed else LAYOUTS
+    if placed.engine not in offers:
+        yield PlanError.unknown(where, f"engine of {placed.role}:", placed.engine, offers)
+    if pool is None or placed.engine not in offers:
         return
     needs, has = placed.layout.devices, len(pool.devices)
     if needs > has:
         yield PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
-    yield from _engine_faults(plan, placed, role, pool, where)
+    yield from _engine_faults(placed, offers[placed.engine], role, where)
+    yield from _layout_faults(placed, offers[placed.engine], where)
+    for device in (plan.cluster.device(node, index) for node, index in pool.devices):
+        if device is not None and device.kind not in offers[placed.engine].devices:
+            runs = f"it runs on {_listed(offers[placed.engine].devices)}"
+            yield PlanError.not_offered(where, placed.role, placed.engine, f"a {device.kind} of `{pool.name}`", runs)
 
 
-def _engine_faults(plan: Plan, placed: Placed, role: Role, pool: Pool, where: str) -> Iterator[FlowError]:
-    offer, layout = LAYOUTS[placed.engine], placed.layout
+def _engine_faults(placed: Placed, offer: Offer, role: Role, where: str) -> Iterator[FlowError]:
+    layout = placed.layout
     lacks = [verb for verb in VERBS[role.use] if verb not in offer.verbs]
     if lacks:
         runs = f"it does {_listed(offer.verbs)}"
@@ -123,17 +130,21 @@ def _engine_faults(plan: Plan, placed: Placed, role: Role, pool: Pool, where: st
     if alone and layout.devices > 1:
         what = f"`{alone[0]}` on {layout.devices} devices"
         yield PlanError.not_offered(where, placed.role, placed.engine, what, "it does that on one device")
-    if layout.data > offer.data or layout.tensor > offer.tensor or layout.pipeline > offer.pipeline:
+    if offer.settled and placed.running != Running():
+        runs = "it computes in float32 and keeps all that it holds on its devices"
+        yield PlanError.not_offered(where, placed.role, placed.engine, str(placed.running), runs)
+
+
+def _layout_faults(placed: Placed, offer: Offer, where: str) -> Iterator[FlowError]:
+    layout = placed.layout
+    if any(getattr(layout, degree) > getattr(offer, degree) for degree in DEGREES):
         data = "data of any degree" if offer.data == POOL_WIDE else f"data={offer.data}"
-        runs = f"it runs up to {data}, tensor={offer.tensor}, pipeline={offer.pipeline}"
+        rare = "".join(f", {name}={degree}" for name in DEGREES[3:] if 1 < (degree := getattr(offer, name)) < POOL_WIDE)
+        runs = f"it runs up to {data}, tensor={offer.tensor}, pipeline={offer.pipeline}{rare}"
         yield PlanError.not_offered(where, placed.role, placed.engine, str(layout), runs)
     if layout.sharding not in offer.sharding:
         runs = f"it runs sharding={_listed(offer.sharding)}"
         yield PlanError.not_offered(where, placed.role, placed.engine, f"sharding={layout.sharding}", runs)
-    for device in (plan.cluster.device(node, index) for node, index in pool.devices):
-        if device is not None and device.kind not in offer.devices:
-            runs = f"it runs on {_listed(offer.devices)}"
-            yield PlanError.not_offered(where, placed.role, placed.engine, f"a {device.kind} of `{pool.name}`", runs)
 
 
 def _lag_faults(plan: Plan, graph: Graph, placed: Placed, role: Role, where: str) -> Iterator[FlowError]:

@@ -1,48 +1,68 @@
 """Clusters as text: the short form that a person types, the TOML file that says all of it, and a line to read.
 
-Not here: the cluster itself (`cluster`), and what this machine has, which the caller knows (`machine`).
+Not here: the cluster itself (`cluster`), and what the caller knows: what this machine has (`machine`), and the kinds of
+device by their names.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
-from flowgraph.cluster import MOST_DEVICES, Cluster, Data, Device, DeviceKind, Node, amount_bytes, dotted, show_bytes
+from flowgraph.cluster import (
+    MOST_DEVICES,
+    Cluster,
+    Data,
+    Device,
+    DeviceKind,
+    Node,
+    Price,
+    amount_bytes,
+    amount_bytes_per_s,
+    domain_fault,
+    dotted,
+    show_bytes,
+    show_rate,
+)
 from flowgraph.errors import ClusterError, nearest
 
 GPU_CORES = 16  # of the host for each GPU, where nobody says; an AWS p4d.24xlarge has 12 for each, a p5.48xlarge 24
 FILE_BYTES_AT_MOST = 2**20
 
 _SHORT = "[NODESx]DEVICESxKIND[-MEMORY]"
-_EXAMPLES = "such as 2xcpu or 2x8xgpu-80GiB, or a file that ends in .toml"
-_PART = re.compile(r"(?:([0-9]{1,15})x)?([0-9]{1,15})x([a-z]+)(?:-(.*))?", re.IGNORECASE | re.DOTALL)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_EXAMPLES = "such as 2xcpu, 2x8xgpu-80GiB or 2x8xh100, or a file that ends in .toml"
+_KINDS: tuple[DeviceKind, ...] = get_args(DeviceKind)
+_PART = re.compile(r"(?:([0-9]{1,15})x)?([0-9]{1,15})x([a-z].*)", re.IGNORECASE | re.DOTALL)
+_WHAT = re.compile(r"([a-z][a-z0-9._-]*?)(?:-([0-9].*)?)?", re.IGNORECASE | re.DOTALL)
+_NAME_CHARACTERS = 64  # at most, of a node and of a kind of device
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_NAME_CHARACTERS - 1}}}")
 _SHOWN_CHARACTERS = 60
 
 
-def read_cluster(text: str, here: Callable[[int], Cluster]) -> Cluster:
+def read_cluster(text: str, here: Callable[[int], Cluster], known: Mapping[str, Device] | None = None) -> Cluster:
     """Read a cluster from its short form, or from the TOML file that the text names; `here(devices)` is this machine.
 
     The short form is `[NODESx]DEVICESxKIND[-MEMORY]`, several joined by commas: `2xcpu`, `8xgpu-80GiB`,
     `2x8xgpu-80GiB,1x4xgpu-40GiB`; its nodes are node-1, node-2, … CPU devices without a memory are this machine's, and
-    `laptop` is `2xcpu`. Of another machine the short form does not say all: its host memory is taken to be the sum of
-    its devices' memory, its cores one for each CPU device and 16 for each GPU. A file says these exactly.
+    `laptop` is `2xcpu`. A kind is `cpu`, `gpu`, or a name in lower case that is `known`: `2x8xh100`, and with another
+    memory than that kind has `8xh100-64GiB`. Of another machine the short form does not say all: its host memory is
+    taken to be the sum of its devices' memory, its cores one for each CPU device and 16 for each GPU. A file says these
+    exactly, and how a machine is connected and what it costs.
 
     Raises ClusterError, which names the file and the place in it, or the part of the short form.
     """
-    text = text.strip()
+    text, known = text.strip(), {} if known is None else known
     if text.endswith(".toml"):
-        return _from_toml(text)
+        return _from_toml(text, known)
     parts = [part.strip() for part in ("2xcpu" if text == "laptop" else text).split(",")]
-    described = [_Part.read(part, text, alone=len(parts) == 1) for part in parts]
-    if described[0].memory_bytes is None:
+    described = [_Part.read(part, text, known, alone=len(parts) == 1) for part in parts]
+    if described[0].device is None:
         return here(described[0].devices)
     _refuse_too_many(_shortened(text), "", [(each.nodes, each.devices) for each in described])
     nodes = [node for each in described for node in [each.node()] * each.nodes]
@@ -50,48 +70,76 @@ def read_cluster(text: str, here: Callable[[int], Cluster]) -> Cluster:
 
 
 class _Part(Data):
-    """One part of the short form: equal nodes of equal devices; no memory means this machine."""
+    """One part of the short form: equal nodes of equal devices; no device means those of this machine."""
 
     nodes: int
     devices: int
-    kind: DeviceKind
-    memory_bytes: int | None
+    device: Device | None
 
     @classmethod
-    def read(cls, part: str, whole: str, alone: bool) -> _Part:
+    def read(cls, part: str, whole: str, known: Mapping[str, Device], alone: bool) -> _Part:
         """Read one part of `whole`; `alone` says that there is no other."""
         where, place = _shortened(whole), "" if alone else _shortened(part) or "''"
-
-        def refused(why: str, hint: str = "") -> ClusterError:
-            return ClusterError.unreadable(where, place, why, hint)
-
         found = _PART.fullmatch(part)
-        if found is None:
+        what = found and _split(found[3], known)
+        if found is None or what is None:
             hint = nearest(part, ["laptop"])
-            raise refused(f"should be `laptop` or {_SHORT}, {_EXAMPLES}", hint if hint.startswith("did") else "")
-        nodes, devices, kind = int(found[1] or 1), int(found[2]), found[3].lower()
-        if kind not in get_args(DeviceKind):
-            raise refused(f"no kind of device `{_shortened(kind)}`", nearest(kind, get_args(DeviceKind)))
+            why = f"should be `laptop` or {_SHORT}, {_EXAMPLES}"
+            raise ClusterError.unreadable(where, place, why, hint if hint.startswith("did") else "")
+        kind, memory = what
+        _refuse_unknown(where, place, kind, known)
+        nodes, devices = int(found[1] or 1), int(found[2])
         if not nodes or not devices:
-            raise refused("should have at least one node and one device")
+            raise ClusterError.unreadable(where, place, "should have at least one node and one device")
         _refuse_too_many(where, place, [(nodes, devices)])
-        if found[4] is None and kind == "gpu":
-            raise refused("a gpu needs its memory", f"as in {part}-80GiB")
-        if found[4] is None and (nodes > 1 or not alone):
-            raise refused("only this machine's memory is known; others' is given", f"as in {part}-4GiB")
+        if memory is None and kind == "gpu":
+            raise ClusterError.unreadable(where, place, "a gpu needs its memory", f"as in {part}-80GiB")
+        if memory is None and kind == "cpu":
+            if nodes > 1 or not alone:
+                why = "only this machine's memory is known; others' is given"
+                raise ClusterError.unreadable(where, place, why, f"as in {part}-4GiB")
+            return cls(nodes=nodes, devices=devices, device=None)
         try:
-            memory = None if found[4] is None else amount_bytes(found[4])
+            held = None if memory is None else amount_bytes(memory)
         except ValueError as error:
-            raise refused(f"memory {_shortened(repr(found[4]))} {error}") from None
-        return cls(nodes=nodes, devices=devices, kind="gpu" if kind == "gpu" else "cpu", memory_bytes=memory)
+            raise ClusterError.unreadable(where, place, f"memory {_shortened(repr(memory))} {error}") from None
+        return cls(nodes=nodes, devices=devices, device=_device(kind, held, known))
 
     def node(self) -> Node:
         """Give one of its nodes, not named yet."""
-        assert self.memory_bytes is not None, "this machine is not described here"
-        device = Device(kind=self.kind, memory_bytes=self.memory_bytes)
-        cores = self.devices * (GPU_CORES if self.kind == "gpu" else 1)
-        memory_bytes = self.devices * self.memory_bytes
-        return Node(name="", devices=(device,) * self.devices, host_memory_bytes=memory_bytes, cores=cores)
+        assert self.device is not None, "this machine is not described here"
+        cores = self.devices * (GPU_CORES if self.device.kind == "gpu" else 1)
+        held = self.devices * self.device.memory_bytes
+        return Node(name="", devices=(self.device,) * self.devices, host_memory_bytes=held, cores=cores)
+
+
+def _split(text: str, known: Mapping[str, Device]) -> tuple[str, str | None] | None:
+    """Split a kind of device from its memory; the longest name that is known is the kind. None for what is neither.
+
+    >>> _split("gpu-80GiB", {}), _split("H100", {}), _split("h 100", {})
+    (('gpu', '80GiB'), ('h100', None), None)
+    """
+    lowered = text.lower()
+    ends = [len(text), *(i for i in range(min(len(text) - 1, _NAME_CHARACTERS), 0, -1) if text[i] == "-")]
+    for end in ends:
+        if lowered[:end] in known or lowered[:end] in _KINDS:
+            return lowered[:end], None if end == len(text) else text[end + 1 :]
+    found = _WHAT.fullmatch(text)
+    return None if found is None else (found[1].lower(), found[2])
+
+
+def _device(kind: str, memory_bytes: int | None, known: Mapping[str, Device]) -> Device:
+    """Give the device of this kind, with its own memory unless another is given."""
+    if kind in known:
+        return known[kind] if memory_bytes is None else known[kind].model_copy(update={"memory_bytes": memory_bytes})
+    assert memory_bytes is not None, "a device of no known model has the memory that is given"
+    return Device(kind="gpu" if kind == "gpu" else "cpu", memory_bytes=memory_bytes)
+
+
+def _refuse_unknown(where: str, place: str, kind: str, known: Mapping[str, Device]) -> None:
+    if kind not in _KINDS and kind not in known:
+        hint = nearest(kind, [*_KINDS, *known])
+        raise ClusterError.unreadable(where, place, f"no kind of device `{_shortened(kind)}`", hint)
 
 
 def _refuse_too_many(where: str, place: str, counts: Sequence[tuple[int, int]]) -> None:
@@ -109,6 +157,12 @@ def _amount(value: object) -> int:
     return amount_bytes(value)
 
 
+def _rate(value: object) -> float:
+    if not isinstance(value, str):
+        raise ValueError('should be a text with its unit, as in "200 Gbps"')
+    return amount_bytes_per_s(value)
+
+
 def _node_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError("should be letters, digits, dot, dash and underscore, 64 at most")
@@ -116,36 +170,73 @@ def _node_name(name: str) -> str:
 
 
 Amount = Annotated[int, BeforeValidator(_amount)]
+Network = Annotated[float, BeforeValidator(_rate)]
 Count = Annotated[int, Field(gt=0, le=MOST_DEVICES)]
+Name = Annotated[str, AfterValidator(_node_name)]
 
 
 class _DeviceTable(Data):
-    """A `[[node.device]]` of a file: equal devices."""
+    """A `[[node.device]]` of a file: equal devices, by kind and memory or by model."""
 
-    kind: DeviceKind
-    memory: Amount
+    kind: DeviceKind | None = None
+    memory: Amount | None = None
+    model: str | None = None
     count: Count = 1
+
+    def device(self, path: str, place: str, known: Mapping[str, Device]) -> Device:
+        """Give one of them; `place` is the table's. Raises ClusterError for what is not known, or half of it."""
+        if self.model is None:
+            for key, value in (("kind", self.kind), ("memory", self.memory)):
+                if value is None:
+                    raise ClusterError.unreadable(path, f"{place}.{key}", "is missing", "kind and memory, or a model")
+            return _device(str(self.kind), self.memory, known)
+        model = self.model.lower()
+        if model not in known:
+            what = f"no model of device `{_shortened(self.model)}`"
+            raise ClusterError.unreadable(path, f"{place}.model", what, nearest(model, known))
+        if self.kind not in (None, known[model].kind):
+            why = f"is `{self.kind}`, but the model `{self.model}` is a {known[model].kind}"
+            raise ClusterError.unreadable(path, f"{place}.kind", why, "leave out kind where a model is given")
+        return _device(model, self.memory, known)
 
 
 class _NodeTable(Data):
     """A `[[node]]` of a file: equal nodes."""
 
-    name: Annotated[str, AfterValidator(_node_name)]
+    name: Name
     count: Count = 1
     host_memory: Amount
     cores: Count
+    domain: Count | None = None
+    network: Network | None = None
+    leaf: Name = ""
+    price_per_hour: Price | None = None
     device: Annotated[list[_DeviceTable], Field(min_length=1)]
 
-    def nodes(self) -> list[Node]:
-        """Give its nodes, numbered from 1 where there are several."""
-        devices = tuple(
-            device
-            for table in self.device
-            for device in (Device(kind=table.kind, memory_bytes=table.memory),) * table.count
+    def one(self, path: str, place: str, known: Mapping[str, Device]) -> Node:
+        """Give the first of its nodes; `place` is the table's. Raises ClusterError for what does not go together."""
+        found = [(each.device(path, f"{place}.device[{i}]", known), each.count) for i, each in enumerate(self.device)]
+        devices = tuple(device for device, count in found for device in (device,) * count)
+        if self.domain is not None and len(devices) % self.domain:
+            raise ClusterError.unreadable(path, f"{place}.domain", domain_fault(self.domain, len(devices)))
+        held = sum(device.memory_bytes for device in devices if device.kind == "cpu")
+        if held > self.host_memory:
+            why = f"its cpu devices hold {show_bytes(held)}, but host_memory is {show_bytes(self.host_memory)}"
+            raise ClusterError.unreadable(path, f"{place}.device", why)
+        return Node(
+            name=self.name if self.count == 1 else f"{self.name}-1",
+            devices=devices,
+            host_memory_bytes=self.host_memory,
+            cores=self.cores,
+            domain=self.domain,
+            network_bytes_per_s=self.network,
+            leaf=self.leaf,
+            price_per_hour=self.price_per_hour,
         )
-        one = Node(name=self.name, devices=devices, host_memory_bytes=self.host_memory, cores=self.cores)
-        names = [f"{self.name}-{i}" for i in range(1, self.count + 1)] if self.count > 1 else [self.name]
-        return [one.model_copy(update={"name": name}) for name in names]
+
+    def nodes(self, first: Node) -> list[Node]:
+        """Give its nodes, numbered from 1 where there are several."""
+        return [first, *(first.model_copy(update={"name": f"{self.name}-{i}"}) for i in range(2, self.count + 1))]
 
 
 class _File(Data):
@@ -158,28 +249,20 @@ _TABLES: tuple[type[Data], ...] = (_File, _NodeTable, _DeviceTable)  # by how de
 _WORDS = {"missing": "is missing", "too_short": "is empty", "model_type": "should be a table"}
 
 
-def _from_toml(path: str) -> Cluster:
+def _from_toml(path: str, known: Mapping[str, Device]) -> Cluster:
     try:
         tables = _File.model_validate(_parsed(path)).node
     except ValidationError as error:
         raise _fault(path, error) from None
     _refuse_too_many(path, "", [(table.count, sum(each.count for each in table.device)) for table in tables])
-    _refuse_more_than_the_host_has(path, tables)
-    nodes = [(i, node) for i, table in enumerate(tables) for node in table.nodes()]
+    firsts = [table.one(path, f"node[{i}]", known) for i, table in enumerate(tables)]
+    nodes = [(i, node) for i, table in enumerate(tables) for node in table.nodes(firsts[i])]
     seen = set[str]()
     for i, node in nodes:
         if node.name in seen:
             raise ClusterError.unreadable(path, f"node[{i}].name", f"two nodes are named `{node.name}`")
         seen.add(node.name)
     return Cluster(nodes=tuple(node for _, node in nodes))
-
-
-def _refuse_more_than_the_host_has(path: str, tables: Sequence[_NodeTable]) -> None:
-    for i, table in enumerate(tables):
-        held = sum(each.memory * each.count for each in table.device if each.kind == "cpu")
-        if held > table.host_memory:
-            why = f"its cpu devices hold {show_bytes(held)}, but host_memory is {show_bytes(table.host_memory)}"
-            raise ClusterError.unreadable(path, f"node[{i}].device", why)
 
 
 def _parsed(path: str) -> dict[str, Any]:
@@ -236,7 +319,7 @@ def _fault(path: str, error: ValidationError) -> ClusterError:
         known = _TABLES[len(names) - 1].model_fields
         return ClusterError.unknown_key(path, _shortened(dotted(place)), _shortened(names[-1]), known)
     given = fault["input"]
-    hint = nearest(given, get_args(DeviceKind)) if fault["type"] == "literal_error" and isinstance(given, str) else ""
+    hint = nearest(given, _KINDS) if fault["type"] == "literal_error" and isinstance(given, str) else ""
     if fault["type"] == "list_type":
         why = f"should be one or more tables, each under [[{'.'.join(names)}]]"
     elif fault["type"] == "value_error":
@@ -274,10 +357,21 @@ def _names(run: Sequence[Node]) -> str:
 
 def _node_text(node: Node) -> str:
     runs = [(device, len(list(run))) for device, run in groupby(node.devices)]
-    devices = [f"{count} {device.kind} of {show_bytes(device.memory_bytes)}" for device, count in runs]
+    devices = [f"{count} {device.model or device.kind} of {show_bytes(device.memory_bytes)}" for device, count in runs]
     held = show_bytes(sum(device.memory_bytes for device in node.devices))
     host = "" if held == show_bytes(node.host_memory_bytes) else f", host {show_bytes(node.host_memory_bytes)}"
-    return f"{', '.join(devices) or 'no device'}{host}, {_counted(node.cores, 'core')}"
+    return f"{', '.join(devices) or 'no device'}{host}, {_counted(node.cores, 'core')}{''.join(_told(node))}"
+
+
+def _told(node: Node) -> Iterator[str]:
+    if node.domain is not None:
+        yield f", domains of {node.domain}"
+    if node.network_bytes_per_s is not None:
+        yield f", network {show_rate(node.network_bytes_per_s)}"
+    if node.leaf:
+        yield f", leaf {node.leaf}"
+    if node.price_per_hour is not None:
+        yield f", {node.price_per_hour:g} an hour"
 
 
 def _counted(count: int, what: str) -> str:

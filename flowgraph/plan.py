@@ -13,27 +13,62 @@ from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 from flowgraph.cluster import Cluster, Data, Device, Positive, dotted
 from flowgraph.errors import PlanError
 
+Precision = Literal["float32", "bfloat16", "fp8", "fp4"]
+Sharding = Literal["none", "optimizer", "gradients", "full"]
+Checkpointing = Literal["none", "selective", "full"]
+Offloaded = Literal["parameters", "gradients", "optimizer"]
+TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
+
 
 class Layout(Data):
     """How a model is cut over the devices of its pool: the degree of each way to split it.
 
-    Ranks of `data` each work on rows of their own; `sharding` "full" cuts weights, gradients and optimizer over them
-    too, so that each holds 1/data (ZeRO stage 3).
+    Ranks of `data` each work on rows of their own. `sharding` cuts what a model holds over them too: "optimizer" its
+    states, "gradients" these as well, "full" the weights as well, so that each holds 1/data (ZeRO stages 1, 2, 3).
+    Experts are spread over `expert` of the data ranks, so that takes no devices of its own. The tokens of a row are
+    spread over `sequence` devices.
     """
 
     data: Positive = 1
     tensor: Positive = 1
     pipeline: Positive = 1
-    sharding: Literal["none", "full"] = "none"
+    expert: Positive = 1
+    sequence: Positive = 1
+    sharding: Sharding = "none"
 
     @property
     def devices(self) -> int:
         """Give the number of devices it takes."""
-        return self.data * self.tensor * self.pipeline
+        return self.data * self.tensor * self.pipeline * self.sequence
 
     def __str__(self) -> str:
+        rare = "".join(f" {name}={degree}" for name in ("expert", "sequence") if (degree := getattr(self, name)) > 1)
         sharded = "" if self.sharding == "none" else f" sharding={self.sharding}"
-        return f"data={self.data} tensor={self.tensor} pipeline={self.pipeline}{sharded}"
+        return f"data={self.data} tensor={self.tensor} pipeline={self.pipeline}{rare}{sharded}"
+
+
+class Running(Data):
+    """How a role computes, and what it does to hold less; the default is what an executor does unasked.
+
+    `checkpointing` says which activations are computed again; `offload` what lies in host memory and comes to the
+    device as it is used; `micro_batch_tokens` go through at once. Of what samples, `cache_share` is the part of a
+    device's memory that its weights and cache may take. What `sleeps` leaves the device while other roles work there.
+    """
+
+    precision: Precision = "float32"
+    checkpointing: Checkpointing = "none"
+    offload: tuple[Offloaded, ...] = ()
+    micro_batch_tokens: Positive | None = None
+    cache_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    sleeps: bool = False
+
+    def __str__(self) -> str:
+        parts: list[str] = [self.precision] if self.precision != "float32" else []
+        parts += [f"checkpointing={self.checkpointing}"] if self.checkpointing != "none" else []
+        parts += [f"offload={'+'.join(self.offload)}"] if self.offload else []
+        parts += [f"micro_batch_tokens={self.micro_batch_tokens}"] if self.micro_batch_tokens is not None else []
+        parts += [f"cache_share={self.cache_share:g}"] if self.cache_share is not None else []
+        return " ".join([*parts, "sleeps"] if self.sleeps else parts)
 
 
 class Pool(Data):
@@ -54,6 +89,7 @@ class Placed(Data):
     engine: str
     layout: Layout = Layout()
     lag: NonNegativeInt = 0
+    running: Running = Running()
     memory: dict[str, NonNegativeInt] = Field(default_factory=dict[str, int])
 
     @property
@@ -83,8 +119,68 @@ class Forecast(Data):
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
+class Timed(Data):
+    """One task of a step, a node's or a transition's: its role, its pools, and how long it takes, by part.
+
+    A part that is not known is None.
+    """
+
+    name: str
+    kind: TaskKind
+    role: str = ""
+    pools: tuple[str, ...] = ()
+    parts: dict[str, float | None] = Field(default_factory=dict[str, "float | None"])
+
+    @property
+    def seconds(self) -> float | None:
+        """Give the sum of its parts, None if one of them is not known."""
+        known = [each for each in self.parts.values() if each is not None]
+        return sum(known) if len(known) == len(self.parts) else None
+
+
+class Waits(Data):
+    """Of each step, `after` begins when `before` of `delay` steps earlier has ended."""
+
+    before: str
+    after: str
+    delay: NonNegativeInt = 0
+
+
+class Step(Data):
+    """The forecast of a step: its tasks in the order of each pool, what waits for what, and how long a step takes.
+
+    `period_s` is how far apart steps are once they run one after another, which `cycle`, the tasks that come round
+    slowest, decides; None where a task is not known.
+    """
+
+    tasks: tuple[Timed, ...]
+    waits: tuple[Waits, ...]
+    period_s: float | None
+    cycle: tuple[str, ...] = ()
+
+
+class Assumed(Data):
+    """What a forecast was made for: flow and models as they were named, rows and lengths of a step, and the engines.
+
+    `precision` is of the weights that draw; `constants` are those of engines that were not the shipped ones.
+    """
+
+    flow: str
+    models: dict[str, str]
+    batch: Positive
+    prompt_tokens: str
+    response_tokens: str = ""
+    settings: tuple[str, ...] = ()
+    engines: dict[str, str] = Field(default_factory=dict[str, str])
+    precision: Precision = "bfloat16"
+    constants: dict[str, dict[str, float]] = Field(default_factory=dict[str, dict[str, float]])
+
+
 class Plan(Data):
-    """Where every role of a flow lives, for the graph of one structure hash."""
+    """Where every role of a flow lives, for the graph of one structure hash.
+
+    A `costed` plan is for costing and export: it may name engines and settings that no executor of ours runs.
+    """
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -95,6 +191,9 @@ class Plan(Data):
     pools: tuple[Pool, ...]
     placed: tuple[Placed, ...]
     forecast: tuple[Forecast, ...] = ()
+    costed: bool = False
+    step: Step | None = None
+    assumed: Assumed | None = None
 
     def to_json(self) -> str:
         """Write it as JSON; `from_json` reads it back the same."""

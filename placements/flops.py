@@ -36,15 +36,14 @@ class Pass:
 def forward_flops(shape: ModelShape, one: Pass) -> int:
     """Give the FLOPs of a forward pass: 2 · weights · tokens, and 4 · layers · heads · head dimension · pairs.
 
-    Weights are those of the layers for each token and those of the head for each that is read out; the embedding is
-    looked up. Source: Kaplan et al. 2020, arXiv 2001.08361, section 2.1; Narayanan et al. 2021, arXiv 2104.04473,
-    appendix. Deviation: pairs that the mask leaves out do not count.
+    Weights are those of the layers for each token, of experts only those that it is sent to, and those of the head for
+    each that is read out; the embedding is looked up. Layers with a window have fewer pairs, layers that keep a state a
+    fixed work for each token, and with latent attention a key is wider than a value.
+    Source: Kaplan et al. 2020, arXiv 2001.08361, section 2.1; Narayanan et al. 2021, arXiv 2104.04473, appendix.
+    Deviation: pairs that the mask leaves out do not count.
     """
-    return (
-        2 * layer_weights(shape) * one.tokens
-        + 2 * shape.outputs * shape.hidden * one.read_out
-        + 4 * shape.layers * shape.heads * shape.head_dim * one.pairs
-    )
+    weights = layer_weights(shape) * one.tokens + shape.outputs * shape.hidden * one.read_out
+    return 2 * (weights + shape.attention_products(one.tokens, one.pairs))
 
 
 def training_flops(shape: ModelShape, one: Pass) -> int:
@@ -58,9 +57,8 @@ def training_flops(shape: ModelShape, one: Pass) -> int:
 
 
 def layer_weights(shape: ModelShape) -> int:
-    """Give the parameters of a decoder's layers that are factors of a product: all but embeddings, head and norms."""
-    tables = shape.tables * shape.vocabulary * shape.hidden
-    return shape.parameters - tables - (2 * shape.layers + 1) * shape.hidden
+    """Give the parameters of a decoder's layers that are factors of a product for a token: no norm, no idle expert."""
+    return shape.matmul_parameters
 
 
 def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> Pass:

@@ -30,7 +30,7 @@ def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
 def _pool(plan: Plan, pool: Pool) -> Iterator[str]:
     yield f"pool {pool.name}: {show_devices(pool.devices)}, {show_range(pool_sizes(plan, pool))} each"
     here = [placed for placed in plan.placed if placed.pool == pool.name]
-    heads = _table([[placed.role, placed.engine, f"{placed.layout} {placed.late}".strip()] for placed in here])
+    heads = table([[placed.role, placed.engine, f"{placed.layout} {placed.late}".strip()] for placed in here])
     for head, placed in zip(heads, here, strict=True):
         yield head
         yield from _wrapped(placed.memory, "    ")
@@ -95,7 +95,7 @@ def _peaks(sizes: Sequence[int], forecast: Forecast) -> Iterator[str]:
     found = [(peak, room - peak.memory_bytes) for peak in forecast.peaks]
     rows = [[peak.phase, peak.role, show_bytes(peak.memory_bytes), _margin(left)] for peak, left in found]
     yield f"peaks on {forecast.pool}, {show_bytes(forecast.process_bytes)} of each for {show_process(forecast)}"
-    yield from _table(rows)
+    yield from table(rows)
 
 
 def show_process(forecast: Forecast) -> str:
@@ -107,7 +107,8 @@ def _margin(left_bytes: int) -> str:
     return f"{show_bytes(left_bytes)} left" if left_bytes >= 0 else f"{show_bytes(-left_bytes)} too much"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lay cells out in columns, two spaces apart and indented by as many."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     padded = (zip(row, widths, strict=True) for row in rows)
     return ["  " + "  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in padded]

@@ -35,7 +35,7 @@ Memory = Annotated[
 ]
 Clusters = Annotated[
     str | None,
-    typer.Option("--cluster", help="laptop (two CPU devices), 1xcpu, 2x8xgpu-80GiB, a .toml file", metavar="CLUSTER"),
+    typer.Option("--cluster", help="laptop (two CPU devices), 1xcpu, 2x8xh100, a .toml file", metavar="CLUSTER"),
 ]
 PlanFile = Annotated[Path | None, typer.Option("--plan", help="a plan's file, from `plan -o`", metavar="PLAN.json")]
 Data = Annotated[str | None, typer.Option("--data", help="digits, addition, gsm8k, rg/NAME, a file or folder, hf:ID")]
@@ -68,7 +68,8 @@ Passes = Annotated[
 Verify = Annotated[bool, typer.Option("--verify", help="check the laws after each pass, not only after the last")]
 
 
-def _all(given: list[str] | None) -> tuple[str, ...]:
+def every(given: list[str] | None) -> tuple[str, ...]:
+    """Give what an option that may be said several times was given."""
     return tuple(given or ())
 
 
@@ -127,12 +128,16 @@ def check(
     cache: Cache = None,
     json: Json = False,
 ) -> None:
-    """Report every fault that can be found before anything is loaded, not only the first."""
+    """Report every fault of a flow, or of a plan in a file, that can be found before anything is loaded."""
+    if flow.endswith(".json"):
+        from flowgraph.cli.plans import check_file
+
+        raise typer.Exit(check_file(Path(flow), cluster, json))
     from flowgraph.cli.check import check_flow
     from flowgraph.cli.inputs import Asked
     from flowgraph.cli.plan import Where
 
-    asked = Asked(flow, _all(model), data, None, batch, None, 0, _all(sets), _all(passes), cache)
+    asked = Asked(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
     raise typer.Exit(check_flow(asked, Where(cluster, plan), json))
 
 
@@ -151,34 +156,8 @@ def draw(
     from flowgraph.cli.plan import Where
     from flowgraph.cli.show import Shown, draw_flow
 
-    asked = Asked(flow, sets=_all(sets), passes=_all(passes))
+    asked = Asked(flow, sets=every(sets), passes=every(passes))
     draw_flow(Shown(asked, stage, Where(cluster, plan)), out)
-
-
-@app.command()
-def plan(
-    flow: FlowName,
-    model: Models = None,
-    data: Data = None,
-    batch: Batch = None,
-    sets: Sets = None,
-    cluster: Clusters = None,
-    plan: PlanFile = None,
-    memory: Memory = None,
-    passes: Passes = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here, to edit")] = None,
-    cache: Cache = None,
-    verify: Verify = False,
-    json: Json = False,
-) -> None:
-    """Say what runs where, and the memory it needs."""
-    from flowgraph.cli.inputs import Asked
-    from flowgraph.cli.plan import Where, plan_flow
-    from flowgraph.passes.verify import verified
-
-    asked = Asked(flow, _all(model), data, None, batch, None, 0, _all(sets), _all(passes), cache)
-    with verified(verify):
-        plan_flow(asked, Where(cluster, plan, memory), out, json)
 
 
 @app.command()
@@ -213,7 +192,7 @@ def run(
     from flowgraph.cli.run import RunOptions, run_flow
     from flowgraph.passes.verify import verified
 
-    asked = Asked(flow, _all(model), data, held_out, batch, steps, seed, _all(sets), _all(passes), cache)
+    asked = Asked(flow, every(model), data, held_out, batch, steps, seed, every(sets), every(passes), cache)
     options = RunOptions(
         asked=asked,
         eval_every=eval_every,

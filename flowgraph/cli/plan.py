@@ -135,13 +135,14 @@ def batch_sizes(inputs: Inputs, plan: Plan | None = None, work: Workload | None 
 
 def _searched(inputs: Inputs, where: Where, shapes: Any, work: Workload) -> Decision:
     from placements import search
+    from placements.profiles import known_devices
 
     memory = None if where.memory is None else parse_bytes(where.memory)
 
     def here(devices: int) -> Cluster:
         return laptop(devices, memory)
 
-    cluster = read_cluster(DEFAULT_CLUSTER if where.cluster is None else where.cluster, here)
+    cluster = read_cluster(DEFAULT_CLUSTER if where.cluster is None else where.cluster, here, known_devices())
     return search("colocated", inputs.graph, cluster, shapes, work)
 
 

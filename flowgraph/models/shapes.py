@@ -1,32 +1,40 @@
-"""How large a model is, read from its config.json without torch: what the planner counts memory from."""
+"""How large a model is, read from its config.json without torch: what the planner counts memory and work from.
+
+Not here: which modules a family has (`families`), and the sizes of known models of the hub (`table`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from flowgraph.errors import ModelError
 from flowgraph.models import hub, smollm2
+from flowgraph.models.families import FAMILIES, Decoder, Gated, family_of, language_model
 from flowgraph.models.folders import read_config, read_header, weight_files
 from flowgraph.models.heads import declared
+from flowgraph.models.mixers import Attention, Mixer, grouped
 from flowgraph.models.sources import ModelSource
+from flowgraph.models.table import listed
 from flowgraph.models.tiny import VOCABULARY, TinySize
 
 if TYPE_CHECKING:
     from flowgraph.values import Head
-
-Count = Annotated[int, Field(gt=0)]
 
 
 @dataclass(frozen=True)
 class ModelShape:
     """The sizes of a decoder: `parameters` counts tied weights once, adapters too; `vocabulary` is in tokens.
 
-    `adapters` counts the numbers in adapters, and `base` names what they stand on, or the model itself.
+    `intermediate` is the width of an MLP without experts. All layers but `dense_layers` have `experts` of
+    `expert_intermediate` each, of which a token passes `experts_per_token`, and shared ones of `shared_intermediate`
+    together. `mixing` says what layers remember if not all attend plainly to everything. `adapters` counts the numbers
+    in adapters, and `base` names what they stand on, or the model itself.
     """
 
     parameters: int
@@ -41,6 +49,16 @@ class ModelShape:
     adapters: int = 0
     head: Head = "tokens"
     base: str = ""
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_intermediate: int = 0
+    shared_intermediate: int = 0
+    dense_layers: int = 0
+    expert_numbers: int = 0
+    """The numbers in one expert; 0: three matrices [hidden, expert_intermediate]."""
+    vectors: int | None = None
+    """Of the active parameters those that are no factors of a product; None: two norms in each layer and a last one."""
+    mixing: tuple[Mixer, ...] = ()
 
     @property
     def trained(self) -> int:
@@ -57,15 +75,51 @@ class ModelShape:
         """Count the matrices [vocabulary, hidden]: the embedding, and a language model's output if that is another."""
         return 1 if self.tied or self.head != "tokens" else 2
 
+    @cached_property
+    def expert_layers(self) -> int:
+        """Count the layers that have experts."""
+        return self.layers - self.dense_layers if self.experts else 0
 
-@dataclass(frozen=True)
-class _Family:
-    """What the decoders of one `model_type` add to the plain Llama, and what their config.json may leave out."""
+    @cached_property
+    def expert_parameters(self) -> int:
+        """Count the parameters in routed experts, of all layers; shared experts are none."""
+        return self.expert_layers * self.experts * self._one_expert
 
-    bias: Literal["never", "qkv", "config"] = "never"
-    head_norms: int = 0
-    head_dim: int | None = None
-    mlp_bias: bool = False
+    @property
+    def active(self) -> int:
+        """Count the parameters that one token passes, embeddings included: all but the experts it is not sent to."""
+        return self.parameters - self.expert_layers * (self.experts - self.experts_per_token) * self._one_expert
+
+    @cached_property
+    def matmul_parameters(self) -> int:
+        """Count the active parameters that are factors of a product for each token; the head is left out."""
+        vectors = (2 * self.layers + 1) * self.hidden if self.vectors is None else self.vectors
+        return self.active - self.tables * self.vocabulary * self.hidden - vectors - _HEADS[self.head](self.hidden)
+
+    @cached_property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """Say what the layers remember."""
+        return self.mixing or (grouped(self.layers, self.heads, self.kv_heads, self.head_dim),)
+
+    @cached_property
+    def attention_layers(self) -> int:
+        """Count the layers that keep something of every token of a context."""
+        return sum(each.layers for each in self.mixers if isinstance(each, Attention) and each.window is None)
+
+    def cache_numbers(self, context_tokens: int) -> int:
+        """Count the numbers that decoding keeps of one sequence of that length: keys, values, latents and states."""
+        return sum(each.cache_numbers(context_tokens) for each in self.mixers)
+
+    def attention_products(self, tokens: int, pairs: int) -> int:
+        """Count the multiplications between tokens, in all layers, when so many pass.
+
+        `pairs` are those of a token and one before it, or itself, as if all layers attended to everything.
+        """
+        return sum(each.pass_products(tokens, pairs) for each in self.mixers)
+
+    @property
+    def _one_expert(self) -> int:
+        return self.expert_numbers or 3 * self.hidden * self.expert_intermediate
 
 
 # The numbers in a head that gives no logits, by the hidden width: only a classifier of tokens has a bias.
@@ -75,57 +129,39 @@ _HEADS: Mapping[Head, Callable[[int], int]] = {
     "score": lambda hidden: hidden,
 }
 
-# Source: the modules of transformers 5.12 of the same names; a test compares with the real modules.
-_FAMILIES: Mapping[str, _Family] = {
-    "llama": _Family(bias="config", mlp_bias=True),
-    "mistral": _Family(),
-    "qwen2": _Family(bias="qkv"),
-    "qwen3": _Family(bias="config", head_norms=2, head_dim=128),
-}
-
-
-class _Config(BaseModel):
-    """The fields of config.json that sizes are read from; the defaults are those of transformers."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
-
-    model_type: str
-    hidden_size: Count
-    num_hidden_layers: Count
-    num_attention_heads: Count
-    intermediate_size: Count
-    vocab_size: Count
-    num_key_value_heads: Count | None = None
-    head_dim: Count | None = None
-    attention_bias: bool = False
-    mlp_bias: bool = False
-    tie_word_embeddings: bool = False
-
 
 def shape(source: ModelSource, head: Head = "tokens") -> ModelShape:
     """Read the sizes of a model as it is loaded under a head; for a hub model this fetches config.json at most.
 
-    Llama, Mistral, Qwen2 and Qwen3 are counted exactly from config.json; any other model from the headers of
-    its safetensors files.
+    A model of the table needs no network. The families of `families.FAMILIES` are counted exactly from config.json; any
+    other model from the headers of its safetensors files.
 
     Raises ModelError if config.json lacks a size, or if another model has no weights here to count.
     """
-    plain = _plain_shape(source, head)
-    added = _adapters(plain, source.lora.rank) if source.lora is not None else 0
-    return replace(plain, parameters=plain.parameters + added, adapters=added, base=source.base.name)
+    config, where, folder = _config_of(source)
+    rank = source.lora.rank if source.lora is not None else 0
+    return replace(shape_of(config, where, folder, head, rank=rank), base=source.base.name)
 
 
-def _plain_shape(source: ModelSource, head: Head) -> ModelShape:
+def _config_of(source: ModelSource) -> tuple[Mapping[str, Any], str, Path | None]:
+    """Give the content of a model's config.json, where it is from, and the folder of its weights if there is one."""
     if source.kind == "tiny":
-        return shape_of(_tiny_config(source.size or TinySize()), source.name, head=head)
+        return _tiny_config(source.size or TinySize()), source.name, None
     if source.kind == "package":
-        return shape_of(smollm2.CONFIG, source.name, head=head)
+        return smollm2.CONFIG, source.name, None
+    entry = listed(source.base.name) if source.kind == "hub" else None
+    if entry is not None:
+        return entry.config, source.base.name, None
     folder = source.path if source.path is not None else hub.config_folder(source.base.name)
-    return shape_of(read_config(folder), str(folder / "config.json"), folder, head)
+    return read_config(folder), str(folder / "config.json"), folder
 
 
-def shape_of(config: Mapping[str, Any], where: str, folder: Path | None = None, head: Head = "tokens") -> ModelShape:
+def shape_of(
+    config: Mapping[str, Any], where: str, folder: Path | None = None, head: Head = "tokens", *, rank: int = 0
+) -> ModelShape:
     """Read the sizes from the content of a config.json, of the model as it is loaded under a head.
+
+    `rank` is that of adapters on all linear layers; 0: there are none.
 
     >>> tiny = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
     ...         "intermediate_size": 16, "vocab_size": 20}
@@ -134,66 +170,71 @@ def shape_of(config: Mapping[str, Any], where: str, folder: Path | None = None, 
 
     Raises ModelError as `shape` does.
     """
+    inner = language_model(config)
+    family = family_of(inner)
     try:
-        read = _Config.model_validate(config)
+        read = (family or Gated).model_validate(inner)
     except ValidationError as error:
         first = error.errors()[0]
         raise ModelError.broken(where, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    family = _FAMILIES.get(read.model_type)
+    plain = _sizes(read, head)
+    if family is None:
+        body = _counted(str(inner.get("model_type")), where, folder) - _head(read, declared(config))
+        return _adapted(replace(plain, parameters=body + _head(read, head)), rank * _plain_sides(plain))
+    return _adapted(_filled(plain, read), rank * read.body().sides)
+
+
+def _sizes(read: Decoder, head: Head) -> ModelShape:
     return ModelShape(
-        parameters=_body(read, family, where, folder, declared(config)) + _head(read, head),
+        parameters=0,
         hidden=read.hidden_size,
         layers=read.num_hidden_layers,
         heads=read.num_attention_heads,
-        kv_heads=read.num_key_value_heads or read.num_attention_heads,
-        head_dim=_head_dim(read, family),
-        intermediate=read.intermediate_size,
+        kv_heads=read.kv_heads,
+        head_dim=read.head_size,
+        intermediate=read.width,
         vocabulary=read.vocab_size,
         tied=read.tie_word_embeddings,
         head=head,
     )
 
 
-def _adapters(read: ModelShape, rank: int) -> int:
-    """Count the numbers in adapters of seven linear layers: four of attention, and three of a gated MLP.
+def _filled(plain: ModelShape, read: Decoder) -> ModelShape:
+    """Add what is counted from config.json alone."""
+    body, experts, bias = read.body(), read.experts(), read.head_vectors() * (plain.head == "tokens")
+    idle = (plain.layers - experts.dense_layers) * (experts.count - experts.per_token) * experts.one.vectors
+    mixing = read.mixers()
+    return replace(
+        plain,
+        parameters=read.vocab_size * read.hidden_size + body.numbers + bias + _head(read, plain.head),
+        experts=experts.count,
+        experts_per_token=experts.per_token,
+        expert_intermediate=experts.width,
+        shared_intermediate=experts.shared,
+        dense_layers=experts.dense_layers,
+        expert_numbers=experts.one.numbers,
+        vectors=body.vectors - idle + bias,
+        mixing=() if mixing == plain.mixers else mixing,
+    )
 
-    Source: Hu et al. 2021, arXiv 2106.09685, section 4.1: rank · (in + out) each.
+
+def _adapted(plain: ModelShape, adapters: int) -> ModelShape:
+    return replace(plain, parameters=plain.parameters + adapters, adapters=adapters)
+
+
+def _plain_sides(read: ModelShape) -> int:
+    """Add up inputs and outputs of seven linear layers: four of attention, and three of a gated MLP.
+
+    Source: Hu et al. 2021, arXiv 2106.09685, section 4.1: an adapter has rank · (in + out) numbers.
     """
     queries, keys = read.heads * read.head_dim, read.kv_heads * read.head_dim
     attention = 2 * (read.hidden + queries) + 2 * (read.hidden + keys)
-    return rank * read.layers * (attention + 3 * (read.hidden + read.intermediate))
+    return read.layers * (attention + 3 * (read.hidden + read.intermediate))
 
 
-def _head_dim(read: _Config, family: _Family | None) -> int:
-    default = family.head_dim if family else None
-    return read.head_dim or default or read.hidden_size // read.num_attention_heads
-
-
-def _head(read: _Config, head: Head) -> int:
+def _head(read: Decoder, head: Head) -> int:
     untied = head == "tokens" and not read.tie_word_embeddings
     return read.vocab_size * read.hidden_size * untied + _HEADS[head](read.hidden_size)
-
-
-def _body(read: _Config, family: _Family | None, where: str, folder: Path | None, has: Head) -> int:
-    """Count all but the head; a model that is counted from its weights `has` one in them."""
-    if family is None:
-        return _counted(read.model_type, where, folder) - _head(read, has)
-    layer = _attention(read, family) + _mlp(read, family) + 2 * read.hidden_size
-    return read.vocab_size * read.hidden_size + read.num_hidden_layers * layer + read.hidden_size
-
-
-def _attention(read: _Config, family: _Family) -> int:
-    head_dim, hidden = _head_dim(read, family), read.hidden_size
-    queries = read.num_attention_heads * head_dim
-    keys = (read.num_key_value_heads or read.num_attention_heads) * head_dim
-    everywhere = family.bias == "config" and read.attention_bias
-    biases = (queries + 2 * keys) * (everywhere or family.bias == "qkv") + hidden * everywhere
-    return 2 * hidden * queries + 2 * hidden * keys + biases + family.head_norms * head_dim
-
-
-def _mlp(read: _Config, family: _Family) -> int:
-    bias = read.mlp_bias and family.mlp_bias
-    return 3 * read.hidden_size * read.intermediate_size + bias * (2 * read.intermediate_size + read.hidden_size)
 
 
 def _counted(model_type: str, where: str, folder: Path | None) -> int:
@@ -203,7 +244,8 @@ def _counted(model_type: str, where: str, folder: Path | None) -> int:
         return sum(read_header(file).numbers for file in weight_files(folder))
     except ModelError as error:
         why = f"the parameters of a {model_type} model are counted from its weights, which are not here"
-        raise ModelError(why, where=where, notes=[str(error)], hint=f"known: {', '.join(_FAMILIES)}") from None
+        few = f"{', '.join([*FAMILIES][:4])} and {len(FAMILIES) - 4} more"
+        raise ModelError(why, where=where, notes=[str(error)], hint=f"counted from config.json: {few}") from None
 
 
 def _tiny_config(size: TinySize) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from flowgraph.errors import ModelError
 from flowgraph.models import smollm2
+from flowgraph.models.table import full_name, nearest_names
 from flowgraph.models.tiny import TinySize, parse_size
 
 Kind = Literal["tiny", "package", "folder", "hub"]
@@ -51,7 +52,10 @@ class Lora:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from: `name` as it was given, and the folder, size or adapters where it has them."""
+    """Where a model comes from: `name` as it was given, and the folder, size or adapters where it has them.
+
+    A model of the hub that was given by a short name has its id as `name`.
+    """
 
     name: str
     kind: Kind
@@ -84,9 +88,9 @@ def resolve(text: str, *, cache: Path) -> ModelSource:
     """Say what a text names; no weights are read and no network is asked.
 
     `tiny` (or `tiny:hidden=64,layers=2`), `smollm2-135m` (its folder lies in `cache`), a local folder
-    (it exists, starts with `.`, `/` or `~`, or has several slashes), or a hub id `org/name`. Each may end in
-    `+lora=RANK` or `+lora=RANK,alpha=ALPHA`: then adapters are trained in place of its weights; alpha is 2 · rank if
-    not said.
+    (it exists, starts with `.`, `/` or `~`, or has several slashes), a hub id `org/name`, or the short name of a model
+    of the table, as `qwen3-8b`. Each may end in `+lora=RANK` or `+lora=RANK,alpha=ALPHA`: then adapters are trained in
+    place of its weights; alpha is 2 · rank if not said.
 
     Raises ModelError for a text that names none of these, and for a folder that is not there.
     """
@@ -95,16 +99,17 @@ def resolve(text: str, *, cache: Path) -> ModelSource:
         under = resolve(base, cache=cache)
         if under.lora is not None:
             raise ModelError.bad_option(text, "adapters stand on a model that has none", "say +lora= once")
-        return replace(under, name=text, lora=_lora(text, options))
+        return replace(under, name=f"{under.name}{plus}{options}", lora=_lora(text, options))
     if text.partition(":")[0] == "tiny":
         return ModelSource(text, "tiny", size=parse_size(text))
-    if text == smollm2.NAME:
-        return ModelSource(text, "package", cache / smollm2.NAME)
+    if text.casefold() == smollm2.NAME:
+        return ModelSource(smollm2.NAME, "package", cache / smollm2.NAME)
     if text and (_exists(text) or _is_path(text)):
         return ModelSource(text, "folder", _folder(text))
-    if _HUB_ID.fullmatch(text):
-        return ModelSource(text, "hub")
-    raise ModelError.unknown(text, BUILT_IN)
+    known = full_name(text)
+    if known is not None or _HUB_ID.fullmatch(text):
+        return ModelSource(known or text, "hub")
+    raise ModelError.unknown(text, BUILT_IN, nearest_names(text, BUILT_IN))
 
 
 def _lora(text: str, options: str) -> Lora:

@@ -58,6 +58,7 @@ FACES = {
         "keys",
         "loss",
         "models",
+        *("plan", "roles"),  # of `nodes.interop`, which writes plans as other systems' commands and reads those
         "rows",
         "traits",
         "values",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from flowgraph.cluster import Cluster, Device, Node, parse_bytes, show_bytes
+from flowgraph.cluster import Cluster, Device, Node, amount_bytes_per_s, parse_bytes, show_bytes, show_rate
 from flowgraph.errors import SettingError
 from flowgraph.machine import cgroup_free_bytes, laptop, warnings_for
 
@@ -54,6 +56,80 @@ def test_what_is_shown_reads_back_within_its_rounding(amount: int) -> None:
 def test_each_amount_is_shown_in_the_largest_unit_that_it_fills() -> None:
     shown = [show_bytes(amount) for amount in (0, 1023, 1024, 2**20 - 1, 2**30, 3 * 2**39)]
     assert shown == ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.0 GiB", "1.5 TiB"]
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [("200 Gbps", 25e9), ("25GB/s", 25e9), (" 1.5 Tbps ", 187.5e9), ("2 GiB/s", 2.0**31), ("8 Mbps", 1e6)],
+)
+def test_a_network_carries_bits_or_bytes_in_a_second(text: str, bytes_per_s: float) -> None:
+    assert amount_bytes_per_s(text) == bytes_per_s
+
+
+RATES = "Mbps, Gbps, Tbps, MB/s, GB/s, TB/s, MiB/s, GiB/s, TiB/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("200", f"has no unit; known: {RATES}"),
+        ("200 gbps", f"has no unit `gbps`; known: {RATES}"),
+        ("25 GBps", f"has no unit `GBps`; known: {RATES}"),
+        ("25 GB", f"has no unit `GB`; known: {RATES}"),
+        ("-1 Gbps", "should be a number and a unit, as in 200 Gbps or 25 GB/s"),
+        ("nan Gbps", "should be a number and a unit, as in 200 Gbps or 25 GB/s"),
+        ("0 Gbps", "should be more than nothing and at most 1000 TB/s"),
+        ("999999999999999 TB/s", "should be more than nothing and at most 1000 TB/s"),
+    ],
+)
+def test_what_no_network_carries_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        amount_bytes_per_s(text)
+    assert str(caught.value) == why
+
+
+@given(st.floats(1e6, 1e15))
+def test_a_rate_that_is_shown_reads_back_within_its_rounding(bytes_per_s: float) -> None:
+    assert amount_bytes_per_s(show_rate(bytes_per_s)) == pytest.approx(bytes_per_s, rel=1e-3)
+
+
+def machine(**told: Any) -> Node:
+    """Give a machine of eight GPUs."""
+    gpus = (Device(kind="gpu", memory_bytes=1),) * 8
+    return Node(name="a", devices=gpus, host_memory_bytes=1, cores=1, **told)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"domain": 3}, "domains of 3 do not divide the 8 devices of the machine"),
+        ({"domain": 16}, "a domain of 16 is larger than the 8 devices of the machine"),
+        ({"domain": 0}, "greater than 0"),
+        ({"network_bytes_per_s": 0.0}, "greater than 0"),
+        ({"network_bytes_per_s": float("inf")}, "finite number|less than or equal"),
+        ({"price_per_hour": -1.0}, "greater than or equal to 0"),
+        ({"price_per_hour": float("nan")}, "finite number"),
+    ],
+)
+def test_a_connection_that_cannot_be_is_refused(told: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        machine(**told)
+
+
+@pytest.mark.parametrize("told", [{}, {"domain": 4, "leaf": "a"}, {"network_bytes_per_s": 25e9, "price_per_hour": 0.0}])
+def test_what_nobody_told_is_not_written_and_reads_back_the_same(told: dict[str, Any]) -> None:
+    cluster = Cluster(nodes=(machine(**told),))
+    written = json.loads(cluster.model_dump_json())
+    assert set(written["nodes"][0]) == {"name", "devices", "host_memory_bytes", "cores", *told}
+    assert set(written["nodes"][0]["devices"][0]) == {"kind", "memory_bytes"}
+    assert Cluster.model_validate_json(cluster.model_dump_json()) == cluster
+
+
+def test_a_cluster_of_before_there_were_models_still_reads() -> None:
+    device = '{"kind": "gpu", "memory_bytes": 5}'
+    text = f'{{"name": "a", "devices": [{device}], "host_memory_bytes": 9, "cores": 2}}'
+    (node,) = Cluster.model_validate_json(f'{{"nodes": [{text}]}}').nodes
+    assert (node.devices[0].model, node.domain, node.network_bytes_per_s, node.price_per_hour) == ("", None, None, None)
 
 
 def test_two_nodes_of_one_name_are_refused() -> None:

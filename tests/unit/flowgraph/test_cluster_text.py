@@ -26,8 +26,17 @@ def here(devices: int) -> Cluster:
     return Cluster(nodes=(Node(name="laptop", devices=(device,) * devices, host_memory_bytes=devices * GIB, cores=3),))
 
 
+H100 = Device(kind="gpu", memory_bytes=80 * GIB, model="h100-sxm-80g")
+KNOWN = {
+    "h100": H100,
+    "h100-sxm-80g": H100,
+    "mi300x": Device(kind="gpu", memory_bytes=192 * GIB, model="mi300x-192g"),
+    "a40": Device(kind="gpu", memory_bytes=44 * GIB, model="a40-48g"),
+}
+
+
 def read(text: str) -> Cluster:
-    return read_cluster(text, here)
+    return read_cluster(text, here, KNOWN)
 
 
 def refusal(text: str) -> str:
@@ -73,9 +82,44 @@ def test_a_described_machine_has_the_memory_of_its_devices_and_cores_by_their_ki
     assert read(text) == Cluster(nodes=tuple(nodes))
 
 
-FORM = (
-    "should be `laptop` or [NODESx]DEVICESxKIND[-MEMORY], such as 2xcpu or 2x8xgpu-80GiB, or a file that ends in .toml"
+def of_model(name: str, device: Device, devices: int) -> Node:
+    held = devices * device.memory_bytes
+    return Node(name=name, devices=(device,) * devices, host_memory_bytes=held, cores=16 * devices)
+
+
+LESS = H100.model_copy(update={"memory_bytes": 64 * GIB})
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("8xh100", [of_model("node-1", H100, 8)]),
+        ("2x8xH100", [of_model(f"node-{i}", H100, 8) for i in (1, 2)]),
+        ("1xh100-sxm-80g", [of_model("node-1", H100, 1)]),
+        ("8xh100-64GiB", [of_model("node-1", LESS, 8)]),
+        ("8xh100-sxm-80g-64 gib", [of_model("node-1", LESS, 8)]),
+        (
+            "4xmi300x, 2x2xa40",
+            [of_model("node-1", KNOWN["mi300x"], 4), *(of_model(f"node-{i}", KNOWN["a40"], 2) for i in (2, 3))],
+        ),
+        ("8xh100,2xcpu-4GiB", [of_model("node-1", H100, 8), described("node-2", "cpu", 2, 4, 2)]),
+    ],
 )
+def test_a_kind_that_is_known_by_name_has_its_own_memory_unless_another_is_given(text: str, nodes: list[Node]) -> None:
+    assert read(text) == Cluster(nodes=tuple(nodes))
+
+
+def test_without_known_names_there_are_two_kinds() -> None:
+    with pytest.raises(ClusterError) as caught:
+        read_cluster("8xh100", here)
+    assert str(caught.value) == "8xh100: no kind of device `h100`\n  hint: known: cpu, gpu"
+
+
+FORM = (
+    "should be `laptop` or [NODESx]DEVICESxKIND[-MEMORY], such as 2xcpu, 2x8xgpu-80GiB or 2x8xh100, "
+    "or a file that ends in .toml"
+)
+ALL_KINDS = ", ".join(sorted([*KNOWN, "cpu", "gpu"]))
 ONLY_HERE = "only this machine's memory is known; others' is given"
 UNITS = "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
 
@@ -91,7 +135,23 @@ UNITS = "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
         ("2x2xcpu", f"2x2xcpu: {ONLY_HERE}\n  hint: as in 2x2xcpu-4GiB"),
         ("8xgpu", "8xgpu: a gpu needs its memory\n  hint: as in 8xgpu-80GiB"),
         ("8xgpus-80GiB", "8xgpus-80GiB: no kind of device `gpus`\n  hint: did you mean `gpu`?"),
-        ("8xtrn-80GiB", "8xtrn-80GiB: no kind of device `trn`\n  hint: known: cpu, gpu"),
+        (
+            "8xtrn-80GiB",
+            f"8xtrn-80GiB: no kind of device `trn`\n  hint: known: {ALL_KINDS}",
+        ),
+        ("2x8xh10", "2x8xh10: no kind of device `h10`\n  hint: did you mean `h100`?"),
+        ("8xh200-sxm-80g", "8xh200-sxm-80g: no kind of device `h200-sxm`\n  hint: did you mean `h100-sxm-80g`?"),
+        ("8xh100-", "8xh100-: memory '' should be a number and a unit, as in 2GiB"),
+        ("8xh100-64", f"8xh100-64: memory '64' has no unit; known: {UNITS}"),
+        ("8xh100-0GiB", "8xh100-0GiB: memory '0GiB' should be more than nothing"),
+        ("0xh100", "0xh100: should have at least one node and one device"),
+        ("8xh 100", f"8xh 100: {FORM}"),
+        ("8x100", f"8x100: {FORM}"),
+        ("9999x9999xh100", "9999x9999xh100: a cluster has at most 65,536 devices"),
+        (
+            f"8x{'h' * 5000}",
+            f"8x{'h' * 58}…: no kind of device `{'h' * 60}…`\n  hint: known: {ALL_KINDS}",
+        ),
         ("0xgpu-80GiB", "0xgpu-80GiB: should have at least one node and one device"),
         ("0x8xgpu-80GiB", "0x8xgpu-80GiB: should have at least one node and one device"),
         ("8xgpu-80G", f"8xgpu-80G: memory '80G' has no unit `G`; known: {UNITS}"),
@@ -125,9 +185,24 @@ def test_the_shipped_file_reads_as_its_comments_say() -> None:
     assert read(str(TWO)) == Cluster(nodes=(train, train.model_copy(update={"name": "train-2"}), judge))
 
 
+CONNECTED = ROOT / "examples" / "clusters" / "two_leaves.toml"
+
+
+def test_the_shipped_file_of_connected_machines_reads_as_its_comments_say() -> None:
+    nodes = read(str(CONNECTED)).nodes
+    assert [node.name for node in nodes] == ["a-1", "a-2", "b-1", "b-2", "judge"]
+    assert [node.leaf for node in nodes] == ["rack-a", "rack-a", "rack-b", "rack-b", ""]
+    assert {node.devices for node in nodes[:4]} == {(H100,) * 8}
+    assert {node.devices for node in nodes[4:]} == {(KNOWN["a40"],) * 4}
+    assert [node.network_bytes_per_s for node in nodes] == [400e9] * 4 + [25e9]
+    assert [node.price_per_hour for node in nodes] == [31.5] * 4 + [None]
+    assert [node.domain for node in nodes] == [None] * 4 + [2]
+
+
 DEVICE = '[[node.device]]\nkind = "cpu"\nmemory = "4GiB"\n'
 NODE = '[[node]]\nname = "a"\nhost_memory = "64GiB"\ncores = 16\n'
 WHOLE = NODE + DEVICE
+MODEL = '[[node.device]]\nmodel = "h100"\ncount = 8\n'
 
 FAULTS = {
     "empty": "",
@@ -152,6 +227,25 @@ FAULTS = {
     "a_name_with_a_space": WHOLE.replace('"a"', '"a b"'),
     "one_name_twice": WHOLE.replace("cores", "count = 2\ncores") + WHOLE.replace('"a"', '"a-2"'),
     "more_than_the_host_has": WHOLE + "count = 17\n",
+    "a_device_of_no_kind": NODE + DEVICE.replace('kind = "cpu"\n', ""),
+    "a_device_without_memory": NODE + DEVICE.replace('memory = "4GiB"\n', ""),
+    "an_unknown_model": NODE + MODEL.replace("h100", "h10"),
+    "a_model_that_is_a_number": NODE + MODEL.replace('"h100"', "100"),
+    "a_model_of_another_kind": NODE + MODEL + 'kind = "cpu"\n',
+    "a_domain_that_does_not_divide": f"{NODE}domain = 3\n{MODEL}",
+    "a_domain_larger_than_the_machine": f"{NODE}domain = 16\n{MODEL}",
+    "a_domain_of_none": f"{NODE}domain = 0\n{MODEL}",
+    "a_network_without_a_unit": f'{NODE}network = "200"\n{MODEL}',
+    "a_network_of_an_unknown_unit": f'{NODE}network = "200 GBps"\n{MODEL}',
+    "a_network_of_words": f'{NODE}network = "fast"\n{MODEL}',
+    "a_network_of_nothing": f'{NODE}network = "0 Gbps"\n{MODEL}',
+    "a_network_beyond_reason": f'{NODE}network = "9000000 TB/s"\n{MODEL}',
+    "a_network_that_is_a_number": f"{NODE}network = 25e9\n{MODEL}",
+    "a_leaf_with_a_space": f'{NODE}leaf = "rack a"\n{MODEL}',
+    "a_negative_price": f"{NODE}price_per_hour = -3\n{MODEL}",
+    "a_price_that_is_no_number": f"{NODE}price_per_hour = nan\n{MODEL}",
+    "a_price_without_end": f"{NODE}price_per_hour = inf\n{MODEL}",
+    "a_price_in_words": f'{NODE}price_per_hour = "30 USD"\n{MODEL}',
     "broken_toml": WHOLE.replace("cores =", "cores"),
     "toml_that_ends_too_soon": WHOLE + "count",
     "a_key_twice": WHOLE + 'kind = "gpu"\n',
@@ -190,7 +284,9 @@ def test_a_file_that_cannot_be_read_is_said_to_be_so(tmp_path: Path, monkeypatch
     assert refusal(f"{'x' * 300}.toml") == f"{'x' * 60}…: cannot be read: File name too long"
 
 
-PIECES = st.sampled_from(["laptop", "cpu", "gpu", "x", "-", ",", "80GiB", "2", "0", "65536", "GB", " ", "\n", "é"])
+PIECES = st.sampled_from(
+    ["laptop", "cpu", "gpu", "h100", "x", "-", ",", "80GiB", "2", "0", "65536", "GB", " ", "\n", "é"]
+)
 NEARLY = st.from_regex(r"(([0-9]{1,6}x)?[0-9]{1,6}x[cg]pu(-[0-9]{1,3}Gi?B?)?(,|$)){1,3}", fullmatch=True)
 
 
@@ -202,15 +298,15 @@ def test_any_text_is_a_cluster_or_an_error_of_ours(text: str) -> None:
     assert isinstance(outcome, str) or sum(len(node.devices) for node in outcome.nodes) <= 65536
 
 
-PLAIN = st.one_of(
-    st.integers(-1, 9), st.integers(), st.booleans(), st.sampled_from(["a", "gpu", "8GB", "", "a b"]), st.just([])
-)
-DEVICE_KEYS = st.sampled_from(["kind", "memory", "count", "extra"])
+TEXTS = st.sampled_from(["a", "gpu", "8GB", "", "a b", "h100", "8 Gbps"])
+PLAIN = st.one_of(st.integers(-1, 9), st.integers(), st.floats(), st.booleans(), TEXTS, st.just([]))
+DEVICE_KEYS = st.sampled_from(["kind", "memory", "count", "model", "extra"])
 DEVICES = st.lists(
     st.dictionaries(DEVICE_KEYS, PLAIN, max_size=1).map(lambda keys: {"kind": "cpu", "memory": "1GiB"} | keys),
     max_size=3,
 )
-NODE_KEYS = st.sampled_from(["name", "count", "host_memory", "cores", "extra"])
+CONNECTION_KEYS = ["domain", "network", "leaf", "price_per_hour"]
+NODE_KEYS = st.sampled_from(["name", "count", "host_memory", "cores", "extra", *CONNECTION_KEYS])
 NODES = st.lists(
     st.builds(
         lambda keys, name, device: {"name": name, "host_memory": "64GiB", "cores": 4, "device": device} | keys,
@@ -226,6 +322,8 @@ def toml(value: Any) -> str:
     """Write a value as TOML on one line; JSON's texts and numbers are TOML's."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, float):
+        return repr(value)
     return f"[{', '.join(map(toml, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
@@ -265,6 +363,16 @@ def test_a_short_form_says_all_that_its_line_does(nodes: int, devices: int, kind
 )
 def test_a_cluster_is_one_line(text: str, line: str) -> None:
     assert cluster_text(read(text)) == line
+
+
+def test_a_line_names_models_and_says_how_machines_are_connected() -> None:
+    assert cluster_text(read("2x8xh100")) == "2 nodes: node-1, node-2, each 8 h100-sxm-80g of 80.0 GiB, 128 cores"
+    assert cluster_text(read(str(CONNECTED))) == (
+        "5 nodes: a-1, a-2, each 8 h100-sxm-80g of 80.0 GiB, host 2.0 TiB, 192 cores, network 400 GB/s, leaf rack-a, "
+        "31.5 an hour; b-1, b-2, each 8 h100-sxm-80g of 80.0 GiB, host 2.0 TiB, 192 cores, network 400 GB/s, "
+        "leaf rack-b, 31.5 an hour; judge, 4 a40-48g of 44.0 GiB, host 256.0 GiB, 64 cores, domains of 2, "
+        "network 25 GB/s"
+    )
 
 
 def test_a_line_names_each_node_that_no_range_would() -> None:

@@ -1,0 +1,84 @@
+"""Products and attention that decodes, as aiconfigurator-core publishes them for one device each.
+
+The null model is a constant share of the peak, or of the memory's bandwidth. Attention was measured over and over on
+the same cache, so it is forecast as if the device's own cache still held it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from benchmarks.forecast.report import Case, Row, Table, View
+from flowgraph.errors import UnknownNameError
+from placements.kernels import decode_attention_seconds, matmul_seconds, peak_flops
+from placements.profiles import Profile, profile
+
+NULL_SHARE = 0.7
+LARGE_TOKENS = 256
+LARGE_BYTES = 1e6
+Measure = Callable[[Row, Profile], tuple[float, float, float]]  # its size, the forecast and the null model, in ms
+
+
+def measured_device(system: str, *, measured: bool = True) -> Profile | None:
+    """Give the profile of a system's device, None if there is none; without what was measured on it if so asked."""
+    try:
+        found = profile(system.replace("_", "-"))
+    except UnknownNameError:
+        return None
+    return found if measured else replace(found, shares={})
+
+
+def _product(row: Row, device: Profile) -> tuple[float, float, float]:
+    m, n, k = (int(row[name]) for name in "mnk")
+    null_s = 2 * m * n * k / (peak_flops(device, "bfloat16") * NULL_SHARE)
+    return m, 1e3 * matmul_seconds(m, n, k, device), 1e3 * null_s
+
+
+def _attention(row: Row, device: Profile) -> tuple[float, float, float]:
+    rows, context = int(row["batch_size"]), int(row["isl"]) + int(row["step"])
+    heads, kv_heads, head_dim = (int(row[name]) for name in ("num_heads", "num_key_value_heads", "head_dim"))
+    read_bytes = 4.0 * rows * context * kv_heads * head_dim
+    forecast_s = decode_attention_seconds(rows, context, heads, kv_heads, head_dim, device, warm=True)
+    return read_bytes, 1e3 * forecast_s, 1e3 * read_bytes / (device.memory_bytes_per_s * NULL_SHARE)
+
+
+def _cases(rows: Sequence[Row], measure: Measure, least: float, *, measured: bool) -> Iterator[Case]:
+    for row in rows:
+        device = measured_device(row["system"], measured=measured)
+        label = " ".join(value for name, value in row.items() if name not in ("latency_ms", "tflops", "source"))
+        if device is None:
+            yield Case(label, float(row["latency_ms"]), None, None, row["system"], "no profile of the device")
+            continue
+        size, forecast_ms, null_ms = measure(row, device)
+        if size >= least:
+            yield Case(label, float(row["latency_ms"]), forecast_ms, null_ms, row["system"])
+
+
+def _view(name: str, measure: Measure, least: float = 0.0, *, measured: bool = True) -> View:
+    def cases(rows: Sequence[Row]) -> Iterable[Case]:
+        return _cases(rows, measure, least, measured=measured)
+
+    return View(name, "ms", cases)
+
+
+TABLES = (
+    Table(
+        "products of bfloat16",
+        frozenset(("system", "m", "n", "k", "latency_ms")),
+        (
+            _view("all", _product),
+            _view(f"m of {LARGE_TOKENS} and more", _product, LARGE_TOKENS),
+            _view(f"m of {LARGE_TOKENS} and more, by the architecture alone", _product, LARGE_TOKENS, measured=False),
+        ),
+    ),
+    Table(
+        "attention that decodes",
+        frozenset(("system", "batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim")),
+        (
+            _view("all", _attention),
+            _view("caches of 1 MB and more", _attention, LARGE_BYTES),
+            _view("caches of 1 MB and more, by the architecture alone", _attention, LARGE_BYTES, measured=False),
+        ),
+    ),
+)

@@ -1,0 +1,277 @@
+"""From rows of published runs to workloads: by their columns alone, and where one says too little, what is missing.
+
+What rows of a format leave out is assumed alike for all of them, here and nowhere else. Not here: forecasts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.forecast.report import Row
+from benchmarks.forecast.rl_names import (
+    Degrees,
+    Placing,
+    degrees,
+    device,
+    engine,
+    listed_degrees,
+    machine_devices,
+    model,
+    placing,
+)
+from benchmarks.forecast.rl_workloads import Seated, Workload
+
+FLOWS = "benchmarks/forecast/rl_flows.py"
+PROMPT_TOKENS = 128  # of a problem in words with its instruction, where a row does not say
+SAMPLES = 32  # of a prompt, where a row counts responses only. Source: the recipes of NeMo-RL's performance summary
+MEAN_SHARE = 1 / 16
+"""Of the most tokens of a response, the mean, where a row gives only the most: a guess, and held apart for that."""
+TOGETHER, DRAW, TRAIN = "all", "draw", "train"
+
+
+@dataclass(frozen=True)
+class Read:
+    """A row as read: what is compared, in seconds, of which run; None and `why` where the row says too little.
+
+    `guessed` says that a length was guessed. `pair` is what runs that differ in their placement alone share.
+    """
+
+    label: str
+    framework: str
+    metric: str
+    seconds: float | None
+    workload: Workload | None = None
+    placed: Placing | None = None
+    why: str = ""
+    guessed: bool = False
+    pair: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------- runs with a clock
+
+
+def read_end_to_end(row: Row) -> Read:
+    """Read a row of one phase or step of a run."""
+    placed = placing(row["placement_mode"])
+    told = Read(
+        label=f"{row['framework']} {row['model'] if 'model' in row else row['models']} {row['n_gpus']} {row['gpu']} "
+        f"{row['placement_mode']} {row['train_backend']} {row['max_resp_len']}",
+        framework=row["framework"],
+        metric=row["metric"],
+        seconds=_seconds(row),
+        placed=placed,
+        pair=tuple(row[each] for each in ("framework", "model", "gpu", "train_backend", "max_resp_len", "note")[:5]),
+    )
+    missing = _missing(row, placed)
+    if missing:
+        return replace(told, why=missing)
+    run = _Run.of(row, placed)
+    if isinstance(run, str):
+        return replace(told, why=run)
+    return replace(told, workload=run.workload(told.label), guessed=run.guessed)
+
+
+def _seconds(row: Row) -> float | None:
+    """Give the seconds of a row: of many steps, of one of them; None where it is no time."""
+    value = float(row["value"])
+    if row["unit"] == "s":
+        return value
+    many = re.fullmatch(r"time_(\d+)_steps", row["metric"])
+    return value * 3600 / int(many[1]) if many and row["unit"] == "h" else None
+
+
+CLOCKED = re.compile(r"step|gen|generate_sequences|rollout|generation|old_log_prob|ref|ref_log_prob|values|update_actor"
+                     r"|update_critic|policy_train|forward_pass.*|time_\d+_steps")  # fmt: skip
+
+
+def _missing(row: Row, placed: Placing) -> str:
+    """Say what of a row cannot be compared at all."""
+    if row["quality"] not in ("table", "svg-exact"):
+        return f"read off a figure ({row['quality']})"
+    if _seconds(row) is None:
+        return f"no seconds ({row['unit']})"
+    if not CLOCKED.fullmatch(row["metric"]):
+        return f"metric {row['metric']}"
+    if placed.why:
+        return placed.why
+    if placed.lag and row["metric"] == "gen":
+        return "gen: of runs that overlap, how long the trainer waits"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a row says of a run, in our words."""
+
+    row: Row
+    placed: Placing
+    model: str
+    devices: int
+    cluster: str
+    batch: int
+    samples: int
+    prompt: str
+    response: str
+    guessed: bool
+    assumed: tuple[str, ...]
+
+    @classmethod
+    def of(cls, row: Row, placed: Placing) -> _Run | str:
+        kind, found = device(row["gpu"]), model(row["model"])
+        batch, samples = _whole(row["prompts_per_step"]), _whole(row["samples_per_prompt"])
+        needed = {"device": kind, "model": found, "prompts of a step": batch, "samples of a prompt": samples}
+        lengths = _lengths(row)
+        needed |= {"lengths": lengths, "devices": _whole(row["n_gpus"])}
+        missing = [name for name, each in needed.items() if not each]
+        if missing or kind is None or found is None or lengths is None:
+            return f"no {', '.join(missing)}"
+        devices, machine = int(row["n_gpus"]), machine_devices(kind)
+        if devices > machine and devices % machine:
+            return f"{devices} devices are no machines of {machine}"
+        cluster = f"{max(1, devices // machine)}x{min(devices, machine)}x{kind.name}"
+        return cls(row, placed, found, devices, cluster, batch or 0, samples or 0, *lengths)
+
+    def workload(self, label: str) -> Workload:
+        row, critic = self.row, "PPO" in self.row["algorithm"].upper()
+        reference = critic or "GRPO" in self.row["algorithm"].upper()
+        flow = "ppo" if critic else "grpo" if reference else "dapo"
+        names = ["policy", *(["critic"] if critic else []), *(["ref"] if reference else [])]
+        minibatch = re.search(r"mini[-_ ]?batch\w* (\d+)", row["note"])
+        train, sample = engine(row["train_backend"], "fsdp"), engine(row["rollout_backend"], "vllm")
+        cuts = degrees(row["parallelism"]), degrees(row["rollout_backend"])
+        settings = [*([] if critic else [f"samples={self.samples}"]), f"lag={self.placed.lag}"]
+        settings += [f"policy.update.minibatch={minibatch[1]}"] if minibatch else []
+        return _placed(
+            Workload(
+                label=label,
+                source=row["source"],
+                framework=row["framework"],
+                flow=f"{FLOWS}:{flow}",
+                models=dict.fromkeys(names, self.model),
+                cluster=self.cluster,
+                batch=self.batch * (self.samples if critic else 1),
+                prompt_tokens=self.prompt,
+                response_tokens=self.response,
+                settings=tuple(settings),
+                engines={"train": train, "sample": sample, "infer": train},
+                streamed=self.placed.streamed,
+                assumed=self.assumed,
+            ),
+            self.placed,
+            *cuts,
+        )
+
+
+def _whole(text: str) -> int | None:
+    """Read a whole number, also one in words: `(n_samples per recipe 5)`."""
+    found = re.findall(r"\d+", text or "")
+    return int(found[-1]) if found else None
+
+
+def _lengths(row: Row) -> tuple[str, str, bool, tuple[str, ...]] | None:
+    """Give the texts of both lengths, whether they were guessed, and what was assumed; None where there is no most."""
+    most, told = _whole(row["max_resp_len"]), _number(row["mean_resp_len"])
+    if most is None and told is None:
+        return None
+    prompt, assumed = _number(row["prompt_len"]), list[str]()
+    if prompt is None:
+        prompt = PROMPT_TOKENS
+        assumed.append(f"prompts of {PROMPT_TOKENS} tokens")
+    mean = told
+    if mean is None:
+        mean = (most or 0) * MEAN_SHARE
+        assumed.append(f"responses of {MEAN_SHARE:g} of their most on average")
+    elif "per sample" in row["note"]:  # of the prompt and the response together
+        mean = max(1.0, mean - prompt)
+    response = f"{mean:g}" if most in (None, mean) else f"mean={mean:g},max={most}"
+    return f"{prompt:g}", response, told is None, tuple(assumed)
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"[\d.]+", text or "") else None
+
+
+# ------------------------------------------------------------------------------------------- NeMo-RL's own table
+
+
+def read_nemo_rl(row: Row) -> Read:
+    """Read a row of NeMo-RL's performance summary: one step of a run, whose placement says only how late weights are.
+
+    Its average length is that of responses: tokens that were trained on, over responses, are 100 to 130 more.
+    """
+    placed = placing(row["policy_mode"])
+    label = " ".join(row[each] for each in ("version", "algorithm", "model", "policy_mode", "gpus", "gpu", "precision"))
+    pair = tuple(row[each] for each in ("version", "algorithm", "model", "gpu", "precision", "max_seq_len"))
+    told = Read(f"NeMo-RL {label}", "NeMo-RL", "step", float(row["step_time_s"]), placed=placed, pair=pair)
+    kind, found, cut = device(row["gpu"]), model(row["model"]), listed_degrees(row["train_tp_cp_ep_pp_vpp"])
+    drawn = re.findall(r"\d+", row["gen_tp_pp"])
+    missing = [name for name, each in {"device": kind, "model": found, "layout": cut}.items() if not each]
+    if missing or kind is None or found is None or placed.why:
+        return replace(told, why=placed.why or f"no {', '.join(missing)}")
+    machine, devices = machine_devices(kind), int(row["gpus"])
+    prompts, most = max(1, int(row["gen_gbs"]) // SAMPLES), int(row["max_seq_len"]) - PROMPT_TOKENS
+    workload = Workload(
+        label=told.label,
+        source=row["source"],
+        framework="NeMo-RL",
+        flow=f"{FLOWS}:{row['algorithm'].lower()}",
+        models={"policy": found, "ref": found},
+        cluster=f"{max(1, devices // machine)}x{min(machine, devices)}x{kind.name}",
+        batch=prompts,
+        prompt_tokens=str(PROMPT_TOKENS),
+        response_tokens=f"mean={row['avg_seq_len']},max={most}",
+        settings=(
+            f"samples={SAMPLES}",
+            f"lag={placed.lag}",
+            f"policy.update.minibatch={max(1, int(row['train_gbs']) // SAMPLES)}",
+        ),
+        engines={"train": "megatron", "sample": "vllm", "infer": "megatron"},
+        precision="fp8" if row["precision"] == "fp8" else "bfloat16",
+        streamed=placed.lag > 0,
+        assumed=(f"prompts of {PROMPT_TOKENS} tokens", f"{SAMPLES} samples of a prompt"),
+    )
+    sampled = Degrees(tensor=int(drawn[0]), pipeline=int(drawn[1])) if len(drawn) > 1 else None
+    return replace(told, workload=_placed(workload, placed, cut, sampled))
+
+
+# ------------------------------------------------------------------------------------------- where roles run
+
+
+def _placed(workload: Workload, placed: Placing, train: Degrees | None, sample: Degrees | None) -> Workload:
+    """Give a run with its pools: one for all, or one that draws beside one that does the rest.
+
+    Where a row does not say how many devices draw, half of them do.
+    """
+    names, devices = _role_names(workload), workload.devices
+    if placed.form == "together":
+        pools = {TOGETHER: devices}
+        seats = {name: Seated(TOGETHER, sample if _draws(name) else train) for name in names}
+        return replace(workload, pools=pools, roles=seats)
+    draw = placed.draw or devices // 2
+    halved = () if placed.draw else ("half of the devices draw",)
+    pools = {DRAW: draw, TRAIN: placed.train or devices - draw}
+    seats = {name: Seated(DRAW, sample) if _draws(name) else Seated(TRAIN, train) for name in names}
+    return replace(workload, pools=pools, roles=seats, assumed=(*workload.assumed, *halved))
+
+
+def _draws(role: str) -> bool:
+    return role.endswith(".sample")
+
+
+def _role_names(workload: Workload) -> list[str]:
+    """Name the roles of one of our flows by its models: what is trained, the policy's drawing, what is read."""
+    uses: Mapping[str, Sequence[str]] = {"policy": ("train", "sample"), "critic": ("train",)}
+    return [f"{name}.{use}" for name in workload.models for use in uses.get(name, ("infer",))]
+
+
+def runs(reads: Sequence[Read]) -> Iterator[Workload]:
+    """Give each run once, with all that was measured of it."""
+    found = dict[str, Workload]()
+    for each in reads:
+        if each.workload is None or each.seconds is None:
+            continue
+        before = found.setdefault(each.workload.file, each.workload)
+        found[each.workload.file] = replace(before, measured={**before.measured, each.metric: each.seconds})
+    yield from found.values()

@@ -1,0 +1,155 @@
+"""What the planner says of a published run: its step, with every role where the run had it, and its phases.
+
+The same path as `flowgraph plan`: a question is posed, and roles get the seats and layouts that the run states. What it
+does not state is the planner's choice for that pool. Not here: what was measured (`rl_rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from benchmarks.forecast.rl_names import Degrees
+from benchmarks.forecast.rl_workloads import Workload, from_toml, to_toml
+from flowgraph.cli.inputs import Asked
+from flowgraph.cli.setting import Question, pose
+from flowgraph.errors import FlowError
+from flowgraph.plan import Layout, Running, Step, Timed
+from flowgraph.roles import Role
+from placements.blocks import Blocks
+from placements.choices import Choice, Seat, footprint
+from placements.footprint import fits
+from placements.placing import Home, seat_for, step_of
+from placements.setting import Setting
+
+SHARED_CACHE, OWN_CACHE = (0.6, 0.5, 0.4, 0.3), (0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
+"""What an engine is given of a device, the first that fits: beside training as NeMo-RL sets it unless told, and alone."""
+
+
+def setting_of(workload: Workload) -> Setting:
+    """Give the setting that the command line of a workload poses. Raises what `flowgraph plan` raises."""
+    return _setting(to_toml(workload.question))
+
+
+@cache
+def _setting(text: str) -> Setting:
+    workload = from_toml(text)
+    asked = Asked(
+        flow=workload.flow,
+        models=tuple(f"{name}={model}" for name, model in workload.models.items()),
+        batch=workload.batch,
+        sets=workload.settings,
+    )
+    engines = tuple(f"{use}={engine}" for use, engine in workload.engines.items())
+    lengths = workload.prompt_tokens, workload.response_tokens
+    return pose(Question(asked, workload.cluster, *lengths, engines, workload.precision)).setting
+
+
+def step(workload: Workload) -> Step | str:
+    """Give the forecast of a run's step; where the planner has none, say why."""
+    return _step(to_toml(workload.question))
+
+
+@cache
+def _step(text: str) -> Step | str:
+    workload = from_toml(text)
+    try:
+        setting = _setting(text)
+        homes = homes_of(workload, setting)
+    except FlowError as error:
+        return str(error).splitlines()[0]
+    return homes if isinstance(homes, str) else step_of(setting, homes)
+
+
+def homes_of(workload: Workload, setting: Setting) -> list[Home] | str:
+    """Give where each role of a run lives; where one cannot, say which. Raises ResourceError for too large a pool."""
+    found = list[Home]()
+    for pool, devices in workload.pools.items():
+        here = [role for role in setting.roles if workload.roles[role.name].pool == pool]
+        seat, shared = seat_for(setting, pool, devices), any(role.use == "sample" for role in here)
+        alone = shared and len(here) == 1
+        chosen = _chosen(setting, here, seat, {role.name: workload.roles[role.name].cut for role in here})
+        for role in here:
+            cut = workload.roles[role.name].cut
+            way = _stated(setting, role, seat, cut, alone=alone) if cut is not None else chosen.get(role.name)
+            if way is None:
+                return f"{role.name} does not fit {devices} devices as it is said to run"
+            found.append(Home(role, pool, seat, setting.engines[role.use], *way, shared=shared))
+    return found
+
+
+Way = tuple[Layout, Running]
+
+
+def _chosen(setting: Setting, here: list[Role], seat: Seat, cuts: Mapping[str, Degrees | None]) -> dict[str, Way]:
+    """Give the planner's own choice for the roles of a pool; none where all are told, or nothing fits."""
+    if all(cuts.values()):
+        return {}
+    places = [place for place, role in enumerate(setting.roles) if role in here]
+    fitting = Blocks(setting).sittings(frozenset(places), seat)
+    chosen: tuple[Choice, ...] = fitting[0].chosen if fitting else ()
+    return {setting.roles[place].name: (way.layout, way.running) for place, way in zip(places, chosen, strict=False)}
+
+
+def _stated(setting: Setting, role: Role, seat: Seat, cut: Degrees, *, alone: bool) -> Way | None:
+    """Give a layout of stated degrees, and the first way to run it that fits; None if none does.
+
+    A micro-batch is a row of the greatest length, which is what engines that pack rows fill one up to.
+    """
+    layout = cut.layout(seat.devices, setting.engines[role.use], trains=role.use == "train")
+    if layout is None:
+        return None
+    if role.use == "sample":
+        layout = Layout(data=layout.data, tensor=layout.tensor, pipeline=layout.pipeline, expert=cut.expert)
+    for running in _runnings(setting, role, alone=alone):
+        if fits(footprint(setting, role, seat, layout, running).peak_bytes, seat.of.memory_bytes):
+            return layout, running
+    return None
+
+
+def _runnings(setting: Setting, role: Role, *, alone: bool) -> Iterator[Running]:
+    longest = max(load.longest_tokens for load in setting.loads_of(role))
+    if role.use == "sample":
+        for share in OWN_CACHE if alone else SHARED_CACHE:
+            yield Running(precision=setting.sampling, cache_share=share, sleeps=not alone)
+        return
+    running = Running(precision="bfloat16", micro_batch_tokens=longest)
+    yield running
+    if role.use == "train":
+        yield running.model_copy(update={"checkpointing": "full"})
+        offload = ("parameters", "gradients", "optimizer")
+        yield running.model_copy(update={"checkpointing": "full", "offload": offload})
+
+
+# ---------------------------------------------------------------------------------------------------------- phases
+
+
+# What the trainer's own clocks name, as phases of nodes and the roles that run them.
+PHASES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "generate_sequences": (("generate", "sample"),),
+    "gen": (("generate", "sample"), ("sync", "sample")),
+    "rollout": (("generate", "sample"), ("sync", "sample")),
+    "generation": (("generate", "sample"),),
+    "old_log_prob": (("logprob", "policy"),),
+    "ref": (("logprob", "ref"),),
+    "ref_log_prob": (("logprob", "ref"),),
+    "values": (("logprob", "critic"),),
+    "update_actor": (("update", "policy"),),
+    "policy_train": (("update", "policy"),),
+    "update_critic": (("update", "critic"),),
+    "forward_pass": (("logprob", "policy"), ("logprob", "ref")),
+}
+
+
+def seconds_of(found: Step, metric: str) -> float | None:
+    """Give a step's seconds by the name of what was timed: all of it, or a phase; None for what is not known."""
+    if metric == "step":
+        return found.period_s
+    name = metric.partition("(")[0].strip()
+    tasks = [task for task in found.tasks if any(_is(task, *each) for each in PHASES.get(name, ()))]
+    seconds = [task.seconds for task in tasks if task.seconds is not None]
+    return sum(seconds) if seconds and len(seconds) == len(tasks) else None
+
+
+def _is(task: Timed, kind: str, whose: str) -> bool:
+    return task.kind == kind and whose in task.role.split(".")

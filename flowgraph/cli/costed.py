@@ -1,0 +1,131 @@
+"""`plan` on devices whose speed is known: the search, what it found, and why the named placements lost. No torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from flowgraph.cli.setting import Posed, Question, pose
+from flowgraph.cli.show import write_text
+from flowgraph.errors import ResourceError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from placements.finding import Asked, Found
+    from placements.ranked import Ranked
+    from placements.setting import Setting
+    from placements.what_if import Changed
+
+
+@dataclass(frozen=True)
+class Sought:
+    """How a command line has a plan looked for: the objective, the search, what is fixed, how much is shown."""
+
+    objective: str = "step"
+    method: str = "auto"
+    placement: str = ""
+    pins: tuple[str, ...] = ()
+    top: int = 5
+    what_if: tuple[str, ...] = ()
+    robust: bool = False
+
+
+def print_costed(question: Question, sought: Sought, out: Path | None, as_json: bool) -> None:
+    """Print the best plans of a question, and write the best one to `out`."""
+    from placements.finding import find
+    from placements.found_text import found_text, what_if_text
+
+    posed = pose(question)
+    for note in posed.notes:
+        print(note, file=sys.stderr)
+    found = find(posed.setting, asked_of(sought, posed.setting), robust=sought.robust)
+    others = [_changed(posed.setting, text, sought) for text in sought.what_if]
+    plan = found.best.plan(posed.assumed)
+    if out is not None:
+        write_text(out, plan.to_json())
+    if as_json:
+        changes = {each.change: _ranked_data(each.found.best) if each.found else None for each in others}
+        print(json.dumps(found_data(found, posed, sought.top) | {"what_if": changes}, indent=1))
+    else:
+        print(found_text(found, plan, top=sought.top))
+        print(f"\n{what_if_text(found, others)}" if others else "", end="\n" if others else "")
+    if out is not None:
+        print(out, file=sys.stderr)
+
+
+def _changed(setting: Setting, text: str, sought: Sought) -> Changed:
+    """Search again with one thing changed."""
+    from placements.finding import find
+    from placements.what_if import Changed, changed
+
+    other = changed(setting, text)
+    try:
+        return Changed(text, find(other, asked_of(sought, other), named=False))
+    except ResourceError:
+        return Changed(text, None)
+
+
+def asked_of(sought: Sought, setting: Setting) -> Asked:
+    """Read what is asked of a search; raises UsageError or UnknownNameError for what is not known."""
+    from placements.solve import Method
+
+    from placements.finding import Asked
+    from placements.named import variant
+    from placements.problem import Objective
+
+    return Asked(
+        objective=_one_of("--objective", sought.objective, get_args(Objective)),
+        method=_one_of("--search", sought.method, get_args(Method)),
+        pins=_pins(sought.pins, setting),
+        placement=variant(sought.placement).name if sought.placement else "",
+    )
+
+
+def _one_of(option: str, text: str, known: Sequence[Any]) -> Any:
+    if text not in known:
+        raise UsageError(f"no `{text}`", where=option, hint=nearest(text, known))
+    return text
+
+
+def _pins(texts: Sequence[str], setting: Setting) -> Mapping[str, str]:
+    known, found = [role.name for role in setting.roles], dict[str, str]()
+    for text in texts:
+        role, equals, pool = text.partition("=")
+        if not equals or not pool:
+            raise UsageError("should be ROLE=POOL", where=f"--pin {text}", hint=f"--pin {known[0]}=pool0")
+        if role not in known:
+            raise UsageError(f"no role `{role}`", where=f"--pin {text}", hint=nearest(role, known))
+        found[role] = pool
+    return found
+
+
+def found_data(found: Found, posed: Posed, top: int) -> dict[str, Any]:
+    """Give what a search found as data."""
+    answer = found.answer
+    return {
+        "plan": json.loads(found.best.plan(posed.assumed).to_json()),
+        "search": {
+            "value_s": answer.value,
+            "bound_s": answer.bound,
+            "gap": answer.gap,
+            "exact": answer.exact,
+            "examined": answer.examined,
+            "search_s": found.seconds,
+        },
+        "ranked": [_ranked_data(each) for each in found.ranked[:top]],
+        "named": {variant.name: None if each is None else _ranked_data(each) for variant, each in found.named},
+        "notes": list(posed.notes),
+    }
+
+
+def _ranked_data(ranked: Ranked) -> dict[str, Any]:
+    blocks = zip(ranked.parts(), ranked.blocks, strict=True)
+    return {
+        "step_s": ranked.step_s,
+        "value_s": ranked.value,
+        "devices": ranked.devices,
+        "pools": [{"roles": list(part), "devices": sum(option.devices)} for part, (_, option) in blocks],
+    }

@@ -1,0 +1,191 @@
+"""The planner's verbs, with their options; what each does is in a file of its own, imported when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowgraph.cli.app import (
+    Batch,
+    Cache,
+    Clusters,
+    Data,
+    FlowName,
+    Json,
+    Memory,
+    Models,
+    Passes,
+    PlanFile,
+    Sets,
+    Verify,
+    app,
+    every,
+)
+
+PromptTokens = Annotated[
+    str | None,
+    typer.Option("--prompt-tokens", help="lengths: 512, mean=1k,p99=4k, or FILE.parquet:COLUMN", metavar="TOKENS"),
+]
+ResponseTokens = Annotated[
+    str | None,
+    typer.Option("--response-tokens", help="lengths: mean=2k,p99=16k; default the flow's max_tokens", metavar="TOKENS"),
+]
+Engines = Annotated[
+    list[str] | None, typer.Option("--engine", help="train=megatron, sample=vllm", metavar="USE=ENGINE")
+]
+SamplingPrecision = Annotated[
+    str | None, typer.Option("--precision", help="of weights that draw: bfloat16, fp8, fp4", metavar="PRECISION")
+]
+Profile = Annotated[Path | None, typer.Option("--profile", help="constants from `calibrate`", metavar="PROFILE.toml")]
+Search = Annotated[str, typer.Option("--search", help="auto, exact or greedy")]
+Objective = Annotated[str, typer.Option("--objective", help="step: the fastest; cost: a step's; devices: the fewest")]
+Placement = Annotated[
+    str | None,
+    typer.Option("--placement", help="colocated, hybrid, split or standalone, or one variant: split:openrlhf"),
+]
+Pins = Annotated[
+    list[str] | None,
+    typer.Option("--pin", help="roles of one name share a pool: policy.sample=pool0", metavar="ROLE=POOL"),
+]
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        help="length.p99=16k, prompt.mean=1k, batch=1024, network=400Gbps, staleness=1, ratio=3:1, precision=fp8",
+        metavar="CHANGE",
+    ),
+]
+Robust = Annotated[
+    bool, typer.Option("--robust", help="prefer the plan that loses least if costs are other than forecast")
+]
+Top = Annotated[int, typer.Option("--top", min=1, help="how many plans to show")]
+
+
+@app.command()
+def plan(
+    flow: FlowName,
+    model: Models = None,
+    data: Data = None,
+    batch: Batch = None,
+    sets: Sets = None,
+    cluster: Clusters = None,
+    plan: PlanFile = None,
+    memory: Memory = None,
+    prompt_tokens: PromptTokens = None,
+    response_tokens: ResponseTokens = None,
+    engine: Engines = None,
+    precision: SamplingPrecision = None,
+    profile: Profile = None,
+    search: Search = "auto",
+    objective: Objective = "step",
+    placement: Placement = None,
+    pin: Pins = None,
+    top: Top = 5,
+    what_if: WhatIf = None,
+    robust: Robust = False,
+    passes: Passes = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here, to edit")] = None,
+    cache: Cache = None,
+    verify: Verify = False,
+    json: Json = False,
+) -> None:
+    """Say what runs where, the memory it needs and, on devices whose speed is known, how long a step takes."""
+    from flowgraph.cli.costed import Sought, print_costed
+    from flowgraph.cli.inputs import Asked
+    from flowgraph.cli.plan import Where, plan_flow
+    from flowgraph.cli.setting import Question, cluster_of, has_profiles
+    from flowgraph.passes.verify import verified
+
+    asked = Asked(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
+    with verified(verify):
+        if plan is None and cluster is not None and has_profiles(cluster_of(cluster)):
+            question = Question(asked, cluster, prompt_tokens, response_tokens, every(engine), precision, profile)
+            sought = Sought(objective, search, placement or "", every(pin), top, every(what_if), robust)
+            print_costed(question, sought, out, json)
+        else:
+            plan_flow(asked, Where(cluster, plan, memory), out, json)
+
+
+PlanPath = Annotated[Path, typer.Argument(help="a plan's file, from `plan -o`", metavar="PLAN.json")]
+
+
+@app.command()
+def fit(
+    flow: FlowName,
+    model: Models = None,
+    batch: Batch = None,
+    sets: Sets = None,
+    cluster: Annotated[str, typer.Option("--cluster", help="the most there is: 16x8xh100")] = "16x8xh100",
+    prompt_tokens: PromptTokens = None,
+    response_tokens: ResponseTokens = None,
+    engine: Engines = None,
+    precision: SamplingPrecision = None,
+    profile: Profile = None,
+    placement: Placement = None,
+    pin: Pins = None,
+    passes: Passes = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here")] = None,
+    cache: Cache = None,
+    json: Json = False,
+) -> None:
+    """Find the fewest devices of a cluster on which a flow fits."""
+    from flowgraph.cli.costed import Sought
+    from flowgraph.cli.inputs import Asked
+    from flowgraph.cli.plans import fit as fit_flow
+    from flowgraph.cli.setting import Question
+
+    asked = Asked(flow, every(model), None, None, batch, None, 0, every(sets), every(passes), cache)
+    question = Question(asked, cluster, prompt_tokens, response_tokens, every(engine), precision, profile)
+    fit_flow(question, Sought(placement=placement or "", pins=every(pin)), out, json)
+
+
+@app.command()
+def explain(
+    plan: PlanPath,
+    role: Annotated[str | None, typer.Argument(help="policy.sample; none: every role", metavar="ROLE")] = None,
+    json: Json = False,
+) -> None:
+    """Say why each role is where it is, and what a step would take with it elsewhere."""
+    from flowgraph.cli.plans import explain as explain_plan
+
+    explain_plan(plan, role, json)
+
+
+@app.command()
+def compare(
+    plans: Annotated[list[Path], typer.Argument(help="plans' files", metavar="PLAN.json ...")],
+    json: Json = False,
+) -> None:
+    """Print plans beside each other."""
+    from flowgraph.cli.plans import compare as compare_plans
+
+    compare_plans(plans, json)
+
+
+@app.command()
+def simulate(
+    plan: PlanPath,
+    steps: Annotated[int, typer.Option("--steps", min=1, max=1000, help="how many steps")] = 2,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="write a Chrome trace here, for ui.perfetto.dev")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Play the steps of a plan without a GPU: when each pool works, and what it waits for."""
+    from flowgraph.cli.plans import simulate as simulate_plan
+
+    simulate_plan(plan, steps, out, json)
+
+
+@app.command()
+def calibrate(
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs", metavar="RUN ...")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the profile here, for --profile")] = None,
+    json: Json = False,
+) -> None:
+    """Fit the constants of engines to the seconds that runs have measured, within their bounds."""
+    from flowgraph.cli.plans import calibrate as calibrate_runs
+
+    calibrate_runs(runs, out, json)

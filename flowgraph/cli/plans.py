@@ -1,0 +1,207 @@
+"""What is asked of plans that are there: `simulate`, `compare`, `explain`, `fit`. No torch is loaded."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from flowgraph import spec
+from flowgraph.check_plan import PlacedGraph
+from flowgraph.cli.costed import Sought, print_costed
+from flowgraph.cli.plan import read_plan
+from flowgraph.cli.setting import Question, cluster_of, posed_by
+from flowgraph.cli.show import write_text
+from flowgraph.errors import DataError, FlowError, PlanError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from flowgraph.plan import Plan, Step
+    from placements.measured_runs import MeasuredRun
+    from placements.setting import Setting
+
+COLUMNS = 100
+
+
+def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
+    """Play the steps of a plan, and write what was played as a Chrome trace to `out`."""
+    from placements.bubbles import bubbles
+    from placements.chrome_trace import chrome_trace
+    from placements.placing import schedule_of
+    from placements.timeline import play
+    from placements.timeline_text import timeline_text
+
+    plan = read_plan(path)
+    step = _step(plan, path)
+    unknown = [task.name for task in step.tasks if task.seconds is None]
+    if unknown:
+        raise PlanError.unreadable(str(path), "step", f"the seconds of {', '.join(unknown)} are not known")
+    played = play(schedule_of(step.tasks, step.waits), steps=steps)
+    if out is not None:
+        write_text(out, json.dumps(chrome_trace(played, f"{plan.flow}, predicted"), indent=1) + "\n")
+    if as_json:
+        idle = [
+            {"pool": each.pool, "start_s": each.start_s, "end_s": each.end_s, "why": each.why}
+            for each in bubbles(played)
+        ]
+        runs = [
+            {"task": each.task, "pool": each.pool, "step": each.step, "start_s": each.start_s, "end_s": each.end_s}
+            for each in played.events
+        ]
+        print(json.dumps({"period_s": step.period_s, "events": runs, "bubbles": idle}, indent=1))
+    else:
+        print(timeline_text(played, COLUMNS))
+    if out is not None:
+        print(out, file=sys.stderr)
+
+
+def _step(plan: Plan, path: Path) -> Step:
+    if plan.step is None:
+        raise PlanError.unreadable(
+            str(path), "", "has no forecast of seconds; `plan` makes one on devices of a known kind"
+        )
+    return plan.step
+
+
+def compare(paths: Sequence[Path], as_json: bool) -> None:
+    """Print plans beside each other."""
+    from placements.moves_text import plans_text
+
+    if len(paths) < 2:
+        raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
+    plans = [(path.name, read_plan(path)) for path in paths]
+    if as_json:
+        print(json.dumps({name: json.loads(plan.to_json()) for name, plan in plans}, indent=1))
+    else:
+        print(plans_text(plans))
+
+
+def explain(path: Path, role: str | None, as_json: bool) -> None:
+    """Say why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
+    from placements.blocks import Blocks
+    from placements.finding import solved
+    from placements.moves import layouts, moves, parts_of
+    from placements.moves_text import layouts_text, moves_text
+
+    plan = read_plan(path)
+    setting = posed_by(plan, str(path)).setting
+    known = [each.name for each in setting.roles]
+    if role is not None and role not in known:
+        raise UsageError(f"no role `{role}`", where=f"explain {path}", hint=nearest(role, known))
+    parts = parts_of(plan)
+    here = solved(setting, Blocks(setting), parts)
+    if here is None:
+        raise PlanError.unreadable(str(path), "", "does not fit its cluster as it is forecast now; plan it anew")
+    told = list[dict[str, object]]()
+    for each in (one for one in setting.roles if role in (None, one.name)):
+        home = next(part for part in parts if each.name in part)
+        found = list(moves(setting, parts, each.name))
+        place = next(one for one in plan.placed if one.role == each.name)
+        devices = len(next(pool for pool in plan.pools if pool.name == place.pool).devices)
+        if as_json:
+            others = [{"beside": list(m.beside), "step_s": m.ranked.step_s if m.ranked else None} for m in found]
+            told.append({"role": each.name, "beside": list(home), "step_s": here.step_s, "elsewhere": others})
+            continue
+        print(moves_text(each.name, home, here, found))
+        if role is not None:
+            ways = [way for of in setting.classes for way in layouts(setting, each, of, devices)]
+            print(layouts_text(each.name, ways, devices))
+    if as_json:
+        print(json.dumps(told, indent=1))
+
+
+def fit(question: Question, sought: Sought, out: Path | None, as_json: bool) -> None:
+    """Print the plan with the fewest devices of a cluster that fits."""
+    print_costed(question, replace(sought, objective="devices"), out, as_json)
+
+
+def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
+    """Say whether a plan is for its flow and fits its cluster, or another; give the exit code, 0 if it does."""
+    plan = read_plan(path)
+    setting = posed_by(plan, str(path), None if cluster is None else cluster_of(cluster)).setting
+    faults = [str(each) for each in _faults(plan, setting, path, cluster)]
+    if as_json:
+        print(json.dumps({"plan": str(path), "faults": faults}, indent=1))
+    else:
+        for text in faults:
+            print(text)
+        print(f"{path}: {'no fault' if not faults else f'{len(faults)} faults'}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def _faults(plan: Plan, setting: Setting, path: Path, cluster: str | None) -> Iterator[FlowError]:
+    from placements.placing import homes_by, plan_from
+    from placements.short import overflows
+
+    found = list(spec.faults("placed", PlacedGraph(setting.graph, plan, str(path))))
+    if found or not plan.costed:
+        yield from found
+        return
+    try:
+        there = plan_from(setting, homes_by(setting, plan), plan.assumed)
+    except FlowError as error:
+        yield error
+        return
+    yield from overflows(there, cluster or str(path))
+
+
+def calibrate(paths: Sequence[Path], out: Path | None, as_json: bool) -> None:
+    """Fit the constants of engines to what runs have measured, say what that changes, and write a profile."""
+    from placements.calibrate import profile_text
+    from placements.measured_runs import calibrations
+
+    found = calibrations([_measured(path) for path in paths])
+    text = profile_text(found)
+    if out is not None:
+        write_text(out, text)
+    if as_json:
+        told = [
+            {
+                "engine": each.engine,
+                "before": asdict(each.before),
+                "after": asdict(each.after),
+                "constants": {name: bounds.value for name, bounds in each.moved.items()},
+            }
+            for each in found
+        ]
+        print(json.dumps(told, indent=1))
+    else:
+        for each in found:
+            print(f"{each.engine}\n  before  {each.before}\n  after   {each.after}")
+            print("\n".join(f"  {name} = {bounds.value:.4g}" for name, bounds in each.moved.items()))
+    if out is not None:
+        print(out, file=sys.stderr)
+
+
+def _measured(path: Path) -> MeasuredRun:
+    """Read a run's folder: its plan, and of each node the median seconds of all steps but the first."""
+    from flowgraph.runtime.record import RunFolder
+    from placements.measured_runs import MeasuredRun
+    from placements.placing import homes_by
+
+    plan = read_plan(RunFolder.open(path).path / "plan.json")
+    if not plan.costed:
+        hint = "run a plan for devices of a known kind: `plan FLOW --cluster 1x8xh100 -o plan.json`"
+        raise PlanError.unreadable(
+            str(path / "plan.json"), "", f"forecasts no seconds, so there is nothing to fit; {hint}"
+        )
+    setting = posed_by(plan, str(path / "plan.json")).setting
+    times = [line["time"]["nodes_s"] for line in _lines(path / "metrics.jsonl") if "nodes_s" in line.get("time", {})]
+    later = times[1:] or times
+    nodes = {name: median(step[name] for step in later if name in step) for name in (later[0] if later else {})}
+    return MeasuredRun(path.name, setting, tuple(homes_by(setting, plan)), nodes)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except OSError as error:
+        raise DataError.missing(str(path), str(error.strerror)) from None
+    for number, line in enumerate(lines, 1):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            raise DataError.bad_line(str(path), number, "is no JSON") from None

@@ -1,0 +1,283 @@
+"""What a graph says of its algorithm, by the ops that its nodes call: the record that exports are filled from.
+
+Read from the loss backwards. What it does not understand it names (`unsaid`), so that an export can say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from flowgraph.graph import Edge, Graph, Node, carried_from
+
+SURROGATES = (
+    *("clipped", "policy_gradient", "cispo_loss", "dppo_loss", "gspo_loss", "gmpo_loss", "sapo_loss"),
+    *("clip_cov_loss", "kl_cov_loss", "cross_entropy"),
+)
+KL_LOSSES = {"kl_k1": "k1", "kl_k2": "k2", "kl_k3": "k3", "kl_abs": "abs"}
+ADVANTAGES = (
+    *("gae", "group_normalize", "gpg_advantages", "rloo_advantages", "opo_advantages", "pass_at_k_advantages"),
+    *("greedy_baseline", "discounted_returns", "optimal_token_baseline"),
+)
+# What every system does without being told: passes of the models, bookkeeping, and what a run only reports.
+PLUMBING = frozenset(
+    {"logprobs", "critic_values", "entropy", "squared_probs", "token_rewards", "add", "scale", "mismatch"}
+    | {"evaluate", "evaluate_at_k", "accuracy", "pass_at_k"}
+)
+
+
+@dataclass(frozen=True)
+class Update:
+    """How a model is trained: `minibatch` in prompts, 0 for the whole batch at once."""
+
+    lr: float
+    optimizer: str
+    weight_decay: float
+    max_grad_norm: float
+    epochs: int
+    minibatch: int
+    micro_batch_tokens: int
+    start_step: int
+
+
+@dataclass(frozen=True)
+class KL:
+    """A KL to a reference: its estimator (k1, k2, k3, abs), its weight, and the settings of what adapts the weight."""
+
+    estimator: str
+    weight: float
+    straight_through: bool = False
+    adaptive: Mapping[str, Any] | None = field(default=None, hash=False)
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """The policy's loss: its op, its settings, and whose log-probs it clips around."""
+
+    op: str
+    settings: Mapping[str, Any] = field(hash=False)
+    old: Literal["sampler", "trainer", "none"] = "none"
+
+    @property
+    def aggregation(self) -> str | float:
+        """Give how its terms are put together: `token-mean`, or the constant length of `sequence-sum`."""
+        told = self.settings.get("aggregation", "sequence-mean")
+        return told if isinstance(told, float) else str(told)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What a flow computes, in the words of its nodes. `estimator` is the op of its advantages, "" where unknown."""
+
+    estimator: str
+    surrogate: Surrogate
+    advantages: Mapping[str, Any] = field(hash=False)  # the settings of the estimator
+    whitened: bool
+    n: int
+    temperature: float
+    max_tokens: int
+    policy: Update
+    critic: Update | None
+    value_clip: float | None
+    entropy_weight: float
+    kl_loss: KL | None
+    kl_reward: KL | None
+    rule: str | None
+    refill: Mapping[str, Any] | None = field(hash=False)
+    overlong: Mapping[str, Any] | None = field(hash=False)
+    correction: Mapping[str, Any] | None = field(hash=False)
+    rejection: Mapping[str, Any] | None = field(hash=False)
+    at_most: int
+    unsaid: tuple[str, ...]
+
+
+@dataclass
+class _Reader:
+    """The nodes of a graph by op, and which of them were understood."""
+
+    graph: Graph
+    seen: set[Node] = field(default_factory=set[Node])
+
+    def ours(self, node: Node) -> bool:
+        return node.op.module.split(".")[0] in {"nodes", "flowgraph"}
+
+    def all(self, *ops: str) -> list[Node]:
+        found = [node for node in self.graph.all_nodes if node.op.name in ops and self.ours(node)]
+        self.seen.update(found)
+        return found
+
+    def one(self, *ops: str) -> Mapping[str, Any] | None:
+        found = self.all(*ops)
+        self.seen.difference_update(found[1:])  # a second one is not said by what the first one says
+        return settings_of(found[0]) if found else None
+
+    def take(self, node: Node) -> Mapping[str, Any]:
+        self.seen.add(node)
+        return settings_of(node)
+
+    def unsaid(self) -> tuple[str, ...]:
+        left = (node for node in self.graph.all_nodes if node not in self.seen)
+        return tuple(node.name for node in left if not (self.ours(node) and node.op.name in PLUMBING))
+
+
+def settings_of(node: Node) -> Mapping[str, Any]:
+    """Give a node's settings by name."""
+    return {name: getattr(node.settings, name) for name in type(node.settings).model_fields}
+
+
+def read_algorithm(graph: Graph) -> Algorithm | None:
+    """Read what a named graph says of its algorithm; None where no policy is trained on responses that it draws."""
+    reader = _Reader(graph)
+    updates = {node: list(_terms(node)) for node in reader.all("update")}
+    policy = next((node for node, terms in updates.items() if _surrogate(terms) is not None), None)
+    sampler = _sampler(reader, policy)
+    if policy is None or sampler is None:
+        return None
+    terms = updates[policy]
+    loss = _surrogate(terms)
+    assert loss is not None, "the policy was chosen by its surrogate"
+    estimator, advantages, whitened = _advantages(reader, loss)
+    critic = next((node for node in updates if node is not policy), None)
+    reader.seen.difference_update(node for node in updates if node not in (policy, critic))
+    drawn, value = settings_of(sampler), reader.one("value_loss") if critic is not None else None
+    return Algorithm(
+        estimator=estimator,
+        surrogate=_loss(reader, loss),
+        advantages=advantages,
+        whitened=whitened,
+        n=drawn["n"],
+        temperature=drawn["temperature"],
+        max_tokens=drawn["max_tokens"],
+        policy=_update(policy),
+        critic=_update(critic) if critic is not None else None,
+        value_clip=value["clip"] if value is not None else None,
+        entropy_weight=sum(weight for weight, node in terms if node in reader.all("entropy_bonus")),
+        kl_loss=_kl_loss(reader, terms),
+        kl_reward=_kl_reward(reader),
+        rule=_rule(reader, drawn),
+        refill=drawn if sampler.op.name == "refill" else None,
+        overlong=reader.one("overlong_penalty"),
+        correction=_correction(reader),
+        rejection=reader.one("rejected"),
+        at_most=max((edge.at_most for _, edge in sampler.inputs), default=0),
+        unsaid=reader.unsaid(),
+    )
+
+
+def _terms(update: Node) -> Iterator[tuple[float, Node]]:
+    """Give what a loss adds up, each with its weight; a loop, since sums may be long."""
+    todo = [(1.0, region.output) for _, region in update.regions]
+    while todo:
+        weight, edge = todo.pop(0)
+        node = edge.source
+        if not isinstance(node, Node):
+            continue
+        inner = dict(node.inputs)
+        if node.op.name == "add" and node.op.module == "flowgraph.arithmetic":
+            todo += [(weight, inner["a"]), (weight, inner["to"])]
+        elif node.op.name == "scale" and node.op.module == "flowgraph.arithmetic":
+            todo.append((weight * settings_of(node)["factor"], inner["a"]))
+        elif node.op.name == "weighted" and "loss" in inner:
+            todo.append((weight, inner["loss"]))
+        else:
+            yield weight, node
+
+
+def _surrogate(terms: list[tuple[float, Node]]) -> Node | None:
+    named = (node for _, node in terms if node.op.name in SURROGATES and node.op.module.startswith("nodes."))
+    return next(named, None)
+
+
+def _sampler(reader: _Reader, policy: Node | None) -> Node | None:
+    """Give the node that draws the responses that are trained on: of several, the first that is not greedy."""
+    drawn = [node for node in reader.all("generate", "refill") if policy is not None and _model(node) is policy.root]
+    return next((node for node in drawn if settings_of(node)["temperature"] > 0), drawn[0] if drawn else None)
+
+
+def _model(node: Node) -> object:
+    edge = node.model()
+    return carried_from(edge) if edge is not None else None
+
+
+def _advantages(reader: _Reader, loss: Node) -> tuple[str, Mapping[str, Any], bool]:
+    """Give the op that estimates the advantages of a loss, its settings, and whether they are whitened after."""
+    whitened, edge = False, loss.input("advantages")
+    while edge is not None and isinstance(node := edge.source, Node) and reader.ours(node):
+        if node.op.name == "whiten":
+            reader.seen.add(node)
+            whitened, edge = True, node.input("advantages")
+        elif node.op.name in ADVANTAGES:
+            return _named(node, reader.take(node), whitened)
+        elif node.op.name == "add" and _groups(node):
+            reader.all("group_normalize")
+            reader.all("score")
+            return "gdpo", {}, whitened
+        else:
+            edge = node.input("advantages")  # what shapes them is named by `unsaid`
+    return "", {}, whitened
+
+
+def _named(node: Node, settings: Mapping[str, Any], whitened: bool) -> tuple[str, Mapping[str, Any], bool]:
+    centred = node.op.name == "group_normalize" and not settings["deviation"] and whitened
+    return "centred_whitened" if centred else node.op.name, settings, whitened
+
+
+def _groups(node: Node) -> bool:
+    """Say whether a sum is of advantages that are normalised in their groups, each for a score of its own."""
+    todo, found = [edge for _, edge in node.inputs], 0
+    while todo:
+        source = todo.pop().source
+        if not isinstance(source, Node) or source.op.name not in {"add", "scale", "group_normalize"}:
+            return False
+        found += source.op.name == "group_normalize"
+        todo += [edge for _, edge in source.inputs] if source.op.name != "group_normalize" else []
+    return found > 1
+
+
+def _loss(reader: _Reader, node: Node) -> Surrogate:
+    old = node.input("old")
+    return Surrogate(node.op.name, reader.take(node), "none" if old is None else _whose(old))
+
+
+def _whose(edge: Edge) -> Literal["sampler", "trainer"]:
+    drawn = isinstance(edge.source, Node) and edge.source.op.kind == "generate"
+    return "sampler" if drawn else "trainer"
+
+
+def _update(node: Node) -> Update:
+    settings = settings_of(node)
+    return Update(**{name: settings[name] for name in Update.__dataclass_fields__})
+
+
+def _kl_loss(reader: _Reader, terms: list[tuple[float, Node]]) -> KL | None:
+    adaptive = reader.one("adaptive_kl") if reader.all("weighted") else None
+    for weight, node in terms:
+        if node.op.name in KL_LOSSES and reader.ours(node):
+            straight = bool(reader.take(node).get("straight_through", False))
+            return KL(KL_LOSSES[node.op.name], weight, straight, adaptive)
+    return None
+
+
+def _kl_reward(reader: _Reader) -> KL | None:
+    penalty, estimate = reader.one("kl_penalized"), reader.one("kl_estimate")
+    if penalty is None or estimate is None:
+        return None
+    carried = any(node.input("beta") is not None for node in reader.all("kl_penalized"))
+    return KL(estimate["estimator"], penalty["weight"], False, reader.one("adaptive_kl") if carried else None)
+
+
+def _correction(reader: _Reader) -> Mapping[str, Any] | None:
+    weights = reader.one("importance_weights")
+    normalized = reader.one("normalized_weights")
+    return weights if weights is None else {**weights, "normalized": normalized is not None}
+
+
+def _rule(reader: _Reader, drawn: Mapping[str, Any]) -> str | None:
+    """Name the rule that scores responses; None where a model does."""
+    score = reader.all("score")
+    models = reader.all("reward", "judged")
+    if models and not score:
+        return None
+    by = settings_of(score[0])["by"] if score else drawn.get("by", "data")
+    return by if isinstance(by, str) else getattr(by, "__name__", "data")

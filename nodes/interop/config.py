@@ -1,0 +1,152 @@
+"""The keys of one run of another system: as told, else as its version has them by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from flowgraph.errors import UsageError
+from nodes.interop.commands import Started, Told
+from nodes.interop.keys import Keys, keys, versions
+from nodes.interop.scalars import Scalar, referred, scalar
+from nodes.interop.shell import broken
+
+
+def version_of(run: Started) -> Keys:
+    """Give the newest version that knows as many of a run's keys as any does."""
+    told = {each.key for each in run.told}
+    known = [keys(run.system, version) for version in versions(run.system)]
+    return max(known, key=lambda each: (sum(each.knows(key) for key in told), known.index(each)))
+
+
+@dataclass
+class Config:
+    """What a run says, key by key; it remembers which keys were asked for, so that the others can be reported."""
+
+    run: Started
+    known: Keys
+    told: dict[str, Told]
+    asked: set[str] = field(default_factory=set[str])
+    why: dict[str, str] = field(default_factory=dict[str, str])  # of keys that were asked for, and say nothing usable
+    notes: list[str] = field(default_factory=list[str])
+
+    @classmethod
+    def of(cls, run: Started) -> Config:
+        """Read a run with the keys of the version that fits it best."""
+        return cls(run, version_of(run), {each.key: each for each in run.told})
+
+    def say(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def get(self, *names: str) -> Scalar:
+        """Give the value of the first of these keys that is told, else of the first that has a default."""
+        self.asked.update(names)
+        for name in names:
+            if name in self.told and (value := self._told(self.told[name])) is not None:
+                return value
+        defaults = (self._default(name) for name in names)
+        return next((value for value in defaults if value is not None), None)
+
+    def has(self, name: str) -> bool:
+        """Say whether a key is told."""
+        return name in self.told
+
+    def whole(self, *names: str) -> int | None:
+        """Give a whole number; raises UsageError with the line for another value."""
+        value = self.get(*names)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53):
+            return value
+        raise self._wrong(names, value, "a whole number")
+
+    def positive(self, *names: str) -> int:
+        """Give a whole number above 0."""
+        value = self.whole(*names)
+        if value is None or value < 1:
+            raise self._wrong(names, value, "a whole number above 0")
+        return value
+
+    def number(self, *names: str) -> float | None:
+        """Give a number."""
+        value = self.get(*names)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        raise self._wrong(names, value, "a number")
+
+    def flag(self, *names: str) -> bool:
+        """Give yes or no; what is not told and has no default is no."""
+        value = self.get(*names)
+        if value is None or isinstance(value, bool) or value in (0, 1):
+            return bool(value)
+        raise self._wrong(names, value, "True or False")
+
+    def text(self, *names: str) -> str:
+        """Give a text, "" where there is none."""
+        value = self.get(*names)
+        return "" if value is None else str(value)
+
+    def ignored(self) -> tuple[tuple[str, str], ...]:
+        """Say of each key that was told and that nothing depends on why."""
+        return tuple((each.key, why) for each in self.told.values() if (why := self._ignored(each)))
+
+    def _ignored(self, told: Told) -> str:
+        if told.key in self.why:
+            return self.why[told.key]
+        if told.key in self.asked:
+            return ""
+        if not self.known.knows(told.key):
+            return f"{self.known.system} {self.known.version} has no such key; {self.known.hint(told.key)}"
+        return "no plan depends on it"
+
+    def _told(self, told: Told) -> Scalar:
+        if told.unset:
+            self.why[told.key] = f"only a running shell knows its value: {', '.join(told.unset)}"
+            return None
+        return self._referred(told.key, told.text, scalar(told.text))
+
+    def _default(self, name: str) -> Scalar:
+        value = self.known.defaults.get(name)
+        if not isinstance(value, str):
+            return value if isinstance(value, bool | int | float) else None
+        return None if value == "???" else self._referred(name, value, value)
+
+    def _referred(self, name: str, text: str, value: Scalar) -> Scalar:
+        """Put in what a value refers to; one that nobody can put in says nothing."""
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        above = name.rpartition(".")[0]
+        full = text.replace("${.", f"${{{above}.").replace("oc.select:.", f"oc.select:{above}.")
+        try:
+            return referred(full, self._other)
+        except LookupError:
+            if name in self.told:
+                self.why[name] = f"it refers to what is not told: {text[:60]}"
+            return None
+
+    def _other(self, name: str) -> Scalar:
+        if name in self.told and not self.told[name].unset:
+            self.asked.add(name)
+            return scalar(self.told[name].text)
+        value = self.known.defaults.get(name)
+        return value if isinstance(value, bool | int | float | str) else None
+
+    def _wrong(self, names: Sequence[str], value: Scalar, wanted: str) -> UsageError:
+        told = next((self.told[name] for name in names if name in self.told), None)
+        line = told.line if told is not None else self.run.line
+        return broken(f"should be {wanted}, not {value}", line, names[0] if told is None else told.key)
+
+
+def settings_text(pairs: Iterator[tuple[str, Scalar]]) -> tuple[str, ...]:
+    """Write settings as `--set` takes them; what is None is left to the flow.
+
+    >>> settings_text(iter([("policy.update.lr", 1e-6), ("score.by", "data"), ("gae.lam", None)]))
+    ('policy.update.lr=1e-06', 'score.by=data')
+    """
+    return tuple(f"{name}={_json(value)}" for name, value in pairs if value is not None)
+
+
+def _json(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

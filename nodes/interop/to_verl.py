@@ -1,0 +1,282 @@
+"""From a plan to verl: which of its modes, pools and names say what the plan says, and what they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flowgraph.plan import Layout
+from flowgraph.roles import Use
+from nodes.interop.algorithm import KL
+from nodes.interop.job import Job, Part, Site
+from nodes.interop.told import Notes, say_uneven
+
+MAIN: tuple[Part, ...] = ("critic", "reference")  # beside the policy, on verl's one pool
+NO_DUAL_CLIP = 1e6  # verl has no switch for the dual clip; a ratio beyond e^20 is never seen
+
+# Source: verl 0.9.1, `AdvantageEstimator` and `register_policy_loss` in verl/trainer/ppo/core_algos.py.
+ESTIMATORS: Mapping[str, str] = {
+    "gae": "gae",
+    "group_normalize": "grpo",
+    "centred_whitened": "reinforce_plus_plus_baseline",
+    "discounted_returns": "reinforce_plus_plus",
+    "gpg_advantages": "gpg",
+    "rloo_advantages": "rloo",
+    "opo_advantages": "opo",
+    "pass_at_k_advantages": "grpo_passk",
+    "greedy_baseline": "remax",
+    "optimal_token_baseline": "tir_optimal_token_baseline",
+    "gdpo": "gdpo",
+}
+LOSSES: Mapping[str, str] = {
+    "clipped": "vanilla",
+    "policy_gradient": "gpg",
+    "cispo_loss": "cispo",
+    "gspo_loss": "gspo",
+    "gmpo_loss": "geo_mean",
+    "sapo_loss": "sapo",
+    "clip_cov_loss": "clip_cov",
+    "kl_cov_loss": "kl_cov",
+}
+WHITENED = {"gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo"}  # that verl whitens, always
+KL_TYPES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
+STRAIGHT_THROUGH = {"k1": "k1+", "k2": "k2", "k3": "k3+", "abs": "abs+"}
+AGGREGATIONS = {
+    "token-mean": "token-mean",
+    "sequence-mean": "seq-mean-token-mean",
+    "sequence-sum": "seq-mean-token-sum",
+}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How a model that is trained, or read for log-probs, is told to FSDP or Megatron."""
+
+    megatron: bool
+    layout: Layout
+    offload: tuple[str, ...]
+    checkpointing: str
+    budget_tokens: int
+
+    @property
+    def fsdp_size(self) -> int:
+        """Give the devices that weights are cut over: -1 for all."""
+        return 1 if self.layout.sharding == "none" and self.layout.data > 1 else -1
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Say whether the weights stay whole between the passes of a step."""
+        return self.layout.sharding in ("optimizer", "gradients")
+
+
+def verl_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
+    """Give what the template of a version is filled with, and say what verl does instead where it has no key."""
+    apart = job.pool("policy", "sample") not in ("", job.pool("policy", "train"))
+    main = _main(job, apart, notes)
+    return {
+        "apart": apart,
+        "ahead": job.algorithm.at_most > 0 and _lag(job) > 0,
+        "lag": _lag(job),
+        "main": main,
+        "sampling": job.site(job.pool("policy", "sample")),
+        "syncs": _syncs(job, apart, notes),
+        "actor": _engine(job, "policy", notes),
+        "critic": _engine(job, "critic", notes) if job.has("critic") else None,
+        "reference": _engine(job, "reference", notes) if job.has("reference") else None,
+        "rollout": _rollout(job),
+        "reward": _reward(job, main, notes),
+        **_algorithm(job, version, notes),
+    }
+
+
+def _lag(job: Job) -> int:
+    placed = job.placed("policy", "sample")
+    return placed.lag if placed is not None else 0
+
+
+def _main(job: Job, apart: bool, notes: Notes) -> Site:
+    """Give the one pool of verl's trainer, and say who joined it."""
+    home, sampling = job.pool("policy", "train"), job.pool("policy", "sample")
+    pools = {home}
+    for part in MAIN:
+        pool = job.pool(part, "train" if part == "critic" else "infer")
+        if pool and pool != home:
+            pools |= {pool} - ({sampling} if apart else set())
+            role = job.placed(part, "train" if part == "critic" else "infer")
+            assert role is not None, "a part with a pool is placed"
+            notes.say(
+                f"{role.role} has the pool `{pool}`; verl's trainer keeps policy, critic and reference on one pool: "
+                f"they share {job.site(*pools).devices} devices"
+            )
+    site = job.site(*pools)
+    say_uneven(site, "the trainer's pool", notes)
+    if apart:
+        say_uneven(job.site(sampling), f"`{sampling}`", notes)
+    return site
+
+
+def _syncs(job: Job, apart: bool, notes: Notes) -> int:
+    """Give how many optimizer steps lie between two syncs of the weights: those of one batch."""
+    syncs = -(-job.batch // job.minibatch)
+    if apart and job.batch % job.minibatch:
+        notes.say(
+            f"minibatches of {job.minibatch} do not divide {job.batch} prompts, which verl wants where pools are "
+            f"apart: the batch is {syncs * job.minibatch}"
+        )
+    return syncs
+
+
+def _engine(job: Job, part: Part, notes: Notes) -> Engine:
+    use: Use = "infer" if part == "reference" else "train"
+    placed, running, layout = job.placed(part, use), job.running(part, use), job.layout(part, use)
+    policy = job.placed("policy", "train")
+    engine, ours = placed.engine if placed is not None else "fsdp", policy.engine if policy is not None else "fsdp"
+    megatron = ours == "megatron"
+    if engine not in (ours, "local"):
+        notes.say(
+            f"`{job.parts[part]}` runs on `{engine}`; verl runs it on the policy's engine, {_backend(megatron, ours)}"
+        )
+    elif engine not in ("fsdp", "megatron"):
+        notes.say(f"`{job.parts[part]}` runs on `{engine}`; verl is told FSDP")
+    if not megatron and (layout.tensor > 1 or layout.pipeline > 1 or layout.expert > 1):
+        notes.say(f"`{job.parts[part]}` is cut as {layout}; verl's FSDP cuts by data and sequence only")
+    if layout.sharding == "optimizer" and not megatron:
+        notes.say(
+            f"`{job.parts[part]}` shards its optimizer only; FSDP shards gradients too (reshard_after_forward=False)"
+        )
+    if running.checkpointing == "selective" and not megatron:
+        notes.say(f"`{job.parts[part]}` checkpoints some activations; verl's FSDP all or none: all")
+    return Engine(megatron, layout, running.offload, running.checkpointing, job.budget_tokens(part, use))
+
+
+def _backend(megatron: bool, engine: str) -> str:
+    return "Megatron" if megatron else "FSDP" if engine in ("fsdp", "local") else engine
+
+
+def _rollout(job: Job) -> dict[str, Any]:
+    placed, running, layout = (
+        job.placed("policy", "sample"),
+        job.running("policy", "sample"),
+        job.layout("policy", "sample"),
+    )
+    engine = placed.engine if placed is not None and placed.engine in ("vllm", "sglang") else "vllm"
+    return {"engine": engine, "layout": layout, "running": running}
+
+
+def _reward(job: Job, main: Site, notes: Notes) -> dict[str, Any] | None:
+    """Give the reward model's place: a pool of its own, unless it shares the trainer's."""
+    if not job.has("reward"):
+        return None
+    pool = job.pool("reward", "infer")
+    shared = pool in {job.pool("policy", "train"), *(job.pool(part, "train") for part in MAIN), ""}
+    taken = pool == job.pool("policy", "sample") and not shared
+    if taken:
+        notes.say(f"`{job.parts['reward']}` shares the pool `{pool}` with sampling; verl gives it the trainer's")
+    site = main if shared or taken else job.site(pool)
+    say_uneven(site, f"`{pool}`", notes)
+    placed = job.placed("reward", "infer")
+    engine = placed.engine if placed is not None and placed.engine in ("vllm", "sglang") else "vllm"
+    if placed is not None and engine != placed.engine:
+        notes.say(f"{placed.role} runs on `{placed.engine}`; verl serves reward models with {engine}")
+    return {
+        "own": not (shared or taken),
+        "site": site,
+        "engine": engine,
+        "tensor": job.layout("reward", "infer").tensor,
+        "share": job.running("reward", "infer").cache_share,
+        "model": job.model("reward").name,
+    }
+
+
+def _algorithm(job: Job, version: str, notes: Notes) -> dict[str, Any]:
+    algorithm = job.algorithm
+    estimator = ESTIMATORS.get(algorithm.estimator, "")
+    if not estimator:
+        estimator = "grpo"
+        notes.say("the flow's advantages are none of verl's: register a function of yours; grpo stands in its place")
+    if estimator in WHITENED and not algorithm.whitened:
+        notes.say(f"verl whitens the advantages of {estimator}, which the flow does not")
+    if algorithm.whitened and estimator not in WHITENED:
+        notes.say(f"the flow whitens its advantages; verl does not those of {estimator}")
+    if algorithm.estimator == "optimal_token_baseline" and not algorithm.advantages["zero_tail"]:
+        notes.say("verl's tir_optimal_token_baseline has a baseline of 0 where one response outlasts all others")
+    mode = _loss_mode(job, notes)
+    return {
+        "estimator": estimator,
+        "loss_mode": mode,
+        "aggregation": _aggregation(job, notes),
+        "dual": algorithm.surrogate.settings.get("dual") or NO_DUAL_CLIP,
+        "bypass": _bypass(job, mode, version, notes),
+        "kl_loss_type": _kl_type(algorithm.kl_loss),
+        "kl_reward_type": _kl_type(algorithm.kl_reward),
+        "corrected": _threshold(algorithm.correction),
+        "filters": _filters(job, version, notes),
+        "no_value_clip": algorithm.critic is not None and algorithm.value_clip is None,
+    }
+
+
+def _loss_mode(job: Job, notes: Notes) -> str:
+    surrogate, kl = job.algorithm.surrogate, job.algorithm.kl_loss
+    if kl is not None and kl.adaptive is not None:
+        notes.say("the weight of the KL in the loss adapts; verl's stays as it is at first")
+    if surrogate.op == "dppo_loss":
+        return f"dppo_{surrogate.settings['divergence']}"
+    if surrogate.op == "clipped" and surrogate.settings.get("dual") is None:
+        notes.say(
+            f"the dual clip is off in the flow, and always on in verl: clip_ratio_c={NO_DUAL_CLIP:g} is out of reach"
+        )
+    return LOSSES[surrogate.op]
+
+
+def _aggregation(job: Job, notes: Notes) -> tuple[str, float | None]:
+    """Give verl's aggregation and its constant length; the critic's is the policy's unless it is told."""
+    told = job.algorithm.surrogate.aggregation
+    if isinstance(told, float):
+        return "seq-mean-token-sum-norm", told
+    if job.algorithm.surrogate.op == "gmpo_loss":
+        notes.say("verl's geo_mean takes the mean over responses, whatever the aggregation")
+    return AGGREGATIONS[str(told)], None
+
+
+def _bypass(job: Job, mode: str, version: str, notes: Notes) -> bool:
+    """Say whether verl is to clip around the log-probs of the sampler, as the flow does, and compute none anew."""
+    if job.algorithm.surrogate.old != "sampler":
+        return False
+    if version == "0.7.1" and mode != "vanilla":
+        notes.say(
+            f"the flow clips around the sampler's log-probs; verl {version} does so for the loss `vanilla` only, and "
+            f"computes them anew for `{mode}`: one more forward pass"
+        )
+        return False
+    return True
+
+
+def _kl_type(kl: KL | None) -> str:
+    if kl is None:
+        return ""
+    return (STRAIGHT_THROUGH if kl.straight_through else KL_TYPES)[kl.estimator]
+
+
+def _threshold(correction: Mapping[str, Any] | None) -> float | str | None:
+    """Give the bound of importance weights: a cap, or what is left out below and above as `low_high`."""
+    if correction is None:
+        return None
+    if correction["cap"] is not None:
+        return float(correction["cap"])
+    low, high = correction["low"] or 1e-6, correction["high"] or 1e6
+    return f"{low:g}_{high:g}"
+
+
+def _filters(job: Job, version: str, notes: Notes) -> bool:
+    """Say whether groups without signal are replaced."""
+    refill = job.algorithm.refill
+    if refill is None:
+        return False
+    if version == "0.7.1":
+        notes.say(
+            f"verl {version} has no filter of groups in main_ppo; its recipe `dapo` has: all groups are trained on"
+        )
+        return False
+    notes.say(f"the flow draws for at most {refill['rounds']} rounds; verl {version} draws until the batch is full")
+    return True

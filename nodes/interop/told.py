@@ -1,0 +1,88 @@
+"""What every export has to say of a plan that its system cannot do: the notes that do not depend on the system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from flowgraph.plan import Running
+from nodes.interop.job import Job, Part, Site, most_tokens
+
+
+@dataclass
+class Notes:
+    """Notes as they come up, each once, in order."""
+
+    system: str
+    said: list[str] = field(default_factory=list[str])
+
+    def say(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.said:
+            self.said.append(text)
+
+
+def say_of_all(job: Job, notes: Notes) -> None:
+    """Say what none of the systems has: nodes without a key, parts without a place, machines of different sizes."""
+    for text in (*_of_the_flow(job), *_of_lengths(job), *_of_running(job, notes.system)):
+        notes.say(text)
+
+
+def say_uneven(site: Site, what: str, notes: Notes) -> None:
+    """Say that a pool gives unequal numbers of devices, of which the system takes the least."""
+    if site.uneven:
+        counts = ", ".join(map(str, site.counts))
+        notes.say(
+            f"{what} has {counts} devices on its machines; {notes.system} wants as many on each: "
+            f"{site.per_node} are used"
+        )
+
+
+def _of_the_flow(job: Job) -> Iterator[str]:
+    algorithm = job.algorithm
+    if algorithm.unsaid:
+        names = ", ".join(f"`{name}`" for name in algorithm.unsaid)
+        yield f"nodes without a key of their own are left out: {names}"
+    for param in job.others:
+        yield f"`{param}` plays no part that has a key; it is left out"
+    if job.has("judge"):
+        judge = job.parts["judge"]
+        yield f"`{judge}` writes verdicts, which has no key: serve it, and call it from the reward function"
+    if algorithm.rule not in (None, "data"):
+        yield f"the rule `{algorithm.rule}` is ours: REWARD_FILE names a file with one of the system's form"
+    if algorithm.surrogate.op in ("clip_cov_loss", "kl_cov_loss"):
+        yield "how many tokens are chosen by their covariance is left at the system's default"
+
+
+def _of_lengths(job: Job) -> Iterator[str]:
+    prompt, response = job.assumed.prompt_tokens, job.assumed.response_tokens
+    told = most_tokens(prompt)
+    if told is None:
+        yield f"the longest prompt is not told by `{prompt}`: {job.prompt_tokens} tokens"
+    elif "=" in prompt and "max=" not in prompt:
+        yield f"of prompts `{prompt}` the largest number is taken for their limit: {told} tokens"
+    most = most_tokens(response) if response else None
+    if most is not None and most > job.algorithm.max_tokens:
+        cut = job.algorithm.max_tokens
+        yield f"the forecast has responses of up to {most} tokens; the flow cuts them at {cut}, and so does the command"
+
+
+def _of_running(job: Job, system: str) -> Iterator[str]:
+    trained: Sequence[Part] = ("policy", "critic")
+    for part in trained:
+        placed = job.placed(part, "train")
+        if placed is None:
+            continue
+        if placed.running.precision not in ("bfloat16", "float32"):
+            yield f"{placed.role} computes in {placed.running.precision}; {system} is told bfloat16"
+        elif placed.running.precision == "float32":
+            yield f"{placed.role} computes in float32; {system} computes in bfloat16, on weights and states in float32"
+        if _gradients_alone(placed.running):
+            yield f"{placed.role} offloads its gradients; {system} does that with weights and states only"
+    sample = job.placed("policy", "sample")
+    if sample is not None and sample.engine not in ("vllm", "sglang"):
+        yield f"{sample.role} runs on `{sample.engine}`; {system} samples with vllm"
+
+
+def _gradients_alone(running: Running) -> bool:
+    return "gradients" in running.offload and len(running.offload) < 3

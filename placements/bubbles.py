@@ -1,0 +1,79 @@
+"""Bubbles: when a pool has nothing to do, and what it waits for then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from placements.timeline import Run, Timeline
+
+OVER = "nothing left to do"
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """A span in which a pool is idle: `why`, the task that it waits for ("" if none), and its share of all the time."""
+
+    pool: str
+    start_s: float
+    end_s: float
+    why: str
+    task: str
+    share: float
+
+    @property
+    def seconds(self) -> float:
+        """Give how long it is."""
+        return self.end_s - self.start_s
+
+
+def bubbles(timeline: Timeline, between: tuple[float, float] | None = None) -> tuple[Bubble, ...]:
+    """Name the idle time of each pool, of all or of a span in seconds (such as `timeline.steady`), pool by pool.
+
+    A pool waits for the run whose end lets it go on; as long as that run has not started, for the one that it waits for
+    in turn, and so on. Of a run that others wait for, the last `tail_s` seconds are its tail.
+    """
+    first_s, last_s = between or (0.0, timeline.end_s)
+    found = list[Bubble]()
+    for pool in timeline.schedule.pools:
+        for start_s, end_s, why, task in _spans(timeline, pool):
+            since_s, until_s = max(start_s, first_s), min(end_s, last_s)
+            if until_s > since_s:
+                found.append(Bubble(pool, since_s, until_s, why, task, (until_s - since_s) / (last_s - first_s)))
+    return tuple(found)
+
+
+def causes(found: Iterable[Bubble]) -> Mapping[tuple[str, str], tuple[float, float, int]]:
+    """Add up bubbles by pool and reason: seconds, share and how many, the longest of a pool first."""
+    sums = dict[tuple[str, str], tuple[float, float, int]]()
+    for bubble in found:
+        seconds, share, count = sums.get((bubble.pool, bubble.why), (0.0, 0.0, 0))
+        sums[bubble.pool, bubble.why] = (seconds + bubble.seconds, share + bubble.share, count + 1)
+    pools = list(dict.fromkeys(pool for pool, _ in sums))
+    return dict(sorted(sums.items(), key=lambda each: (pools.index(each[0][0]), -each[1][0])))
+
+
+# From when to when, why, and which task is waited for.
+_Span = tuple[float, float, str, str]
+
+
+def _spans(timeline: Timeline, pool: str) -> Iterator[_Span]:
+    since_s = 0.0
+    for event in (each for each in timeline.events if each.pool == pool):
+        if event.start_s > since_s:
+            yield from reversed(list(_waits(timeline, timeline.by_job[event.task, event.step], since_s)))
+        since_s = max(since_s, event.end_s)
+    if timeline.end_s > since_s:
+        yield since_s, timeline.end_s, OVER, ""
+
+
+def _waits(timeline: Timeline, freed: Run, since_s: float) -> Iterator[_Span]:
+    """Give what is waited for before a run, from since when its pool is idle; the latest first."""
+    while freed.freed_by is not None and freed.start_s > since_s:
+        freed = timeline.by_job[freed.freed_by]
+        begin_s = max(since_s, freed.start_s)
+        tail_s = max(begin_s, freed.end_s - timeline.schedule.by_name[freed.task].tail_s)
+        if freed.end_s > tail_s:
+            yield tail_s, freed.end_s, f"tail of {freed.task}", freed.task
+        if tail_s > begin_s:
+            yield begin_s, tail_s, f"waits for {freed.task}", freed.task

@@ -1,0 +1,208 @@
+"""Fit an engine's constants to measured seconds, within their bounds, and keep them in a profile file.
+
+Only shares attained and overheads move: what a device or a network can do is not fitted. Not here: what is forecast,
+and where measurements are read from.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, isfinite, log, sqrt
+from statistics import median
+from typing import TYPE_CHECKING, Any, Generic
+
+from flowgraph.errors import DataError, UnknownNameError
+from placements.constants import Bounds, C, Constants, bounds, engines, known
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+OUTLIER = 0.1  # misses of the logarithm beyond this pull on a fit less than by their square
+PRIOR = 0.03  # the miss of every row that moving a constant through its whole range weighs as much as
+STEP = 1e-3  # of a constant's range, to see what moving it does
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds that were measured, of whatever `case` tells the forecast."""
+
+    label: str
+    seconds: float
+    case: Any
+
+
+@dataclass(frozen=True)
+class Misses:
+    """How far forecasts are from what was measured: (forecast - measured) / measured.
+
+    `bias` is the median with its sign, `median` and `worst` are of the sizes.
+    """
+
+    count: int
+    bias: float
+    median: float
+    worst: float
+
+    def __str__(self) -> str:
+        return f"median |error| {self.median:.1%}, bias {self.bias:+.1%}, worst {self.worst:.0%} of {self.count}"
+
+
+@dataclass(frozen=True)
+class Calibration(Generic[C]):
+    """Constants fitted to measurements: all of them, the misses before and after, and what moved, with its bounds."""
+
+    engine: str
+    constants: C
+    before: Misses
+    after: Misses
+    moved: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
+
+
+def calibrate(
+    kind: type[C],
+    engine: str,
+    measured: Sequence[Measured],
+    forecast: Callable[[C, Any], float],
+    *,
+    version: str = "",
+    only: Iterable[str] = (),
+    within: Mapping[str, Bounds] | None = None,
+    source: str = "fitted",
+) -> Calibration[C]:
+    """Fit the constants of an engine to measured seconds: those of `only`, or all whose bounds leave room.
+
+    `within` gives bounds of constants that no engine file has. `source` says what was measured. The logarithms of
+    forecasts are fitted, outliers with less weight; what no row tells stays at its shipped value. The same rows give
+    the same constants.
+
+    Raises DataError for fewer rows than constants, or a row without seconds; UnknownNameError for a constant, an engine
+    or a version that is not known.
+    """
+    shipped = within if within is not None else bounds(engine, version)
+    start = kind(**{name: shipped[name].value for name in known(kind)})
+    names = _fitted(kind, shipped, tuple(only))
+    _refuse(measured, names, engine)
+    fitted = _least(start, names, shipped, measured, forecast)
+    constants = start.moved(fitted)
+    after = misses(constants, measured, forecast)
+    said = f"{source}: {after}"
+    moved = {name: Bounds(fitted[name], shipped[name].low, shipped[name].high, said) for name in names}
+    return Calibration(engine, constants, misses(start, measured, forecast), after, moved)
+
+
+def misses(constants: C, measured: Sequence[Measured], forecast: Callable[[C, Any], float]) -> Misses:
+    """Give how far the forecasts with these constants are from what was measured."""
+    signed = [forecast(constants, each.case) / each.seconds - 1 for each in measured]
+    sizes = [abs(each) for each in signed]
+    return Misses(len(signed), median(signed), median(sizes), max(sizes))
+
+
+def _fitted(kind: type[Constants], shipped: Mapping[str, Bounds], only: tuple[str, ...]) -> tuple[str, ...]:
+    """Name the constants to fit, in the order of their class."""
+    for name in only:
+        if name not in known(kind):
+            raise UnknownNameError.of("constant", name, known(kind))
+    return tuple(name for name in known(kind) if shipped[name].low < shipped[name].high and name in (only or shipped))
+
+
+def _refuse(measured: Sequence[Measured], names: Sequence[str], engine: str) -> None:
+    for each in measured:
+        if not (isfinite(each.seconds) and each.seconds > 0):
+            raise DataError.out_of_range(each.label, "seconds", each.seconds, "any number above 0")
+    if len(measured) < max(1, len(names)):
+        hint = f"measure more, or fit only some of {', '.join(names)}"
+        what = f"{len(measured)} measurements are too few to fit {len(names)} constants"
+        raise DataError.unusable(f"constants of {engine}", what, hint)
+
+
+def _least(
+    start: C,
+    names: Sequence[str],
+    shipped: Mapping[str, Bounds],
+    measured: Sequence[Measured],
+    forecast: Callable[[C, Any], float],
+) -> dict[str, float]:
+    """Give the constants that miss least, each as a place between its bounds: 0 to 1 while it is fitted."""
+    import numpy as np
+    from scipy.optimize import least_squares
+
+    lows = np.array([shipped[name].low for name in names])
+    ranges = np.array([shipped[name].high - shipped[name].low for name in names])
+    wanted, stays = np.log([each.seconds for each in measured]), PRIOR * sqrt(len(measured))
+    first = (np.array([shipped[name].value for name in names]) - lows) / ranges
+
+    def missed(places: NDArray[np.float64]) -> NDArray[np.float64]:
+        moved = start.moved(dict(zip(names, (lows + places * ranges).tolist(), strict=True)))
+        told = np.array([log(forecast(moved, each.case)) for each in measured])
+        return np.concatenate([told - wanted, stays * (places - first)])
+
+    if not names:
+        return {}
+    inside = np.clip(first, 2 * STEP, 1 - 2 * STEP)
+    found = least_squares(missed, inside, bounds=(0.0, 1.0), loss="soft_l1", f_scale=OUTLIER, diff_step=STEP)
+    fitted = np.clip(lows + found.x * ranges, lows, lows + ranges)
+    return dict(zip(names, fitted.tolist(), strict=True))
+
+
+def scale_of(measured: Sequence[Measured], forecast: Callable[[Any], float]) -> float:
+    """Give the one factor for all forecasts with which their median miss is none.
+
+    >>> scale_of([Measured("", 2.0, 1.0), Measured("", 3.0, 1.0), Measured("", 9.0, 1.0)], lambda case: case)
+    3.0
+    """
+    return round(exp(median(log(each.seconds / forecast(each.case)) for each in measured)), 12)
+
+
+# ---------------------------------------------------------------------------------------------------- a profile file
+
+
+def profile_text(found: Sequence[Calibration[Any]]) -> str:
+    """Write fitted constants as TOML, which `read_profile` reads."""
+    lines = ["# Constants of engines, fitted to measurements; each within the bounds that are shipped."]
+    for each in found:
+        lines += ["", f"[{each.engine}]"]
+        lines += [
+            f"{name} = {{ value = {one.value!r}, source = {_quoted(one.source)} }}" for name, one in each.moved.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float]]:
+    """Read the constants of a profile, by engine and name; `where` is the file's name.
+
+    Raises DataError for text that is no profile and for a value out of bounds; UnknownNameError for an engine or a
+    constant that is not known.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DataError.failed(where, "no TOML", error) from None
+    return {engine: _constants_in(engine, table, where) for engine, table in tables.items()}
+
+
+def _constants_in(engine: str, table: Any, where: str) -> dict[str, float]:
+    if engine not in engines():
+        raise UnknownNameError.of("engine", engine, engines(), where)
+    shipped = bounds(engine)
+    if not isinstance(table, dict):
+        raise DataError.unusable(where, f"`{engine}` is no table of constants")
+    return {name: _value(f"{engine}.{name}", one, shipped.get(name), shipped, where) for name, one in table.items()}
+
+
+def _value(name: str, one: Any, limits: Bounds | None, shipped: Iterable[str], where: str) -> float:
+    if limits is None:
+        raise UnknownNameError.of("constant", name.partition(".")[2], shipped, where)
+    value = one.get("value") if isinstance(one, dict) else one
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError.unusable(where, f"`{name}` is no number")
+    if not limits.low <= value <= limits.high:
+        raise DataError.out_of_range(where, name, value, f"{limits.low:g} to {limits.high:g}")
+    return float(value)
+
+
+def _quoted(text: str) -> str:
+    """Write a text as a basic string of TOML."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(each if each.isprintable() else f"\\U{ord(each):08X}" for each in escaped) + '"'

@@ -1,0 +1,315 @@
+"""The ways to run one role on so many devices: engine, layout, what it does to hold less; their seconds and bytes.
+
+Not here: roles that share a pool (`blocks`), and the search over pools (`exact`, `greedy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from flowgraph.plan import Checkpointing, Layout, Offloaded, Running
+from flowgraph.roles import Role
+from placements.cache_room import cache_tokens
+from placements.footprint import Footprint, total_bytes
+from placements.footprint_serving import generation_bytes, inference_bytes
+from placements.footprint_training import Training, training_bytes
+from placements.generation import cache_wanted, generate_seconds
+from placements.loads import Load
+from placements.profiles import Links
+from placements.seconds import Seconds
+from placements.setting import Setting
+from placements.topology import DeviceClass
+from placements.training import forward_seconds, update_seconds
+from placements.transitions import offload_seconds
+
+# What goes through at once, in rows of the greatest length, and what is computed again.
+MICRO_BATCHES: tuple[tuple[int, Checkpointing], ...] = ((1, "none"), (1, "full"), (4, "full"))
+ALL_OFFLOADED: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
+CACHE_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of a device's memory
+TENSOR_AT_MOST = 8
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to run a role: busy seconds by stage, and bytes on each device while others work and while it works.
+
+    `wakes_bytes` come to the device before the role works, where it sleeps; `context_bytes` are those of its process,
+    which roles of one engine share. `host_bytes` are of each device's share of host memory.
+    """
+
+    engine: str
+    layout: Layout
+    running: Running
+    stages_s: tuple[float, ...]
+    rest_bytes: int
+    peak_bytes: int
+    host_bytes: int
+    wakes_bytes: int = 0
+    context_bytes: int = 0
+
+    @property
+    def over_bytes(self) -> int:
+        """Give what it holds more while it works."""
+        return self.peak_bytes - self.rest_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Seat:
+    """Where a role may run: so many devices of a class, and what they talk over."""
+
+    of: DeviceClass
+    devices: int
+    links: Links
+
+
+@dataclass(frozen=True)
+class Way:
+    """One layout of a role, all that it holds on its devices, and the seconds of each of its loads."""
+
+    layout: Layout
+    running: Running
+    told: tuple[Seconds, ...]
+    stages_s: tuple[float, ...]
+
+
+@dataclass
+class Ways:
+    """The ways to run one role on one seat, each worked out as it is asked for.
+
+    A way whose seconds are not known is left out: a search cannot weigh it.
+    """
+
+    setting: Setting
+    role: Role
+    seat: Seat
+
+    @cached_property
+    def timed(self) -> tuple[Way, ...]:
+        """Give the layouts, fastest first, in which nothing sleeps and no row waits that need not."""
+        found = self._sampling() if self.role.use == "sample" else self._passing()
+        return tuple(sorted(found, key=lambda way: (sum(way.stages_s), way.layout.tensor)))
+
+    @cached_property
+    def fastest(self) -> Choice | None:
+        """Give the way that is the fastest in every stage; None if there is no such way, or none at all."""
+        if not self.timed or any(_slower(self.timed[0].stages_s, way.stages_s) for way in self.timed):
+            return None
+        return self._choice(self.timed[0])
+
+    @cached_property
+    def unbeaten(self) -> tuple[Choice, ...]:
+        """Give the ways that no other beats in seconds and in bytes."""
+        return tuple(_best([each for way in self.timed for each in self._kept(way)]))
+
+    # ------------------------------------------------------------------------------------ layouts
+
+    @cached_property
+    def _own(self) -> list[Load]:
+        return self.setting.loads_of(self.role)
+
+    def _layouts(self) -> Iterator[Layout]:
+        """Give the layouts with tensor-parallel degrees that a domain holds and that divide heads and devices."""
+        shape, seat, tensor = self.setting.shape(self.role), self.seat, 1
+        while tensor <= min(TENSOR_AT_MOST, seat.of.reach, seat.devices):
+            if shape.heads % tensor == 0 and seat.devices % tensor == 0:
+                data = seat.devices // tensor
+                cut = self.role.use != "sample" and data > 1
+                yield Layout(data=data, tensor=tensor, sharding="full" if cut else "none")
+            tensor *= 2
+
+    def _passing(self) -> Iterator[Way]:
+        """Give the ways to train a model, or to read rows with it."""
+        longest = max(load.longest_tokens for load in self._own)
+        total, trains = max(load.tokens.tokens for load in self._own), self.role.use == "train"
+        for layout in self._layouts():
+            for times, checkpointing in MICRO_BATCHES if layout.data <= self.setting.most_ranks else ():
+                if (times > 1 and longest * times > total / layout.data) or (not trains and checkpointing == "none"):
+                    continue
+                running = Running(
+                    precision="bfloat16",
+                    checkpointing=checkpointing if trains else "none",
+                    micro_batch_tokens=longest * times,
+                )
+                told = [passing_seconds(self.setting, self.seat, layout, running, load) for load in self._own]
+                yield from self._way(layout, running, told)
+
+    def _sampling(self) -> Iterator[Way]:
+        """Give the ways to draw, each with the least share of memory with which no row waits, or else with the most."""
+        for layout in self._layouts():
+            shares = [share for share in CACHE_SHARES if self._room(layout, share) >= self._wanted(layout)]
+            yield from self._drawing(layout, shares[0] if shares else CACHE_SHARES[-1])
+
+    def _drawing(self, layout: Layout, share: float) -> Iterator[Way]:
+        running = Running(precision=self.setting.sampling, cache_share=share, sleeps=True)
+        told = [sampling_seconds(self.setting, self.seat, layout, running, load) for load in self._own]
+        yield from self._way(layout, running, [each for each in told if each is not None])
+
+    def _room(self, layout: Layout, share: float) -> int:
+        shape, serving = self.setting.shape(self.role), self.setting.serving
+        return cache_tokens(shape, self.seat.links.device, layout.tensor, share, serving, self.setting.sampling)
+
+    def _wanted(self, layout: Layout) -> float:
+        serving = self.setting.serving
+        return max(
+            max(load.longest_tokens, cache_wanted(load.rows, load.prompt, load.response, layout, serving, load.samples))
+            for load in self._own
+        )
+
+    def _way(self, layout: Layout, running: Running, told: Sequence[Seconds]) -> Iterator[Way]:
+        stages = [0.0] * (self.setting.stages + 1)
+        totals = [each.total_s for each in told]
+        for load, total in zip(self._own, totals, strict=False):
+            stages[load.stage] += total or 0.0
+        if len(told) == len(self._own) and None not in totals:
+            yield Way(layout, running, tuple(told), tuple(stages))
+
+    # ------------------------------------------------------------------------------------ what is kept where
+
+    def _kept(self, way: Way) -> Iterator[Choice]:
+        """Give the places for what a way holds: its devices, these only while it works, or host memory.
+
+        What draws always sleeps while others work; it may have less cache, so that rows wait.
+        """
+        yield self._choice(way)
+        if self.role.use == "sample":
+            for share in CACHE_SHARES:
+                if share < (way.running.cache_share or 0.0):
+                    yield from (self._choice(less) for less in self._drawing(way.layout, share))
+            return
+        offload = ALL_OFFLOADED if self.role.use == "train" else ALL_OFFLOADED[:1]
+        for changes in ({"sleeps": True}, {"offload": offload}):
+            yield self._choice(replace(way, running=way.running.model_copy(update=changes)))
+
+    def _choice(self, way: Way) -> Choice:
+        found = footprint(self.setting, self.role, self.seat, way.layout, way.running)
+        moved, stages, running = 0.0, list(way.stages_s), way.running
+        if self.role.use != "sample":
+            moved = moved_seconds(found, self.seat, running).total_s or 0.0
+        stages[self._own[-1].stage] += moved
+        return Choice(
+            engine=self.setting.engines[self.role.use],
+            layout=way.layout,
+            running=running,
+            stages_s=tuple(stages),
+            rest_bytes=total_bytes(found.asleep if running.sleeps else found.resident),
+            peak_bytes=found.peak_bytes,
+            host_bytes=total_bytes(found.host) + (total_bytes(found.asleep_host) if running.sleeps else 0),
+            wakes_bytes=awake_bytes(found) if running.sleeps else 0,
+            context_bytes=found.asleep.get("context", 0),
+        )
+
+
+def choices(setting: Setting, role: Role, seat: Seat) -> tuple[Choice, ...]:
+    """Give the ways to run a role there that no other beats in seconds and in bytes; none where it cannot run."""
+    return Ways(setting, role, seat).unbeaten
+
+
+def _slower(one: Sequence[float], other: Sequence[float]) -> bool:
+    return any(a > b for a, b in zip(one, other, strict=True))
+
+
+# ---------------------------------------------------------------------------------------- what a choice takes and holds
+
+
+def passing_seconds(setting: Setting, seat: Seat, layout: Layout, running: Running, load: Load) -> Seconds:
+    """Give the seconds of one load of a role that trains or reads rows, what it offloads left out."""
+    shape = setting.shape(load.role)
+    micro = running.micro_batch_tokens or load.longest_tokens
+    if load.phase != "update":
+        engine = setting.training if load.role.use == "train" else setting.inferring
+        return forward_seconds(shape, load.tokens, layout, seat.links, engine, micro_batch_tokens=micro)
+    once = update_seconds(
+        shape,
+        load.tokens,
+        layout,
+        seat.links,
+        setting.training,
+        micro_batch_tokens=micro,
+        checkpointing=running.checkpointing,
+        steps=max(1, load.steps // load.epochs),
+    )
+    return once.times(load.epochs)
+
+
+def sampling_seconds(setting: Setting, seat: Seat, layout: Layout, running: Running, load: Load) -> Seconds | None:
+    """Give the seconds of drawing a step's responses; None if a replica's cache does not hold one row."""
+    shape, device = setting.shape(load.role), seat.links.device
+    share = running.cache_share or 1.0
+    room = cache_tokens(shape, device, layout.tensor, share, setting.serving, running.precision)
+    if room < load.longest_tokens:
+        return None
+    return generate_seconds(
+        shape,
+        load.rows,
+        load.prompt,
+        load.response,
+        layout,
+        seat.links,
+        setting.serving,
+        cache_tokens=room,
+        precision=running.precision,
+        shared_prompts=load.samples,
+    )
+
+
+def moved_seconds(found: Footprint, seat: Seat, running: Running) -> Seconds:
+    """Give the seconds in which what a role keeps off its devices comes to them and goes back, once a step."""
+    device = seat.links.device
+    if running.sleeps:
+        return Seconds({"wake": 2 * offload_seconds(total_bytes(found.asleep_host), device)})
+    if running.offload:
+        return Seconds({"offload": 2 * offload_seconds(total_bytes(found.host), device)})
+    return Seconds()
+
+
+def footprint(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> Footprint:
+    """Give what a role holds on each device, under one layout and one way to run."""
+    shape, own = setting.shape(role), setting.loads_of(role)
+    if role.use == "sample":
+        return generation_bytes(
+            shape,
+            layout,
+            precision=running.precision,
+            engine=setting.engines["sample"],
+            device_bytes=seat.of.memory_bytes,
+            cache_share=running.cache_share,
+        )
+    longest = max(load.longest_tokens for load in own)
+    micro = running.micro_batch_tokens or longest
+    stats = frozenset(stat for load in own for stat in load.stats)
+    if role.use == "infer":
+        return inference_bytes(shape, layout, micro, offload=running.offload, logits="chunked", stats=stats)
+    training = Training(
+        layout=layout,
+        checkpointing=running.checkpointing,
+        offload=frozenset(running.offload),
+        micro_batch_tokens=micro,
+        stats=stats,
+    )
+    return training_bytes(shape, training, sequence_tokens=longest)
+
+
+def awake_bytes(found: Footprint) -> int:
+    """Give what a role that sleeps brings to a device before it works: all but its cache, which comes last."""
+    cache = found.resident.get("kv_cache", 0) - found.asleep.get("kv_cache", 0)
+    return max(0, total_bytes(found.resident) - total_bytes(found.asleep) - cache)
+
+
+def _best(found: Sequence[Choice]) -> Iterator[Choice]:
+    """Keep what no other beats in the seconds of each stage and in all bytes; of equals the first."""
+    kept = list[Choice]()
+    for each in sorted(found, key=lambda choice: (sum(choice.stages_s), choice.rest_bytes, choice.peak_bytes)):
+        if not any(_beats(other, each) for other in kept):
+            kept.append(each)
+    yield from kept
+
+
+def _beats(one: Choice, other: Choice) -> bool:
+    return (
+        all(a <= b for a, b in zip(one.stages_s, other.stages_s, strict=True))
+        and one.rest_bytes <= other.rest_bytes
+        and one.over_bytes <= other.over_bytes
+        and one.host_bytes <= other.host_bytes
+    )

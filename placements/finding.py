@@ -1,0 +1,162 @@
+"""From a setting to its best plans: the search, its best answers played as steps, the named placements beside them.
+
+A pure function of what it is given: files, printing and drawing are for the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from placements.blocks import Blocks
+from placements.named import VARIANTS, Parts, Variant, variant
+from placements.problem import Answer, Choice, Objective, Option, Problem
+from placements.ranked import Ranked
+from placements.robust import Regret, regrets
+from placements.setting import Setting
+from placements.short import larger_settings, nothing_fits
+from placements.solve import Method, solve
+
+REPLAYED = 50  # of the search's best answers, how many are played as steps
+TIED_SHARE = 0.05  # plans nearer than this are ties: the forecast is no better. Source: HybridFlow's own, section 8
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is wanted of a search: the objective, what is fixed, and how to look for it.
+
+    `pins` names a pool for a role: roles of one name share a pool, those of two names do not.
+    """
+
+    objective: Objective = "step"
+    method: Method = "auto"
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])
+    placement: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found: plans in the order of the simulator, the search's own figures, and the named placements.
+
+    `answer` holds value, bound, gap and what was examined; the bound is on the search's objective, not on the step.
+    `moved` says that the simulator's winner is not the search's. `regrets` are of the ranked plans, if asked for: then
+    the plan of the least comes first.
+    """
+
+    setting: Setting
+    answer: Answer
+    ranked: tuple[Ranked, ...]
+    named: tuple[tuple[Variant, Ranked | None], ...]
+    seconds: float
+    moved: bool
+    regrets: tuple[Regret, ...] = ()
+
+    @property
+    def best(self) -> Ranked:
+        """Give the best plan."""
+        return self.ranked[0]
+
+    def ties(self) -> tuple[Ranked, ...]:
+        """Give the plans that the forecast cannot tell from the best."""
+        return tuple(each for each in self.ranked if each.step_s <= self.best.step_s * (1 + TIED_SHARE))
+
+
+def find(setting: Setting, asked: Asked | None = None, *, named: bool = True, robust: bool = False) -> Found:
+    """Search the best plan of a setting; if `robust`, the one of the least regret where costs are other than forecast.
+
+    Raises ResourceError when nothing fits, with what is short and the smallest changes that would help.
+    """
+    asked, began = asked or Asked(), perf_counter()
+    blocks = Blocks(setting)
+    answer = solve(problem(setting, blocks, asked), method=asked.method)
+    if answer is None:
+        raise nothing_fits(setting, _changes(setting, asked))
+    kept = [_ranked(setting, each) for each in (answer.best, *answer.runners_up)[:REPLAYED]]
+    ranked = sorted(kept, key=lambda each: (_figure(each, asked.objective), each.value, each.devices))
+    beside = tuple(
+        (each, solved(setting, blocks, each.parts_of(setting.graph), asked.objective)) for each in VARIANTS if named
+    )
+    told = sorted(regrets(ranked), key=lambda each: each.mean) if robust else []
+    ranked = [each.ranked for each in told] if told else ranked
+    return Found(setting, answer, tuple(ranked), beside, perf_counter() - began, ranked[0] is not kept[0], tuple(told))
+
+
+def _figure(ranked: Ranked, objective: Objective) -> float:
+    if objective == "cost":
+        return ranked.cost_per_step
+    return ranked.devices if objective == "devices" else ranked.step_s
+
+
+def problem(setting: Setting, blocks: Blocks, asked: Asked) -> Problem:
+    """Give the abstract problem of a setting: what must share a pool, and what must not, besides its options."""
+    together, apart = pinned(setting, asked)
+    return Problem(
+        roles=tuple(role.name for role in setting.roles),
+        capacity=tuple(of.count for of in setting.classes),
+        options=blocks.options if setting.ratio is None else in_ratio(setting, blocks, setting.ratio),
+        tokens=min(setting.lag, 2) + 1,
+        objective=asked.objective,
+        together=together,
+        apart=apart,
+    )
+
+
+def in_ratio(setting: Setting, blocks: Blocks, ratio: tuple[int, int]) -> Callable[[frozenset[int]], Sequence[Option]]:
+    """Give the options of blocks that draw but do not train, and of those that train but do not draw, in a ratio.
+
+    Both together have all devices, as near to that as sizes of pools come.
+    """
+    uses = [role.use for role in setting.roles]
+    total, parts = sum(of.count for of in setting.classes), sum(ratio)
+
+    def options(block: frozenset[int]) -> Sequence[Option]:
+        drawn, trained = (any(uses[place] == use for place in block) for use in ("sample", "train"))
+        found = blocks.options(block)
+        if drawn == trained:
+            return found
+        share = total * (ratio[0] if drawn else ratio[1]) / parts
+        nearest = min((abs(sum(each.devices) - share) for each in found), default=0.0)
+        return [each for each in found if abs(sum(each.devices) - share) <= nearest]
+
+    return options
+
+
+Pairs = tuple[frozenset[int], ...]
+
+
+def pinned(setting: Setting, asked: Asked) -> tuple[Pairs, Pairs]:
+    """Give the pairs of roles that pins, or a named placement, put on one pool, and those that they keep apart."""
+    groups = variant(asked.placement).parts_of(setting.graph) if asked.placement else ()
+    pools = dict.fromkeys(asked.pins.values())
+    pins = tuple(tuple(role for role, name in asked.pins.items() if name == pool) for pool in pools)
+    return _pairs(setting, (*groups, *pins))
+
+
+def _pairs(setting: Setting, parts: Parts) -> tuple[Pairs, Pairs]:
+    place = {role.name: number for number, role in enumerate(setting.roles)}
+    numbered = [[place[name] for name in part] for part in parts]
+    together = tuple(frozenset((part[0], other)) for part in numbered for other in part[1:])
+    apart = tuple(frozenset((one[0], other[0])) for at, one in enumerate(numbered) for other in numbered[at + 1 :])
+    return together, apart
+
+
+def solved(setting: Setting, blocks: Blocks, parts: Parts, objective: Objective = "step") -> Ranked | None:
+    """Give the best plan in which roles share pools just so; None if none fits."""
+    together, apart = _pairs(setting, parts)
+    one = replace(problem(setting, blocks, Asked(objective)), together=together, apart=apart)
+    answer = solve(one, method="auto")
+    return _ranked(setting, answer.best) if answer is not None else None
+
+
+def _ranked(setting: Setting, choice: Choice) -> Ranked:
+    return Ranked(setting, choice.blocks, choice.value)
+
+
+def _changes(setting: Setting, asked: Asked) -> Iterator[str]:
+    """Give of each kind of change the smallest after which something fits."""
+    for _, ever_larger in larger_settings(setting):
+        for name, changed in ever_larger:
+            if solve(problem(changed, Blocks(changed), asked), method="greedy") is not None:
+                yield name
+                break

@@ -1,0 +1,150 @@
+"""The four placements that systems of the field are known by, as parts of roles that share a pool, for any flow.
+
+Which devices and layouts a part gets is for the search to say. Roles are told apart by what the graph says of them:
+trained or frozen, read for log-probs (a reference) or for scores (a reward model, a judge).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flowgraph.errors import UnknownNameError
+from flowgraph.graph import Graph
+from flowgraph.roles import Role, roles
+
+Parts = tuple[tuple[str, ...], ...]
+"""Roles by the pool that they share."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One published form of a named placement: the system, what it shares, and how roles part."""
+
+    placement: str
+    system: str
+    about: str
+    parts: Callable[[Sorted], Parts]
+
+    @property
+    def name(self) -> str:
+        """Give its name: `split:openrlhf`."""
+        return f"{self.placement}:{self.system}"
+
+    def parts_of(self, graph: Graph) -> Parts:
+        """Give the roles of a named graph by the pool that they share."""
+        return self.parts(sorted_roles(graph))
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """The roles of a flow: of the model that draws responses, of critics, of references, and of what scores."""
+
+    actor_train: tuple[str, ...]
+    actor_sample: tuple[str, ...]
+    critics: tuple[str, ...]
+    references: tuple[str, ...]
+    scorers: tuple[str, ...]
+
+    @property
+    def actor(self) -> tuple[str, ...]:
+        """Give both roles of the models that draw responses."""
+        return self.actor_train + self.actor_sample
+
+
+def sorted_roles(graph: Graph) -> Sorted:
+    """Sort the roles of a named graph by what it says of them."""
+    found, kinds = roles(graph), {node.name: node.op.kind for node in graph.all_nodes}
+    trained = {role.param for role in found if role.use == "train"}
+    drawn = {role.param for role in found if role.use == "sample"} & trained
+
+    def scores(role: Role) -> bool:
+        return role.use == "sample" or any(kinds[name] == "score" for name in role.nodes)
+
+    frozen = [role for role in found if role.param not in trained]
+    return Sorted(
+        actor_train=tuple(role.name for role in found if role.param in drawn and role.use != "sample"),
+        actor_sample=tuple(role.name for role in found if role.param in drawn and role.use == "sample"),
+        critics=tuple(role.name for role in found if role.param in trained - drawn),
+        references=tuple(role.name for role in frozen if not scores(role)),
+        scorers=tuple(role.name for role in frozen if scores(role)),
+    )
+
+
+def _colocated(at: Sorted) -> Parts:
+    return _kept(at.actor + at.critics + at.references + at.scorers)
+
+
+def _hybrid(at: Sorted) -> Parts:
+    return _kept(at.actor + at.critics + at.references, at.scorers)
+
+
+def _three_pools(at: Sorted) -> Parts:
+    return _kept(at.actor_train + at.references, at.actor_sample, at.critics + at.scorers)
+
+
+def _two_pools(at: Sorted) -> Parts:
+    return _kept(at.actor + at.references, at.critics + at.scorers)
+
+
+def _alone(at: Sorted) -> Parts:
+    return _kept(*((role,) for role in at.actor + at.critics + at.references + at.scorers))
+
+
+def _models_alone(at: Sorted) -> Parts:
+    return _kept(at.actor, *((role,) for role in at.critics + at.references + at.scorers))
+
+
+def _kept(*parts: Sequence[str]) -> Parts:
+    return tuple(tuple(part) for part in parts if part)
+
+
+# Source: Yao et al. 2023 (DeepSpeed-Chat), arXiv 2308.01320; verl's trainer (`reward_model.enable_resource_pool`);
+# Hu et al. 2024 (OpenRLHF), arXiv 2405.11143, figure 2; Shen et al. 2024 (NeMo-Aligner), arXiv 2405.01481; Sheng et al.
+# 2024 (HybridFlow), arXiv 2409.19256, section 8: its `split` is NeMo-Aligner's, its `standalone` keeps the actor whole.
+VARIANTS: tuple[Variant, ...] = (
+    Variant("colocated", "deepspeed-chat", "all roles take turns on one pool", _colocated),
+    Variant("hybrid", "verl", "policy, critic and reference take turns on one pool; what scores has its own", _hybrid),
+    Variant(
+        "split", "openrlhf", "three pools: policy and reference | generation | critic and reward model", _three_pools
+    ),
+    Variant(
+        "split", "nemo-aligner", "two pools: policy, generation and reference | critic and reward model", _two_pools
+    ),
+    Variant("standalone", "each-role", "each role on a pool of its own", _alone),
+    Variant(
+        "standalone", "hybridflow", "each model on a pool of its own, the policy with its generation", _models_alone
+    ),
+)
+
+NAMES: tuple[str, ...] = tuple(dict.fromkeys(each.placement for each in VARIANTS))
+
+
+def variant(name: str) -> Variant:
+    """Find a named placement, its first variant unless one is named: `split` or `split:nemo-aligner`.
+
+    Raises UnknownNameError for a name that none has.
+    """
+    known: Mapping[str, Variant] = {
+        **{each.placement: each for each in reversed(VARIANTS)},
+        **{each.name: each for each in VARIANTS},
+    }
+    if name not in known:
+        raise UnknownNameError.of("placement", name, known)
+    return known[name]
+
+
+def parts(graph: Graph, name: str) -> Parts:
+    """Give the roles of a named graph by the pool that they share under a named placement."""
+    return variant(name).parts_of(graph)
+
+
+def name_of(graph: Graph, found: Sequence[Sequence[str]]) -> str:
+    """Give the first named placement that has these parts; "" if none has.
+
+    Two variants of one flow may have the same parts: a flow without a critic or a reward model has fewer forms.
+    """
+    wanted = {frozenset(part) for part in found}
+    at = sorted_roles(graph)
+    fitting = (each.name for each in VARIANTS if {frozenset(part) for part in each.parts(at)} == wanted)
+    return next(fitting, "")

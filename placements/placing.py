@@ -1,0 +1,236 @@
+"""From blocks of roles to a plan: which devices each pool has, what each role holds there, and the step's forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flowgraph.errors import ResourceError
+from flowgraph.plan import Assumed, Forecast, Layout, Peak, Placed, Plan, Pool, Running, Step, Timed, Waits
+from flowgraph.roles import Role
+from flowgraph.store import structure_hash
+from placements.blocks import Offered, Sitting, tensors
+from placements.choices import Seat, footprint, moved_seconds, passing_seconds, sampling_seconds
+from placements.cycles import period
+from placements.footprint import Footprint, MemoryConstants
+from placements.loads import Load
+from placements.pool_peaks import Held, Turn, pool_peaks
+from placements.problem import Option
+from placements.schedule import Schedule, Task, Wait
+from placements.seconds import Seconds, added
+from placements.setting import Setting
+from placements.steps import Refresh, Work, host_constants, tasks_of, waits_of
+from placements.topology import Wanted, realise
+from placements.training import WEIGHT_BYTES
+from placements.transitions import reshard_seconds, sync_seconds, wake_seconds
+
+Block = tuple[frozenset[int], Option]
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a role lives: its pool's name, so many devices of a class, and how it runs there."""
+
+    role: Role
+    pool: str
+    seat: Seat
+    engine: str
+    layout: Layout
+    running: Running
+    shared: bool
+
+
+def plan_of(setting: Setting, blocks: Sequence[Block], assumed: Assumed | None = None) -> Plan:
+    """Give the plan of these blocks, pools named `pool0`, `pool1` and so on by their first role.
+
+    Raises ResourceError if the cluster has no such pools of whole domains.
+    """
+    return plan_from(setting, homes_of(setting, blocks), assumed)
+
+
+def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None = None) -> Plan:
+    """Give the plan of roles that live so. Raises ResourceError if the cluster has no such pools."""
+    step = step_of(setting, homes)
+    pools = _pools(setting, homes)
+    held = {home.role.name: _footprint(setting, home) for home in homes}
+    return Plan(
+        flow=setting.graph.name,
+        structure_hash=structure_hash(setting.graph),
+        cluster=setting.cluster,
+        pools=pools,
+        placed=tuple(_placed(setting, home, held[home.role.name]) for home in _in_order(setting, homes)),
+        forecast=tuple(_forecast(setting, pool.name, homes, held) for pool in pools),
+        costed=True,
+        step=step,
+        assumed=assumed,
+    )
+
+
+def homes_of(setting: Setting, blocks: Sequence[Block]) -> list[Home]:
+    """Give where each role lives, pools named `pool0`, `pool1` and so on by their first role."""
+    ordered = sorted(blocks, key=lambda block: min(block[0]))
+    return [home for number, block in enumerate(ordered) for home in _homes(setting, f"pool{number}", block)]
+
+
+def _homes(setting: Setting, pool: str, block: Block) -> Iterator[Home]:
+    places, (seat, sitting) = sorted(block[0]), _key(block[1])
+    shared = any(setting.roles[place].use == "sample" for place in places)
+    for place, choice in zip(places, sitting.chosen, strict=True):
+        yield Home(setting.roles[place], pool, seat, choice.engine, choice.layout, choice.running, shared)
+
+
+def homes_by(setting: Setting, plan: Plan) -> list[Home]:
+    """Give where each role lives by a plan for this graph, on a cluster that may be another than the plan's.
+
+    A pool is taken to be of the first class of devices that has as many. Raises ResourceError if none has, or if it is
+    not known how fast they are.
+    """
+    roles = {role.name: role for role in setting.roles}
+    seats = {pool.name: seat_for(setting, pool.name, len(pool.devices)) for pool in plan.pools}
+    draws = {each.pool for each in plan.placed if roles[each.role].use == "sample"}
+    return [
+        Home(roles[each.role], each.pool, seats[each.pool], each.engine, each.layout, each.running, each.pool in draws)
+        for each in plan.placed
+    ]
+
+
+def seat_for(setting: Setting, pool: str, devices: int) -> Seat:
+    """Give a seat of so many devices; raises ResourceError where no class has as many of a known kind."""
+    for of in setting.classes:
+        links = of.links(devices) if of.count >= devices else None
+        if links is not None:
+            return Seat(of, devices, links)
+    there = ", ".join(f"{of.count} {of.model or of.kind}" for of in setting.classes)
+    raise ResourceError.not_here(f"pool `{pool}`", f"{devices} devices of one known kind", f"the cluster has {there}")
+
+
+def _key(option: Option) -> tuple[Seat, Sitting]:
+    key = option.key
+    assert isinstance(key, Offered), "options are those that blocks offer"
+    return key.seat, key.sitting
+
+
+def _in_order(setting: Setting, homes: Sequence[Home]) -> list[Home]:
+    order = {role.name: place for place, role in enumerate(setting.roles)}
+    return sorted(homes, key=lambda home: order[home.role.name])
+
+
+def _pools(setting: Setting, homes: Sequence[Home]) -> tuple[Pool, ...]:
+    by_pool = dict[str, list[Home]]()
+    for home in homes:
+        by_pool.setdefault(home.pool, []).append(home)
+    pool_of = {home.role.name: home.pool for home in homes}
+    wanted = [
+        Wanted(
+            name=name,
+            devices=own[0].seat.devices,
+            model=own[0].seat.of.model,
+            tensor=max(home.layout.tensor for home in own),
+            of=own[0].seat.of,
+            synced_with=tuple(_synced(setting, own, pool_of)),
+        )
+        for name, own in by_pool.items()
+    ]
+    return realise(setting.cluster, wanted)
+
+
+def _synced(setting: Setting, own: Sequence[Home], pool_of: Mapping[str, str]) -> Iterator[str]:
+    names = {home.role.name for home in own}
+    for target, source in setting.synced.items():
+        if (target in names) != (source in names):
+            yield pool_of[source if target in names else target]
+
+
+def _placed(setting: Setting, home: Home, held: Footprint) -> Placed:
+    memory = {str(part): count for parts in (held.resident, held.working) for part, count in parts.items() if count}
+    lag = setting.lag if home.role.name in setting.synced else 0
+    return Placed(
+        role=home.role.name,
+        pool=home.pool,
+        engine=home.engine,
+        layout=home.layout,
+        lag=lag,
+        running=home.running,
+        memory=memory,
+    )
+
+
+def _footprint(setting: Setting, home: Home) -> Footprint:
+    return footprint(setting, home.role, home.seat, home.layout, home.running)
+
+
+# ---------------------------------------------------------------------------------------- memory
+
+
+def _forecast(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[str, Footprint]) -> Forecast:
+    """Give the peaks of a pool: of each phase, and of each change of hands before it, named `to PHASE`."""
+    own = [home for home in homes if home.pool == pool]
+    roles = [Held(home.role.name, held[home.role.name], home.running.sleeps, home.engine) for home in own]
+    turns = [
+        Turn(load.phase, load.role.name, setting.synced.get(load.role.name, "") if load.phase == "generate" else "")
+        for load in setting.loads
+        if load.role in {home.role for home in own}
+    ]
+    found = pool_peaks(roles, turns, bucket_bytes=MemoryConstants().bucket_bytes)
+    peaks = (
+        Peak(phase=f"to {each.phase}" if each.entering else each.phase, role=each.role, memory_bytes=each.peak_bytes)
+        for each in found
+    )
+    contexts = {home.engine: held[home.role.name].asleep.get("context", 0) for home in own}
+    return Forecast(pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(dict.fromkeys(peaks)))
+
+
+# ---------------------------------------------------------------------------------------- seconds
+
+
+def step_of(setting: Setting, homes: Sequence[Home]) -> Step:
+    """Give the forecast of a step of placed roles: its tasks, what they wait for, and its period."""
+    by_role = {home.role.name: home for home in homes}
+    works = [work_of(setting, by_role[load.role.name], load) for load in setting.loads]
+    refreshes = [_refresh(setting, by_role[source], by_role[target]) for target, source in setting.synced.items()]
+    tasks = tasks_of(works, refreshes, host_constants(setting.calibrated.get("host")))
+    waits = waits_of(setting.graph, works, refreshes)
+    found = period(schedule_of(tasks, waits))
+    return Step(tasks=tasks, waits=waits, period_s=found.seconds, cycle=found.cycle)
+
+
+def schedule_of(tasks: Sequence[Timed], waits: Sequence[Waits]) -> Schedule:
+    """Give a plan's tasks as the schedule that is played."""
+    return Schedule(
+        tuple(Task(each.name, each.kind, each.pools, each.seconds) for each in tasks),
+        tuple(Wait(each.before, each.after, each.delay) for each in waits),
+    )
+
+
+def work_of(setting: Setting, home: Home, load: Load) -> Work:
+    """Give how long a load takes where its role lives, what it keeps off its devices and loses by sharing included."""
+    seat = home.seat
+    if home.role.use == "sample":
+        drawn = sampling_seconds(setting, seat, home.layout, home.running, load)
+        return Work(load, home.pool, drawn if drawn is not None else Seconds({"decode": None}))
+    passing = passing_seconds(setting, seat, home.layout, home.running, load)
+    parts = [passing, _slowed(setting, home, passing)]
+    if load == setting.loads_of(home.role)[-1]:
+        parts.append(moved_seconds(_footprint(setting, home), seat, home.running))
+    return Work(load, home.pool, added(parts))
+
+
+def _slowed(setting: Setting, home: Home, passing: Seconds) -> Seconds:
+    """Give what training loses on a pool that also draws."""
+    if not home.shared or home.role.use != "train":
+        return Seconds()
+    total, share = passing.total_s, host_constants(setting.calibrated.get("host")).slowed_share - 1
+    return Seconds({"sharing": None if total is None else share * total})
+
+
+def _refresh(setting: Setting, source: Home, target: Home) -> Refresh:
+    shape, pools = setting.shape(target.role), tuple(dict.fromkeys((source.pool, target.pool)))
+    size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape.layers)
+    if source.pool == target.pool:
+        moved = reshard_seconds(size_bytes, count, source.layout, target.layout, source.seat.links)
+        held_bytes = size_bytes / target.layout.tensor
+        seconds = added([moved, wake_seconds(held_bytes, source.seat.links.device)])
+    else:
+        ends = source.seat.links, source.seat.devices, target.seat.links, target.seat.devices
+        seconds = sync_seconds(size_bytes, count, *ends, target.layout.data)
+    return Refresh(source.role.name, target.role.name, pools, seconds, setting.lag)

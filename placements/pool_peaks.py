@@ -1,0 +1,160 @@
+"""What the devices of one pool hold with all its roles, phase by phase, and in between: who works, waits or sleeps.
+
+Structure only. Not here: what one role holds (`footprint`), and what is said when it is too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from placements.footprint import FITS_SHARE, Bytes, Footprint, Part, added, fits, total_bytes
+
+
+@dataclass(frozen=True)
+class Held:
+    """A role on a pool: what it holds, whether it `sleeps` while others work, and the process that it runs in.
+
+    Roles of one process have one context; no name is a process of its own.
+    """
+
+    role: str
+    footprint: Footprint
+    sleeps: bool = False
+    process: str = ""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One phase of a step: the role that works then, and the trained role whose weights it is given first, if any."""
+
+    phase: str
+    role: str
+    synced_from: str = ""
+
+
+@dataclass(frozen=True)
+class PoolPeak:
+    """What is held at once on each device: in a phase, or on the way to it (`entering`) while another role leaves.
+
+    `roles` has the bytes of each role by part, and `role` is the one that works or wakes.
+    """
+
+    phase: str
+    role: str
+    entering: bool
+    roles: Mapping[str, Bytes]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Give the sum of all roles."""
+        return sum(total_bytes(parts) for parts in self.roles.values())
+
+    @property
+    def parts(self) -> Bytes:
+        """Give the bytes of all roles together, part by part."""
+        return added(self.roles.values())
+
+
+@dataclass(frozen=True)
+class Overflow:
+    """A peak that does not count as fitting, and by how many bytes on each device."""
+
+    peak: PoolPeak
+    over_bytes: int
+
+
+def pool_peaks(held: Sequence[Held], turns: Sequence[Turn], *, bucket_bytes: float = 0.0) -> tuple[PoolPeak, ...]:
+    """Give the peak of each phase, and before it that of waking the role that works in it, in the order of a step.
+
+    A step follows a step, so the first role wakes while the last falls asleep. A role wakes before the other is put
+    away; caches are gone then, or not yet there. Weights are synced then too, through two buckets of so many bytes, one
+    that is sent and one that is read; a source that sleeps has its weights alone there.
+    Source: Sheng et al. 2024 (HybridFlow), arXiv 2409.19256, section 5.2; verl: a trainer's optimizer is put away, the
+    rollout's weights are resumed and filled, the trainer's are put away, the cache is resumed.
+
+    >>> f = Footprint(resident={"weights": 4}, working={"logits": 2}, asleep={"context": 1})
+    >>> peaks = pool_peaks([Held("a", f, sleeps=True), Held("b", f)], [Turn("x", "a"), Turn("y", "b")])
+    >>> [(each.phase, each.entering, each.peak_bytes) for each in peaks]
+    [('x', True, 8), ('x', False, 10), ('y', False, 7)]
+    """
+    found = list[PoolPeak]()
+    for place, turn in enumerate(turns):
+        entering = _entering(held, turns[place - 1].role, turn, bucket_bytes)
+        found += [each for each in (entering, _working(held, turn)) if each is not None]
+    return tuple(found)
+
+
+def worst(peaks: Iterable[PoolPeak]) -> PoolPeak | None:
+    """Give the largest peak, the first of equals; None if there is none."""
+    return max(peaks, key=lambda each: each.peak_bytes, default=None)
+
+
+def overflows(peaks: Iterable[PoolPeak], usable_bytes: int) -> tuple[Overflow, ...]:
+    """Give the peaks that are too much for a device, and what each has beyond what counts as fitting."""
+    most = int(FITS_SHARE * usable_bytes)
+    return tuple(Overflow(each, each.peak_bytes - most) for each in peaks if not fits(each.peak_bytes, usable_bytes))
+
+
+def host_bytes(held: Sequence[Held], turns: Sequence[Turn], devices: int) -> int:
+    """Give the most host memory that roles hold at once on a machine with so many devices of the pool.
+
+    What a role puts away when it sleeps lies there, whoever works.
+    """
+    most = 0
+    for turn in turns:
+        away = [each for each in held if each.sleeps and each.role != turn.role]
+        asleep = sum(total_bytes(each.footprint.asleep_host) for each in away)
+        most = max(most, asleep + sum(total_bytes(each.footprint.host) for each in held))
+    return devices * most
+
+
+def _working(held: Sequence[Held], turn: Turn) -> PoolPeak:
+    return _peak(held, turn, False, {turn.role: _of(held, turn.role).footprint.at_work})
+
+
+def _entering(held: Sequence[Held], leaving: str, turn: Turn, bucket_bytes: float) -> PoolPeak | None:
+    """Give the peak of waking a role while the one before it is still there; None if none wakes and nothing moves."""
+    wakes, goes = _of(held, turn.role), _of(held, leaving)
+    if wakes is goes or not (wakes.sleeps or turn.synced_from):
+        return None
+    there = {leaving: _without_cache(goes), turn.role: _without_cache(wakes)}
+    source = next((each for each in held if each.role == turn.synced_from), None)
+    if source is not None and source.sleeps:
+        there[source.role] = added((source.footprint.asleep, _weights(source.footprint)))
+    if turn.synced_from:
+        there[turn.role] = added((there[turn.role], {"sync": int(2 * bucket_bytes)}))
+    return _peak(held, turn, True, there)
+
+
+def _without_cache(held: Held) -> Bytes:
+    return _less(held.footprint.resident, "kv_cache") if held.sleeps else held.footprint.resident
+
+
+def _weights(footprint: Footprint) -> Bytes:
+    return {part: count for part, count in footprint.resident.items() if part in ("weights", "adapters")}
+
+
+def _peak(held: Sequence[Held], turn: Turn, entering: bool, told: Mapping[str, Bytes]) -> PoolPeak:
+    """Give a peak: what roles are `told` to hold, and of each other what is there while it rests."""
+    resting = {each.role: each.footprint.asleep if each.sleeps else each.footprint.resident for each in held}
+    return PoolPeak(turn.phase, turn.role, entering, dict(_shared(held, resting | dict(told))))
+
+
+def _shared(held: Sequence[Held], roles: Mapping[str, Bytes]) -> Iterator[tuple[str, Bytes]]:
+    """Leave the context of a process to the first of its roles."""
+    seen = set[str]()
+    for each in held:
+        parts = roles[each.role]
+        if each.process and each.process in seen:
+            parts = _less(parts, "context")
+        seen.add(each.process)
+        yield each.role, parts
+
+
+def _less(parts: Bytes, gone: Part) -> Bytes:
+    return {part: count for part, count in parts.items() if part != gone}
+
+
+def _of(held: Sequence[Held], role: str) -> Held:
+    return next(each for each in held if each.role == role)

@@ -1,0 +1,225 @@
+"""What a kind of device can do, from its data sheet and as measured (`devices/NAME.toml`), and what a pool talks over.
+
+Not here: constants of an engine (`constants`), and how long anything takes.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from flowgraph.cluster import Cluster, Data, Device, Node
+from flowgraph.errors import UnknownNameError
+
+FOLDER = Path(__file__).with_name("devices")
+Precision = Literal["float32", "bfloat16", "fp8", "fp4"]
+Place = tuple[str, int]  # a device: the name of its node, and its place among the node's devices
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One kind of device. Rates are of one direction; what nobody knows is None, or no key of a mapping."""
+
+    name: str
+    memory_bytes: int  # as the driver reports it, which is not the label
+    peak_flops: Mapping[Precision, float] = field(hash=False)  # dense, per second
+    memory_bytes_per_s: float
+    link_bytes_per_s: float  # to peers of its domain, of one device; where a domain is 1, to peers of its machine
+    domain: int  # devices that NVLink or XGMI joins; 1: none
+    host_bytes_per_s: float
+    network_bytes_per_s: float | None  # the share of one device, as machines with it usually have
+    shares: Mapping[str, float] = field(hash=False)  # measured: what is attained of the data sheet, by what is done
+    joins_machines: bool = False  # whether a domain may be larger than a machine, as a rack is
+
+    @property
+    def device(self) -> Device:
+        """Give a device of this kind."""
+        return Device(kind="gpu", memory_bytes=self.memory_bytes, model=self.name)
+
+
+@dataclass(frozen=True)
+class Links:
+    """What the devices of one pool talk over: inside a domain at the device's `link_bytes_per_s`, else by network.
+
+    `device` has the memory that the pool's devices have, which may be less than its kind has. `domain` is the size of
+    a domain where the pool lies in one, else how many of the pool's devices each has, and the least where that is
+    uneven; 1 where there are none.
+    """
+
+    device: Profile
+    domain: int
+    node_devices: int  # of the pool, on each machine; the least where that is uneven
+    network_bytes_per_s: float  # per device, between machines
+
+
+def profile(name: str) -> Profile:
+    """Give the profile of this name or alias, in capitals or not; raises UnknownNameError if there is none."""
+    names = _names()
+    if name.lower() not in names:
+        raise UnknownNameError.of("device", name, names)
+    return names[name.lower()]
+
+
+@cache
+def profiles() -> Mapping[str, Profile]:
+    """Give every profile that is shipped, by its name."""
+    return MappingProxyType({name: found for name, (found, _) in _shipped().items()})  # cached, so not to be changed
+
+
+def known_devices() -> Mapping[str, Device]:
+    """Give a device of each kind by its name and its aliases, as `flowgraph.cluster_text.read_cluster` asks for it."""
+    return {name: found.device for name, found in _names().items()}
+
+
+def domain_of(node: Node, device: Device, same: int) -> int:
+    """Say how many devices NVLink joins into one domain there; `same` is how many of this device the node has.
+
+    A node may tell it, else the profile does; of a device without a profile, the machine is taken to be a domain.
+    """
+    known = profiles().get(device.model)
+    if node.domain is not None or known is None:
+        return node.domain or same
+    return known.domain if known.joins_machines else min(known.domain, same)
+
+
+def domains(nodes: Sequence[Node]) -> Mapping[Place, int]:
+    """Give the number of the domain that each device of these nodes is in.
+
+    A domain holds devices that follow each other on a machine; one that joins machines holds those that follow each
+    other on one leaf, as a rack does.
+    """
+    numbers, machines = dict[object, int](), Counter[object]()
+    found = dict[Place, int]()
+    for node in nodes:
+        counts, seen = Counter(node.devices), Counter[Device]()
+        sizes = {device: domain_of(node, device, same) for device, same in counts.items()}
+        for index, device in enumerate(node.devices):
+            size, same = sizes[device], counts[device]
+            if node.domain is not None:
+                key: object = (node.name, index // size)
+            elif size > same:
+                key = (node.leaf, device, same, machines[node.leaf, device, same] // (size // same))
+            else:
+                key = (node.name, device, seen[device] // size)
+            seen[device] += 1
+            found[node.name, index] = numbers.setdefault(key, len(numbers))
+        machines.update((node.leaf, device, same) for device, same in counts.items())
+    return found
+
+
+def links_of(cluster: Cluster, devices: Sequence[Place]) -> Links | None:
+    """Say what these devices of a cluster talk over; None where that is not known.
+
+    It is not for a device without a profile, nor where there is another machine and no network is known to it. Of
+    devices of several kinds the slowest at arithmetic counts. The network of a machine is shared by all its devices,
+    since another pool on them may use it at the same time.
+    """
+    nodes = {node.name: node for node in cluster.nodes}
+    here = [nodes[name].devices[index] for name, index in devices]
+    known = [profiles()[device.model] for device in here if device.model in profiles()]
+    if not known or len(known) < len(devices):
+        return None
+    rates = [network_share(nodes[name], kind) for (name, _), kind in zip(devices, known, strict=True)]
+    told = [rate for rate in rates if rate is not None]
+    if len(told) < len(rates) and len(nodes) > 1:
+        return None
+    slowest = min(known, key=lambda each: (each.peak_flops["bfloat16"], each.memory_bytes_per_s))
+    racked = any(kind.joins_machines for kind in known)  # then it counts which machines are before these
+    return Links(
+        device=replace(slowest, memory_bytes=min(device.memory_bytes for device in here)),
+        domain=_domain(cluster.nodes if racked else [nodes[name] for name in dict.fromkeys(dict(devices))], devices),
+        node_devices=min(Counter(name for name, _ in devices).values()),
+        network_bytes_per_s=min(told, default=slowest.host_bytes_per_s),  # alone, a machine never asks for it
+    )
+
+
+def network_share(node: Node, kind: Profile) -> float | None:
+    """Give what one device of this kind gets of the node's network, in bytes per second; None where nobody knows."""
+    told = node.network_bytes_per_s
+    return kind.network_bytes_per_s if told is None else told / len(node.devices)
+
+
+def _domain(nodes: Sequence[Node], devices: Sequence[Place]) -> int:
+    numbers = domains(nodes)
+    held = Counter(numbers[place] for place in devices)
+    if len(held) > 1:
+        return min(held.values())
+    name, index = devices[0]
+    node = next(node for node in nodes if node.name == name)
+    return domain_of(node, node.devices[index], node.devices.count(node.devices[index]))
+
+
+class _Number(Data):
+    """A number of a file, and where it is from."""
+
+    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    source: Annotated[str, Field(min_length=1)]
+
+
+class _Whole(Data):
+    """A whole number of a file, and where it is from."""
+
+    value: Annotated[int, Field(gt=0)]
+    source: Annotated[str, Field(min_length=1)]
+
+
+class _File(Data):
+    """A file of one kind of device."""
+
+    aliases: list[str]
+    memory_bytes: _Whole
+    memory_bytes_per_s: _Number
+    link_bytes_per_s: _Number
+    domain: _Whole
+    joins_machines: bool = False
+    host_bytes_per_s: _Number
+    network_bytes_per_s: _Number | None = None
+    peak_flops: dict[Precision, _Number]
+    shares: dict[str, _Number] = Field(default_factory=dict[str, _Number])
+
+    def profile(self, name: str) -> Profile:
+        """Give it without its sources."""
+        network = self.network_bytes_per_s
+        return Profile(
+            name=name,
+            memory_bytes=self.memory_bytes.value,
+            peak_flops={precision: each.value for precision, each in self.peak_flops.items()},
+            memory_bytes_per_s=self.memory_bytes_per_s.value,
+            link_bytes_per_s=self.link_bytes_per_s.value,
+            domain=self.domain.value,
+            host_bytes_per_s=self.host_bytes_per_s.value,
+            network_bytes_per_s=None if network is None else network.value,
+            shares={what: each.value for what, each in self.shares.items()},
+            joins_machines=self.joins_machines,
+        )
+
+
+def read_profile(path: Path) -> tuple[Profile, tuple[str, ...]]:
+    """Read the file of one kind of device, and give its aliases too.
+
+    Raises ValueError, which names the file, for a number that is missing, is none or has no source.
+    """
+    try:
+        file = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return file.profile(path.stem), tuple(file.aliases)
+
+
+@cache
+def _shipped() -> Mapping[str, tuple[Profile, tuple[str, ...]]]:
+    return {path.stem: read_profile(path) for path in sorted(FOLDER.glob("*.toml"))}
+
+
+@cache
+def _names() -> Mapping[str, Profile]:
+    return {name: found for own, (found, aliases) in _shipped().items() for name in (own, *aliases)}

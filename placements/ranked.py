@@ -1,0 +1,47 @@
+"""One answer of a search, played as a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from flowgraph.plan import Assumed, Plan, Step
+from placements.placing import Block, homes_of, plan_of, step_of
+from placements.setting import Setting
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One answer of the search, played: `value` is the search's own figure, the step is the simulator's."""
+
+    setting: Setting
+    blocks: tuple[Block, ...]
+    value: float
+
+    @cached_property
+    def step(self) -> Step:
+        """Give the step as the simulator plays it."""
+        return step_of(self.setting, homes_of(self.setting, self.blocks))
+
+    @property
+    def step_s(self) -> float:
+        """Give the seconds from one step to the next."""
+        return self.step.period_s if self.step.period_s is not None else self.value
+
+    @property
+    def devices(self) -> int:
+        """Give the devices that it takes."""
+        return sum(sum(option.devices) for _, option in self.blocks)
+
+    @property
+    def cost_per_step(self) -> float:
+        """Give what a step costs, in the currency of the cluster's prices."""
+        return self.step_s * sum(option.cost for _, option in self.blocks)
+
+    def parts(self) -> tuple[tuple[str, ...], ...]:
+        """Give the roles by the pool that they share."""
+        return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
+
+    def plan(self, assumed: Assumed | None = None) -> Plan:
+        """Give the plan itself."""
+        return plan_of(self.setting, self.blocks, assumed)

@@ -1,0 +1,78 @@
+"""How much a choice of plan hangs on the forecast: costs drawn anew within its error, and the regret of each plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placements.blocks import Offered
+from placements.ranked import Ranked
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+COST_ERROR = 0.2  # the forecast's own: half of the published steps are nearer than this
+DRAWS = 256
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Regret:
+    """How a plan does when costs are other than forecast: how often it is the best, and how much slower if it is not.
+
+    `mean` and `worst` are shares of the best plan's seconds.
+    """
+
+    ranked: Ranked
+    best_share: float
+    mean: float
+    worst: float
+
+
+def regrets(plans: Sequence[Ranked], *, error: float = COST_ERROR, draws: int = DRAWS) -> tuple[Regret, ...]:
+    """Give the regret of each plan among these, in their order, where each role's seconds are off by up to `error`.
+
+    Each role in each pool size draws its own factor between 1 - error and 1 + error, the same for all plans; a plan is
+    valued as the search does. The same plans give the same regrets.
+    """
+    import numpy
+
+    values = numpy.stack([_values(each, error, draws) for each in plans])
+    best = values.min(axis=0)
+    lost = values / best - 1
+    wins = numpy.isclose(lost, 0.0).mean(axis=1)
+    rows = zip(plans, wins, lost.mean(axis=1), lost.max(axis=1), strict=True)
+    return tuple(Regret(plan, float(win), float(mean), float(worst)) for plan, win, mean, worst in rows)
+
+
+def steadiest(found: Sequence[Regret]) -> Regret:
+    """Give the plan of the least mean regret, the first of equals."""
+    return min(found, key=lambda each: each.mean)
+
+
+def _values(ranked: Ranked, error: float, draws: int) -> NDArray[float64]:
+    """Give what a step takes in each draw, as the search values it."""
+    import numpy
+
+    stages = ranked.setting.stages + 1
+    slowest, busiest = numpy.zeros((draws, stages)), numpy.zeros(draws)
+    for block, option in ranked.blocks:
+        offered = option.key
+        assert isinstance(offered, Offered), "options are those that blocks offer"
+        own = numpy.zeros((draws, stages))
+        told = numpy.array(option.stages_s)
+        for place, choice in zip(sorted(block), offered.sitting.chosen, strict=True):
+            own += numpy.outer(_factors(place, sum(option.devices), error, draws), choice.stages_s)
+        rest = told - numpy.sum([choice.stages_s for choice in offered.sitting.chosen], axis=0)
+        own += rest  # syncs, and what sharing a pool costs
+        slowest, busiest = numpy.maximum(slowest, own), numpy.maximum(busiest, own.sum(axis=1))
+    values: NDArray[float64] = numpy.maximum(slowest.sum(axis=1) / (ranked.setting.lag + 1), busiest)
+    return values
+
+
+def _factors(place: int, devices: int, error: float, draws: int) -> NDArray[float64]:
+    import numpy
+
+    return numpy.random.default_rng((SEED, place, devices)).uniform(1 - error, 1 + error, draws)

@@ -1,0 +1,31 @@
+"""The way to search that a problem calls for: proven where that can be afforded, else good and bounded."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from placements.bounds import count_covers
+from placements.exact import solve_exact
+from placements.greedy import solve_greedy
+from placements.problem import Answer, Problem
+
+Method = Literal["auto", "exact", "greedy"]
+
+EXACT_ROLES = 10  # more have too many blocks to count their partitions first
+COVERS_AT_MOST = 30_000  # 9 roles have 21,147 partitions, 10 have 115,975
+WIDTH, SETTLED = 4, 10
+
+
+def solve(problem: Problem, method: Method = "auto") -> Answer | None:
+    """Search the best choice of a problem; None: nothing fits, or with `greedy` nothing was found.
+
+    `auto` is `exact` up to COVERS_AT_MOST partitions (with a class of device for each block), which 8 roles on one
+    class and 7 on two never exceed. Beyond, it walks from several partitions at once and solves the best of these
+    exactly; its bound says how far from the best it may be. Each block is asked for its options once.
+    """
+    problem = problem.remembering()
+    if method == "greedy":
+        return solve_greedy(problem)
+    if method == "exact" or (len(problem.roles) <= EXACT_ROLES and count_covers(problem) <= COVERS_AT_MOST):
+        return solve_exact(problem)
+    return solve_greedy(problem, width=WIDTH, settled=SETTLED)

@@ -1,0 +1,168 @@
+"""Roles that share a pool: their seconds and bytes together, what fits, and what the search is offered of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain, combinations
+from math import fsum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowgraph.plan import Layout, Running
+from placements.blocks import OFFERED_AT_MOST, SYNC_BYTES, Blocks, Offered, Sitting, sync_s
+from placements.choices import Choice
+from placements.footprint import fits
+from placements.setting import Setting
+from placements.steps import host_constants
+from tests.unit.placements.small_settings import cluster_of, seat_of, setting_of
+
+
+def place_of(setting: Setting, name: str) -> int:
+    """Give the place of a role among the setting's roles."""
+    return next(place for place, role in enumerate(setting.roles) if role.name == name)
+
+
+def block_of(setting: Setting, *names: str) -> frozenset[int]:
+    """Give roles as a block."""
+    return frozenset(place_of(setting, name) for name in names)
+
+
+CHOICES = st.lists(
+    st.builds(
+        lambda engine, seconds, rest, over, host, wakes: Choice(
+            engine, Layout(), Running(), seconds, rest, rest + over, host, wakes_bytes=wakes, context_bytes=rest // 2
+        ),
+        st.sampled_from(["fsdp", "sglang"]),
+        st.tuples(st.floats(0, 100), st.floats(0, 100)),
+        *[st.integers(0, 10**10)] * 4,
+    ),
+    max_size=5,
+)
+
+
+def sat(found: Iterable[Choice], slowed: float = 1.0) -> Sitting:
+    """Let roles join one after another."""
+    sitting = Sitting((), (0.0, 0.0))
+    for each in found:
+        sitting = sitting.joined(each, slowed)
+    return sitting
+
+
+@given(CHOICES, st.floats(1, 2))
+def test_roles_take_turns_and_hold_what_they_hold_at_rest_side_by_side(found: list[Choice], slowed: float) -> None:
+    """Seconds add up, and so does what lies there, but for the context of a process, which roles of an engine share.
+
+    One works at a time, so of what work adds the most counts; but one wakes before another is put away, so that two
+    that sleep may both be there, with the buckets that weights are synced through.
+    """
+    sitting = sat(found, slowed)
+    assert sitting.chosen == tuple(found)
+    for stage in range(2):
+        assert sitting.stages_s[stage] == pytest.approx(slowed * fsum(each.stages_s[stage] for each in found))
+    contexts = [each.context_bytes for place, each in enumerate(found) if each.engine in [o.engine for o in found[:place]]]
+    rest = sum(each.rest_bytes for each in found) - sum(contexts)
+    both = sum(sorted(each.wakes_bytes for each in found)[-2:]) + SYNC_BYTES * (len(found) > 1)
+    assert sitting.rest_bytes == rest
+    assert sitting.peak_bytes == rest + max([both, *(each.over_bytes for each in found)])
+    assert sitting.host_bytes == sum(each.host_bytes for each in found)
+
+
+@given(CHOICES)
+def test_the_order_in_which_roles_join_changes_no_second_and_no_byte_at_work(found: list[Choice]) -> None:
+    one, other = sat(found), sat(reversed(found))
+    assert (one.over_bytes, one.wakes_bytes, one.host_bytes) == (other.over_bytes, other.wakes_bytes, other.host_bytes)
+    assert one.stages_s == pytest.approx(other.stages_s)
+
+
+BLOCKS = list(chain.from_iterable(combinations(range(4), size) for size in range(1, 5)))
+
+
+@pytest.mark.parametrize("roles", BLOCKS, ids=str)
+def test_a_sitting_is_the_sum_of_its_choices_and_fits(roles: tuple[int, ...]) -> None:
+    """Training beside drawing is slowed; syncs come last, on the pool that trains, the one that draws, or both."""
+    setting, seat = setting_of("ppo"), seat_of("1x8xh100", 8)
+    draws = any(setting.roles[place].use == "sample" for place in roles)
+    names = {setting.roles[place].name for place in roles}
+    sync = sync_s(setting, seat, "policy.train" in names, "policy.sample" in names, "policy.sample")
+    found = Blocks(setting).sittings(frozenset(roles), seat)
+    assert found
+    for each in found:
+        assert len(each.chosen) == len(roles)
+        slowed = [
+            host_constants().slowed_share if draws and setting.roles[place].use == "train" else 1.0 for place in roles
+        ]
+        for stage in range(setting.stages + 1):
+            told = fsum(share * one.stages_s[stage] for share, one in zip(slowed, each.chosen, strict=True))
+            assert each.stages_s[stage] == pytest.approx(told + (sync if stage == setting.stages else 0.0))
+        assert fits(each.peak_bytes, seat.of.memory_bytes)
+        assert each.host_bytes * seat.of.node_devices <= seat.of.host_memory_bytes
+
+
+@pytest.mark.parametrize("roles", [block for block in BLOCKS if len(block) > 1], ids=str)
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_role_more_never_makes_a_pool_faster(roles: tuple[int, ...], devices: int) -> None:
+    """Syncs aside, which are shorter where one pool both trains and draws."""
+    setting, seat = setting_of("ppo"), seat_of("1x8xh100", devices)
+    blocks = Blocks(setting)
+
+    def fastest(block: frozenset[int]) -> float:
+        return min((sum(each.stages_s[:-1]) for each in blocks.sittings(block, seat)), default=float("inf"))
+
+    for gone in roles:
+        assert fastest(frozenset(roles)) >= fastest(frozenset(roles) - {gone})
+
+
+@pytest.mark.parametrize("roles", BLOCKS, ids=str)
+def test_no_sitting_that_is_offered_is_slower_in_every_stage_than_another(roles: tuple[int, ...]) -> None:
+    setting = setting_of("ppo")
+    told = [each.stages_s for each in Blocks(setting).sittings(frozenset(roles), seat_of("1x8xh100", 8))]
+    for place, one in enumerate(told):
+        for other in told[place + 1 :]:
+            assert any(a < b for a, b in zip(one, other, strict=True))
+            assert any(b < a for a, b in zip(one, other, strict=True))
+
+
+def test_options_name_the_devices_of_one_class_the_price_and_what_they_are_made_of() -> None:
+    """Two classes: 8 H100 and 16 A100. Each option takes devices of one, in a size that pools have."""
+    cluster = cluster_of("1x8xh100,2x8xa100")
+    priced = cluster.model_copy(
+        update={"nodes": tuple(each.model_copy(update={"price_per_hour": 36.0}) for each in cluster.nodes)}
+    )
+    setting = replace(setting_of("grpo"), cluster=priced)
+    found = Blocks(setting).options(block_of(setting, "policy.train", "ref.infer"))
+    assert {each.devices for each in found} == {
+        (1, 0), (2, 0), (4, 0), (8, 0), (0, 1), (0, 2), (0, 4), (0, 8), (0, 16),
+    }  # fmt: skip
+    for each in found:
+        assert isinstance(each.key, Offered)
+        assert each.key.seat.devices == sum(each.devices)
+        assert each.key.seat.of.model.startswith("h100" if each.devices[0] else "a100")
+        assert each.stages_s == each.key.sitting.stages_s
+        assert each.cost == pytest.approx(sum(each.devices) * 36 / 8 / 3600)
+    sizes = [each.devices for each in found]
+    assert all(sizes.count(size) <= OFFERED_AT_MOST for size in sizes)
+
+
+def test_a_block_is_offered_nothing_where_it_does_not_fit() -> None:
+    """A model of 32 billion parameters trains on no single L4, and on no four: 12 bytes a parameter are 393 GB."""
+    setting = setting_of("grpo", "1x4xl4", model="Qwen/Qwen3-32B")
+    assert Blocks(setting).options(block_of(setting, "policy.train")) == ()
+
+
+def test_a_pool_that_both_trains_and_draws_has_no_transfer_to_another() -> None:
+    setting, seat = setting_of("grpo", "2x8xh100", model="Qwen/Qwen3-8B"), seat_of("2x8xh100", 8)
+    trains, draws, both, neither = (
+        sync_s(setting, seat, *ends, "policy.sample")
+        for ends in ((True, False), (False, True), (True, True), (False, False))
+    )
+    assert neither == 0
+    assert trains == draws > 0
+    assert both > 0
+
+
+def test_devices_of_no_profile_are_offered_nothing() -> None:
+    setting = setting_of("grpo", "1x8xgpu-80GiB")
+    assert Blocks(setting).options(block_of(setting, "policy.train")) == ()

@@ -1,0 +1,197 @@
+"""Ways to run one role on so many devices: what is offered, what is left out, and what each takes and holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowgraph.check_plan import VERBS
+from flowgraph.executors.layouts import COSTED
+from flowgraph.plan import Layout, Running
+from flowgraph.roles import Role
+from placements.choices import (
+    CACHE_SHARES,
+    Choice,
+    choices,
+    footprint,
+    moved_seconds,
+    passing_seconds,
+    sampling_seconds,
+)
+from placements.footprint import total_bytes
+from placements.lengths import Lengths
+from placements.setting import Setting
+from placements.topology import sizes
+from tests.unit.placements.small_settings import seat_of, setting_of
+
+SEATS = [("1x8xh100", 1), ("1x8xh100", 4), ("1x8xh100", 8), ("2x8xa100", 16), ("1x1xl4", 1)]
+ROLES = ("policy.train", "policy.sample", "critic.train", "ref.infer")
+
+
+def role_of(setting: Setting, name: str) -> Role:
+    """Give a role by its name."""
+    return next(role for role in setting.roles if role.name == name)
+
+
+def offered(cluster: str, devices: int, name: str, **parts: str) -> tuple[Choice, ...]:
+    """Give the ways to run a role of PPO on so many devices."""
+    setting = setting_of("ppo", cluster, **parts)
+    return choices(setting, role_of(setting, name), seat_of(cluster, devices))
+
+
+EVERY = [(*seat, name) for seat in SEATS for name in ROLES]
+
+
+@pytest.mark.parametrize(("cluster", "devices", "name"), EVERY)
+def test_no_choice_is_beaten_by_another(cluster: str, devices: int, name: str) -> None:
+    """What is as fast in each stage and holds no more at rest, on top at work, and on the host leaves no room."""
+    found = offered(cluster, devices, name)
+    assert found
+    told = [(*each.stages_s, each.rest_bytes, each.over_bytes, each.host_bytes) for each in found]
+    for place, one in enumerate(told):
+        for other in told[place + 1 :]:
+            assert any(a < b for a, b in zip(one, other, strict=True))
+            assert any(b < a for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(("cluster", "devices", "name"), EVERY)
+def test_each_choice_takes_all_devices_in_a_layout_that_its_engine_runs(cluster: str, devices: int, name: str) -> None:
+    setting = setting_of("ppo", cluster)
+    role, seat = role_of(setting, name), seat_of(cluster, devices)
+    for each in offered(cluster, devices, name):
+        layout, engine = each.layout, COSTED[each.engine]
+        assert layout.devices == devices
+        assert setting.shape(role).heads % layout.tensor == 0
+        assert layout.tensor <= min(seat.of.reach, engine.tensor)
+        assert layout.sharding in engine.sharding
+        assert set(VERBS[role.use]) <= engine.verbs
+        assert 0 <= each.rest_bytes <= each.peak_bytes
+        assert each.host_bytes >= 0
+
+
+@pytest.mark.parametrize(("cluster", "devices", "name"), EVERY)
+def test_a_choice_is_busy_in_the_stages_of_its_loads_only(cluster: str, devices: int, name: str) -> None:
+    setting = setting_of("ppo", cluster)
+    own = {load.stage for load in setting.loads_of(role_of(setting, name))}
+    for each in offered(cluster, devices, name):
+        assert len(each.stages_s) == setting.stages + 1
+        assert {stage for stage, seconds in enumerate(each.stages_s) if seconds} == own
+
+
+def test_heads_bound_the_tensor_degree() -> None:
+    """A model of 12 heads is not cut into 8."""
+    degrees = {each.layout.tensor for each in offered("1x8xh100", 8, "policy.train", model="Qwen/Qwen2.5-1.5B")}
+    assert degrees == {1, 2, 4}
+
+
+def test_a_rank_without_a_row_is_not_offered() -> None:
+    """Of two prompts two ranks have one each; what draws gives each prompt's samples to any replica."""
+    setting = setting_of("grpo", prompts=2)
+    seat = seat_of("1x8xh100", 8)
+    assert {each.layout.data for each in choices(setting, role_of(setting, "policy.train"), seat)} <= {1, 2}
+
+
+def test_machines_without_a_domain_still_hold_a_tensor_group() -> None:
+    assert {each.layout.tensor for each in offered("1x4xl40s", 4, "policy.sample")} >= {1, 2}
+
+
+def test_to_sleep_or_to_offload_holds_less_beside_others_and_takes_longer() -> None:
+    """One layout and one micro-batch, three places for what the role holds: the device, there at work only, the host."""
+    alike = [
+        each
+        for each in offered("1x8xh100", 8, "critic.train")
+        if each.layout.tensor == 1
+        and each.running.checkpointing == "full"
+        and each.running.micro_batch_tokens == 4 * (512 + 4000)
+    ]
+    there, asleep, away = (
+        next(each for each in alike if bool(each.running.sleeps) is sleeps and bool(each.running.offload) is offloads)
+        for sleeps, offloads in ((False, False), (True, False), (False, True))
+    )
+    assert sum(there.stages_s) < sum(asleep.stages_s)
+    assert sum(there.stages_s) < sum(away.stages_s)
+    assert there.rest_bytes > asleep.rest_bytes
+    assert there.peak_bytes == asleep.peak_bytes > away.peak_bytes
+    assert there.host_bytes == 0 < asleep.host_bytes
+
+
+@pytest.mark.parametrize("name", ["critic.train", "ref.infer"])
+@pytest.mark.parametrize("kept", [{}, {"sleeps": True}, {"offload": ("parameters",)}])
+def test_a_choice_says_the_seconds_and_bytes_of_its_parts(name: str, kept: dict[str, object]) -> None:
+    """The sum over loads, and what comes and goes, is the choice's own; so is what it holds."""
+    setting, seat, layout = setting_of("ppo"), seat_of("1x8xh100", 8), Layout(data=8, sharding="full")
+    role = role_of(setting, name)
+    for each in choices(setting, role, seat):
+        if each.layout != layout:
+            continue
+        held = footprint(setting, role, seat, layout, each.running)
+        told = [passing_seconds(setting, seat, layout, each.running, load) for load in setting.loads_of(role)]
+        told.append(moved_seconds(held, seat, each.running))
+        assert sum(each.stages_s) == pytest.approx(sum(one.total_s or 0.0 for one in told))
+        assert each.peak_bytes == held.peak_bytes
+        assert each.rest_bytes == total_bytes(held.asleep if each.running.sleeps else held.resident)
+
+
+def test_epochs_are_as_many_passes() -> None:
+    setting, seat, layout = setting_of("ppo"), seat_of("1x8xh100", 8), Layout(data=8, sharding="full")
+    (load,) = (each for each in setting.loads if each.node == "policy.update")
+    running = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=load.longest_tokens)
+    once = passing_seconds(setting, seat, layout, running, load).total_s
+    twice = passing_seconds(setting, seat, layout, running, replace(load, epochs=2, steps=2 * load.steps)).total_s
+    assert once is not None
+    assert twice == pytest.approx(2 * once)
+
+
+def test_a_larger_cache_is_offered_only_where_it_saves_time() -> None:
+    """Rows of 8,512 tokens of an 8B model, 512 prompts with 16 samples: more of them at once, fewer waves."""
+    setting = setting_of("grpo", "1x8xh100", model="Qwen/Qwen3-8B", prompts=512, response="mean=2k,max=8k")
+    found = choices(setting, role_of(setting, "policy.sample"), seat_of("1x8xh100", 8))
+    of_one = [(each.running.cache_share, sum(each.stages_s)) for each in found if each.layout.tensor == 1]
+    shares = [share for share, _ in sorted(of_one, key=lambda each: -each[1])]
+    assert len(shares) > 1
+    assert shares == sorted(shares, key=lambda share: share or 0.0)
+    assert set(shares) <= set(CACHE_SHARES)
+
+
+def test_a_cache_that_holds_no_row_is_no_choice() -> None:
+    """A row of half a million tokens has a cache of 53 GiB; three tenths of 80 GiB do not hold it."""
+    setting = replace(setting_of("grpo"), response=Lengths.fixed(500_000))
+    seat, role = seat_of("1x8xh100", 1), role_of(setting, "policy.sample")
+    (load,) = setting.loads_of(role)
+    told = [
+        sampling_seconds(setting, seat, Layout(), Running(precision="bfloat16", cache_share=share), load)
+        for share in (0.3, 0.9)
+    ]
+    assert told[0] is None
+    assert told[1] is not None and told[1].total_s
+    assert all((each.running.cache_share or 0) > 0.6 for each in choices(setting, role, seat))
+
+
+def test_a_model_that_fits_no_device_still_says_what_it_would_hold() -> None:
+    """Whether it fits is for the pool to say, and for the error that names what is short.
+
+    32.8 billion parameters: 12 bytes each of weights and moments, on the device or offloaded to the host.
+    """
+    setting = setting_of("grpo", "1x1xl4", model="Qwen/Qwen3-32B")
+    found = choices(setting, role_of(setting, "policy.train"), seat_of("1x1xl4", 1))
+    assert all((each.host_bytes if each.running.offload else each.peak_bytes) > 12 * 32.7e9 for each in found)
+
+
+@given(st.sampled_from(ROLES), st.sampled_from([1, 2, 4, 8]), st.integers(1, 512), st.integers(1, 20_000))
+def test_any_batch_and_length_has_choices_that_none_beats(name: str, devices: int, prompts: int, tokens: int) -> None:
+    setting = replace(setting_of("ppo"), prompts=prompts, response=Lengths.fixed(tokens))
+    found = choices(setting, role_of(setting, name), seat_of("1x8xh100", devices))
+    assert found or name != "policy.sample"
+    told = [(*each.stages_s, each.rest_bytes, each.over_bytes, each.host_bytes) for each in found]
+    assert len(set(told)) == len(told)
+    assert all(min(each.stages_s) >= 0 for each in found)
+
+
+def test_every_size_of_pool_has_a_choice() -> None:
+    setting = setting_of("grpo", "2x8xa100")
+    seat = seat_of("2x8xa100", 16)
+    for devices in sizes(seat.of):
+        assert choices(setting, role_of(setting, "policy.train"), seat_of("2x8xa100", devices))
