@@ -1,6 +1,6 @@
 """Hold the planner's serving forecasts against aiconfigurator's. docs/second_opinion.md says what came of it.
 
-python benchmarks/serving_opinion.py [--each]     # against the answers in benchmarks/opinions/aiconfigurator.json
+python benchmarks/serving_opinion.py [--short]    # against the answers in benchmarks/opinions/aiconfigurator.json
 python benchmarks/serving_opinion.py --ask        # make that file: the package answers in an environment of its own
 """
 
@@ -164,8 +164,8 @@ def columns(figures: Mapping[str, Figure]) -> dict[str, Callable[[Any], Errors |
     return {name: column(figure) for name, figure in figures.items()}
 
 
-def difference_text(found: Sequence[Pair], each: bool) -> str:
-    """Write how the opinions differ: of all cases, and of groups of them."""
+def difference_text(found: Sequence[Pair], *, each: bool) -> str:
+    """Write how the opinions differ: of all cases, of groups of them, and of each model as it may be served."""
     parts: dict[str, Sequence[Pair]] = {"all": found}
     for name, group in GROUPS.items():
         ordered = sorted(found, key=lambda pair: pair.overhead) if name == OVERHEAD else found
@@ -204,7 +204,7 @@ def main() -> int:
         ask(options.env.resolve(), asked(rows), options.env.with_name("aiconfigurator-answers.json")).write()
     kept, questions = Snapshot.read(), list(grid())
     found, counts = pairs(questions, kept), verdicts(questions, kept)
-    print(difference_text(found, options.each))
+    print(difference_text(found, each=not options.short))
     print(f"\n{len(questions)} cases asked, {len(found)} answered by {kept.told['package']}; ", end="")
     print(f"{counts[True, True]} fit and {counts[False, False]} do not by both, ", end="")
     print(f"{counts[True, False]} by aiconfigurator alone, {counts[False, True]} by the planner alone.\n")
@@ -215,7 +215,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ask", action="store_true", help="let the package answer, and keep what it says")
-    parser.add_argument("--each", action="store_true", help="print each model on each system, engine and precision")
+    parser.add_argument("--short", action="store_true", help="leave out each model on each system, engine, precision")
     folder = HERE.parent / ".bench" / "aiconfigurator"
     parser.add_argument("--env", type=Path, default=folder, help="the package's environment; made if not there")
     return parser.parse_args()

@@ -65,10 +65,10 @@ class Snapshot:
 
     def write(self, path: Path = SNAPSHOT) -> None:
         """Write them to a file, a line for each setup."""
-        head = [f'"{name}": {json.dumps(each)}' for name, each in self.told.items() if name != "answers"]
-        lines = [f'"{key}": {json.dumps(each)}' for key, each in self.told["answers"].items()]
+        head = [f'"{name}":{_json(each)}' for name, each in self.told.items() if name != "answers"]
+        lines = [f'"{key}":{_json(each)}' for key, each in self.told["answers"].items()]
         path.parent.mkdir(exist_ok=True)
-        path.write_text("{" + ",\n".join([*head, '"answers": {\n' + ",\n".join(lines) + "}"]) + "}\n", "utf-8")
+        path.write_text("{" + ",\n".join([*head, '"answers":{\n' + ",\n".join(lines) + "}"]) + "}\n", "utf-8")
 
     def opinion(self, question: Question) -> Opinion:
         """Give what was said of a case; raises KeyError for one that was not asked."""
@@ -93,6 +93,10 @@ def snapshot(package: str, questions: Sequence[Question], answers: Sequence[Mapp
         of |= {"release": told["release"], "weights_gib": rounded(told["weights_gib"])}
         at[str(question.batch)] = [rounded(told[name]) for name in NUMBERS]
     return Snapshot({"package": package, "command": COMMAND, "numbers": NUMBERS, "answers": kept})
+
+
+def _json(told: object) -> str:
+    return json.dumps(told, separators=(",", ":"))
 
 
 def rounded(value: float) -> float:

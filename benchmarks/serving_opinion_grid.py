@@ -33,7 +33,7 @@ PRODUCTS = {"sglang": "fp8", "vllm": "fp8", "trtllm": "fp8_static"}
 """What fp8 means where a model is dense: scales of activations found in each step, or kept.
 
 Its own word is `fp8` for the first. TensorRT-LLM serves checkpoints whose scales are kept: on the published rows of
-Llama-3.1-70B the package is within 3 % with them, and 20 to 31 % too slow without.
+Llama-3.1-70B the package is 3 % off with them, and 20 to 31 % too slow without.
 """
 
 THEIR_NAMES = {

@@ -20,7 +20,8 @@ from pathlib import Path
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
-CHEAP = ("show", "plan", "draw", "cp", "flows", "check", "nodes")  # verbs that load no model and train nothing
+# Verbs that load no model and train nothing.
+CHEAP = ("show", "plan", "fit", "explain", "compare", "simulate", "export", "draw", "cp", "flows", "check", "nodes")
 ELLIPSIS = "…"
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)

@@ -29,6 +29,7 @@ MICRO_BATCHES: tuple[tuple[int, Checkpointing], ...] = ((1, "none"), (1, "full")
 ALL_OFFLOADED: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
 CACHE_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of a device's memory
 TENSOR_AT_MOST = 8
+SPREAD_AT_MOST = 32  # of what draws, over several domains, where its weights do not fit in one
 
 
 @dataclass(frozen=True)
@@ -112,12 +113,20 @@ class Ways:
     def _layouts(self) -> Iterator[Layout]:
         """Give the layouts with tensor-parallel degrees that a domain holds and that divide heads and devices."""
         shape, seat, tensor = self.setting.shape(self.role), self.seat, 1
-        while tensor <= min(TENSOR_AT_MOST, seat.of.reach, seat.devices):
+        while tensor <= min(self._most_tensor, seat.devices):
             if shape.heads % tensor == 0 and seat.devices % tensor == 0:
                 data = seat.devices // tensor
                 cut = self.role.use != "sample" and data > 1
                 yield Layout(data=data, tensor=tensor, sharding="full" if cut else "none")
             tensor *= 2
+
+    @property
+    def _most_tensor(self) -> int:
+        """Give the largest tensor-parallel degree: of one domain, or of several for what draws and fits in none."""
+        reach = min(TENSOR_AT_MOST, self.seat.of.reach)
+        if self.role.use != "sample" or any(self._room(Layout(tensor=t), CACHE_SHARES[-1]) for t in (1, reach)):
+            return reach
+        return SPREAD_AT_MOST
 
     def _passing(self) -> Iterator[Way]:
         """Give the ways to train a model, or to read rows with it."""

@@ -20,7 +20,7 @@ from placements.problem import Answer, Choice, Problem, choice_of, rank
 from placements.tables import Indices, Table, block_of, goal_of, tables_of
 
 KEPT = 50
-WITHIN = 0.05  # of the best value: nearer than a forecast can tell apart
+WITHIN = 0.1  # share of the best value: what waits for stages here may overlap when a simulator plays it
 EXAMINED_AT_MOST = 5_000_000
 TOLERANCE = 1e-12  # share of a value that the order of a sum may change
 

@@ -130,7 +130,9 @@ def pinned(setting: Setting, asked: Asked) -> tuple[Pairs, Pairs]:
     groups = variant(asked.placement).parts_of(setting.graph) if asked.placement else ()
     pools = dict.fromkeys(asked.pins.values())
     pins = tuple(tuple(role for role, name in asked.pins.items() if name == pool) for pool in pools)
-    return _pairs(setting, (*groups, *pins))
+    together, apart = _pairs(setting, groups)
+    more_together, more_apart = _pairs(setting, pins)
+    return (*together, *more_together), (*apart, *more_apart)
 
 
 def _pairs(setting: Setting, parts: Parts) -> tuple[Pairs, Pairs]:

@@ -11,6 +11,7 @@ from flowgraph.cluster import show_bytes
 from flowgraph.plan import Forecast, Plan, Pool, Timed
 from placements.finding import Found
 from placements.named import Variant, name_of
+from placements.problem import Answer
 from placements.ranked import Ranked
 from placements.robust import COST_ERROR, DRAWS
 from placements.text import pool_sizes, show_devices, show_range, table
@@ -41,13 +42,26 @@ def _head(found: Found) -> Iterator[str]:
     setting, best, answer = found.setting, found.best, found.answer
     tokens = sum(load.rows * load.row_tokens for load in setting.loads if load.phase == "generate")
     yield f"{setting.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
-    proof = "exact" if answer.exact else f"within {answer.gap:.1%} of the bound"
-    yield (
-        f"the search's own figure {show_s(answer.value)}, bound {show_s(answer.bound)} ({proof}); "
-        f"{answer.examined:,} plans examined in {found.seconds:.2f} s"
-    )
+    if cost := best.cost_per_step:
+        yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
+    yield f"the search's own figure {show_s(answer.best.step_s)}, {_proof(answer)}; {answer.examined:,} plans examined"
     if found.moved:
         yield "played as steps, another plan than the search's first is the fastest"
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Print one plan: each pool with its roles and peaks, and the seconds of a step."""
+    yield from _pools(plan)
+    yield from _seconds(plan)
+    if plan.step is not None:
+        yield f"a step takes {show_s(plan.step.period_s)}"
+
+
+def _proof(answer: Answer) -> str:
+    """Say how sure the search is that nothing is better, by its own figure."""
+    if answer.exact:
+        return "proven the least"
+    return f"at most {answer.gap:.1%} above the least" if answer.gap is not None else "not bounded"
 
 
 def _pools(plan: Plan) -> Iterator[str]:
@@ -154,7 +168,7 @@ def _named(found: Found) -> Iterator[str]:
 
 def _against(found: Found, variant: Variant, ranked: Ranked | None) -> tuple[str, str]:
     if ranked is None:
-        return "does not fit", f"no pools hold {variant.about}"
+        return "does not fit", variant.about
     change = ranked.step_s / found.best.step_s - 1
     if change <= 0:
         why = "the best" if change > -0.0005 else f"{change:+.0%}: what was asked for leaves it out"
@@ -164,16 +178,18 @@ def _against(found: Found, variant: Variant, ranked: Ranked | None) -> tuple[str
 
 
 def why_slower(one: Ranked, other: Ranked) -> str:
-    """Say which tasks of one plan take longer than in the other, the most first, and which pools stand idle.
+    """Say why one plan's step is longer than another's: what takes longer, and what no longer runs beside the rest.
 
-    At most three are named, those that make a tenth of the difference or more.
+    At most three of each are named, those that make a tenth of the difference or more.
     """
     mine, theirs = _by_task(one.step.tasks), _by_task(other.step.tasks)
-    longer = {name: seconds - theirs.get(name, 0.0) for name, seconds in mine.items()}
-    most = sorted(longer.items(), key=lambda item: -item[1])[:3]
     least = max(0.1 * (one.step_s - other.step_s), 1e-3)
+    longer = {name: mine[name] - theirs.get(name, 0.0) for name in one.step.cycle if name in mine}
+    most = sorted(longer.items(), key=lambda item: -item[1])[:3]
     said = [f"{name} +{show_s(more)}" for name, more in most if more >= least]
-    return ", ".join(said) if said else "its pools wait for each other"
+    turns = [name for name in one.step.cycle if name not in other.step.cycle and mine.get(name, 0.0) >= least][:3]
+    said += [f"{', '.join(turns)} in turn with the rest"] if turns else []
+    return "; ".join(said) if said else "its pools wait for each other"
 
 
 def _by_task(tasks: Iterable[Timed]) -> Mapping[str, float]:

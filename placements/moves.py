@@ -34,8 +34,9 @@ class Other:
 
 
 def parts_of(plan: Plan) -> Parts:
-    """Give the roles of a plan by the pool that they share."""
-    return tuple(tuple(each.role for each in plan.placed if each.pool == pool.name) for pool in plan.pools)
+    """Give the roles of a plan by the pool that they share; a pool without one is left out."""
+    found = (tuple(each.role for each in plan.placed if each.pool == pool.name) for pool in plan.pools)
+    return tuple(part for part in found if part)
 
 
 def moves(setting: Setting, parts: Parts, role: str) -> Iterator[Move]:

@@ -65,12 +65,30 @@ def _rows(plans: Sequence[Plan]) -> Iterator[list[str]]:
     yield ["flow", *(plan.flow for plan in plans)]
     yield ["a step", *(show_s(plan.step.period_s if plan.step else None) for plan in plans)]
     yield ["devices", *(str(sum(len(pool.devices) for pool in plan.pools)) for plan in plans)]
+    if any(cost_per_step(plan) is not None for plan in plans):
+        yield [
+            "a step costs",
+            *("unknown" if (cost := cost_per_step(plan)) is None else f"{cost:,.2f}" for plan in plans),
+        ]
     names = list(dict.fromkeys(task.name for plan in plans if plan.step for task in plan.step.tasks))
     for name in names:
         yield [f"  {name}", *(_seconds(plan, name) for plan in plans)]
     for role in dict.fromkeys(each.role for plan in plans for each in plan.placed):
         yield [role, *(_home(plan, role) for plan in plans)]
     yield ["fullest device", *(_fullest(plan) for plan in plans)]
+
+
+def cost_per_step(plan: Plan) -> float | None:
+    """Give what a step costs by the prices of its machines, in their currency; None if one is not known.
+
+    A device costs its share of its machine.
+    """
+    if plan.step is None or plan.step.period_s is None:
+        return None
+    nodes = {node.name: node for node in plan.cluster.nodes}
+    used = [nodes[name] for pool in plan.pools for name, _ in pool.devices]
+    prices = [node.price_per_hour / len(node.devices) for node in used if node.price_per_hour is not None]
+    return plan.step.period_s / 3600 * sum(prices) if len(prices) == len(used) else None
 
 
 def _seconds(plan: Plan, name: str) -> str:

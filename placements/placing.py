@@ -125,7 +125,7 @@ def _pools(setting: Setting, homes: Sequence[Home]) -> tuple[Pool, ...]:
             name=name,
             devices=own[0].seat.devices,
             model=own[0].seat.of.model,
-            tensor=max(home.layout.tensor for home in own),
+            tensor=min(own[0].seat.of.reach, max(home.layout.tensor for home in own)),
             of=own[0].seat.of,
             synced_with=tuple(_synced(setting, own, pool_of)),
         )

@@ -32,7 +32,8 @@ class Setting:
 
     `response` None takes the most that samplers say. `sampling` is the precision of weights where responses are drawn.
     `calibrated` are constants by engine, in place of the shipped ones. `staleness` lets what draws lag further than the
-    flow does; `ratio` fixes the devices that draw to those that train, where these are apart.
+    flow does; `ratio` fixes the devices that draw to those that train, where these are apart. Models of `without` are
+    those of the flow that this run does without.
     """
 
     graph: Graph
@@ -46,16 +47,18 @@ class Setting:
     calibrated: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
     staleness: int | None = None
     ratio: tuple[int, int] | None = None
+    without: frozenset[str] = frozenset()
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
         """Give the roles of the flow."""
-        return roles(self.graph)
+        return tuple(role for role in roles(self.graph) if role.param not in self.without)
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
         """Give the loads of a step."""
-        return loads(self.graph, self.prompts, self.prompt, self.response)
+        found = loads(self.graph, self.prompts, self.prompt, self.response)
+        return tuple(load for load in found if load.role.param not in self.without)
 
     @cached_property
     def stages(self) -> int:

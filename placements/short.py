@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from flowgraph.cluster import Cluster, show_bytes
 from flowgraph.errors import ResourceError
-from flowgraph.plan import Plan
+from flowgraph.plan import Layout, Plan, Running
 from flowgraph.roles import Role
-from placements.choices import Choice, Seat, choices, footprint
-from placements.footprint import FITS_SHARE
+from placements.choices import Seat, choices, footprint
+from placements.footprint import FITS_SHARE, Footprint
+from placements.footprint_serving import generation_bytes
 from placements.lengths import Lengths
 from placements.setting import Setting
 from placements.text import pool_sizes, show_parts
@@ -18,15 +20,18 @@ from placements.topology import DeviceClass, sizes
 
 LARGER = (2, 4, 8, 16, 32)  # times the machines that a cluster has
 SHORTER = (2, 4, 8)  # parts of the longest response
+TENSORS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class Least:
-    """The way to run a role alone that holds the least on each device, and where."""
+    """The way to run a role alone that holds the least on each device, what that is, and where."""
 
     role: Role
     seat: Seat
-    choice: Choice
+    layout: Layout
+    running: Running
+    held: Footprint
 
     @property
     def room_bytes(self) -> int:
@@ -36,7 +41,11 @@ class Least:
     @property
     def over_bytes(self) -> int:
         """Give what is missing on each device; below 0 if nothing is."""
-        return self.choice.peak_bytes - self.room_bytes
+        return self.held.peak_bytes - self.room_bytes
+
+    def __str__(self) -> str:
+        where = "its device" if self.seat.devices == 1 else f"each of {self.seat.devices} devices"
+        return f"{show_bytes(self.held.peak_bytes)} on {where}"
 
 
 def nothing_fits(setting: Setting, larger: Iterator[str]) -> ResourceError:
@@ -47,24 +56,24 @@ def nothing_fits(setting: Setting, larger: Iterator[str]) -> ResourceError:
         if hint
         else "no larger cluster of these machines and no shorter responses fit"
     )
-    worst = max((least(setting, role) for role in setting.roles), key=_over, default=None)
+    found = [least(setting, role) for role in setting.roles]
+    what, notes = _short_of(max(found, key=_over, default=None), found)
+    return ResourceError.no_placement(setting.graph.name, _shown(setting), what, notes, hint)
+
+
+def _short_of(worst: Least | Role | None, found: Sequence[Least | Role]) -> tuple[str, list[str]]:
+    """Say what is short of memory, and in a line or two what it holds."""
     if worst is None or isinstance(worst, Role):
-        name = worst.name if worst is not None else "nothing"
-        return ResourceError.no_placement(
-            setting.graph.name, _shown(setting), f"no engine runs {name} on any number of its devices", (), hint
-        )
-    held = footprint(setting, worst.role, worst.seat, worst.choice.layout, worst.choice.running)
-    parts = {str(part): count for part, count in held.at_work.items() if count}
+        return f"no engine runs {worst.name if worst is not None else 'it'} on any number of its devices", []
     if worst.over_bytes <= 0:
-        what = "each role fits alone, but there are too few devices for all of them"
-        notes = [f"{worst.role.name} alone takes {show_bytes(worst.choice.peak_bytes)} of each of {worst.seat.devices}"]
-        return ResourceError.no_placement(setting.graph.name, _shown(setting), what, notes, hint)
-    what = (
-        f"{worst.role.name} needs {show_bytes(worst.choice.peak_bytes)} on each of {worst.seat.devices} devices, "
-        f"{show_bytes(worst.over_bytes)} more than the {show_bytes(worst.room_bytes)} that a plan fills"
-    )
-    how = f"{worst.choice.layout} {worst.choice.running}"
-    return ResourceError.no_placement(setting.graph.name, _shown(setting), what, [how, show_parts(parts)], hint)
+        alone = [f"{each.role.name} {each}" for each in found if isinstance(each, Least)]
+        return "each role fits alone, but not all of them together", [" · ".join(alone)]
+    what = f"{worst.role.name} needs {worst}, {show_bytes(worst.over_bytes)} more than the "
+    parts = {str(part): count for part, count in worst.held.at_work.items() if count}
+    return f"{what}{show_bytes(worst.room_bytes)} that a plan fills", [
+        f"{worst.layout} {worst.running}",
+        show_parts(parts),
+    ]
 
 
 def _shown(setting: Setting) -> str:
@@ -76,14 +85,38 @@ def _over(found: Least | Role) -> float:
 
 
 def least(setting: Setting, role: Role) -> Least | Role:
-    """Give the way to run a role alone that comes nearest to fitting; the role itself if nothing runs it."""
-    found = [
-        Least(role, seat, choice)
-        for of in setting.classes
-        for seat in _seats(of)
-        for choice in choices(setting, role, seat)
-    ]
+    """Give the way to run a role alone that comes nearest to fitting; the role itself if nothing runs it.
+
+    What a host has no room for is no way; a role that draws has one without seconds too, its cache for one row.
+    """
+    found = [each for of in setting.classes for seat in _seats(of) for each in _ways(setting, role, seat)]
     return min(found, key=lambda each: (each.over_bytes, each.seat.devices), default=role)
+
+
+def _ways(setting: Setting, role: Role, seat: Seat) -> Iterator[Least]:
+    room_bytes = seat.of.host_memory_bytes // seat.of.node_devices
+    fitting = [each for each in choices(setting, role, seat) if each.host_bytes <= room_bytes]
+    for each in fitting:
+        held = footprint(setting, role, seat, each.layout, each.running)
+        yield Least(role, seat, each.layout, each.running, held)
+    if role.use == "sample" and not fitting:
+        yield from _with_one_row(setting, role, seat)
+
+
+def _with_one_row(setting: Setting, role: Role, seat: Seat) -> Iterator[Least]:
+    shape, longest = setting.shape(role), max(load.longest_tokens for load in setting.loads_of(role))
+    most = min(seat.devices, seat.of.reach)
+    for tensor in (each for each in TENSORS if each <= most and seat.devices % each == shape.heads % each == 0):
+        layout = Layout(data=seat.devices // tensor, tensor=tensor)
+        held = generation_bytes(
+            shape,
+            layout,
+            precision=setting.sampling,
+            engine=setting.engines["sample"],
+            device_bytes=seat.of.memory_bytes,
+            cache_tokens=longest,
+        )
+        yield Least(role, seat, layout, Running(precision=setting.sampling), held)
 
 
 def _seats(of: DeviceClass) -> Iterator[Seat]:
@@ -115,6 +148,8 @@ def larger_settings(setting: Setting) -> Iterator[tuple[str, Iterator[tuple[str,
         ((_more(setting, times), replace(setting, cluster=multiplied(setting.cluster, times))) for times in LARGER),
     )
     yield "responses", _shortened(setting)
+    if setting.sampling == "bfloat16":
+        yield "precision", iter([("--precision fp8", replace(setting, sampling="fp8"))])
 
 
 def _more(setting: Setting, times: int) -> str:
@@ -139,9 +174,10 @@ def multiplied(cluster: Cluster, times: int) -> Cluster:
     >>> [node.name for node in multiplied(Cluster(nodes=(one,)), 2).nodes]
     ['a', 'a.2']
     """
-    copies = (
-        node.model_copy(update={"name": node.name if copy == 1 else f"{node.name}.{copy}"})
-        for copy in range(1, times + 1)
-        for node in cluster.nodes
-    )
-    return Cluster(nodes=tuple(copies))
+    nodes, taken = [*cluster.nodes], {node.name for node in cluster.nodes}
+    for copy in range(2, times + 1):
+        for node in cluster.nodes:
+            name = next(each for number in count(copy) if (each := f"{node.name}.{number}") not in taken)
+            taken.add(name)
+            nodes.append(node.model_copy(update={"name": name}))
+    return Cluster(nodes=tuple(nodes))

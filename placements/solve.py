@@ -11,16 +11,16 @@ from placements.problem import Answer, Problem
 
 Method = Literal["auto", "exact", "greedy"]
 
-EXACT_ROLES = 10  # more have too many blocks to count their partitions first
-COVERS_AT_MOST = 30_000  # 9 roles have 21,147 partitions, 10 have 115,975
+EXACT_ROLES = 10  # more have too many blocks for every one to be asked about
+COVERS_AT_MOST = 120_000  # 10 roles have 115,975 partitions; 8 roles on two classes of device have 89,918
 WIDTH, SETTLED = 4, 10
 
 
 def solve(problem: Problem, method: Method = "auto") -> Answer | None:
     """Search the best choice of a problem; None: nothing fits, or with `greedy` nothing was found.
 
-    `auto` is `exact` up to COVERS_AT_MOST partitions (with a class of device for each block), which 8 roles on one
-    class and 7 on two never exceed. Beyond, it walks from several partitions at once and solves the best of these
+    `auto` is `exact` up to COVERS_AT_MOST partitions (with a class of device for each block), which 10 roles on one
+    class and 8 on two never exceed. Beyond, it walks from several partitions at once and solves the best of these
     exactly; its bound says how far from the best it may be. Each block is asked for its options once.
     """
     problem = problem.remembering()

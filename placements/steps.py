@@ -93,14 +93,24 @@ def shifts(works: Sequence[Work], refreshes: Sequence[Refresh]) -> dict[str, int
     """Give by task how many steps ago the rows that it works on were drawn, within what the weights may lag.
 
     Without a lag all work on the rows of their own step, one after another. With one, what draws is a step ahead of the
-    rest; with more, pools that only read rows have a step of their own between drawing and updates.
+    rest, and so is what comes before it; with more, pools that only read rows have a step of their own between drawing
+    and updates.
     """
     lag, drawn = min((each.lag for each in refreshes), default=0), {each.target for each in refreshes}
+    last = max((each.load.stage for each in works if each.load.role.name in drawn), default=0)
+    ahead = {each.load.node for each in works if each.load.role.name in drawn or _precedes(each.load, last)}
+    after = [each for each in works if each.load.node not in ahead]
     trained = {each.pool for each in works if each.load.phase == "update"}
-    reading = {each.load.node for each in works if each.load.role.name not in drawn and each.pool not in trained}
+    # What reads rows by what a trained model has read of them goes with it.
+    first = min((o.load.stage for o in after if o.pool in trained and o.load.phase != "update"), default=len(works))
+    reading = {each.load.node for each in after if each.pool not in trained and each.load.stage <= first}
     late = min(lag, 2 if reading else 1)
-    found = {each.load.node: 0 if each.load.role.name in drawn else late for each in works}
+    found = {each.load.node: 0 if each.load.node in ahead else late for each in works}
     return found | dict.fromkeys(reading, min(lag, 1)) | {HOST: late}
+
+
+def _precedes(load: Load, stage: int) -> bool:
+    return load.phase != "update" and load.stage < stage
 
 
 def synced_every(works: Sequence[Work], refreshes: Sequence[Refresh]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from flowgraph.cluster import show_bytes
 from flowgraph.plan import Forecast, Plan, Pool
@@ -37,10 +38,12 @@ def _pool(plan: Plan, pool: Pool) -> Iterator[str]:
 
 
 def show_devices(devices: Sequence[tuple[str, int]]) -> str:
-    """Print devices in their order, three and more in a row as a range.
+    """Print devices in their order: three and more in a row as a range, so too machines that have the same ones.
 
     >>> show_devices([("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)])
     'a/0, a/1, b/0-2'
+    >>> show_devices([(f"n{i}", k) for i in range(4) for k in range(8)])
+    'n0/0-7 to n3/0-7'
     """
     runs = list[tuple[str, list[int]]]()
     for node, index in devices:
@@ -48,7 +51,12 @@ def show_devices(devices: Sequence[tuple[str, int]]) -> str:
             runs[-1][1].append(index)
         else:
             runs.append((node, [index]))
-    return ", ".join(_run(node, places) for node, places in runs)
+    alike = [list(group) for _, group in groupby(runs, key=lambda run: run[1])]
+    return ", ".join(text for group in alike for text in _group([_run(node, places) for node, places in group]))
+
+
+def _group(runs: Sequence[str]) -> Sequence[str]:
+    return [f"{runs[0]} to {runs[-1]}"] if len(runs) > 2 else runs
 
 
 def _run(node: str, places: Sequence[int]) -> str:

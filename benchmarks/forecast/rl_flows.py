@@ -1,4 +1,4 @@
-"""The flows that published runs are of: log-probs read anew by the trainer, and, where runs overlap, older weights.
+"""The flows that published runs are of: how old weights may be, and whether the trainer reads log-probs of its own.
 
 Not here: which run is of which flow, and its numbers (`rl_rows`).
 """
@@ -31,12 +31,15 @@ from nodes import (
 
 
 @flow
-def grpo(prompts: Prompts, policy: Policy, ref: Reference, *, samples: int = 16, lag: int = 0) -> Policy:
-    """GRPO with a reference; the clipped ratio is to the trainer's own log-probs."""
+def grpo(
+    prompts: Prompts, policy: Policy, ref: Reference, *, samples: int = 16, lag: int = 0, read_again: bool = True
+) -> Policy:
+    """GRPO with a reference; the clipped ratio is to the trainer's own log-probs, or to the sampler's."""
     rollout = generate(stale(policy, at_most=lag), prompts, n=samples)
     advantages = group_normalize(score(rollout), rollout.group)
-    old, reference = logprobs(policy, rollout), logprobs(ref, rollout)
-    weights = importance_weights(old, rollout.mask, behaviour=rollout.logprobs, cap=2.0)
+    reference = logprobs(ref, rollout)
+    old = logprobs(policy, rollout) if read_again else rollout.logprobs
+    weights = importance_weights(old, rollout.mask, behaviour=rollout.logprobs, cap=2.0) if read_again else None
 
     def loss(pi: Policy) -> Loss:
         new = logprobs(pi, rollout)
@@ -47,12 +50,12 @@ def grpo(prompts: Prompts, policy: Policy, ref: Reference, *, samples: int = 16,
 
 
 @flow
-def dapo(prompts: Prompts, policy: Policy, *, samples: int = 16, lag: int = 0) -> Policy:
-    """DAPO without a reference and without drawing anew; the clipped ratio is to the trainer's own log-probs."""
+def dapo(prompts: Prompts, policy: Policy, *, samples: int = 16, lag: int = 0, read_again: bool = True) -> Policy:
+    """DAPO without a reference and without drawing anew; the clipped ratio is as GRPO's here."""
     rollout = generate(stale(policy, at_most=lag), prompts, n=samples)
     advantages = group_normalize(score(rollout), rollout.group)
-    old = logprobs(policy, rollout)
-    weights = importance_weights(old, rollout.mask, behaviour=rollout.logprobs, cap=2.0)
+    old = logprobs(policy, rollout) if read_again else rollout.logprobs
+    weights = importance_weights(old, rollout.mask, behaviour=rollout.logprobs, cap=2.0) if read_again else None
 
     def loss(pi: Policy) -> Loss:
         new = logprobs(pi, rollout)
@@ -69,9 +72,10 @@ def ppo(prompts: Prompts, policy: Policy, critic: Critic, ref: Reference, *, lag
     kl = kl_estimate(old, rollout.mask, ref=logprobs(ref, rollout))
     rewards = kl_penalized(token_rewards(score(rollout), rollout.mask), kl, rollout.mask, weight=0.01)
     advantages, returns = gae(rewards, values, rollout.mask, gamma=1.0, lam=0.95)
+    weights = importance_weights(old, rollout.mask, behaviour=rollout.logprobs, cap=2.0)
 
     def policy_loss(pi: Policy) -> Loss:
-        return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=old, eps=0.2)
+        return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=old, weights=weights, eps=0.2)
 
     def critic_loss(v: Critic) -> Loss:
         return value_loss(critic_values(v, rollout), returns, rollout.mask, old=values, clip=0.2)

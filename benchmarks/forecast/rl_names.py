@@ -6,13 +6,13 @@ Read by form, never by row: a new row of a known format is read the same way.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from flowgraph.errors import UnknownNameError
 from flowgraph.models.table import full_name, listed, table
-from flowgraph.plan import Layout
+from flowgraph.plan import Layout, Sharding
 from placements.profiles import Profile, profile
 
 # The LLaMA of a size, where a row says only that. Source: Mei et al. 2024 (ReaL), arXiv 2406.14088, table 1, whose 34B
@@ -39,17 +39,20 @@ def model(text: str) -> str | None:
     """
     name = re.sub(r"\(.*?\)", "", text).strip()
     name = re.sub(r"(\d+)B(\d+)A\b", r"\1B-A\2B", name)
-    for each in dict.fromkeys((name, name.rpartition("/")[2], re.sub(r"-(Math|Coder)(?=-)", "", name))):
-        while True:
-            found = full_name(each)
-            entry = listed(found) if found is not None else None
+    tuned = re.sub(r"-(Math|Coder|VL)(?=-)", "", name)
+    for form in (name, name.rpartition("/")[2], tuned, f"DeepSeek-{name}"):
+        for each in _shorter(form):
+            entry = listed(full_name(each) or "")
             if entry is not None:
                 return entry.name
-            shorter = FORM.sub("", each)
-            if shorter == each:
-                break
-            each = shorter
     return LLAMA.get(name.upper()) or _only(name)
+
+
+def _shorter(name: str) -> Iterator[str]:
+    """Give a name, and without what it was tuned for, ending by ending."""
+    yield name
+    if (shorter := FORM.sub("", name)) != name:
+        yield from _shorter(shorter)
 
 
 def _only(name: str) -> str | None:
@@ -117,7 +120,7 @@ class Degrees:
             return None
         # Megatron spreads experts over tensor and sequence ranks too; a layout has them over data ranks alone.
         expert = min(self.expert, data)
-        cut = "full" if engine == "fsdp" else "optimizer" if trains else "none"
+        cut: Sharding = "full" if engine == "fsdp" else "optimizer" if trains else "none"
         return Layout(
             data=data,
             tensor=self.tensor,
@@ -159,7 +162,8 @@ class Placing:
     """What a row says of where roles run: by which roles share devices, how many draw and train, and how they overlap.
 
     `lag` is how many updates old weights may be. `streamed` says that drawing goes on while weights change, so that no
-    step waits for its longest response. `draw` and `train` are None where a row does not say.
+    step waits for its longest response, and that the sampler's own log-probs are trained on. `draw` and `train` are
+    devices or shares of them, None where a row does not say.
     """
 
     form: str
@@ -188,7 +192,7 @@ def placing(text: str) -> Placing:
     if stepped:
         return Placing("apart", 1 if stepped[1] == "one" else int(stepped[1]), False, draw, train)
     if re.search(r"staleness 0(?![.\d])", said):
-        return Placing("apart", 0, False, draw, train)
+        return Placing("apart", 0, "stream" in said, draw, train)
     if "async" in said and not any(each in said for each in ("colocate", "hybrid")):
         return Placing("apart", 1, True, draw, train)
     if re.search(r"\bmtp\b|speculat|spec[- ]decod|draft", said):

@@ -22,12 +22,20 @@ from benchmarks.forecast.rl_names import (
     placing,
 )
 from benchmarks.forecast.rl_workloads import Seated, Workload
+from placements.profiles import Profile
 
 FLOWS = "benchmarks/forecast/rl_flows.py"
 PROMPT_TOKENS = 128  # of a problem in words with its instruction, where a row does not say
 SAMPLES = 32  # of a prompt, where a row counts responses only. Source: the recipes of NeMo-RL's performance summary
 MEAN_SHARE = 1 / 16
 """Of the most tokens of a response, the mean, where a row gives only the most: a guess, and held apart for that."""
+AGENTIC = re.compile(r"search|agent|tool|turn|swe", re.IGNORECASE)  # rows hold more than prompt and response
+# The models of an algorithm; one that is none of these has a policy and rewards by rule, as DAPO.
+ALGORITHMS: Mapping[str, tuple[str, ...]] = {
+    "PPO": ("policy", "critic", "ref"),
+    "GRPO": ("policy", "ref"),
+    "DAPO": ("policy",),
+}
 TOGETHER, DRAW, TRAIN = "all", "draw", "train"
 
 
@@ -56,21 +64,20 @@ def read_end_to_end(row: Row) -> Read:
     """Read a row of one phase or step of a run."""
     placed = placing(row["placement_mode"])
     told = Read(
-        label=f"{row['framework']} {row['model'] if 'model' in row else row['models']} {row['n_gpus']} {row['gpu']} "
-        f"{row['placement_mode']} {row['train_backend']} {row['max_resp_len']}",
+        label=" ".join(row[each] for each in LABEL),
         framework=row["framework"],
         metric=row["metric"],
         seconds=_seconds(row),
         placed=placed,
-        pair=tuple(row[each] for each in ("framework", "model", "gpu", "train_backend", "max_resp_len", "note")[:5]),
+        pair=tuple(row[each] for each in LABEL if each != "placement_mode"),
     )
     missing = _missing(row, placed)
     if missing:
         return replace(told, why=missing)
-    run = _Run.of(row, placed)
+    run = _run(row, placed, told.label)
     if isinstance(run, str):
         return replace(told, why=run)
-    return replace(told, workload=run.workload(told.label), guessed=run.guessed)
+    return replace(told, workload=run[0], guessed=run[1])
 
 
 def _seconds(row: Row) -> float | None:
@@ -82,6 +89,7 @@ def _seconds(row: Row) -> float | None:
     return value * 3600 / int(many[1]) if many and row["unit"] == "h" else None
 
 
+LABEL = ("framework", "algorithm", "model", "n_gpus", "gpu", "placement_mode", "train_backend", "max_resp_len")
 CLOCKED = re.compile(r"step|gen|generate_sequences|rollout|generation|old_log_prob|ref|ref_log_prob|values|update_actor"
                      r"|update_critic|policy_train|forward_pass.*|time_\d+_steps")  # fmt: skip
 
@@ -101,67 +109,53 @@ def _missing(row: Row, placed: Placing) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What a row says of a run, in our words."""
+def _run(row: Row, placed: Placing, label: str) -> tuple[Workload, bool] | str:
+    """Give the run of a row, and whether a length of it was guessed; where the row says too little, what is missing."""
+    kind, found, lengths = device(row["gpu"]), model(row["model"]), _lengths(row)
+    counts = [_whole(row[each]) for each in ("n_gpus", "prompts_per_step", "samples_per_prompt")]
+    names = ("device", "model", "lengths", "devices", "prompts of a step", "samples of a prompt")
+    missing = [name for name, each in zip(names, (kind, found, lengths, *counts), strict=True) if not each]
+    if missing or kind is None or found is None or lengths is None:
+        return f"no {', '.join(missing)}"
+    devices, prompts, samples = (each or 0 for each in counts)
+    machine = machine_devices(kind)
+    if devices > machine and devices % machine:
+        return f"{devices} devices are no machines of {machine}"
+    name = next((each for each in ALGORITHMS if each in row["algorithm"].upper()), "DAPO")
+    critic = "critic" in ALGORITHMS[name]
+    trains, draws = engine(row["train_backend"], "fsdp"), engine(row["rollout_backend"], "vllm")
+    workload = Workload(
+        label=label,
+        source=row["source"],
+        framework=row["framework"],
+        flow=f"{FLOWS}:{name.casefold()}",
+        models=dict.fromkeys(ALGORITHMS[name], found),
+        cluster=_cluster(devices, kind),
+        batch=prompts * (samples if critic else 1),
+        prompt_tokens=lengths.prompt,
+        response_tokens=lengths.response,
+        settings=tuple(_settings(row, placed, samples, critic=critic)),
+        engines={"train": trains, "sample": draws, "infer": trains},
+        streamed=placed.streamed,
+        assumed=lengths.assumed,
+    )
+    return _placed(workload, placed, degrees(row["parallelism"]), degrees(row["rollout_backend"])), lengths.guessed
 
-    row: Row
-    placed: Placing
-    model: str
-    devices: int
-    cluster: str
-    batch: int
-    samples: int
-    prompt: str
-    response: str
-    guessed: bool
-    assumed: tuple[str, ...]
 
-    @classmethod
-    def of(cls, row: Row, placed: Placing) -> _Run | str:
-        kind, found = device(row["gpu"]), model(row["model"])
-        batch, samples = _whole(row["prompts_per_step"]), _whole(row["samples_per_prompt"])
-        needed = {"device": kind, "model": found, "prompts of a step": batch, "samples of a prompt": samples}
-        lengths = _lengths(row)
-        needed |= {"lengths": lengths, "devices": _whole(row["n_gpus"])}
-        missing = [name for name, each in needed.items() if not each]
-        if missing or kind is None or found is None or lengths is None:
-            return f"no {', '.join(missing)}"
-        devices, machine = int(row["n_gpus"]), machine_devices(kind)
-        if devices > machine and devices % machine:
-            return f"{devices} devices are no machines of {machine}"
-        cluster = f"{max(1, devices // machine)}x{min(devices, machine)}x{kind.name}"
-        return cls(row, placed, found, devices, cluster, batch or 0, samples or 0, *lengths)
+def _cluster(devices: int, kind: Profile) -> str:
+    machine = machine_devices(kind)
+    return f"{max(1, devices // machine)}x{min(devices, machine)}x{kind.name}"
 
-    def workload(self, label: str) -> Workload:
-        row, critic = self.row, "PPO" in self.row["algorithm"].upper()
-        reference = critic or "GRPO" in self.row["algorithm"].upper()
-        flow = "ppo" if critic else "grpo" if reference else "dapo"
-        names = ["policy", *(["critic"] if critic else []), *(["ref"] if reference else [])]
-        minibatch = re.search(r"mini[-_ ]?batch\w* (\d+)", row["note"])
-        train, sample = engine(row["train_backend"], "fsdp"), engine(row["rollout_backend"], "vllm")
-        cuts = degrees(row["parallelism"]), degrees(row["rollout_backend"])
-        settings = [*([] if critic else [f"samples={self.samples}"]), f"lag={self.placed.lag}"]
-        settings += [f"policy.update.minibatch={minibatch[1]}"] if minibatch else []
-        return _placed(
-            Workload(
-                label=label,
-                source=row["source"],
-                framework=row["framework"],
-                flow=f"{FLOWS}:{flow}",
-                models=dict.fromkeys(names, self.model),
-                cluster=self.cluster,
-                batch=self.batch * (self.samples if critic else 1),
-                prompt_tokens=self.prompt,
-                response_tokens=self.response,
-                settings=tuple(settings),
-                engines={"train": train, "sample": sample, "infer": train},
-                streamed=self.placed.streamed,
-                assumed=self.assumed,
-            ),
-            self.placed,
-            *cuts,
-        )
+
+def _settings(row: Row, placed: Placing, samples: int, *, critic: bool) -> Iterator[str]:
+    """Give the settings of a row's flow; PPO draws one response to a prompt, and reads log-probs again always."""
+    yield f"lag={placed.lag}"
+    if not critic:
+        yield f"samples={samples}"
+        yield from ["read_again=false"] * placed.streamed
+    minibatch = re.search(r"mini[-_ ]?batch\w* (\d+)", row["note"])
+    if minibatch:
+        yield f"policy.update.minibatch={minibatch[1]}"
 
 
 def _whole(text: str) -> int | None:
@@ -170,23 +164,32 @@ def _whole(text: str) -> int | None:
     return int(found[-1]) if found else None
 
 
-def _lengths(row: Row) -> tuple[str, str, bool, tuple[str, ...]] | None:
-    """Give the texts of both lengths, whether they were guessed, and what was assumed; None where there is no most."""
-    most, told = _whole(row["max_resp_len"]), _number(row["mean_resp_len"])
-    if most is None and told is None:
+@dataclass(frozen=True)
+class _Lengths:
+    """Both lengths as texts, what was assumed of them, and whether that is a guess that decides."""
+
+    prompt: str
+    response: str
+    assumed: tuple[str, ...]
+    guessed: bool
+
+
+def _lengths(row: Row) -> _Lengths | None:
+    """Read the lengths of a row; None where it gives neither the mean nor the most of a response."""
+    most, mean, prompt = _whole(row["max_resp_len"]), _number(row["mean_resp_len"]), _number(row["prompt_len"])
+    tools, assumed = AGENTIC.search(row["algorithm"]) is not None, list[str]()
+    if most is None and mean is None:
         return None
-    prompt, assumed = _number(row["prompt_len"]), list[str]()
-    if prompt is None:
-        prompt = PROMPT_TOKENS
-        assumed.append(f"prompts of {PROMPT_TOKENS} tokens")
-    mean = told
+    assumed += ["what tools return is not counted"] if tools else []
+    assumed += [f"prompts of {PROMPT_TOKENS} tokens"] if prompt is None else []
+    assumed += [f"responses of {MEAN_SHARE:g} of the most, on average"] if mean is None else []
+    guessed, prompt = tools or mean is None, prompt or PROMPT_TOKENS
     if mean is None:
         mean = (most or 0) * MEAN_SHARE
-        assumed.append(f"responses of {MEAN_SHARE:g} of their most on average")
     elif "per sample" in row["note"]:  # of the prompt and the response together
         mean = max(1.0, mean - prompt)
     response = f"{mean:g}" if most in (None, mean) else f"mean={mean:g},max={most}"
-    return f"{prompt:g}", response, told is None, tuple(assumed)
+    return _Lengths(f"{prompt:g}", response, tuple(assumed), guessed)
 
 
 def _number(text: str) -> float | None:
@@ -210,7 +213,6 @@ def read_nemo_rl(row: Row) -> Read:
     missing = [name for name, each in {"device": kind, "model": found, "layout": cut}.items() if not each]
     if missing or kind is None or found is None or placed.why:
         return replace(told, why=placed.why or f"no {', '.join(missing)}")
-    machine, devices = machine_devices(kind), int(row["gpus"])
     prompts, most = max(1, int(row["gen_gbs"]) // SAMPLES), int(row["max_seq_len"]) - PROMPT_TOKENS
     workload = Workload(
         label=told.label,
@@ -218,7 +220,7 @@ def read_nemo_rl(row: Row) -> Read:
         framework="NeMo-RL",
         flow=f"{FLOWS}:{row['algorithm'].lower()}",
         models={"policy": found, "ref": found},
-        cluster=f"{max(1, devices // machine)}x{min(machine, devices)}x{kind.name}",
+        cluster=_cluster(int(row["gpus"]), kind),
         batch=prompts,
         prompt_tokens=str(PROMPT_TOKENS),
         response_tokens=f"mean={row['avg_seq_len']},max={most}",
@@ -249,9 +251,10 @@ def _placed(workload: Workload, placed: Placing, train: Degrees | None, sample: 
         pools = {TOGETHER: devices}
         seats = {name: Seated(TOGETHER, sample if _draws(name) else train) for name in names}
         return replace(workload, pools=pools, roles=seats)
-    draw = placed.draw or devices // 2
+    parts = placed.draw or 1, placed.train or 1  # devices, or shares of them
+    draw = max(1, round(devices * parts[0] / sum(parts)))
     halved = () if placed.draw else ("half of the devices draw",)
-    pools = {DRAW: draw, TRAIN: placed.train or devices - draw}
+    pools = {DRAW: draw, TRAIN: devices - draw}
     seats = {name: Seated(DRAW, sample) if _draws(name) else Seated(TRAIN, train) for name in names}
     return replace(workload, pools=pools, roles=seats, assumed=(*workload.assumed, *halved))
 

@@ -6,8 +6,10 @@ does not state is the planner's choice for that pool. Not here: what was measure
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from math import inf
 
 from benchmarks.forecast.rl_names import Degrees
 from benchmarks.forecast.rl_workloads import Workload, from_toml, to_toml
@@ -17,13 +19,13 @@ from flowgraph.errors import FlowError
 from flowgraph.plan import Layout, Running, Step, Timed
 from flowgraph.roles import Role
 from placements.blocks import Blocks
-from placements.choices import Choice, Seat, footprint
+from placements.choices import Choice, Seat, footprint, passing_seconds
 from placements.footprint import fits
 from placements.placing import Home, seat_for, step_of
 from placements.setting import Setting
 
 SHARED_CACHE, OWN_CACHE = (0.6, 0.5, 0.4, 0.3), (0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
-"""What an engine is given of a device, the first that fits: beside training as NeMo-RL sets it unless told, and alone."""
+"""What an engine is given of a device, the first that fits: beside training as NeMo-RL sets it, and alone."""
 
 
 def setting_of(workload: Workload) -> Setting:
@@ -61,8 +63,12 @@ def _step(text: str) -> Step | str:
     return homes if isinstance(homes, str) else step_of(setting, homes)
 
 
-def homes_of(workload: Workload, setting: Setting) -> list[Home] | str:
-    """Give where each role of a run lives; where one cannot, say which. Raises ResourceError for too large a pool."""
+def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -> list[Home] | str:
+    """Give where each role of a run lives; where one cannot, say which.
+
+    A micro-batch of a role whose layout is stated has the best of `rows` of the greatest length: one is what engines
+    that pack rows fill it up to. Raises ResourceError for a pool that is too large.
+    """
     found = list[Home]()
     for pool, devices in workload.pools.items():
         here = [role for role in setting.roles if workload.roles[role.name].pool == pool]
@@ -71,7 +77,7 @@ def homes_of(workload: Workload, setting: Setting) -> list[Home] | str:
         chosen = _chosen(setting, here, seat, {role.name: workload.roles[role.name].cut for role in here})
         for role in here:
             cut = workload.roles[role.name].cut
-            way = _stated(setting, role, seat, cut, alone=alone) if cut is not None else chosen.get(role.name)
+            way = chosen.get(role.name) if cut is None else _stated(setting, role, seat, cut, _Ways(rows, alone))
             if way is None:
                 return f"{role.name} does not fit {devices} devices as it is said to run"
             found.append(Home(role, pool, seat, setting.engines[role.use], *way, shared=shared))
@@ -91,34 +97,46 @@ def _chosen(setting: Setting, here: list[Role], seat: Seat, cuts: Mapping[str, D
     return {setting.roles[place].name: (way.layout, way.running) for place, way in zip(places, chosen, strict=False)}
 
 
-def _stated(setting: Setting, role: Role, seat: Seat, cut: Degrees, *, alone: bool) -> Way | None:
-    """Give a layout of stated degrees, and the first way to run it that fits; None if none does.
+@dataclass(frozen=True)
+class _Ways:
+    """What a role of a stated layout may choose from: rows of a micro-batch, and whether it has its pool alone."""
 
-    A micro-batch is a row of the greatest length, which is what engines that pack rows fill one up to.
-    """
+    rows: Sequence[int]
+    alone: bool
+
+    def runnings(self, setting: Setting, role: Role) -> Iterator[Running]:
+        """Give the ways to run it, those that hold most first."""
+        longest = max(load.longest_tokens for load in setting.loads_of(role))
+        if role.use == "sample":
+            for share in OWN_CACHE if self.alone else SHARED_CACHE:
+                yield Running(precision=setting.sampling, cache_share=share, sleeps=not self.alone)
+            return
+        for count in self.rows:
+            yield (running := Running(precision="bfloat16", micro_batch_tokens=count * longest))
+            if role.use == "train":
+                yield running.model_copy(update={"checkpointing": "full"})
+
+
+def _stated(setting: Setting, role: Role, seat: Seat, cut: Degrees, ways: _Ways) -> Way | None:
+    """Give a layout of stated degrees, and the fastest way to run it that fits; None if none does."""
     layout = cut.layout(seat.devices, setting.engines[role.use], trains=role.use == "train")
     if layout is None:
         return None
     if role.use == "sample":
-        layout = Layout(data=layout.data, tensor=layout.tensor, pipeline=layout.pipeline, expert=cut.expert)
-    for running in _runnings(setting, role, alone=alone):
-        if fits(footprint(setting, role, seat, layout, running).peak_bytes, seat.of.memory_bytes):
-            return layout, running
-    return None
+        layout = Layout(data=layout.data, tensor=layout.tensor, pipeline=layout.pipeline, expert=layout.expert)
+    fitting = [each for each in ways.runnings(setting, role) if _fits(setting, role, seat, layout, each)]
+    if role.use == "sample" or not fitting:
+        return (layout, fitting[0]) if fitting else None
+    return layout, min(fitting, key=lambda each: _busy_s(setting, role, seat, layout, each))
 
 
-def _runnings(setting: Setting, role: Role, *, alone: bool) -> Iterator[Running]:
-    longest = max(load.longest_tokens for load in setting.loads_of(role))
-    if role.use == "sample":
-        for share in OWN_CACHE if alone else SHARED_CACHE:
-            yield Running(precision=setting.sampling, cache_share=share, sleeps=not alone)
-        return
-    running = Running(precision="bfloat16", micro_batch_tokens=longest)
-    yield running
-    if role.use == "train":
-        yield running.model_copy(update={"checkpointing": "full"})
-        offload = ("parameters", "gradients", "optimizer")
-        yield running.model_copy(update={"checkpointing": "full", "offload": offload})
+def _fits(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> bool:
+    return fits(footprint(setting, role, seat, layout, running).peak_bytes, seat.of.memory_bytes)
+
+
+def _busy_s(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> float:
+    loads = setting.loads_of(role)
+    return sum(passing_seconds(setting, seat, layout, running, load).total_s or inf for load in loads)
 
 
 # ---------------------------------------------------------------------------------------------------------- phases
@@ -143,7 +161,7 @@ PHASES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 def seconds_of(found: Step, metric: str) -> float | None:
     """Give a step's seconds by the name of what was timed: all of it, or a phase; None for what is not known."""
-    if metric == "step":
+    if metric == "step" or metric.startswith("time_"):
         return found.period_s
     name = metric.partition("(")[0].strip()
     tasks = [task for task in found.tasks if any(_is(task, *each) for each in PHASES.get(name, ()))]

@@ -120,13 +120,13 @@ def _value(value: Any) -> str:
 
 def from_toml(text: str) -> Workload:
     """Read a workload as it was written. Raises TypeError for a key that none has, ValueError for what is no TOML."""
-    told = tomllib.loads(text)
-    roles = {
-        name: Seated(each.pop("pool"), Degrees(**each) if each else None)
-        for name, each in dict[str, dict[str, Any]](told.pop("roles", {})).items()
-    }
-    lists = {name: tuple(value) for name, value in told.items() if isinstance(value, list)}
-    return Workload(**{**told, **lists, "roles": roles})
+    told: dict[str, Any] = tomllib.loads(text)
+    seats: dict[str, dict[str, Any]] = told.pop("roles", {})
+    cuts = {name: {key: each[key] for key in each if key != "pool"} for name, each in seats.items()}
+    roles = {name: Seated(each["pool"], Degrees(**cuts[name]) if cuts[name] else None) for name, each in seats.items()}
+    for name, value in told.items():
+        told[name] = tuple(value) if isinstance(value, list) else value
+    return Workload(**told, roles=roles)
 
 
 def read(path: Path) -> Workload:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -41,11 +41,13 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
     posed = pose(question)
     for note in posed.notes:
         print(note, file=sys.stderr)
-    found = find(posed.setting, asked_of(sought, posed.setting), robust=sought.robust)
+    named = sought.objective != "devices"
+    found = find(posed.setting, asked_of(sought, posed.setting), named=named, robust=sought.robust)
     others = [_changed(posed.setting, text, sought) for text in sought.what_if]
     plan = found.best.plan(posed.assumed)
     if out is not None:
         write_text(out, plan.to_json())
+    print(f"searched in {found.seconds:.2f} s", file=sys.stderr)
     if as_json:
         changes = {each.change: _ranked_data(each.found.best) if each.found else None for each in others}
         print(json.dumps(found_data(found, posed, sought.top) | {"what_if": changes}, indent=1))
@@ -54,6 +56,25 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
         print(f"\n{what_if_text(found, others)}" if others else "", end="\n" if others else "")
     if out is not None:
         print(out, file=sys.stderr)
+
+
+_OPTIONS = {"engines": "engine", "pins": "pin", "method": "search"}  # by the field that holds what an option says
+
+
+def _said(one: object, other: object, name: str) -> bool:
+    return name != "top" and getattr(one, name) != getattr(other, name)
+
+
+def refuse_without_speeds(question: Question, sought: Sought) -> None:
+    """Refuse options that only a search answers, on devices whose speed is not known."""
+    plain, nothing = Question(question.asked, question.cluster), Sought()
+    given = [_OPTIONS.get(each.name, each.name) for each in fields(question) if _said(question, plain, each.name)]
+    given += [_OPTIONS.get(each.name, each.name) for each in fields(sought) if _said(sought, nothing, each.name)]
+    if given:
+        where = question.cluster or "this machine"
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        what = f"{options}: nothing is searched on {where}, whose speed is not known"
+        raise UsageError(what, where="plan", hint="name devices of a known kind: --cluster 2x8xh100")
 
 
 def _changed(setting: Setting, text: str, sought: Sought) -> Changed:
@@ -70,18 +91,34 @@ def _changed(setting: Setting, text: str, sought: Sought) -> Changed:
 
 def asked_of(sought: Sought, setting: Setting) -> Asked:
     """Read what is asked of a search; raises UsageError or UnknownNameError for what is not known."""
-    from placements.solve import Method
-
     from placements.finding import Asked
     from placements.named import variant
     from placements.problem import Objective
+    from placements.solve import Method
 
-    return Asked(
+    asked = Asked(
         objective=_one_of("--objective", sought.objective, get_args(Objective)),
         method=_one_of("--search", sought.method, get_args(Method)),
         pins=_pins(sought.pins, setting),
         placement=variant(sought.placement).name if sought.placement else "",
     )
+    _refuse_contradictions(asked, setting)
+    return asked
+
+
+def _refuse_contradictions(asked: Asked, setting: Setting) -> None:
+    """Refuse pins and a placement of which one puts on a pool what the other keeps apart."""
+    from placements.finding import pinned
+    from placements.problem import fused
+
+    together, apart = pinned(setting, asked)
+    blocks = fused(together, len(setting.roles))
+    for pair in apart:
+        if any(pair <= block for block in blocks):
+            names = " and ".join(setting.roles[place].name for place in sorted(pair))
+            pins = " ".join(f"--pin {role}={pool}" for role, pool in asked.pins.items())
+            what = f"{names} would share a pool and be apart"
+            raise UsageError(what, where=f"--placement {asked.placement} {pins}", hint="leave one of them out")
 
 
 def _one_of(option: str, text: str, known: Sequence[Any]) -> Any:

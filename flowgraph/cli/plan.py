@@ -102,12 +102,13 @@ def planned(
     else:
         plan, trace = read_plan(where.plan), ()
         check_plan(plan, inputs.graph, str(where.plan))
-        plan = forecast_plan(plan, inputs.graph, shapes, work)
+        plan = plan if plan.costed else forecast_plan(plan, inputs.graph, shapes, work)
     for line in warnings_for(plan.cluster):
         print(line, file=sys.stderr)
     found = Planned(inputs, plan, trace, shapes, work)
     if fits:
         batch_sizes(inputs, plan, work)
+    if fits and not plan.costed:
         refuse_what_does_not_fit(found, where)
     return found
 

@@ -92,19 +92,20 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what runs where, the memory it needs and, on devices whose speed is known, how long a step takes."""
-    from flowgraph.cli.costed import Sought, print_costed
+    from flowgraph.cli.costed import Sought, print_costed, refuse_without_speeds
     from flowgraph.cli.inputs import Asked
     from flowgraph.cli.plan import Where, plan_flow
     from flowgraph.cli.setting import Question, cluster_of, has_profiles
     from flowgraph.passes.verify import verified
 
     asked = Asked(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
+    question = Question(asked, cluster or "", prompt_tokens, response_tokens, every(engine), precision, profile)
+    sought = Sought(objective, search, placement or "", every(pin), top, every(what_if), robust)
     with verified(verify):
         if plan is None and cluster is not None and has_profiles(cluster_of(cluster)):
-            question = Question(asked, cluster, prompt_tokens, response_tokens, every(engine), precision, profile)
-            sought = Sought(objective, search, placement or "", every(pin), top, every(what_if), robust)
             print_costed(question, sought, out, json)
         else:
+            refuse_without_speeds(question, sought)
             plan_flow(asked, Where(cluster, plan, memory), out, json)
 
 
@@ -189,3 +190,39 @@ def calibrate(
     from flowgraph.cli.plans import calibrate as calibrate_runs
 
     calibrate_runs(runs, out, json)
+
+
+@app.command("export")
+def export_command(
+    plan: PlanPath,
+    to: Annotated[str, typer.Option("--to", help="verl, openrlhf or nemo-rl", metavar="SYSTEM")],
+    version: Annotated[str, typer.Option("--version", help="of the system; default the newest that is known")] = "",
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="a folder for the files; default stdout")] = None,
+    json: Json = False,
+) -> None:
+    """Write a plan as the flags and files that another system starts from, and say what it cannot express."""
+    from flowgraph.cli.interop import export_plan
+
+    export_plan(plan, to, version, out, json)
+
+
+@app.command("import")
+def import_command(
+    command: Annotated[
+        Path, typer.Argument(help="a launch script of verl or OpenRLHF, or verl's YAML", metavar="FILE")
+    ],
+    device: Annotated[str, typer.Option("--device", help="what its devices are")] = "h100",
+    prompt_tokens: PromptTokens = None,
+    response_tokens: ResponseTokens = None,
+    profile: Profile = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here")] = None,
+    cache: Cache = None,
+    json: Json = False,
+) -> None:
+    """Read another system's run as a flow and a plan: its memory, its step, and what a search finds instead."""
+    from flowgraph.cli.inputs import Asked
+    from flowgraph.cli.interop import import_run
+    from flowgraph.cli.setting import Question
+
+    question = Question(Asked("", cache=cache), "", prompt_tokens, response_tokens, (), None, profile)
+    import_run(command, device, question, out, json)

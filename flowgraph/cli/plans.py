@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from flowgraph import spec
-from flowgraph.check_plan import PlacedGraph
+from flowgraph.check_plan import PlacedGraph, check_plan
 from flowgraph.cli.costed import Sought, print_costed
 from flowgraph.cli.plan import read_plan
 from flowgraph.cli.setting import Question, cluster_of, posed_by
@@ -39,7 +39,10 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     unknown = [task.name for task in step.tasks if task.seconds is None]
     if unknown:
         raise PlanError.unreadable(str(path), "step", f"the seconds of {', '.join(unknown)} are not known")
-    played = play(schedule_of(step.tasks, step.waits), steps=steps)
+    try:
+        played = play(schedule_of(step.tasks, step.waits), steps=steps)
+    except (FlowError, ValueError) as error:
+        raise PlanError.unreadable(str(path), "step", str(error)) from None
     if out is not None:
         write_text(out, json.dumps(chrome_trace(played, f"{plan.flow}, predicted"), indent=1) + "\n")
     if as_json:
@@ -72,7 +75,7 @@ def compare(paths: Sequence[Path], as_json: bool) -> None:
 
     if len(paths) < 2:
         raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
-    plans = [(path.name, read_plan(path)) for path in paths]
+    plans = [(str(path), read_plan(path)) for path in paths]
     if as_json:
         print(json.dumps({name: json.loads(plan.to_json()) for name, plan in plans}, indent=1))
     else:
@@ -88,6 +91,7 @@ def explain(path: Path, role: str | None, as_json: bool) -> None:
 
     plan = read_plan(path)
     setting = posed_by(plan, str(path)).setting
+    check_plan(plan, setting.graph, str(path))
     known = [each.name for each in setting.roles]
     if role is not None and role not in known:
         raise UsageError(f"no role `{role}`", where=f"explain {path}", hint=nearest(role, known))

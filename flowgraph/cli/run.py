@@ -15,7 +15,7 @@ from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.places import Chosen, choose, opened
 from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Planned, Where, batch_sizes, planned
-from flowgraph.errors import FlowTypeError
+from flowgraph.errors import FlowTypeError, PlanError
 from flowgraph.facts import readers_of_others
 from flowgraph.graph import Graph, Param, rewrite
 from flowgraph.lowering.follow import follow
@@ -51,6 +51,9 @@ def run_flow(options: RunOptions) -> int:
     refuse_what_cannot_run(inputs)
     refuse_other_tokenizers(inputs, o.asked.cache)
     plan = planned(inputs, o.where, o.sample_rows, o.forward_tokens)
+    if plan.plan.costed:
+        engines = dict.fromkeys(f"`{each.engine}`" for each in plan.plan.placed)
+        raise PlanError.only_costed(str(o.where), plan.plan.flow, engines)
     chosen = choose(plan.plan, o.where, inputs.sources)
     replay = Replay(RunFolder.open(o.replay), inputs.graph) if o.replay is not None else None
     if replay is not None:

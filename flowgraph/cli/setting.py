@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from flowgraph.check_plan import VERBS
 from flowgraph.cli.inputs import Asked, model_sources
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.passes import find_passes
@@ -14,6 +15,7 @@ from flowgraph.cli.show import described_flow
 from flowgraph.cluster import Cluster
 from flowgraph.cluster_text import read_cluster
 from flowgraph.errors import DataError, PlanError, UsageError, nearest
+from flowgraph.executors.layouts import COSTED
 from flowgraph.graph import Graph
 from flowgraph.machine import laptop
 from flowgraph.models.shapes import shape
@@ -73,7 +75,10 @@ def pose(question: Question) -> Posed:
     """Read everything that a question names. Raises what the parts raise, each of which names the option."""
     from placements.setting import ENGINES, Setting
 
-    asked = question.asked
+    asked, cluster = question.asked, cluster_of(question.cluster)
+    if not has_profiles(cluster):
+        hint = "name devices of a known kind: --cluster 2x8xh100"
+        raise UsageError("the speed of its devices is not known", where=f"--cluster {question.cluster}", hint=hint)
     graph = planned_graph(asked)
     sources = model_sources(graph, asked.models, cache_folder(asked.cache))
     heads = heads_of(graph)
@@ -81,7 +86,7 @@ def pose(question: Question) -> Posed:
     response = None if question.response_tokens is None else lengths("--response-tokens", question.response_tokens)
     setting = Setting(
         graph=graph,
-        cluster=cluster_of(question.cluster),
+        cluster=cluster,
         shapes={name: shape(source, heads[name]) for name, source in sources.items()},
         prompts=asked.batch or DEFAULT_BATCH,
         prompt=prompt,
@@ -172,8 +177,6 @@ def _column(path: Path, column: str) -> object:
 
 
 def _engines(texts: Sequence[str]) -> Mapping[Use, str]:
-    from placements.constants import engines
-
     found = dict[Use, str]()
     for text in texts:
         use, equals, engine = text.partition("=")
@@ -182,8 +185,9 @@ def _engines(texts: Sequence[str]) -> Mapping[Use, str]:
             raise UsageError(
                 "should be USE=ENGINE", where=f"--engine {text}", hint=f"uses are {', '.join(USES)}: train=megatron"
             )
-        if engine not in engines():
-            raise UsageError(f"no engine `{engine}`", where=f"--engine {text}", hint=nearest(engine, engines()))
+        offered = [name for name, offer in COSTED.items() if offer.verbs.issuperset(VERBS[known])]
+        if engine not in offered:
+            raise UsageError(f"no engine `{engine}` for {use}", where=f"--engine {text}", hint=nearest(engine, offered))
         found[known] = engine
     return found
 

@@ -84,6 +84,15 @@ class PlanError(FlowError, ValueError):
         return cls(what, where=f"plan of {flow}", hint=f"it runs on {', '.join(sorted(kinds))}")
 
     @classmethod
+    def only_costed(cls, where: str, flow: str, engines: Iterable[str]) -> PlanError:
+        """Say that a plan is for costing and export, and which engines it counts on."""
+        what = f"this plan of {flow} is for costing and export: {', '.join(engines)} are not driven from here yet"
+        hint = (
+            f"`flowgraph plan {flow} --cluster laptop` makes one that runs here; `flowgraph export` hands this one over"
+        )
+        return cls(what, where=where, hint=hint)
+
+    @classmethod
     def lags_too_far(cls, where: str, role: str, lag: int, node: str, at_most: int, at: str) -> PlanError:
         """Say how far a role would lag, and how far a node of it may."""
         may = f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"

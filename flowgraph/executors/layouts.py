@@ -84,11 +84,11 @@ COSTED: dict[str, Offer] = {
             expert=POOL_WIDE,
             settled=False,
         )
-        for name in ("sglang", "vllm")
+        for name in ("sglang", "vllm", "trtllm")
     },
 }
 """What engines of the field can run, for plans that are costed and exported; `LAYOUTS` says what runs here.
 
-Source: FSDP2 with tensor parallelism (torch's DeviceMesh), Megatron-LM's parallel state, SGLang and vLLM's server
-arguments; the degrees are those that fit a machine's domain, or no bound that is known.
+Source: FSDP2 with tensor parallelism (torch's DeviceMesh), Megatron-LM's parallel state, the server arguments of
+SGLang, vLLM and TensorRT-LLM; the degrees are those that fit a machine's domain, or no bound that is known.
 """

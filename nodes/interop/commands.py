@@ -16,7 +16,8 @@ from nodes.interop.shell import Command, Word, broken, commands
 _VERL = re.compile(r"(?:verl|recipe)(?:\.\w+)+")
 _OPENRLHF = re.compile(r"openrlhf(?:\.\w+)+")
 _OTHER = re.compile(r".*(?:^|/)run_(?:grpo|ppo)\w*\.py")
-_SCRIPTS = {"train_ppo_ray.py": "openrlhf", "main_ppo.py": "verl"}
+_NO_TRAINING = re.compile("eval|generation|merge")
+_SCRIPTS: dict[str, System] = {"train_ppo_ray.py": "openrlhf", "main_ppo.py": "verl"}
 _KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)")
 
 
@@ -55,6 +56,8 @@ def started(text: str) -> Started:
 
 def _started(command: Command) -> Started | None:
     words = [word for word in command if word.text or word.unset]
+    if words and words[0].text in ("echo", "printf"):
+        return None
     for place, word in enumerate(words):
         if _OTHER.fullmatch(word.text):
             raise broken(
@@ -74,10 +77,14 @@ def _started(command: Command) -> Started | None:
 
 
 def _system(text: str) -> System | None:
+    """Give the system whose training a module or a script starts; merging, evaluating and generating start none."""
     name = text.rpartition("/")[2]
-    if _VERL.fullmatch(text) or _SCRIPTS.get(name) == "verl":
-        return "verl"
-    return "openrlhf" if _OPENRLHF.fullmatch(text) or _SCRIPTS.get(name) == "openrlhf" else None
+    if _VERL.fullmatch(text):
+        last = text.rpartition(".")[2]
+        return "verl" if "sft" in last or ("main" in last and not _NO_TRAINING.search(last)) else None
+    if _OPENRLHF.fullmatch(text):
+        return "openrlhf" if ".train_" in text else None
+    return _SCRIPTS.get(name)
 
 
 def _refuse_others(word: Word) -> None:

@@ -252,7 +252,7 @@ def _settings(config: Config, flow: Flow, batch: int, response: int) -> Iterator
     minibatch = max(1, config.positive("train.batch_size", "train_batch_size") // rows)
     for name in ("policy", "critic"):
         if name in flow.params:
-            yield from _update(config, name, min(minibatch, batch))
+            yield from _update(config, name, minibatch if minibatch < batch else 0)
     warm = config.whole("critic.freezing_steps", "freezing_actor_steps")
     yield "policy.update.start_step", max(0, warm or 0) if "critic" in flow.params else None
     yield from _surrogate(config, flow)
@@ -288,7 +288,7 @@ def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         yield f"{flow.loss}.eps_high", high if high != low or flow.surrogate == "gspo_loss" else None
     if flow.surrogate == "clipped":
         yield f"{flow.loss}.dual", config.number("actor.dual_clip", "dual_clip")
-    if flow.name == "dr_grpo" or config.has("actor.loss_agg_mode"):
+    if flow.surrogate == "clipped" and (flow.name == "dr_grpo" or config.has("actor.loss_agg_mode")):
         told = config.text("actor.loss_agg_mode")
         yield f"{flow.loss}.aggregation", "sequence-mean" if told == "seq-mean-token-mean" else "token-mean"
     if flow.name == "ppo":

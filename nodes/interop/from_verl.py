@@ -156,7 +156,7 @@ def _models(config: Config, flow: Flow) -> dict[str, str]:
     if not config.has(f"{MODEL}.path"):
         raise UsageError("names no model", where=f"{MODEL}.path", hint="verl's default is a folder of its authors")
     policy = config.text(f"{MODEL}.path")
-    if not policy:
+    if not policy or f"{MODEL}.path" in config.why:
         why = config.why.get(f"{MODEL}.path", "it is empty")
         raise broken(f"names no model: {why}", config.told[f"{MODEL}.path"].line, f"{MODEL}.path")
     models = {"policy": _adapted(config, policy, MODEL)}
@@ -231,7 +231,8 @@ def _updates(config: Config, flow: Flow, batch: int) -> Iterator[tuple[str, Scal
         yield f"{name}.update.weight_decay", config.number(f"{where}.optim.weight_decay")
         yield f"{name}.update.max_grad_norm", config.number(f"{where}.grad_clip", f"{where}.optim.clip_grad")
         yield f"{name}.update.epochs", config.positive(f"{where}.ppo_epochs")
-        yield f"{name}.update.minibatch", min(config.positive(f"{where}.ppo_mini_batch_size"), batch)
+        minibatch = config.positive(f"{where}.ppo_mini_batch_size")
+        yield f"{name}.update.minibatch", minibatch if minibatch < batch else 0
     warm = config.whole("trainer.critic_warmup")
     yield "policy.update.start_step", warm if "critic" in flow.params else None
 

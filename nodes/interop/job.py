@@ -27,6 +27,7 @@ class Site:
     """Devices on machines: how many each machine gives. The systems want the same number of each."""
 
     counts: tuple[int, ...]
+    machines: frozenset[str] = frozenset()
 
     @property
     def nodes(self) -> int:
@@ -136,7 +137,8 @@ class Job:
     def site(self, *pools: str) -> Site:
         """Give the devices of these pools together, by machine."""
         taken = [place for pool in self.plan.pools if pool.name in pools for place in pool.devices]
-        return Site(tuple(Counter(node for node, _ in taken).values()))
+        found = Counter(node for node, _ in taken)
+        return Site(tuple(found.values()), frozenset(found))
 
     def budget_tokens(self, part: Part, use: Use) -> int:
         """Give the tokens that go through at once on one device: those of the plan, else of the flow's update.

@@ -86,10 +86,10 @@ def exported_versions(system: System) -> tuple[str, ...]:
 
 def system_of(name: str) -> System:
     """Give the system of this name; raises UnknownNameError with the nearest."""
-    found = next((each for each in SYSTEMS if each == name.casefold()), None)
-    if found is None:
-        raise UnknownNameError.of("system", name, SYSTEMS)
-    return found
+    for system in SYSTEMS:
+        if name.casefold() == system:
+            return system
+    raise UnknownNameError.of("system", name, SYSTEMS)
 
 
 def _release(version: str) -> tuple[int, ...]:

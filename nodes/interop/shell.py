@@ -7,6 +7,7 @@ What stands under a condition sets nothing. Not here: which of the commands star
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from flowgraph.errors import UsageError
 from nodes.interop.whole_numbers import Unknown, evaluated
 
 MOST_TEXT = 1_000_000  # characters of a launch script
-MOST_PUT_IN = 5_000_000  # characters that variables put in: a text that grows beyond it was written to
+MOST_PUT_IN = 300_000  # characters that variables put in: a text that grows beyond it was written to
 DEEPEST = 40  # references within defaults of references
 
 _OPENS = {"if", "case", "for", "while", "until", "select"}
@@ -22,6 +23,7 @@ _CLOSES = {"fi", "esac", "done"}
 _NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 _NAME_TOO = _NAME + "0123456789"
 _ENDS = "\n;&|()"
+_SPACES_TO_THE_END = re.compile(r"[ \t]+(?=\n|\Z)")
 
 
 @dataclass(frozen=True)
@@ -221,8 +223,7 @@ class _Shell:
         if self._peek() == "\n":
             self._next()
             return
-        rest = self.text[self.at :].split("\n", 1)[0]
-        if rest and not rest.strip():
+        if _SPACES_TO_THE_END.match(self.text, self.at):
             raise broken("spaces follow it, so it does not continue the line", line, "\\")
         into.text += self._next()
         into.stands = True
@@ -259,7 +260,7 @@ class _Shell:
         rest = rest[3:] if many else rest
         found = self.values.get(name)
         if not rest and name:
-            self._put(fields, found if many and found is not None else self._value(name), quoted and not many, many)
+            self._put(fields, found if many and found is not None else self._value(name), quoted, many)
         elif name and rest.lstrip(":")[:1] in ("-", "=", "?", "+") and len(rest) - len(rest.lstrip(":")) < 2:
             self._put(fields, self._default(name, rest, line), quoted)
         elif not name and inner in ("@", "*"):
@@ -316,8 +317,8 @@ class _Shell:
                 fields.append(_Field(self.line))
             last = fields[-1]
             last.unset += word.unset
-            last.stands = last.stands or many
-            pieces = [word.text] if quoted or many else word.text.split()
+            last.stands = last.stands or (many and quoted)
+            pieces = [word.text] if quoted else word.text.split()
             for further, piece in enumerate(pieces):
                 if further:
                     fields.append(_Field(self.line))

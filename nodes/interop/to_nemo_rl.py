@@ -92,7 +92,7 @@ def _beside(train: Site, reward: Site, own: bool) -> Cluster:
 
 def _parted(train: Site, drawn: Site, reward: Site | None, notes: Notes) -> Cluster:
     own = reward.per_node if reward is not None else 0
-    if train.nodes == drawn.nodes == 1 and train.per_node + drawn.per_node + own <= 8:
+    if train.nodes == 1 and train.machines == drawn.machines:
         return Cluster(1, train.per_node + drawn.per_node + own, True, None, drawn.per_node)
     if drawn.per_node != train.per_node:
         nodes = max(1, drawn.devices // train.per_node)

@@ -74,9 +74,10 @@ def verl_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
     """Give what the template of a version is filled with, and say what verl does instead where it has no key."""
     apart = job.pool("policy", "sample") not in ("", job.pool("policy", "train"))
     main = _main(job, apart, notes)
+    if _lag(job) and not apart and version == "0.7.1":
+        notes.say("a lag needs sampling on devices of its own in verl 0.7.1; here it shares them, so there is none")
     return {
         "apart": apart,
-        "ahead": job.algorithm.at_most > 0 and _lag(job) > 0,
         "lag": _lag(job),
         "main": main,
         "sampling": job.site(job.pool("policy", "sample")),

@@ -10,7 +10,7 @@ from typing import Any
 from flowgraph.errors import UsageError
 from nodes.interop.commands import Told
 
-MOST_TEXT = 1_000_000
+MOST_TEXT = 200_000  # characters; verl's whole configuration has 40,000
 DEEPEST = 50
 
 
@@ -23,6 +23,8 @@ def told_by(text: str) -> tuple[Told, ...]:
 
     if len(text) > MOST_TEXT:
         raise _broken(f"more than {MOST_TEXT:,} characters are no configuration", 0)
+    if (line := _too_deep(text)) is not None:
+        raise _broken("nests too deep", line)
     try:
         events = list(yaml.parse(text, Loader=yaml.SafeLoader))
         aliases = [event for event in events if isinstance(event, yaml.AliasEvent)]
@@ -36,6 +38,17 @@ def told_by(text: str) -> tuple[Told, ...]:
     if root is None or not isinstance(root, yaml.MappingNode):
         raise _broken("holds no keys", 0)
     return tuple(_flat(root))
+
+
+def _too_deep(text: str) -> int | None:
+    """Give the line on which brackets nest deeper than any configuration, which takes the library minutes to read."""
+    depth = 0
+    for number, line in enumerate(text.split("\n")):
+        for letter in line:
+            depth += (letter in "[{") - (letter in "]}")
+            if depth > DEEPEST:
+                return number
+    return None
 
 
 def _flat(root: Any) -> list[Told]:

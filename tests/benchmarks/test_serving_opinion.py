@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,7 +92,10 @@ def test_the_kept_answers_are_of_the_pinned_package() -> None:
 
 def test_answers_are_kept_and_read_as_they_were(tmp_path: Path) -> None:
     other = replace(CASE, batch=256)
-    answers = [{**TOLD, "release": "0.5.14", "weights_gib": 15.2559}, {"why": "RuntimeError: OOM: it does not fit"}]
+    answers: list[Mapping[str, Any]] = [
+        {**TOLD, "release": "0.5.14", "weights_gib": 15.2559},
+        {"why": "RuntimeError: OOM: it does not fit"},
+    ]
     file = tmp_path / "kept.json"
     snapshot("aiconfigurator 0", [CASE, other], answers).write(file)
     answer = Answer(98.77 / 1e3, 7.412 / 1e3, 778.6 / 1e3, 6.775 / 1e3, 15.26 * GIB, 28.59 * GIB)

@@ -62,7 +62,9 @@ def test_roles_take_turns_and_hold_what_they_hold_at_rest_side_by_side(found: li
     assert sitting.chosen == tuple(found)
     for stage in range(2):
         assert sitting.stages_s[stage] == pytest.approx(slowed * fsum(each.stages_s[stage] for each in found))
-    contexts = [each.context_bytes for place, each in enumerate(found) if each.engine in [o.engine for o in found[:place]]]
+    contexts = [
+        each.context_bytes for place, each in enumerate(found) if each.engine in [o.engine for o in found[:place]]
+    ]
     rest = sum(each.rest_bytes for each in found) - sum(contexts)
     both = sum(sorted(each.wakes_bytes for each in found)[-2:]) + SYNC_BYTES * (len(found) > 1)
     assert sitting.rest_bytes == rest

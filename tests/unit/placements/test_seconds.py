@@ -43,7 +43,9 @@ def test_the_sum_is_the_sum_of_all_parts(parts: list[dict[str, float]]) -> None:
 
 
 @given(PARTS, PARTS)
-def test_the_order_of_a_sum_of_two_changes_no_part(one: dict[str, float | None], other: dict[str, float | None]) -> None:
+def test_the_order_of_a_sum_of_two_changes_no_part(
+    one: dict[str, float | None], other: dict[str, float | None]
+) -> None:
     assert dict((Seconds(one) + Seconds(other)).parts) == dict((Seconds(other) + Seconds(one)).parts)
 
 

@@ -1,0 +1,387 @@
+"""The planner on the command line: plans with their seconds, what is asked of them, and each bad question refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flowgraph.plan import Plan
+
+Run = Callable[..., Any]
+Golden = Callable[[str, str], None]
+LENGTHS = ("--prompt-tokens", "512", "--response-tokens", "mean=2k,max=8k")
+LARGE = ("--cluster", "2x8xh100", "--model", "Qwen/Qwen3-8B", "--batch", "512", *LENGTHS)
+ASKED = ("--cluster", "1x8xh100", "--batch", "64", *LENGTHS)
+SMALL = (*ASKED, "--model", "Qwen/Qwen3-0.6B")
+HEAVY = ("torch", "ray", "transformers", "sglang", "datasets")
+
+
+def text_of(said: Any) -> str:
+    """Give what a command printed that went well."""
+    assert said.code == 0, said.err
+    text: str = said.out
+    return text
+
+
+def refused(said: Any, code: int) -> str:
+    """Give the error's text; nothing is on stdout, and there is no traceback."""
+    assert (said.code, said.out) == (code, ""), said
+    assert "Traceback" not in said.err
+    text: str = said.err
+    return text
+
+
+@pytest.fixture
+def made(flowgraph: Run) -> Callable[..., dict[str, Any]]:
+    """Give `made(flow, *arguments)`: the plan of a flow, as it is written to plan.json."""
+
+    def make(
+        flow: str = "grpo", *arguments: object, out: str = "plan.json", model: str = "Qwen/Qwen3-0.6B"
+    ) -> dict[str, Any]:
+        text_of(flowgraph("plan", flow, *ASKED, "--model", model, *arguments, "-o", out))
+        written: dict[str, Any] = json.loads(Path(out).read_text())
+        return written
+
+    return make
+
+
+def write(plan: dict[str, Any]) -> str:
+    """Write a plan to edited.json."""
+    Path("edited.json").write_text(json.dumps(plan))
+    return "edited.json"
+
+
+# ---------------------------------------------------------------------------------------- what is printed
+
+
+def test_plan_prints_the_best_plan_its_bytes_and_seconds_and_why_named_ones_lost(
+    flowgraph: Run, golden: Golden
+) -> None:
+    said = flowgraph("plan", "grpo", *LARGE)
+    golden(text_of(said), "cli/planner_plan.txt")
+    assert "a run cuts responses at policy.generate.max_tokens=256; these go up to 8,000\n" in said.err
+
+
+def test_a_critic_and_a_lag_make_pools_of_their_own(flowgraph: Run, golden: Golden) -> None:
+    golden(text_of(flowgraph("plan", "ppo", *LARGE)), "cli/planner_ppo.txt")
+    golden(text_of(flowgraph("plan", "decoupled_ppo", *LARGE)), "cli/planner_lag.txt")
+
+
+def test_fit_prints_the_plan_of_the_fewest_devices(flowgraph: Run, golden: Golden) -> None:
+    golden(text_of(flowgraph("fit", "grpo", *LARGE)), "cli/planner_fit.txt")
+
+
+def test_a_plan_is_simulated_explained_and_compared(flowgraph: Run, golden: Golden) -> None:
+    text_of(flowgraph("plan", "grpo", *LARGE, "-o", "one.json"))
+    text_of(flowgraph("plan", "grpo", *LARGE, "--placement", "split", "-o", "split.json"))
+    golden(text_of(flowgraph("simulate", "split.json")), "cli/planner_simulate.txt")
+    golden(text_of(flowgraph("explain", "one.json")), "cli/planner_explain.txt")
+    golden(text_of(flowgraph("explain", "one.json", "policy.sample")), "cli/planner_explain_role.txt")
+    golden(text_of(flowgraph("compare", "one.json", "split.json")), "cli/planner_compare.txt")
+
+
+def test_what_fits_nowhere_says_what_is_short_and_what_would_help(flowgraph: Run, golden: Golden) -> None:
+    said = flowgraph("plan", "grpo", *LARGE, "--cluster", "1x1xh100")
+    golden(refused(said, 1), "cli/planner_short.txt")
+
+
+# ---------------------------------------------------------------------------------------- as data
+
+
+def test_plan_as_json_has_the_plan_the_proof_the_runners_up_and_the_named_ones(flowgraph: Run) -> None:
+    told = json.loads(text_of(flowgraph("plan", "grpo", *SMALL, "--json", "-o", "plan.json")))
+    assert Plan.from_json(json.dumps(told["plan"])) == Plan.from_json(Path("plan.json").read_text())
+    assert told["search"]["exact"] is True
+    assert told["search"]["bound_s"] == told["search"]["value_s"]
+    assert told["ranked"][0]["step_s"] == told["plan"]["step"]["period_s"]
+    assert set(told["named"]) == {
+        "colocated:deepspeed-chat", "hybrid:verl", "split:openrlhf", "split:nemo-aligner", "standalone:each-role",
+        "standalone:hybridflow",
+    }  # fmt: skip
+    roles = [role for pool in told["ranked"][0]["pools"] for role in pool["roles"]]
+    assert sorted(roles) == ["policy.sample", "policy.train", "ref.infer"]
+
+
+def test_the_other_verbs_as_json(flowgraph: Run, made: Any) -> None:
+    plan = made()
+    played = json.loads(text_of(flowgraph("simulate", "plan.json", "--steps", 3, "--json")))
+    assert played["period_s"] == plan["step"]["period_s"]
+    assert {each["step"] for each in played["events"]} == {0, 1, 2}
+    told = json.loads(text_of(flowgraph("explain", "plan.json", "--json")))
+    assert [each["role"] for each in told] == ["policy.train", "policy.sample", "ref.infer"]
+    assert all(each["step_s"] == pytest.approx(plan["step"]["period_s"]) for each in told)
+    beside = json.loads(text_of(flowgraph("compare", "plan.json", "./plan.json", "--json")))
+    assert beside["plan.json"] == plan
+    fewest = json.loads(text_of(flowgraph("fit", "grpo", *SMALL, "--json")))
+    assert fewest["ranked"][0]["devices"] == 1
+
+
+def test_plans_of_one_name_in_two_folders_are_both_told(flowgraph: Run, made: Any) -> None:
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        made(out=f"{folder}/plan.json")
+    assert set(json.loads(text_of(flowgraph("compare", "a/plan.json", "b/plan.json", "--json")))) == {
+        "a/plan.json", "b/plan.json",
+    }  # fmt: skip
+
+
+def test_simulate_writes_a_trace_that_a_browser_shows(flowgraph: Run, made: Any) -> None:
+    plan = made()
+    text_of(flowgraph("simulate", "plan.json", "-o", "trace.json"))
+    events = json.loads(Path("trace.json").read_text())["traceEvents"]
+    assert {each["name"] for each in plan["step"]["tasks"]} <= {each["name"] for each in events}
+
+
+# ---------------------------------------------------------------------------------------- plans made and read again
+
+
+def test_a_plan_says_what_it_was_made_for_and_is_explained_from_that_alone(flowgraph: Run, made: Any) -> None:
+    plan = made("grpo", "--set", "policy.generate.n=4", "--engine", "train=megatron", "--precision", "fp8")
+    assumed = plan["assumed"]
+    assert (assumed["flow"], assumed["batch"], assumed["settings"]) == ("grpo", 64, ["policy.generate.n=4"])
+    assert assumed["models"] == {"policy": "Qwen/Qwen3-0.6B", "ref": "Qwen/Qwen3-0.6B"}
+    assert assumed["engines"] == {"train": "megatron", "sample": "sglang", "infer": "fsdp"}
+    assert (assumed["prompt_tokens"], assumed["response_tokens"]) == ("512", "mean=2k,max=8k")
+    assert assumed["precision"] == "fp8"
+    told = json.loads(text_of(flowgraph("explain", "plan.json", "policy.sample", "--json")))
+    assert told[0]["step_s"] == pytest.approx(plan["step"]["period_s"])
+
+
+def test_adapters_are_explained_as_they_were_planned(flowgraph: Run, made: Any) -> None:
+    plan = made("grpo", model="Qwen/Qwen3-0.6B+lora=8")
+    assert plan["assumed"]["models"] == {"policy": "Qwen/Qwen3-0.6B+lora=8", "ref": "Qwen/Qwen3-0.6B"}
+    told = json.loads(text_of(flowgraph("explain", "plan.json", "ref.infer", "--json")))
+    assert told[0]["step_s"] == pytest.approx(plan["step"]["period_s"])
+
+
+@pytest.mark.parametrize("engine", ["sample=vllm", "sample=trtllm", "infer=megatron", "train=megatron"])
+def test_a_plan_with_any_engine_is_read_back(flowgraph: Run, made: Any, engine: str) -> None:
+    made("grpo", "--engine", engine)
+    assert "pool  pool0" in text_of(flowgraph("show", "grpo", "--stage", "placed", "--plan", "plan.json"))
+    assert f"pool0 {engine.partition('=')[2]} " in text_of(flowgraph("compare", "plan.json", "plan.json"))
+
+
+def test_the_users_own_flow_is_planned_and_explained(flowgraph: Run) -> None:
+    text_of(flowgraph("cp", "gpg", "my.py"))
+    text_of(flowgraph("plan", "my.py", *SMALL, "-o", "plan.json"))
+    assert "policy.sample shares a pool with policy.train" in text_of(
+        flowgraph("explain", "plan.json", "policy.sample")
+    )
+    Path("my.py").write_text(Path("my.py").read_text().replace("0.03 * entropy_bonus", "entropy_bonus"))
+    assert "edited" not in refused(flowgraph("explain", "plan.json"), 1)
+
+
+def test_lengths_come_from_a_column_of_a_file(flowgraph: Run) -> None:
+    pq.write_table(pa.table({"tokens": [1000, 2000, 3000]}), "runs.parquet")
+    said = flowgraph("plan", "gpg", *SMALL, "--response-tokens", "runs.parquet:tokens", "-o", "plan.json")
+    assert "these go up to 3,000" in said.err
+    assert "policy.sample" in text_of(flowgraph("explain", "plan.json", "policy.sample"))
+    Path("runs.parquet").unlink()
+    assert "runs.parquet" in refused(flowgraph("explain", "plan.json"), 1)
+
+
+def test_pins_and_placements_are_kept(flowgraph: Run, made: Any) -> None:
+    pools = {each["role"]: each["pool"] for each in made("grpo", "--placement", "split")["placed"]}
+    assert pools["policy.train"] == pools["ref.infer"] != pools["policy.sample"]
+    pinned = ("--pin", "policy.train=a", "--pin", "ref.infer=b", "--pin", "policy.sample=a")
+    pools = {each["role"]: each["pool"] for each in made("grpo", *pinned)["placed"]}
+    assert pools["policy.train"] == pools["policy.sample"] != pools["ref.infer"]
+
+
+def test_a_plan_for_costing_is_not_run(flowgraph: Run, made: Any) -> None:
+    made("grpo")
+    text = refused(flowgraph("run", "grpo", "--plan", "plan.json"), 1)
+    assert text.startswith("plan.json: this plan of grpo is for costing and export: `fsdp`, `sglang` are not driven")
+    assert not Path("runs").exists()
+
+
+# ---------------------------------------------------------------------------------------- bad questions
+
+USAGE: dict[tuple[str, ...], tuple[int, str]] = {
+    ("--cluster", "2x8xh1000"): (1, "2x8xh1000: no kind of device `h1000`\n  hint: did you mean `h100`?\n"),
+    ("--cluster", "0x8xh100"): (1, "0x8xh100: should have at least one node and one device\n"),
+    ("--cluster", "2x0xh100"): (1, "2x0xh100: should have at least one node and one device\n"),
+    ("--cluster", "nowhere.toml"): (1, "nowhere.toml: no such file\n"),
+    ("--pin", "policy.sampel=a"): (
+        2, "--pin policy.sampel=a: no role `policy.sampel`\n  hint: did you mean `policy.sample`?\n",
+    ),
+    ("--pin", "policy.sample"): (2, "--pin policy.sample: should be ROLE=POOL\n  hint: --pin policy.train=pool0\n"),
+    ("--placement", "colocated", "--pin", "policy.train=a", "--pin", "ref.infer=b"): (
+        2,
+        "--placement colocated:deepspeed-chat --pin policy.train=a --pin ref.infer=b: policy.train and ref.infer would "
+        "share a pool and be apart\n  hint: leave one of them out\n",
+    ),
+    ("--placement", "colocate"): (1, "no placement `colocate`\n  hint: did you mean `colocated`?\n"),
+    ("--engine", "train=sglang"): (2, "--engine train=sglang: no engine `sglang` for train\n  hint: known: fsdp, megatron\n"),
+    ("--engine", "sample=host"): (
+        2, "--engine sample=host: no engine `host` for sample\n  hint: known: sglang, trtllm, vllm\n",
+    ),
+    ("--engine", "train=megatorn"): (
+        2, "--engine train=megatorn: no engine `megatorn` for train\n  hint: did you mean `megatron`?\n",
+    ),
+    ("--engine", "trian=fsdp"): (
+        2, "--engine trian=fsdp: should be USE=ENGINE\n  hint: uses are train, sample, infer: train=megatron\n",
+    ),
+    ("--objective", "fast"): (2, "--objective: no `fast`\n  hint: did you mean `step`?\n"),
+    ("--search", "graedy"): (2, "--search: no `graedy`\n  hint: did you mean `greedy`?\n"),
+    ("--precision", "int4"): (2, "--precision: no precision `int4`\n  hint: known: bfloat16, float32, fp4, fp8\n"),
+    ("--response-tokens", "x.parquet"): (
+        2, "--response-tokens x.parquet: names no column\n  hint: --response-tokens x.parquet:tokens\n",
+    ),
+    ("--profile", "nowhere.toml"): (2, "--profile nowhere.toml: cannot be read: No such file or directory\n"),
+    ("--set", "policy.generate.m=4"): (
+        1, "--set: policy.generate has no setting `m`\n  hint: known: max_tokens, n, temperature\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", USAGE, ids=" ".join)
+def test_a_bad_question_is_answered_with_what_is_wrong(flowgraph: Run, arguments: tuple[str, ...]) -> None:
+    code, said = USAGE[arguments]
+    text = refused(flowgraph("plan", "grpo", *SMALL, *arguments), code)
+    notes = "a run cuts responses at policy.generate.max_tokens=256; these go up to 8,000\n"
+    assert text.removeprefix(notes) == said
+
+
+@pytest.mark.parametrize("text", ["qwen3-0.6", "plicy=Qwen/Qwen3-0.6B", "./nowhere", "tiny:hidden=0"])
+def test_a_model_that_is_none_is_named(flowgraph: Run, text: str) -> None:
+    said = flowgraph("plan", "grpo", "--cluster", "1x8xh100", "--model", text)
+    assert said.code in (1, 2)
+    assert "Traceback" not in said.err
+    assert text.partition(":")[0] in said.err
+
+
+@pytest.mark.parametrize("cluster", ["laptop", "1x8xgpu-80GiB", "2xcpu"])
+def test_fit_needs_devices_whose_speed_is_known(flowgraph: Run, cluster: str) -> None:
+    assert refused(flowgraph("fit", "grpo", "--cluster", cluster), 2) == (
+        f"--cluster {cluster}: the speed of its devices is not known\n"
+        "  hint: name devices of a known kind: --cluster 2x8xh100\n"
+    )
+
+
+def test_what_only_a_search_answers_is_refused_where_there_is_none(flowgraph: Run) -> None:
+    text = refused(flowgraph("plan", "grpo", "--cluster", "laptop", "--objective", "cost"), 2)
+    assert text == (
+        "plan: --objective: nothing is searched on laptop, whose speed is not known\n"
+        "  hint: name devices of a known kind: --cluster 2x8xh100\n"
+    )
+
+
+@pytest.mark.parametrize("verb", ["simulate", "explain"])
+def test_a_plan_without_seconds_says_how_to_get_one_that_has_them(flowgraph: Run, verb: str) -> None:
+    text_of(flowgraph("plan", "grpo", "--cluster", "laptop", "--memory", "4GiB", "-o", "plan.json"))
+    text = refused(flowgraph(verb, "plan.json"), 1)
+    assert text.startswith("plan.json: ")
+
+
+@pytest.mark.parametrize("verb", ["simulate", "explain", "compare"])
+def test_a_file_that_is_no_plan_is_named(flowgraph: Run, verb: str) -> None:
+    more = ["nowhere.json"] if verb == "compare" else []
+    assert refused(flowgraph(verb, "nowhere.json", *more), 1) == (
+        "nowhere.json: cannot be read: No such file or directory\n"
+    )
+
+
+def test_one_plan_is_nothing_to_compare(flowgraph: Run, made: Any) -> None:
+    made()
+    assert refused(flowgraph("compare", "plan.json"), 2) == (
+        "compare: one plan is nothing to compare\n  hint: compare A.json B.json\n"
+    )
+
+
+def test_a_role_that_is_not_there_is_answered_with_the_nearest(flowgraph: Run, made: Any) -> None:
+    made()
+    assert refused(flowgraph("explain", "plan.json", "policy.sampel"), 2) == (
+        "explain plan.json: no role `policy.sampel`\n  hint: did you mean `policy.sample`?\n"
+    )
+
+
+def test_a_plan_of_another_flow_is_refused(flowgraph: Run, made: Any) -> None:
+    plan = made()
+    plan["assumed"]["flow"] = "gpg"
+    plan["assumed"]["models"] = {"policy": "Qwen/Qwen3-0.6B"}
+    text = refused(flowgraph("explain", write(plan)), 1)
+    assert text.startswith("edited.json: this plan is for another structure\n    plan: grpo ")
+    assert refused(flowgraph("plan", "gpg", "--plan", "plan.json"), 1).startswith(
+        "plan.json: this plan is for another structure\n"
+    )
+
+
+def _no_role(plan: dict[str, Any]) -> None:
+    plan["placed"].pop()
+
+
+def _circle(plan: dict[str, Any]) -> None:
+    plan["step"]["waits"].append({"before": "policy.update", "after": "policy.generate"})
+
+
+def _unknown_seconds(plan: dict[str, Any]) -> None:
+    plan["step"]["tasks"][0]["parts"]["decode"] = None
+
+
+def _unknown_task(plan: dict[str, Any]) -> None:
+    plan["step"]["waits"].append({"before": "policy.updat", "after": "policy.generate"})
+
+
+def _task_twice(plan: dict[str, Any]) -> None:
+    plan["step"]["tasks"].append(plan["step"]["tasks"][0])
+
+
+def _less_than_no_time(plan: dict[str, Any]) -> None:
+    plan["step"]["tasks"][0]["parts"] = {"decode": -1.0}
+
+
+EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
+    ("explain", _no_role, "edited.json: not placed: ref.infer\n  hint: each role of the flow is placed once\n"),
+    ("simulate", _unknown_seconds, "edited.json: step: the seconds of policy.generate are not known\n"),
+    ("simulate", _circle, "edited.json: step: tasks of one step wait for each other: "),
+    ("simulate", _unknown_task, "edited.json: step: no task `policy.updat`"),
+    ("simulate", _task_twice, "edited.json: step: "),
+    ("simulate", _less_than_no_time, "edited.json: step: policy.generate: a task takes 0 seconds or more, not -1.0\n"),
+]
+
+
+@pytest.mark.parametrize(("verb", "edit", "why"), EDITS, ids=[edit.__name__ for _, edit, _ in EDITS])
+def test_a_plan_that_was_edited_wrong_says_where(flowgraph: Run, made: Any, verb: str, edit: Any, why: str) -> None:
+    plan = made()
+    edit(plan)
+    assert refused(flowgraph(verb, write(plan)), 1).startswith(why)
+
+
+# ---------------------------------------------------------------------------------------- what is loaded
+
+LOADED = """
+import sys
+from flowgraph.cli import main
+
+for arguments in {commands!r}:
+    sys.argv = ["flowgraph", *arguments]
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code, (arguments, stop.code)
+    found = sorted(set({heavy!r}) & set(sys.modules))
+    assert not found, (arguments, found)
+"""
+
+
+def test_no_verb_of_the_planner_loads_torch_ray_or_transformers(tmp_path: Path) -> None:
+    commands = [
+        ["plan", "grpo", *SMALL, "-o", "plan.json"],
+        ["plan", "ppo", *SMALL, "--json"],
+        ["fit", "grpo", *SMALL],
+        ["explain", "plan.json", "policy.train"],
+        ["compare", "plan.json", "plan.json"],
+        ["simulate", "plan.json", "-o", "trace.json"],
+    ]
+    program = LOADED.format(commands=commands, heavy=HEAVY)
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

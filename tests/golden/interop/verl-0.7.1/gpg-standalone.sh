@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# The plan of gpg for verl 0.7.1, written by flowgraph.
+set -euo pipefail
+
+# The fully asynchronous trainer is in verl's repository, not in its wheel: run this from a checkout of v0.7.1.
+python3 -m verl.experimental.fully_async_policy.fully_async_main \
+    data.train_files="${TRAIN_FILES:?Parquet files of prompts, one or [a,b]}" \
+    data.val_files="${VAL_FILES:?Parquet files to check with}" \
+    data.max_prompt_length=1024 \
+    data.max_response_length=256 \
+    data.filter_overlong_prompts=True \
+    algorithm.adv_estimator=gpg \
+    algorithm.use_kl_in_reward=False \
+    algorithm.rollout_correction.bypass_mode=False \
+    actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct \
+    actor_rollout_ref.model.use_remove_padding=True \
+    actor_rollout_ref.model.enable_gradient_checkpointing=True \
+    actor_rollout_ref.actor.optim.lr=1.0e-06 \
+    actor_rollout_ref.actor.optim.weight_decay=0.0 \
+    actor_rollout_ref.actor.optim.clip_grad=1.0 \
+    actor_rollout_ref.actor.ppo_mini_batch_size=512 \
+    actor_rollout_ref.actor.ppo_epochs=1 \
+    actor_rollout_ref.actor.use_dynamic_bsz=True \
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384 \
+    actor_rollout_ref.actor.policy_loss.loss_mode=gpg \
+    actor_rollout_ref.actor.loss_agg_mode=token-mean \
+    actor_rollout_ref.actor.entropy_coeff=0.03 \
+    actor_rollout_ref.actor.use_kl_loss=False \
+    actor_rollout_ref.actor.strategy=fsdp2 \
+    actor_rollout_ref.actor.fsdp_config.fsdp_size=-1 \
+    actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True \
+    actor_rollout_ref.actor.fsdp_config.param_offload=True \
+    actor_rollout_ref.actor.fsdp_config.optimizer_offload=True \
+    actor_rollout_ref.actor.ulysses_sequence_parallel_size=1 \
+    actor_rollout_ref.rollout.name=vllm \
+    actor_rollout_ref.rollout.n=16 \
+    actor_rollout_ref.rollout.temperature=1.0 \
+    actor_rollout_ref.rollout.calculate_log_probs=True \
+    actor_rollout_ref.rollout.tensor_model_parallel_size=2 \
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.6 \
+    trainer.nnodes=1 \
+    trainer.n_gpus_per_node=8 \
+    trainer.project_name=flowgraph \
+    trainer.experiment_name=gpg \
+    trainer.logger='["console"]' \
+    actor_rollout_ref.hybrid_engine=False \
+    actor_rollout_ref.rollout.free_cache_engine=False \
+    data.train_batch_size=0 \
+    data.gen_batch_size=1 \
+    rollout.nnodes=1 \
+    rollout.n_gpus_per_node=8 \
+    rollout.total_rollout_steps="${TOTAL_PROMPTS:?how many prompts to train on in all}" \
+    async_training.require_batches=1 \
+    async_training.trigger_parameter_sync_step=1 \
+    async_training.staleness_threshold=0 \
+    "$@"

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# The plan of decoupled_ppo for verl 0.9.1, written by flowgraph.
+# - the dual clip is off in the flow, and always on in verl: clip_ratio_c=1e+06 is out of reach
+set -euo pipefail
+
+python3 -m verl.trainer.main_ppo \
+    data.train_files="${TRAIN_FILES:?Parquet files of prompts, one or [a,b]}" \
+    data.val_files="${VAL_FILES:?Parquet files to check with}" \
+    data.max_prompt_length=1024 \
+    data.max_response_length=256 \
+    data.filter_overlong_prompts=True \
+    algorithm.adv_estimator=grpo \
+    algorithm.norm_adv_by_std_in_grpo=True \
+    algorithm.use_kl_in_reward=False \
+    algorithm.rollout_correction.bypass_mode=False \
+    algorithm.rollout_correction.rollout_is=token \
+    algorithm.rollout_correction.rollout_is_threshold=2.0 \
+    algorithm.rollout_correction.rollout_is_batch_normalize=False \
+    actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct \
+    actor_rollout_ref.model.use_remove_padding=True \
+    actor_rollout_ref.model.enable_gradient_checkpointing=True \
+    actor_rollout_ref.actor.optim.lr=1.0e-06 \
+    actor_rollout_ref.actor.optim.weight_decay=0.0 \
+    actor_rollout_ref.actor.optim.clip_grad=1.0 \
+    actor_rollout_ref.actor.ppo_mini_batch_size=8 \
+    actor_rollout_ref.actor.ppo_epochs=1 \
+    actor_rollout_ref.actor.use_dynamic_bsz=True \
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384 \
+    actor_rollout_ref.actor.policy_loss.loss_mode=vanilla \
+    actor_rollout_ref.actor.clip_ratio=0.2 \
+    actor_rollout_ref.actor.clip_ratio_low=0.2 \
+    actor_rollout_ref.actor.clip_ratio_high=0.2 \
+    actor_rollout_ref.actor.clip_ratio_c=1000000.0 \
+    actor_rollout_ref.actor.loss_agg_mode=token-mean \
+    actor_rollout_ref.actor.entropy_coeff=0.1 \
+    actor_rollout_ref.actor.use_kl_loss=False \
+    actor_rollout_ref.actor.strategy=fsdp2 \
+    actor_rollout_ref.actor.fsdp_config.fsdp_size=-1 \
+    actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True \
+    actor_rollout_ref.actor.fsdp_config.param_offload=True \
+    actor_rollout_ref.actor.fsdp_config.optimizer_offload=True \
+    actor_rollout_ref.actor.ulysses_sequence_parallel_size=1 \
+    actor_rollout_ref.rollout.name=vllm \
+    actor_rollout_ref.rollout.n=16 \
+    actor_rollout_ref.rollout.temperature=1.0 \
+    actor_rollout_ref.rollout.calculate_log_probs=True \
+    actor_rollout_ref.rollout.tensor_model_parallel_size=2 \
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.6 \
+    trainer.nnodes=1 \
+    trainer.n_gpus_per_node=8 \
+    trainer.project_name=flowgraph \
+    trainer.experiment_name=decoupled_ppo \
+    trainer.logger='["console"]' \
+    data.train_batch_size=512 \
+    actor_rollout_ref.hybrid_engine=False \
+    actor_rollout_ref.rollout.free_cache_engine=False \
+    trainer.v1.trainer_mode=separate_async \
+    trainer.v1.separate_async.num_warmup_batches=2 \
+    trainer.v1.separate_async.parameter_sync_step=64 \
+    trainer.v1.sampler.max_off_policy_threshold=3 \
+    trainer.v1.sampler.max_off_policy_strategy=wait \
+    actor_rollout_ref.rollout.nnodes=1 \
+    actor_rollout_ref.rollout.n_gpus_per_node=8 \
+    actor_rollout_ref.rollout.checkpoint_engine.backend=nccl \
+    "$@"

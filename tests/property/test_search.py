@@ -1,0 +1,148 @@
+"""Laws of the search that hold for any problem: devices, names, scale, lag, one pool, one role more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isclose
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from placements.exact import solve_exact
+from placements.greedy import solve_greedy
+from placements.problem import Answer, Block, Option, Problem, step_seconds
+from tests.placement.search_oracles import random_problem
+
+problems = st.integers(0, 10**6).map(lambda seed: random_problem(seed, roles_at_most=5))
+additive = (
+    st.integers(0, 10**6)
+    .map(lambda seed: random_problem(seed, roles_at_most=4))
+    .map(lambda problem: replace(problem, options=summed(problem), together=(), apart=()))
+)
+
+
+def summed(problem: Problem) -> object:
+    """Give options of a block that are sums of those of its roles: a role more makes no block faster or smaller."""
+
+    def options(block: Block) -> Sequence[Option]:
+        rows = [problem.options(Block({role}))[:3] for role in sorted(block)]
+        if not all(rows):
+            return ()
+        first, *others = rows
+        found = list(first)
+        for row in others:
+            found = [joined for one in found for other in row if (joined := add(one, other)) is not None]
+        return sorted(found, key=lambda each: (sum(each.devices), each.cost))
+
+    return options
+
+
+def add(one: Option, other: Option) -> Option | None:
+    """Run two on one pool, large enough for both."""
+    if one.device_class != other.device_class:
+        return None
+    devices = tuple(a + b for a, b in zip(one.devices, other.devices, strict=True))
+    return Option(
+        devices, tuple(a + b for a, b in zip(one.stages_s, other.stages_s, strict=True)), one.cost + other.cost
+    )
+
+
+def solved(problem: Problem) -> Answer:
+    answer = solve_exact(problem)
+    assume(answer is not None)
+    assert answer is not None
+    return answer
+
+
+@given(problems, st.lists(st.integers(0, 8), min_size=2, max_size=2))
+def test_more_devices_never_hurt(problem: Problem, more: list[int]) -> None:
+    answer = solved(problem)
+    larger = tuple(count + extra for count, extra in zip(problem.capacity, more, strict=False))
+    assert solved(replace(problem, capacity=larger)).value <= answer.value * (1 + 1e-12)
+
+
+@given(problems, st.randoms(use_true_random=False))
+def test_renaming_roles_changes_nothing_but_names(problem: Problem, random: object) -> None:
+    answer = solved(problem)
+    new = list(range(len(problem.roles)))
+    random.shuffle(new)  # type: ignore[attr-defined]
+    old = {number: role for role, number in enumerate(new)}
+    renamed = replace(
+        problem,
+        options=lambda block: problem.options(Block(old[each] for each in block)),
+        together=tuple(Block(new[each] for each in pin) for pin in problem.together),
+        apart=tuple(Block(new[each] for each in pin) for pin in problem.apart),
+    )
+    again = solved(renamed)
+    assert isclose(again.value, answer.value, rel_tol=1e-12)
+    back = sorted(sorted(old[role] for role in block) for block, _ in again.blocks)
+    if back != [sorted(block) for block, _ in answer.blocks]:
+        assert len(again.blocks) == len(answer.blocks), "only what is equal in value and pools may differ"
+
+
+@given(problems, st.sampled_from([0.001, 0.3, 7.0, 1e4]))
+def test_scaled_seconds_scale_the_step(problem: Problem, factor: float) -> None:
+    answer = solved(problem)
+
+    def options(block: Block) -> list[Option]:
+        return [replace(each, stages_s=tuple(factor * s for s in each.stages_s)) for each in problem.options(block)]
+
+    scaled = solved(replace(problem, options=options))
+    expected = 1.0 if problem.objective == "devices" else factor
+    assert isclose(scaled.value, expected * answer.value, rel_tol=1e-9)
+    assert isclose(scaled.best.step_s, factor * answer.best.step_s, rel_tol=1e-9) or problem.objective != "devices"
+
+
+@given(problems)
+def test_with_ever_more_lag_the_step_is_the_busiest_pool(problem: Problem) -> None:
+    answer = solved(replace(problem, tokens=10**9, objective="step"))
+    assert isclose(answer.value, max(option.busy_s for _, option in answer.blocks), abs_tol=1e-6)
+    least = min(solved(replace(problem, tokens=tokens, objective="step")).value for tokens in (1, 2, 64))
+    assert answer.value <= least * (1 + 1e-12)
+
+
+@given(problems)
+def test_one_pool_on_policy_takes_the_sum_of_everything(problem: Problem) -> None:
+    everyone = (Block(range(len(problem.roles))),)
+    answer = solved(replace(problem, tokens=1, objective="step", together=everyone, apart=()))
+    ((_, option),) = answer.blocks
+    fits = [
+        each
+        for each in problem.options(everyone[0])
+        if each.devices[each.device_class] <= problem.capacity[each.device_class]
+    ]
+    assert isclose(answer.value, option.busy_s) and isclose(answer.value, min(each.busy_s for each in fits))
+
+
+@given(additive)
+def test_one_role_more_never_lowers_the_value(problem: Problem) -> None:
+    answer = solved(problem)
+    assume(len(problem.roles) > 1)
+    fewer = replace(problem, roles=problem.roles[:-1])
+    assert solved(fewer).value <= answer.value * (1 + 1e-9)
+
+
+@given(problems)
+def test_a_pin_never_lowers_the_value(problem: Problem) -> None:
+    answer = solved(problem)
+    assert solved(replace(problem, together=(), apart=())).value <= answer.value * (1 + 1e-12)
+
+
+@given(problems)
+def test_pinning_the_blocks_of_the_answer_gives_it_again(problem: Problem) -> None:
+    answer = solved(problem)
+    pinned = tuple(block for block, _ in answer.blocks)
+    firsts = Block(min(block) for block in pinned)
+    again = solved(replace(problem, together=pinned, apart=(firsts,)))
+    assert again.blocks == answer.blocks or isclose(again.value, answer.value, rel_tol=1e-12)
+
+
+@given(problems)
+def test_every_answer_is_worth_what_it_says(problem: Problem) -> None:
+    for answer in (solve_exact(problem), solve_greedy(problem)):
+        for choice in (answer.best, *answer.runners_up) if answer is not None else ():
+            step_s = step_seconds((option for _, option in choice.blocks), problem.tokens)
+            money = step_s * sum(option.cost for _, option in choice.blocks)
+            devices = sum(sum(option.devices) for _, option in choice.blocks)
+            assert isclose(choice.value, {"step": step_s, "devices": devices, "cost": money}[problem.objective])

@@ -1,0 +1,288 @@
+"""What a plan says, in the words of each system; and what the system does instead, said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from flowgraph.errors import PlanError, UsageError
+from flowgraph.plan import Layout, Pool
+from nodes.interop import export
+
+CASES = [
+    ("ppo", "hybrid:verl", 0),
+    ("ppo", "split:openrlhf", 0),
+    ("grpo", "colocated", 0),
+    ("gpg", "standalone", 0),
+    ("decoupled_ppo", "split:openrlhf", 2),
+    ("dapo", "hybrid:verl", 0),
+]
+
+
+def told(argv: Any, exported: Any) -> dict[str, str]:
+    """Give verl's overrides by key."""
+    return dict(each.partition("=")[::2] for each in argv(exported.files["run.sh"]) if "=" in each)
+
+
+def flags(argv: Any, exported: Any) -> dict[str, list[str]]:
+    """Give OpenRLHF's flags with their values."""
+    words = argv(exported.files["run.sh"])
+    words = words[words.index("openrlhf.cli.train_ppo_ray") + 1 :]
+    starts = [place for place, word in enumerate(words) if word.startswith("--")]
+    return {words[a][2:]: words[a + 1 : b] for a, b in zip(starts, [*starts[1:], len(words)], strict=True)}
+
+
+@pytest.mark.parametrize(("system", "version"), [("verl", "0.7.1"), ("verl", "0.9.1"), ("openrlhf", "0.9.10")])
+@pytest.mark.parametrize(("flow", "placement", "lag"), CASES)
+def test_a_command_is_as_it_was(
+    system: str, version: str, flow: str, placement: str, lag: int, graph: Any, plan: Any, golden: Any
+) -> None:
+    described = graph(flow)
+    exported = export(plan(described, placement, lag=lag), system, version, graph=described)
+    name = placement.replace(":", "-")
+    golden(exported.files["run.sh"], f"interop/{system}-{version}/{flow}-{name}{'-late' if lag else ''}.sh")
+
+
+@pytest.mark.parametrize(("flow", "placement", "lag"), CASES)
+def test_a_configuration_is_as_it_was(flow: str, placement: str, lag: int, graph: Any, plan: Any, golden: Any) -> None:
+    described = graph(flow)
+    exported = export(plan(described, placement, lag=lag), "nemo-rl", graph=described)
+    name = placement.replace(":", "-")
+    assert set(exported.files) == {"nemo_rl.yaml", "run.sh"}
+    golden(exported.files["nemo_rl.yaml"], f"interop/nemo-rl-0.7.0/{flow}-{name}{'-late' if lag else ''}.yaml")
+
+
+def test_the_newest_version_is_written_unless_one_is_named(graph: Any, plan: Any) -> None:
+    described = graph("gpg")
+    made = plan(described, "hybrid")
+    assert export(made, "OpenRLHF", graph=described).version == "0.11.2"
+    assert export(made, "verl", "0.7.1", graph=described).version == "0.7.1"
+
+
+def test_every_note_stands_at_the_head_of_the_file(graph: Any, plan: Any) -> None:
+    described = graph("egpo")
+    for system in ("verl", "openrlhf", "nemo-rl"):
+        exported = export(plan(described, "hybrid"), system, graph=described)
+        head = next(iter(exported.files.values()))
+        assert any("`entropy_shaped`" in note for note in exported.notes)
+        assert all(f"# - {note}\n" in head for note in exported.notes)
+
+
+class TestVerl:
+    def test_settings_of_the_flow_are_its_overrides(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("grpo", {"policy.generate.n": 5, "policy.update.scale.factor": 0.001})
+        found = told(argv, export(plan(described, "hybrid"), "verl", graph=described))
+        assert found["algorithm.adv_estimator"] == "grpo"
+        assert found["actor_rollout_ref.rollout.n"] == "5"
+        assert found["actor_rollout_ref.actor.use_kl_loss"] == "True"
+        assert found["actor_rollout_ref.actor.kl_loss_coef"] == "0.001"
+        assert found["actor_rollout_ref.actor.kl_loss_type"] == "low_var_kl"
+        assert found["actor_rollout_ref.actor.optim.lr"] == "1.0e-06"
+        assert found["data.train_batch_size"] == found["actor_rollout_ref.actor.ppo_mini_batch_size"] == "512"
+        assert found["data.max_prompt_length"] == "1024"
+        assert found["data.max_response_length"] == "256"
+
+    def test_pools_apart_are_its_asynchronous_trainer_which_waits_where_nothing_lags(
+        self, graph: Any, plan: Any, argv: Any
+    ) -> None:
+        described = graph("decoupled_ppo")
+        for lag in (0, 3):
+            found = told(argv, export(plan(described, "split:openrlhf", lag=lag), "verl", graph=described))
+            assert found["trainer.v1.trainer_mode"] == "separate_async"
+            assert found["trainer.v1.separate_async.num_warmup_batches"] == str(lag)
+            assert found["trainer.v1.sampler.max_off_policy_threshold"] == str(lag + 1)
+            assert found["actor_rollout_ref.rollout.checkpoint_engine.backend"] == "nccl"
+            # Source: verl 0.9.1 asserts it: train_batch_size == parameter_sync_step * ppo_mini_batch_size.
+            steps = int(found["trainer.v1.separate_async.parameter_sync_step"])
+            minibatch = int(found["actor_rollout_ref.actor.ppo_mini_batch_size"])
+            assert steps * minibatch == int(found["data.train_batch_size"]) == 512
+
+    def test_a_minibatch_that_does_not_divide_the_batch_is_said_where_pools_are_apart(
+        self, graph: Any, plan: Any, argv: Any
+    ) -> None:
+        described = graph("gpg", {"policy.update.minibatch": 100})
+        exported = export(plan(described, "split:openrlhf"), "verl", graph=described)
+        assert told(argv, exported)["data.train_batch_size"] == "600"
+        assert any("the batch is 600" in note for note in exported.notes)
+
+    def test_a_critic_elsewhere_joins_the_trainers_pool(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("ppo")
+        exported = export(plan(described, "split:nemo-aligner"), "verl", graph=described)
+        assert told(argv, exported)["trainer.nnodes"] == "2"
+        said = "critic.train has the pool `p1`; verl's trainer keeps policy, critic and reference on one pool: "
+        assert exported.notes[0] == f"{said}they share 16 devices"
+
+    def test_a_reward_model_on_its_own_pool_has_one_in_verl(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("ppo_reward_model", {}, "benchmarks.flows.ppo_reward_model")
+        found = told(argv, export(plan(described, "hybrid:verl", devices=4), "verl", graph=described))
+        assert found["reward.reward_model.enable_resource_pool"] == "True"
+        assert found["reward.reward_model.n_gpus_per_node"] == "4"
+        assert "reward.custom_reward_function.path" not in found
+        shared = told(argv, export(plan(described, "colocated", devices=4), "verl", graph=described))
+        assert shared["reward.reward_model.enable_resource_pool"] == "False"
+
+    def test_megatron_is_told_its_degrees(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("grpo")
+
+        def change(placed: Any) -> Any:
+            if placed.role.endswith(".sample"):
+                return placed
+            layout = Layout(data=1, tensor=2, pipeline=2, sequence=2, sharding="optimizer")
+            return placed.model_copy(update={"engine": "megatron", "layout": layout})
+
+        exported = export(plan(described, "hybrid", change=change), "verl", graph=described)
+        found = told(argv, exported)
+        assert "--config-name=ppo_megatron_trainer" in exported.files["run.sh"]
+        for where in ("actor", "ref"):
+            for degree in ("tensor_model", "pipeline_model", "context"):
+                assert found[f"actor_rollout_ref.{where}.megatron.{degree}_parallel_size"] == "2"
+        assert found["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] == "8192"  # 16384 over 2 devices of a row
+
+    def test_what_fsdp_cannot_do_is_said(self, graph: Any, plan: Any) -> None:
+        described = graph("gpg")
+
+        def change(placed: Any) -> Any:
+            layout = Layout(data=4, tensor=2, sharding="optimizer")
+            return placed.model_copy(update={"layout": layout}) if placed.role == "policy.train" else placed
+
+        notes = export(plan(described, "hybrid", change=change), "verl", graph=described).notes
+        assert any("verl's FSDP cuts by data and sequence only" in note for note in notes)
+        assert any("shards its optimizer only" in note for note in notes)
+
+    def test_machines_of_different_sizes_give_the_least(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("gpg")
+        made = plan(described, "split:openrlhf", devices=8)
+        uneven = Pool(name="p0", devices=(*(("m0", i) for i in range(8)), *(("m1", i) for i in range(4))))
+        other = Pool(name="p1", devices=tuple(("m1", i) for i in range(4, 8)))
+        exported = export(made.model_copy(update={"pools": (uneven, other)}), "verl", graph=described)
+        found = told(argv, exported)
+        assert (found["trainer.nnodes"], found["trainer.n_gpus_per_node"]) == ("2", "4")
+        assert any("has 8, 4 devices on its machines" in note for note in exported.notes)
+
+    def test_adapters_are_told_by_rank_and_alpha(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("gpg")
+        found = told(argv, export(plan(described, "hybrid", models={"policy": "a/b+lora=8"}), "verl", graph=described))
+        assert found["actor_rollout_ref.model.path"] == "a/b"
+        assert (found["actor_rollout_ref.model.lora_rank"], found["actor_rollout_ref.model.lora_alpha"]) == ("8", "16")
+
+
+class TestOpenRLHF:
+    def test_models_that_share_all_devices_share_them_with_vllm(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("ppo")
+        found = flags(argv, export(plan(described, "colocated"), "openrlhf", graph=described))
+        assert found["train.colocate_all"] == found["vllm.enable_sleep"] == found["ds.enable_sleep"] == []
+        assert found["vllm.num_engines"] == ["4"]
+        assert found["vllm.tensor_parallel_size"] == ["2"]
+        assert found["train.batch_size"] == ["128"]  # 8 prompts of 16 responses
+        assert found["ds.zero_stage"] == ["3"]
+
+    def test_three_pools_are_its_own_placement(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("ppo_reward_model", {"policy.generate.n": 2}, "benchmarks.flows.ppo_reward_model")
+        exported = export(plan(described, "split:openrlhf"), "openrlhf", graph=described)
+        found = flags(argv, exported)
+        assert found["train.colocate_actor_ref"] == found["train.colocate_critic_reward"] == []
+        assert "train.colocate_all" not in found
+        assert not any("pool" in note for note in exported.notes)
+
+    def test_a_lag_is_its_queue(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("decoupled_ppo")
+        found = flags(argv, export(plan(described, "split:openrlhf", lag=3), "openrlhf", graph=described))
+        assert found["train.async_enable"] == []
+        assert found["train.async_queue_size"] == ["3"]
+        together = export(plan(described, "colocated", lag=3), "openrlhf", graph=described)
+        assert "train.async_enable" not in flags(argv, together)
+        assert any("so there is none" in note for note in together.notes)
+
+    def test_estimators_that_it_lacks_are_said(self, graph: Any, plan: Any, argv: Any) -> None:
+        for flow, estimator in (("gpg", "dr_grpo"), ("opo", "group_norm"), ("rloo", "rloo"), ("grpo", "group_norm")):
+            described = graph(flow)
+            exported = export(plan(described, "hybrid"), "openrlhf", graph=described)
+            assert flags(argv, exported)["algo.advantage.estimator"] == [estimator]
+            assert any("advantages" in note for note in exported.notes) == (flow in ("gpg", "opo"))
+
+
+class TestNeMoRL:
+    def test_generation_of_its_own_has_whole_machines(self, graph: Any, plan: Any) -> None:
+        described = graph("decoupled_ppo")
+        exported = export(plan(described, "split:openrlhf", lag=2), "nemo-rl", graph=described)
+        told_of = yaml.safe_load(exported.files["nemo_rl.yaml"])
+        assert told_of["cluster"] == {"gpus_per_node": 8, "num_nodes": 2}
+        colocated = told_of["policy"]["generation"]["colocated"]
+        assert colocated == {"enabled": False, "resources": {"gpus_per_node": 8, "num_nodes": 1}}
+        assert told_of["grpo"]["async_grpo"] == {"enabled": True, "max_trajectory_age_steps": 2}
+        assert told_of["loss_fn"]["use_importance_sampling_correction"] is True
+        assert told_of["policy"]["generation"]["vllm_cfg"]["async_engine"] is True
+
+    def test_one_machine_is_divided(self, graph: Any, plan: Any) -> None:
+        described = graph("gpg")
+        made = plan(described, "split:openrlhf", devices=4)
+        one = made.pools[1].model_copy(update={"devices": tuple(("m0", place) for place in range(4, 8))})
+        told_of = yaml.safe_load(
+            export(made.model_copy(update={"pools": (made.pools[0], one)}), "nemo-rl", graph=described).files[
+                "nemo_rl.yaml"
+            ]
+        )
+        assert told_of["cluster"] == {"gpus_per_node": 8, "num_nodes": 1}
+        assert told_of["policy"]["generation"]["colocated"]["resources"] == {"gpus_per_node": 4, "num_nodes": None}
+
+    def test_ppo_generates_on_the_policys_devices(self, graph: Any, plan: Any) -> None:
+        described = graph("ppo")
+        exported = export(plan(described, "split:openrlhf"), "nemo-rl", graph=described)
+        told_of = yaml.safe_load(exported.files["nemo_rl.yaml"])
+        assert told_of["defaults"] == "ppo_math_1B.yaml"
+        assert told_of["policy"]["generation"]["colocated"]["enabled"] is True
+        assert any("NeMo RL's PPO generates on the policy's devices" in note for note in exported.notes)
+        assert "run_ppo.py" in exported.files["run.sh"]
+
+
+def test_a_flow_that_draws_nothing_is_refused(graph: Any, plan: Any) -> None:
+    described = graph("sft")
+    with pytest.raises(UsageError) as caught:
+        export(plan(described, "colocated"), "verl", graph=described)
+    assert str(caught.value).startswith("sft: sft trains no policy on responses that it draws")
+
+
+def test_a_plan_that_does_not_say_what_it_was_made_for_is_refused(graph: Any, plan: Any) -> None:
+    described = graph("gpg")
+    made = plan(described, "hybrid").model_copy(update={"assumed": None})
+    with pytest.raises(PlanError) as caught:
+        export(made, "verl", graph=described)
+    assert "does not say for which models and batch" in str(caught.value)
+
+
+HOSTILE = [
+    "$(touch owned)",
+    "`touch owned`",
+    "a'; touch owned; '",
+    'a"; touch owned; "',
+    "a\ntouch owned\n",
+    "${oc.env:HOME}",
+    "a, b=[c]",
+    "--flag",
+    "a: {b: c} # d",
+    "\\",
+    "null",
+    "1e5",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("system", ["verl", "openrlhf"])
+def test_no_name_of_a_model_leaves_its_quotes(system: str, name: str, graph: Any, plan: Any, argv: Any) -> None:
+    described = graph("gpg")
+    exported = export(plan(described, "hybrid", models={"policy": name}), system, graph=described)
+    words = argv(exported.files["run.sh"])  # the fixture looks whether a file was made
+    if system == "openrlhf":
+        assert words[words.index("--actor.model_name_or_path") + 1] == name
+    else:
+        assert sum(word.startswith("actor_rollout_ref.model.path=") for word in words) == 1
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_name_of_a_model_is_more_than_a_text_in_yaml(name: str, graph: Any, plan: Any) -> None:
+    described = graph("gpg")
+    exported = export(plan(described, "hybrid", models={"policy": name}), "nemo-rl", graph=described)
+    found = yaml.safe_load(exported.files["nemo_rl.yaml"])["policy"]["model_name"]
+    assert found.replace("\\${", "${") == name

@@ -1,0 +1,207 @@
+"""The search over a setting: the same each time, as good as trying everything, and true to what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from flowgraph import Flow
+from placements.blocks import Blocks
+from placements.finding import Asked, Found, find, pinned, problem, solved
+from placements.named import VARIANTS, name_of, variant
+from placements.problem import Option, step_seconds
+from placements.setting import Setting
+from tests.examples.flows.two_agents import two_agents
+from tests.flows.ppo_shaped import ppo_shaped
+from tests.unit.placements.small_settings import cluster_of, found_of, lagging, prompt, setting_of
+
+FLOWS: list[str | Flow] = ["ppo", "grpo", "gpg", "decoupled_ppo", lagging, two_agents, ppo_shaped]
+EVERY = pytest.mark.parametrize("of", FLOWS, ids=lambda each: each if isinstance(each, str) else each.__name__)
+
+
+@EVERY
+def test_the_same_setting_gives_the_same_plans(of: str | Flow) -> None:
+    first, again = found_of(of, "2x8xh100"), find(setting_of(of, "2x8xh100"))
+    assert [each.plan().to_json() for each in first.ranked] == [each.plan().to_json() for each in again.ranked]
+    assert [each and each.step_s for _, each in first.named] == [each and each.step_s for _, each in again.named]
+
+
+@EVERY
+def test_no_named_placement_is_better_than_the_best_by_the_searchs_own_figure(of: str | Flow) -> None:
+    found = found_of(of, "2x8xh100")
+    assert found.answer.exact
+    for _, ranked in found.named:
+        assert ranked is None or ranked.value >= found.answer.value * (1 - 1e-9)
+
+
+@EVERY
+def test_no_plan_that_was_played_beats_the_one_that_comes_first(of: str | Flow) -> None:
+    found = found_of(of, "2x8xh100")
+    assert found.best.step_s == min(each.step_s for each in found.ranked)
+    assert found.moved == (found.best.value > found.answer.value)
+    assert found.best in found.ties()
+
+
+@EVERY
+def test_more_machines_never_make_the_searchs_figure_worse(of: str | Flow) -> None:
+    values = [found_of(of, cluster).answer.value for cluster in ("1x8xh100", "2x8xh100", "4x8xh100")]
+    assert values == sorted(values, reverse=True)
+
+
+def partitions(roles: Sequence[int]) -> Iterator[list[frozenset[int]]]:
+    """List every way to cut roles into blocks."""
+    if not roles:
+        yield []
+        return
+    for rest in partitions(roles[1:]):
+        yield [frozenset({roles[0]}), *rest]
+        for place, block in enumerate(rest):
+            yield [*rest[:place], block | {roles[0]}, *rest[place + 1 :]]
+
+
+def least_s(setting: Setting) -> float:
+    """Try every cut into blocks, with every option of each block, that the devices have room for."""
+    blocks, room = Blocks(setting), [of.count for of in setting.classes]
+    best = float("inf")
+    for cut in partitions(range(len(setting.roles))):
+        for taken in product(*(blocks.options(block) for block in cut)):
+            if _fit(taken, room):
+                best = min(best, step_seconds(taken, setting.lag + 1))
+    return best
+
+
+def _fit(taken: Sequence[Option], room: Sequence[int]) -> bool:
+    return all(sum(option.devices[place] for option in taken) <= count for place, count in enumerate(room))
+
+
+@pytest.mark.parametrize("cluster", ["1x4xh100", "1x8xh100", "1x2xh100,1x4xa100"])
+@pytest.mark.parametrize("of", ["grpo", "gpg", lagging, "ppo"], ids=str)
+def test_the_best_is_the_best_of_all(of: str | Flow, cluster: str) -> None:
+    """Three roles, five cuts; four roles, fifteen: few enough to try each with all its options."""
+    setting = setting_of(of, cluster)
+    found = find(setting, named=False)
+    assert found.answer.value == pytest.approx(least_s(setting), rel=1e-9)
+
+
+@EVERY
+def test_greedy_is_never_better_than_exact_and_auto_is_exact(of: str | Flow) -> None:
+    setting = setting_of(of, "1x8xh100")
+    exact, greedy, auto = (
+        find(setting, Asked(method=each), named=False).answer for each in ("exact", "greedy", "auto")
+    )
+    assert greedy.value >= exact.value * (1 - 1e-9)
+    assert auto.value == exact.value
+    assert exact.exact
+
+
+ROLES = ("policy.train", "policy.sample", "critic.train", "judge.infer", "ref.infer")
+PINS: list[dict[str, str]] = [
+    {"policy.train": "a", "policy.sample": "b"},
+    {"policy.train": "a", "judge.infer": "a"},
+    {"policy.train": "a", "policy.sample": "a", "critic.train": "b", "ref.infer": "b", "judge.infer": "c"},
+    {"critic.train": "a"},
+]
+
+
+@pytest.mark.parametrize("pins", PINS, ids=str)
+def test_roles_pinned_to_one_pool_share_it_and_others_do_not(pins: dict[str, str]) -> None:
+    found = find(setting_of(ppo_shaped, "2x8xh100"), Asked(pins=pins), named=False)
+    for ranked in found.ranked:
+        pool = {role: place for place, part in enumerate(ranked.parts()) for role in part}
+        for one, other in product(pins, repeat=2):
+            assert (pool[one] == pool[other]) == (pins[one] == pins[other])
+
+
+@pytest.mark.parametrize("each", VARIANTS, ids=lambda each: each.name)
+def test_a_named_placement_that_is_asked_for_is_what_comes(each: object) -> None:
+    name = str(getattr(each, "name", ""))
+    setting = setting_of(ppo_shaped, "2x8xh100")
+    found = find(setting, Asked(placement=name), named=False)
+    assert {frozenset(part) for part in found.best.parts()} == set(
+        map(frozenset, variant(name).parts_of(setting.graph))
+    )
+    assert name_of(setting.graph, found.best.parts()) == name
+
+
+def test_pins_make_pairs_of_roles_that_share_and_that_do_not() -> None:
+    """Roles of GRPO are 0 policy.train, 1 policy.sample, 2 ref.infer."""
+    together, apart = pinned(
+        setting_of("grpo"), Asked(pins={"policy.train": "a", "ref.infer": "a", "policy.sample": "b"})
+    )
+    assert (together, apart) == ((frozenset({0, 2}),), (frozenset({0, 1}),))
+
+
+def test_a_pin_beside_a_placement_parts_no_roles_that_the_placement_puts_together() -> None:
+    """Split puts policy.train and ref on one pool; naming the pool of one of them changes nothing."""
+    setting = setting_of("grpo")
+    asked = Asked(placement="split:openrlhf", pins={"ref.infer": "a", "policy.sample": "b"})
+    assert find(setting, asked, named=False).best.parts() == (("policy.train", "ref.infer"), ("policy.sample",))
+
+
+def priced(of: str | Flow, cluster: str) -> Setting:
+    """Give a setting whose machines cost 80 an hour."""
+    nodes = tuple(each.model_copy(update={"price_per_hour": 80.0}) for each in cluster_of(cluster).nodes)
+    return replace(setting_of(of, cluster), cluster=cluster_of(cluster).model_copy(update={"nodes": nodes}))
+
+
+@EVERY
+def test_the_fewest_devices_are_no_more_than_any_other_objective_takes(of: str | Flow) -> None:
+    setting = priced(of, "2x8xh100")
+    found = {
+        objective: find(setting, Asked(objective=objective), named=False) for objective in ("step", "cost", "devices")
+    }
+    assert found["devices"].best.devices == min(each.best.devices for each in found.values())
+    assert found["devices"].answer.value == found["devices"].best.devices
+    assert found["cost"].answer.value <= min(_cost(found["step"]), _cost(found["devices"])) * (1 + 1e-9)
+    assert found["step"].answer.value <= min(each.answer.best.step_s for each in found.values()) * (1 + 1e-9)
+
+
+def _cost(found: Found) -> float:
+    return found.answer.best.step_s * found.answer.best.cost
+
+
+def test_of_equally_few_devices_the_fastest_comes_first() -> None:
+    """A small model fits on one device with all its roles, in several ways."""
+    found = find(setting_of("grpo"), Asked(objective="devices"), named=False)
+    assert found.best.devices == 1
+    fewest = [each for each in found.ranked if each.devices == 1]
+    assert found.best.step_s == min(each.step_s for each in fewest)
+
+
+def test_more_pools_than_devices_fit_nowhere() -> None:
+    """Five roles, each on a pool of its own, on four devices."""
+    setting = setting_of(ppo_shaped, "1x4xh100")
+    assert solved(setting, Blocks(setting), tuple((role.name,) for role in setting.roles)) is None
+    found = dict((each.name, ranked) for each, ranked in find(setting).named)
+    assert found["standalone:each-role"] is None
+    assert found["colocated:deepspeed-chat"] is not None
+
+
+def test_a_lag_lets_two_steps_overlap_in_the_searchs_figure_too() -> None:
+    """At on-policy the best shares one pool; with a lag it draws beside the update."""
+    parts = {of.__name__: found_of(of, "2x8xh100", model="Qwen/Qwen3-8B", prompts=512, response="mean=2k,max=8k").best.parts()
+             for of in (prompt, lagging)}  # fmt: skip
+    assert len(parts["prompt"]) == 1
+    assert len(parts["lagging"]) > 1
+    told = problem(setting_of(lagging), Blocks(setting_of(lagging)), Asked())
+    assert told.tokens == 2
+
+
+def test_one_device_has_all_roles() -> None:
+    found = find(setting_of("grpo", "1x1xh100"), named=False)
+    assert found.best.parts() == (("policy.train", "policy.sample", "ref.infer"),)
+    assert found.best.devices == 1
+
+
+def test_machines_of_two_kinds_are_both_used_where_that_is_faster() -> None:
+    """Eight H100 beside eight L40S: with a lag one kind draws and the other trains, rather than either doing both."""
+    setting = setting_of(lagging, "1x8xh100,1x8xl40s")
+    found = find(setting, named=False)
+    alone = find(setting_of(lagging, "1x8xh100"), named=False)
+    assert found.answer.value <= alone.answer.value * (1 + 1e-9)
+    plan = found.best.plan()
+    for pool in plan.pools:
+        assert len({device.model for place in pool.devices if (device := plan.cluster.device(*place))}) == 1

@@ -1,0 +1,204 @@
+"""Plans of placed roles: devices, bytes and seconds, held against the checks, the player and the search."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import fsum
+
+import pytest
+
+from flowgraph import Flow
+from flowgraph.check_plan import check_plan
+from flowgraph.plan import Plan
+from placements.blocks import Blocks, Offered
+from placements.finding import solved
+from placements.footprint import FITS_SHARE
+from placements.named import VARIANTS, Parts
+from placements.placing import schedule_of
+from placements.profiles import domains
+from placements.ranked import Ranked
+from placements.steps import host_constants
+from placements.timeline import play
+from tests.examples.flows.two_agents import two_agents
+from tests.flows.ppo_shaped import ppo_shaped
+from tests.unit.placements.small_settings import SHIPPED, found_of, graph_of, lagging, prompt, setting_of
+
+CLUSTER = "2x8xh100"
+LARGE = {"model": "Qwen/Qwen3-8B", "prompts": 512, "response": "mean=2k,max=8k"}
+Case = tuple[str | Flow, str]
+
+
+@cache
+def placed(of: str | Flow, parts: Parts, cluster: str = CLUSTER) -> Ranked:
+    """Give the best plan of these parts."""
+    setting = setting_of(of, cluster)
+    found = solved(setting, Blocks(setting), parts)
+    assert found is not None
+    return found
+
+
+def ranked_of(case: Case) -> Ranked:
+    """Give a flow's best plan, or the one of a named placement."""
+    of, name = case
+    if name == "best":
+        return found_of(of, CLUSTER).best
+    graph = graph_of(of)
+    return placed(of, next(each.parts_of(graph) for each in VARIANTS if each.name == name))
+
+
+CASES: list[Case] = [
+    *((of, "best") for of in (*SHIPPED, lagging, two_agents, ppo_shaped)),
+    *((ppo_shaped, each.name) for each in VARIANTS),
+    *(("grpo", each.name) for each in VARIANTS),
+    *((lagging, each.name) for each in VARIANTS),
+    *(("decoupled_ppo", each.name) for each in VARIANTS),
+]
+
+
+def named(case: object) -> str:
+    """Name a case."""
+    of, name = case if isinstance(case, tuple) else (case, "")
+    return f"{of if isinstance(of, str) else of.__name__}-{name}"
+
+
+EVERY = pytest.mark.parametrize("case", CASES, ids=named)
+
+
+@EVERY
+def test_a_plan_is_for_its_graph_and_survives_json(case: Case) -> None:
+    plan = ranked_of(case).plan()
+    check_plan(plan, graph_of(case[0]))
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.costed
+
+
+@EVERY
+def test_pools_share_no_device_and_each_layout_fills_its_pool(case: Case) -> None:
+    plan = ranked_of(case).plan()
+    devices = [place for pool in plan.pools for place in pool.devices]
+    assert len(set(devices)) == len(devices)
+    pools = {pool.name: pool for pool in plan.pools}
+    assert {each.pool for each in plan.placed} == set(pools)
+    assert all(each.layout.devices == len(pools[each.pool].devices) for each in plan.placed)
+
+
+@EVERY
+def test_each_tensor_group_lies_in_one_domain(case: Case) -> None:
+    """Devices of a pool in order, `tensor` after each other at a time."""
+    plan = ranked_of(case).plan()
+    numbers, pools = domains(plan.cluster.nodes), {pool.name: pool.devices for pool in plan.pools}
+    for each in plan.placed:
+        places, tensor = pools[each.pool], each.layout.tensor
+        for start in range(0, len(places), tensor):
+            assert len({numbers[place] for place in places[start : start + tensor]}) == 1
+
+
+@EVERY
+def test_the_period_is_what_the_player_comes_to(case: Case) -> None:
+    step = ranked_of(case).step
+    played = play(schedule_of(step.tasks, step.waits), steps=24)
+    assert step.period_s == pytest.approx(played.period_s)
+
+
+@EVERY
+def test_no_pool_holds_more_than_may_be_filled_nor_than_the_search_counted(case: Case) -> None:
+    ranked = ranked_of(case)
+    plan = ranked.plan()
+    counted = [option.key.sitting.peak_bytes for _, option in ranked.blocks if isinstance(option.key, Offered)]
+    for pool, forecast, most in zip(plan.pools, plan.forecast, counted, strict=True):
+        assert forecast.worst is not None
+        device = plan.cluster.device(*pool.devices[0])
+        assert device is not None
+        assert forecast.worst.memory_bytes <= FITS_SHARE * device.memory_bytes
+        assert forecast.worst.memory_bytes <= most
+
+
+@EVERY
+def test_each_role_has_a_peak_in_each_phase_that_it_works_in(case: Case) -> None:
+    ranked = ranked_of(case)
+    told = {(peak.phase, peak.role) for each in ranked.plan().forecast for peak in each.peaks}
+    assert told >= {(load.phase, load.role.name) for load in ranked.setting.loads}
+
+
+@EVERY
+def test_tasks_take_what_the_search_counted_on_each_pool_in_each_stage(case: Case) -> None:
+    """Syncs apart, which a search counts before it knows both layouts."""
+    ranked = ranked_of(case)
+    stage_of = {load.node: load.stage for load in ranked.setting.loads}
+    tasks = [each for each in ranked.step.tasks if each.name in stage_of]
+    for number, (_, option) in enumerate(ranked.blocks):
+        for stage in range(ranked.setting.stages):
+            own = [t.seconds or 0.0 for t in tasks if t.pools == (f"pool{number}",) and stage_of[t.name] == stage]
+            assert fsum(own) == pytest.approx(option.stages_s[stage])
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_on_one_pool_an_on_policy_step_is_the_sum_of_its_tasks(name: str) -> None:
+    setting = setting_of(name, CLUSTER)
+    step = placed(name, (tuple(role.name for role in setting.roles),)).step
+    tasks = fsum(each.seconds or 0.0 for each in step.tasks)
+    if setting.lag == 0:
+        assert step.period_s == pytest.approx(tasks)
+        assert set(step.cycle) == {each.name for each in step.tasks}
+    else:
+        assert step.period_s is not None
+        assert step.period_s <= tasks
+
+
+def test_host_work_is_beside_the_models_and_in_the_way_of_an_on_policy_step() -> None:
+    step = placed("grpo", (("policy.train", "policy.sample", "ref.infer"),)).step
+    seconds = {each.name: each.seconds or 0.0 for each in step.tasks}
+    models = fsum(seconds[name] for name in ("policy.generate", "ref.logprobs", "policy.update"))
+    assert seconds["host"] == pytest.approx(host_constants().other_share * models)
+
+
+ALL = (("policy.train", "policy.sample", "ref.infer"),)
+SPLIT = (("policy.train", "ref.infer"), ("policy.sample",))
+
+
+def period_s(of: Flow, parts: Parts) -> float:
+    """Give the seconds from one step of an 8B model to the next."""
+    setting = setting_of(of, CLUSTER, **LARGE)
+    found = solved(setting, Blocks(setting), parts)
+    assert found is not None
+    return found.step_s
+
+
+def test_weights_one_update_old_shorten_the_step_of_split_pools_and_not_that_of_one() -> None:
+    """Draw: policy.train, ref | policy.sample, each on a machine: the next batch is drawn while this one trains.
+
+    On one pool all take turns however old weights may be. With a lag the split is better than one pool; without, worse.
+    """
+    assert period_s(lagging, ALL) == pytest.approx(period_s(prompt, ALL))
+    assert period_s(lagging, SPLIT) < 0.9 * period_s(prompt, SPLIT)
+    assert period_s(lagging, SPLIT) < period_s(lagging, ALL)
+    assert period_s(prompt, ALL) < period_s(prompt, SPLIT)
+
+
+def test_what_may_lag_says_so_in_the_plan() -> None:
+    lags = {each.role: each.lag for each in placed(lagging, SPLIT).plan().placed}
+    assert lags == {"policy.train": 0, "policy.sample": 1, "ref.infer": 0}
+
+
+def test_a_sync_between_pools_occupies_both_and_one_within_a_pool_only_that() -> None:
+    (apart,) = (each for each in placed("grpo", SPLIT).step.tasks if each.kind == "sync")
+    (within,) = (each for each in placed("grpo", ALL).step.tasks if each.kind == "sync")
+    assert (apart.pools, within.pools) == (("pool0", "pool1"), ("pool0",))
+    assert apart.name == within.name == "policy.train to policy.sample"
+
+
+def test_training_beside_drawing_is_slowed_and_says_by_how_much() -> None:
+    tasks = {each.name: each.parts for each in placed("grpo", ALL).step.tasks}
+    assert "sharing" in tasks["policy.update"]
+    assert "sharing" not in tasks["ref.logprobs"]
+    alone = {each.name: each.parts for each in placed("grpo", SPLIT).step.tasks}
+    assert "sharing" not in alone["policy.update"]
+
+
+def test_pools_are_named_in_the_order_of_their_first_role() -> None:
+    plan = placed(
+        ppo_shaped,
+        next(each for each in VARIANTS if each.name == "standalone:each-role").parts_of(graph_of(ppo_shaped)),
+    ).plan()
+    assert [pool.name for pool in plan.pools] == [f"pool{place}" for place in range(5)]
+    assert [each.pool for each in plan.placed] == [f"pool{place}" for place in range(5)]

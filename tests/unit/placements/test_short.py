@@ -1,0 +1,138 @@
+"""Where nothing fits: the role, its bytes, what there is, and changes after which a plan does fit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowgraph import Flow
+from flowgraph.errors import ResourceError
+from placements.finding import Asked, find
+from placements.lengths import Lengths
+from placements.setting import Setting
+from placements.short import FITS_SHARE, Least, larger_settings, least, multiplied
+from tests.flows.ppo_shaped import ppo_shaped
+from tests.unit.placements.small_settings import cluster_of, setting_of
+
+
+def refusal(setting: Setting, asked: Asked | None = None) -> str:
+    """Give the text of what is said when nothing fits."""
+    with pytest.raises(ResourceError) as caught:
+        find(setting, asked)
+    return str(caught.value)
+
+
+def test_a_model_that_no_device_holds_is_told_by_role_bytes_and_parts() -> None:
+    """GRPO of an 8B model on one H100: 16 bytes a parameter are 122 GiB, and what little is left of the host is short.
+
+    Two machines of one have the host memory of two, in which the optimizer lies.
+    """
+    text = refusal(setting_of("grpo", "1x1xh100", model="Qwen/Qwen3-8B"))
+    first, layout, parts, hint = text.splitlines()
+    assert first.startswith("no placement for grpo on 1 h100-sxm-80g: policy.train needs ")
+    assert re.search(
+        r"needs 1[0-9]{2}\.[0-9] GiB on its device, [0-9.]+ GiB more than the 71\.6 GiB that a plan fills$", first
+    )
+    assert layout.startswith("    data=1 tensor=1 pipeline=1 bfloat16 ")
+    assert re.match(r"    weights 30\.5 GiB · gradients 30\.5 GiB · optimizer 91\.5 GiB · ", parts)
+    assert hint == "  hint: smallest changes that fit: 2 h100-sxm-80g"
+
+
+def test_what_draws_is_named_where_its_weights_are_what_is_short() -> None:
+    """A frozen flow only draws: 32 billion weights of two bytes on one L4."""
+    from tests.examples.flows.parts import attempts
+
+    text = refusal(setting_of(attempts, "1x1xl4", model="Qwen/Qwen3-32B"))
+    assert "policy.sample needs " in text
+    assert re.search(r"    weights 6[0-9]\.[0-9] GiB · ", text)
+    assert "kv_cache" in text or "KV" in text
+
+
+def test_a_response_that_no_cache_holds_asks_for_shorter_ones() -> None:
+    text = refusal(replace(setting_of("grpo"), response=Lengths.fixed(10_000_000)))
+    assert "policy.train needs " in text
+    assert "responses of at most 2,500,000 tokens" in text
+
+
+def test_roles_that_fit_alone_and_not_together_are_each_told() -> None:
+    """Five pools on four devices."""
+    text = refusal(setting_of(ppo_shaped, "1x4xh100"), Asked(placement="standalone"))
+    first, alone, hint = text.splitlines()
+    assert first == (
+        "no placement for ppo_shaped on 4 h100-sxm-80g: each role fits alone, but not all of them together"
+    )
+    assert alone.count(" on its device") == 5
+    assert hint == "  hint: smallest changes that fit: 8 h100-sxm-80g"
+
+
+def test_what_nothing_helps_says_so() -> None:
+    """671 billion parameters of two bytes are 1.3 TB: 64 times one A10 have 1.5 TB, but no domain that holds a layer."""
+    text = refusal(setting_of("grpo", "1x1xa10", model="deepseek-ai/DeepSeek-V3"))
+    assert text.endswith("  hint: no larger cluster of these machines and no shorter responses fit")
+
+
+def test_a_host_without_room_for_what_is_offloaded_is_no_way_to_fit() -> None:
+    setting = setting_of("grpo", "1x1xh100", model="Qwen/Qwen3-8B")
+    role = next(each for each in setting.roles if each.name == "policy.train")
+    found = least(setting, role)
+    assert isinstance(found, Least)
+    assert found.running.offload == ()
+    assert found.over_bytes == found.held.peak_bytes - int(FITS_SHARE * found.seat.of.memory_bytes) > 0
+    nodes = tuple(each.model_copy(update={"host_memory_bytes": 2**40}) for each in setting.cluster.nodes)
+    roomy = replace(setting, cluster=setting.cluster.model_copy(update={"nodes": nodes}))
+    there = least(roomy, role)
+    assert isinstance(there, Least)
+    assert "optimizer" in there.running.offload
+    assert there.over_bytes < 0
+
+
+def test_devices_of_no_profile_run_nothing() -> None:
+    setting = setting_of("grpo", "1x8xgpu-80GiB")
+    assert [least(setting, role) for role in setting.roles] == list(setting.roles)
+    assert "no engine runs policy.train on any number of its devices" in refusal(setting)
+
+
+SHORT: list[tuple[str | Flow, str, str, Asked]] = [
+    ("grpo", "1x1xh100", "Qwen/Qwen3-8B", Asked()),
+    ("grpo", "1x8xh100", "Qwen/Qwen3-235B-A22B", Asked()),
+    ("ppo", "1x2xl4", "Qwen/Qwen3-8B", Asked()),
+    (ppo_shaped, "1x4xh100", "Qwen/Qwen3-0.6B", Asked(placement="standalone")),
+]
+
+
+@pytest.mark.parametrize(("of", "cluster", "model", "asked"), SHORT, ids=lambda each: str(each)[:20])
+def test_the_change_that_is_named_fits_and_half_of_it_does_not(
+    of: str | Flow, cluster: str, model: str, asked: Asked
+) -> None:
+    setting = setting_of(of, cluster, model=model)
+    text = refusal(setting, asked)
+    ((wanted, kind),) = re.findall(r"fit: ([0-9,]+) (\S+)$", text, re.MULTILINE)
+    times = int(wanted.replace(",", "")) // sum(each.count for each in setting.classes)
+    assert kind == setting.classes[0].model
+    assert times > 1
+    larger = replace(setting, cluster=multiplied(setting.cluster, times))
+    assert find(larger, asked, named=False).best.devices <= int(wanted)
+    if times > 2:
+        with pytest.raises(ResourceError):
+            find(replace(setting, cluster=multiplied(setting.cluster, times // 2)), asked, named=False)
+
+
+@given(st.integers(1, 5), st.integers(1, 4))
+def test_a_multiplied_cluster_has_so_many_times_its_machines_by_different_names(times: int, machines: int) -> None:
+    cluster = cluster_of(f"{machines}x8xh100")
+    found = multiplied(cluster, times)
+    names = [node.name for node in found.nodes]
+    assert len(set(names)) == len(names) == times * machines
+    assert found.nodes[:machines] == cluster.nodes
+    assert len({node.name for node in multiplied(found, 2).nodes}) == 2 * times * machines
+
+
+def test_changes_get_larger_and_shorten_responses_to_no_less_than_a_token() -> None:
+    setting = replace(setting_of("grpo"), response=Lengths.fixed(5))
+    kinds = {name: [text for text, _ in changes] for name, changes in larger_settings(setting)}
+    assert kinds["devices"] == [f"{8 * times} h100-sxm-80g" for times in (2, 4, 8, 16, 32)]
+    assert kinds["responses"] == ["responses of at most 2 tokens", "responses of at most 1 tokens"]

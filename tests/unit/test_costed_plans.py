@@ -1,0 +1,314 @@
+"""Plans for costing: their fields, JSON, and what a check lets a costed plan name that one to run may not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from flowgraph import Graph
+from flowgraph.check_plan import VERBS, check_plan
+from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.errors import PlanError
+from flowgraph.executors.layouts import COSTED, LAYOUTS
+from flowgraph.plan import (
+    Assumed,
+    Checkpointing,
+    Layout,
+    Offloaded,
+    Placed,
+    Plan,
+    Pool,
+    Precision,
+    Running,
+    Sharding,
+    Step,
+    TaskKind,
+    Timed,
+    Waits,
+)
+from flowgraph.roles import USES
+from flowgraph.store import structure_hash
+from tests.unit.placements.small_settings import graph_of
+
+GPU = Device(kind="gpu", memory_bytes=80 * 2**30, model="h100-sxm-80g")
+ENGINES = {"policy.train": "fsdp", "policy.sample": "sglang", "ref.infer": "fsdp"}
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """prompts, policy, ref → generate → score, ref log-probs → update."""
+    return graph_of("grpo")
+
+
+def plan_of(graph: Graph, changed: str = "", kind: Any = GPU, costed: bool = True, **parts: Any) -> Plan:
+    """Give a right plan for GRPO on eight devices, with parts of one role replaced."""
+    device = kind if isinstance(kind, Device) else Device(kind=kind, memory_bytes=2**36)
+    node = Node(name="node-1", devices=(device,) * 8, host_memory_bytes=2**40, cores=64)
+    placed = [
+        Placed(**{"role": role, "pool": "all", "engine": engine} | (parts if role == changed else {}))
+        for role, engine in ENGINES.items()
+    ]
+    return Plan(
+        flow=graph.name,
+        structure_hash=structure_hash(graph),
+        cluster=Cluster(nodes=(node,)),
+        pools=(Pool(name="all", devices=tuple(("node-1", place) for place in range(8))),),
+        placed=tuple(placed),
+        costed=costed,
+    )
+
+
+def refusal(plan: Plan, graph: Graph) -> str:
+    """Give what is said of a wrong plan."""
+    with pytest.raises(PlanError) as caught:
+        check_plan(plan, graph, "plan.json")
+    return str(caught.value)
+
+
+RIGHT: list[tuple[str, dict[str, Any]]] = [
+    ("policy.train", {}),
+    ("policy.train", {"layout": Layout(data=4, tensor=2, sharding="full")}),
+    ("policy.train", {"engine": "megatron", "layout": Layout(data=2, tensor=2, pipeline=2, sharding="optimizer")}),
+    ("policy.train", {"running": Running(precision="bfloat16", checkpointing="full", offload=("optimizer",))}),
+    ("policy.sample", {"engine": "vllm", "layout": Layout(data=4, tensor=2, expert=8)}),
+    ("policy.sample", {"engine": "trtllm", "running": Running(precision="fp8", cache_share=0.6, sleeps=True)}),
+    ("ref.infer", {"engine": "megatron", "layout": Layout(sequence=8)}),
+]
+
+
+@pytest.mark.parametrize(("role", "parts"), RIGHT, ids=str)
+def test_a_costed_plan_may_name_engines_and_settings_of_the_field(graph: Graph, role: str, parts: Any) -> None:
+    check_plan(plan_of(graph, role, **parts), graph)
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("policy.train", {"engine": "megatorn"}, "no engine of policy.train: `megatorn`\n  hint: did you mean `megatron`?"),
+    (
+        "policy.train",
+        {"engine": "local"},
+        "no engine of policy.train: `local`\n  hint: known: fsdp, megatron, sglang, trtllm, vllm",
+    ),
+    (
+        "policy.train",
+        {"engine": "sglang"},
+        "policy.train: the engine `sglang` does not run `step`\n  hint: it does sample, weights",
+    ),
+    (
+        "policy.sample",
+        {"engine": "fsdp"},
+        "policy.sample: the engine `fsdp` does not run `sample`\n  hint: it does step, token_stats, weights",
+    ),
+    (
+        "policy.train",
+        {"layout": Layout(pipeline=2)},
+        "policy.train: the engine `fsdp` does not run data=1 tensor=1 pipeline=2\n"
+        "  hint: it runs up to data of any degree, tensor=8, pipeline=1, sequence=8",
+    ),
+    (
+        "policy.train",
+        {"layout": Layout(data=2, sharding="optimizer")},
+        "policy.train: the engine `fsdp` does not run sharding=optimizer\n  hint: it runs sharding=full, none",
+    ),
+    (
+        "policy.sample",
+        {"layout": Layout(tensor=2, sequence=2)},
+        "policy.sample: the engine `sglang` does not run data=1 tensor=2 pipeline=1 sequence=2\n"
+        "  hint: it runs up to data of any degree, tensor=64, pipeline=1",
+    ),
+    (
+        "policy.train",
+        {"layout": Layout(data=4, tensor=2, sequence=2)},
+        "policy.train: data=4 tensor=2 pipeline=1 sequence=2 takes 16 devices, its pool has 8",
+    ),
+]
+
+
+@pytest.mark.parametrize(("role", "parts", "said"), WRONG, ids=str)
+def test_a_costed_plan_is_held_to_what_its_engines_run(graph: Graph, role: str, parts: Any, said: str) -> None:
+    assert refusal(plan_of(graph, role, **parts), graph) == f"plan.json: {said}"
+
+
+def test_engines_of_the_field_need_gpus(graph: Graph) -> None:
+    assert refusal(plan_of(graph, kind="cpu"), graph) == (
+        "plan.json: policy.train: the engine `fsdp` does not run a cpu of `all`\n  hint: it runs on gpu"
+    )
+
+
+def test_a_plan_to_run_names_no_engine_that_is_only_costed(graph: Graph) -> None:
+    assert refusal(plan_of(graph, "policy.train", costed=False, layout=Layout(sharding="full")), graph) == (
+        "plan.json: no engine of policy.sample: `sglang`\n  hint: known: fsdp, local"
+    )
+
+
+def test_a_plan_to_run_leaves_the_way_it_runs_as_it_is(graph: Graph) -> None:
+    parts = {"layout": Layout(data=8, sharding="full"), "running": Running(precision="bfloat16", sleeps=True)}
+    assert refusal(plan_of(graph, "policy.train", costed=False, **parts), graph) == (
+        "plan.json: policy.train: the engine `fsdp` does not run bfloat16 sleeps\n"
+        "  hint: it computes in float32 and keeps all that it holds on its devices"
+    )
+
+
+def test_experts_take_no_devices_of_their_own_and_sequences_do() -> None:
+    assert Layout(data=4, tensor=2, expert=8).devices == 8
+    assert Layout(data=4, tensor=2, sequence=3).devices == 24
+    assert str(Layout(data=4, expert=4, sequence=2, sharding="full")) == (
+        "data=4 tensor=1 pipeline=1 expert=4 sequence=2 sharding=full"
+    )
+
+
+def test_only_what_is_not_as_an_executor_does_it_unasked_is_said() -> None:
+    assert str(Running()) == ""
+    whole = Running(
+        precision="fp8",
+        checkpointing="selective",
+        offload=("parameters", "optimizer"),
+        micro_batch_tokens=4096,
+        cache_share=0.75,
+        sleeps=True,
+    )
+    assert str(whole) == (
+        "fp8 checkpointing=selective offload=parameters+optimizer micro_batch_tokens=4096 cache_share=0.75 sleeps"
+    )
+
+
+def test_a_task_takes_the_sum_of_its_parts_or_an_unknown_time() -> None:
+    assert Timed(name="a", kind="update", parts={"matmul": 1.0, "data": 0.5}).seconds == 1.5
+    assert Timed(name="a", kind="update", parts={"matmul": 1.0, "data": None}).seconds is None
+    assert Timed(name="a", kind="host").seconds == 0
+
+
+NO_VALUES: list[tuple[Any, dict[str, Any]]] = [
+    (Running, {"precision": "int8"}),
+    (Running, {"cache_share": 0.0}),
+    (Running, {"cache_share": 1.1}),
+    (Running, {"micro_batch_tokens": 0}),
+    (Running, {"offload": ("activations",)}),
+    (Layout, {"expert": 0}),
+    (Waits, {"before": "a", "after": "b", "delay": -1}),
+    (Timed, {"name": "a", "kind": "sleep"}),
+    (Assumed, {"flow": "grpo", "models": {}, "batch": 0, "prompt_tokens": "512"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), NO_VALUES, ids=str)
+def test_values_that_cannot_be_are_refused(kind: Any, values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        kind(**values)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "right"),
+    [
+        (("placed", 0, "running"), "precison", "precision"),
+        (("placed", 0, "layout"), "experts", "expert"),
+        (("step",), "period", "period_s"),
+        (("assumed",), "promt_tokens", "prompt_tokens"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(graph: Graph, place: Any, wrong: str, right: str) -> None:
+    plan = plan_of(graph).model_copy(
+        update={
+            "step": Step(tasks=(), waits=(), period_s=None),
+            "assumed": Assumed(flow="grpo", models={}, batch=1, prompt_tokens="512"),
+        }
+    )
+    data = json.loads(plan.to_json())
+    there = data
+    for step in place:
+        there = there[step]
+    there[wrong] = 1
+    with pytest.raises(PlanError) as caught:
+        Plan.from_json(json.dumps(data), "plan.json")
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in (*place, wrong)).lstrip(".")
+    assert str(caught.value) == f"plan.json: {where}: a plan has no `{wrong}` here\n  hint: did you mean `{right}`?"
+
+
+def test_a_plan_written_before_there_were_costs_is_read(graph: Graph) -> None:
+    data = json.loads(plan_of(graph, costed=False).to_json())
+    for name in ("costed", "step", "assumed"):
+        del data[name]
+    for placed in data["placed"]:
+        del placed["running"], placed["layout"]["expert"], placed["layout"]["sequence"]
+    assert Plan.from_json(json.dumps(data)) == plan_of(graph, costed=False)
+
+
+DEGREES = st.integers(1, 64)
+SECONDS = st.none() | st.floats(0, 1e6)
+NAMES = st.text(min_size=1, max_size=8)
+
+
+@given(
+    layout=st.builds(
+        Layout,
+        data=DEGREES,
+        tensor=DEGREES,
+        pipeline=DEGREES,
+        expert=DEGREES,
+        sequence=DEGREES,
+        sharding=st.sampled_from(get_args(Sharding)),
+    ),
+    running=st.builds(
+        Running,
+        precision=st.sampled_from(get_args(Precision)),
+        checkpointing=st.sampled_from(get_args(Checkpointing)),
+        offload=st.lists(st.sampled_from(get_args(Offloaded)), unique=True).map(tuple),
+        micro_batch_tokens=st.none() | st.integers(1, 2**20),
+        cache_share=st.none() | st.floats(0.01, 1),
+        sleeps=st.booleans(),
+    ),
+    tasks=st.lists(
+        st.builds(
+            Timed,
+            name=NAMES,
+            kind=st.sampled_from(get_args(TaskKind)),
+            role=NAMES,
+            pools=st.lists(NAMES, max_size=2).map(tuple),
+            parts=st.dictionaries(NAMES, SECONDS, max_size=3),
+        ),
+        max_size=3,
+    ),
+    waits=st.lists(st.builds(Waits, before=NAMES, after=NAMES, delay=st.integers(0, 9)), max_size=3),
+    period_s=SECONDS,
+    settings=st.lists(NAMES, max_size=2),
+    constants=st.dictionaries(NAMES, st.dictionaries(NAMES, st.floats(-1e9, 1e9), max_size=2), max_size=2),
+)
+def test_a_costed_plan_survives_json(
+    layout: Layout,
+    running: Running,
+    tasks: list[Timed],
+    waits: list[Waits],
+    period_s: float | None,
+    settings: list[str],
+    constants: dict[str, dict[str, float]],
+) -> None:
+    plan = plan_of(graph_of("grpo"), "policy.train", layout=layout, running=running).model_copy(
+        update={
+            "step": Step(tasks=tuple(tasks), waits=tuple(waits), period_s=period_s, cycle=("a",)),
+            "assumed": Assumed(
+                flow="grpo",
+                models={"policy": "tiny"},
+                batch=1,
+                prompt_tokens="512",
+                settings=tuple(settings),
+                constants=constants,
+            ),
+        }
+    )
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.to_json() == plan.to_json()
+
+
+def test_each_use_of_a_model_has_an_engine_of_the_field() -> None:
+    for use in USES:
+        assert [name for name, offer in COSTED.items() if offer.verbs.issuperset(VERBS[use])]
+
+
+def test_what_is_costed_is_settled_by_the_plan_and_what_runs_is_not() -> None:
+    assert not any(offer.settled for offer in COSTED.values())
+    assert all(offer.settled for offer in LAYOUTS.values())
