@@ -6,13 +6,12 @@ Roles of a pool take turns, so their seconds add up; each holds something while 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from operator import add
 
 from flowgraph.plan import Layout
 from placements.choices import Choice, Seat, Ways
-from placements.footprint import MemoryConstants, fits
+from placements.folding import Columns
 from placements.problem import Option
 from placements.seconds import added
 from placements.setting import Setting
@@ -21,48 +20,17 @@ from placements.topology import sizes
 from placements.training import WEIGHT_BYTES
 from placements.transitions import reshard_seconds, sync_seconds, wake_seconds
 
-STATES_AT_MOST = 16  # ways to run the first roles of a pool that are carried on to the next one
-SYNC_BYTES = int(2 * MemoryConstants().bucket_bytes)  # two buckets: one that is sent, one that is read
 OFFERED_AT_MOST = 4  # ways to run a pool that the search weighs
 
 
 @dataclass(frozen=True)
 class Sitting:
-    """One way to run some roles on one pool: busy seconds by stage, syncs last, and bytes on each device.
-
-    `over_bytes` is the most that one role holds more while it works, `wakes_bytes` what the two largest bring that
-    sleep: one may still be there while the other comes.
-    """
+    """One way to run some roles on one pool: busy seconds by stage, syncs last, and the most bytes of each device."""
 
     chosen: tuple[Choice, ...]
     stages_s: tuple[float, ...]
-    rest_bytes: int = 0
-    over_bytes: int = 0
-    host_bytes: int = 0
-    wakes_bytes: tuple[int, int] = (0, 0)
-    engines: frozenset[str] = frozenset()
-
-    @property
-    def peak_bytes(self) -> int:
-        """Give the most that a device holds while one of the roles works, or wakes before another is put away."""
-        return self.rest_bytes + max(self.over_bytes, sum(self.wakes_bytes) + SYNC_BYTES * (len(self.chosen) > 1))
-
-    def room_for(self, choice: Choice, seat: Seat) -> bool:
-        """Say whether one role more can fit at all: a quick look, before all is added up."""
-        rest_bytes = self.rest_bytes + choice.rest_bytes - choice.context_bytes
-        return fits(rest_bytes + max(self.over_bytes, choice.over_bytes), seat.of.memory_bytes)
-
-    def joined(self, choice: Choice, slowed: float) -> Sitting:
-        """Give it with one role more, whose seconds are `slowed` times its own."""
-        return Sitting(
-            chosen=(*self.chosen, choice),
-            stages_s=tuple(map(add, self.stages_s, [slowed * each for each in choice.stages_s])),
-            rest_bytes=self.rest_bytes + choice.rest_bytes - choice.context_bytes * (choice.engine in self.engines),
-            over_bytes=max(self.over_bytes, choice.over_bytes),
-            host_bytes=self.host_bytes + choice.host_bytes,
-            wakes_bytes=_two_largest(*self.wakes_bytes, choice.wakes_bytes),
-            engines=self.engines | {choice.engine},
-        )
+    peak_bytes: int
+    host_bytes: int
 
 
 @dataclass(frozen=True)
@@ -79,8 +47,11 @@ class Blocks:
 
     setting: Setting
     _ways: dict[tuple[int, Seat], Ways] = field(default_factory=dict[tuple[int, Seat], Ways])
-    _sittings: dict[tuple[tuple[int, ...], Seat, bool], list[Sitting]] = field(
-        default_factory=dict[tuple[tuple[int, ...], Seat, bool], "list[Sitting]"]
+    _firsts: dict[tuple[tuple[int, ...], Seat, bool], Columns] = field(
+        default_factory=dict[tuple[tuple[int, ...], Seat, bool], Columns]
+    )
+    _folded: dict[tuple[tuple[int, ...], Seat, bool], Columns] = field(
+        default_factory=dict[tuple[tuple[int, ...], Seat, bool], Columns]
     )
 
     @cached_property
@@ -105,38 +76,65 @@ class Blocks:
     def sittings(self, block: frozenset[int], seat: Seat) -> list[Sitting]:
         """Give the ways to run a block there that fit, fastest first; none beats another in every stage."""
         places, shared = tuple(sorted(block)), any(self.setting.roles[place].use == "sample" for place in block)
-        fastest = self._fastest(places, seat, shared)
-        found = [fastest] if fastest is not None else self._seated(places, seat, shared)
+        found = self._fastest(places, seat, shared)
+        if not len(found.rest):
+            found = self._all(places, seat, shared).unbeaten(OFFERED_AT_MOST, bytes_too=False)
+            ways = [self.ways(place, seat).unbeaten for place in places]
+        else:
+            ways = [(choice,) for place in places if (choice := self.ways(place, seat).fastest) is not None]
         syncs = self._sync_s(block, seat)
-        done = [replace(each, stages_s=(*each.stages_s[:-1], each.stages_s[-1] + syncs)) for each in found]
-        return done if fastest is not None else _fastest(done)
+        return [
+            Sitting(
+                chosen=tuple(own[pick] for own, pick in zip(ways, picks, strict=True)),
+                stages_s=(*stages[:-1], stages[-1] + syncs),
+                peak_bytes=peak,
+                host_bytes=host,
+            )
+            for picks, stages, peak, host in zip(
+                found.picks.tolist(), found.stages_s.tolist(), found.peak.tolist(), found.host.tolist(), strict=True
+            )
+        ]
 
-    def _fastest(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Sitting | None:
-        """Give each role its fastest way, which no other can beat if it fits; None if it does not, or has no such."""
-        sitting = self._empty
-        for place in places:
-            choice = self.ways(place, seat).fastest
-            if choice is None:
-                return None
-            sitting = sitting.joined(choice, self._slowing(place, shared))
-        return sitting if self._fits(sitting, seat) else None
+    def _fastest(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
+        """Give each role its fastest way, which no other can beat; no row if that does not fit, or one has no such."""
+        return self._fitting(self._first(places, seat, shared), seat)
+
+    def _first(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
+        if not places:
+            return self._nothing
+        key = places, seat, shared
+        if key not in self._firsts:
+            choice = self.ways(places[-1], seat).fastest
+            before = self._first(places[:-1], seat, shared)
+            own = () if choice is None else (choice,)
+            both = before.with_one_more(self._columns(own, places[-1], shared)) if own else before.rows([])
+            self._firsts[key] = both
+        return self._firsts[key]
 
     @cached_property
-    def _empty(self) -> Sitting:
-        return Sitting((), (0.0,) * (self.setting.stages + 1))
+    def _nothing(self) -> Columns:
+        return Columns.nothing(self.setting.stages + 1)
 
-    def _seated(self, places: tuple[int, ...], seat: Seat, shared: bool) -> list[Sitting]:
+    def _all(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
         """Give the ways to run the roles at these places, of a pool that is `shared` with drawing or is not."""
         if not places:
-            return [self._empty]
+            return self._nothing
         key = places, seat, shared
-        if key not in self._sittings:
-            slowed = self._slowing(places[-1], shared)
-            before, own = self._seated(places[:-1], seat, shared), self.ways(places[-1], seat).unbeaten
-            pairs = ((sitting, choice) for sitting in before for choice in own if sitting.room_for(choice, seat))
-            joined = (sitting.joined(choice, slowed) for sitting, choice in pairs)
-            self._sittings[key] = _unbeaten([each for each in joined if self._fits(each, seat)])
-        return self._sittings[key]
+        if key not in self._folded:
+            own = self.ways(places[-1], seat).unbeaten
+            before = self._all(places[:-1], seat, shared)
+            both = before.with_one_more(self._columns(own, places[-1], shared)) if own else before.rows([])
+            self._folded[key] = self._fitting(both, seat).unbeaten()
+        return self._folded[key]
+
+    def _fitting(self, found: Columns, seat: Seat) -> Columns:
+        return found.fitting(seat.of.memory_bytes, seat.of.host_memory_bytes // seat.of.node_devices)
+
+    def _columns(self, ways: Sequence[Choice], place: int, shared: bool) -> Columns:
+        role = self.setting.roles[place]
+        engines = sorted(set(self.setting.engines.values()))
+        slowed = self._slowed if shared and role.use == "train" else 1.0
+        return Columns.of(ways, 1 << engines.index(self.setting.engines[role.use]), slowed)
 
     def ways(self, place: int, seat: Seat) -> Ways:
         """Give the ways to run one role there."""
@@ -145,16 +143,9 @@ class Blocks:
             self._ways[key] = Ways(self.setting, self.setting.roles[place], seat)
         return self._ways[key]
 
-    def _slowing(self, place: int, shared: bool) -> float:
-        return self._slowed if shared and self.setting.roles[place].use == "train" else 1.0
-
     @cached_property
     def _slowed(self) -> float:
         return host_constants(self.setting.calibrated.get("host")).slowed_share
-
-    def _fits(self, sitting: Sitting, seat: Seat) -> bool:
-        host_room = seat.of.host_memory_bytes // seat.of.node_devices
-        return fits(sitting.peak_bytes, seat.of.memory_bytes) and sitting.host_bytes <= host_room
 
     def _sync_s(self, block: frozenset[int], seat: Seat) -> float:
         """Give a pool's own part of bringing weights from where they are trained to where they draw.
@@ -171,11 +162,6 @@ class Blocks:
 def _price(seat: Seat) -> float:
     """Give what a seat costs for a second."""
     return (seat.of.price_per_hour or 0.0) / 3600 * seat.devices
-
-
-def _two_largest(*values: int) -> tuple[int, int]:
-    first, second, *_ = sorted(values, reverse=True)
-    return first, second
 
 
 def sync_s(setting: Setting, seat: Seat, trains: bool, draws: bool, target: str) -> float:
@@ -196,37 +182,3 @@ def sync_s(setting: Setting, seat: Seat, trains: bool, draws: bool, target: str)
 def tensors(layers: int) -> int:
     """Give about how many tensors the weights of a decoder are: nine a layer, and three besides."""
     return 9 * layers + 3
-
-
-def _unbeaten(found: Sequence[Sitting]) -> list[Sitting]:
-    """Keep what no other beats in seconds of every stage and in bytes, the fastest of these."""
-    kept = list[Sitting]()
-    for each in sorted(found, key=_order):
-        if not any(_beats(other, each) for other in kept):
-            kept.append(each)
-            if len(kept) == STATES_AT_MOST:
-                break
-    return kept
-
-
-def _order(sitting: Sitting) -> tuple[float, int, int]:
-    return sum(sitting.stages_s), sitting.peak_bytes, sitting.host_bytes
-
-
-def _beats(one: Sitting, other: Sitting) -> bool:
-    return (
-        one.rest_bytes <= other.rest_bytes
-        and one.over_bytes <= other.over_bytes
-        and one.wakes_bytes <= other.wakes_bytes
-        and one.host_bytes <= other.host_bytes
-        and all(a <= b for a, b in zip(one.stages_s, other.stages_s, strict=True))
-    )
-
-
-def _fastest(found: Sequence[Sitting]) -> list[Sitting]:
-    """Keep what no other beats in the seconds of every stage."""
-    kept = list[Sitting]()
-    for each in sorted(found, key=_order):
-        if not any(all(a <= b for a, b in zip(o.stages_s, each.stages_s, strict=True)) for o in kept):
-            kept.append(each)
-    return kept

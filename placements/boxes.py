@@ -17,6 +17,7 @@ from placements.tables import Bits, Goal, Indices, Numbers, Table
 FAR = 1e30  # more than any number of devices, seconds or money, and small enough that sums and products stay finite
 CELLS_AT_ONCE = 1 << 15  # boxes looked into together, times options: arrays of this length stay in cache
 FIRST_BOXES = 16
+FEW_BOXES = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +158,11 @@ def solve_cover(cover: Cover, most: float, *, examined_at_most: int) -> Solved:
     boxes = met.may_be_better(boxes)
     while boxes.first.size and met.examined < examined_at_most:
         sort = np.lexsort((boxes.second, boxes.first))
-        looked, plans, _ = look(cover, halved(boxes.some(sort[:batch]), grid, cover.goal), met)
-        met.note(plans, 2 * sort[:batch].size)
+        parts = halved(boxes.some(sort[:batch]), grid, cover.goal)
+        while parts.first.size <= FEW_BOXES // 2 and not parts.thin().all():
+            parts = halved(parts, grid, cover.goal)  # a look at few takes as long as one at some more
+        looked, plans, _ = look(cover, parts, met)
+        met.note(plans, parts.first.size)
         boxes = met.may_be_better(joined(boxes.some(sort[batch:]), looked))
     return Solved(met.plans(), float(boxes.first.min(initial=FAR)), met.examined)
 

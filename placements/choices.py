@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 
 from flowgraph.plan import Checkpointing, Layout, Offloaded, Running
 from flowgraph.roles import Role
@@ -29,6 +30,7 @@ MICRO_BATCHES: tuple[tuple[int, Checkpointing], ...] = ((1, "none"), (1, "full")
 ALL_OFFLOADED: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
 CACHE_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of a device's memory
 TENSOR_AT_MOST = 8
+TIGHT_SHARE = 0.6  # of a device: what takes more while it works may have to compute from host memory
 SPREAD_AT_MOST = 32  # of what draws, over several domains, where its weights do not fit in one
 
 
@@ -177,7 +179,7 @@ class Ways:
     # ------------------------------------------------------------------------------------ what is kept where
 
     def _kept(self, way: Way) -> Iterator[Choice]:
-        """Give the places for what a way holds: its devices, these only while it works, or host memory.
+        """Give the places for what a way holds: its devices, these only while it works, or if it is tight host memory.
 
         What draws always sleeps while others work; it may have less cache, so that rows wait.
         """
@@ -187,15 +189,17 @@ class Ways:
                 if share < (way.running.cache_share or 0.0):
                     yield from (self._choice(less) for less in self._drawing(way.layout, share))
             return
-        offload = ALL_OFFLOADED if self.role.use == "train" else ALL_OFFLOADED[:1]
-        for changes in ({"sleeps": True}, {"offload": offload}):
-            yield self._choice(replace(way, running=way.running.model_copy(update=changes)))
+        asleep = self._choice(replace(way, running=way.running.model_copy(update={"sleeps": True})))
+        yield asleep
+        if asleep.peak_bytes > TIGHT_SHARE * self.seat.of.memory_bytes:
+            offload = ALL_OFFLOADED if self.role.use == "train" else ALL_OFFLOADED[:1]
+            yield self._choice(replace(way, running=way.running.model_copy(update={"offload": offload})))
 
     def _choice(self, way: Way) -> Choice:
         found = footprint(self.setting, self.role, self.seat, way.layout, way.running)
         moved, stages, running = 0.0, list(way.stages_s), way.running
         if self.role.use != "sample":
-            moved = moved_seconds(found, self.seat, running).total_s or 0.0
+            moved = moved_seconds(found, self.seat, way.layout, running, self._own).total_s or 0.0
         stages[self._own[-1].stage] += moved
         return Choice(
             engine=self.setting.engines[self.role.use],
@@ -263,14 +267,25 @@ def sampling_seconds(setting: Setting, seat: Seat, layout: Layout, running: Runn
     )
 
 
-def moved_seconds(found: Footprint, seat: Seat, running: Running) -> Seconds:
-    """Give the seconds in which what a role keeps off its devices comes to them and goes back, once a step."""
+def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:
+    """Give the seconds of a step in which what a role keeps off its devices comes to them and goes back.
+
+    What sleeps comes once and goes once. Offloaded weights come in each pass of each micro-batch, and gradients go with
+    each backward pass; the optimizer steps on the host, as fast as the link brings what it reads. Nothing is taken to
+    overlap, so this is an upper bound. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
+    """
     device = seat.links.device
     if running.sleeps:
         return Seconds({"wake": 2 * offload_seconds(total_bytes(found.asleep_host), device)})
-    if running.offload:
-        return Seconds({"offload": 2 * offload_seconds(total_bytes(found.host), device)})
-    return Seconds()
+    if not running.offload:
+        return Seconds()
+    passes, steps = 0.0, 0
+    for load in own:
+        micro_batches = ceil(load.tokens.tokens / layout.data / (running.micro_batch_tokens or load.longest_tokens))
+        passes += load.epochs * micro_batches * (3 if load.phase == "update" else 1)
+        steps += load.steps
+    weights, states = found.host.get("weights", 0), found.host.get("optimizer", 0)
+    return Seconds({"offload": offload_seconds(passes * weights + 2 * steps * states, device)})
 
 
 def footprint(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> Footprint:

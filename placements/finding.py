@@ -73,10 +73,13 @@ def find(setting: Setting, asked: Asked | None = None, *, named: bool = True, ro
     if answer is None:
         raise nothing_fits(setting, _changes(setting, asked))
     kept = [_ranked(setting, each) for each in (answer.best, *answer.runners_up)[:REPLAYED]]
-    ranked = sorted(kept, key=lambda each: (_figure(each, asked.objective), each.value, each.devices))
     beside = tuple(
         (each, solved(setting, blocks, each.parts_of(setting.graph), asked.objective)) for each in VARIANTS if named
     )
+    if not (asked.placement or asked.pins):
+        seen = {each.blocks for each in kept}
+        kept += [each for _, each in beside if each is not None and not (each.blocks in seen or seen.add(each.blocks))]
+    ranked = sorted(kept, key=lambda each: (_figure(each, asked.objective), each.value, each.devices))
     told = sorted(regrets(ranked), key=lambda each: each.mean) if robust else []
     ranked = [each.ranked for each in told] if told else ranked
     return Found(setting, answer, tuple(ranked), beside, perf_counter() - began, ranked[0] is not kept[0], tuple(told))
@@ -95,7 +98,7 @@ def problem(setting: Setting, blocks: Blocks, asked: Asked) -> Problem:
         roles=tuple(role.name for role in setting.roles),
         capacity=tuple(of.count for of in setting.classes),
         options=blocks.options if setting.ratio is None else in_ratio(setting, blocks, setting.ratio),
-        tokens=min(setting.lag, 2) + 1,
+        tokens=setting.overlapped,
         objective=asked.objective,
         together=together,
         apart=apart,

@@ -33,7 +33,8 @@ def solve_greedy(
 ) -> Answer | None:
     """Walk to a good choice from where all roles share a pool, and from where none do.
 
-    Each round goes on from the `width` best partitions of the last one, until that brings nothing better. Then the
+    Where neither fits, or devices are the objective, it is also from the partition that takes the fewest. Each round
+    goes on from the `width` best partitions of the last one, until that brings nothing better. Then the
     `settled` best partitions are solved exactly. None: nothing was found, which does not prove that there is nothing.
     The bound is None if not `bounded`, or of more roles than BOUNDED_ROLES. The same problem gives the same answer.
     """
@@ -174,7 +175,8 @@ class _Walk:
 
     def run(self, width: int) -> None:
         """Walk until nothing that is met is better than what it was met from."""
-        front = self._try((sum(self.units),), self.units) or self._try(*self._packed())
+        packed = self._packed() if self.problem.objective == "devices" else ()
+        front = self._try((sum(self.units),), self.units, *packed) or self._try(*self._packed())
         while front:
             near = {each for partition in front[:width] for each in self._neighbours(partition)}
             met = self._try(*sorted(near))

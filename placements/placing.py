@@ -211,7 +211,9 @@ def work_of(setting: Setting, home: Home, load: Load) -> Work:
     passing = passing_seconds(setting, seat, home.layout, home.running, load)
     parts = [passing, _slowed(setting, home, passing)]
     if load == setting.loads_of(home.role)[-1]:
-        parts.append(moved_seconds(_footprint(setting, home), seat, home.running))
+        parts.append(
+            moved_seconds(_footprint(setting, home), seat, home.layout, home.running, setting.loads_of(home.role))
+        )
     return Work(load, home.pool, added(parts))
 
 

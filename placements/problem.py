@@ -2,10 +2,10 @@
 
 A choice is worth the seconds of one step: the sum over stages of the slowest block of that stage, which is the cost of
 HybridFlow's mapping search (Sheng and others, 2024, arXiv 2409.19256, algorithm 1: `d_cost`). There all blocks wait
-between stages; nodes that wait for their inputs only are never slower in the same order, in another they may be (Graham,
-1969, SIAM J. Appl. Math. 17:416-429), so the best answers are for a simulator to rank. Where sampling may lag, `tokens`
-steps overlap, and what is left is the largest of that sum over `tokens` and of the busiest block: the plainest cycles
-of a marked graph (Commoner and others, 1971, J. Comput. Syst. Sci. 5:511-523). Not here: origins of options, searches.
+between stages; nodes that wait for their inputs only are never slower in the same order, in another they may be
+(Graham, 1969, SIAM J. Appl. Math. 17:416-429), so a simulator is to rank the best answers. Where sampling may lag,
+`tokens` steps overlap, and what is left is the largest of that sum over `tokens` and of the busiest block: the plainest
+cycles of a marked graph (Commoner and others, 1971, J. Comput. Syst. Sci. 5:511-523). Not here: options, searches.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def rank(problem: Problem, choice: Choice) -> tuple[object, ...]:
     """Give what choices are sorted by: value, then pools, devices and seconds, then what renaming roles keeps.
 
     Where devices are the value, seconds come next. Values are equal if their first twelve digits are: the others are
-    what rounding made of them. What is equal in all of this differs in the numbers of roles only; the lower comes first.
+    what rounding made of them. What is equal in all of this differs in the numbers of roles only; the lower is first.
     """
     numbers = tuple(tuple(sorted(block)) for block, _ in choice.blocks)
     seconds_first = choice.step_s if problem.objective == "devices" else 0.0
@@ -176,7 +176,6 @@ def fused(groups: Iterable[Block], roles: int) -> tuple[Block, ...]:
     >>> [sorted(each) for each in fused([frozenset({0, 2}), frozenset({2, 3})], 5)]
     [[0, 2, 3], [1], [4]]
     """
-
     blocks = [Block({role}) for role in range(roles)]
     for group in groups:
         touched = [each for each in blocks if each & group]

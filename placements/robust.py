@@ -68,7 +68,7 @@ def _values(ranked: Ranked, error: float, draws: int) -> NDArray[float64]:
         rest = told - numpy.sum([choice.stages_s for choice in offered.sitting.chosen], axis=0)
         own += rest  # syncs, and what sharing a pool costs
         slowest, busiest = numpy.maximum(slowest, own), numpy.maximum(busiest, own.sum(axis=1))
-    values: NDArray[float64] = numpy.maximum(slowest.sum(axis=1) / (ranked.setting.lag + 1), busiest)
+    values: NDArray[float64] = numpy.maximum(slowest.sum(axis=1) / ranked.setting.overlapped, busiest)
     return values
 
 

@@ -95,6 +95,11 @@ class Setting:
         ]
         return min(bounds, default=0)
 
+    @property
+    def overlapped(self) -> int:
+        """Give how many steps may be under way at once: what draws, what only reads, and what trains."""
+        return min(self.lag, 2) + 1
+
     def loads_of(self, role: Role) -> list[Load]:
         """Give the loads of one role."""
         return list(of_role(self.loads, role.name))

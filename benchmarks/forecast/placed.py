@@ -18,6 +18,7 @@ from statistics import median
 
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.rl_names import LLAMA, device
+from benchmarks.forecast.rl_steps import ROOT
 from flowgraph.cli.inputs import Asked
 from flowgraph.cli.setting import Question, pose
 from flowgraph.cluster import Cluster
@@ -34,7 +35,7 @@ from placements.placing import seat_for
 from placements.ranked import Ranked
 from placements.setting import Setting
 
-FLOW = "benchmarks/forecast/rl_flows.py:ppo_reward_model"
+FLOW = "benchmarks/flows/ppo_reward_model.py"
 PLACEMENTS: Mapping[str, str] = {
     "colocate": "colocated:deepspeed-chat",
     "split": "split:nemo-aligner",
@@ -52,7 +53,7 @@ CACHE_SHARES = tuple(each / 20 for each in range(18, 2, -1))  # of a device, the
 
 
 @dataclass(frozen=True)
-class Testbed:
+class Setup:
     """What a fact was found on."""
 
     policy: str
@@ -67,7 +68,7 @@ class Testbed:
     updates: int
 
 
-def read_testbed(row: Row) -> Testbed | str:
+def read_testbed(row: Row) -> Setup | str:
     """Read the testbed of a fact; where it does not say enough, give what is missing."""
     kind, lengths = device(row["gpu"]), row["lengths"]
     sizes = sizes_of(row["models"])
@@ -84,7 +85,7 @@ def read_testbed(row: Row) -> Testbed | str:
     if missing or kind is None or not sizes or rate is None or not row["n_gpus"].isdigit():
         return f"no {', '.join(missing) or 'one count of devices'}"
     tokens = {name: int(each[1]) for name, each in numbers.items() if each is not None}
-    return Testbed(
+    return Setup(
         *sizes,
         devices=int(row["n_gpus"]),
         kind=kind.name,
@@ -110,12 +111,12 @@ def sizes_of(text: str) -> tuple[str, str] | None:
 
 
 @cache
-def setting_of(testbed: Testbed) -> Setting:
+def setting_of(testbed: Setup) -> Setting:
     """Give the setting of a search on a testbed."""
     models = {"policy": testbed.policy, "critic": testbed.critic, "ref": testbed.policy, "rm": testbed.critic}
     minibatch = max(1, testbed.batch // testbed.updates)
     asked = Asked(
-        flow=FLOW,
+        flow=str(ROOT / FLOW),
         models=tuple(f"{name}={model}" for name, model in models.items()),
         batch=testbed.batch,
         sets=(f"policy.update.minibatch={minibatch}", f"critic.update.minibatch={minibatch}"),
@@ -134,7 +135,7 @@ def setting_of(testbed: Testbed) -> Setting:
 
 
 @cache
-def placements(testbed: Testbed) -> Mapping[str, Ranked | None]:
+def placements(testbed: Setup) -> Mapping[str, Ranked | None]:
     """Give each published placement at its best sizes; None for one that does not fit."""
     setting = setting_of(testbed)
     blocks = Blocks(setting)
@@ -157,7 +158,7 @@ def published(row: Row) -> str:
     return next((name for name in PLACEMENTS if row["value"].startswith(name)), "")
 
 
-def _ordered(rows: Iterable[Row]) -> Iterator[tuple[Row, Testbed | None, str]]:
+def _ordered(rows: Iterable[Row]) -> Iterator[tuple[Row, Setup | None, str]]:
     """Give each fact with its testbed, or None and why it is not forecast."""
     for row in rows:
         testbed = read_testbed(row)
@@ -197,7 +198,7 @@ def losses(rows: Sequence[Row]) -> Iterator[Case]:
 # ------------------------------------------------------------------------------------------- tensor degree of drawing
 
 
-def drawing_seconds(testbed: Testbed, trained: int) -> dict[int, float]:
+def drawing_seconds(testbed: Setup, trained: int) -> dict[int, float]:
     """Give by tensor degree the seconds of drawing, beside a policy and its reference cut over `trained` devices.
 
     The cache takes what these leave of a device. No optimizer is offloaded.

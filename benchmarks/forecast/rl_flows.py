@@ -11,7 +11,6 @@ from nodes import (
     Policy,
     Prompts,
     Reference,
-    RewardModel,
     clipped,
     critic_values,
     gae,
@@ -22,7 +21,6 @@ from nodes import (
     kl_k3,
     kl_penalized,
     logprobs,
-    reward,
     score,
     token_rewards,
     update,
@@ -76,26 +74,6 @@ def ppo(prompts: Prompts, policy: Policy, critic: Critic, ref: Reference, *, lag
 
     def policy_loss(pi: Policy) -> Loss:
         return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=old, weights=weights, eps=0.2)
-
-    def critic_loss(v: Critic) -> Loss:
-        return value_loss(critic_values(v, rollout), returns, rollout.mask, old=values, clip=0.2)
-
-    return update(policy, policy_loss), update(critic, critic_loss)
-
-
-@flow
-def ppo_reward_model(
-    prompts: Prompts, policy: Policy, critic: Critic, ref: Reference, rm: RewardModel, *, lag: int = 0
-) -> tuple[Policy, Critic]:
-    """PPO with a critic and a reward model: the four models of RLHF, with the sampler's own log-probs."""
-    rollout = generate(stale(policy, at_most=lag), prompts, n=1)
-    values = critic_values(critic, rollout)
-    kl = kl_estimate(rollout.logprobs, rollout.mask, ref=logprobs(ref, rollout))
-    rewards = kl_penalized(token_rewards(reward(rm, rollout), rollout.mask), kl, rollout.mask, weight=0.02)
-    advantages, returns = gae(rewards, values, rollout.mask, gamma=1.0, lam=0.95)
-
-    def policy_loss(pi: Policy) -> Loss:
-        return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs, eps=0.2)
 
     def critic_loss(v: Critic) -> Loss:
         return value_loss(critic_values(v, rollout), returns, rollout.mask, old=values, clip=0.2)

@@ -24,7 +24,7 @@ from placements.named import variant
 from placements.placing import step_of
 from placements.setting import Setting
 
-FLOW = "benchmarks/forecast/rl_flows.py:ppo_reward_model"
+FLOW = "benchmarks/flows/ppo_reward_model.py"
 PROMPTS = 32  # of each device in a step: 512 on 16. Source: Mei et al. 2024 (ReaL), arXiv 2406.14088, section 8.1
 SAMPLES = "8"  # of a prompt, where a row does not say
 RIGHT, COIN, WRONG = 1.0, 1.5, 2.0

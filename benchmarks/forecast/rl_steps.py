@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
+from pathlib import Path
 
 from benchmarks.forecast.rl_names import Degrees
 from benchmarks.forecast.rl_workloads import Workload, from_toml, to_toml
@@ -24,6 +25,7 @@ from placements.footprint import fits
 from placements.placing import Home, seat_for, step_of
 from placements.setting import Setting
 
+ROOT = Path(__file__).parents[2]  # what a workload's flow is relative to
 SHARED_CACHE, OWN_CACHE = (0.6, 0.5, 0.4, 0.3), (0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 """What an engine is given of a device, the first that fits: beside training as NeMo-RL sets it, and alone."""
 
@@ -37,7 +39,7 @@ def setting_of(workload: Workload) -> Setting:
 def _setting(text: str) -> Setting:
     workload = from_toml(text)
     asked = Asked(
-        flow=workload.flow,
+        flow=str(ROOT / workload.flow),
         models=tuple(f"{name}={model}" for name, model in workload.models.items()),
         batch=workload.batch,
         sets=workload.settings,

@@ -11,8 +11,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run a command; an error of ours is printed whole and ends with its exit code."""
-    from flowgraph.cli import planner  # noqa: F401 - adds its verbs to those of `app`
-    from flowgraph.cli.app import app
+    from flowgraph.cli.planner import app
     from flowgraph.files import refuse_shadowed_packages
 
     try:

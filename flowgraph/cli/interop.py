@@ -94,7 +94,10 @@ def _best(setting: Setting) -> Ranked | None:
 
 
 def imported(path: Path) -> Imported:
-    """Read a launch script or a YAML configuration; raises DataError for a file that is no text, UsageError for its faults."""
+    """Read a launch script or a YAML configuration.
+
+    Raises DataError for a file that is no text, UsageError for what it says wrong.
+    """
     from nodes.interop import read_command, read_yaml
 
     try:

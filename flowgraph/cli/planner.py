@@ -24,6 +24,8 @@ from flowgraph.cli.app import (
     every,
 )
 
+__all__ = ["app"]
+
 PromptTokens = Annotated[
     str | None,
     typer.Option("--prompt-tokens", help="lengths: 512, mean=1k,p99=4k, or FILE.parquet:COLUMN", metavar="TOKENS"),

@@ -180,7 +180,7 @@ def _engines(texts: Sequence[str]) -> Mapping[Use, str]:
     found = dict[Use, str]()
     for text in texts:
         use, equals, engine = text.partition("=")
-        known = next((each for each in USES if each == use), None)
+        known = USES[USES.index(use)] if use in USES else None
         if not equals or known is None:
             raise UsageError(
                 "should be USE=ENGINE", where=f"--engine {text}", hint=f"uses are {', '.join(USES)}: train=megatron"
@@ -208,10 +208,9 @@ def _notes(question: Question, setting: Setting) -> list[str]:
 
 def _precision(text: str) -> Precision:
     known: tuple[Precision, ...] = get_args(Precision)
-    found = next((each for each in known if each == text), None)
-    if found is None:
+    if text not in known:
         raise UsageError(f"no precision `{text}`", where="--precision", hint=nearest(text, known))
-    return found
+    return known[known.index(text)]
 
 
 def _calibrated(profile: Path | None) -> Mapping[str, Mapping[str, float]]:

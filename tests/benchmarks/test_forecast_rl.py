@@ -209,7 +209,7 @@ def test_a_scale_is_fitted_without_the_run_that_it_is_held_against() -> None:
     plain, fitted = list(cases_of(reads)), list(scaled(cases_of(reads)))
     others = [case.measured / (case.forecast or 1.0) for case in plain[1:]]
     assert fitted[0].forecast == pytest.approx((plain[0].forecast or 0.0) * median(others), rel=0.05)
-    assert list(scaled(plain[:1]))[0].why == "its framework has no other run"
+    assert next(iter(scaled(plain[:1]))).why == "its framework has no other run"
 
 
 def test_systems_of_a_figure_are_put_in_the_order_that_was_measured() -> None:
@@ -221,7 +221,6 @@ def test_systems_of_a_figure_are_put_in_the_order_that_was_measured() -> None:
     assert found["ReaL-Heuristic over OpenRLHF"] == 1.0
 
 
-@pytest.mark.slow
 def test_steps_of_nemo_rl_are_forecast_with_one_scale() -> None:
     """Source: NVIDIA-NeMo/RL, docs/about/performance-summary.md, of which half is here."""
     found = errors(list(scaled(cases_of([read_nemo_rl(row) for row in NEMO_RL]))))
@@ -230,7 +229,6 @@ def test_steps_of_nemo_rl_are_forecast_with_one_scale() -> None:
     assert found.median <= 0.15
 
 
-@pytest.mark.slow
 def test_what_overlap_gains_is_nearer_than_nothing() -> None:
     cases = list(ratios([read_nemo_rl(row) for row in NEMO_RL]))
     ours, none = errors(cases), errors(cases, null=True)

@@ -216,11 +216,15 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ("--pin", "policy.sample"): (2, "--pin policy.sample: should be ROLE=POOL\n  hint: --pin policy.train=pool0\n"),
     ("--placement", "colocated", "--pin", "policy.train=a", "--pin", "ref.infer=b"): (
         2,
-        "--placement colocated:deepspeed-chat --pin policy.train=a --pin ref.infer=b: policy.train and ref.infer would "
-        "share a pool and be apart\n  hint: leave one of them out\n",
+        (
+            "--placement colocated:deepspeed-chat --pin policy.train=a --pin ref.infer=b: policy.train and ref.infer "
+            "would share a pool and be apart\n  hint: leave one of them out\n"
+        ),
     ),
     ("--placement", "colocate"): (1, "no placement `colocate`\n  hint: did you mean `colocated`?\n"),
-    ("--engine", "train=sglang"): (2, "--engine train=sglang: no engine `sglang` for train\n  hint: known: fsdp, megatron\n"),
+    ("--engine", "train=sglang"): (
+        2, "--engine train=sglang: no engine `sglang` for train\n  hint: known: fsdp, megatron\n",
+    ),
     ("--engine", "sample=host"): (
         2, "--engine sample=host: no engine `host` for sample\n  hint: known: sglang, trtllm, vllm\n",
     ),

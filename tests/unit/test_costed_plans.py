@@ -49,10 +49,8 @@ def plan_of(graph: Graph, changed: str = "", kind: Any = GPU, costed: bool = Tru
     """Give a right plan for GRPO on eight devices, with parts of one role replaced."""
     device = kind if isinstance(kind, Device) else Device(kind=kind, memory_bytes=2**36)
     node = Node(name="node-1", devices=(device,) * 8, host_memory_bytes=2**40, cores=64)
-    placed = [
-        Placed(**{"role": role, "pool": "all", "engine": engine} | (parts if role == changed else {}))
-        for role, engine in ENGINES.items()
-    ]
+    right: list[dict[str, Any]] = [{"role": role, "pool": "all", "engine": each} for role, each in ENGINES.items()]
+    placed = [Placed(**(each | (parts if each["role"] == changed else {}))) for each in right]
     return Plan(
         flow=graph.name,
         structure_hash=structure_hash(graph),
@@ -106,8 +104,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "policy.train",
         {"layout": Layout(pipeline=2)},
-        "policy.train: the engine `fsdp` does not run data=1 tensor=1 pipeline=2\n"
-        "  hint: it runs up to data of any degree, tensor=8, pipeline=1, sequence=8",
+        (
+            "policy.train: the engine `fsdp` does not run data=1 tensor=1 pipeline=2\n"
+            "  hint: it runs up to data of any degree, tensor=8, pipeline=1, sequence=8"
+        ),
     ),
     (
         "policy.train",
@@ -117,8 +117,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "policy.sample",
         {"layout": Layout(tensor=2, sequence=2)},
-        "policy.sample: the engine `sglang` does not run data=1 tensor=2 pipeline=1 sequence=2\n"
-        "  hint: it runs up to data of any degree, tensor=64, pipeline=1",
+        (
+            "policy.sample: the engine `sglang` does not run data=1 tensor=2 pipeline=1 sequence=2\n"
+            "  hint: it runs up to data of any degree, tensor=64, pipeline=1"
+        ),
     ),
     (
         "policy.train",

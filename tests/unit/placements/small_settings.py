@@ -25,6 +25,9 @@ from placements.profiles import known_devices
 from placements.setting import Setting
 from placements.topology import classes
 
+Of = str | Flow[..., Any]
+"""A flow, or the name of a shipped one."""
+
 SMALL = "Qwen/Qwen3-0.6B"
 SHIPPED = tuple(sorted(path.stem for path in flows_folder().glob("*.py") if path.stem != "__init__"))
 
@@ -57,8 +60,13 @@ def prompt(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
     return update(policy, loss)
 
 
+def called(of: Of) -> str:
+    """Give the name of a flow."""
+    return of if isinstance(of, str) else of.name
+
+
 @cache
-def graph_of(of: str | Flow[..., Any]) -> Graph:
+def graph_of(of: Of) -> Graph:
     """Give the graph of a flow, or of the shipped flow of this name."""
     described: Flow[..., Any] = getattr(import_module(f"examples.{of}"), of) if isinstance(of, str) else of
     return compile_graph(described.graph())
@@ -79,7 +87,7 @@ def shapes_of(graph: Graph, model: str) -> dict[str, ModelShape]:
 
 @cache
 def setting_of(
-    of: str | Flow[..., Any],
+    of: Of,
     cluster: str = "1x8xh100",
     *,
     model: str = SMALL,
@@ -100,7 +108,7 @@ def setting_of(
 
 
 @cache
-def found_of(of: str | Flow[..., Any], cluster: str = "1x8xh100", **parts: Any) -> Found:
+def found_of(of: Of, cluster: str = "1x8xh100", **parts: Any) -> Found:
     """Give what is found for a setting, searched once for all tests of a process."""
     return find(setting_of(of, cluster, **parts))
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.plan import Layout, Running
-from placements.blocks import OFFERED_AT_MOST, SYNC_BYTES, Blocks, Offered, Sitting, sync_s
+from placements.blocks import OFFERED_AT_MOST, Blocks, Offered, sync_s
 from placements.choices import Choice
+from placements.folding import SYNC_BYTES, Columns
 from placements.footprint import fits
 from placements.setting import Setting
 from placements.steps import host_constants
@@ -43,11 +44,14 @@ CHOICES = st.lists(
 )
 
 
-def sat(found: Iterable[Choice], slowed: float = 1.0) -> Sitting:
-    """Let roles join one after another."""
-    sitting = Sitting((), (0.0, 0.0))
+BITS = {"fsdp": 1, "sglang": 2}
+
+
+def sat(found: Iterable[Choice], slowed: float = 1.0) -> Columns:
+    """Let roles join one after another, each in the one way that it has."""
+    sitting = Columns.nothing(2)
     for each in found:
-        sitting = sitting.joined(each, slowed)
+        sitting = sitting.with_one_more(Columns.of((each,), BITS[each.engine], slowed))
     return sitting
 
 
@@ -59,24 +63,48 @@ def test_roles_take_turns_and_hold_what_they_hold_at_rest_side_by_side(found: li
     that sleep may both be there, with the buckets that weights are synced through.
     """
     sitting = sat(found, slowed)
-    assert sitting.chosen == tuple(found)
+    assert sitting.picks.tolist() == [[0] * len(found)]
     for stage in range(2):
-        assert sitting.stages_s[stage] == pytest.approx(slowed * fsum(each.stages_s[stage] for each in found))
+        assert sitting.stages_s[0, stage] == pytest.approx(slowed * fsum(each.stages_s[stage] for each in found))
     contexts = [
         each.context_bytes for place, each in enumerate(found) if each.engine in [o.engine for o in found[:place]]
     ]
     rest = sum(each.rest_bytes for each in found) - sum(contexts)
     both = sum(sorted(each.wakes_bytes for each in found)[-2:]) + SYNC_BYTES * (len(found) > 1)
-    assert sitting.rest_bytes == rest
-    assert sitting.peak_bytes == rest + max([both, *(each.over_bytes for each in found)])
-    assert sitting.host_bytes == sum(each.host_bytes for each in found)
+    assert sitting.rest.tolist() == [rest]
+    assert sitting.peak.tolist() == [rest + max([both, *(each.over_bytes for each in found)])]
+    assert sitting.host.tolist() == [sum(each.host_bytes for each in found)]
 
 
 @given(CHOICES)
 def test_the_order_in_which_roles_join_changes_no_second_and_no_byte_at_work(found: list[Choice]) -> None:
     one, other = sat(found), sat(reversed(found))
-    assert (one.over_bytes, one.wakes_bytes, one.host_bytes) == (other.over_bytes, other.wakes_bytes, other.host_bytes)
-    assert one.stages_s == pytest.approx(other.stages_s)
+    for name in ("over", "first", "second", "host"):
+        assert getattr(one, name).tolist() == getattr(other, name).tolist()
+    assert one.stages_s.tolist()[0] == pytest.approx(other.stages_s.tolist()[0])
+
+
+@given(CHOICES, CHOICES)
+def test_ways_that_are_folded_at_once_are_those_folded_one_by_one(first: list[Choice], second: list[Choice]) -> None:
+    if not first or not second:
+        return
+    every = Columns.of(first, 1, 1.0).with_one_more(Columns.of(second, 2, 1.0))
+    alone = [
+        Columns.of((a,), 1, 1.0).with_one_more(Columns.of((b,), 2, 1.0)).peak.tolist()[0] for a in first for b in second
+    ]
+    assert every.peak.tolist() == alone
+
+
+@given(CHOICES)
+def test_what_is_carried_on_is_beaten_by_nothing_and_beats_all_that_is_left(found: list[Choice]) -> None:
+    if not found:
+        return
+    every = Columns.of(found, 1, 1.0)
+    told = [(*each.stages_s, each.rest_bytes, each.over_bytes, each.wakes_bytes, each.host_bytes) for each in found]
+    kept = [place for [place] in every.unbeaten().picks.tolist()]
+    for place, one in enumerate(told):
+        beaten = any(all(a <= b for a, b in zip(told[other], one, strict=True)) for other in kept if other != place)
+        assert beaten or place in kept
 
 
 BLOCKS = list(chain.from_iterable(combinations(range(4), size) for size in range(1, 5)))

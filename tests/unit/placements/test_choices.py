@@ -99,23 +99,30 @@ def test_machines_without_a_domain_still_hold_a_tensor_group() -> None:
 
 
 def test_to_sleep_or_to_offload_holds_less_beside_others_and_takes_longer() -> None:
-    """One layout and one micro-batch, three places for what the role holds: the device, there at work only, the host."""
-    alike = [
-        each
-        for each in offered("1x8xh100", 8, "critic.train")
-        if each.layout.tensor == 1
-        and each.running.checkpointing == "full"
-        and each.running.micro_batch_tokens == 4 * (512 + 4000)
+    """One way of a role, in three places: on the device, there at work only, and in host memory.
+
+    Offloaded weights come in each pass of each micro-batch, so that takes longest.
+    """
+    setting, seat = setting_of("ppo"), seat_of("1x8xh100", 8)
+    role, layout = role_of(setting, "critic.train"), Layout(data=8, sharding="full")
+    own = setting.loads_of(role)
+    asleep = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=4 * (512 + 4000), sleeps=True)
+    away = asleep.model_copy(update={"sleeps": False, "offload": ("parameters", "gradients", "optimizer")})
+    there = asleep.model_copy(update={"sleeps": False})
+    held = [footprint(setting, role, seat, layout, each) for each in (there, asleep, away)]
+    moved = [
+        moved_seconds(one, seat, layout, each, own).total_s or 0.0
+        for one, each in zip(held, (there, asleep, away), strict=True)
     ]
-    there, asleep, away = (
-        next(each for each in alike if bool(each.running.sleeps) is sleeps and bool(each.running.offload) is offloads)
-        for sleeps, offloads in ((False, False), (True, False), (False, True))
-    )
-    assert sum(there.stages_s) < sum(asleep.stages_s)
-    assert sum(there.stages_s) < sum(away.stages_s)
-    assert there.rest_bytes > asleep.rest_bytes
-    assert there.peak_bytes == asleep.peak_bytes > away.peak_bytes
-    assert there.host_bytes == 0 < asleep.host_bytes
+    assert 0.0 == moved[0] < moved[1] < moved[2]
+    assert held[0].peak_bytes == held[1].peak_bytes > held[2].peak_bytes
+    assert total_bytes(held[0].host) == 0 < total_bytes(held[2].host)
+
+
+def test_what_is_offloaded_is_offered_where_memory_is_tight_only() -> None:
+    roomy, tight = offered("1x8xh100", 8, "critic.train"), offered("1x1xl4", 1, "critic.train")
+    assert not any(each.running.offload for each in roomy)
+    assert any(each.running.offload for each in tight)
 
 
 @pytest.mark.parametrize("name", ["critic.train", "ref.infer"])
@@ -129,7 +136,7 @@ def test_a_choice_says_the_seconds_and_bytes_of_its_parts(name: str, kept: dict[
             continue
         held = footprint(setting, role, seat, layout, each.running)
         told = [passing_seconds(setting, seat, layout, each.running, load) for load in setting.loads_of(role)]
-        told.append(moved_seconds(held, seat, each.running))
+        told.append(moved_seconds(held, seat, layout, each.running, setting.loads_of(role)))
         assert sum(each.stages_s) == pytest.approx(sum(one.total_s or 0.0 for one in told))
         assert each.peak_bytes == held.peak_bytes
         assert each.rest_bytes == total_bytes(held.asleep if each.running.sleeps else held.resident)

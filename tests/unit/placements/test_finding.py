@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
-from flowgraph import Flow
 from placements.blocks import Blocks
 from placements.finding import Asked, Found, find, pinned, problem, solved
 from placements.named import VARIANTS, name_of, variant
@@ -16,21 +16,21 @@ from placements.problem import Option, step_seconds
 from placements.setting import Setting
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
-from tests.unit.placements.small_settings import cluster_of, found_of, lagging, prompt, setting_of
+from tests.unit.placements.small_settings import Of, called, cluster_of, found_of, lagging, prompt, setting_of
 
-FLOWS: list[str | Flow] = ["ppo", "grpo", "gpg", "decoupled_ppo", lagging, two_agents, ppo_shaped]
-EVERY = pytest.mark.parametrize("of", FLOWS, ids=lambda each: each if isinstance(each, str) else each.__name__)
+FLOWS: list[Of] = ["ppo", "grpo", "gpg", "decoupled_ppo", lagging, two_agents, ppo_shaped]
+EVERY = pytest.mark.parametrize("of", FLOWS, ids=called)
 
 
 @EVERY
-def test_the_same_setting_gives_the_same_plans(of: str | Flow) -> None:
+def test_the_same_setting_gives_the_same_plans(of: Of) -> None:
     first, again = found_of(of, "2x8xh100"), find(setting_of(of, "2x8xh100"))
     assert [each.plan().to_json() for each in first.ranked] == [each.plan().to_json() for each in again.ranked]
     assert [each and each.step_s for _, each in first.named] == [each and each.step_s for _, each in again.named]
 
 
 @EVERY
-def test_no_named_placement_is_better_than_the_best_by_the_searchs_own_figure(of: str | Flow) -> None:
+def test_no_named_placement_is_better_than_the_best_by_the_searchs_own_figure(of: Of) -> None:
     found = found_of(of, "2x8xh100")
     assert found.answer.exact
     for _, ranked in found.named:
@@ -38,7 +38,7 @@ def test_no_named_placement_is_better_than_the_best_by_the_searchs_own_figure(of
 
 
 @EVERY
-def test_no_plan_that_was_played_beats_the_one_that_comes_first(of: str | Flow) -> None:
+def test_no_plan_that_was_played_beats_the_one_that_comes_first(of: Of) -> None:
     found = found_of(of, "2x8xh100")
     assert found.best.step_s == min(each.step_s for each in found.ranked)
     assert found.moved == (found.best.value > found.answer.value)
@@ -46,7 +46,7 @@ def test_no_plan_that_was_played_beats_the_one_that_comes_first(of: str | Flow) 
 
 
 @EVERY
-def test_more_machines_never_make_the_searchs_figure_worse(of: str | Flow) -> None:
+def test_more_machines_never_make_the_searchs_figure_worse(of: Of) -> None:
     values = [found_of(of, cluster).answer.value for cluster in ("1x8xh100", "2x8xh100", "4x8xh100")]
     assert values == sorted(values, reverse=True)
 
@@ -78,8 +78,8 @@ def _fit(taken: Sequence[Option], room: Sequence[int]) -> bool:
 
 
 @pytest.mark.parametrize("cluster", ["1x4xh100", "1x8xh100", "1x2xh100,1x4xa100"])
-@pytest.mark.parametrize("of", ["grpo", "gpg", lagging, "ppo"], ids=str)
-def test_the_best_is_the_best_of_all(of: str | Flow, cluster: str) -> None:
+@pytest.mark.parametrize("of", ["grpo", "gpg", lagging, "ppo"], ids=called)
+def test_the_best_is_the_best_of_all(of: Of, cluster: str) -> None:
     """Three roles, five cuts; four roles, fifteen: few enough to try each with all its options."""
     setting = setting_of(of, cluster)
     found = find(setting, named=False)
@@ -87,7 +87,7 @@ def test_the_best_is_the_best_of_all(of: str | Flow, cluster: str) -> None:
 
 
 @EVERY
-def test_greedy_is_never_better_than_exact_and_auto_is_exact(of: str | Flow) -> None:
+def test_greedy_is_never_better_than_exact_and_auto_is_exact(of: Of) -> None:
     setting = setting_of(of, "1x8xh100")
     exact, greedy, auto = (
         find(setting, Asked(method=each), named=False).answer for each in ("exact", "greedy", "auto")
@@ -141,14 +141,14 @@ def test_a_pin_beside_a_placement_parts_no_roles_that_the_placement_puts_togethe
     assert find(setting, asked, named=False).best.parts() == (("policy.train", "ref.infer"), ("policy.sample",))
 
 
-def priced(of: str | Flow, cluster: str) -> Setting:
+def priced(of: Of, cluster: str) -> Setting:
     """Give a setting whose machines cost 80 an hour."""
     nodes = tuple(each.model_copy(update={"price_per_hour": 80.0}) for each in cluster_of(cluster).nodes)
     return replace(setting_of(of, cluster), cluster=cluster_of(cluster).model_copy(update={"nodes": nodes}))
 
 
 @EVERY
-def test_the_fewest_devices_are_no_more_than_any_other_objective_takes(of: str | Flow) -> None:
+def test_the_fewest_devices_are_no_more_than_any_other_objective_takes(of: Of) -> None:
     setting = priced(of, "2x8xh100")
     found = {
         objective: find(setting, Asked(objective=objective), named=False) for objective in ("step", "cost", "devices")
@@ -175,17 +175,16 @@ def test_more_pools_than_devices_fit_nowhere() -> None:
     """Five roles, each on a pool of its own, on four devices."""
     setting = setting_of(ppo_shaped, "1x4xh100")
     assert solved(setting, Blocks(setting), tuple((role.name,) for role in setting.roles)) is None
-    found = dict((each.name, ranked) for each, ranked in find(setting).named)
+    found = {each.name: ranked for each, ranked in find(setting).named}
     assert found["standalone:each-role"] is None
     assert found["colocated:deepspeed-chat"] is not None
 
 
 def test_a_lag_lets_two_steps_overlap_in_the_searchs_figure_too() -> None:
     """At on-policy the best shares one pool; with a lag it draws beside the update."""
-    parts = {of.__name__: found_of(of, "2x8xh100", model="Qwen/Qwen3-8B", prompts=512, response="mean=2k,max=8k").best.parts()
-             for of in (prompt, lagging)}  # fmt: skip
-    assert len(parts["prompt"]) == 1
-    assert len(parts["lagging"]) > 1
+    large: dict[str, Any] = {"model": "Qwen/Qwen3-8B", "prompts": 512, "response": "mean=2k,max=8k"}
+    assert len(found_of(prompt, "2x8xh100", **large).best.parts()) == 1
+    assert len(found_of(lagging, "2x8xh100", **large).best.parts()) > 1
     told = problem(setting_of(lagging), Blocks(setting_of(lagging)), Asked())
     assert told.tokens == 2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from flowgraph import Flow
 from flowgraph.plan import Pool
 from placements.blocks import Blocks
 from placements.finding import solved
@@ -12,14 +11,14 @@ from placements.moves import layouts, moves, parts_of
 from placements.moves_text import layouts_text, moves_text, plans_text
 from placements.named import VARIANTS, parts
 from tests.flows.ppo_shaped import ppo_shaped
-from tests.unit.placements.small_settings import found_of, graph_of, lagging, setting_of
+from tests.unit.placements.small_settings import Of, called, found_of, graph_of, lagging, setting_of
 
 HYBRID = parts(graph_of(ppo_shaped), "hybrid")
 CLUSTER = "1x8xh100"
 
 
 def test_a_role_moves_to_each_other_pool_and_to_one_of_its_own() -> None:
-    """Draw: train, sample, critic, ref | judge. The critic can go to the judge, or alone; the judge to the rest only."""
+    """Draw: train, sample, critic, ref | judge. The critic can go to the judge, or alone; the judge to the rest."""
     setting = setting_of(ppo_shaped, CLUSTER)
     assert [each.beside for each in moves(setting, HYBRID, "critic.train")] == [("judge.infer",), ()]
     rest = ("policy.train", "policy.sample", "critic.train", "ref.infer")
@@ -39,8 +38,8 @@ def test_a_move_changes_the_pool_of_one_role_only(role: str, name: str) -> None:
         assert after != {frozenset(part) for part in before}
 
 
-@pytest.mark.parametrize("of", ["ppo", "grpo", lagging], ids=str)
-def test_no_move_from_the_best_plan_is_better_by_the_searchs_figure(of: str | Flow) -> None:
+@pytest.mark.parametrize("of", ["ppo", "grpo", lagging], ids=called)
+def test_no_move_from_the_best_plan_is_better_by_the_searchs_figure(of: Of) -> None:
     """The best of all partitions is better than each that differs in one role."""
     setting, found = setting_of(of, "2x8xh100"), found_of(of, "2x8xh100")
     best = next(each for each in found.ranked if each.value == found.answer.value)
@@ -73,7 +72,7 @@ def test_moves_are_told_best_first_with_what_takes_longer() -> None:
     before = parts(setting.graph, "colocated")
     here = solved(setting, Blocks(setting), before)
     assert here is not None
-    found = [each for each in moves(setting, before, "policy.sample")]
+    found = list(moves(setting, before, "policy.sample"))
     (line,) = moves_text("policy.sample", before[0], here, found).splitlines()[1:]
     assert line.split()[0] == "alone"
     assert "%" in line and "policy.update +" in line

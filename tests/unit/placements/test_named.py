@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from flowgraph import Flow
 from flowgraph.errors import UnknownNameError
 from flowgraph.roles import roles
 from placements.named import NAMES, VARIANTS, Parts, Variant, name_of, parts, sorted_roles, variant
@@ -12,23 +11,23 @@ from tests.examples.flows.distill import learn_from
 from tests.examples.flows.moving_reference import with_average
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
-from tests.unit.placements.small_settings import SHIPPED, graph_of
+from tests.unit.placements.small_settings import SHIPPED, Of, called, graph_of
 
 OWN = (learn_from, with_average, two_agents, ppo_shaped)
 FLOWS = [*SHIPPED, *OWN]
 
 
-@pytest.mark.parametrize("of", FLOWS, ids=lambda each: each if isinstance(each, str) else each.__name__)
+@pytest.mark.parametrize("of", FLOWS, ids=called)
 @pytest.mark.parametrize("each", VARIANTS, ids=lambda each: each.name)
-def test_each_role_is_in_one_part_and_no_part_is_empty(each: Variant, of: str | Flow) -> None:
+def test_each_role_is_in_one_part_and_no_part_is_empty(each: Variant, of: Of) -> None:
     graph = graph_of(of)
     found = each.parts_of(graph)
     assert sorted(name for part in found for name in part) == sorted(role.name for role in roles(graph))
     assert all(found)
 
 
-@pytest.mark.parametrize("of", FLOWS, ids=lambda each: each if isinstance(each, str) else each.__name__)
-def test_parts_are_called_by_the_first_name_that_has_them(of: str | Flow) -> None:
+@pytest.mark.parametrize("of", FLOWS, ids=called)
+def test_parts_are_called_by_the_first_name_that_has_them(of: Of) -> None:
     graph = graph_of(of)
     seen = dict[frozenset[frozenset[str]], str]()
     for each in VARIANTS:

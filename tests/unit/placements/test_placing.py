@@ -7,7 +7,6 @@ from math import fsum
 
 import pytest
 
-from flowgraph import Flow
 from flowgraph.check_plan import check_plan
 from flowgraph.plan import Plan
 from placements.blocks import Blocks, Offered
@@ -21,15 +20,15 @@ from placements.steps import host_constants
 from placements.timeline import play
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
-from tests.unit.placements.small_settings import SHIPPED, found_of, graph_of, lagging, prompt, setting_of
+from tests.unit.placements.small_settings import SHIPPED, Of, called, found_of, graph_of, lagging, prompt, setting_of
 
 CLUSTER = "2x8xh100"
 LARGE = {"model": "Qwen/Qwen3-8B", "prompts": 512, "response": "mean=2k,max=8k"}
-Case = tuple[str | Flow, str]
+Case = tuple[Of, str]
 
 
 @cache
-def placed(of: str | Flow, parts: Parts, cluster: str = CLUSTER) -> Ranked:
+def placed(of: Of, parts: Parts, cluster: str = CLUSTER) -> Ranked:
     """Give the best plan of these parts."""
     setting = setting_of(of, cluster)
     found = solved(setting, Blocks(setting), parts)
@@ -47,7 +46,8 @@ def ranked_of(case: Case) -> Ranked:
 
 
 CASES: list[Case] = [
-    *((of, "best") for of in (*SHIPPED, lagging, two_agents, ppo_shaped)),
+    *((of, "best") for of in SHIPPED),
+    *((of, "best") for of in (lagging, two_agents, ppo_shaped)),
     *((ppo_shaped, each.name) for each in VARIANTS),
     *(("grpo", each.name) for each in VARIANTS),
     *((lagging, each.name) for each in VARIANTS),
@@ -55,10 +55,10 @@ CASES: list[Case] = [
 ]
 
 
-def named(case: object) -> str:
+def named(case: Case) -> str:
     """Name a case."""
-    of, name = case if isinstance(case, tuple) else (case, "")
-    return f"{of if isinstance(of, str) else of.__name__}-{name}"
+    of, name = case
+    return f"{called(of)}-{name}"
 
 
 EVERY = pytest.mark.parametrize("case", CASES, ids=named)
@@ -156,7 +156,7 @@ ALL = (("policy.train", "policy.sample", "ref.infer"),)
 SPLIT = (("policy.train", "ref.infer"), ("policy.sample",))
 
 
-def period_s(of: Flow, parts: Parts) -> float:
+def period_s(of: Of, parts: Parts) -> float:
     """Give the seconds from one step of an 8B model to the next."""
     setting = setting_of(of, CLUSTER, **LARGE)
     found = solved(setting, Blocks(setting), parts)

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Flow
 from flowgraph.errors import ResourceError
 from placements.finding import Asked, find
+from placements.footprint import FITS_SHARE
 from placements.lengths import Lengths
 from placements.setting import Setting
-from placements.short import FITS_SHARE, Least, larger_settings, least, multiplied
+from placements.short import Least, larger_settings, least, multiplied
+from tests.examples.flows.parts import attempts
 from tests.flows.ppo_shaped import ppo_shaped
-from tests.unit.placements.small_settings import cluster_of, setting_of
+from tests.unit.placements.small_settings import Of, cluster_of, setting_of
 
 
 def refusal(setting: Setting, asked: Asked | None = None) -> str:
@@ -44,8 +45,6 @@ def test_a_model_that_no_device_holds_is_told_by_role_bytes_and_parts() -> None:
 
 def test_what_draws_is_named_where_its_weights_are_what_is_short() -> None:
     """A frozen flow only draws: 32 billion weights of two bytes on one L4."""
-    from tests.examples.flows.parts import attempts
-
     text = refusal(setting_of(attempts, "1x1xl4", model="Qwen/Qwen3-32B"))
     assert "policy.sample needs " in text
     assert re.search(r"    weights 6[0-9]\.[0-9] GiB · ", text)
@@ -65,12 +64,12 @@ def test_roles_that_fit_alone_and_not_together_are_each_told() -> None:
     assert first == (
         "no placement for ppo_shaped on 4 h100-sxm-80g: each role fits alone, but not all of them together"
     )
-    assert alone.count(" on its device") == 5
+    assert alone.count(" GiB on ") == 5
     assert hint == "  hint: smallest changes that fit: 8 h100-sxm-80g"
 
 
 def test_what_nothing_helps_says_so() -> None:
-    """671 billion parameters of two bytes are 1.3 TB: 64 times one A10 have 1.5 TB, but no domain that holds a layer."""
+    """671 billion parameters of two bytes are 1.3 TB; 32 machines of one A10 have 0.8 TB, and no domain to draw in."""
     text = refusal(setting_of("grpo", "1x1xa10", model="deepseek-ai/DeepSeek-V3"))
     assert text.endswith("  hint: no larger cluster of these machines and no shorter responses fit")
 
@@ -96,7 +95,7 @@ def test_devices_of_no_profile_run_nothing() -> None:
     assert "no engine runs policy.train on any number of its devices" in refusal(setting)
 
 
-SHORT: list[tuple[str | Flow, str, str, Asked]] = [
+SHORT: list[tuple[Of, str, str, Asked]] = [
     ("grpo", "1x1xh100", "Qwen/Qwen3-8B", Asked()),
     ("grpo", "1x8xh100", "Qwen/Qwen3-235B-A22B", Asked()),
     ("ppo", "1x2xl4", "Qwen/Qwen3-8B", Asked()),
@@ -105,9 +104,7 @@ SHORT: list[tuple[str | Flow, str, str, Asked]] = [
 
 
 @pytest.mark.parametrize(("of", "cluster", "model", "asked"), SHORT, ids=lambda each: str(each)[:20])
-def test_the_change_that_is_named_fits_and_half_of_it_does_not(
-    of: str | Flow, cluster: str, model: str, asked: Asked
-) -> None:
+def test_the_change_that_is_named_fits_and_half_of_it_does_not(of: Of, cluster: str, model: str, asked: Asked) -> None:
     setting = setting_of(of, cluster, model=model)
     text = refusal(setting, asked)
     ((wanted, kind),) = re.findall(r"fit: ([0-9,]+) (\S+)$", text, re.MULTILINE)

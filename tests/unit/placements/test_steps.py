@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Flow, Loss, flow, node, stale
+from flowgraph import Loss, flow, node, stale
 from flowgraph.graph import Graph
 from flowgraph.plan import Step, Waits
 from flowgraph.roles import roles
@@ -43,7 +43,7 @@ from placements.steps import (
 )
 from tests.examples.flows.two_agents import show_first, two_agents
 from tests.flows.ppo_shaped import ppo_shaped
-from tests.unit.placements.small_settings import SHIPPED, graph_of, lagging, prompt
+from tests.unit.placements.small_settings import SHIPPED, Of, graph_of, lagging, prompt
 
 NO_HOST = HostConstants(other_share=0.0, slowed_share=1.0)
 TRAINED_ALONE = {"policy.sample": "draws"}
@@ -52,7 +52,7 @@ TRAINED_ALONE = {"policy.sample": "draws"}
 def placed(
     graph: Graph, pools: Mapping[str, str], seconds: Mapping[str, float | None], lag: int = 0, sync_s: float = 0.0
 ) -> tuple[list[Work], list[Refresh]]:
-    """Give the works of a graph: each role on the pool that `pools` names, "all" if none; nodes take 1 s, or as told."""
+    """Give the works of a graph: each role on the pool that `pools` names, else "all"; nodes take 1 s, or as told."""
     works = [
         Work(load, pools.get(load.role.name, "all"), Seconds({"matmul": seconds.get(load.node, 1.0)}))
         for load in loads(graph, 16, Lengths.fixed(10), Lengths.fixed(10))
@@ -82,7 +82,7 @@ def step_of(graph: Graph, works: Sequence[Work], refreshes: Sequence[Refresh], h
 TIMES: dict[str, float | None] = {"policy.generate": 10.0, "ref.logprobs": 1.0, "policy.update": 6.0}
 
 
-def seconds_a_step(of: Flow | str, pools: Mapping[str, str], lag: int, sync_s: float = 0.0) -> float:
+def seconds_a_step(of: Of, pools: Mapping[str, str], lag: int, sync_s: float = 0.0) -> float:
     """Give the period of a flow that generates for 10 s, reads for 1 s and updates for 6 s."""
     graph = graph_of(of)
     found = step_of(graph, *placed(graph, pools, TIMES, lag, sync_s)).period_s
@@ -123,17 +123,17 @@ def test_what_is_not_known_of_one_task_is_not_known_of_host_work_and_the_period(
 def test_on_policy_all_wait_for_what_they_read_and_drawing_for_the_sync_of_the_step_before() -> None:
     """Draw: generate → ref.logprobs → host → update → sync → the next generate; update → none of its own step."""
     graph = graph_of(prompt)
-    told = set(waits_of(graph, *placed(graph, TRAINED_ALONE, TIMES)))
-    assert told == {
-        Waits(before="policy.generate", after="ref.logprobs"),
-        Waits(before="policy.generate", after="policy.update"),
-        Waits(before="ref.logprobs", after="policy.update"),
-        Waits(before="policy.generate", after=HOST),
-        Waits(before="ref.logprobs", after=HOST),
-        Waits(before=HOST, after="policy.update"),
-        Waits(before="policy.update", after="policy.train to policy.sample"),
-        Waits(before="policy.train to policy.sample", after="policy.generate", delay=1),
-    }
+    told = waits_of(graph, *placed(graph, TRAINED_ALONE, TIMES))
+    assert sorted((each.before, each.after, each.delay) for each in told) == [
+        (HOST, "policy.update", 0),
+        ("policy.generate", HOST, 0),
+        ("policy.generate", "policy.update", 0),
+        ("policy.generate", "ref.logprobs", 0),
+        ("policy.train to policy.sample", "policy.generate", 1),
+        ("policy.update", "policy.train to policy.sample", 0),
+        ("ref.logprobs", HOST, 0),
+        ("ref.logprobs", "policy.update", 0),
+    ]
 
 
 def test_a_trained_model_that_is_read_outside_its_loss_is_read_after_the_update_before() -> None:
@@ -239,7 +239,7 @@ def test_what_answers_a_trained_models_reading_goes_with_it() -> None:
     assert told["policy.logprobs"] == told["ref.generate"] == told["policy.update"] == 1
 
 
-FLOWS: list[str | Flow] = [*SHIPPED, lagging, two_agents, ppo_shaped, coached, read_again]
+FLOWS: list[Of] = [*SHIPPED, lagging, two_agents, ppo_shaped, coached, read_again]
 
 
 @given(st.data())
