@@ -183,20 +183,25 @@ class Ways:
 
         What draws always sleeps while others work; it may have less cache, so that rows wait.
         """
-        yield self._choice(way)
         if self.role.use == "sample":
+            yield self._choice(way)
             for share in CACHE_SHARES:
                 if share < (way.running.cache_share or 0.0):
                     yield from (self._choice(less) for less in self._drawing(way.layout, share))
             return
-        asleep = self._choice(replace(way, running=way.running.model_copy(update={"sleeps": True})))
-        yield asleep
-        if asleep.peak_bytes > TIGHT_SHARE * self.seat.of.memory_bytes:
+        held = self._held(way)
+        yield self._choice(way, held)
+        yield self._choice(replace(way, running=way.running.model_copy(update={"sleeps": True})), held)
+        if held.peak_bytes > TIGHT_SHARE * self.seat.of.memory_bytes:
             offload = ALL_OFFLOADED if self.role.use == "train" else ALL_OFFLOADED[:1]
             yield self._choice(replace(way, running=way.running.model_copy(update={"offload": offload})))
 
-    def _choice(self, way: Way) -> Choice:
-        found = footprint(self.setting, self.role, self.seat, way.layout, way.running)
+    def _held(self, way: Way) -> Footprint:
+        return footprint(self.setting, self.role, self.seat, way.layout, way.running)
+
+    def _choice(self, way: Way, held: Footprint | None = None) -> Choice:
+        """Give a way with its bytes: those `held`, which sleeping does not change, or as they are found."""
+        found = held or self._held(way)
         moved, stages, running = 0.0, list(way.stages_s), way.running
         if self.role.use != "sample":
             moved = moved_seconds(found, self.seat, way.layout, running, self._own).total_s or 0.0

@@ -17,7 +17,7 @@ from placements.choices import Choice
 from placements.footprint import FITS_SHARE, MemoryConstants
 
 SYNC_BYTES = int(2 * MemoryConstants().bucket_bytes)  # two buckets: one that is sent, one that is read
-CARRIED_AT_MOST = 16  # ways to run the first roles of a pool that are carried on to the next one
+CARRIED_AT_MOST = 12  # ways to run the first roles of a pool that are carried on to the next one
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
