@@ -124,8 +124,9 @@ def _tail_s(replica: Replica, prompt: Lengths, response: Lengths, rows: int, at_
     tail_s = (1 - mixed) * beyond_s(response, last_wave, 0.0) if mixed < 1 else 0.0
     tail_s += mixed * beyond_s(response.remaining, at_once, response.age) if mixed else 0.0
     more_s = full_s / at_once  # of one token more: that part of a full step, or one more sequence in a step
-    if not waits and at_once > 1:
-        more_s = (full_s - (step_seconds(replica, 1, prompt.mean + response.age).total_s or 0.0)) / (at_once - 1)
+    if not waits:  # the longest has its own steps already; with one row each there are no others to wait for
+        alone_s = step_seconds(replica, 1, prompt.mean + response.age).total_s or 0.0
+        more_s = (full_s - alone_s) / (at_once - 1) if at_once > 1 else 0.0
     return tail_s + more_s * uneven_tokens(response, each, replicas)
 
 
