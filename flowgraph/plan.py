@@ -162,7 +162,8 @@ class Step(Data):
 class Assumed(Data):
     """What a forecast was made for: flow and models as they were named, rows and lengths of a step, and the engines.
 
-    `precision` is of the weights that draw; `constants` are those of engines that were not the shipped ones.
+    `precision` is of the weights that draw; `constants` are those of engines that were not the shipped ones. A
+    `staleness` lets what draws lag further than the flow does.
     """
 
     flow: str
@@ -174,6 +175,7 @@ class Assumed(Data):
     engines: dict[str, str] = Field(default_factory=dict[str, str])
     precision: Precision = "bfloat16"
     constants: dict[str, dict[str, float]] = Field(default_factory=dict[str, dict[str, float]])
+    staleness: NonNegativeInt | None = None
 
 
 class Plan(Data):

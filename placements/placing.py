@@ -185,13 +185,19 @@ def _forecast(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[
 
 def step_of(setting: Setting, homes: Sequence[Home]) -> Step:
     """Give the forecast of a step of placed roles: its tasks, what they wait for, and its period."""
-    by_role = {home.role.name: home for home in homes}
-    works = [work_of(setting, by_role[load.role.name], load) for load in setting.loads]
-    refreshes = [_refresh(setting, by_role[source], by_role[target]) for target, source in setting.synced.items()]
+    works, refreshes = parts_of_step(setting, homes)
     tasks = tasks_of(works, refreshes, host_constants(setting.calibrated.get("host")))
     waits = waits_of(setting.graph, works, refreshes)
     found = period(schedule_of(tasks, waits))
     return Step(tasks=tasks, waits=waits, period_s=found.seconds, cycle=found.cycle)
+
+
+def parts_of_step(setting: Setting, homes: Sequence[Home]) -> tuple[list[Work], list[Refresh]]:
+    """Give what models do in a step of placed roles, and the syncs of weights between them."""
+    by_role = {home.role.name: home for home in homes}
+    works = [work_of(setting, by_role[load.role.name], load) for load in setting.loads]
+    refreshes = [_refresh(setting, by_role[source], by_role[target]) for target, source in setting.synced.items()]
+    return works, refreshes
 
 
 def schedule_of(tasks: Sequence[Timed], waits: Sequence[Waits]) -> Schedule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -15,6 +15,7 @@ from flowgraph.errors import ResourceError, UsageError, nearest
 
 if TYPE_CHECKING:
     from placements.finding import Asked, Found
+    from placements.late import Late
     from placements.ranked import Ranked
     from placements.setting import Setting
     from placements.what_if import Changed
@@ -31,31 +32,71 @@ class Sought:
     top: int = 5
     what_if: tuple[str, ...] = ()
     robust: bool = False
+    staleness: str = ""
 
 
 def print_costed(question: Question, sought: Sought, out: Path | None, as_json: bool) -> None:
     """Print the best plans of a question, and write the best one to `out`."""
     from placements.finding import find
     from placements.found_text import found_text, what_if_text
+    from placements.late import late_text
 
     posed = pose(question)
     for note in posed.notes:
         print(note, file=sys.stderr)
+    posed, tried = _late(posed, sought)
+    setting = posed.setting
     named = sought.objective != "devices"
-    found = find(posed.setting, asked_of(sought, posed.setting), named=named, robust=sought.robust)
-    others = [_changed(posed.setting, text, sought) for text in sought.what_if]
+    found = find(setting, asked_of(sought, setting), named=named, robust=sought.robust)
+    others = [_changed(setting, text, sought) for text in sought.what_if]
     plan = found.best.plan(posed.assumed)
     if out is not None:
         write_text(out, plan.to_json())
     print(f"searched in {found.seconds:.2f} s", file=sys.stderr)
     if as_json:
         changes = {each.change: _ranked_data(each.found.best) if each.found else None for each in others}
-        print(json.dumps(found_data(found, posed, sought.top) | {"what_if": changes}, indent=1))
+        late = [_late_data(each) for each in tried]
+        print(json.dumps(found_data(found, posed, sought.top) | {"what_if": changes, "staleness": late}, indent=1))
     else:
-        print(found_text(found, plan, top=sought.top))
-        print(f"\n{what_if_text(found, others)}" if others else "", end="\n" if others else "")
+        told = [late_text(tried, setting.lag)] if tried else []
+        told += [what_if_text(found, others)] if others else []
+        print("\n\n".join([found_text(found, plan, top=sought.top), *told]))
     if out is not None:
         print(out, file=sys.stderr)
+
+
+def _late(posed: Posed, sought: Sought) -> tuple[Posed, tuple[Late, ...]]:
+    """Let what draws lag as far as is asked for; `auto` tries up to what the flow says, or MOST_STALE if it does not.
+
+    Raises UsageError for what is no number of updates.
+    """
+    from placements.late import MOST_STALE, Late, least, stalenesses
+
+    text, tried = sought.staleness, tuple[Late, ...]()
+    if not text:
+        return posed, ()
+    if text == "auto":
+        tried = stalenesses(posed.setting, posed.setting.lag or MOST_STALE, asked_of(sought, posed.setting))
+        if not tried:
+            return posed, ()
+        chosen = least(tried).staleness
+    elif text.isascii() and text.isdigit() and len(text) < 10:
+        chosen = int(text)
+    else:
+        raise UsageError(f"`{text}` is no number of updates", where="--staleness", hint="a whole number, or auto")
+    setting = replace(posed.setting, staleness=chosen)
+    return replace(posed, setting=setting, assumed=posed.assumed.model_copy(update={"staleness": chosen})), tried
+
+
+def _late_data(late: Late) -> dict[str, Any]:
+    draws, trains = late.ratio
+    return {
+        "staleness": late.staleness,
+        "step_s": late.step_s,
+        "devices_that_draw": draws,
+        "devices_that_train": trains,
+        "sync_every": late.sync_every,
+    }
 
 
 _OPTIONS = {"engines": "engine", "pins": "pin", "method": "search"}  # by the field that holds what an option says

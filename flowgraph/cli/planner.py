@@ -59,6 +59,10 @@ WhatIf = Annotated[
         metavar="CHANGE",
     ),
 ]
+Staleness = Annotated[
+    str | None,
+    typer.Option("--staleness", help="updates that what draws may lag, or auto: the least that pays", metavar="N|auto"),
+]
 Robust = Annotated[
     bool, typer.Option("--robust", help="prefer the plan that loses least if costs are other than forecast")
 ]
@@ -87,6 +91,7 @@ def plan(
     top: Top = 5,
     what_if: WhatIf = None,
     robust: Robust = False,
+    staleness: Staleness = None,
     passes: Passes = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here, to edit")] = None,
     cache: Cache = None,
@@ -102,7 +107,7 @@ def plan(
 
     asked = Asked(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
     question = Question(asked, cluster or "", prompt_tokens, response_tokens, every(engine), precision, profile)
-    sought = Sought(objective, search, placement or "", every(pin), top, every(what_if), robust)
+    sought = Sought(objective, search, placement or "", every(pin), top, every(what_if), robust, staleness or "")
     with verified(verify):
         if plan is None and cluster is not None and has_profiles(cluster_of(cluster)):
             print_costed(question, sought, out, json)

@@ -137,6 +137,7 @@ def posed_by(plan: Plan, where: str, cluster: Cluster | None = None) -> Posed:
         engines={use: assumed.engines[use] for use in USES if use in assumed.engines},
         sampling=assumed.precision,
         calibrated=assumed.constants,
+        staleness=assumed.staleness,
     )
     return Posed(setting, assumed, ())
 

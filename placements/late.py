@@ -1,0 +1,94 @@
+"""How late weights should be for what draws: the least staleness that buys what can be bought, and what it takes.
+
+A flow says the most that it corrects for (`stale(policy, at_most=…)`); within that the planner chooses. Not here: the
+closed form for two pools alone (`overlap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from flowgraph.errors import ResourceError
+from placements.finding import Asked, Found, find
+from placements.found_text import show_s
+from placements.placing import homes_of, parts_of_step
+from placements.setting import Setting
+from placements.steps import synced_every
+from placements.text import table
+
+WORTH_SHARE = 0.01  # of a step, that one more update of staleness has to save
+MOST_STALE = 8  # updates that are looked at where a flow says no bound
+LOOKED_AT = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+
+
+@dataclass(frozen=True)
+class Late:
+    """One staleness, with its best plan: devices that draw and that train, and after how many updates weights go."""
+
+    staleness: int
+    found: Found
+
+    @property
+    def step_s(self) -> float:
+        """Give the seconds of a step."""
+        return self.found.best.step_s
+
+    @property
+    def ratio(self) -> tuple[int, int]:
+        """Give the devices that draw and those that train; all of them both, where one pool does both."""
+        best = self.found.best
+        uses = [{self.found.setting.roles[place].use for place in block} for block, _ in best.blocks]
+        counts = [sum(option.devices) for _, option in best.blocks]
+        draws, trains = (
+            sum(count for use, count in zip(uses, counts, strict=True) if wanted in use)
+            for wanted in ("sample", "train")
+        )
+        return draws, trains
+
+    @property
+    def sync_every(self) -> int:
+        """Give after how many updates weights are brought to what draws."""
+        best = self.found.best
+        return synced_every(*parts_of_step(best.setting, homes_of(best.setting, best.blocks)))
+
+
+def stalenesses(setting: Setting, at_most: int, asked: Asked | None = None) -> tuple[Late, ...]:
+    """Give the best plan of each staleness up to a bound; those that nothing fits are left out."""
+    return tuple(_tried(setting, at_most, asked))
+
+
+def _tried(setting: Setting, at_most: int, asked: Asked | None) -> Iterator[Late]:
+    for staleness in sorted({each for each in LOOKED_AT if each < at_most} | {at_most}):
+        try:
+            yield Late(staleness, find(replace(setting, staleness=staleness), asked, named=False))
+        except ResourceError:
+            continue
+
+
+def least(tried: tuple[Late, ...]) -> Late:
+    """Give the least staleness whose step is within a hundredth of the shortest."""
+    shortest = min(each.step_s for each in tried)
+    return next(each for each in tried if each.step_s <= shortest * (1 + WORTH_SHARE))
+
+
+def late_text(tried: tuple[Late, ...], chosen: int) -> str:
+    """Print what each staleness buys, the chosen one marked."""
+    rows = [
+        [
+            "→" if each.staleness == chosen else "",
+            str(each.staleness),
+            show_s(each.step_s),
+            f"{each.step_s / tried[0].step_s - 1:+.0%}",
+            _ratio(each),
+            f"synced every {each.sync_every} updates" if each.sync_every > 1 else "synced after each update",
+        ]
+        for each in tried
+    ]
+    return "\n".join(["staleness, in updates; the least within 1% of the shortest step is taken", *table(rows)])
+
+
+def _ratio(late: Late) -> str:
+    draws, trains = late.ratio
+    pools = {block for block, _ in late.found.best.blocks}
+    return f"all on {draws}" if len(pools) == 1 else f"{draws} draw, {trains} train"

@@ -1,0 +1,75 @@
+"""One thing changed in a setting, and plans under costs that are other than forecast."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowgraph.errors import FlowError
+from placements.finding import find
+from placements.robust import regrets, steadiest
+from placements.what_if import changed
+from tests.unit.placements.small_settings import setting_of
+
+LENGTHS = {"response": "mean=1k,max=4k"}
+
+
+def test_each_change_changes_its_one_thing() -> None:
+    setting = setting_of("grpo", "2x8xh100", **LENGTHS)
+    assert changed(setting, "batch=7").prompts == 7
+    assert changed(setting, "staleness=3").lag == 3
+    assert changed(setting, "ratio=3:1").ratio == (3, 1)
+    assert changed(setting, "precision=fp8").sampling == "fp8"
+    assert changed(setting, "prompt.mean=100").prompt.mean == pytest.approx(100)
+    assert changed(setting, "length.max=2k").loads[0].response.most <= 2000
+    network = changed(setting, "network=400Gbps").cluster.nodes[0].network_bytes_per_s
+    assert network == pytest.approx(50e9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "speed=2",
+        "batch",
+        "batch=0",
+        "batch=x",
+        "ratio=3",
+        "ratio=0:1",
+        "precision=fp9",
+        "network=fast",
+        "staleness=-1",
+        "length.p99=never",
+        "length.p98x=3",
+        "batch=99999999999999999999",
+    ],
+)
+def test_what_is_no_change_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(FlowError) as caught:
+        changed(setting_of("grpo", "1x8xh100", **LENGTHS), text)
+    assert str(caught.value)
+
+
+def test_a_ratio_is_kept_where_drawing_and_training_are_apart() -> None:
+    setting = changed(changed(setting_of("gpg", "2x8xh100", **LENGTHS), "ratio=1:3"), "staleness=1")
+    for ranked in find(setting, named=False).ranked:
+        if len(ranked.blocks) == 2:
+            sizes = {setting.roles[min(block)].use: sum(option.devices) for block, option in ranked.blocks}
+            assert sizes["sample"] == 4
+            assert sizes["train"] in (8, 12)
+
+
+def test_regrets_are_shares_and_the_same_each_time() -> None:
+    found = find(setting_of("ppo", "2x8xh100", **LENGTHS)).ranked[:5]
+    one, other = regrets(found), regrets(found)
+    assert [each.mean for each in one] == [each.mean for each in other]
+    assert all(0.0 <= each.mean <= each.worst and 0.0 <= each.best_share <= 1.0 for each in one)
+    assert sum(each.best_share for each in one) >= 1.0
+    assert steadiest(one).mean == min(each.mean for each in one)
+
+
+def test_without_any_error_the_best_by_the_search_regrets_nothing() -> None:
+    found = sorted(find(setting_of("ppo", "2x8xh100", **LENGTHS)).ranked, key=lambda each: each.value)
+    told = regrets(found, error=0.0, draws=2)
+    assert told[0].worst == pytest.approx(0.0, abs=1e-9)
+    for each in told:
+        assert each.worst == pytest.approx(each.ranked.value / found[0].value - 1, abs=1e-6)
