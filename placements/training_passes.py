@@ -47,6 +47,7 @@ class TrainingConstants(Constants):
     replicated: 1 if each rank of tensor parallelism does all norms and residuals, 0 if ranks share them.
     logit_bytes: bytes moved for a logit, a third of them forward and the rest backward.
     launch_s: what the host takes to launch one pass of one layer that has both attention and an MLP.
+    expert_launch_s: what it takes besides in a layer with experts: routing, sorting, counts that it waits for.
     call_s: what one collective adds to that.
     step_s: what an optimizer step takes besides.
     exposed: the part of transfers inside a layer and between stages that products do not hide.
@@ -63,6 +64,7 @@ class TrainingConstants(Constants):
     replicated: float
     logit_bytes: float
     launch_s: float
+    expert_launch_s: float
     call_s: float
     step_s: float
     exposed: float
@@ -120,8 +122,9 @@ class Passes:
             "expert": constants.exposed * expert_seconds(shape, layout, micro.tokens, self.links),
         }
         calls = 2 * sum(degree > 1 for degree in (layout.tensor, layout.sequence, layout.expert))
-        launch_s = merges(shape) / 2 * constants.launch_s + calls * constants.call_s - sum(device_s.values())
-        return device_s | {"launch": max(0.0, launch_s)}
+        experts_s = constants.expert_launch_s * shape.expert_layers / shape.layers
+        launch_s = merges(shape) / 2 * constants.launch_s + experts_s + calls * constants.call_s
+        return device_s | {"launch": max(0.0, launch_s - sum(device_s.values()))}
 
     def _attention_s(self, micro: Micro, attended: float, moved: float) -> float:
         constants, shape, layout = self.constants, self.shape, self.layout
