@@ -15,7 +15,6 @@ from placements.folding import Columns
 from placements.problem import Option
 from placements.seconds import added
 from placements.setting import Setting
-from placements.steps import host_constants
 from placements.topology import sizes
 from placements.training import WEIGHT_BYTES
 from placements.transitions import reshard_seconds, sync_seconds, wake_seconds
@@ -133,7 +132,7 @@ class Blocks:
     def _columns(self, ways: Sequence[Choice], place: int, shared: bool) -> Columns:
         role = self.setting.roles[place]
         engines = sorted(set(self.setting.engines.values()))
-        slowed = self._slowed if shared and role.use == "train" else 1.0
+        slowed = self.setting.host.slowed_share if shared and role.use == "train" else 1.0
         return Columns.of(ways, 1 << engines.index(self.setting.engines[role.use]), slowed)
 
     def ways(self, place: int, seat: Seat) -> Ways:
@@ -142,10 +141,6 @@ class Blocks:
         if key not in self._ways:
             self._ways[key] = Ways(self.setting, self.setting.roles[place], seat)
         return self._ways[key]
-
-    @cached_property
-    def _slowed(self) -> float:
-        return host_constants(self.setting.calibrated.get("host")).slowed_share
 
     def _sync_s(self, block: frozenset[int], seat: Seat) -> float:
         """Give a pool's own part of bringing weights from where they are trained to where they draw.

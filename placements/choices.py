@@ -14,7 +14,7 @@ from flowgraph.plan import Checkpointing, Layout, Offloaded, Running
 from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
 from placements.footprint import Footprint, total_bytes
-from placements.footprint_serving import generation_bytes, inference_bytes
+from placements.footprint_serving import awake_bytes, generation_bytes, inference_bytes
 from placements.footprint_training import Training, training_bytes
 from placements.generation import cache_wanted, generate_seconds
 from placements.loads import Load
@@ -214,7 +214,7 @@ class Ways:
             rest_bytes=total_bytes(found.asleep if running.sleeps else found.resident),
             peak_bytes=found.peak_bytes,
             host_bytes=total_bytes(found.host) + (total_bytes(found.asleep_host) if running.sleeps else 0),
-            wakes_bytes=awake_bytes(found) if running.sleeps else 0,
+            wakes_bytes=waking_bytes(found) if running.sleeps else 0,
             context_bytes=found.asleep.get("context", 0),
         )
 
@@ -320,10 +320,10 @@ def footprint(setting: Setting, role: Role, seat: Seat, layout: Layout, running:
     return training_bytes(shape, training, sequence_tokens=longest)
 
 
-def awake_bytes(found: Footprint) -> int:
+def waking_bytes(found: Footprint) -> int:
     """Give what a role that sleeps brings to a device before it works: all but its cache, which comes last."""
     cache = found.resident.get("kv_cache", 0) - found.asleep.get("kv_cache", 0)
-    return max(0, total_bytes(found.resident) - total_bytes(found.asleep) - cache)
+    return max(0, awake_bytes(found) - cache)
 
 
 def _best(found: Sequence[Choice]) -> Iterator[Choice]:

@@ -77,8 +77,9 @@ def find(setting: Setting, asked: Asked | None = None, *, named: bool = True, ro
         (each, solved(setting, blocks, each.parts_of(setting.graph), asked.objective)) for each in VARIANTS if named
     )
     if not (asked.placement or asked.pins):
+        seen = {each.blocks for each in kept}
         others = {each.blocks: each for _, each in beside if each is not None}
-        kept += [each for blocks_of, each in others.items() if blocks_of not in {one.blocks for one in kept}]
+        kept += [each for held, each in others.items() if held not in seen]
     ranked = sorted(kept, key=lambda each: (_figure(each, asked.objective), each.value, each.devices))
     told = sorted(regrets(ranked), key=lambda each: each.mean) if robust else []
     ranked = [each.ranked for each in told] if told else ranked

@@ -15,7 +15,7 @@ from placements.batch_sizes import sizes_of
 from placements.cuts import Cut
 from placements.lengths import Lengths
 from placements.training import Tokens
-from placements.work import Phase, prompts_reaching, samplers_read, whole_setting
+from placements.work import Phase, pass_of, prompts_reaching, samplers_read, whole_setting
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ def loads(graph: Graph, prompts: int, prompt: Lengths, response: Lengths | None 
     stages, seen, found = _stages(graph, role_of), set[object](), list[Load]()
     cuts = {cut.node: cut for cut in sizes_of(graph, prompts).cuts}
     for node in graph.nodes:
-        if node not in stages or _pass(node) in seen:
+        if node not in stages or pass_of(node) in seen:
             continue
-        seen.add(_pass(node))
+        seen.add(pass_of(node))
         found.append(_load(node, role_of[node.name], stages[node], cuts.get(node.name), prompts, prompt, response))
     return tuple(found)
 
@@ -126,11 +126,6 @@ def _load(
         stats=frozenset(each.op.stat for each in (node, *inner) if each.op.stat is not None),
         optimizer=getattr(node.settings, "optimizer", "adamw") if phase == "update" else "",
     )
-
-
-def _pass(node: Node) -> object:
-    """Name the forward pass of a node, so that nodes which read one pass name the same; else the node itself."""
-    return tuple((edge.source, edge.port) for _, edge in node.inputs) if node.op.stat is not None else node
 
 
 def of_role(found: Sequence[Load], role: str) -> Iterator[Load]:

@@ -19,7 +19,7 @@ from placements.problem import Option
 from placements.schedule import Schedule, Task, Wait
 from placements.seconds import Seconds, added
 from placements.setting import Setting
-from placements.steps import Refresh, Work, host_constants, tasks_of, waits_of
+from placements.steps import Refresh, Work, tasks_of, waits_of
 from placements.topology import Wanted, realise
 from placements.training import WEIGHT_BYTES
 from placements.transitions import reshard_seconds, sync_seconds, wake_seconds
@@ -186,7 +186,7 @@ def _forecast(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[
 def step_of(setting: Setting, homes: Sequence[Home]) -> Step:
     """Give the forecast of a step of placed roles: its tasks, what they wait for, and its period."""
     works, refreshes = parts_of_step(setting, homes)
-    tasks = tasks_of(works, refreshes, host_constants(setting.calibrated.get("host")))
+    tasks = tasks_of(works, refreshes, setting.host)
     waits = waits_of(setting.graph, works, refreshes)
     found = period(schedule_of(tasks, waits))
     return Step(tasks=tasks, waits=waits, period_s=found.seconds, cycle=found.cycle)
@@ -227,7 +227,7 @@ def _slowed(setting: Setting, home: Home, passing: Seconds) -> Seconds:
     """Give what training loses on a pool that also draws."""
     if not home.shared or home.role.use != "train":
         return Seconds()
-    total, share = passing.total_s, host_constants(setting.calibrated.get("host")).slowed_share - 1
+    total, share = passing.total_s, setting.host.slowed_share - 1
     return Seconds({"sharing": None if total is None else share * total})
 
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from flowgraph.cluster import Cluster, Data, Device, Node
 from flowgraph.errors import UnknownNameError
+from flowgraph.plan import Precision as Precision
 
 FOLDER = Path(__file__).with_name("devices")
-Precision = Literal["float32", "bfloat16", "fp8", "fp4"]
 Place = tuple[str, int]  # a device: the name of its node, and its place among the node's devices
 
 

@@ -16,6 +16,7 @@ from placements.constants import constants
 from placements.decode import ServingConstants
 from placements.lengths import Lengths
 from placements.loads import Load, loads, of_role, stage_count
+from placements.steps import HOST, HostConstants, host_constants
 from placements.topology import DeviceClass, classes
 from placements.training_passes import TrainingConstants
 
@@ -107,6 +108,11 @@ class Setting:
     def shape(self, role: Role) -> ModelShape:
         """Give the sizes of a role's model."""
         return self.shapes[role.param]
+
+    @cached_property
+    def host(self) -> HostConstants:
+        """Give the constants of what is done beside models."""
+        return host_constants(self.calibrated.get(HOST))
 
     @cached_property
     def training(self) -> TrainingConstants:

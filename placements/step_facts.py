@@ -21,7 +21,7 @@ from placements.cuts import Cut
 from placements.flops import Pass, contexts_read, decoding, even, forward_flops, reading, training_flops
 from placements.memory import FLOAT
 from placements.wire import Extent, Part, columns_of, extents, widest
-from placements.work import Workload
+from placements.work import Workload, pass_of
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
@@ -133,10 +133,10 @@ class _Step:
         shared = set[object]()
         for node in self.graph.nodes:
             role, rows = role_of.get(node.name), self._rows(node)
-            if role is None or _pass_shared(node) in shared:
+            if role is None or pass_of(node) in shared:
                 yield NodeFacts(node.name, node.op.kind, role.name if role is not None else HOST, rows, 0, 0)
                 continue
-            shared.add(_pass_shared(node))
+            shared.add(pass_of(node))
             yield self._passing(NodeFacts(node.name, node.op.kind, role.name, rows, None, None), node, role)
 
     def _rows(self, node: Node) -> int | None:
@@ -184,7 +184,7 @@ class _Step:
         """
         total, cut = Pass(), self.cuts.get(node.name)
         inner = [each for _, region in node.regions for each in region.inner if each.model() is not None]
-        for each in {_pass_shared(each): each for each in inner}.values():
+        for each in {pass_of(each): each for each in inner}.values():
             rows = widest(self.extents, each.edges())
             if cut is None or rows.prompts is None or not _reads_once(each):
                 return None
@@ -266,8 +266,3 @@ class _Step:
 def _reads_once(node: Node) -> bool:
     """Say whether a node is known to be one forward pass over the rows that it reads."""
     return node.op.stat is not None or node.op.kind == "logprob"
-
-
-def _pass_shared(node: Node) -> object:
-    """Name the forward pass of a node, so that nodes which read one pass name the same; else the node itself."""
-    return tuple((edge.source, edge.port) for _, edge in node.inputs) if node.op.stat is not None else node

@@ -197,3 +197,8 @@ def whole_setting(node: Node, name: str, otherwise: int) -> int:
     """Give a setting of a node that has it as a whole number; a user's own node may have none by this name."""
     value = getattr(node.settings, name, otherwise)
     return value if isinstance(value, int) else otherwise
+
+
+def pass_of(node: Node) -> object:
+    """Name the forward pass of a node, so that nodes which read one pass name the same; else the node itself."""
+    return tuple((edge.source, edge.port) for _, edge in node.inputs) if node.op.stat is not None else node
