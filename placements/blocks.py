@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 from flowgraph.plan import Layout
 from placements.choices import Choice, Seat, Ways
-from placements.folding import Columns
+from placements.folding import HOST, Columns
 from placements.problem import Option
 from placements.seconds import added
 from placements.setting import Setting
@@ -53,6 +54,12 @@ class Blocks:
         default_factory=dict[tuple[tuple[int, ...], Seat, bool], Columns]
     )
 
+    _alone: dict[tuple[int, Seat, bool, bool], Columns] = field(
+        default_factory=dict[tuple[int, Seat, bool, bool], Columns]
+    )
+
+    _syncs: dict[tuple[Seat, bool, bool, str], float] = field(default_factory=dict[tuple[Seat, bool, bool, str], float])
+
     @cached_property
     def seats(self) -> tuple[tuple[tuple[int, ...], Seat], ...]:
         """Give the seats of all classes, each with its devices by class; none where speeds are not known."""
@@ -64,19 +71,34 @@ class Blocks:
         )
         return tuple((taken, Seat(of, devices, links)) for taken, of, devices, links in found if links is not None)
 
-    def options(self, block: frozenset[int]) -> Sequence[Option]:
-        """Give what the search may choose from for a block of roles, by their places among the setting's roles."""
+    def options(self, block: frozenset[int], most_s: float = inf) -> Sequence[Option]:
+        """Give what the search may choose from for a block of roles, by their places among the setting's roles.
+
+        Sizes at which the roles take more than `most_s` whatever they do are left out before more is worked out.
+        """
         return tuple(
             Option(devices=taken, stages_s=each.stages_s, cost=_price(seat), key=Offered(seat, each))
             for taken, seat in self.seats
+            if self._least_s(block, seat) <= most_s
             for each in self.sittings(block, seat)[:OFFERED_AT_MOST]
         )
+
+    def together_s(self) -> float:
+        """Give the seconds of a step of all roles on one pool of all devices; infinite if they do not fit."""
+        everyone = frozenset(range(len(self.setting.roles)))
+        found = [each for _, seat in self.seats[-1:] for each in self.sittings(everyone, seat)]
+        return min((sum(each.stages_s) for each in found), default=inf)
+
+    def _least_s(self, block: frozenset[int], seat: Seat) -> float:
+        """Give what no way to run a block there is faster than: each role by itself, with nothing put away."""
+        timed = [self.ways(place, seat).timed for place in block]
+        return sum(sum(ways[0].stages_s) if ways else inf for ways in timed)
 
     def sittings(self, block: frozenset[int], seat: Seat) -> list[Sitting]:
         """Give the ways to run a block there that fit, fastest first; none beats another in every stage."""
         places, shared = tuple(sorted(block)), any(self.setting.roles[place].use == "sample" for place in block)
         found = self._fastest(places, seat, shared)
-        if not len(found.rest):
+        if not len(found):
             found = self._all(places, seat, shared).unbeaten(OFFERED_AT_MOST, bytes_too=False)
             ways = [self.ways(place, seat).unbeaten for place in places]
         else:
@@ -90,7 +112,11 @@ class Blocks:
                 host_bytes=host,
             )
             for picks, stages, peak, host in zip(
-                found.picks.tolist(), found.stages_s.tolist(), found.peak.tolist(), found.host.tolist(), strict=True
+                found.picks.T.tolist(),
+                found.stages_s.T.tolist(),
+                found.peak.tolist(),
+                found.held[HOST].tolist(),
+                strict=True,
             )
         ]
 
@@ -103,16 +129,17 @@ class Blocks:
             return self._nothing
         key = places, seat, shared
         if key not in self._firsts:
-            choice = self.ways(places[-1], seat).fastest
-            before = self._first(places[:-1], seat, shared)
-            own = () if choice is None else (choice,)
-            both = before.with_one_more(self._columns(own, places[-1], shared)) if own else before.rows([])
-            self._firsts[key] = both
+            before, own = self._first(places[:-1], seat, shared), self._own(places[-1], seat, shared, fastest=True)
+            self._firsts[key] = before.with_one_more(own) if len(before) and len(own) else self._none
         return self._firsts[key]
 
     @cached_property
     def _nothing(self) -> Columns:
         return Columns.nothing(self.setting.stages + 1)
+
+    @cached_property
+    def _none(self) -> Columns:
+        return self._nothing.some([])
 
     def _all(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
         """Give the ways to run the roles at these places, of a pool that is `shared` with drawing or is not."""
@@ -120,20 +147,28 @@ class Blocks:
             return self._nothing
         key = places, seat, shared
         if key not in self._folded:
-            own = self.ways(places[-1], seat).unbeaten
-            before = self._all(places[:-1], seat, shared)
-            both = before.with_one_more(self._columns(own, places[-1], shared)) if own else before.rows([])
-            self._folded[key] = self._fitting(both, seat).unbeaten()
+            before, own = self._all(places[:-1], seat, shared), self._own(places[-1], seat, shared, fastest=False)
+            fitting = self._fitting(before.with_one_more(own), seat) if len(before) and len(own) else self._none
+            self._folded[key] = fitting.unbeaten() if len(fitting) > 1 else fitting
         return self._folded[key]
 
     def _fitting(self, found: Columns, seat: Seat) -> Columns:
         return found.fitting(seat.of.memory_bytes, seat.of.host_memory_bytes // seat.of.node_devices)
 
-    def _columns(self, ways: Sequence[Choice], place: int, shared: bool) -> Columns:
+    def _own(self, place: int, seat: Seat, shared: bool, fastest: bool) -> Columns:
+        """Give the ways to run one role, of which what trains is slower in a pool that is shared with drawing."""
         role = self.setting.roles[place]
-        engines = sorted(set(self.setting.engines.values()))
-        slowed = self.setting.host.slowed_share if shared and role.use == "train" else 1.0
-        return Columns.of(ways, 1 << engines.index(self.setting.engines[role.use]), slowed)
+        slowed = shared and role.use == "train"
+        key = place, seat, slowed, fastest
+        if key not in self._alone:
+            ways = self.ways(place, seat)
+            first = () if ways.fastest is None else (ways.fastest,)
+            engines = sorted(set(self.setting.engines.values()))
+            share = self.setting.host.slowed_share if slowed else 1.0
+            own = first if fastest else ways.unbeaten
+            bit = 1 << engines.index(self.setting.engines[role.use])
+            self._alone[key] = Columns.of(own, bit, share) if own else self._none
+        return self._alone[key]
 
     def ways(self, place: int, seat: Seat) -> Ways:
         """Give the ways to run one role there."""
@@ -147,10 +182,12 @@ class Blocks:
 
         Both ends of a sync are busy as long as the slower one, which the search's largest over pools makes of these.
         """
-        names = {self.setting.roles[place].name for place in block}
-        total = 0.0
+        names, total = {self.setting.roles[place].name for place in block}, 0.0
         for target, source in self.setting.synced.items():
-            total += sync_s(self.setting, seat, source in names, target in names, target)
+            key = seat, source in names, target in names, target
+            if key not in self._syncs:
+                self._syncs[key] = sync_s(self.setting, *key)
+            total += self._syncs[key]
         return total
 
 

@@ -22,16 +22,56 @@ FEW_BOXES = 16
 
 @dataclass(frozen=True, eq=False)
 class Cover:
-    """Tables of blocks that together hold every role once, the devices that there are, and what is to be least."""
+    """Options of blocks that together hold every role once, the devices that there are, and what is to be least.
 
-    tables: tuple[Table, ...]
+    Blocks lie side by side; of those with fewer options the last ones are `FAR` in devices, money and seconds, so that
+    they never fit.
+    """
+
+    times_s: Numbers
+    """Seconds by row of the goal, [stage, block, option]."""
+    devices: Numbers
+    cost: Numbers
+    orders: Indices
+    """Which option of its block each is, [block, option]."""
+    classes: Indices
+    """The class of device of each block."""
     capacity: tuple[int, ...]
     goal: Goal
 
-    def only(self, columns: Sequence[Bits]) -> Cover:
-        """Give it with some columns of each table."""
-        kept = zip(self.tables, columns, strict=True)
-        return Cover(tuple(each.only(some) for each, some in kept), self.capacity, self.goal)
+    @classmethod
+    def of(cls, tables: Sequence[Table], capacity: tuple[int, ...], goal: Goal) -> Cover:
+        """Put the tables of blocks side by side."""
+        shape = len(tables), max(each.devices.size for each in tables)
+        times_s = np.full((len(tables[0].times_s), *shape), FAR)
+        devices, cost, orders = np.full(shape, FAR), np.full(shape, FAR), np.zeros(shape, dtype=np.int64)
+        for at, each in enumerate(tables):
+            own = each.devices.size
+            times_s[:, at, :own], devices[at, :own] = each.times_s, each.devices
+            cost[at, :own], orders[at, :own] = each.cost, each.order
+        return cls(times_s, devices, cost, orders, np.array([each.device_class for each in tables]), capacity, goal)
+
+    def only(self, kept: Bits) -> Cover:
+        """Give it with some options, [block, option]."""
+        first = np.argsort(~kept, axis=1, kind="stable")[:, : int(kept.sum(1).max())]
+        gone = ~np.take_along_axis(kept, first, 1)
+
+        def moved(held: Numbers) -> Numbers:
+            return np.where(gone, FAR, np.take_along_axis(held, first, 1))
+
+        times_s = np.where(gone, FAR, np.take_along_axis(self.times_s, first[None], 2))
+        orders = np.take_along_axis(self.orders, first, 1)
+        return Cover(times_s, moved(self.devices), moved(self.cost), orders, self.classes, self.capacity, self.goal)
+
+    def at(self, columns: Indices) -> tuple[Numbers, Numbers]:
+        """Give devices and money of one option of each block, [block, box]."""
+        blocks = np.arange(len(columns))[:, None]
+        return self.devices[blocks, columns], self.cost[blocks, columns]
+
+    def spare(self, devices: Numbers) -> Numbers:
+        """Give what blocks that take so many leave of each class, [class, box]."""
+        taken = [devices[self.classes == each].sum(0) for each in range(len(self.capacity))]
+        return np.asarray(np.array(self.capacity, dtype=np.float64)[:, None] - np.array(taken))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +123,12 @@ class Solved:
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """Which options of each block fit into each box, [box, option], and what the fewest devices of each block take."""
+    """Which options of each block fit into each box, and what the fewest devices of each block take."""
 
-    fits: tuple[Bits, ...]
-    steps_s: tuple[Numbers, ...]
-    """The least seconds of a step with each option, [box, option]."""
+    fits: Bits
+    """[block, box, option]."""
+    steps_s: Numbers
+    """The least seconds of a step with each option, [block, box, option]."""
     columns: Indices
     """The first option of each block that fits, which takes the fewest devices, [block, box]."""
     devices: Numbers
@@ -97,14 +138,18 @@ class Fitting:
     spare: Numbers
     """Devices of each class that the fewest leave, [class, box]; less than none where a box is empty."""
 
-    def keys(self, goal: Goal, at: int, table: Table) -> tuple[Numbers, Numbers]:
-        """Give the least keys of a plan with each option of one block, [box, option]."""
-        step_s = self.steps_s[at]
-        devices = (self.devices.sum(0) - self.devices[at])[:, None] + table.devices
-        first, second = goal.keys(step_s, devices, (self.cost.sum(0) - self.cost[at])[:, None] + table.cost)
-        if goal.objective == "cost":
-            first = np.maximum(first, (self.spent.sum(0) - self.spent[at])[:, None] + step_s * table.cost)
+    def keys(self, cover: Cover) -> tuple[Numbers, Numbers]:
+        """Give the least keys of a plan with each option, the other blocks at their fewest, [block, box, option]."""
+        devices = _others(self.devices) + cover.devices[:, None]
+        first, second = cover.goal.keys(self.steps_s, devices, _others(self.cost) + cover.cost[:, None])
+        if cover.goal.objective == "cost":
+            first = np.maximum(first, _others(self.spent) + self.steps_s * cover.cost[:, None])
         return first, second
+
+
+def _others(taken: Numbers) -> Numbers:
+    """Give what the other blocks take together, [block, box, 1]."""
+    return np.asarray((taken.sum(0) - taken)[:, :, None])
 
 
 class Met:
@@ -153,8 +198,8 @@ def solve_cover(cover: Cover, most: float, *, examined_at_most: int) -> Solved:
     if boxes is None:
         return Solved(met.plans(), FAR, met.examined)
     stages = range(len(boxes.low_s))
-    grid = [np.unique(np.concatenate([each.times_s[stage] for each in cover.tables])) for stage in stages]
-    batch = max(8, CELLS_AT_ONCE // max(each.devices.size for each in cover.tables))
+    grid = [np.unique(cover.times_s[stage][cover.devices < FAR]) for stage in stages]
+    batch = max(FEW_BOXES, CELLS_AT_ONCE // cover.devices.size)
     boxes = met.may_be_better(boxes)
     while boxes.first.size and met.examined < examined_at_most:
         sort = np.lexsort((boxes.second, boxes.first))
@@ -186,41 +231,37 @@ def opened(cover: Cover, met: Met) -> tuple[Cover, Boxes | None]:
 def narrowed(cover: Cover, met: Met) -> tuple[Cover, Boxes | None]:
     """Drop options that no plan as good as the best met can hold, until nothing more goes."""
     none = np.zeros(1)
-    low_s = np.max([each.times_s.min(1) for each in cover.tables], axis=0)[:, None]
-    high_s = np.max([each.times_s.max(1) for each in cover.tables], axis=0)[:, None]
+    low_s = cover.times_s.min(2).max(1)[:, None]
+    high_s = np.where(cover.devices < FAR, cover.times_s, 0.0).max((1, 2))[:, None]
     box = Boxes(low_s, high_s, none, none)
     while True:
         box, plans, fits = look(cover, box, met)
         met.note(plans, 1)
         if not box.first.size:
             return cover, None
-        if all(each.all() for each in fits):
+        kept = fits[:, 0]
+        if kept.sum() == (cover.devices < FAR).sum():
             return cover, box
-        cover = cover.only([each[0] for each in fits])
+        cover = cover.only(kept)
 
 
-def look(cover: Cover, boxes: Boxes, met: Met) -> tuple[Boxes, Plans, list[Bits]]:
+def look(cover: Cover, boxes: Boxes, met: Met) -> tuple[Boxes, Plans, Bits]:
     """Look into boxes: give what is to be halved, tightened; the plan of each with fewest devices; and what fits.
 
-    Options that no plan as good as the best met can hold do not fit. Where all plans of a box take the same step, the
-    one of fewest devices is the best of them, and the box is settled; unless it takes an option that just proved unfit.
+    Options that no plan as good as the best met can hold do not fit, [block, box, option]. Where all plans of a box
+    take the same step, the one of fewest devices is the best of them, and the box is settled; unless it takes an option
+    that just proved unfit.
     """
     goal, found = cover.goal, fitting(cover, boxes, met.first)
-    low_s, high_s = boxes.low_s.copy(), np.zeros_like(boxes.high_s)
-    intact = np.ones(boxes.first.size, dtype=np.bool_)
-    fits = list[Bits]()
-    for at, (table, alone) in enumerate(zip(cover.tables, found.fits, strict=True)):
-        # Beside the others at their best: what they leave for this block, and what a plan with an option is worth.
-        room = table.devices <= (found.spare[table.device_class] + found.devices[at])[:, None]
-        first, second = found.keys(goal, at, table)
-        fit = alone & room & ((first < met.first) | ((first == met.first) & (second <= met.second)))
-        fits.append(fit)
-        intact &= fit[np.arange(intact.size), found.columns[at]]
-        for stage, times_s in enumerate(table.times_s):
-            np.maximum(low_s[stage], np.where(fit, times_s, FAR).min(1), out=low_s[stage])
-            np.maximum(high_s[stage], np.where(fit, times_s, 0.0).max(1), out=high_s[stage])
+    # Beside the others at their best: what they leave for each block, and what a plan with an option is worth.
+    room = cover.devices[:, None] <= (found.spare[cover.classes] + found.devices)[:, :, None]
+    first, second = found.keys(cover)
+    fits = found.fits & room & ((first < met.first) | ((first == met.first) & (second <= met.second)))
+    intact = np.take_along_axis(fits, found.columns[:, :, None], 2).all((0, 2))
+    times_s = cover.times_s[:, :, None]
+    low_s = np.maximum(boxes.low_s, np.where(fits, times_s, FAR).min(3).max(1))
+    high_s = np.minimum(boxes.high_s, np.where(fits, times_s, 0.0).max((1, 3)))
     alive = np.asarray((found.spare >= 0).all(0) & (low_s < FAR).all(0))
-    high_s = np.minimum(high_s, boxes.high_s)
     least_s = goal.step_s(low_s)
     first, second = goal.keys(least_s, found.devices.sum(0), found.cost.sum(0))
     looked = Boxes(low_s, high_s, np.maximum(first, found.spent.sum(0)), second)
@@ -231,34 +272,25 @@ def look(cover: Cover, boxes: Boxes, met: Met) -> tuple[Boxes, Plans, list[Bits]
 
 def fitting(cover: Cover, boxes: Boxes, most: float) -> Fitting:
     """Find the options of each block that fit into each box, whatever the other blocks take."""
-    goal, fits, steps_s = cover.goal, list[Bits](), list[Numbers]()
-    spent = np.zeros((len(cover.tables), boxes.first.size))
-    for at, table in enumerate(cover.tables):
-        step_s = goal.step_s(np.maximum(table.times_s[:, None, :], boxes.low_s[:, :, None]))
-        fit = np.broadcast_to(goal.keys(step_s, table.devices, table.cost)[0] <= most, step_s.shape).copy()
-        for times_s, high_s in zip(table.times_s, boxes.high_s, strict=True):
-            fit &= times_s <= high_s[:, None]
-        if goal.objective == "cost":
-            spent[at] = np.where(fit, step_s * table.cost, FAR).min(1)
-        fits.append(fit)
-        steps_s.append(step_s)
-    columns = np.array([fit.argmax(1) for fit in fits])
-    some = np.array([fit.any(1) for fit in fits])
-    devices = np.where(some, [each.devices[at] for each, at in zip(cover.tables, columns, strict=True)], FAR)
-    cost = np.where(some, [each.cost[at] for each, at in zip(cover.tables, columns, strict=True)], FAR)
-    spare = np.repeat(np.array(cover.capacity, dtype=np.float64)[:, None], boxes.first.size, axis=1)
-    for table, need in zip(cover.tables, devices, strict=True):
-        spare[table.device_class] -= need
-    return Fitting(tuple(fits), tuple(steps_s), columns, devices, cost, spent, spare)
+    times_s, devices, cost = cover.times_s[:, :, None], cover.devices[:, None], cover.cost[:, None]
+    steps_s = cover.goal.step_s(np.maximum(times_s, boxes.low_s[:, None, :, None]))
+    within = (times_s <= boxes.high_s[:, None, :, None]).all(0)
+    fits = within & (cover.goal.keys(steps_s, devices, cost)[0] <= most)
+    columns, some = fits.argmax(2), fits.any(2)
+    spent = np.zeros(columns.shape)
+    if cover.goal.objective == "cost":
+        spent = np.where(fits, steps_s * cost, FAR).min(2)
+    fewest, least_cost = (np.where(some, held, FAR) for held in cover.at(columns))
+    return Fitting(fits, steps_s, columns, fewest, least_cost, spent, cover.spare(fewest))
 
 
 def _plans(cover: Cover, found: Fitting, alive: Bits) -> Plans:
     columns = found.columns[:, alive]
-    chosen = list(zip(cover.tables, columns, strict=True))
-    longest_s = np.max([table.times_s[:, at] for table, at in chosen], axis=0)
+    blocks = np.arange(len(columns))[:, None]
     devices, cost = found.devices[:, alive].sum(0), found.cost[:, alive].sum(0)
+    longest_s = cover.times_s[:, blocks, columns].max(1)
     first, second = cover.goal.keys(cover.goal.step_s(longest_s), devices, cost)
-    return Plans(first, second, np.array([table.order[at] for table, at in chosen]))
+    return Plans(first, second, cover.orders[blocks, columns])
 
 
 def halved(boxes: Boxes, grid: Sequence[Numbers], goal: Goal) -> Boxes:
@@ -266,8 +298,8 @@ def halved(boxes: Boxes, grid: Sequence[Numbers], goal: Goal) -> Boxes:
     thin, boxes = boxes.some(boxes.thin()), boxes.some(~boxes.thin())
     widest = goal.widest(boxes.low_s, boxes.high_s)
     below, above = boxes.high_s.copy(), boxes.low_s.copy()
-    for stage, seconds in enumerate(grid):
-        here = np.flatnonzero(widest == stage)
+    for stage in set(widest.tolist()):
+        here, seconds = np.flatnonzero(widest == stage), grid[stage]
         low_s, high_s = boxes.low_s[stage, here], boxes.high_s[stage, here]
         place = np.searchsorted(seconds, low_s + (high_s - low_s) / 2, side="right")
         place = np.minimum(place, np.searchsorted(seconds, high_s))  # halves of neighbours may round up

@@ -5,6 +5,7 @@ Not here: how long anything takes (`decode`, `generation`).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flowgraph.plan import Layout
@@ -26,6 +27,7 @@ def reserved_bytes(tensor: int, constants: ServingConstants) -> int:
     return int(constants.fixed_bytes + (constants.joint_bytes if tensor > 1 else 0.0))
 
 
+@lru_cache(maxsize=4096)
 def cache_tokens(
     shape: ModelShape,
     device: Profile,

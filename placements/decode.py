@@ -7,13 +7,14 @@ sequences run at a time, and for how long (`generation`), and how much cache the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import log2
 from typing import TYPE_CHECKING
 
 from placements.architectures import Attained, attained
 from placements.constants import Constants
 from placements.kernels import WIDTH_BYTES, peak_flops
+from placements.kv_cache import sequence_bytes
 from placements.seconds import Seconds
 
 if TYPE_CHECKING:
@@ -113,6 +114,18 @@ class Replica:
         return self.tensor * peak * self.has.matmul * QUANTISED_SHARE[self.precision]
 
     @cached_property
+    def products(self) -> float:
+        """Count the operations of one token in the layers, as if all went at the rate of dense products."""
+        return 2 * (self.dense + self.expert_active / self.constants.expert_share)
+
+    @cached_property
+    def overhead_s(self) -> float:
+        """Give the seconds that a step takes whatever is in it."""
+        constants, shape = self.constants, self.shape
+        experts_s = constants.expert_layer_s + self.whole * constants.expert_exchange_s
+        return constants.step_s + shape.layers * constants.layer_s + shape.expert_layers * experts_s
+
+    @cached_property
     def dense(self) -> int:
         """Count the parameters that every token is multiplied with, whatever experts it is sent to."""
         return self.shape.matmul_parameters - self.expert_active
@@ -136,16 +149,12 @@ def replica_of(
 
     Of experts over data ranks, each rank attends to rows of its own: attention data parallelism.
     """
-    return Replica(
-        shape,
-        links,
-        constants,
-        tensor=layout.tensor,
-        joined=min(layout.expert, layout.data) if shape.experts else 1,
-        whole=bool(shape.experts) and layout.expert > 1,
-        precision=precision,
-        cache_precision=cache_precision,
-    )
+    joined = min(layout.expert, layout.data) if shape.experts else 1
+    whole = bool(shape.experts) and layout.expert > 1
+    return _replica(shape, links, constants, layout.tensor, joined, whole, precision, cache_precision)
+
+
+_replica = lru_cache(maxsize=1024)(Replica)  # what is worked out of one is of use wherever it is asked for again
 
 
 def weight_width_bytes(precision: Precision) -> float:
@@ -162,17 +171,8 @@ def weight_bytes(replica: Replica) -> float:
 
 
 def cache_bytes(replica: Replica, context_tokens: float) -> float:
-    """Give the bytes of cache that a sequence of that length has on each device.
-
-    Tensor parallelism cuts keys and values by their heads, so into no more parts than these; latents not at all.
-    """
-    shape, context = replica.shape, max(1, round(context_tokens))
-    numbers = shape.cache_numbers(context)
-    growing = (shape.cache_numbers(context + 64) - numbers) / 64 * context
-    heads = 2 * shape.attention_layers * shape.kv_heads * shape.head_dim * context
-    cuts = min(replica.tensor, shape.kv_heads) if growing >= heads else 1
-    steady = max(0.0, numbers - growing) / replica.tensor
-    return (min(growing, numbers) / cuts + steady) * WIDTH_BYTES[replica.cache_precision]
+    """Give the bytes of cache that a sequence of that length has on each device."""
+    return sequence_bytes(replica.shape, replica.tensor, context_tokens, WIDTH_BYTES[replica.cache_precision])
 
 
 def step_seconds(replica: Replica, rows: float, context_tokens: float) -> Seconds:
@@ -181,21 +181,29 @@ def step_seconds(replica: Replica, rows: float, context_tokens: float) -> Second
     Weights are read once and multiplied with a vector for each row, so the slower of both; of experts only those are
     read that a token was sent to. Source: Pope et al. 2022, arXiv 2211.05102, section 3; Williams et al. 2009.
     """
-    shape, constants = replica.shape, replica.constants
+    return Seconds(dict(zip(STEP_PARTS, _step_parts(replica, rows, context_tokens), strict=True)))
+
+
+def step_s(replica: Replica, rows: float, context_tokens: float) -> float:
+    """Give the seconds of one step in all."""
+    return sum(_step_parts(replica, rows, context_tokens))
+
+
+STEP_PARTS = ("matmul", "cache", "collectives", "overhead")
+
+
+def _step_parts(replica: Replica, rows: float, context_tokens: float) -> tuple[float, float, float, float]:
+    shape = replica.shape
     width = weight_width_bytes(replica.precision)
     read_s = width * (replica.dense + _touched(replica, rows)) / replica.memory_bytes_per_s
-    multiplied_s = rows * _products(replica) / replica.flops_per_s
+    multiplied_s = rows * replica.products / replica.flops_per_s
     head_s = _table_bytes(replica) * shape.outputs * shape.hidden / replica.memory_bytes_per_s
     cache_rate = replica.links.device.memory_bytes_per_s * replica.has.attention * CACHE_SHARE
-    overhead_s = constants.step_s + shape.layers * constants.layer_s + rows * constants.row_s
-    overhead_s += shape.expert_layers * (constants.expert_layer_s + replica.whole * constants.expert_exchange_s)
-    return Seconds(
-        {
-            "matmul": max(read_s, multiplied_s) + head_s,
-            "cache": rows * cache_bytes(replica, context_tokens) / cache_rate,
-            "collectives": _exchanged_s(replica, rows),
-            "overhead": overhead_s,
-        }
+    return (
+        max(read_s, multiplied_s) + head_s,
+        rows * cache_bytes(replica, context_tokens) / cache_rate,
+        _exchanged_s(replica, rows),
+        replica.overhead_s + rows * replica.constants.row_s,
     )
 
 
@@ -205,15 +213,10 @@ def prefill_seconds(replica: Replica, tokens: float, square_tokens: float) -> fl
     2 operations for each weight and token; attention has half the square of pairs. Source: as `step_seconds`.
     """
     device, shape = replica.links.device, replica.shape
-    products_s = tokens * _products(replica) / replica.flops_per_s
+    products_s = tokens * replica.products / replica.flops_per_s
     pairs = 2 * shape.attention_products(round(tokens), round(square_tokens / 2))
     attention_s = pairs / (replica.tensor * peak_flops(device, "bfloat16") * replica.has.prefill)
     return products_s + attention_s + _exchanged_s(replica, tokens)
-
-
-def _products(replica: Replica) -> float:
-    """Count the operations of one token in the layers, as if all went at the rate of dense products."""
-    return 2 * (replica.dense + replica.expert_active / replica.constants.expert_share)
 
 
 def _touched(replica: Replica, rows: float) -> float:

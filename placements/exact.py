@@ -90,7 +90,7 @@ class _Search:
     def _solve(self, cover: Indices, examined_at_most: int) -> float:
         """Solve one cover; give the least first key of what was left open."""
         cover = cover[cover < len(self.tables)]
-        tables = Cover(tuple(self.tables[at] for at in cover), self.problem.capacity, goal_of(self.problem))
+        tables = Cover.of([self.tables[at] for at in cover], self.problem.capacity, goal_of(self.problem))
         solved = solve_cover(tables, self.most, examined_at_most=examined_at_most)
         self.examined += solved.examined
         if solved.plans is not None:

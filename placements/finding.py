@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from placements.blocks import Blocks
+from placements.exact import WITHIN
 from placements.named import VARIANTS, Parts, Variant, variant
 from placements.problem import Answer, Choice, Objective, Option, Problem
 from placements.ranked import Ranked
@@ -95,7 +96,7 @@ def _figure(ranked: Ranked, objective: Objective) -> float:
 def problem(setting: Setting, blocks: Blocks, asked: Asked) -> Problem:
     """Give the abstract problem of a setting: what must share a pool, and what must not, besides its options."""
     together, apart = pinned(setting, asked)
-    return Problem(
+    whole = Problem(
         roles=tuple(role.name for role in setting.roles),
         capacity=tuple(of.count for of in setting.classes),
         options=blocks.options if setting.ratio is None else in_ratio(setting, blocks, setting.ratio),
@@ -104,6 +105,15 @@ def problem(setting: Setting, blocks: Blocks, asked: Asked) -> Problem:
         together=together,
         apart=apart,
     )
+    if asked.objective != "step" or asked.method == "greedy" or setting.ratio or not whole.allows(_everyone(setting)):
+        return whole
+    # Nothing slower than what a search keeps beside one pool for all needs to be looked at.
+    most_s = (1 + WITHIN) * blocks.together_s()
+    return replace(whole, options=lambda block: blocks.options(block, most_s))
+
+
+def _everyone(setting: Setting) -> frozenset[int]:
+    return frozenset(range(len(setting.roles)))
 
 
 def in_ratio(setting: Setting, blocks: Blocks, ratio: tuple[int, int]) -> Callable[[frozenset[int]], Sequence[Option]]:

@@ -7,7 +7,7 @@ and what a search is offered (`blocks`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -23,90 +23,83 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+# Bytes of each device, by row: those while others work, the most that one role holds more while it works, what the two
+# largest bring that sleep, those of its share of the host, of the last role's process, and a bit for each engine whose
+# process is there.
+REST, OVER, FIRST, SECOND, HOST, CONTEXT, ENGINES = range(7)
+HELD = 5  # rows that are bytes to be kept low
+
+
 @dataclass(frozen=True)
 class Columns:
-    """Ways to run some roles on one pool, one a row: `picks` says which way of each role it takes.
+    """Ways to run some roles on one pool, one a column: `picks` says which way of each role it takes.
 
-    Bytes are of each device: `rest` while others work, `over` the most that one role holds more while it works, `first`
-    and `second` what the two largest bring that sleep. `engines` has a bit for each engine whose context is there.
+    `stages_s` has a row for each stage, `held` one for each of the numbers named above, `picks` one for each role.
     """
 
     stages_s: Floats
-    rest: Ints
-    over: Ints
-    first: Ints
-    second: Ints
-    host: Ints
-    context: Ints
-    engines: Ints
+    held: Ints
     picks: Ints
 
     @classmethod
     def nothing(cls, stages: int) -> Self:
         """Give the one way to run no role."""
-        none = np.zeros(1, np.int64)
-        return cls(np.zeros((1, stages)), none, none, none, none, none, none, none, np.zeros((1, 0), np.int64))
+        return cls(np.zeros((stages, 1)), np.zeros((7, 1), np.int64), np.zeros((0, 1), np.int64))
 
     @classmethod
     def of(cls, ways: Sequence[Choice], bit: int, slowed: float) -> Self:
         """Give the ways to run one role, whose seconds are `slowed` times its own."""
+        told = [
+            (way.rest_bytes, way.over_bytes, way.wakes_bytes, 0, way.host_bytes, way.context_bytes, bit) for way in ways
+        ]
+        stages_s = slowed * np.array([way.stages_s for way in ways], float)
+        return cls(stages_s.T, np.array(told, np.int64).T, np.arange(len(ways), dtype=np.int64)[None])
 
-        def column(name: str) -> Ints:
-            return np.array([getattr(way, name) for way in ways], np.int64)
-
-        nothing = np.zeros(len(ways), np.int64)
-        return cls(
-            stages_s=slowed * np.array([way.stages_s for way in ways], float),
-            rest=column("rest_bytes"),
-            over=column("over_bytes"),
-            first=column("wakes_bytes"),
-            second=nothing,
-            host=column("host_bytes"),
-            context=column("context_bytes"),
-            engines=nothing + bit,
-            picks=np.arange(len(ways), dtype=np.int64)[:, None],
-        )
+    def __len__(self) -> int:
+        """Count the ways."""
+        return int(self.held.shape[1])
 
     @property
     def peak(self) -> Ints:
         """Give the most that a device holds while one of the roles works, or wakes before another is put away."""
-        syncs = SYNC_BYTES if self.picks.shape[1] > 1 else 0
-        peak: Ints = self.rest + np.maximum(self.over, self.first + self.second + syncs)
+        syncs = SYNC_BYTES if len(self.picks) > 1 else 0
+        held = self.held
+        peak: Ints = held[REST] + np.maximum(held[OVER], held[FIRST] + held[SECOND] + syncs)
         return peak
 
-    def rows(self, which: Any) -> Columns:
-        """Give some of the rows."""
-        return Columns(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+    def some(self, which: Any) -> Columns:
+        """Give some of the ways."""
+        return Columns(self.stages_s[:, which], self.held[:, which], self.picks[:, which])
 
     def with_one_more(self, own: Columns) -> Columns:
         """Give every way of these roles with every way of one role more; engines share the context of their process."""
-        here, there = np.divmod(np.arange(len(self.rest) * len(own.rest)), len(own.rest))
-        before, after = self.rows(here), own.rows(there)
-        shared = (before.engines & after.engines) != 0
-        return Columns(
-            stages_s=before.stages_s + after.stages_s,
-            rest=before.rest + after.rest - after.context * shared,
-            over=np.maximum(before.over, after.over),
-            first=np.maximum(before.first, after.first),
-            second=np.maximum(before.second, np.minimum(before.first, after.first)),
-            host=before.host + after.host,
-            context=before.context,
-            engines=before.engines | after.engines,
-            picks=np.concatenate([before.picks, after.picks], axis=1),
-        )
+        before, after = self, own
+        if len(self) != 1 or len(own) != 1:
+            here, there = np.divmod(np.arange(len(self) * len(own)), len(own))
+            before, after = self.some(here), own.some(there)
+        one, other = before.held, after.held
+        held = one + other  # rest and host add up
+        held[REST] -= other[CONTEXT] * ((one[ENGINES] & other[ENGINES]) != 0)
+        held[OVER] = np.maximum(one[OVER], other[OVER])
+        held[FIRST] = np.maximum(one[FIRST], other[FIRST])
+        held[SECOND] = np.maximum(one[SECOND], np.minimum(one[FIRST], other[FIRST]))
+        held[CONTEXT] = one[CONTEXT]
+        held[ENGINES] = one[ENGINES] | other[ENGINES]
+        return Columns(before.stages_s + after.stages_s, held, np.concatenate([before.picks, after.picks]))
 
     def fitting(self, memory_bytes: int, host_bytes: int) -> Columns:
-        """Give the rows that fit a device, and its share of the host."""
-        return self.rows((self.peak <= int(FITS_SHARE * memory_bytes)) & (self.host <= host_bytes))
+        """Give the ways that fit a device, and its share of the host."""
+        fits = (self.peak <= int(FITS_SHARE * memory_bytes)) & (self.held[HOST] <= host_bytes)
+        return self if fits.all() else self.some(fits)
 
     def unbeaten(self, most: int = CARRIED_AT_MOST, *, bytes_too: bool = True) -> Columns:
-        """Give the rows that no other beats in seconds of every stage and, if `bytes_too`, in bytes; fastest first."""
-        order = np.lexsort((self.host, self.peak, self.stages_s.sum(axis=1)))
-        held = [self.rest, self.over, self.first, self.second, self.host] if bytes_too else []
-        told = np.column_stack([self.stages_s, *held])[order]
+        """Give the ways that no other beats in seconds of every stage and, if `bytes_too`, in bytes; fastest first."""
+        order = np.lexsort((self.held[HOST], self.peak, self.stages_s.sum(axis=0)))
+        told = np.concatenate([self.stages_s, self.held[:HELD]]) if bytes_too else self.stages_s
+        told = told[:, order]
         left, kept = np.arange(len(order)), list[int]()
         while len(left) and len(kept) < most:
-            best, left = left[0], left[1:]
+            best = left[0]
             kept.append(int(best))
-            left = left[(told[left] < told[best]).any(axis=1)]
-        return self.rows(order[kept])
+            left = left[1:][(told[:, left[1:]] < told[:, best, None]).any(axis=0)]
+        return self.some(order[kept])

@@ -21,6 +21,7 @@ from placements.footprint import (
     whole,
 )
 from placements.holding import Stage, layer_numbers, root_numbers, stages, weights_bytes
+from placements.kv_cache import sequence_bytes
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
@@ -157,13 +158,9 @@ def limits(device_bytes: int) -> tuple[int, int]:
 def cache_bytes(shape: ModelShape, layout: Layout, context_tokens: int, number_bytes: float = NUMBER_BYTES) -> float:
     """Give the bytes of one sequence's cache on each device of a replica.
 
-    Its heads are cut over `tensor` ranks as far as there are KV heads; latents have none, so each rank has all of them.
-    Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; DeepSeek-AI 2024, arXiv 2405.04434, section 2.1.
+    Stages of a pipeline have equal parts of it.
     """
-    numbers = shape.cache_numbers(context_tokens)
-    heads = 2 * shape.attention_layers * shape.kv_heads * shape.head_dim * context_tokens
-    ways = min(layout.tensor, shape.kv_heads) if numbers >= heads else 1
-    return number_bytes * numbers / ways / layout.pipeline
+    return sequence_bytes(shape, layout.tensor, context_tokens, number_bytes) / layout.pipeline
 
 
 def cache_tokens_in(footprint: Footprint, shape: ModelShape, layout: Layout, number_bytes: float = NUMBER_BYTES) -> int:

@@ -9,7 +9,7 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 from placements.cache_room import cache_tokens, reserved_bytes
-from placements.decode import Replica, ServingConstants, prefill_seconds, replica_of, step_seconds
+from placements.decode import Replica, ServingConstants, prefill_seconds, replica_of, step_s, step_seconds
 from placements.kernels import peak_flops
 from placements.long_tail import drained_seconds, uneven_tokens
 from placements.seconds import Seconds
@@ -54,11 +54,11 @@ def request_seconds(
     replica = replica_of(shape, layout, links, constants, precision, cache_precision)
     context = prompt_tokens + response_tokens / 2
     at_once = _at_once(replica, batch, context, cache_tokens)
-    step_s = step_seconds(replica, at_once, context).total_s or 0.0
+    own_s = step_s(replica, at_once, context)
     read_s = prefill_seconds(replica, prompt_tokens, prompt_tokens**2) + constants.request_s
     others_s = (at_once - 1) * read_s / max(1.0, response_tokens - 1)
-    alive_s = read_s + (response_tokens - 1) * (step_s + others_s)
-    return read_s + (batch / at_once - 1) * alive_s, step_s + others_s
+    alive_s = read_s + (response_tokens - 1) * (own_s + others_s)
+    return read_s + (batch / at_once - 1) * alive_s, own_s + others_s
 
 
 def generate_seconds(
@@ -111,13 +111,13 @@ def _tail_s(replica: Replica, prompt: Lengths, response: Lengths, rows: int, at_
     waits = each > at_once
     spread = sqrt(max(0.0, response.square_mean / response.mean**2 - 1))
     mixed = min(1.0, MIXING * spread) if waits else 0.0
-    full_s = step_seconds(replica, at_once, prompt.mean + response.age).total_s or 0.0
+    full_s = step_s(replica, at_once, prompt.mean + response.age)
 
     def beyond_s(left: Lengths, running: float, drawn_before: float) -> float:
-        def step_s(alive: float, drawn: float) -> float:
-            return step_seconds(replica, alive, prompt.mean + drawn_before + drawn).total_s or 0.0
+        def each_s(alive: float, drawn: float) -> float:
+            return step_s(replica, alive, prompt.mean + drawn_before + drawn)
 
-        drained_s = drained_seconds(left, running, left.longest_of(min(rows, running * replicas)), step_s)
+        drained_s = drained_seconds(left, running, left.longest_of(min(rows, running * replicas)), each_s)
         return max(0.0, drained_s - left.mean * running / at_once * full_s)
 
     last_wave = max(1.0, each - at_once * (ceil(each / at_once) - 1))
@@ -125,7 +125,7 @@ def _tail_s(replica: Replica, prompt: Lengths, response: Lengths, rows: int, at_
     tail_s += mixed * beyond_s(response.remaining, at_once, response.age) if mixed else 0.0
     more_s = full_s / at_once  # of one token more: that part of a full step, or one more sequence in a step
     if not waits:  # the longest has its own steps already; with one row each there are no others to wait for
-        alone_s = step_seconds(replica, 1, prompt.mean + response.age).total_s or 0.0
+        alone_s = step_s(replica, 1, prompt.mean + response.age)
         more_s = (full_s - alone_s) / (at_once - 1) if at_once > 1 else 0.0
     return tail_s + more_s * uneven_tokens(response, each, replicas)
 

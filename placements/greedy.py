@@ -191,7 +191,9 @@ class _Walk:
         """Solve the best partitions exactly, each block on the class of device that it is on."""
         for partition in sorted(self.found, key=lambda each: self.rank(self.found[each]))[:count]:
             tables = tuple(self._table(bits(block), option) for block, option in self.found[partition].blocks)
-            solved = solve_cover(Cover(tables, self.problem.capacity, self.goal), FAR, examined_at_most=SETTLED_AT_MOST)
+            solved = solve_cover(
+                Cover.of(tables, self.problem.capacity, self.goal), FAR, examined_at_most=SETTLED_AT_MOST
+            )
             self.examined += solved.examined
             if solved.plans is not None:
                 picked = zip(tables, solved.plans.orders[:, 0], strict=True)

@@ -76,8 +76,9 @@ def _tiled(
         tiles = ceil(m / high) * ceil(n / wide)
         for cut in SPLITS:
             work_s = ceil(tiles * cut / processors) * 2 * high * wide * (k / cut) / flops_per_s
-            sums_s = 2 * SUM_BYTES * cut * m * n / bytes_per_s if cut > 1 else 0.0
-            best_s = min(best_s, _overlapped(work_s, memory_s + sums_s, PRODUCT_OVERLAP))
+            moved_s = memory_s + (2 * SUM_BYTES * cut * m * n / bytes_per_s if cut > 1 else 0.0)
+            if max(work_s, moved_s) < best_s:
+                best_s = min(best_s, _overlapped(work_s, moved_s, PRODUCT_OVERLAP))
     return best_s
 
 

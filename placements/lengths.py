@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import SettingError
@@ -132,8 +132,7 @@ class Lengths:
         """
         import numpy
 
-        upto = (numpy.arange(len(self.points) + 1) / len(self.points)) ** max(1.0, count)
-        return float(numpy.dot(self._array, numpy.diff(upto)))
+        return float(numpy.dot(self._array, _longest_shares(len(self.points), max(1.0, count))))
 
     @cached_property
     def remaining(self) -> Lengths:
@@ -178,3 +177,12 @@ class Lengths:
             said = {**(dict(self.said) or {"mean": self.mean}), **asked}
             return Lengths(fitted(said, where), tuple(said.items()))
         return Lengths(stretched(self.points, asked, where))
+
+
+@lru_cache(maxsize=64)
+def _longest_shares(points: int, count: float) -> NDArray[float64]:
+    """Give the chance of each of so many points to be the longest of `count` draws."""
+    import numpy
+
+    upto = (numpy.arange(points + 1) / points) ** count
+    return numpy.asarray(numpy.diff(upto))

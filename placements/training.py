@@ -70,7 +70,7 @@ def forward_seconds(
     parts = _piped(passes, layer, head, count, _sent(passes, micro))
     if layout.sharding == "full":
         rounds = count if layout.pipeline == 1 else 1
-        gathered_s = _by_layer(passes, WEIGHT_BYTES)
+        gathered_s = _by_layer(passes, _held(passes), WEIGHT_BYTES)
         parts["data"] = rounds * _exposed(gathered_s, _stage_s(passes, layer, head), constants)
     return _told(parts)
 
@@ -174,7 +174,7 @@ def _data_s(passes: Passes, count: int, stage_s: float) -> float:
     held, gradient = _held(passes), constants.gradient_bytes
     if layout.sharding == "full":
         gathers, rounds = (2, count) if layout.pipeline == 1 else (1, 1)
-        each_s = gathers * _by_layer(passes, WEIGHT_BYTES) + _by_layer(passes, gradient, trained=True)
+        each_s = gathers * _by_layer(passes, held, WEIGHT_BYTES) + _by_layer(passes, held.learning, gradient)
         return rounds * _exposed(each_s, stage_s, constants)
     if layout.sharding == "none":
         return _exposed(reduced_seconds(held.learning, layout, links, gradient), stage_s, constants)
@@ -182,12 +182,10 @@ def _data_s(passes: Passes, count: int, stage_s: float) -> float:
     return _exposed(reduced_s + gathered_seconds(held.learning, layout, links, WEIGHT_BYTES), stage_s, constants)
 
 
-def _by_layer(passes: Passes, bytes_each: float, *, trained: bool = False) -> float:
-    """Give the seconds of gathering the layers of a stage one by one, or of reducing what is trained of each."""
-    held = _held(passes)
+def _by_layer(passes: Passes, held: Held, bytes_each: float) -> float:
+    """Give the seconds of gathering what a stage holds layer by layer, or of reducing it."""
     layers = max(1.0, passes.shape.layers / passes.layout.pipeline)
-    one = (held.learning if trained else held).over(layers)
-    return layers * gathered_seconds(one, passes.layout, passes.links, bytes_each)
+    return layers * gathered_seconds(held.over(layers), passes.layout, passes.links, bytes_each)
 
 
 def _exposed(transfer_s: float, pass_s: float, constants: TrainingConstants) -> float:

@@ -6,16 +6,16 @@ share a machine's links. Source: Narayanan et al. 2021, arXiv 2104.04473, sectio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placements.collectives import Collective, collective_seconds, machine_devices
+from placements.profiles import Links
 from placements.training_layers import blocks, merges
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
     from flowgraph.plan import Layout
-    from placements.profiles import Links
 
 ACTIVATION_BYTES = 2.0  # of a number that is sent between layers, whatever the products are computed in
 
@@ -25,7 +25,8 @@ def every(links: Links, apart: int) -> Links:
 
     So that groups which cross machines side by side share what the machine has.
     """
-    return replace(links, domain=max(1, links.domain // apart), node_devices=max(1, links.node_devices // apart))
+    domain, node_devices = max(1, links.domain // apart), max(1, links.node_devices // apart)
+    return Links(links.device, domain, node_devices, links.network_bytes_per_s)
 
 
 def tensor_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Links) -> float:
@@ -43,6 +44,8 @@ def sequence_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Li
 
     `tokens` are those of one device. Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2.
     """
+    if layout.sequence == 1:
+        return 0.0
     heads = 2 * (shape.heads + shape.kv_heads) / layout.tensor
     size = tokens * heads * shape.head_dim * ACTIVATION_BYTES
     return collective_seconds("all_to_all", size, layout.sequence, every(links, layout.tensor))
@@ -123,6 +126,8 @@ def _over_data(op: Collective, held: Held, layout: Layout, links: Links, bytes_e
     """Give the seconds of a collective over data ranks, and of one for experts over those ranks that hold the same."""
     ranks = layout.data * layout.sequence
     shared_s = collective_seconds(op, held.rest * bytes_each, ranks, every(links, layout.tensor))
+    if not held.experts:
+        return shared_s
     alike = ranks // layout.expert
     apart = every(links, layout.tensor * layout.expert)
     return shared_s + collective_seconds(op, held.experts * bytes_each, alike, apart)

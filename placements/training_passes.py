@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
+from flowgraph.plan import Layout
 from placements.constants import Constants
 from placements.kernels import peak_flops
 from placements.training_layers import (
@@ -27,7 +29,7 @@ from placements.training_parallel import expert_seconds, sequence_seconds, tenso
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout, Precision
+    from flowgraph.plan import Precision
     from placements.profiles import Links
     from placements.training_layers import Part
 
@@ -85,30 +87,37 @@ class Passes:
 
     def forward(self, micro: Micro) -> Parts:
         """Give the seconds of one layer's forward pass."""
-        return self._layer(micro, self._products_s(micro, "forward"), attended=1.0, moved=1.0)
+        return _forward(self._one, micro)
 
     def backward(self, micro: Micro) -> Parts:
         """Give the seconds of one layer's backward pass; where only adapters learn, its weights have no gradient."""
-        weights_s = 0.0 if self.shape.adapters else self._products_s(micro, "weights")
-        products_s = self._products_s(micro, "inputs") + weights_s
-        return self._layer(micro, products_s, attended=ATTENTION_BACKWARD, moved=2.0)
+        return _backward(self._one, micro)
 
     def head(self, micro: Micro, *, backward: bool) -> Parts:
         """Give the seconds of the head and of what is made of its logits, forward alone or with the backward pass."""
-        shape, layout, device = self.shape, self.layout, self.links.device
-        later: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")
-        kinds: tuple[Part, ...] = ("forward", *later)
-        products = (head_seconds(shape, layout, micro.read_out, each, device, wide(self.precision)) for each in kinds)
-        logits = micro.read_out * shape.outputs / layout.tensor * (1.0 if backward else 1 / 3)
-        return {
-            "matmul": sum(products) / self.constants.matmul_share,
-            "memory": self._moved_s(self.constants.logit_bytes * logits),
-        }
+        return _head(self._one, micro.read_out, backward)
 
-    def _products_s(self, micro: Micro, part: Part) -> float:
+    @cached_property
+    def _one(self) -> _Rank:
+        cut = self.layout.tensor, self.layout.sequence, self.layout.expert
+        return _rank(self.shape, *cut, self.links, self.constants, self.precision)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rank:
+    """One device in a layer: its passes depend on how a layer is cut, not on how many ranks or stages do the same."""
+
+    shape: ModelShape
+    layout: Layout
+    links: Links
+    constants: TrainingConstants
+    precision: Precision
+
+    def products_s(self, micro: Micro, part: Part) -> float:
+        """Give the seconds of the products of an average layer."""
         return layer_seconds(self.shape, self.layout, micro.tokens, part, self.links.device, self.precision)
 
-    def _layer(self, micro: Micro, products_s: float, *, attended: float, moved: float) -> Parts:
+    def layer(self, micro: Micro, products_s: float, *, attended: float, moved: float) -> Parts:
         """Give the seconds of one pass: what the device does, and what it waits for the host to launch that."""
         constants, shape, layout = self.constants, self.shape, self.layout
         device_s = {
@@ -116,7 +125,7 @@ class Passes:
             "attention": self._attention_s(micro, attended, moved),
             "memory": moved
             * constants.traffic
-            * self._moved_s(activation_bytes(shape, layout, micro.tokens, constants.replicated)),
+            * self.moved_s(activation_bytes(shape, layout, micro.tokens, constants.replicated)),
             "tensor": constants.exposed * tensor_seconds(shape, layout, micro.tokens, self.links),
             "sequence": constants.exposed * sequence_seconds(shape, layout, micro.tokens, self.links),
             "expert": constants.exposed * expert_seconds(shape, layout, micro.tokens, self.links),
@@ -130,12 +139,54 @@ class Passes:
         constants, shape, layout = self.constants, self.shape, self.layout
         peak = peak_flops(self.links.device, wide(self.precision))
         flops = attended * attention_flops(shape, layout, micro)
-        scores_s = self._moved_s(moved * constants.score_bytes * score_count(shape, layout, micro))
+        scores_s = self.moved_s(moved * constants.score_bytes * score_count(shape, layout, micro))
         rate = min(constants.attention_share * peak, constants.attention_flops)
         return flops / rate + scores_s
 
-    def _moved_s(self, size_bytes: float) -> float:
+    def moved_s(self, size_bytes: float) -> float:
+        """Give the seconds of what only moves data."""
         return size_bytes / memory_bytes_per_s(self.links.device)
+
+
+# A search asks for the same pass of the same micro-batch at many sizes of a pool.
+
+
+@lru_cache(maxsize=1024)
+def _rank(
+    shape: ModelShape,
+    tensor: int,
+    sequence: int,
+    expert: int,
+    links: Links,
+    constants: TrainingConstants,
+    precision: Precision,
+) -> _Rank:
+    return _Rank(shape, Layout(tensor=tensor, sequence=sequence, expert=expert), links, constants, precision)
+
+
+@lru_cache(maxsize=16_384)
+def _forward(one: _Rank, micro: Micro) -> Parts:
+    return one.layer(micro, one.products_s(micro, "forward"), attended=1.0, moved=1.0)
+
+
+@lru_cache(maxsize=16_384)
+def _backward(one: _Rank, micro: Micro) -> Parts:
+    weights_s = 0.0 if one.shape.adapters else one.products_s(micro, "weights")
+    products_s = one.products_s(micro, "inputs") + weights_s
+    return one.layer(micro, products_s, attended=ATTENTION_BACKWARD, moved=2.0)
+
+
+@lru_cache(maxsize=16_384)
+def _head(one: _Rank, read_out: float, backward: bool) -> Parts:
+    shape, layout, device = one.shape, one.layout, one.links.device
+    later: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")
+    kinds: tuple[Part, ...] = ("forward", *later)
+    products = (head_seconds(shape, layout, read_out, each, device, wide(one.precision)) for each in kinds)
+    logits = read_out * shape.outputs / layout.tensor * (1.0 if backward else 1 / 3)
+    return {
+        "matmul": sum(products) / one.constants.matmul_share,
+        "memory": one.moved_s(one.constants.logit_bytes * logits),
+    }
 
 
 def summed(*counted: tuple[float, Parts]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flowgraph.plan import Layout, Running
 from placements.blocks import OFFERED_AT_MOST, Blocks, Offered, sync_s
 from placements.choices import Choice
-from placements.folding import SYNC_BYTES, Columns
+from placements.folding import FIRST, HOST, OVER, REST, SECOND, SYNC_BYTES, Columns
 from placements.footprint import fits
 from placements.setting import Setting
 from placements.steps import host_constants
@@ -63,25 +63,25 @@ def test_roles_take_turns_and_hold_what_they_hold_at_rest_side_by_side(found: li
     that sleep may both be there, with the buckets that weights are synced through.
     """
     sitting = sat(found, slowed)
-    assert sitting.picks.tolist() == [[0] * len(found)]
+    assert sitting.picks.tolist() == [[0]] * len(found)
     for stage in range(2):
-        assert sitting.stages_s[0, stage] == pytest.approx(slowed * fsum(each.stages_s[stage] for each in found))
+        assert sitting.stages_s[stage, 0] == pytest.approx(slowed * fsum(each.stages_s[stage] for each in found))
     contexts = [
         each.context_bytes for place, each in enumerate(found) if each.engine in [o.engine for o in found[:place]]
     ]
     rest = sum(each.rest_bytes for each in found) - sum(contexts)
     both = sum(sorted(each.wakes_bytes for each in found)[-2:]) + SYNC_BYTES * (len(found) > 1)
-    assert sitting.rest.tolist() == [rest]
+    assert sitting.held[REST].tolist() == [rest]
     assert sitting.peak.tolist() == [rest + max([both, *(each.over_bytes for each in found)])]
-    assert sitting.host.tolist() == [sum(each.host_bytes for each in found)]
+    assert sitting.held[HOST].tolist() == [sum(each.host_bytes for each in found)]
 
 
 @given(CHOICES)
 def test_the_order_in_which_roles_join_changes_no_second_and_no_byte_at_work(found: list[Choice]) -> None:
     one, other = sat(found), sat(reversed(found))
-    for name in ("over", "first", "second", "host"):
-        assert getattr(one, name).tolist() == getattr(other, name).tolist()
-    assert one.stages_s.tolist()[0] == pytest.approx(other.stages_s.tolist()[0])
+    for row in (OVER, FIRST, SECOND, HOST):
+        assert one.held[row].tolist() == other.held[row].tolist()
+    assert one.stages_s.T.tolist()[0] == pytest.approx(other.stages_s.T.tolist()[0])
 
 
 @given(CHOICES, CHOICES)
@@ -101,7 +101,7 @@ def test_what_is_carried_on_is_beaten_by_nothing_and_beats_all_that_is_left(foun
         return
     every = Columns.of(found, 1, 1.0)
     told = [(*each.stages_s, each.rest_bytes, each.over_bytes, each.wakes_bytes, each.host_bytes) for each in found]
-    kept = [place for [place] in every.unbeaten().picks.tolist()]
+    [kept] = every.unbeaten().picks.tolist()
     for place, one in enumerate(told):
         beaten = any(all(a <= b for a, b in zip(told[other], one, strict=True)) for other in kept if other != place)
         assert beaten or place in kept

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from placements.blocks import Blocks
+from placements.exact import solve_exact
 from placements.finding import Asked, Found, find, pinned, problem, solved
 from placements.named import VARIANTS, name_of, variant
 from placements.problem import Option, step_seconds
@@ -84,6 +85,19 @@ def test_the_best_is_the_best_of_all(of: Of, cluster: str) -> None:
     setting = setting_of(of, cluster)
     found = find(setting, named=False)
     assert found.answer.value == pytest.approx(least_s(setting), rel=1e-9)
+
+
+@EVERY
+def test_sizes_too_slow_for_any_plan_that_is_kept_change_no_plan(of: Of) -> None:
+    """Left out are sizes at which a block alone is slower than all roles on one pool, and a tenth."""
+    setting = setting_of(of, "4x8xh100")
+    every, fewer = (problem(setting, Blocks(setting), asked) for asked in (Asked(), Asked(method="exact")))
+    every = replace(every, options=Blocks(setting).options)
+    one, other = solve_exact(every), solve_exact(fewer)
+    assert one is not None and other is not None
+    assert [each.value for each in (one.best, *one.runners_up)] == [
+        each.value for each in (other.best, *other.runners_up)
+    ]
 
 
 @EVERY
@@ -204,3 +218,10 @@ def test_machines_of_two_kinds_are_both_used_where_that_is_faster() -> None:
     plan = found.best.plan()
     for pool in plan.pools:
         assert len({device.model for place in pool.devices if (device := plan.cluster.device(*place))}) == 1
+
+
+def test_sizes_that_are_too_slow_are_not_offered() -> None:
+    setting = setting_of("ppo", "8x8xh100")
+    everyone = [frozenset({place}) for place in range(len(setting.roles))]
+    every, fewer = Blocks(setting).options, problem(setting, Blocks(setting), Asked()).options
+    assert sum(len(fewer(block)) for block in everyone) < sum(len(every(block)) for block in everyone)
