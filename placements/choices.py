@@ -162,11 +162,12 @@ class Ways:
         return cache_tokens(shape, self.seat.links.device, layout.tensor, share, serving, self.setting.sampling)
 
     def _wanted(self, layout: Layout) -> float:
-        serving = self.setting.serving
-        return max(
-            max(load.longest_tokens, cache_wanted(load.rows, load.prompt, load.response, layout, serving, load.samples))
-            for load in self._own
-        )
+        def wanted(load: Load) -> float:
+            lengths = load.prompt, load.response
+            rows = cache_wanted(load.round_rows, *lengths, layout, self.setting.serving, load.samples)
+            return max(load.longest_tokens, rows)
+
+        return max(map(wanted, self._own))
 
     def _way(self, layout: Layout, running: Running, told: Sequence[Seconds]) -> Iterator[Way]:
         stages = [0.0] * (self.setting.stages + 1)
@@ -258,9 +259,9 @@ def sampling_seconds(setting: Setting, seat: Seat, layout: Layout, running: Runn
     room = cache_tokens(shape, device, layout.tensor, share, setting.serving, running.precision)
     if room < load.longest_tokens:
         return None
-    return generate_seconds(
+    once = generate_seconds(
         shape,
-        load.rows,
+        load.round_rows,
         load.prompt,
         load.response,
         layout,
@@ -270,6 +271,7 @@ def sampling_seconds(setting: Setting, seat: Seat, layout: Layout, running: Runn
         precision=running.precision,
         shared_prompts=load.samples,
     )
+    return once.times(load.rounds)
 
 
 def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:

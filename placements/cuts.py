@@ -54,6 +54,28 @@ class Drawn:
         """Give the responses that are drawn."""
         return self.prompts * self.n
 
+    @property
+    def most_rounds(self) -> int:
+        """Give the most rounds that it draws in, one after another, where it keeps groups: each draws to a prompt."""
+        return 1 if self.kept is None else max(1, min(self.rounds, self.prompts))
+
+    def tried(self, rounds: int) -> int:
+        """Give the prompts of so many rounds: all are shared out as evenly as they divide, the first have one more."""
+        each, over = divmod(self.prompts, self.most_rounds)
+        return rounds * each + min(rounds, over)
+
+    @property
+    def least_rounds(self) -> int:
+        """Give the fewest rounds that it can end after: those that have as many prompts as it keeps groups.
+
+        >>> drawn = Drawn("policy.refill", 10, 4, None, Size("policy.refill", "groups", 5), 3)
+        >>> drawn.most_rounds, [drawn.tried(rounds) for rounds in (1, 2, 3)], drawn.least_rounds
+        (3, [4, 7, 10], 2)
+        """
+        wanted = self.prompts if self.kept is None else self.kept.value
+        counts = range(1, self.most_rounds)
+        return next((rounds for rounds in counts if self.tried(rounds) >= wanted), self.most_rounds)
+
 
 @dataclass(frozen=True)
 class Share:
@@ -171,6 +193,8 @@ def batch_text(sizes: BatchSizes) -> str:
 
 def _drawn_line(sizes: BatchSizes, drawn: Drawn) -> str:
     rows = f"{drawn.node}: {many(drawn.prompts, 'prompt')} × {drawn.n} = {many(drawn.rows, 'row')}"
+    if drawn.most_rounds > 1:
+        rows += f" in at most {drawn.most_rounds} rounds"
     if drawn.tokens is None or sizes.prompt_tokens is None:
         return rows
     tokens = drawn.prompts * sizes.prompt_tokens + drawn.rows * drawn.tokens

@@ -19,7 +19,9 @@ from placements.setting import Setting
 from placements.short import larger_settings, nothing_fits
 from placements.solve import Method, solve
 
+Pairs = tuple[frozenset[int], ...]
 REPLAYED = 50  # of the search's best answers, how many are played as steps
+NAMED_REPLAYED = 5  # of the best answers of each named placement
 TIED_SHARE = 0.05  # plans nearer than this are ties: the forecast is no better. Source: HybridFlow's own, section 8
 
 
@@ -74,9 +76,8 @@ def find(setting: Setting, asked: Asked | None = None, *, named: bool = True, ro
     if answer is None:
         raise nothing_fits(setting, _changes(setting, asked))
     kept = [_ranked(setting, each) for each in (answer.best, *answer.runners_up)[:REPLAYED]]
-    beside = tuple(
-        (each, solved(setting, blocks, each.parts_of(setting.graph), asked.objective)) for each in VARIANTS if named
-    )
+    first = kept[0]
+    beside = tuple((each, solved(setting, blocks, each.parts_of(setting.graph), asked.objective)) for each in VARIANTS)
     if not (asked.placement or asked.pins):
         seen = {each.blocks for each in kept}
         others = {each.blocks: each for _, each in beside if each is not None}
@@ -84,7 +85,7 @@ def find(setting: Setting, asked: Asked | None = None, *, named: bool = True, ro
     ranked = sorted(kept, key=lambda each: (_figure(each, asked.objective), each.value, each.devices))
     told = sorted(regrets(ranked), key=lambda each: each.mean) if robust else []
     ranked = [each.ranked for each in told] if told else ranked
-    return Found(setting, answer, tuple(ranked), beside, perf_counter() - began, ranked[0] is not kept[0], tuple(told))
+    return Found(setting, answer, tuple(ranked), beside, perf_counter() - began, ranked[0] is not first, tuple(told))
 
 
 def _figure(ranked: Ranked, objective: Objective) -> float:
@@ -95,7 +96,10 @@ def _figure(ranked: Ranked, objective: Objective) -> float:
 
 def problem(setting: Setting, blocks: Blocks, asked: Asked) -> Problem:
     """Give the abstract problem of a setting: what must share a pool, and what must not, besides its options."""
-    together, apart = pinned(setting, asked)
+    return _problem(setting, blocks, asked, *pinned(setting, asked))
+
+
+def _problem(setting: Setting, blocks: Blocks, asked: Asked, together: Pairs, apart: Pairs) -> Problem:
     whole = Problem(
         roles=tuple(role.name for role in setting.roles),
         capacity=tuple(of.count for of in setting.classes),
@@ -136,9 +140,6 @@ def in_ratio(setting: Setting, blocks: Blocks, ratio: tuple[int, int]) -> Callab
     return options
 
 
-Pairs = tuple[frozenset[int], ...]
-
-
 def pinned(setting: Setting, asked: Asked) -> tuple[Pairs, Pairs]:
     """Give the pairs of roles that pins, or a named placement, put on one pool, and those that they keep apart."""
     groups = variant(asked.placement).parts_of(setting.graph) if asked.placement else ()
@@ -158,11 +159,13 @@ def _pairs(setting: Setting, parts: Parts) -> tuple[Pairs, Pairs]:
 
 
 def solved(setting: Setting, blocks: Blocks, parts: Parts, objective: Objective = "step") -> Ranked | None:
-    """Give the best plan in which roles share pools just so; None if none fits."""
+    """Give the best plan in which roles share pools just so, of the search's first few played; None if none fits."""
     together, apart = _pairs(setting, parts)
-    one = replace(problem(setting, blocks, Asked(objective)), together=together, apart=apart)
-    answer = solve(one, method="auto")
-    return _ranked(setting, answer.best) if answer is not None else None
+    answer = solve(_problem(setting, blocks, Asked(objective), together, apart), method="auto")
+    if answer is None:
+        return None
+    played = [_ranked(setting, each) for each in (answer.best, *answer.runners_up)[:NAMED_REPLAYED]]
+    return min(played, key=lambda each: (_figure(each, objective), each.value, each.devices))
 
 
 def _ranked(setting: Setting, choice: Choice) -> Ranked:

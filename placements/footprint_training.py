@@ -1,13 +1,14 @@
 """The footprint of training a model: states, activations, logits and what sharding gathers, at the worst moment.
 
-Four moments are compared: the loss, the backward pass of a layer, its end, and the optimizer's step. Not here: the
-widths of layers (`activations`), and passes without gradients (`footprint_serving`).
+Four moments are compared: the loss, the backward pass of a layer, its end, and the optimizer's step. Beside them a pass
+without gradients, of a role that reads rows before it trains on them. Not here: the widths of layers (`activations`),
+and roles that only read (`footprint_serving`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from flowgraph.plan import Layout
@@ -17,6 +18,7 @@ from placements.activations import (
     Widths,
     again_numbers,
     backward_numbers,
+    forward_numbers,
     stored_numbers,
     table_numbers,
 )
@@ -92,6 +94,13 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Trained(Footprint):
+    """What a role that trains holds; `reading` is all of it while rows pass without gradients, as for log-probs."""
+
+    reading: Bytes = field(default_factory=dict[Part, int])
+
+
+@dataclass(frozen=True)
 class _Case:
     """One stage of a model that is trained so, with the constants of its devices."""
 
@@ -109,13 +118,16 @@ class _Case:
 
 def training_bytes(
     shape: ModelShape, training: Training, *, sequence_tokens: int = 0, constants: MemoryConstants | None = None
-) -> Footprint:
+) -> Trained:
     """Give what a role that trains a model holds on each device, that with the most of a pipeline.
 
-    A row has up to `sequence_tokens`, and a micro-batch at least one row.
+    A row has up to `sequence_tokens`, and a micro-batch at least one row. Where rows pass without gradients, another
+    device of a pipeline may have the most.
     """
     cases = _cases(shape, training, sequence_tokens, constants or MemoryConstants())
-    return max(map(_footprint, cases), key=lambda each: each.peak_bytes)
+    found = [_footprint(case) for case in cases]
+    most = max(found, key=lambda each: each.peak_bytes)
+    return replace(most, reading=max((each.reading for each in found), key=total_bytes))
 
 
 def waiting_bytes(shape: ModelShape, training: Training, *, sequence_tokens: int = 0) -> float:
@@ -129,7 +141,7 @@ def _cases(shape: ModelShape, training: Training, sequence_tokens: int, constant
     return [_Case(shape, training, stage, tokens, sequence_tokens, constants) for stage in found]
 
 
-def _footprint(case: _Case) -> Footprint:
+def _footprint(case: _Case) -> Trained:
     training = case.training
     states = state_bytes(case.shape, training, case.stage)
     moves: Mapping[Offloaded, Part] = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
@@ -141,7 +153,8 @@ def _footprint(case: _Case) -> Footprint:
         host = added((host, whole({"activations": _waiting_bytes(case)})))
     context = whole({"context": process_bytes(case.layout.devices, case.constants)})
     working = max((_reserved(moment, case.constants) for moment in _moments(case)), key=total_bytes)
-    return Footprint(added((lasting, context)), added((passing, working)), host, context, lasting)
+    resident, reading = added((lasting, context)), _reserved(_reading(case), case.constants)
+    return Trained(resident, added((passing, working)), host, context, lasting, added((resident, reading)))
 
 
 def _lasts(part: Part, training: Training) -> bool:
@@ -213,6 +226,22 @@ def _moments(case: _Case) -> Iterator[Mapping[Part, float]]:
     }
     yield {"gathered": _ending_bytes(case)}
     yield {"optimizer": _stepping_bytes(case)}
+
+
+def _reading(case: _Case) -> Mapping[Part, float]:
+    """Give what a pass without gradients holds at its worst, as `footprint_serving` does, of weights as they are here.
+
+    That is a layer in progress, or what went through them all beside its logits.
+    """
+    training, shape, constants = case.training, case.shape, case.constants
+    numbers = training.width_bytes * case.tokens
+    layer = numbers * (forward_numbers(shape, case.layout) + table_numbers(shape))
+    last, gathered = numbers * 2 * shape.hidden / case.layout.tensor, _gathered(case, 2)
+    each = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in training.stats)
+    read = logits_bytes(shape, case.layout, case.tokens, training.logits, each, constants) if case.stage.last else 0.0
+    if last + read > layer:
+        return {"activations": last, "logits": read, "gathered": gathered}
+    return {"activations": layer, "gathered": gathered}
 
 
 def _waiting_bytes(case: _Case) -> float:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from flowgraph.graph import Graph, Node, reachable
 from flowgraph.roles import Role, roles
 from placements.batch_sizes import sizes_of
-from placements.cuts import Cut
+from placements.cuts import BatchSizes, many
 from placements.lengths import Lengths
 from placements.training import Tokens
-from placements.work import Phase, pass_of, prompts_reaching, samplers_read, whole_setting
+from placements.work import Phase, moves_weights, pass_of, passes_rows, prompts_reaching, samplers_read, whole_setting
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Load:
     """One node that runs a model: `prompts` contexts, each with `samples` responses, of these lengths in tokens.
 
     Nodes of one `stage` wait for none of each other; those of the next wait for one of it. An update passes its rows
-    `epochs` times, in `steps` optimizer steps in all. `stats` names what a pass reads out beside log-probs.
+    `epochs` times, in `steps` optimizer steps in all. `stats` names what a pass reads out beside log-probs. What draws
+    has its prompts in `rounds`, one after another.
     """
 
     node: str
@@ -38,11 +39,17 @@ class Load:
     steps: int = 0
     stats: frozenset[str] = frozenset()
     optimizer: str = ""
+    rounds: int = 1
 
     @property
     def rows(self) -> int:
         """Give the rows of a step."""
         return self.prompts * self.samples
+
+    @property
+    def round_rows(self) -> int:
+        """Give the rows of the largest round, which are drawn side by side."""
+        return -(-self.prompts // self.rounds) * self.samples
 
     @property
     def row_tokens(self) -> float:
@@ -70,20 +77,53 @@ class Load:
 
 
 def loads(graph: Graph, prompts: int, prompt: Lengths, response: Lengths | None = None) -> tuple[Load, ...]:
-    """Give the load of every node of a named graph that runs a model, of a step of so many prompts.
+    """Give the load of every node of a named graph that passes rows through a model, of a step of so many prompts.
 
-    `response` are the lengths of responses; without it all have the most tokens that their sampler lets them have.
-    A node whose pass another has made already (log-probs and entropy of the same rows) has no load of its own.
+    `response` are the lengths of responses; without it all have the most tokens that what makes them lets them have.
+    A node whose pass another has made already (log-probs and entropy of the same rows) has no load of its own. What may
+    stop after any of its rounds is taken to draw them all, which is the most; `taken` says so. A role whose nodes pass
+    no rows is held all the same: it has a load of no rows, by its own name.
     """
     role_of = {name: role for role in reversed(roles(graph)) for name in role.nodes}
     stages, seen, found = _stages(graph, role_of), set[object](), list[Load]()
-    cuts = {cut.node: cut for cut in sizes_of(graph, prompts).cuts}
+    sizes = sizes_of(graph, prompts)
     for node in graph.nodes:
         if node not in stages or pass_of(node) in seen:
             continue
         seen.add(pass_of(node))
-        found.append(_load(node, role_of[node.name], stages[node], cuts.get(node.name), prompts, prompt, response))
-    return tuple(found)
+        found.append(_load(node, role_of[node.name], stages[node], sizes, prompt, response))
+    busy, last = {each.role for each in found}, max(0, stage_count(found) - 1)
+    nothing = Lengths.fixed(1), Lengths.fixed(0)
+    idle = (Load(role.name, role, "logprob", last, 0, 1, *nothing) for role in roles(graph) if role not in busy)
+    return (*found, *idle)
+
+
+def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
+    """Say what the loads of a step of so many prompts take for granted, one sentence each.
+
+    That all rounds are drawn, though fewer may do; that host nodes run no model that they read; and that what moves
+    weights without a loss needs no time.
+    """
+    return (*_rounds_taken(graph, prompts), *_nodes_taken(graph))
+
+
+def _rounds_taken(graph: Graph, prompts: int) -> Iterator[str]:
+    for each in sizes_of(graph, prompts).drawn:
+        if each.kept is not None and each.least_rounds < each.most_rounds:
+            rounds = f"{each.node} is taken to draw to all {many(each.prompts, 'prompt')} in {each.most_rounds} rounds"
+            first = f"the first {many(each.tried(each.least_rounds), 'prompt')}"
+            yield f"{rounds}, the most: it needs {each.least_rounds} if it keeps {each.kept.value:,} of {first}"
+
+
+def _nodes_taken(graph: Graph) -> Iterator[str]:
+    for node in graph.nodes:
+        model = node.model()
+        if model is None or passes_rows(node):
+            continue
+        if moves_weights(node):
+            yield f"{node.name} moves weights without a loss: that is taken to need no time"
+        else:
+            yield f"{node.name} is a host node: it is taken to pass no rows through `{model}`, which it reads"
 
 
 def stage_count(found: Sequence[Load]) -> int:
@@ -99,16 +139,16 @@ def _stages(graph: Graph, role_of: dict[str, Role]) -> dict[Node, int]:
     """
     found = dict[Node, int]()
     for node in graph.nodes:
-        if node.name in role_of and (node.regions or node.op.carries is None):
+        if node.name in role_of and passes_rows(node):
             before = (found[each] for each in reachable(node.edges()) if isinstance(each, Node) and each in found)
             found[node] = max(before, default=-1) + 1
     return found
 
 
-def _load(
-    node: Node, role: Role, stage: int, cut: Cut | None, prompts: int, prompt: Lengths, response: Lengths | None
-) -> Load:
+def _load(node: Node, role: Role, stage: int, sizes: BatchSizes, prompt: Lengths, response: Lengths | None) -> Load:
     samplers = samplers_read(node)
+    cut = next((each for each in sizes.cuts if each.node == node.name), None)
+    drawn = next((each for each in sizes.drawn if each.node == node.name), None)
     most = max((whole_setting(each, "max_tokens", 0) for each in samplers), default=0)
     phase: Phase = "generate" if node.op.kind == "generate" else "update" if node.regions else "logprob"
     inner = (each for _, region in node.regions for each in region.inner)
@@ -117,7 +157,7 @@ def _load(
         role=role,
         phase=phase,
         stage=stage,
-        prompts=prompts_reaching(node, prompts),
+        prompts=prompts_reaching(node, sizes.batch.value),
         samples=max((whole_setting(each, "n", 1) for each in samplers), default=1),
         prompt=prompt,
         response=response or Lengths.fixed(most or 1024),
@@ -125,6 +165,7 @@ def _load(
         steps=cut.optimizer_steps if cut is not None else 0,
         stats=frozenset(each.op.stat for each in (node, *inner) if each.op.stat is not None),
         optimizer=getattr(node.settings, "optimizer", "adamw") if phase == "update" else "",
+        rounds=drawn.most_rounds if drawn is not None else 1,
     )
 
 

@@ -1,7 +1,8 @@
 """The four placements that systems of the field are known by, as parts of roles that share a pool, for any flow.
 
 Which devices and layouts a part gets is for the search to say. Roles are told apart by what the graph says of them:
-trained or frozen, read for log-probs (a reference) or for scores (a reward model, a judge).
+trained (a policy), trained to tell another update something (a critic), or not: read for log-probs (a reference) or for
+scores (a reward model, a judge).
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flowgraph.errors import UnknownNameError
-from flowgraph.graph import Graph
-from flowgraph.roles import Role, roles
+from flowgraph.graph import Graph, Node, carried_from, reachable
+from flowgraph.roles import Role, models_read, roles
+from flowgraph.values import Model
+from placements.work import passes_rows
 
 Parts = tuple[tuple[str, ...], ...]
 """Roles by the pool that they share."""
@@ -38,7 +41,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Sorted:
-    """The roles of a flow: of the model that draws responses, of critics, of references, and of what scores."""
+    """The roles of a flow: of models that learn to respond, of critics, of references, and of what scores.
+
+    A model that learns to respond may draw its responses, or learn from others'.
+    """
 
     actor_train: tuple[str, ...]
     actor_sample: tuple[str, ...]
@@ -48,7 +54,7 @@ class Sorted:
 
     @property
     def actor(self) -> tuple[str, ...]:
-        """Give both roles of the models that draw responses."""
+        """Give both roles of the models that learn to respond."""
         return self.actor_train + self.actor_sample
 
 
@@ -57,18 +63,44 @@ def sorted_roles(graph: Graph) -> Sorted:
     found, kinds = roles(graph), {node.name: node.op.kind for node in graph.all_nodes}
     trained = {role.param for role in found if role.use == "train"}
     drawn = {role.param for role in found if role.use == "sample"} & trained
+    critics = {param for param in trained - drawn if _gives_numbers(graph, param) or _tells_others(graph, param)}
+    actors = trained - critics
 
     def scores(role: Role) -> bool:
         return role.use == "sample" or any(kinds[name] == "score" for name in role.nodes)
 
     frozen = [role for role in found if role.param not in trained]
     return Sorted(
-        actor_train=tuple(role.name for role in found if role.param in drawn and role.use != "sample"),
-        actor_sample=tuple(role.name for role in found if role.param in drawn and role.use == "sample"),
-        critics=tuple(role.name for role in found if role.param in trained - drawn),
+        actor_train=tuple(role.name for role in found if role.param in actors and role.use != "sample"),
+        actor_sample=tuple(role.name for role in found if role.param in actors and role.use == "sample"),
+        critics=tuple(role.name for role in found if role.param in critics),
         references=tuple(role.name for role in frozen if not scores(role)),
         scorers=tuple(role.name for role in frozen if scores(role)),
     )
+
+
+def _gives_numbers(graph: Graph, param: str) -> bool:
+    """Say whether a model's head gives numbers, from which nothing can be drawn."""
+    found = graph.param(param)
+    return found is not None and issubclass(found.type, Model) and found.type.head != "tokens"
+
+
+def _tells_others(graph: Graph, param: str) -> bool:
+    """Say whether another model is updated by what this one says of its rows."""
+    return any(
+        _root_of(source) == param and not source.regions and passes_rows(source)
+        for node in graph.nodes
+        if node.regions and _root_of(node) != param
+        for source in reachable(node.edges())
+        if isinstance(source, Node)
+    )
+
+
+def _root_of(node: Node) -> str:
+    """Name the model that a node reads first; "" if it reads none."""
+    edge = next(models_read(node), None)
+    root = carried_from(edge) if edge is not None else None
+    return root.name if root is not None else ""
 
 
 def _colocated(at: Sorted) -> Parts:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placements.footprint import FITS_SHARE, Bytes, Footprint, Part, added, fits, total_bytes
+from placements.footprint_training import Trained
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,11 @@ class Overflow:
 def pool_peaks(held: Sequence[Held], turns: Sequence[Turn], *, bucket_bytes: float = 0.0) -> tuple[PoolPeak, ...]:
     """Give the peak of each phase, and before it that of waking the role that works in it, in the order of a step.
 
+    A role that trains holds what an update takes in its update only; reading rows, it keeps nothing for gradients.
     A step follows a step, so the first role wakes while the last falls asleep. A role wakes before the other is put
     away; caches are gone then, or not yet there. Weights are synced then too, through two buckets of so many bytes, one
-    that is sent and one that is read; a source that sleeps has its weights alone there.
+    that is sent and one that is read. A source that sleeps has its weights alone there, and where that is a third role
+    it takes the place of the one that leaves before the one that draws wakes.
     Source: Sheng et al. 2024 (HybridFlow), arXiv 2409.19256, section 5.2; verl: a trainer's optimizer is put away, the
     rollout's weights are resumed and filled, the trainer's are put away, the cache is resumed.
 
@@ -110,7 +113,10 @@ def host_bytes(held: Sequence[Held], turns: Sequence[Turn], devices: int) -> int
 
 
 def _working(held: Sequence[Held], turn: Turn) -> PoolPeak:
-    return _peak(held, turn, False, {turn.role: _of(held, turn.role).footprint.at_work})
+    footprint = _of(held, turn.role).footprint
+    if isinstance(footprint, Trained) and turn.phase != "update":
+        return _peak(held, turn, False, {turn.role: footprint.reading})
+    return _peak(held, turn, False, {turn.role: footprint.at_work})
 
 
 def _entering(held: Sequence[Held], leaving: str, turn: Turn, bucket_bytes: float) -> PoolPeak | None:
@@ -118,13 +124,16 @@ def _entering(held: Sequence[Held], leaving: str, turn: Turn, bucket_bytes: floa
     wakes, goes = _of(held, turn.role), _of(held, leaving)
     if wakes is goes or not (wakes.sleeps or turn.synced_from):
         return None
-    there = {leaving: _without_cache(goes), turn.role: _without_cache(wakes)}
     source = next((each for each in held if each.role == turn.synced_from), None)
-    if source is not None and source.sleeps:
-        there[source.role] = added((source.footprint.asleep, _weights(source.footprint)))
+    there = {leaving: _without_cache(goes), turn.role: _without_cache(wakes)}
     if turn.synced_from:
         there[turn.role] = added((there[turn.role], {"sync": int(2 * bucket_bytes)}))
-    return _peak(held, turn, True, there)
+    if source is None or not source.sleeps:
+        return _peak(held, turn, True, there)
+    weights = {source.role: added((source.footprint.asleep, _weights(source.footprint)))}
+    second = _peak(held, turn, True, {turn.role: there[turn.role]} | weights)
+    first = second if source is goes else _peak(held, turn, True, {leaving: there[leaving]} | weights)
+    return max(first, second, key=lambda each: each.peak_bytes)
 
 
 def _without_cache(held: Held) -> Bytes:

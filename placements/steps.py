@@ -54,9 +54,11 @@ class Refresh:
 def tasks_of(works: Sequence[Work], refreshes: Sequence[Refresh], host: HostConstants) -> tuple[Timed, ...]:
     """Give the tasks of a step in the order of each pool: models by stage, host work before the updates, syncs last.
 
-    A sync that is not made in every step counts with its part of one.
+    Where rows are drawn ahead, those drawn longest ago come first, since updates wait for them. A sync that is not made
+    in every step counts with its part of one.
     """
-    ordered = sorted(works, key=lambda each: (each.load.stage, each.load.phase == "update"))
+    late = shifts(works, refreshes)
+    ordered = sorted(works, key=lambda each: (-late[each.load.node], each.load.stage, each.load.phase == "update"))
     before = [_task(each) for each in ordered if each.load.phase != "update"]
     updates = [_task(each) for each in ordered if each.load.phase == "update"]
     other = added(each.seconds for each in works).total_s
@@ -137,6 +139,8 @@ def _rows(graph: Graph, works: Sequence[Work], late: Mapping[str, int]) -> Itera
     for load in names.values():
         before, after = (HOST, load.node) if load.phase == "update" else (load.node, HOST)
         yield Waits(before=before, after=after, delay=late[after] - late[before])
+    if all(load.phase == "update" for load in names.values()):  # the next step's rows are read once this one's are used
+        yield from (Waits(before=load.node, after=HOST, delay=1) for load in names.values())
 
 
 def _weights(works: Sequence[Work], refreshes: Sequence[Refresh]) -> Iterator[Waits]:

@@ -12,7 +12,7 @@ from typing import Literal
 from flowgraph.graph import Const, Graph, Node, Param, reachable
 from flowgraph.roles import Role, roles
 from flowgraph.rows import leaf_paths
-from flowgraph.values import Context, Lengths
+from flowgraph.values import Context, Lengths, Model
 
 Place = tuple[Node | Param | Const, str]
 """A value by what made it, and its path in there."""
@@ -87,7 +87,6 @@ class Work:
 def work_of(graph: Graph, workload: Workload, ranks: Mapping[str, int] | None = None) -> tuple[Work, ...]:
     """Give the work of every node of the flow that runs a model, in the order they were written.
 
-    A node that carries a model without a loss (a moving average) runs no pass over rows, so it is left out.
     `ranks` says by role over how many data ranks its rows are split (1 if not named), a prompt's group kept whole.
 
     Settings are read by name where a node has them: `n`, `max_tokens` and `groups` of what samples, `minibatch`,
@@ -95,8 +94,24 @@ def work_of(graph: Graph, workload: Workload, ranks: Mapping[str, int] | None = 
     Rows are taken at their longest, so this is the most that a step can hold.
     """
     role_of = {name: role for role in reversed(roles(graph)) for name in role.nodes}
-    running = (node for node in graph.nodes if node.name in role_of and (node.regions or node.op.carries is None))
+    running = (node for node in graph.nodes if node.name in role_of and passes_rows(node))
     return tuple(_work(node, role_of[node.name], workload, ranks or {}) for node in running)
+
+
+def passes_rows(node: Node) -> bool:
+    """Say whether a node that reads a model passes rows through it.
+
+    A host node reads what is beside the weights, such as a tokenizer; what moves a model without a loss, as an average
+    does, reads its weights.
+    """
+    runs = node.op.kind != "host" or node.op.stat is not None
+    return bool(node.regions) or (runs and not moves_weights(node))
+
+
+def moves_weights(node: Node) -> bool:
+    """Say whether a node makes the next version of a model."""
+    edge = node.carried()
+    return edge is not None and issubclass(edge.type, Model)
 
 
 def _work(node: Node, role: Role, workload: Workload, ranks: Mapping[str, int]) -> Work:
@@ -157,13 +172,23 @@ def sampled(node: Node, workload: Workload) -> Sampling:
 
 
 def samplers_read(node: Node) -> list[Node]:
-    """Give the samplers whose responses a node makes or reads directly, or else any it depends on."""
+    """Give the samplers whose responses a node makes or reads directly, or else any it depends on.
+
+    Where nothing is drawn, responses are those that a data set holds: then it is the nodes that make rows of them.
+    """
     direct = [node, *dict.fromkeys(edge.source for edge in node.edges() if isinstance(edge.source, Node))]
-    return _samplers(direct) or _samplers([each for each in reachable(node.edges()) if isinstance(each, Node)])
+    if found := _samplers(direct):
+        return found
+    before = [each for each in reachable(node.edges()) if isinstance(each, Node)]
+    return _samplers(before) or _makers(direct) or _makers(before)
 
 
 def _samplers(nodes: list[Node]) -> list[Node]:
     return [each for each in nodes if each.op.kind == "generate"]
+
+
+def _makers(nodes: list[Node]) -> list[Node]:
+    return [each for each in nodes if each.op.rows == "new"]
 
 
 def _response_tokens(sampler: Node, prompts: int, workload: Workload) -> int:

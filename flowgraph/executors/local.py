@@ -150,7 +150,8 @@ class LocalModel:
         """Write the weights and tokenizer as a folder that transformers loads."""
         from flowgraph.models.saving import save
 
-        save(self.model, self.raw_tokenizer, folder)
+        if self.ranks.rank == 0:  # all have the same
+            save(self.model, self.raw_tokenizer, folder)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights; names and shapes must be the same."""

@@ -192,6 +192,17 @@ def averaging(slow: Average, fast: Reference) -> Average:
     return blend_into(fast, slow=slow)
 
 
+@node(kind="generate")
+def sampled(model: Model, prompts: Prompts) -> Rollout:
+    """Draw from any model."""
+    raise NotImplementedError
+
+
+@flow
+def drawn_average(prompts: Prompts, slow: Average, fast: Reference) -> tuple[Rollout, Average]:
+    return sampled(slow, prompts), blend_into(fast, slow=slow)
+
+
 @flow
 def judged_check(prompts: Prompts, model: Policy, judge: Judge) -> Scores:
     return judged(judge, generate(model, prompts))
@@ -320,9 +331,16 @@ def test_parts_of_a_record_travel_with_it_once() -> None:
 
 
 def test_a_node_runs_where_the_state_is_that_it_carries() -> None:
-    found = lowered(averaging, {"slow.train": Place(engine="fsdp"), "fast.infer": Place()})
+    found = lowered(averaging, {"slow.infer": Place(engine="fsdp"), "fast.infer": Place()})
     run = next(task for task in found.tasks if isinstance(task, Run))
-    assert (str(run.home), run.role, [name for name, _ in run.homes]) == ("all/fsdp", "slow.train", ["slow", "fast"])
+    assert (str(run.home), run.role, [name for name, _ in run.homes]) == ("all/fsdp", "slow.infer", ["slow", "fast"])
+
+
+def test_a_model_that_moves_is_synced_from_where_it_is_moved_to_where_it_draws() -> None:
+    """slow → sampled apart; slow, fast → blend_into → slow: the newest weights are not where they draw."""
+    found = lowered(drawn_average, {"slow.infer": Place(), "fast.infer": Place(), "slow.sample": Place("apart")})
+    assert tasks(found, Sync) == ["sync slow all/local -> apart/local"]
+    assert dict(found.origins)["slow"].pool == "all"
 
 
 def test_data_that_nothing_reads_is_not_read() -> None:

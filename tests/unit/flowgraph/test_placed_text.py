@@ -21,9 +21,10 @@ LAPTOP = Node(name="laptop", devices=(Device(kind="cpu", memory_bytes=2**30),) *
 
 
 def planned(of: Flow[..., object], engines: Mapping[str, str]) -> Plan:
-    """Give a plan with the reference, if there is one, on a pool of its own."""
+    """Give a plan with the reference, if there is one, on a pool of its own; `engines` are by role or by use."""
     graph = compile_graph(of.graph())
-    places = [(role.name, "apart" if role.name == "ref.infer" else "all", engines[role.use]) for role in roles(graph)]
+    found = [(role.name, engines.get(role.name, engines[role.use])) for role in roles(graph)]
+    places = [(name, "apart" if name == "ref.infer" else "all", engine) for name, engine in found]
     return Plan(
         flow=graph.name,
         structure_hash=structure_hash(graph),
@@ -71,10 +72,10 @@ def averaging(slow: Average, fast: Reference) -> Average:
     return blend_into(fast, slow=slow)
 
 
-def test_a_node_of_two_models_runs_where_the_one_is_that_it_updates() -> None:
-    graph, plan = compile_graph(averaging.graph()), planned(averaging, ENGINES)
+def test_a_node_of_two_models_runs_where_the_one_is_that_it_moves() -> None:
+    graph, plan = compile_graph(averaging.graph()), planned(averaging, ENGINES | {"slow.infer": "fsdp"})
     run = next(task for task in lower(graph, plan).tasks if isinstance(task, Run))
-    assert (str(run.home), run.role) == ("all/fsdp", "slow.train")
+    assert (str(run.home), run.role) == ("all/fsdp", "slow.infer")
     assert (
-        placed_text(graph, plan, sites=False).splitlines()[1].endswith("# host, on all/fsdp as slow.train, fast.infer")
+        placed_text(graph, plan, sites=False).splitlines()[1].endswith("# host, on all/fsdp as slow.infer, fast.infer")
     )

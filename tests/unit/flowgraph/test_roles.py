@@ -25,6 +25,7 @@ from nodes import (
     score,
     update,
 )
+from tests.examples.flows.moving_reference import with_average, with_refreshes
 
 
 def named(graph: Graph) -> dict[str, tuple[str, ...]]:
@@ -128,14 +129,61 @@ def follow(slow: Average, *, fast: Model) -> Average:
     raise NotImplementedError
 
 
-def test_a_carried_average_is_trained_and_what_it_follows_infers() -> None:
-    """slow, fast → follow → slow."""
+@node(kind="update", carries="slow", pure=False)
+def step(slow: Average, *, towards: LogProbs) -> Average:
+    """Step an optimizer in a way of its own, without a region."""
+    raise NotImplementedError
+
+
+def test_a_model_that_is_moved_without_a_loss_is_not_trained() -> None:
+    """slow, fast → follow → slow: no gradient and no optimizer, though weights are carried."""
 
     @flow
     def averaged(slow: Average, fast: Reference) -> Average:
         return follow(slow, fast=fast)
 
-    assert named(averaged.graph()) == {"slow.train": ("slow.follow",), "fast.infer": ("slow.follow",)}
+    assert named(averaged.graph()) == {"slow.infer": ("slow.follow",), "fast.infer": ("slow.follow",)}
+
+
+def test_log_probs_of_a_moving_reference_are_those_of_a_model_that_nothing_trains() -> None:
+    """generate → ref.logprobs → update; ref, the new policy → averaged → ref."""
+    for moving in (with_average, with_refreshes):
+        found = named(moving.graph())
+        assert list(found) == ["policy.train", "policy.sample", "ref.infer"]
+        assert found["ref.infer"][0] == "ref.logprobs" and len(found["ref.infer"]) == 2
+
+
+def test_a_moving_model_that_draws_has_the_role_that_moves_it_first() -> None:
+    """slow → sampled; slow, fast → follow → slow: the newest weights are where `follow` runs."""
+
+    @flow
+    def drawn(prompts: Prompts, slow: Average, fast: Reference) -> tuple[Rollout, Average]:
+        return sampled(slow, prompts), follow(slow, fast=fast)
+
+    @flow
+    def frozen(prompts: Prompts, slow: Reference) -> tuple[Rollout, LogProbs]:
+        rollout = generate(slow, prompts)
+        return rollout, logprobs(slow, rollout)
+
+    assert list(named(drawn.graph())) == ["slow.infer", "slow.sample", "fast.infer"]
+    assert list(named(frozen.graph())) == ["slow.sample", "slow.infer"]
+
+
+@node(kind="generate")
+def sampled(model: Model, prompts: Prompts) -> Rollout:
+    """Draw from any model."""
+    raise NotImplementedError
+
+
+def test_an_update_trains_with_or_without_a_region() -> None:
+    """fast → logprobs → step of slow, then slow follows fast: one update of two movers is enough."""
+
+    @flow
+    def both(prompts: Prompts, slow: Average, fast: Reference) -> Average:
+        rollout = generate(fast, prompts)
+        return follow(step(slow, towards=logprobs(fast, rollout)), fast=fast)
+
+    assert named(both.graph())["slow.train"] == ("slow.step", "slow.follow")
 
 
 @node

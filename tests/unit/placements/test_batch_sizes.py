@@ -134,6 +134,16 @@ def test_on_one_rank_nothing_is_said_of_ranks(graph: Graph) -> None:
         assert sizes.tokens is None, "the tokens of a prompt are not told"
 
 
+def test_rows_that_are_drawn_in_rounds_are_told_as_the_most() -> None:
+    """Eight prompts in two rounds of four; four groups are kept, so that one round may do."""
+    sizes = solve_batch(REFILLED, 8, plan=planned(REFILLED, 1))
+    assert batch_text(sizes).startswith("policy.refill: 8 prompts × 4 = 32 rows in at most 2 rounds\n")
+    (drawn,) = sizes.drawn
+    assert (drawn.least_rounds, drawn.most_rounds, drawn.tried(1)) == (1, 2, 4)
+    (once,) = sizes_of(set_to(REFILLED, rounds=1), 8).drawn
+    assert "rounds" not in batch_text(solve_batch(set_to(REFILLED, rounds=1), 8)) and once.most_rounds == 1
+
+
 def test_prompts_that_do_not_divide_are_shared_out_as_evenly_as_they_go(graph: Graph) -> None:
     """Seven prompts on two ranks, in minibatches of three: 7 = 4 + 3, and 7 = 3 + 2 + 2."""
     sizes = solve_batch(set_to(graph, minibatch=3), 7, plan=planned(graph, 2))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowgraph.models.shapes import ModelShape, shape_of
 from flowgraph.models.table import listed
-from flowgraph.plan import Checkpointing, Layout
+from flowgraph.plan import Checkpointing, Layout, Sharding
 from placements.activations import EAGER, FUSED, PLAIN, PLAIN_SCORED, kept_numbers
 from placements.footprint import BOUNDS, FITS_SHARE, PARTS, Footprint, MemoryConstants, fits, sync_bytes, total_bytes
 from placements.footprint_serving import (
@@ -20,7 +20,7 @@ from placements.footprint_serving import (
     generation_bytes,
     inference_bytes,
 )
-from placements.footprint_training import Training, training_bytes, waiting_bytes
+from placements.footprint_training import Trained, Training, training_bytes, waiting_bytes
 from placements.holding import model_numbers, stages
 from placements.pool_peaks import Held, Turn, host_bytes, overflows, pool_peaks, worst
 
@@ -376,6 +376,16 @@ def test_while_weights_are_synced_trainer_and_sampler_are_both_there_without_a_c
     assert found.peak_bytes == 11 + 12
 
 
+def test_weights_of_a_third_role_take_the_place_of_the_one_that_leaves_before_the_one_that_draws_wakes() -> None:
+    """A critic is updated last: the policy's weights meet it first, and what draws when it is gone."""
+    critic = Held("critic.train", TRAINER, True, "worker")
+    turns = (*TURNS, Turn("update", "critic.train"))
+    found = next(each for each in pool_peaks([*pool(sleeps=True), critic], turns, bucket_bytes=2) if each.entering)
+    assert found.roles["critic.train"] == {"weights": 10, "optimizer": 20}  # the context is the policy's process's
+    assert found.roles["policy.sample"] == SAMPLER.asleep
+    assert found.peak_bytes == 11 + 30 + 3
+
+
 def test_a_role_that_wakes_meets_the_one_before_it() -> None:
     found = next(each for each in pool_peaks(pool(sleeps=True), TURNS) if each.entering and each.phase == "update")
     assert found.roles["policy.train"] == TRAINER.resident
@@ -391,6 +401,59 @@ def test_roles_that_stay_awake_are_all_there_in_every_phase() -> None:
 def test_a_role_that_never_sleeps_has_no_transition() -> None:
     peaks = pool_peaks(pool(sleeps=False), (Turn("logprob", "ref.infer"), Turn("update", "policy.train")))
     assert not any(each.entering for each in peaks)
+
+
+def test_a_role_that_trains_and_reads_has_a_peak_of_its_own_in_each_phase() -> None:
+    """A critic: values first, then its update."""
+    critic = Trained(
+        resident={"weights": 10, "optimizer": 20},
+        working={"gradients": 10, "activations": 30},
+        reading={"weights": 10, "optimizer": 20, "activations": 4},
+    )
+    turns = Turn("logprob", "critic.train"), Turn("update", "critic.train")
+    peaks = pool_peaks([Held("critic.train", critic)], turns)
+    assert [(each.phase, each.peak_bytes) for each in peaks] == [("logprob", 34), ("update", 70)]
+    assert worst(peaks) == peaks[1]
+
+
+WORKED = ("activations", "logits", "gathered", "reserved")
+
+
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_a_role_that_trains_reads_with_what_a_role_that_only_reads_works_with(sharding: Sharding) -> None:
+    """Both in bfloat16: the optimizer's states wait beside it, no gradient comes, and nothing is kept for one."""
+    layout = Layout(data=8, sharding=sharding)
+    for shape in (SMALL, LARGE, SPARSE):
+        trained = training_bytes(shape, Training(layout=layout, micro_batch_tokens=8192)).reading
+        alone = inference_bytes(shape, layout, 8192, logits="chunked")
+        assert {part: count for part, count in trained.items() if part in WORKED} == alone.working
+        assert "gradients" not in trained
+        assert trained["optimizer"] > trained["weights"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    SHAPES,
+    st.sampled_from(
+        [
+            Layout(),
+            Layout(data=4),
+            Layout(data=4, sharding="full"),
+            Layout(data=2, tensor=2),
+            Layout(data=2, pipeline=2),
+            Layout(data=4, sharding="gradients"),
+        ]
+    ),
+    st.sampled_from(MODES),
+    st.integers(1, 2**17),
+    st.booleans(),
+)
+def test_reading_rows_never_takes_more_than_training_on_them(
+    shape: ModelShape, layout: Layout, mode: Checkpointing, tokens: int, entropy: bool
+) -> None:
+    stats = frozenset({"entropy"}) if entropy else frozenset[str]()
+    found = training_bytes(shape, Training(layout=layout, checkpointing=mode, micro_batch_tokens=tokens, stats=stats))
+    assert total_bytes(found.resident) < total_bytes(found.reading) <= found.peak_bytes
 
 
 def test_what_overflows_is_told_with_its_phase_and_its_bytes() -> None:

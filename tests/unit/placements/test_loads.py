@@ -5,16 +5,24 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Graph, Loss, flow
+from flowgraph import Graph, Loss, flow, node
 from nodes import (
+    KLWeight,
+    LanguageModel,
     LogProbs,
+    MovingReference,
     Policy,
     Prompts,
     Reference,
+    Rollout,
+    averaged,
     clipped,
+    cross_entropy,
+    demonstrations,
     entropy,
     entropy_bonus,
     generate,
@@ -24,11 +32,14 @@ from nodes import (
     update,
 )
 from nodes.values import Entropy
+from placements.batch_sizes import sizes_of
 from placements.lengths import Lengths
-from placements.loads import Load, loads, of_role, stage_count
+from placements.loads import Load, loads, of_role, stage_count, taken
+from placements.placing import plan_of
 from placements.work import Workload, work_of
+from tests.examples.flows.moving_reference import with_average, with_refreshes
 from tests.examples.flows.two_agents import two_agents
-from tests.unit.placements.small_settings import SHIPPED, graph_of
+from tests.unit.placements.small_settings import SHIPPED, Of, found_of, graph_of, setting_of
 
 PROMPT, RESPONSE = Lengths.fixed(100), Lengths.fixed(900)
 
@@ -88,6 +99,43 @@ def test_dapo_draws_to_all_prompts_and_trains_on_the_groups_that_it_keeps() -> N
     assert found["policy.update"].steps == 2
 
 
+def test_dapo_draws_in_rounds_one_after_another_and_says_that_fewer_may_do() -> None:
+    """64 prompts in 3 rounds: 22 + 21 + 21, of 16 samples each; the first has enough for 12 groups."""
+    dapo = graph_of("dapo")
+    refill = loads_of(dapo)["policy.refill"]
+    assert (refill.rounds, refill.rows, refill.round_rows) == (3, 64 * 16, 22 * 16)
+    (said,) = taken(dapo, 64)
+    assert said == (
+        "policy.refill is taken to draw to all 64 prompts in 3 rounds, the most: "
+        "it needs 1 if it keeps 12 of the first 22 prompts"
+    )
+
+
+@pytest.mark.parametrize(("prompts", "rounds"), [(12, 3), (2, 2), (1, 1)])
+def test_rounds_that_are_needed_whatever_is_kept_are_no_assumption(prompts: int, rounds: int) -> None:
+    """12 groups of 12 prompts need all of 3 rounds; a round draws to a prompt at least."""
+    assert loads_of(graph_of("dapo"), prompts)["policy.refill"].rounds == rounds
+    assert taken(graph_of("dapo"), prompts) == ()
+
+
+def test_what_draws_all_at_once_has_one_round_and_nothing_is_taken_for_granted() -> None:
+    for name in ("grpo", "ppo", "remax"):
+        assert {each.rounds for each in loads_of(graph_of(name)).values()} == {1}
+        assert taken(graph_of(name), 64) == ()
+
+
+def test_the_rounds_of_dapo_are_those_that_it_draws() -> None:
+    """Refill cuts prompts as torch's `tensor_split` does, and `Drawn.tried` counts them."""
+    for prompts in range(1, 40):
+        (drawn,) = sizes_of(graph_of("dapo"), prompts).drawn
+        parts = torch.tensor_split(torch.arange(prompts), max(1, min(3, prompts)))
+        assert drawn.most_rounds == len(parts)
+        tried = [sum(map(len, parts[:rounds])) for rounds in range(len(parts) + 1)]
+        assert [drawn.tried(rounds) for rounds in range(len(parts) + 1)] == tried
+        least = next((rounds for rounds, count in enumerate(tried) if count >= 12), len(parts))
+        assert drawn.least_rounds == least
+
+
 def test_remax_draws_twice_from_the_same_weights() -> None:
     """Draw: generate (16 samples), generate#2 (greedy, one) → update, which trains on the 16."""
     found = loads_of(graph_of("remax"))
@@ -143,6 +191,103 @@ def test_a_flow_that_draws_nothing_has_one_row_to_a_prompt() -> None:
     assert found["policy.update"].rows == 64
 
 
+def test_reading_answers_out_of_a_data_set_is_no_pass_through_the_model() -> None:
+    """Draw: update, in the first stage; demonstrations read a tokenizer alone."""
+    sft = graph_of("sft")
+    assert stages(loads_of(sft)) == {"policy.update": 0}
+    assert [each.node for each in work_of(sft, Workload(64, 100))] == ["policy.update"]
+    assert taken(sft, 64) == (
+        "policy.demonstrations is a host node: it is taken to pass no rows through `policy`, which it reads",
+    )
+
+
+@flow
+def short_answers(prompts: Prompts, policy: Policy) -> Policy:
+    """Learn answers of the data set, of 300 tokens at most."""
+    answers = demonstrations(policy, prompts, max_tokens=300)
+
+    def loss(pi: Policy) -> Loss:
+        return cross_entropy(logprobs(pi, answers), answers.mask)
+
+    return update(policy, loss)
+
+
+def test_answers_of_a_data_set_have_the_most_tokens_that_are_read_of_them() -> None:
+    graph = graph_of(short_answers)
+    (update_load,) = loads(graph, 64, PROMPT)
+    assert (update_load.phase, update_load.response) == ("update", Lengths.fixed(300))
+    (told,) = work_of(graph, Workload(64, 100))
+    assert (told.response_tokens, told.responses) == (300, (("policy.demonstrations", 64 * 300),))
+    (cut,) = sizes_of(graph, 64, prompt_tokens=100).cuts
+    assert (cut.row_tokens, cut.micro_batches) == (400, 2)  # 64 · 400 tokens, 16,384 in a pass
+
+
+@pytest.mark.parametrize("moving", [with_average, with_refreshes], ids=lambda each: each.name)
+def test_a_reference_that_moves_is_read_like_one_that_does_not(moving: Of) -> None:
+    """Draw: generate → ref.logprobs → update; what moves the reference passes no rows."""
+    found = loads_of(graph_of(moving))
+    assert stages(found) == {"policy.generate": 0, "ref.logprobs": 1, "policy.update": 2}
+    assert (found["ref.logprobs"].role.name, found["ref.logprobs"].role.use) == ("ref.infer", "infer")
+    (said,) = taken(graph_of(moving), 64)
+    assert said.endswith(" moves weights without a loss: that is taken to need no time")
+
+
+@flow
+def kept_average(prompts: Prompts, policy: Policy, ref: MovingReference) -> tuple[Policy, MovingReference]:
+    """Keep an average of the policies that nothing reads."""
+    rollout = generate(policy, prompts, n=4)
+    advantages = group_normalize(score(rollout), rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
+
+    trained = update(policy, loss)
+    return trained, averaged(ref, policy=trained)
+
+
+@flow
+def lent_tokenizer(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
+    """Learn answers as another model's tokenizer reads them."""
+    answers = demonstrations(ref, prompts)
+
+    def loss(pi: Policy) -> Loss:
+        return cross_entropy(logprobs(pi, answers), answers.mask)
+
+    return update(policy, loss)
+
+
+@pytest.mark.parametrize("of", [kept_average, lent_tokenizer], ids=lambda each: each.name)
+def test_a_model_that_no_row_passes_is_placed_all_the_same_and_takes_hardly_any_time(of: Of) -> None:
+    """Every role has a load, so that its weights count; this one's has no rows."""
+    found = {each.role.name: each for each in loads(graph_of(of), 64, PROMPT, RESPONSE)}
+    assert (found["ref.infer"].node, found["ref.infer"].rows) == ("ref.infer", 0)
+    plan = plan_of(setting_of(of), found_of(of).best.blocks)
+    (ref,) = [each for each in plan.placed if each.role == "ref.infer"]
+    assert ref.memory["weights"] > 0
+    assert "optimizer" not in ref.memory
+    step = plan.step
+    assert step is not None
+    seconds = {each.name: each.seconds or 0.0 for each in step.tasks}
+    assert step.period_s is not None
+    assert seconds["ref.infer"] < 0.1 * step.period_s
+
+
+@node(kind="logprob", carries="by")
+def weighed(model: LanguageModel, rollout: Rollout, *, by: KLWeight) -> tuple[KLWeight, LogProbs]:
+    """Read log-probs, and carry a number on."""
+    raise NotImplementedError
+
+
+@flow
+def weighing(prompts: Prompts, policy: Policy, ref: Reference, weight: KLWeight) -> tuple[KLWeight, LogProbs]:
+    """Draw, and read with a number that is carried from step to step."""
+    return weighed(ref, generate(policy, prompts), by=weight)
+
+
+def test_a_node_that_carries_a_number_passes_rows_through_the_model_that_it_reads() -> None:
+    assert stages(loads_of(graph_of(weighing))) == {"policy.generate": 0, "ref.weighed": 1}
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_role_of_a_shipped_flow_has_a_load_and_rows_as_its_largest_pass_has(name: str) -> None:
     """`work_of` says the same of phases and rows by another way: what it cuts into passes are these rows."""
@@ -151,10 +296,10 @@ def test_each_role_of_a_shipped_flow_has_a_load_and_rows_as_its_largest_pass_has
     told = work_of(graph, Workload(64, 100, 900, sample_rows=10**9, forward_tokens=10**12))
     by_node = {each.node: each for each in told}
     assert set(found) <= set(by_node)
-    for node, load in found.items():
-        assert (load.phase, load.role) == (by_node[node].phase, by_node[node].role)
+    for name_of_node, load in found.items():
+        assert (load.phase, load.role) == (by_node[name_of_node].phase, by_node[name_of_node].role)
         if load.phase != "update":
-            assert load.rows == by_node[node].rows
+            assert load.rows == by_node[name_of_node].rows
     assert {each.role for each in found.values()} == {each.role for each in told}
 
 

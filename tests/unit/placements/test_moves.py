@@ -7,8 +7,9 @@ import pytest
 from flowgraph.plan import Pool
 from placements.blocks import Blocks
 from placements.finding import solved
-from placements.moves import layouts, moves, parts_of
-from placements.moves_text import layouts_text, moves_text, plans_text
+from placements.found_text import show_s
+from placements.moves import Here, layouts, moves, parts_of
+from placements.moves_text import fastest_text, layouts_text, moves_text, plans_text
 from placements.named import VARIANTS, parts
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.unit.placements.small_settings import Of, called, found_of, graph_of, lagging, setting_of
@@ -85,6 +86,20 @@ def test_a_role_alone_says_so() -> None:
     assert here is not None
     text = moves_text("ref.infer", ("ref.infer",), here, list(moves(setting, before, "ref.infer")))
     assert text.startswith("ref.infer has a pool of its own: ")
+
+
+def test_a_plan_that_is_not_its_pools_fastest_says_so() -> None:
+    """A plan from a file may have other sizes than the search would choose for its pools."""
+    setting, before = setting_of("grpo", CLUSTER), parts(graph_of("grpo"), "split")
+    best = solved(setting, Blocks(setting), before)
+    assert best is not None
+    assert fastest_text(best, best) == fastest_text(best, None) == ""
+    slow = Here(best.step, 2 * best.step_s, 4)
+    text = fastest_text(slow, best)
+    assert text.startswith(f"a step of this plan takes {show_s(slow.step_s)}; the same pools at their fastest ")
+    assert text.endswith(f"{show_s(best.step_s)}, -50.0%, on 8 devices")
+    moved = moves_text("policy.sample", ("policy.sample",), slow, list(moves(setting, before, "policy.sample")))
+    assert "better than this plan, on 8 devices" in moved
 
 
 def test_each_layout_is_told_once_at_its_fastest() -> None:

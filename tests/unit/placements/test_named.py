@@ -4,8 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from flowgraph import Loss, flow
 from flowgraph.errors import UnknownNameError
 from flowgraph.roles import roles
+from nodes import (
+    Critic,
+    Policy,
+    Prompts,
+    Reference,
+    critic_values,
+    cross_entropy,
+    demonstrations,
+    gae,
+    generate,
+    logprobs,
+    score,
+    token_rewards,
+    update,
+    value_loss,
+)
 from placements.named import NAMES, VARIANTS, Parts, Variant, name_of, parts, sorted_roles, variant
 from tests.examples.flows.distill import learn_from
 from tests.examples.flows.moving_reference import with_average
@@ -89,9 +106,50 @@ def test_a_teacher_that_writes_counts_as_what_scores_not_as_a_reference() -> Non
     assert (found.scorers, found.references, found.actor_sample) == (("teacher.sample",), (), ())
 
 
-def test_a_moving_reference_counts_as_trained() -> None:
+def test_a_moving_reference_counts_as_a_reference() -> None:
     found = sorted_roles(graph_of(with_average))
-    assert (found.actor, found.critics, found.references) == (("policy.train", "policy.sample"), ("ref.train",), ())
+    assert (found.actor, found.critics, found.references) == (("policy.train", "policy.sample"), (), ("ref.infer",))
+
+
+def test_a_policy_that_nobody_draws_from_is_an_actor_all_the_same() -> None:
+    """demonstrations → update of policy; a teacher's responses → update of policy."""
+    for of, scorers in (("sft", ()), (learn_from, ("teacher.sample",))):
+        found = sorted_roles(graph_of(of))
+        assert (found.actor_train, found.critics, found.scorers) == (("policy.train",), (), scorers)
+    assert parts(graph_of(learn_from), "hybrid") == (("policy.train",), ("teacher.sample",))
+
+
+@flow
+def head_alone(prompts: Prompts, policy: Reference, critic: Critic) -> Critic:
+    """Warm up: train a critic alone on what a frozen policy draws."""
+    rollout = generate(policy, prompts)
+    values = critic_values(critic, rollout)
+    _, returns = gae(token_rewards(score(rollout), rollout.mask), values, rollout.mask)
+
+    def loss(c: Critic) -> Loss:
+        return value_loss(critic_values(c, rollout), returns, rollout.mask, old=values)
+
+    return update(critic, loss)
+
+
+def test_a_model_whose_head_gives_numbers_is_a_critic_though_it_tells_no_other_update() -> None:
+    found = sorted_roles(graph_of(head_alone))
+    assert (found.actor, found.critics, found.scorers) == ((), ("critic.train",), ("policy.sample",))
+
+
+@flow
+def two_pupils(prompts: Prompts, one: Policy, other: Policy) -> tuple[Policy, Policy]:
+    """Two models learn the same answers, which the first's tokenizer reads."""
+    answers = demonstrations(one, prompts)
+
+    def loss(pi: Policy) -> Loss:
+        return cross_entropy(logprobs(pi, answers), answers.mask)
+
+    return update(one, loss), update(other, loss)
+
+
+def test_a_model_that_only_lends_its_tokenizer_tells_no_other_update() -> None:
+    assert sorted_roles(graph_of(two_pupils)).actor_train == ("one.train", "other.train")
 
 
 def test_two_agents_are_both_actors() -> None:

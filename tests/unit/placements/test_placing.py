@@ -13,7 +13,7 @@ from placements.blocks import Blocks, Offered
 from placements.finding import solved
 from placements.footprint import FITS_SHARE
 from placements.named import VARIANTS, Parts
-from placements.placing import schedule_of
+from placements.placing import forecast_again, plan_of, schedule_of
 from placements.profiles import domains
 from placements.ranked import Ranked
 from placements.steps import host_constants
@@ -164,12 +164,14 @@ def period_s(of: Of, parts: Parts) -> float:
     return found.step_s
 
 
-def test_weights_one_update_old_shorten_the_step_of_split_pools_and_not_that_of_one() -> None:
+def test_weights_one_update_old_shorten_the_step_of_split_pools_and_of_one_by_host_work_alone() -> None:
     """Draw: policy.train, ref | policy.sample, each on a machine: the next batch is drawn while this one trains.
 
-    On one pool all take turns however old weights may be. With a lag the split is better than one pool; without, worse.
+    On one pool models take turns however old weights may be, and only what the host does goes on beside them. With a
+    lag the split is better than one pool; without, worse.
     """
-    assert period_s(lagging, ALL) == pytest.approx(period_s(prompt, ALL))
+    host = 1 + host_constants().other_share
+    assert period_s(prompt, ALL) / host < period_s(lagging, ALL) < period_s(prompt, ALL)
     assert period_s(lagging, SPLIT) < 0.9 * period_s(prompt, SPLIT)
     assert period_s(lagging, SPLIT) < period_s(lagging, ALL)
     assert period_s(prompt, ALL) < period_s(prompt, SPLIT)
@@ -193,6 +195,33 @@ def test_training_beside_drawing_is_slowed_and_says_by_how_much() -> None:
     assert "sharing" not in tasks["ref.logprobs"]
     alone = {each.name: each.parts for each in placed("grpo", SPLIT).step.tasks}
     assert "sharing" not in alone["policy.update"]
+
+
+def test_pools_are_named_as_their_roles_are_pinned() -> None:
+    """Draw: train, ref | sample. One is named by a pin, the other gets the first name that is free."""
+    found = placed("grpo", SPLIT)
+    for pins, names in (
+        ({}, ["pool0", "pool1"]),
+        ({"ref.infer": "learns"}, ["learns", "pool0"]),
+        ({"policy.sample": "pool0"}, ["pool1", "pool0"]),
+        ({"policy.sample": "draws", "policy.train": "learns"}, ["learns", "draws"]),
+    ):
+        plan = plan_of(found.setting, found.blocks, pins=pins)
+        assert [pool.name for pool in plan.pools] == names
+        assert [each.pool for each in plan.placed] == [names[0], names[1], names[0]]
+        assert plan.step is not None and plan.step.period_s == found.step_s
+
+
+@pytest.mark.parametrize("name", ["best", "standalone:each-role"])
+def test_a_plan_is_forecast_again_as_it_was_and_keeps_what_is_no_forecast(name: str) -> None:
+    ranked = ranked_of(("grpo", name))
+    plan = ranked.plan()
+    assert forecast_again(ranked.setting, plan) == plan
+    (node, *_), swapped = plan.cluster.nodes, tuple(reversed(plan.pools))
+    moved = plan.model_copy(update={"pools": swapped, "step": None, "forecast": ()})
+    again = forecast_again(ranked.setting, moved)
+    assert again.pools == swapped and again.step == plan.step
+    assert set(again.forecast) == set(plan.forecast) and node == again.cluster.nodes[0]
 
 
 def test_pools_are_named_in_the_order_of_their_first_role() -> None:
