@@ -5,8 +5,8 @@ And that what samples lags no further behind than the flow lets it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from flowgraph import spec
@@ -24,11 +24,15 @@ DEGREES = ("data", "tensor", "pipeline", "expert", "sequence")  # the ways to sp
 
 @dataclass(frozen=True)
 class PlacedGraph:
-    """What stands at the placed stage: a named graph and its plan; `where` is the plan's file."""
+    """What stands at the placed stage: a named graph and its plan; `where` is the plan's file.
+
+    `experts` says how many a layer of each model has, where that is known: 0 for a model without.
+    """
 
     graph: Graph
     plan: Plan
     where: str = "plan"
+    experts: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @cached_property
     def known(self) -> dict[str, Role]:
@@ -36,14 +40,15 @@ class PlacedGraph:
         return {role.name: role for role in roles(self.graph)}
 
 
-def check_plan(plan: Plan, graph: Graph, where: str = "plan") -> None:
-    """Check a plan against a named graph; `where` is the plan's file.
+def check_plan(plan: Plan, graph: Graph, where: str = "plan", *, experts: Mapping[str, int] | None = None) -> None:
+    """Check a plan against a named graph; `where` is the plan's file, `experts` those of a layer of each model.
 
     Raises PlanError: the plan is of another structure; a role is missing, unknown or placed twice; a pool is unknown,
     is named twice, holds a device that is not there or that another pool holds; an engine is unknown or does not run
-    the role, the layout or the devices; a role lags that may not, or that reads what is trained in place.
+    the role, the layout or the devices; experts are spread over ranks or in parts that there are not; a role lags that
+    may not, or that reads what is trained in place.
     """
-    spec.check("placed", PlacedGraph(graph, plan, where))
+    spec.check("placed", PlacedGraph(graph, plan, where, experts or {}))
 
 
 def is_for_the_graph(placed: PlacedGraph) -> Iterator[FlowError]:
@@ -79,7 +84,8 @@ def every_role_once(placed: PlacedGraph) -> Iterator[FlowError]:
         elif each.role in seen:
             yield PlanError.twice(placed.where, "role", each.role, "placed")
         seen.add(each.role)
-    missing = [name for name in placed.known if name not in seen]
+    left_out = placed.plan.assumed.without if placed.plan.assumed is not None else ()
+    missing = [name for name, role in placed.known.items() if name not in seen and role.param not in left_out]
     if missing:
         yield PlanError.not_placed(placed.where, missing)
 
@@ -90,6 +96,7 @@ def engines_run_their_roles(placed: PlacedGraph) -> Iterator[FlowError]:
         role = placed.known.get(each.role)
         if role is not None:
             yield from _placed_faults(placed.plan, each, role, placed.where)
+            yield from _expert_faults(each, role, placed)
 
 
 def lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
@@ -147,12 +154,24 @@ def _layout_faults(placed: Placed, offer: Offer, where: str) -> Iterator[FlowErr
         yield PlanError.not_offered(where, placed.role, placed.engine, f"sharding={layout.sharding}", runs)
 
 
+def _expert_faults(placed: Placed, role: Role, at: PlacedGraph) -> Iterator[FlowError]:
+    """Find experts that are not spread evenly over the ranks that there are, or that the model does not have."""
+    layout, experts = placed.layout, at.experts.get(role.param)
+    ranks = layout.data * layout.sequence
+    if ranks % layout.expert:
+        yield PlanError.not_spread(at.where, placed.role, layout.expert, f"data and sequence give {ranks} ranks")
+    if experts is not None and layout.expert > 1 and (not experts or experts % layout.expert):
+        has = f"its model has {experts} experts" if experts else "its model has no experts"
+        yield PlanError.not_spread(at.where, placed.role, layout.expert, has)
+
+
 def _lag_faults(plan: Plan, graph: Graph, placed: Placed, role: Role, where: str) -> Iterator[FlowError]:
     bound, reader = min(
         ((edge.at_most, node) for node in graph.all_nodes if node.name in role.nodes for edge in _read_by(node, role)),
         key=lambda each: each[0],
     )
-    if placed.lag > bound:
+    assumed = plan.assumed.staleness if plan.costed and plan.assumed is not None else None
+    if placed.lag > max(bound, assumed or 0):
         yield PlanError.lags_too_far(where, role.name, placed.lag, reader.name, bound, str(reader.at))
     trained = next((each for each in plan.placed if each.role == f"{role.param}.train"), None)
     if trained is None:

@@ -25,8 +25,8 @@ class Layout(Data):
 
     Ranks of `data` each work on rows of their own. `sharding` cuts what a model holds over them too: "optimizer" its
     states, "gradients" these as well, "full" the weights as well, so that each holds 1/data (ZeRO stages 1, 2, 3).
-    Experts are spread over `expert` of the data ranks, so that takes no devices of its own. The tokens of a row are
-    spread over `sequence` devices.
+    The tokens of a row are spread over `sequence` devices. Experts are spread over `expert` of the data and sequence
+    ranks, which divides them, so that takes no devices of its own.
     """
 
     data: Positive = 1
@@ -42,9 +42,10 @@ class Layout(Data):
         return self.data * self.tensor * self.pipeline * self.sequence
 
     def __str__(self) -> str:
-        rare = "".join(f" {name}={degree}" for name in ("expert", "sequence") if (degree := getattr(self, name)) > 1)
+        rare = ((name, getattr(self, name)) for name in ("pipeline", "expert", "sequence"))
+        told = "".join(f" {name}={degree}" for name, degree in rare if degree > 1)
         sharded = "" if self.sharding == "none" else f" sharding={self.sharding}"
-        return f"data={self.data} tensor={self.tensor} pipeline={self.pipeline}{rare}{sharded}"
+        return f"data={self.data} tensor={self.tensor}{told}{sharded}"
 
 
 class Running(Data):
@@ -65,7 +66,8 @@ class Running(Data):
     def __str__(self) -> str:
         parts: list[str] = [self.precision] if self.precision != "float32" else []
         parts += [f"checkpointing={self.checkpointing}"] if self.checkpointing != "none" else []
-        parts += [f"offload={'+'.join(self.offload)}"] if self.offload else []
+        everything = len(self.offload) == len(get_args(Offloaded))
+        parts += [f"offload={'all' if everything else '+'.join(self.offload)}"] if self.offload else []
         parts += [f"micro_batch_tokens={self.micro_batch_tokens}"] if self.micro_batch_tokens is not None else []
         parts += [f"cache_share={self.cache_share:g}"] if self.cache_share is not None else []
         return " ".join([*parts, "sleeps"] if self.sleeps else parts)
@@ -160,10 +162,12 @@ class Step(Data):
 
 
 class Assumed(Data):
-    """What a forecast was made for: flow and models as they were named, rows and lengths of a step, and the engines.
+    """All that a forecast was made for: from it and from the cluster the same forecast is made again.
 
-    `precision` is of the weights that draw; `constants` are those of engines that were not the shipped ones. A
-    `staleness` lets what draws lag further than the flow does.
+    Flow, models and passes are as they were named; rows and lengths are of a step. `precision` is of the weights that
+    draw; `constants` are those of engines that were not the shipped ones. A `staleness` lets what draws lag further
+    than the flow does, `ratio` fixes the devices that draw to those that train, `streamed` says that drawing goes on
+    across steps, and models of `without` are those of the flow that the run does without.
     """
 
     flow: str
@@ -172,10 +176,14 @@ class Assumed(Data):
     prompt_tokens: str
     response_tokens: str = ""
     settings: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
     engines: dict[str, str] = Field(default_factory=dict[str, str])
     precision: Precision = "bfloat16"
     constants: dict[str, dict[str, float]] = Field(default_factory=dict[str, dict[str, float]])
     staleness: NonNegativeInt | None = None
+    ratio: tuple[Positive, Positive] | None = None
+    streamed: bool = False
+    without: tuple[str, ...] = ()
 
 
 class Plan(Data):

@@ -270,6 +270,7 @@ def sampling_seconds(setting: Setting, seat: Seat, layout: Layout, running: Runn
         cache_tokens=room,
         precision=running.precision,
         shared_prompts=load.samples,
+        streamed=setting.streamed and setting.lag > 0,
     )
     return once.times(load.rounds)
 

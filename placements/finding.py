@@ -65,7 +65,7 @@ class Found:
         return tuple(each for each in self.ranked if each.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
-def find(setting: Setting, asked: Asked | None = None, *, named: bool = True, robust: bool = False) -> Found:
+def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) -> Found:
     """Search the best plan of a setting; if `robust`, the one of the least regret where costs are other than forecast.
 
     Raises ResourceError when nothing fits, with what is short and the smallest changes that would help.
@@ -82,16 +82,16 @@ def find(setting: Setting, asked: Asked | None = None, *, named: bool = True, ro
         seen = {each.blocks for each in kept}
         others = {each.blocks: each for _, each in beside if each is not None}
         kept += [each for held, each in others.items() if held not in seen]
-    ranked = sorted(kept, key=lambda each: (_figure(each, asked.objective), each.value, each.devices))
+    ranked = sorted(kept, key=lambda each: _order(each, asked.objective))
     told = sorted(regrets(ranked), key=lambda each: each.mean) if robust else []
     ranked = [each.ranked for each in told] if told else ranked
     return Found(setting, answer, tuple(ranked), beside, perf_counter() - began, ranked[0] is not first, tuple(told))
 
 
-def _figure(ranked: Ranked, objective: Objective) -> float:
-    if objective == "cost":
-        return ranked.cost_per_step
-    return ranked.devices if objective == "devices" else ranked.step_s
+def _order(ranked: Ranked, objective: Objective) -> tuple[float, ...]:
+    """Give what plans are sorted by: the objective as they are played, then seconds, the search's figure, devices."""
+    figure = {"cost": ranked.cost_per_step, "devices": float(ranked.devices), "step": ranked.step_s}[objective]
+    return figure, ranked.step_s, ranked.value, ranked.devices
 
 
 def problem(setting: Setting, blocks: Blocks, asked: Asked) -> Problem:
@@ -152,7 +152,7 @@ def pinned(setting: Setting, asked: Asked) -> tuple[Pairs, Pairs]:
 
 def _pairs(setting: Setting, parts: Parts) -> tuple[Pairs, Pairs]:
     place = {role.name: number for number, role in enumerate(setting.roles)}
-    numbered = [[place[name] for name in part] for part in parts]
+    numbered = [here for part in parts if (here := [place[name] for name in part if name in place])]
     together = tuple(frozenset((part[0], other)) for part in numbered for other in part[1:])
     apart = tuple(frozenset((one[0], other[0])) for at, one in enumerate(numbered) for other in numbered[at + 1 :])
     return together, apart
@@ -165,7 +165,7 @@ def solved(setting: Setting, blocks: Blocks, parts: Parts, objective: Objective 
     if answer is None:
         return None
     played = [_ranked(setting, each) for each in (answer.best, *answer.runners_up)[:NAMED_REPLAYED]]
-    return min(played, key=lambda each: (_figure(each, objective), each.value, each.devices))
+    return min(played, key=lambda each: _order(each, objective))
 
 
 def _ranked(setting: Setting, choice: Choice) -> Ranked:

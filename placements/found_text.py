@@ -5,48 +5,107 @@ Of at most 100 columns unless a name is long.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 
 from flowgraph.cluster import show_bytes
 from flowgraph.plan import Forecast, Plan, Pool, Timed
-from placements.finding import Found
-from placements.named import Variant, name_of
-from placements.problem import Answer
+from placements.finding import TIED_SHARE, Found
+from placements.moves import Here
+from placements.named import name_of
+from placements.problem import Answer, Objective
 from placements.ranked import Ranked
 from placements.robust import COST_ERROR, DRAWS
+from placements.setting import Setting
 from placements.text import pool_sizes, show_devices, show_range, table
 from placements.what_if import Changed
 
 TOP = 5  # plans that are shown
+PARTS = 4  # of a task's seconds
 BAR_CELLS = 24
 
 
-def found_text(found: Found, plan: Plan, *, top: int = TOP) -> str:
-    """Print what a search found; `plan` is its best one."""
+Played = Ranked | Here
+"""A plan whose step is known: found by a search, or as it stands in a file."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a search makes least: how much of it a plan takes, in which unit, how that is shown, and what the least is.
+
+    Money is in the currency of the cluster's prices. `own` is what the search itself goes by: it
+    sums the slowest pool of each stage, which a step that is played may take more or less than.
+    """
+
+    unit: str
+    of: Callable[[Ranked], float]
+    show: Callable[[float], str]
+    least: str
+    own: str
+
+
+def found_text(found: Found, plan: Plan, *, top: int = TOP, objective: Objective = "step") -> str:
+    """Print what a search found for an objective; `plan` is its best one."""
+    measure = MEASURES[objective]
     return "\n".join(
         [
-            *_head(found),
+            *_head(found, measure),
+            "",
+            *_asked(found.setting, plan),
             "",
             *_pools(plan),
             "",
             *_seconds(plan),
             "",
-            *_ranked(found, top),
+            *_ranked(found, top, measure),
             *(["", *_steadiness(found)] if found.regrets else []),
-            *(["", *_named(found)] if found.named else []),
+            *(["", *_named(found, measure)] if found.named else []),
         ]
     )
 
 
-def _head(found: Found) -> Iterator[str]:
+def _head(found: Found, measure: Measure) -> Iterator[str]:
     setting, best, answer = found.setting, found.best, found.answer
-    tokens = sum(load.rows * load.row_tokens for load in setting.loads if load.phase == "generate")
+    tokens = _tokens(setting)
     yield f"{setting.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
-    yield f"the search's own figure {show_s(answer.best.step_s)}, {_proof(answer)}; {answer.examined:,} plans examined"
-    if found.moved:
-        yield "played as steps, another plan than the search's first is the fastest"
+    yield f"the search's {measure.own} is {measure.show(answer.value)}, {_proof(answer)}; {answer.examined:,} plans examined"
+    if found.moved and found.regrets:
+        yield "where costs are other than forecast, another plan than the search's first loses least"
+    elif found.moved:
+        yield f"played as steps, another plan than the search's first is the {measure.least}"
+
+
+def _tokens(setting: Setting) -> float:
+    """Count the tokens of a step: of all that is drawn, prompts with it; where nothing is, of what an update reads."""
+    drawn = sum(load.rows * load.row_tokens for load in setting.loads if load.phase == "generate")
+    return drawn or max(load.tokens.tokens for load in setting.loads)
+
+
+def _asked(setting: Setting, plan: Plan) -> Iterator[str]:
+    """Say what a step is, what its models are, and what the machines are taken to have."""
+    drawn = [load for load in setting.loads if load.phase == "generate"]
+    for load in drawn[:1]:
+        each = f" × {load.samples}" if load.samples > 1 else ""
+        yield f"a step: {setting.prompts:,} prompts{each}, of {load.prompt} tokens; responses of {load.response} tokens"
+    steps = [
+        f"{load.node} {_counted(load.steps, 'optimizer step')}" for load in setting.loads if load.phase == "update"
+    ]
+    models = [f"{name} {model}" for name, model in plan.assumed.models.items()] if plan.assumed is not None else []
+    yield "; ".join(", ".join(each) for each in (models, steps) if each)
+    for of in setting.classes:
+        network = of.network_bytes_per_s
+        links = (
+            f", {network * of.node_devices * 8 / 1e9:,.0f} Gbit/s to others" if network and len(of.nodes) > 1 else ""
+        )
+        host = show_bytes(of.host_memory_bytes)
+        yield f"{_counted(len(of.nodes), 'machine')} of {of.node_devices} {of.model}, {host} of host memory each{links}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -102,7 +161,9 @@ def _seconds(plan: Plan) -> Iterator[str]:
     ]
     yield from table(rows)
     if step.cycle:
-        yield f"  what comes round slowest: {' → '.join(step.cycle)}"
+        everything = len(step.cycle) == len(step.tasks)
+        named = "everything, one after another" if everything else " → ".join(step.cycle)
+        yield f"  what comes round slowest: {named}"
 
 
 def bar(seconds: float | None, longest: float) -> str:
@@ -115,10 +176,10 @@ def bar(seconds: float | None, longest: float) -> str:
 
 
 def show_seconds_by_part(task: Timed) -> str:
-    """Name the parts that are at least a twentieth of a task, largest first, and all that are not known."""
+    """Name the largest parts of a task, none below a twentieth, and first those that are not known."""
     total = task.seconds or sum(each for each in task.parts.values() if each is not None)
     large = {name: each for name, each in task.parts.items() if each is None or each >= total / 20}
-    ordered = sorted(large.items(), key=lambda item: -(item[1] or 0.0))
+    ordered = sorted(large.items(), key=lambda item: -(item[1] or 0.0) if item[1] is not None else -inf)[:PARTS]
     return " · ".join(f"{name} {show_s(each)}" for name, each in ordered) if len(task.parts) > 1 else ""
 
 
@@ -135,14 +196,49 @@ def show_s(seconds: float | None) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def _ranked(found: Found, top: int) -> Iterator[str]:
-    ties = found.ties()
+def _money(amount: float) -> str:
+    return f"{amount:,.2f} a step"
+
+
+def _devices_of(count: float) -> str:
+    return f"{count:.0f} device{'' if count == 1 else 's'}"
+
+
+MEASURES: Mapping[Objective, Measure] = {
+    "step": Measure("s", lambda plan: plan.step_s, show_s, "fastest", "sum over stages"),
+    "cost": Measure("currency", lambda plan: plan.cost_per_step, _money, "cheapest", "sum over stages"),
+    "devices": Measure("devices", lambda plan: float(plan.devices), _devices_of, "smallest", "count"),
+}
+
+
+def _ranked(found: Found, top: int, measure: Measure) -> Iterator[str]:
     yield f"the best {min(top, len(found.ranked))} of {len(found.ranked)} plans that were played"
     rows = list[list[str]]()
     for number, each in enumerate(found.ranked[:top], 1):
-        near = "" if number == 1 else "tie" if each in ties else f"{each.step_s / found.best.step_s - 1:+.0%}"
-        rows.append([str(number), show_s(each.step_s), near, *_shape(each)])
+        near = "" if number == 1 else _near(each, found.best, measure, "tie")
+        rows.append([str(number), *_figures(each, measure), near, *_shape(each)])
     yield from table(rows)
+
+
+def _figures(ranked: Ranked, measure: Measure) -> list[str]:
+    """Write what a plan takes: the seconds of a step, and its cost where that is what was asked about."""
+    return [*([_money(ranked.cost_per_step)] if measure.unit == "currency" else []), show_s(ranked.step_s)]
+
+
+def _near(ranked: Ranked, best: Ranked, measure: Measure, tie: str) -> str:
+    """Say how much more a plan takes than the best: a share of it, or some devices."""
+    if measure.unit == "devices" and ranked.devices != best.devices:
+        return f"+{_devices_of(ranked.devices - best.devices)}"
+    more = _more(ranked, best, measure)
+    return tie if more <= TIED_SHARE else f"{more:+.0%}"
+
+
+def _more(ranked: Ranked, best: Ranked, measure: Measure) -> float:
+    """Give by which share a plan takes more than the best; of as few devices, by which its step is longer."""
+    if measure.unit == "devices" and ranked.devices == best.devices:
+        return ranked.step_s / best.step_s - 1
+    least = measure.of(best)
+    return measure.of(ranked) / least - 1 if least else 0.0
 
 
 def _shape(ranked: Ranked) -> tuple[str, str]:
@@ -152,32 +248,37 @@ def _shape(ranked: Ranked) -> tuple[str, str]:
     return name, " | ".join(parts)
 
 
-def _named(found: Found) -> Iterator[str]:
+def _named(found: Found, measure: Measure) -> Iterator[str]:
     yield "named placements, each at its best"
-    rows = list[list[str]]()
+    rows, blank = list[list[str]](), [""] * (2 if measure.unit == "currency" else 1)
     seen = dict[tuple[tuple[str, ...], ...], str]()
     for variant, ranked in found.named:
         parts = tuple(sorted(variant.parts_of(found.setting.graph)))
         if parts in seen:
-            rows.append([variant.name, "", f"the same as {seen[parts]} for this flow"])
+            rows.append([variant.name, *blank, f"the same as {seen[parts]} for this flow"])
             continue
         seen[parts] = variant.name
-        rows.append([variant.name, *_against(found, variant, ranked)])
+        if ranked is None:
+            rows.append([variant.name, "does not fit", *blank[1:], variant.about])
+        else:
+            rows.append([variant.name, *_figures(ranked, measure), _against(found, ranked, measure)])
     yield from table(rows)
 
 
-def _against(found: Found, variant: Variant, ranked: Ranked | None) -> tuple[str, str]:
-    if ranked is None:
-        return "does not fit", variant.about
-    change = ranked.step_s / found.best.step_s - 1
-    if change <= 0:
-        why = "the best" if change > -0.0005 else f"{change:+.0%}: what was asked for leaves it out"
-        return show_s(ranked.step_s), why
-    near = "a tie" if ranked.step_s <= found.best.step_s * 1.05 else f"{change:+.0%}"
-    return show_s(ranked.step_s), f"{near}: {why_slower(ranked, found.best)}"
+def _against(found: Found, ranked: Ranked, measure: Measure) -> str:
+    """Say how a named placement at its best stands beside the best plan, and why it is no better."""
+    more = _more(ranked, found.best, measure)
+    if more <= 0:
+        played = ranked.blocks in {each.blocks for each in found.ranked}
+        why = "loses more where costs are other" if found.regrets and played else "what was asked for leaves it out"
+        return "the best" if more > -0.0005 else f"{more:+.0%}: {why}"
+    near = _near(ranked, found.best, measure, "a tie")
+    if ranked.step_s <= found.best.step_s:
+        return f"{near}: it takes {_devices_of(ranked.devices)}"
+    return f"{near}: {why_slower(ranked, found.best)}"
 
 
-def why_slower(one: Ranked, other: Ranked) -> str:
+def why_slower(one: Played, other: Played) -> str:
     """Say why one plan's step is longer than another's: what takes longer, and what no longer runs beside the rest.
 
     At most three of each are named, those that make a tenth of the difference or more.
@@ -196,13 +297,14 @@ def _by_task(tasks: Iterable[Timed]) -> Mapping[str, float]:
     return {task.name: task.seconds for task in tasks if task.seconds is not None}
 
 
-def what_if_text(found: Found, others: Sequence[Changed]) -> str:
+def what_if_text(found: Found, others: Sequence[Changed], objective: Objective = "step") -> str:
     """Print what a step takes with one thing changed at a time, each with its own best plan."""
-    lines = ["what if, each with its own best plan"]
+    lines, measure = ["what if, each with its own best plan"], MEASURES[objective]
+    blank = [""] * (2 if measure.unit == "currency" else 1)
     rows = list[list[str]]()
     for each in others:
         if each.found is None:
-            rows.append([each.change, "does not fit", "", ""])
+            rows.append([each.change, "does not fit", *blank, ""])
             continue
         best = each.found.best
         same = (
@@ -210,7 +312,7 @@ def what_if_text(found: Found, others: Sequence[Changed]) -> str:
             if best.parts() == found.best.parts()
             else " | ".join("+".join(part) for part in best.parts())
         )
-        rows.append([each.change, show_s(best.step_s), f"{best.step_s / found.best.step_s - 1:+.0%}", same])
+        rows.append([each.change, *_figures(best, measure), f"{_more(best, found.best, measure):+.0%}", same])
     return "\n".join([*lines, *table(rows)])
 
 

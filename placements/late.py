@@ -61,7 +61,7 @@ def stalenesses(setting: Setting, at_most: int, asked: Asked | None = None) -> t
 def _tried(setting: Setting, at_most: int, asked: Asked | None) -> Iterator[Late]:
     for staleness in sorted({each for each in LOOKED_AT if each < at_most} | {at_most}):
         try:
-            yield Late(staleness, find(replace(setting, staleness=staleness), asked, named=False))
+            yield Late(staleness, find(replace(setting, staleness=staleness), asked))
         except ResourceError:
             continue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flowgraph.plan import Plan
+from flowgraph.plan import Plan, Step
 from flowgraph.roles import Role
 from placements.blocks import Blocks
 from placements.choices import Choice, Seat, choices
@@ -31,6 +31,15 @@ class Other:
 
     role: str
     choice: Choice
+
+
+@dataclass(frozen=True)
+class Here:
+    """A plan as it stands: its step, the seconds of it, and its devices."""
+
+    step: Step
+    step_s: float
+    devices: int
 
 
 def parts_of(plan: Plan) -> Parts:

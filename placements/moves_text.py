@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from flowgraph.cluster import show_bytes
 from flowgraph.plan import Plan
 from placements.finding import TIED_SHARE
-from placements.found_text import show_s, why_slower
+from placements.found_text import Played, show_s, why_slower
 from placements.moves import Move, Other
-from placements.ranked import Ranked
 from placements.text import table
 
 
-def moves_text(role: str, home: Sequence[str], here: Ranked, moved: Sequence[Move]) -> str:
+def moves_text(role: str, home: Sequence[str], here: Played, moved: Sequence[Move]) -> str:
     """Print what a step would take with a role elsewhere, the best first; `home` are the roles of its pool."""
     beside = [name for name in home if name != role]
     where = f"shares a pool with {', '.join(beside)}" if beside else "has a pool of its own"
@@ -32,13 +31,22 @@ def _place(move: Move) -> str:
     return f"with {'+'.join(move.beside)}" if move.beside else "alone"
 
 
-def _move(here: Ranked, move: Move) -> list[str]:
+def _move(here: Played, move: Move) -> list[str]:
     there = move.ranked
     assert there is not None, "those that do not fit are told apart"
     change = there.step_s / here.step_s - 1
     near = "a tie" if change > -TIED_SHARE else "better than this plan"
     why = why_slower(there, here) if change > TIED_SHARE else near
+    why += f", on {there.devices} devices" if there.devices != here.devices else ""
     return [_place(move), show_s(there.step_s), f"{change:+.1%}", why]
+
+
+def fastest_text(here: Played, best: Played | None) -> str:
+    """Say what the same pools take at their fastest, `best`; nothing where the plan is as fast."""
+    if best is None or best.step_s > here.step_s * (1 - 5e-4):
+        return ""
+    faster = f"{show_s(best.step_s)}, {best.step_s / here.step_s - 1:+.1%}, on {best.devices} devices"
+    return f"a step of this plan takes {show_s(here.step_s)}; the same pools at their fastest {faster}"
 
 
 def layouts_text(role: str, found: Sequence[Other], devices: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flowgraph.cluster import Device
 from flowgraph.errors import ResourceError
 from flowgraph.plan import Assumed, Forecast, Layout, Peak, Placed, Plan, Pool, Running, Step, Timed, Waits
 from flowgraph.roles import Role
@@ -20,7 +21,7 @@ from placements.schedule import Schedule, Task, Wait
 from placements.seconds import Seconds, added
 from placements.setting import Setting
 from placements.steps import Refresh, Work, tasks_of, waits_of
-from placements.topology import Wanted, realise
+from placements.topology import DeviceClass, Wanted, realise
 from placements.training import WEIGHT_BYTES
 from placements.transitions import reshard_seconds, sync_seconds, wake_seconds
 
@@ -40,12 +41,17 @@ class Home:
     shared: bool
 
 
-def plan_of(setting: Setting, blocks: Sequence[Block], assumed: Assumed | None = None) -> Plan:
-    """Give the plan of these blocks, pools named `pool0`, `pool1` and so on by their first role.
+def plan_of(
+    setting: Setting,
+    blocks: Sequence[Block],
+    assumed: Assumed | None = None,
+    pins: Mapping[str, str] | None = None,
+) -> Plan:
+    """Give the plan of these blocks, pools named as their roles are pinned, else `pool0`, `pool1` and so on.
 
     Raises ResourceError if the cluster has no such pools of whole domains.
     """
-    return plan_from(setting, homes_of(setting, blocks), assumed)
+    return plan_from(setting, homes_of(setting, blocks, pins), assumed)
 
 
 def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None = None) -> Plan:
@@ -66,10 +72,38 @@ def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None =
     )
 
 
-def homes_of(setting: Setting, blocks: Sequence[Block]) -> list[Home]:
-    """Give where each role lives, pools named `pool0`, `pool1` and so on by their first role."""
+def forecast_again(setting: Setting, plan: Plan, assumed: Assumed | None = None) -> Plan:
+    """Give a plan with its bytes and seconds as they are forecast now, for what `assumed` says; all else stays.
+
+    Raises ResourceError where it is not known how fast its devices are.
+    """
+    homes = homes_by(setting, plan)
+    held = {home.role.name: _footprint(setting, home) for home in homes}
+    return plan.model_copy(
+        update={
+            "placed": tuple(each.model_copy(update={"memory": _memory(held[each.role])}) for each in plan.placed),
+            "forecast": tuple(_forecast(setting, pool.name, homes, held) for pool in plan.pools),
+            "step": step_of(setting, homes),
+            "assumed": assumed or plan.assumed,
+        }
+    )
+
+
+def homes_of(setting: Setting, blocks: Sequence[Block], pins: Mapping[str, str] | None = None) -> list[Home]:
+    """Give where each role lives, by the first role of each pool.
+
+    A pool has the name that a role of it is pinned to; the others are `pool0`, `pool1` and so on, taken names left out.
+    """
     ordered = sorted(blocks, key=lambda block: min(block[0]))
-    return [home for number, block in enumerate(ordered) for home in _homes(setting, f"pool{number}", block)]
+    names = _names(setting, [block for block, _ in ordered], pins or {})
+    return [home for name, block in zip(names, ordered, strict=True) for home in _homes(setting, name, block)]
+
+
+def _names(setting: Setting, blocks: Sequence[frozenset[int]], pins: Mapping[str, str]) -> Iterator[str]:
+    free = (name for number in range(len(blocks) + len(pins)) if (name := f"pool{number}") not in pins.values())
+    for block in blocks:
+        own = [pins[name] for place in sorted(block) if (name := setting.roles[place].name) in pins]
+        yield own[0] if own else next(free)
 
 
 def _homes(setting: Setting, pool: str, block: Block) -> Iterator[Home]:
@@ -82,16 +116,35 @@ def _homes(setting: Setting, pool: str, block: Block) -> Iterator[Home]:
 def homes_by(setting: Setting, plan: Plan) -> list[Home]:
     """Give where each role lives by a plan for this graph, on a cluster that may be another than the plan's.
 
-    A pool is taken to be of the first class of devices that has as many. Raises ResourceError if none has, or if it is
-    not known how fast they are.
+    A pool whose devices are not there is taken to be of the first class of devices that has as many. Raises
+    ResourceError if none has, or if it is not known how fast they are.
     """
     roles = {role.name: role for role in setting.roles}
-    seats = {pool.name: seat_for(setting, pool.name, len(pool.devices)) for pool in plan.pools}
+    seats = {pool.name: _seat_of(setting, pool) for pool in plan.pools}
     draws = {each.pool for each in plan.placed if roles[each.role].use == "sample"}
     return [
         Home(roles[each.role], each.pool, seats[each.pool], each.engine, each.layout, each.running, each.pool in draws)
         for each in plan.placed
     ]
+
+
+def _seat_of(setting: Setting, pool: Pool) -> Seat:
+    """Give the seat of a pool by the very devices that it has, or by their number where they are not of one class."""
+    found = {_class_of(setting, *place) for place in pool.devices}
+    of = found.pop() if len(found) == 1 else None
+    links = of.links(len(pool.devices)) if of is not None else None
+    if of is None or links is None:
+        return seat_for(setting, pool.name, len(pool.devices))
+    return Seat(of, len(pool.devices), links)
+
+
+def _class_of(setting: Setting, node: str, index: int) -> DeviceClass | None:
+    device = setting.cluster.device(node, index)
+    return next((of for of in setting.classes if device is not None and node in of.nodes and _is_of(device, of)), None)
+
+
+def _is_of(device: Device, of: DeviceClass) -> bool:
+    return (device.kind, device.model, device.memory_bytes) == (of.kind, of.model, of.memory_bytes)
 
 
 def seat_for(setting: Setting, pool: str, devices: int) -> Seat:
@@ -142,7 +195,6 @@ def _synced(setting: Setting, own: Sequence[Home], pool_of: Mapping[str, str]) -
 
 
 def _placed(setting: Setting, home: Home, held: Footprint) -> Placed:
-    memory = {str(part): count for parts in (held.resident, held.working) for part, count in parts.items() if count}
     lag = setting.lag if home.role.name in setting.synced else 0
     return Placed(
         role=home.role.name,
@@ -151,8 +203,12 @@ def _placed(setting: Setting, home: Home, held: Footprint) -> Placed:
         layout=home.layout,
         lag=lag,
         running=home.running,
-        memory=memory,
+        memory=_memory(held),
     )
+
+
+def _memory(held: Footprint) -> dict[str, int]:
+    return {str(part): size for parts in (held.resident, held.working) for part, size in parts.items() if size}
 
 
 def _footprint(setting: Setting, home: Home) -> Footprint:
@@ -187,7 +243,7 @@ def step_of(setting: Setting, homes: Sequence[Home]) -> Step:
     """Give the forecast of a step of placed roles: its tasks, what they wait for, and its period."""
     works, refreshes = parts_of_step(setting, homes)
     tasks = tasks_of(works, refreshes, setting.host)
-    waits = waits_of(setting.graph, works, refreshes)
+    waits = waits_of(setting.running, works, refreshes)
     found = period(schedule_of(tasks, waits))
     return Step(tasks=tasks, waits=waits, period_s=found.seconds, cycle=found.cycle)
 

@@ -33,8 +33,9 @@ class Setting:
 
     `response` None takes the most that samplers say. `sampling` is the precision of weights where responses are drawn.
     `calibrated` are constants by engine, in place of the shipped ones. `staleness` lets what draws lag further than the
-    flow does; `ratio` fixes the devices that draw to those that train, where these are apart. Models of `without` are
-    those of the flow that this run does without.
+    flow does; `ratio` fixes the devices that draw to those that train, where these are apart. Where responses are
+    `streamed`, drawing goes on across steps and waits for no longest response. Models of `without` are those of the
+    flow that this run does without. A graph that is `watched` runs in place of the flow's: it measures more.
     """
 
     graph: Graph
@@ -48,18 +49,26 @@ class Setting:
     calibrated: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
     staleness: int | None = None
     ratio: tuple[int, int] | None = None
+    streamed: bool = False
     without: frozenset[str] = frozenset()
+    watched: Graph | None = None
+
+    @property
+    def running(self) -> Graph:
+        """Give the graph that a run has: the flow's, with what is measured beside it."""
+        return self.watched or self.graph
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
         """Give the roles of the flow."""
-        return tuple(role for role in roles(self.graph) if role.param not in self.without)
+        return tuple(role for role in roles(self.running) if role.param not in self.without)
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
-        """Give the loads of a step."""
-        found = loads(self.graph, self.prompts, self.prompt, self.response)
-        return tuple(load for load in found if load.role.param not in self.without)
+        """Give the loads of a step, in the order in which one pool does them: by stage, updates last of each."""
+        found = loads(self.running, self.prompts, self.prompt, self.response)
+        own = (load for load in found if load.role.param not in self.without)
+        return tuple(sorted(own, key=lambda load: (load.stage, load.phase == "update")))
 
     @cached_property
     def stages(self) -> int:
@@ -74,7 +83,7 @@ class Setting:
     @cached_property
     def most_ranks(self) -> int:
         """Give the most data ranks that each have a row at all times."""
-        return most_ranks(self.graph, self.prompts)
+        return most_ranks(self.running, self.prompts)
 
     @cached_property
     def synced(self) -> Mapping[str, str]:
@@ -89,7 +98,7 @@ class Setting:
             return self.staleness
         bounds = [
             edge.at_most
-            for node in self.graph.all_nodes
+            for node in self.running.all_nodes
             if node.op.kind == "generate"
             for edge in models_read(node)
             if (root := carried_from(edge)) is not None and f"{root.name}.train" in self.synced.values()

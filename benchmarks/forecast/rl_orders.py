@@ -173,7 +173,7 @@ def _step_s(workload: Workload, system: System) -> float | None:
         homes = homes_of(alike, setting, rows=MICRO_BATCH_ROWS)
         return None if isinstance(homes, str) else step_of(setting, homes).period_s
     if not system.placement:
-        return find(setting, named=False).best.step_s
+        return find(setting).best.step_s
     found = solved(setting, Blocks(setting), variant(system.placement).parts_of(setting.graph))
     return None if found is None else found.step_s
 

@@ -7,7 +7,7 @@ does not state is the planner's choice for that pool. Not here: what was measure
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -46,7 +46,10 @@ def _setting(text: str) -> Setting:
     )
     engines = tuple(f"{use}={engine}" for use, engine in workload.engines.items())
     lengths = workload.prompt_tokens, workload.response_tokens
-    return pose(Question(asked, workload.cluster, *lengths, engines, workload.precision)).setting
+    posed = pose(Question(asked, workload.cluster, *lengths, engines, workload.precision))
+    return replace(
+        posed.setting, streamed=workload.streamed, watched=None
+    )  # what the flow of a run says is all that it runs
 
 
 def step(workload: Workload) -> Step | str:

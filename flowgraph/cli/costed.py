@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, get_args
 from flowgraph.cli.setting import Posed, Question, pose
 from flowgraph.cli.show import write_text
 from flowgraph.errors import ResourceError, UsageError, nearest
+from flowgraph.lowering.program import HOST
 
 if TYPE_CHECKING:
     from placements.finding import Asked, Found
     from placements.late import Late
+    from placements.problem import Objective
     from placements.ranked import Ranked
     from placements.setting import Setting
     from placements.what_if import Changed
@@ -33,6 +35,8 @@ class Sought:
     what_if: tuple[str, ...] = ()
     robust: bool = False
     staleness: str = ""
+    ratio: str = ""
+    streamed: bool = False
 
 
 def print_costed(question: Question, sought: Sought, out: Path | None, as_json: bool) -> None:
@@ -40,27 +44,32 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
     from placements.finding import find
     from placements.found_text import found_text, what_if_text
     from placements.late import late_text
+    from placements.placing import plan_of
 
     posed = pose(question)
     for note in posed.notes:
         print(note, file=sys.stderr)
-    posed, tried = _late(posed, sought)
+    posed, tried = _late(_in_ratio(posed.having(streamed=sought.streamed), sought.ratio), sought)
     setting = posed.setting
-    named = sought.objective != "devices"
-    found = find(setting, asked_of(sought, setting), named=named, robust=sought.robust)
+    asked, named = asked_of(sought, setting), sought.objective != "devices"
+    searched = next((each.found for each in tried if each.staleness == setting.staleness), None)
+    if searched is None or sought.robust:
+        searched = find(setting, asked, robust=sought.robust)
+    found = searched if named else replace(searched, named=())
     others = [_changed(setting, text, sought) for text in sought.what_if]
-    plan = found.best.plan(posed.assumed)
+    plan = plan_of(setting, found.best.blocks, posed.assumed, asked.pins)
     if out is not None:
         write_text(out, plan.to_json())
     print(f"searched in {found.seconds:.2f} s", file=sys.stderr)
     if as_json:
         changes = {each.change: _ranked_data(each.found.best) if each.found else None for each in others}
         late = [_late_data(each) for each in tried]
-        print(json.dumps(found_data(found, posed, sought.top) | {"what_if": changes, "staleness": late}, indent=1))
+        data = {"plan": json.loads(plan.to_json()), **found_data(found, asked.objective, sought.top)}
+        print(json.dumps(data | {"notes": list(posed.notes), "what_if": changes, "staleness": late}, indent=1))
     else:
         told = [late_text(tried, setting.lag)] if tried else []
-        told += [what_if_text(found, others)] if others else []
-        print("\n\n".join([found_text(found, plan, top=sought.top), *told]))
+        told += [what_if_text(found, others, asked.objective)] if others else []
+        print("\n\n".join([found_text(found, plan, top=sought.top, objective=asked.objective), *told]))
     if out is not None:
         print(out, file=sys.stderr)
 
@@ -80,12 +89,21 @@ def _late(posed: Posed, sought: Sought) -> tuple[Posed, tuple[Late, ...]]:
         if not tried:
             return posed, ()
         chosen = least(tried).staleness
-    elif text.isascii() and text.isdigit() and len(text) < 10:
+    elif text == "0" or _is_count(text):
         chosen = int(text)
     else:
         raise UsageError(f"`{text}` is no number of updates", where="--staleness", hint="a whole number, or auto")
-    setting = replace(posed.setting, staleness=chosen)
-    return replace(posed, setting=setting, assumed=posed.assumed.model_copy(update={"staleness": chosen})), tried
+    return posed.having(staleness=chosen), tried
+
+
+def _in_ratio(posed: Posed, text: str) -> Posed:
+    """Fix the devices that draw to those that train, where these are apart. Raises UsageError for no such ratio."""
+    if not text:
+        return posed
+    parts = text.split(":")
+    if len(parts) != 2 or not all(map(_is_count, parts)):
+        raise UsageError("should be two whole numbers from 1", where=f"--ratio {text}", hint="--ratio 3:1")
+    return posed.having(ratio=(int(parts[0]), int(parts[1])))
 
 
 def _late_data(late: Late) -> dict[str, Any]:
@@ -99,6 +117,10 @@ def _late_data(late: Late) -> dict[str, Any]:
     }
 
 
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0
+
+
 _OPTIONS = {"engines": "engine", "pins": "pin", "method": "search"}  # by the field that holds what an option says
 
 
@@ -106,14 +128,17 @@ def _said(one: object, other: object, name: str) -> bool:
     return name != "top" and getattr(one, name) != getattr(other, name)
 
 
-def refuse_without_speeds(question: Question, sought: Sought) -> None:
-    """Refuse options that only a search answers, on devices whose speed is not known."""
+def refuse_without_speeds(question: Question, sought: Sought, plan: Path | None = None) -> None:
+    """Refuse options that only a search answers, on devices whose speed is not known, or beside a plan's file."""
     plain, nothing = Question(question.asked, question.cluster), Sought()
     given = [_OPTIONS.get(each.name, each.name) for each in fields(question) if _said(question, plain, each.name)]
     given += [_OPTIONS.get(each.name, each.name) for each in fields(sought) if _said(sought, nothing, each.name)]
+    options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    if given and plan is not None:
+        hint = f"leave out --plan: flowgraph plan {question.asked.flow} --cluster 2x8xh100"
+        raise UsageError(f"{options}: nothing is searched where a plan is given", where=f"--plan {plan}", hint=hint)
     if given:
         where = question.cluster or "this machine"
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         what = f"{options}: nothing is searched on {where}, whose speed is not known"
         raise UsageError(what, where="plan", hint="name devices of a known kind: --cluster 2x8xh100")
 
@@ -125,7 +150,7 @@ def _changed(setting: Setting, text: str, sought: Sought) -> Changed:
 
     other = changed(setting, text)
     try:
-        return Changed(text, find(other, asked_of(sought, other), named=False))
+        return Changed(text, find(other, asked_of(sought, other)))
     except ResourceError:
         return Changed(text, None)
 
@@ -144,6 +169,9 @@ def asked_of(sought: Sought, setting: Setting) -> Asked:
         placement=variant(sought.placement).name if sought.placement else "",
     )
     _refuse_contradictions(asked, setting)
+    if asked.objective == "cost" and any(of.price_per_hour is None for of in setting.classes):
+        hint = "say `price_per_hour` of each machine in a cluster's file"
+        raise UsageError("what its devices cost is not known", where="--objective cost", hint=hint)
     return asked
 
 
@@ -176,18 +204,25 @@ def _pins(texts: Sequence[str], setting: Setting) -> Mapping[str, str]:
             raise UsageError("should be ROLE=POOL", where=f"--pin {text}", hint=f"--pin {known[0]}=pool0")
         if role not in known:
             raise UsageError(f"no role `{role}`", where=f"--pin {text}", hint=nearest(role, known))
+        if pool == HOST:
+            raise UsageError(
+                f"`{HOST}` is where nodes run that have no role", where=f"--pin {text}", hint="another name"
+            )
         found[role] = pool
     return found
 
 
-def found_data(found: Found, posed: Posed, top: int) -> dict[str, Any]:
-    """Give what a search found as data."""
+def found_data(found: Found, objective: Objective, top: int) -> dict[str, Any]:
+    """Give what a search found as data; values and the bound are in the `unit` of the objective."""
+    from placements.found_text import MEASURES
+
     answer = found.answer
     return {
-        "plan": json.loads(found.best.plan(posed.assumed).to_json()),
         "search": {
-            "value_s": answer.value,
-            "bound_s": answer.bound,
+            "objective": objective,
+            "unit": MEASURES[objective].unit,
+            "value": answer.value,
+            "bound": answer.bound,
             "gap": answer.gap,
             "exact": answer.exact,
             "examined": answer.examined,
@@ -195,7 +230,6 @@ def found_data(found: Found, posed: Posed, top: int) -> dict[str, Any]:
         },
         "ranked": [_ranked_data(each) for each in found.ranked[:top]],
         "named": {variant.name: None if each is None else _ranked_data(each) for variant, each in found.named},
-        "notes": list(posed.notes),
     }
 
 
@@ -203,7 +237,7 @@ def _ranked_data(ranked: Ranked) -> dict[str, Any]:
     blocks = zip(ranked.parts(), ranked.blocks, strict=True)
     return {
         "step_s": ranked.step_s,
-        "value_s": ranked.value,
+        "value": ranked.value,
         "devices": ranked.devices,
         "pools": [{"roles": list(part), "devices": sum(option.devices)} for part, (_, option) in blocks],
     }

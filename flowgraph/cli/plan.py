@@ -16,6 +16,7 @@ from flowgraph.cli.show import write_text
 from flowgraph.cluster import Cluster, parse_bytes
 from flowgraph.cluster_text import read_cluster
 from flowgraph.errors import PlanError, UsageError
+from flowgraph.graph import Graph
 from flowgraph.machine import laptop, warnings_for
 from flowgraph.models.shapes import ModelShape, shape
 from flowgraph.plan import Plan
@@ -56,30 +57,48 @@ class Where:
 
 @dataclass(frozen=True)
 class Planned:
-    """A flow and the plan that it runs by, with the decisions that led there (none for a plan from a file)."""
+    """A flow and the plan that it runs by, with the decisions that led there (none for a plan from a file).
 
-    inputs: Inputs
+    `inputs` is None for a plan for costing, which says itself what it was made for.
+    """
+
+    graph: Graph
     plan: Plan
     trace: tuple[str, ...]
     shapes: Mapping[str, ModelShape]
     work: Workload
+    inputs: Inputs | None = None
 
 
 def plan_flow(asked: Asked, where: Where, out: Path | None, as_json: bool) -> None:
     """Print the plan of a flow, and write it to `out` as a file to edit; refuse one that does not fit."""
     from placements import plan_text
     from placements.cuts import batch_text
+    from placements.found_text import plan_lines
 
-    found = planned(read_inputs(asked), where)
+    found = planned_for(asked, where)
     if out is not None:
         write_text(out, found.plan.to_json())
     if as_json:
         print(json.dumps({"plan": json.loads(found.plan.to_json()), "trace": found.trace}, indent=1))
     else:
-        sizes = batch_sizes(found.inputs, found.plan, found.work)
-        print(f"{plan_text(found.plan)}\nbatch\n{indent(batch_text(sizes), '  ')}")
+        text = "\n".join(plan_lines(found.plan)) if found.plan.step is not None else plan_text(found.plan)
+        print(f"{text}\nbatch\n{indent(batch_text(sizes_of(found)), '  ')}")
     if out is not None:
         print(out, file=sys.stderr)
+
+
+def planned_for(asked: Asked, where: Where, *, fits: bool = True) -> Planned:
+    """Plan a flow, or read its plan, which may be for costing: then it says itself for which models, rows and lengths.
+
+    Refuses a plan that does not fit unless told not to.
+    """
+    plan = None if where.plan is None else read_plan(where.plan)
+    if plan is None or not plan.costed or plan.assumed is None:
+        return planned(read_inputs(asked), where, fits=fits)
+    from flowgraph.cli.reforecast import planned_again
+
+    return planned_again(plan, asked, str(where.plan), fits=fits)
 
 
 def planned(
@@ -105,9 +124,9 @@ def planned(
         plan = plan if plan.costed else forecast_plan(plan, inputs.graph, shapes, work)
     for line in warnings_for(plan.cluster):
         print(line, file=sys.stderr)
-    found = Planned(inputs, plan, trace, shapes, work)
+    found = Planned(inputs.graph, plan, trace, shapes, work, inputs)
     if fits:
-        batch_sizes(inputs, plan, work)
+        sizes_of(found)
     if fits and not plan.costed:
         refuse_what_does_not_fit(found, where)
     return found
@@ -117,21 +136,28 @@ def refuse_what_does_not_fit(found: Planned, where: Where) -> None:
     """Refuse a plan that needs more memory than a device has."""
     from placements import check_fits
 
-    check_fits(found.plan, found.inputs.graph, found.shapes, found.work, on=str(where))
+    check_fits(found.plan, found.graph, found.shapes, found.work, on=str(where))
 
 
-def batch_sizes(inputs: Inputs, plan: Plan | None = None, work: Workload | None = None) -> BatchSizes:
-    """Solve for the sizes of a step: rows, shares of ranks, minibatches; refuse what does not go together."""
+def batch_sizes(inputs: Inputs) -> BatchSizes:
+    """Solve for the sizes of a step, wherever it runs: rows and minibatches; refuse what does not go together."""
     from placements.batch_sizes import solve_batch
 
-    return solve_batch(
-        inputs.graph,
-        inputs.batch,
-        plan=plan,
-        data_rows=inputs.data.train.num_rows,
-        prompt_tokens=work.prompt_tokens if work is not None else None,
-        origins={each.name: each.origin for each in inputs.resolved},
-    )
+    return solve_batch(inputs.graph, inputs.batch, **_told(inputs))
+
+
+def sizes_of(found: Planned) -> BatchSizes:
+    """Solve for the sizes of a planned step: rows, shares of ranks, minibatches; refuse what does not go together."""
+    from placements.batch_sizes import solve_batch
+
+    told = {} if found.inputs is None else _told(found.inputs)
+    tokens = found.work.prompt_tokens
+    return solve_batch(found.graph, found.work.prompts, plan=found.plan, prompt_tokens=tokens, **told)
+
+
+def _told(inputs: Inputs) -> dict[str, Any]:
+    origins = {each.name: each.origin for each in inputs.resolved}
+    return {"data_rows": inputs.data.train.num_rows, "origins": origins}
 
 
 def _searched(inputs: Inputs, where: Where, shapes: Any, work: Workload) -> Decision:

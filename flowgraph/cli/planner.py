@@ -63,6 +63,12 @@ Staleness = Annotated[
     str | None,
     typer.Option("--staleness", help="updates that what draws may lag, or auto: the least that pays", metavar="N|auto"),
 ]
+Ratio = Annotated[
+    str | None, typer.Option("--ratio", help="devices that draw to those that train, if apart: 3:1", metavar="G:T")
+]
+Streamed = Annotated[
+    bool, typer.Option("--streamed", help="draw across steps: where weights may lag, no step waits for its longest row")
+]
 Robust = Annotated[
     bool, typer.Option("--robust", help="prefer the plan that loses least if costs are other than forecast")
 ]
@@ -92,6 +98,8 @@ def plan(
     what_if: WhatIf = None,
     robust: Robust = False,
     staleness: Staleness = None,
+    ratio: Ratio = None,
+    streamed: Streamed = False,
     passes: Passes = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here, to edit")] = None,
     cache: Cache = None,
@@ -107,12 +115,13 @@ def plan(
 
     asked = Asked(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
     question = Question(asked, cluster or "", prompt_tokens, response_tokens, every(engine), precision, profile)
-    sought = Sought(objective, search, placement or "", every(pin), top, every(what_if), robust, staleness or "")
+    late = staleness or "", ratio or "", streamed
+    sought = Sought(objective, search, placement or "", every(pin), top, every(what_if), robust, *late)
     with verified(verify):
         if plan is None and cluster is not None and has_profiles(cluster_of(cluster)):
             print_costed(question, sought, out, json)
         else:
-            refuse_without_speeds(question, sought)
+            refuse_without_speeds(question, sought, plan)
             plan_flow(asked, Where(cluster, plan, memory), out, json)
 
 

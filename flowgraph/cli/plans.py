@@ -6,12 +6,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from math import isclose
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from flowgraph import spec
-from flowgraph.check_plan import PlacedGraph, check_plan
+from flowgraph.check_plan import check_plan
 from flowgraph.cli.costed import Sought, print_costed
 from flowgraph.cli.plan import read_plan
 from flowgraph.cli.setting import Question, cluster_of, posed_by
@@ -19,15 +19,15 @@ from flowgraph.cli.show import write_text
 from flowgraph.errors import DataError, FlowError, PlanError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from flowgraph.plan import Plan, Step
     from placements.measured_runs import MeasuredRun
-    from placements.setting import Setting
 
 COLUMNS = 100
+SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take what they do in the long run
 
 
 def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     """Play the steps of a plan, and write what was played as a Chrome trace to `out`."""
+    from flowgraph.cli.reforecast import known_step
     from placements.bubbles import bubbles
     from placements.chrome_trace import chrome_trace
     from placements.placing import schedule_of
@@ -35,10 +35,7 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     from placements.timeline_text import timeline_text
 
     plan = read_plan(path)
-    step = _step(plan, path)
-    unknown = [task.name for task in step.tasks if task.seconds is None]
-    if unknown:
-        raise PlanError.unreadable(str(path), "step", f"the seconds of {', '.join(unknown)} are not known")
+    step, period_s = known_step(plan.step, str(path))
     try:
         played = play(schedule_of(step.tasks, step.waits), steps=steps)
     except (FlowError, ValueError) as error:
@@ -54,19 +51,14 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
             {"task": each.task, "pool": each.pool, "step": each.step, "start_s": each.start_s, "end_s": each.end_s}
             for each in played.events
         ]
-        print(json.dumps({"period_s": step.period_s, "events": runs, "bubbles": idle}, indent=1))
+        told = {"period_s": period_s, "played_s": played.period_s, "events": runs, "bubbles": idle}
+        print(json.dumps(told, indent=1))
     else:
         print(timeline_text(played, COLUMNS))
+        if played.period_s is None or not isclose(played.period_s, period_s, rel_tol=SETTLED_SHARE):
+            print(f"a step takes {period_s:,.1f} s once steps follow each other")
     if out is not None:
         print(out, file=sys.stderr)
-
-
-def _step(plan: Plan, path: Path) -> Step:
-    if plan.step is None:
-        raise PlanError.unreadable(
-            str(path), "", "has no forecast of seconds; `plan` makes one on devices of a known kind"
-        )
-    return plan.step
 
 
 def compare(paths: Sequence[Path], as_json: bool) -> None:
@@ -84,35 +76,39 @@ def compare(paths: Sequence[Path], as_json: bool) -> None:
 
 def explain(path: Path, role: str | None, as_json: bool) -> None:
     """Say why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
+    from flowgraph.cli.reforecast import experts_of, known_step
     from placements.blocks import Blocks
     from placements.finding import solved
-    from placements.moves import layouts, moves, parts_of
-    from placements.moves_text import layouts_text, moves_text
+    from placements.moves import Here, layouts, moves, parts_of
+    from placements.moves_text import fastest_text, layouts_text, moves_text
+    from placements.placing import homes_by, step_of
+    from placements.short import overflows
 
     plan = read_plan(path)
     setting = posed_by(plan, str(path)).setting
-    check_plan(plan, setting.graph, str(path))
+    check_plan(plan, setting.graph, str(path), experts=experts_of(setting))
     known = [each.name for each in setting.roles]
     if role is not None and role not in known:
         raise UsageError(f"no role `{role}`", where=f"explain {path}", hint=nearest(role, known))
-    parts = parts_of(plan)
-    here = solved(setting, Blocks(setting), parts)
-    if here is None:
-        raise PlanError.unreadable(str(path), "", "does not fit its cluster as it is forecast now; plan it anew")
+    parts, homes = parts_of(plan), {home.role.name: home for home in homes_by(setting, plan)}
+    here = Here(*known_step(step_of(setting, list(homes.values())), str(path)), len(plan.used()))
+    for fault in overflows(plan, str(path)):
+        print(fault, file=sys.stderr)
+    faster = "" if as_json else fastest_text(here, solved(setting, Blocks(setting), parts))
+    if faster:
+        print(faster)
     told = list[dict[str, object]]()
     for each in (one for one in setting.roles if role in (None, one.name)):
-        home = next(part for part in parts if each.name in part)
-        found = list(moves(setting, parts, each.name))
-        place = next(one for one in plan.placed if one.role == each.name)
-        devices = len(next(pool for pool in plan.pools if pool.name == place.pool).devices)
+        part = next(part for part in parts if each.name in part)
+        found, home = list(moves(setting, parts, each.name)), homes[each.name]
         if as_json:
             others = [{"beside": list(m.beside), "step_s": m.ranked.step_s if m.ranked else None} for m in found]
-            told.append({"role": each.name, "beside": list(home), "step_s": here.step_s, "elsewhere": others})
+            told.append({"role": each.name, "beside": list(part), "step_s": here.step_s, "elsewhere": others})
             continue
-        print(moves_text(each.name, home, here, found))
+        print(moves_text(each.name, part, here, found))
         if role is not None:
-            ways = [way for of in setting.classes for way in layouts(setting, each, of, devices)]
-            print(layouts_text(each.name, ways, devices))
+            ways = list(layouts(setting, each, home.seat.of, home.seat.devices))
+            print(layouts_text(each.name, ways, home.seat.devices))
     if as_json:
         print(json.dumps(told, indent=1))
 
@@ -124,32 +120,20 @@ def fit(question: Question, sought: Sought, out: Path | None, as_json: bool) -> 
 
 def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
     """Say whether a plan is for its flow and fits its cluster, or another; give the exit code, 0 if it does."""
+    from flowgraph.cli.check import count_faults
+    from flowgraph.cli.reforecast import faults_of
+
     plan = read_plan(path)
-    setting = posed_by(plan, str(path), None if cluster is None else cluster_of(cluster)).setting
-    faults = [str(each) for each in _faults(plan, setting, path, cluster)]
+    there = None if cluster is None else cluster_of(cluster)
+    posed = posed_by(plan, str(path), there)
+    faults = [str(each) for each in faults_of(plan, posed, cluster or str(path), there)]
     if as_json:
         print(json.dumps({"plan": str(path), "faults": faults}, indent=1))
     else:
         for text in faults:
             print(text)
-        print(f"{path}: {'no fault' if not faults else f'{len(faults)} faults'}", file=sys.stderr)
+        print(count_faults(len(faults), str(path)), file=sys.stderr)
     return 1 if faults else 0
-
-
-def _faults(plan: Plan, setting: Setting, path: Path, cluster: str | None) -> Iterator[FlowError]:
-    from placements.placing import homes_by, plan_from
-    from placements.short import overflows
-
-    found = list(spec.faults("placed", PlacedGraph(setting.graph, plan, str(path))))
-    if found or not plan.costed:
-        yield from found
-        return
-    try:
-        there = plan_from(setting, homes_by(setting, plan), plan.assumed)
-    except FlowError as error:
-        yield error
-        return
-    yield from overflows(there, cluster or str(path))
 
 
 def calibrate(paths: Sequence[Path], out: Path | None, as_json: bool) -> None:

@@ -14,13 +14,14 @@ from flowgraph.cli.inputs import Asked, Inputs, model_params, read_inputs
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.places import Chosen, choose, opened
-from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Planned, Where, batch_sizes, planned
+from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Where, batch_sizes, planned, read_plan
 from flowgraph.errors import FlowTypeError, PlanError
 from flowgraph.facts import readers_of_others
 from flowgraph.graph import Graph, Param, rewrite
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Sync
+from flowgraph.plan import Plan
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh
 from flowgraph.values import Model, State, Trainable
@@ -47,18 +48,16 @@ class RunOptions:
 def run_flow(options: RunOptions) -> int:
     """Check everything that can be checked, then load, train and save; give the exit code."""
     o = options
+    refuse_costed(o.asked, o.where)
     inputs = read_inputs(o.asked)
     refuse_what_cannot_run(inputs)
     refuse_other_tokenizers(inputs, o.asked.cache)
     plan = planned(inputs, o.where, o.sample_rows, o.forward_tokens)
-    if plan.plan.costed:
-        engines = dict.fromkeys(f"`{each.engine}`" for each in plan.plan.placed)
-        raise PlanError.only_costed(str(o.where), plan.plan.flow, engines)
     chosen = choose(plan.plan, o.where, inputs.sources)
     replay = Replay(RunFolder.open(o.replay), inputs.graph) if o.replay is not None else None
     if replay is not None:
         inputs = replace(inputs, steps=min(inputs.steps, replay.steps()))
-    job = make_job(replace(plan, inputs=inputs), o, replay)
+    job = make_job(plan.plan, inputs, o, replay)
     folder = RunFolder.create(o.out or fresh(Path("runs"), inputs.graph.name))
     with Interrupts(f"{folder.path}") as interrupts:
         return _guarded(inputs, o, job, chosen, folder, interrupts)
@@ -86,12 +85,25 @@ def _guarded(
         raise
 
 
+def refuse_costed(asked: Asked, where: Where) -> None:
+    """Refuse a plan that was made for costing, before anything else is looked at."""
+    plan = None if where.plan is None else read_plan(where.plan)
+    if plan is not None and plan.costed:
+        engines = dict.fromkeys(f"`{each.engine}`" for each in plan.placed)
+        raise PlanError.only_costed(str(where), asked.flow, engines)
+
+
 def refuse_what_cannot_run(inputs: Inputs) -> None:
     """Refuse a flow that returns no model or takes what a data set cannot give, and more prompts than there are."""
+    batch_sizes(inputs)
+    refuse_untrainable(inputs.graph)
+
+
+def refuse_untrainable(graph: Graph) -> None:
+    """Refuse a flow that returns no model or takes what a data set cannot give, whatever it runs on."""
     from nodes.rules import reference_of, refuse_missing, resolve
 
-    batch_sizes(inputs)
-    graph, where = inputs.graph, str(inputs.graph.at)
+    where = str(graph.at)
     for node in graph.nodes:
         by = getattr(node.settings, "by", "data") if node.op.name in ("score", "refill") else "data"
         if by != "data":
@@ -206,14 +218,14 @@ def begin(inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder:
     folder.begin(inputs.graph, job.program, inputs.resolved, inputs.file.source, about, drawn)
 
 
-def make_job(plan: Planned, options: RunOptions, replay: Replay | None) -> Job:
+def make_job(plan: Plan, inputs: Inputs, options: RunOptions, replay: Replay | None) -> Job:
     """Put together what the driver runs."""
     from flowgraph.runtime.driver import Job
     from flowgraph.runtime.execute import Start
     from nodes.data.source import PromptSource
     from nodes.mismatch import watch_engines
 
-    inputs, program = plan.inputs, lower(plan.inputs.graph, plan.plan, where=str(options.where), watch=watch_engines)
+    program = lower(inputs.graph, plan, where=str(options.where), watch=watch_engines)
     rows = PromptSource(inputs.data.train, inputs.batch, options.asked.seed)
     data = [param for param in inputs.graph.params if not issubclass(param.type, Model)]
     sources: dict[str, Source] = {p.name: Start(p.type(p.initial)) if issubclass(p.type, State) else rows for p in data}

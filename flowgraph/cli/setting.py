@@ -8,29 +8,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from flowgraph.check_plan import VERBS
-from flowgraph.cli.inputs import Asked, model_sources
+from flowgraph.cli.inputs import DEFAULT_MODEL, Asked, model_sources
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.passes import find_passes
 from flowgraph.cli.show import described_flow
 from flowgraph.cluster import Cluster
 from flowgraph.cluster_text import read_cluster
-from flowgraph.errors import DataError, PlanError, UsageError, nearest
+from flowgraph.errors import DataError, FlowTypeError, PlanError, UsageError, nearest
 from flowgraph.executors.layouts import COSTED
 from flowgraph.graph import Graph
 from flowgraph.machine import laptop
 from flowgraph.models.shapes import shape
 from flowgraph.passes import named, simplified
 from flowgraph.plan import Assumed, Plan, Precision
-from flowgraph.roles import USES, Use
+from flowgraph.roles import USES, Use, roles
 from flowgraph.runtime.hosting import heads_of
 from flowgraph.settings import resolve_settings
 from flowgraph.store import structure_hash
 
 if TYPE_CHECKING:
+    from flowgraph.models.sources import ModelSource
     from placements.lengths import Lengths
     from placements.setting import Setting
 
 DEFAULT_BATCH, DEFAULT_PROMPT_TOKENS = 256, "512"  # where a command line does not say
+MANY_STEPS = 16  # optimizer steps of one update, from which on a minibatch is more likely a laptop's than meant
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,20 @@ class Posed:
     assumed: Assumed
     notes: tuple[str, ...]
 
+    def having(
+        self,
+        *,
+        staleness: int | None = None,
+        ratio: tuple[int, int] | None = None,
+        streamed: bool = False,
+        without: Sequence[str] = (),
+    ) -> Posed:
+        """Give the question with a staleness, a ratio, drawing across steps, or without some models."""
+        told = {"staleness": staleness, "ratio": ratio, "streamed": streamed or None, "without": tuple(without)}
+        said = self.assumed.model_copy(update={name: value for name, value in told.items() if value not in (None, ())})
+        free = replace(self.setting, staleness=said.staleness, ratio=said.ratio, streamed=said.streamed)
+        return replace(self, setting=replace(free, without=frozenset(said.without)), assumed=said)
+
 
 def has_profiles(cluster: Cluster) -> bool:
     """Say whether all devices are of a kind that is known, so that seconds can be forecast."""
@@ -73,7 +89,7 @@ def cluster_of(text: str) -> Cluster:
 
 def pose(question: Question) -> Posed:
     """Read everything that a question names. Raises what the parts raise, each of which names the option."""
-    from placements.setting import ENGINES, Setting
+    from placements.setting import ENGINES
 
     asked, cluster = question.asked, cluster_of(question.cluster)
     if not has_profiles(cluster):
@@ -81,65 +97,111 @@ def pose(question: Question) -> Posed:
         raise UsageError("the speed of its devices is not known", where=f"--cluster {question.cluster}", hint=hint)
     graph = planned_graph(asked)
     sources = model_sources(graph, asked.models, cache_folder(asked.cache))
-    heads = heads_of(graph)
-    prompt = lengths("--prompt-tokens", question.prompt_tokens or DEFAULT_PROMPT_TOKENS)
-    response = None if question.response_tokens is None else lengths("--response-tokens", question.response_tokens)
-    setting = Setting(
-        graph=graph,
-        cluster=cluster,
-        shapes={name: shape(source, heads[name]) for name, source in sources.items()},
-        prompts=asked.batch or DEFAULT_BATCH,
-        prompt=prompt,
-        response=response,
-        engines={**ENGINES, **_engines(question.engines)},
-        calibrated=_calibrated(question.profile),
-    )
-    if question.precision is not None:
-        setting = replace(setting, sampling=_precision(question.precision))
     assumed = Assumed(
         flow=asked.flow,
         models={name: source.name for name, source in sources.items()},
-        batch=setting.prompts,
+        batch=asked.batch or DEFAULT_BATCH,
         prompt_tokens=question.prompt_tokens or DEFAULT_PROMPT_TOKENS,
-        response_tokens=question.response_tokens or "",
+        response_tokens=_capped(question.response_tokens or "", graph, asked.sets),
         settings=asked.sets,
-        engines={str(use): engine for use, engine in setting.engines.items()},
-        precision=setting.sampling,
-        constants={engine: dict(values) for engine, values in setting.calibrated.items()},
+        passes=asked.passes,
+        engines=_by_use({**ENGINES, **_engines(question.engines)}),
+        precision=_precision(question.precision or "bfloat16"),
+        constants={engine: dict(values) for engine, values in _calibrated(question.profile).items()},
     )
+    setting = _setting(assumed, graph, sources, cluster, "--prompt-tokens", "--response-tokens")
+    if not setting.roles:
+        why = "runs no model, so there is nothing to place"
+        raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
     return Posed(setting, assumed, tuple(_notes(question, setting)))
 
 
-def posed_by(plan: Plan, where: str, cluster: Cluster | None = None) -> Posed:
+def posed_by(plan: Plan, where: str, cluster: Cluster | None = None, asked: Asked | None = None) -> Posed:
     """Pose again the question that a plan from a file answers, on its own cluster or on another.
 
-    Raises PlanError for a plan that does not say what it was made for, or that is for another graph than the flow has.
+    What `asked` says of the flow and of what it works on goes before what the file says. Raises PlanError for a plan
+    that does not say what it was made for, or that is for another graph than the flow has.
     """
-    from placements.setting import Setting
-
-    assumed = plan.assumed
-    if assumed is None:
+    if plan.assumed is None:
         raise PlanError.unreadable(where, "", "does not say what it was made for, so nothing can be forecast from it")
-    asked = Asked(
-        assumed.flow, tuple(f"{name}={model}" for name, model in assumed.models.items()), sets=assumed.settings
-    )
-    graph = planned_graph(asked)
+    wanted = asked_by(plan.assumed, asked)
+    graph = planned_graph(wanted)
     if structure_hash(graph) != plan.structure_hash:
         raise PlanError.other_graph(where, plan.flow, plan.structure_hash, graph.name, structure_hash(graph))
-    sources, heads = model_sources(graph, asked.models, cache_folder(None)), heads_of(graph)
-    setting = Setting(
+    sources = model_sources(graph, wanted.models, cache_folder(wanted.cache))
+    told = {
+        "flow": wanted.flow,
+        "models": {name: source.name for name, source in sources.items()},
+        "batch": wanted.batch,
+        "settings": wanted.sets,
+        "passes": wanted.passes,
+        "engines": _by_use(_engines_in(plan.assumed, where)),
+    }
+    assumed = plan.assumed.model_copy(update=told)
+    setting = _setting(assumed, graph, sources, cluster or plan.cluster, where, where)
+    lags = {each.lag for each in plan.placed if each.role in setting.synced}
+    return Posed(replace(setting, staleness=min(lags)) if lags else setting, assumed, ())
+
+
+def asked_by(assumed: Assumed, given: Asked | None = None) -> Asked:
+    """Give what a plan from a file says of its flow, and of what it works on, what a command line says before it."""
+    given = given or Asked(assumed.flow)
+    return replace(
+        given,
+        models=given.models or tuple(f"{name}={model}" for name, model in assumed.models.items()),
+        batch=given.batch or assumed.batch,
+        sets=(*assumed.settings, *given.sets),
+        passes=given.passes or assumed.passes,
+    )
+
+
+def _setting(
+    assumed: Assumed,
+    graph: Graph,
+    sources: Mapping[str, ModelSource],
+    cluster: Cluster,
+    prompt_option: str,
+    response_option: str,
+) -> Setting:
+    """Give the setting of all that is assumed; the options are what an error names."""
+    from placements.setting import Setting
+
+    heads, response = heads_of(graph), assumed.response_tokens
+    return Setting(
         graph=graph,
-        cluster=cluster or plan.cluster,
+        cluster=cluster,
         shapes={name: shape(source, heads[name]) for name, source in sources.items()},
         prompts=assumed.batch,
-        prompt=lengths("prompt_tokens", assumed.prompt_tokens),
-        response=lengths("response_tokens", assumed.response_tokens) if assumed.response_tokens else None,
-        engines={use: assumed.engines[use] for use in USES if use in assumed.engines},
+        prompt=lengths(prompt_option, assumed.prompt_tokens),
+        response=lengths(response_option, response) if response else None,
+        engines={use: assumed.engines[use] for use in USES},
         sampling=assumed.precision,
         calibrated=assumed.constants,
         staleness=assumed.staleness,
+        ratio=assumed.ratio,
+        streamed=assumed.streamed,
+        without=frozenset(assumed.without),
+        watched=_watched(graph, assumed),
     )
-    return Posed(setting, assumed, ())
+
+
+def _capped(text: str, graph: Graph, sets: Sequence[str]) -> str:
+    """Give lengths of responses that say no longest one the most tokens that the command line sets a sampler."""
+    most = [
+        int(getattr(node.settings, "max_tokens", 0))
+        for node in graph.nodes
+        if node.op.kind == "generate" and any(each.startswith(f"{node.name}.max_tokens=") for each in sets)
+    ]
+    return f"{text},max={max(most)}" if most and "=" in text and "max=" not in text else text
+
+
+def _watched(graph: Graph, assumed: Assumed) -> Graph | None:
+    """Give the graph that a run has where one engine samples what another trains: their mismatch is measured in it."""
+    from nodes.mismatch import watch_engines
+
+    if assumed.engines["train"] == assumed.engines["sample"]:
+        return None
+    return watch_engines(graph, [role.param for role in roles(graph) if role.use == "train"])
 
 
 def planned_graph(asked: Asked) -> Graph:
@@ -186,25 +248,64 @@ def _engines(texts: Sequence[str]) -> Mapping[Use, str]:
             raise UsageError(
                 "should be USE=ENGINE", where=f"--engine {text}", hint=f"uses are {', '.join(USES)}: train=megatron"
             )
-        offered = [name for name, offer in COSTED.items() if offer.verbs.issuperset(VERBS[known])]
+        offered = _offered(known)
         if engine not in offered:
             raise UsageError(f"no engine `{engine}` for {use}", where=f"--engine {text}", hint=nearest(engine, offered))
         found[known] = engine
     return found
 
 
+def _engines_in(assumed: Assumed, where: str) -> Mapping[Use, str]:
+    """Give the engine of each use that a plan's file names, or the one that is taken. Raises PlanError."""
+    from placements.setting import ENGINES
+
+    found = dict[Use, str]()
+    for use in USES:
+        engine, offered = assumed.engines.get(use, ENGINES[use]), _offered(use)
+        if engine not in offered:
+            raise PlanError.unknown(where, f"engine to {use}:", engine, offered)
+        found[use] = engine
+    return found
+
+
+def _by_use(engines: Mapping[Use, str]) -> dict[str, str]:
+    return {use: engines[use] for use in USES}
+
+
+def _offered(use: Use) -> list[str]:
+    return [name for name, offer in COSTED.items() if offer.verbs.issuperset(VERBS[use])]
+
+
 def _notes(question: Question, setting: Setting) -> list[str]:
     """Say what was taken without being asked for, and what a run would do otherwise."""
-    told = list[str]()
+    from placements.loads import taken
+
+    told, asked = list[str](), question.asked
+    if not asked.models and setting.shapes:
+        told.append(f"models are taken to be `{DEFAULT_MODEL}`: --model says otherwise")
     if question.prompt_tokens is None:
         told.append(f"prompts are taken to have {DEFAULT_PROMPT_TOKENS} tokens: --prompt-tokens says otherwise")
+    response, text = setting.response, question.response_tokens or ""
+    if (
+        response is not None
+        and "=" in text
+        and "max=" not in text
+        and not any("max_tokens" in each for each in asked.sets)
+    ):
+        told.append(
+            f"no longest response is said, so some have {int(response.most):,} tokens: {text},max=N says otherwise"
+        )
     for node in setting.graph.nodes:
         most = getattr(node.settings, "max_tokens", None)
-        if setting.response is not None and isinstance(most, int) and node.op.kind == "generate":
-            longest = int(setting.response.most)
+        if response is not None and isinstance(most, int) and (node.op.kind == "generate" or node.op.rows == "new"):
+            longest = int(response.most)
             if longest > most:
                 told.append(f"a run cuts responses at {node.name}.max_tokens={most:,}; these go up to {longest:,}")
-    return told
+    for load in setting.loads:
+        if load.steps >= MANY_STEPS and not any(each.startswith(f"{load.node}.minibatch=") for each in asked.sets):
+            fewer = f"--set {load.node}.minibatch={max(1, setting.prompts // 4)}"
+            told.append(f"{load.node} makes {load.steps} optimizer steps in each step: {fewer} makes fewer")
+    return [*told, *taken(setting.running, setting.prompts)]
 
 
 def _precision(text: str) -> Precision:

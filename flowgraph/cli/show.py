@@ -99,7 +99,7 @@ def text_of(shown: Shown, *, sites: bool = True) -> str:
         return graph_text(compiled_flow(asked), sites=sites)
     found = plan_for(shown)
     if shown.stage == "placed":
-        return placed_text(found.inputs.graph, found.plan, sites=sites)
+        return placed_text(found.graph, found.plan, sites=sites)
     return program_text(_lowered(found, shown.where))
 
 
@@ -115,24 +115,23 @@ def _as_data(shown: Shown) -> dict[str, Any]:
         return flat(graph) | {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
     found = plan_for(shown)
     if shown.stage == "placed":
-        return {"graph": flat(found.inputs.graph), "plan": json.loads(found.plan.to_json())}
+        return {"graph": flat(found.graph), "plan": json.loads(found.plan.to_json())}
     data: dict[str, Any] = json.loads(program_to_json(_lowered(found, shown.where)))
     return data
 
 
 def plan_for(shown: Shown) -> Planned:
     """Plan a flow, whether the plan fits or not."""
-    from flowgraph.cli.inputs import read_inputs
-    from flowgraph.cli.plan import planned
+    from flowgraph.cli.plan import planned_for
 
-    return planned(read_inputs(shown.asked), shown.where, fits=False)
+    return planned_for(shown.asked, shown.where, fits=False)
 
 
 def _lowered(found: Planned, where: Where) -> Program:
     from flowgraph.lowering.lower import lower
     from nodes.mismatch import watch_engines
 
-    return lower(found.inputs.graph, found.plan, where=str(where), watch=watch_engines)
+    return lower(found.graph, found.plan, where=str(where), watch=watch_engines)
 
 
 def draw_flow(shown: Shown, out: Path | None) -> None:
@@ -165,15 +164,14 @@ def _drawn(shown: Shown) -> str:
 def show_facts(asked: Asked, where: Where, as_json: bool) -> None:
     """Print what is known of a step before it runs: work of nodes, bytes on edges, and the state it carries."""
     from flowgraph.cli.facts import facts_json, facts_text, values_text
-    from flowgraph.cli.inputs import read_inputs
-    from flowgraph.cli.plan import planned
+    from flowgraph.cli.plan import planned_for
     from flowgraph.facts import values_of
     from flowgraph.state import state_of
     from placements.step_facts import step_facts
 
-    found = planned(read_inputs(asked), where, fits=False)
-    facts, state = step_facts(found.inputs.graph, found.shapes, found.work, found.plan), state_of(found.inputs.graph)
-    values = values_of(found.inputs.graph)
+    found = planned_for(asked, where, fits=False)
+    facts, state = step_facts(found.graph, found.shapes, found.work, found.plan), state_of(found.graph)
+    values = values_of(found.graph)
     if as_json:
         print(json.dumps(facts_json(facts, state) | {"values": [asdict(each) for each in values]}, indent=1))
     else:

@@ -59,6 +59,12 @@ class PlanError(FlowError, ValueError):
         return cls(f"{role}: the engine `{engine}` does not run {what}", where=where, hint=runs)
 
     @classmethod
+    def not_spread(cls, where: str, role: str, expert: int, has: str) -> PlanError:
+        """Say over how many ranks a role spreads its experts, and why they do not go into these."""
+        hint = "experts go in equal parts to equal parts of the ranks: `expert` divides both"
+        return cls(f"{role}: expert={expert}, but {has}", where=where, hint=hint)
+
+    @classmethod
     def not_together(cls, where: str, node: str, at: str, one: str, other: str) -> PlanError:
         """Say which node reads models that the plan keeps apart."""
         what = f"{node} reads models on {one} and on {other}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,6 +99,47 @@ def test_faults_of_settings_of_the_batch_and_of_the_plan_are_told_together(flowg
     assert "did you mean `policy.generate.n`" in said.out and "policy.update.lr=-1" in said.out
     said = flowgraph("check", "grpo", "--batch", "900", "--cluster", "1xcpu-1MiB")
     assert said.code == 1 and "nearest: --batch 800" in said.out and "no placement for grpo" in said.out
+
+
+# ------------------------------------------------------------------------------------------- devices of a known kind
+
+
+def test_check_says_whether_a_flow_fits_on_devices_of_a_known_kind(flowgraph: Flowgraph) -> None:
+    write(RIGHT)
+    said = flowgraph("check", "mine.py", "--cluster", "2x8xh100", "--model", "Qwen/Qwen3-8B", "--batch", "1024")
+    assert (said.code, said.out) == (0, ""), "what is planned for there trains in 16 bits, and no 800 digits"
+    assert re.fullmatch(
+        r"taken: 1,024 prompts a step, of 512 tokens, and responses as long as they may be; `flowgraph plan` takes "
+        r"others\nit fits on 2x8xh100: [0-9.]+ s a step on 16 devices; `flowgraph plan` says how\n"
+        r"mine\.py: no fault\n",
+        said.err,
+    )
+    small = ("check", "mine.py", "--cluster", "1x1xh100", "--model", "Qwen/Qwen3-32B")
+    said = flowgraph(*small)
+    assert said.code == 1 and said.out.startswith("no placement for mine on 1 h100-sxm-80g: ")
+    assert "smallest changes that fit" in said.out
+    told = json.loads(flowgraph(*small, "--json").out)
+    assert len(told["faults"]) == 1 and told["notes"][0].startswith("taken: 256 prompts a step")
+
+
+def test_check_says_what_is_missing_where_no_model_is_named(flowgraph: Flowgraph) -> None:
+    write(RIGHT)
+    said = flowgraph("check", "mine.py", "--cluster", "2x8xh100")
+    assert (said.code, said.out) == (0, "")
+    command = "flowgraph check mine.py --cluster 2x8xh100 --model Qwen/Qwen3-8B"
+    assert said.err == (
+        f"whether it fits on 2x8xh100 is not known: no model is named\n  hint: {command}\nmine.py: no fault\n"
+    )
+    assert "it fits on 2x8xh100" in flowgraph(*command.split()[1:]).err, "the command that helps does"
+
+
+def test_faults_of_a_flow_are_told_on_devices_of_a_known_kind_too(flowgraph: Flowgraph) -> None:
+    known = ("--cluster", "2x8xh100", "--model", "Qwen/Qwen3-0.6B")
+    said = flowgraph("check", write(RIGHT.replace("return update(policy, loss)", "return policy")), *known)
+    assert said.code == 1 and "updates no model, so a run would train nothing" in said.out
+    said = flowgraph("check", "grpo", *known, "--data", "digits", "--batch", "900")
+    assert said.code == 1 and "nearest: --batch 800" in said.out
+    assert "no kind of device `h1000`" in flowgraph("check", "grpo", "--cluster", "2x8xh1000").out
 
 
 # ------------------------------------------------------------------------------------------- stages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,20 @@ LENGTHS = ("--prompt-tokens", "512", "--response-tokens", "mean=2k,max=8k")
 LARGE = ("--cluster", "2x8xh100", "--model", "Qwen/Qwen3-8B", "--batch", "512", *LENGTHS)
 ASKED = ("--cluster", "1x8xh100", "--batch", "64", *LENGTHS)
 SMALL = (*ASKED, "--model", "Qwen/Qwen3-0.6B")
+PRICES = ("--cluster", "priced.toml", "--model", "Qwen/Qwen3-8B", "--batch", "64", *LENGTHS)
+PRICED = """\
+[[node]]
+name = "h100"
+count = 2
+host_memory = "2TiB"
+cores = 192
+network = "400 GB/s"
+price_per_hour = 24.0
+
+[[node.device]]
+model = "h100"
+count = 8
+"""
 HEAVY = ("torch", "ray", "transformers", "sglang", "datasets")
 
 
@@ -100,7 +115,8 @@ def test_plan_as_json_has_the_plan_the_proof_the_runners_up_and_the_named_ones(f
     told = json.loads(text_of(flowgraph("plan", "grpo", *SMALL, "--json", "-o", "plan.json")))
     assert Plan.from_json(json.dumps(told["plan"])) == Plan.from_json(Path("plan.json").read_text())
     assert told["search"]["exact"] is True
-    assert told["search"]["bound_s"] == told["search"]["value_s"]
+    assert told["search"]["bound"] == told["search"]["value"]
+    assert (told["search"]["objective"], told["search"]["unit"]) == ("step", "s")
     assert told["ranked"][0]["step_s"] == told["plan"]["step"]["period_s"]
     assert set(told["named"]) == {
         "colocated:deepspeed-chat", "hybrid:verl", "split:openrlhf", "split:nemo-aligner", "standalone:each-role",
@@ -108,6 +124,52 @@ def test_plan_as_json_has_the_plan_the_proof_the_runners_up_and_the_named_ones(f
     }  # fmt: skip
     roles = [role for pool in told["ranked"][0]["pools"] for role in pool["roles"]]
     assert sorted(roles) == ["policy.sample", "policy.train", "ref.infer"]
+
+
+def test_values_as_json_are_in_the_unit_of_the_objective(flowgraph: Run) -> None:
+    fewest = json.loads(text_of(flowgraph("plan", "grpo", *SMALL, "--objective", "devices", "--json")))
+    assert fewest["search"]["unit"] == "devices"
+    assert fewest["search"]["value"] == fewest["search"]["bound"] == fewest["ranked"][0]["value"] == 1
+    Path("priced.toml").write_text(PRICED)
+    cheapest = json.loads(text_of(flowgraph("plan", "ppo", *PRICES, "--objective", "cost", "--json")))
+    assert cheapest["search"]["unit"] == "currency"
+    per_hour = 24.0 / 8 * cheapest["ranked"][0]["devices"]
+    assert cheapest["search"]["value"] == pytest.approx(per_hour * cheapest["ranked"][0]["step_s"] / 3600, rel=0.2)
+    written = json.dumps([fewest, cheapest])
+    assert "value_s" not in written and "bound_s" not in written
+
+
+def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
+    Path("priced.toml").write_text(PRICED)
+    cheapest = text_of(flowgraph("plan", "ppo", *PRICES, "--objective", "cost", "--what-if", "batch=128"))
+    cost = re.search(r"a step costs ([0-9.]+), ", cheapest)
+    assert cost is not None
+    assert re.search(r"the search's sum over stages is [0-9.]+ a step, proven the least; ", cheapest)
+    ranked = re.findall(r"^  \d  ([0-9.]+) a step  \d+ s  (|tie|\+\d+%)  ", cheapest, re.MULTILINE)
+    assert [float(each) for each, _ in ranked] == sorted(float(each) for each, _ in ranked)
+    assert ranked[0] == (cost[1], "") and len(ranked) == 5
+    assert re.search(r"colocated:deepspeed-chat  [0-9.]+ a step  \d+ s  the best", cheapest)
+    assert "what was asked for leaves it out" not in cheapest, "a faster plan that costs more is no better"
+    assert re.search(r"standalone:each-role +[0-9.]+ a step  \d+ s  \+\d+%: it takes \d+ devices", cheapest)
+    assert re.search(r"batch=128  [0-9.]+ a step  \d+ s  \+\d+%", cheapest)
+    fewest = text_of(flowgraph("fit", "ppo", *PRICES))
+    assert re.search(r"the search's count is \d+ devices?, proven the least; ", fewest)
+
+
+def test_what_moved_is_told_by_what_was_asked_for(flowgraph: Run) -> None:
+    large = ("--cluster", "4x8xh100", "--model", "Qwen/Qwen3-8B", "--batch", "32", *LENGTHS)
+    robust = text_of(flowgraph("plan", "ppo", *large, "--robust"))
+    assert "where costs are other than forecast, another plan than the search's first loses least\n" in robust
+    assert "is the fastest" not in robust and "what was asked for leaves it out" not in robust
+    assert re.search(r"split:nemo-aligner +[0-9.]+ s +-\d+%: loses more where costs are other\n", robust)
+
+
+def test_a_cost_is_not_asked_for_where_no_price_is_known(flowgraph: Run) -> None:
+    text = refused(flowgraph("plan", "grpo", *SMALL, "--objective", "cost"), 2)
+    assert text.endswith(
+        "--objective cost: what its devices cost is not known\n"
+        "  hint: say `price_per_hour` of each machine in a cluster's file\n"
+    )
 
 
 def test_the_other_verbs_as_json(flowgraph: Run, made: Any) -> None:
@@ -179,6 +241,14 @@ def test_the_users_own_flow_is_planned_and_explained(flowgraph: Run) -> None:
     assert "edited" not in refused(flowgraph("explain", "plan.json"), 1)
 
 
+def test_a_flow_that_runs_no_model_has_nothing_to_place(flowgraph: Run) -> None:
+    head = "from flowgraph import flow\nfrom nodes import *\n\n\n@flow\n"
+    Path("idle.py").write_text(f"{head}def idle(prompts: Prompts, policy: Policy) -> Policy:\n    return policy\n")
+    assert refused(flowgraph("plan", "idle.py", *SMALL), 1) == (
+        "idle.py:5: @flow idle: runs no model, so there is nothing to place\n  hint: return update(…)\n"
+    )
+
+
 def test_lengths_come_from_a_column_of_a_file(flowgraph: Run) -> None:
     pq.write_table(pa.table({"tokens": [1000, 2000, 3000]}), "runs.parquet")
     said = flowgraph("plan", "gpg", *SMALL, "--response-tokens", "runs.parquet:tokens", "-o", "plan.json")
@@ -193,7 +263,19 @@ def test_pins_and_placements_are_kept(flowgraph: Run, made: Any) -> None:
     assert pools["policy.train"] == pools["ref.infer"] != pools["policy.sample"]
     pinned = ("--pin", "policy.train=a", "--pin", "ref.infer=b", "--pin", "policy.sample=a")
     pools = {each["role"]: each["pool"] for each in made("grpo", *pinned)["placed"]}
-    assert pools["policy.train"] == pools["policy.sample"] != pools["ref.infer"]
+    assert pools == {"policy.train": "a", "policy.sample": "a", "ref.infer": "b"}
+
+
+def test_pools_have_the_names_that_roles_are_pinned_to_and_the_others_free_ones(flowgraph: Run, made: Any) -> None:
+    plan = made("ppo", "--pin", "critic.train=pool0", "--pin", "policy.sample=draws", "--placement", "split:openrlhf")
+    pools = {each["role"]: each["pool"] for each in plan["placed"]}
+    assert pools == {
+        "policy.train": "pool1", "policy.sample": "draws", "critic.train": "pool0", "ref.infer": "pool1",
+    }  # fmt: skip
+    assert {each["name"] for each in plan["pools"]} == set(pools.values())
+    assert {pool for each in plan["step"]["tasks"] for pool in each["pools"]} == {*pools.values(), "host"}
+    assert "draws" in text_of(flowgraph("simulate", "plan.json"))
+    text_of(flowgraph("check", "plan.json"))
 
 
 def test_a_plan_for_costing_is_not_run(flowgraph: Run, made: Any) -> None:
@@ -214,6 +296,11 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
         2, "--pin policy.sampel=a: no role `policy.sampel`\n  hint: did you mean `policy.sample`?\n",
     ),
     ("--pin", "policy.sample"): (2, "--pin policy.sample: should be ROLE=POOL\n  hint: --pin policy.train=pool0\n"),
+    ("--pin", "policy.sample=host"): (
+        2, "--pin policy.sample=host: `host` is where nodes run that have no role\n  hint: another name\n",
+    ),
+    ("--ratio", "3"): (2, "--ratio 3: should be two whole numbers from 1\n  hint: --ratio 3:1\n"),
+    ("--ratio", "0:1"): (2, "--ratio 0:1: should be two whole numbers from 1\n  hint: --ratio 3:1\n"),
     ("--placement", "colocated", "--pin", "policy.train=a", "--pin", "ref.infer=b"): (
         2,
         (

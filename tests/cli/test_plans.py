@@ -261,7 +261,7 @@ def test_a_plan_has_its_own_cluster(flowgraph: Run, plan: Any, option: str, valu
     )
 
 
-USAGE = {
+USAGE: dict[tuple[str, ...], str] = {
     ("show", "grpo", "--stage", "lowred"): "--stage: no stage `lowred`\n  hint: did you mean `lowered`?\n",
     ("draw", "grpo", "--stage", "lowered"): "--stage: no stage `lowered`\n  hint: known: named, placed\n",
     ("run", "grpo", "--runtime", "rey"): "--runtime: no runtime `rey`\n  hint: known: local, ray\n",

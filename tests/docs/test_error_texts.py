@@ -214,6 +214,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "PlanError.not_offered": lambda: PlanError.not_offered(
         "plan.json", "policy.train", "local", "`step` on 2 devices", "it does that on one device"
     ),
+    "PlanError.not_spread": lambda: PlanError.not_spread("plan.json", "policy.train", 8, "its model has no experts"),
     "PlanError.not_together": lambda: PlanError.not_together(
         "plan.json", "distil", "my.py:20", "train/local", "judge/local"
     ),

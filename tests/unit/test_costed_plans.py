@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from flowgraph import Graph
-from flowgraph.check_plan import VERBS, check_plan
+from flowgraph import Graph, spec
+from flowgraph.check_plan import VERBS, PlacedGraph, check_plan
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.errors import PlanError
 from flowgraph.executors.layouts import COSTED, LAYOUTS
@@ -73,7 +73,8 @@ RIGHT: list[tuple[str, dict[str, Any]]] = [
     ("policy.train", {"layout": Layout(data=4, tensor=2, sharding="full")}),
     ("policy.train", {"engine": "megatron", "layout": Layout(data=2, tensor=2, pipeline=2, sharding="optimizer")}),
     ("policy.train", {"running": Running(precision="bfloat16", checkpointing="full", offload=("optimizer",))}),
-    ("policy.sample", {"engine": "vllm", "layout": Layout(data=4, tensor=2, expert=8)}),
+    ("policy.sample", {"engine": "vllm", "layout": Layout(data=4, tensor=2, expert=4)}),
+    ("policy.train", {"engine": "megatron", "layout": Layout(data=2, tensor=2, sequence=2, expert=4)}),
     ("policy.sample", {"engine": "trtllm", "running": Running(precision="fp8", cache_share=0.6, sleeps=True)}),
     ("ref.infer", {"engine": "megatron", "layout": Layout(sequence=8)}),
 ]
@@ -118,14 +119,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "policy.sample",
         {"layout": Layout(tensor=2, sequence=2)},
         (
-            "policy.sample: the engine `sglang` does not run data=1 tensor=2 pipeline=1 sequence=2\n"
+            "policy.sample: the engine `sglang` does not run data=1 tensor=2 sequence=2\n"
             "  hint: it runs up to data of any degree, tensor=64, pipeline=1"
         ),
     ),
     (
         "policy.train",
         {"layout": Layout(data=4, tensor=2, sequence=2)},
-        "policy.train: data=4 tensor=2 pipeline=1 sequence=2 takes 16 devices, its pool has 8",
+        "policy.train: data=4 tensor=2 sequence=2 takes 16 devices, its pool has 8",
     ),
 ]
 
@@ -133,6 +134,52 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("role", "parts", "said"), WRONG, ids=str)
 def test_a_costed_plan_is_held_to_what_its_engines_run(graph: Graph, role: str, parts: Any, said: str) -> None:
     assert refusal(plan_of(graph, role, **parts), graph) == f"plan.json: {said}"
+
+
+SPREAD: list[tuple[Layout, int | None, str]] = [
+    (Layout(data=4, tensor=2, expert=4), 128, ""),
+    (Layout(data=2, sequence=2, expert=4), 8, ""),
+    (Layout(data=4, expert=2), None, ""),
+    (Layout(data=8), 0, ""),
+    (Layout(data=4, tensor=2, expert=8), 128, "policy.train: expert=8, but data and sequence give 4 ranks"),
+    (Layout(data=8, expert=3), 6, "policy.train: expert=3, but data and sequence give 8 ranks"),
+    (Layout(data=8, expert=4), 6, "policy.train: expert=4, but its model has 6 experts"),
+    (Layout(data=8, expert=8), 0, "policy.train: expert=8, but its model has no experts"),
+]
+
+
+@pytest.mark.parametrize(("layout", "experts", "said"), SPREAD, ids=str)
+def test_experts_go_in_equal_parts_to_ranks_that_there_are(
+    graph: Graph, layout: Layout, experts: int | None, said: str
+) -> None:
+    plan = plan_of(graph, "policy.train", engine="megatron", layout=layout)
+    known = {} if experts is None else {"policy": experts}
+    faults = list(spec.faults("placed", PlacedGraph(graph, plan, "plan.json", known)))
+    hint = "\n  hint: experts go in equal parts to equal parts of the ranks: `expert` divides both"
+    assert [str(each) for each in faults] == ([f"plan.json: {said}{hint}"] if said else [])
+
+
+def test_a_costed_plan_may_lag_as_far_as_was_assumed_and_leave_out_models_that_were(graph: Graph) -> None:
+    assumed = Assumed(flow="grpo", models={}, batch=1, prompt_tokens="512", staleness=2, without=("ref",))
+    late = plan_of(graph, "policy.sample", lag=2)
+    apart = late.model_copy(
+        update={
+            "assumed": assumed,
+            "pools": (
+                Pool(name="all", devices=(("node-1", 0),)),
+                Pool(name="draws", devices=(("node-1", 1),)),
+            ),
+            "placed": tuple(
+                each.model_copy(update={"pool": "draws" if each.lag else "all"})
+                for each in late.placed
+                if each.role != "ref.infer"
+            ),
+        }
+    )
+    check_plan(apart, graph)
+    assert "not placed: ref.infer" in refusal(apart.model_copy(update={"assumed": None}), graph)
+    further = apart.model_copy(update={"assumed": assumed.model_copy(update={"staleness": 1})})
+    assert "policy.sample: lag=2, but policy.generate reads the newest weights" in refusal(further, graph)
 
 
 def test_engines_of_the_field_need_gpus(graph: Graph) -> None:
@@ -159,7 +206,7 @@ def test_experts_take_no_devices_of_their_own_and_sequences_do() -> None:
     assert Layout(data=4, tensor=2, expert=8).devices == 8
     assert Layout(data=4, tensor=2, sequence=3).devices == 24
     assert str(Layout(data=4, expert=4, sequence=2, sharding="full")) == (
-        "data=4 tensor=1 pipeline=1 expert=4 sequence=2 sharding=full"
+        "data=4 tensor=1 expert=4 sequence=2 sharding=full"
     )
 
 
@@ -277,6 +324,7 @@ NAMES = st.text(min_size=1, max_size=8)
     waits=st.lists(st.builds(Waits, before=NAMES, after=NAMES, delay=st.integers(0, 9)), max_size=3),
     period_s=SECONDS,
     settings=st.lists(NAMES, max_size=2),
+    ratio=st.none() | st.tuples(DEGREES, DEGREES),
     constants=st.dictionaries(NAMES, st.dictionaries(NAMES, st.floats(-1e9, 1e9), max_size=2), max_size=2),
 )
 def test_a_costed_plan_survives_json(
@@ -286,6 +334,7 @@ def test_a_costed_plan_survives_json(
     waits: list[Waits],
     period_s: float | None,
     settings: list[str],
+    ratio: tuple[int, int] | None,
     constants: dict[str, dict[str, float]],
 ) -> None:
     plan = plan_of(graph_of("grpo"), "policy.train", layout=layout, running=running).model_copy(
@@ -297,6 +346,9 @@ def test_a_costed_plan_survives_json(
                 batch=1,
                 prompt_tokens="512",
                 settings=tuple(settings),
+                passes=tuple(settings),
+                ratio=ratio,
+                without=tuple(settings),
                 constants=constants,
             ),
         }

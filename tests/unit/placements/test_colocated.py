@@ -54,7 +54,7 @@ def test_all_roles_share_one_pool_and_the_plan_is_for_the_graph(graph: Graph) ->
     assert decision.trace == (
         "roles of grpo: policy.train, policy.sample, ref.infer",
         "pool `all` for all roles, which take turns: laptop/0, 2.0 GiB each",
-        ("`local` for policy.train, policy.sample, ref.infer: data=1 tensor=1 pipeline=1; one device, nothing to cut"),
+        ("`local` for policy.train, policy.sample, ref.infer: data=1 tensor=1; one device, nothing to cut"),
         "generate peaks at 719.6 MiB, in policy.sample",
         "logprob peaks at 793.3 MiB, in ref.infer",
         "update peaks at 1.0 GiB, in policy.train",
@@ -63,7 +63,7 @@ def test_all_roles_share_one_pool_and_the_plan_is_for_the_graph(graph: Graph) ->
 
 def test_a_plan_prints_what_lives_where_and_what_is_left(graph: Graph) -> None:
     plan = search("colocated", graph, laptop(1, 600 * 2**20), SHAPES, WORK).plan
-    layout, structure = "data=1 tensor=1 pipeline=1", plan.structure_hash[:12]
+    layout, structure = "data=1 tensor=1", plan.structure_hash[:12]
     assert plan_text(plan).splitlines() == [
         f"plan of grpo, structure {structure}",
         "pool all: laptop/0, 600.0 MiB each",
@@ -131,11 +131,11 @@ def test_the_trace_says_each_decision_and_why(graph: Graph) -> None:
         "pool `all` for all roles, which take turns: n0/0, n0/1, 2.0 GiB to 3.0 GiB each",
         "devices differ in memory: 2.0 GiB, the smallest, decides what fits",
         (
-            "`fsdp` for policy.train: data=2 tensor=1 pipeline=1 sharding=full;"
+            "`fsdp` for policy.train: data=2 tensor=1 sharding=full;"
             " weights, gradients, optimizer and rows cut over the devices"
         ),
         (
-            "`local` for policy.sample, ref.infer: data=2 tensor=1 pipeline=1;"
+            "`local` for policy.sample, ref.infer: data=2 tensor=1;"
             " whole weights on each device, rows cut over them"
         ),
         "generate peaks at 690.6 MiB, in policy.sample",
@@ -180,7 +180,7 @@ def test_a_node_that_reads_all_rows_together_leaves_one_device_the_roomiest() ->
     assert decision.trace[1:4] == (
         "one device, the roomiest: ref.ranked reads all rows together, so they cannot be split",
         "pool `all` for all roles, which take turns: n0/1, 3.0 GiB each",
-        "`local` for policy.train, policy.sample, ref.infer: data=1 tensor=1 pipeline=1; one device, nothing to cut",
+        "`local` for policy.train, policy.sample, ref.infer: data=1 tensor=1; one device, nothing to cut",
     )
 
 
@@ -188,7 +188,7 @@ def test_an_engine_that_is_asked_for_runs_every_role_or_is_refused(graph: Graph)
     asked = search("colocated", graph, cluster((2,)), SHAPES, WORK, engine="local")
     assert asked.plan == search("colocated", graph, cluster((2,)), SHAPES, WORK).plan
     assert asked.trace[2] == (
-        "`local` for policy.train, policy.sample, ref.infer: data=1 tensor=1 pipeline=1; as asked"
+        "`local` for policy.train, policy.sample, ref.infer: data=1 tensor=1; as asked"
     )
     with pytest.raises(PlanError) as two:
         search("colocated", graph, cluster((2, 2)), SHAPES, WORK, engine="local")

@@ -83,7 +83,7 @@ def _fit(taken: Sequence[Option], room: Sequence[int]) -> bool:
 def test_the_best_is_the_best_of_all(of: Of, cluster: str) -> None:
     """Three roles, five cuts; four roles, fifteen: few enough to try each with all its options."""
     setting = setting_of(of, cluster)
-    found = find(setting, named=False)
+    found = find(setting)
     assert found.answer.value == pytest.approx(least_s(setting), rel=1e-9)
 
 
@@ -103,9 +103,7 @@ def test_sizes_too_slow_for_any_plan_that_is_kept_change_no_plan(of: Of) -> None
 @EVERY
 def test_greedy_is_never_better_than_exact_and_auto_is_exact(of: Of) -> None:
     setting = setting_of(of, "1x8xh100")
-    exact, greedy, auto = (
-        find(setting, Asked(method=each), named=False).answer for each in ("exact", "greedy", "auto")
-    )
+    exact, greedy, auto = (find(setting, Asked(method=each)).answer for each in ("exact", "greedy", "auto"))
     assert greedy.value >= exact.value * (1 - 1e-9)
     assert auto.value == exact.value
     assert exact.exact
@@ -122,7 +120,7 @@ PINS: list[dict[str, str]] = [
 
 @pytest.mark.parametrize("pins", PINS, ids=str)
 def test_roles_pinned_to_one_pool_share_it_and_others_do_not(pins: dict[str, str]) -> None:
-    found = find(setting_of(ppo_shaped, "2x8xh100"), Asked(pins=pins), named=False)
+    found = find(setting_of(ppo_shaped, "2x8xh100"), Asked(pins=pins))
     for ranked in found.ranked:
         pool = {role: place for place, part in enumerate(ranked.parts()) for role in part}
         for one, other in product(pins, repeat=2):
@@ -133,7 +131,7 @@ def test_roles_pinned_to_one_pool_share_it_and_others_do_not(pins: dict[str, str
 def test_a_named_placement_that_is_asked_for_is_what_comes(each: object) -> None:
     name = str(getattr(each, "name", ""))
     setting = setting_of(ppo_shaped, "2x8xh100")
-    found = find(setting, Asked(placement=name), named=False)
+    found = find(setting, Asked(placement=name))
     assert {frozenset(part) for part in found.best.parts()} == set(
         map(frozenset, variant(name).parts_of(setting.graph))
     )
@@ -152,7 +150,7 @@ def test_a_pin_beside_a_placement_parts_no_roles_that_the_placement_puts_togethe
     """Split puts policy.train and ref on one pool; naming the pool of one of them changes nothing."""
     setting = setting_of("grpo")
     asked = Asked(placement="split:openrlhf", pins={"ref.infer": "a", "policy.sample": "b"})
-    assert find(setting, asked, named=False).best.parts() == (("policy.train", "ref.infer"), ("policy.sample",))
+    assert find(setting, asked).best.parts() == (("policy.train", "ref.infer"), ("policy.sample",))
 
 
 def priced(of: Of, cluster: str) -> Setting:
@@ -164,9 +162,7 @@ def priced(of: Of, cluster: str) -> Setting:
 @EVERY
 def test_the_fewest_devices_are_no_more_than_any_other_objective_takes(of: Of) -> None:
     setting = priced(of, "2x8xh100")
-    found = {
-        objective: find(setting, Asked(objective=objective), named=False) for objective in ("step", "cost", "devices")
-    }
+    found = {objective: find(setting, Asked(objective=objective)) for objective in ("step", "cost", "devices")}
     assert found["devices"].best.devices == min(each.best.devices for each in found.values())
     assert found["devices"].answer.value == found["devices"].best.devices
     assert found["cost"].answer.value <= min(_cost(found["step"]), _cost(found["devices"])) * (1 + 1e-9)
@@ -179,7 +175,7 @@ def _cost(found: Found) -> float:
 
 def test_of_equally_few_devices_the_fastest_comes_first() -> None:
     """A small model fits on one device with all its roles, in several ways."""
-    found = find(setting_of("grpo"), Asked(objective="devices"), named=False)
+    found = find(setting_of("grpo"), Asked(objective="devices"))
     assert found.best.devices == 1
     fewest = [each for each in found.ranked if each.devices == 1]
     assert found.best.step_s == min(each.step_s for each in fewest)
@@ -204,7 +200,7 @@ def test_a_lag_lets_two_steps_overlap_in_the_searchs_figure_too() -> None:
 
 
 def test_one_device_has_all_roles() -> None:
-    found = find(setting_of("grpo", "1x1xh100"), named=False)
+    found = find(setting_of("grpo", "1x1xh100"))
     assert found.best.parts() == (("policy.train", "policy.sample", "ref.infer"),)
     assert found.best.devices == 1
 
@@ -212,8 +208,8 @@ def test_one_device_has_all_roles() -> None:
 def test_machines_of_two_kinds_are_both_used_where_that_is_faster() -> None:
     """Eight H100 beside eight L40S: with a lag one kind draws and the other trains, rather than either doing both."""
     setting = setting_of(lagging, "1x8xh100,1x8xl40s")
-    found = find(setting, named=False)
-    alone = find(setting_of(lagging, "1x8xh100"), named=False)
+    found = find(setting)
+    alone = find(setting_of(lagging, "1x8xh100"))
     assert found.answer.value <= alone.answer.value * (1 + 1e-9)
     plan = found.best.plan()
     for pool in plan.pools:

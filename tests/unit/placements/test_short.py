@@ -38,7 +38,7 @@ def test_a_model_that_no_device_holds_is_told_by_role_bytes_and_parts() -> None:
     assert re.search(
         r"needs 1[0-9]{2}\.[0-9] GiB on its device, [0-9.]+ GiB more than the 71\.6 GiB that a plan fills$", first
     )
-    assert layout.startswith("    data=1 tensor=1 pipeline=1 bfloat16 ")
+    assert layout.startswith("    data=1 tensor=1 bfloat16 ")
     assert re.match(r"    weights 30\.5 GiB · gradients 30\.5 GiB · optimizer 91\.5 GiB · ", parts)
     assert hint == "  hint: smallest changes that fit: 2 h100-sxm-80g"
 
@@ -112,10 +112,10 @@ def test_the_change_that_is_named_fits_and_half_of_it_does_not(of: Of, cluster: 
     assert kind == setting.classes[0].model
     assert times > 1
     larger = replace(setting, cluster=multiplied(setting.cluster, times))
-    assert find(larger, asked, named=False).best.devices <= int(wanted)
+    assert find(larger, asked).best.devices <= int(wanted)
     if times > 2:
         with pytest.raises(ResourceError):
-            find(replace(setting, cluster=multiplied(setting.cluster, times // 2)), asked, named=False)
+            find(replace(setting, cluster=multiplied(setting.cluster, times // 2)), asked)
 
 
 @given(st.integers(1, 5), st.integers(1, 4))

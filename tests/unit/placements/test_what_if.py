@@ -51,7 +51,7 @@ def test_what_is_no_change_is_refused_with_a_sentence(text: str) -> None:
 
 def test_a_ratio_is_kept_where_drawing_and_training_are_apart() -> None:
     setting = changed(changed(setting_of("gpg", "2x8xh100", **LENGTHS), "ratio=1:3"), "staleness=1")
-    for ranked in find(setting, named=False).ranked:
+    for ranked in find(setting).ranked:
         if len(ranked.blocks) == 2:
             sizes = {setting.roles[min(block)].use: sum(option.devices) for block, option in ranked.blocks}
             assert sizes["sample"] == 4
