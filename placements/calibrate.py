@@ -46,7 +46,9 @@ class Misses:
     worst: float
 
     def __str__(self) -> str:
-        return f"median |error| {self.median:.1%}, bias {self.bias:+.1%}, worst {self.worst:.0%} of {self.count}"
+        bias = f"{'+' if self.bias >= 0 else '-'}{_percent(abs(self.bias), 1)}"
+        told = f"median |error| {_percent(self.median, 1)}, bias {bias}, worst {_percent(self.worst, 0)}"
+        return f"{told} of {self.count}"
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,15 @@ def misses(constants: C, measured: Sequence[Measured], forecast: Callable[[C, An
     return Misses(len(signed), median(signed), median(sizes), max(sizes))
 
 
+def _percent(share: float, digits: int) -> str:
+    """Write a share, of a forecast that is far off in few digits.
+
+    >>> _percent(0.123, 1), _percent(2.5e9, 1)
+    ('12.3%', '2.5e+11%')
+    """
+    return f"{share:.{digits}%}" if share < 1e4 else f"{100 * share:.2g}%"
+
+
 def _fitted(kind: type[Constants], shipped: Mapping[str, Bounds], only: tuple[str, ...]) -> tuple[str, ...]:
     """Name the constants to fit, in the order of their class."""
     for name in only:
@@ -109,12 +120,34 @@ def _fitted(kind: type[Constants], shipped: Mapping[str, Bounds], only: tuple[st
 
 def _refuse(measured: Sequence[Measured], names: Sequence[str], engine: str) -> None:
     for each in measured:
-        if not (isfinite(each.seconds) and each.seconds > 0):
-            raise DataError.out_of_range(each.label, "seconds", each.seconds, "any number above 0")
+        refuse_no_seconds(each.label, each.seconds)
     if len(measured) < max(1, len(names)):
         hint = f"measure more, or fit only some of {', '.join(names)}"
         what = f"{len(measured)} measurements are too few to fit {len(names)} constants"
         raise DataError.unusable(f"constants of {engine}", what, hint)
+
+
+def refuse_no_seconds(label: str, value: Any) -> None:
+    """Raise DataError for a value that is no number of seconds; `label` says of what."""
+    if not _is_seconds(value):
+        raise DataError.out_of_range(label, "seconds", _shown(value), "any number above 0")
+
+
+def _is_seconds(value: Any) -> bool:
+    """Say whether a value from a file is a number of seconds.
+
+    >>> [_is_seconds(each) for each in (0.5, 3, 0, float("nan"), True, "3", None, 10**400)]
+    [True, True, False, False, False, False, False, False]
+    """
+    try:
+        return not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0
+    except OverflowError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def _least(

@@ -135,6 +135,7 @@ class Ways:
         longest = max(load.longest_tokens for load in self._own)
         total, trains = max(load.tokens.tokens for load in self._own), self.role.use == "train"
         for layout in self._layouts():
+            read = dict[tuple[str, int], Seconds]()  # a pass without gradients is the same whatever is computed again
             for times, checkpointing in MICRO_BATCHES if layout.data <= self.setting.most_ranks else ():
                 if (times > 1 and longest * times > total / layout.data) or (not trains and checkpointing == "none"):
                     continue
@@ -143,7 +144,12 @@ class Ways:
                     checkpointing=checkpointing if trains else "none",
                     micro_batch_tokens=longest * times,
                 )
-                told = [passing_seconds(self.setting, self.seat, layout, running, load) for load in self._own]
+                told = list[Seconds]()
+                for load in self._own:
+                    key = load.node, times
+                    if key not in read or load.phase == "update":
+                        read[key] = passing_seconds(self.setting, self.seat, layout, running, load)
+                    told.append(read[key])
                 yield from self._way(layout, running, told)
 
     def _sampling(self) -> Iterator[Way]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
-from placements.calibrate import Calibration, Measured, calibrate
+from flowgraph.errors import DataError
+from placements.calibrate import Calibration, Measured, calibrate, refuse_no_seconds
 from placements.constants import Constants
 from placements.decode import ServingConstants
 from placements.loads import Load
@@ -38,12 +40,47 @@ class _Case:
     load: Load
 
 
+def seconds_by_node(lines: Sequence[Mapping[str, Any]], where: str) -> dict[str, float]:
+    """Give the median seconds of each node over the steps of a run but the first, which warms up.
+
+    `lines` are those of its metrics; `where` is their file.
+
+    >>> steps = [{"time": {"nodes_s": {"policy.update": seconds}}} for seconds in (9.0, 2.0, 3.0, 2.5)]
+    >>> seconds_by_node(steps, "metrics.jsonl")
+    {'policy.update': 2.5}
+
+    Raises DataError for what is no table of seconds.
+    """
+    told = [_nodes_s(line, f"{where}:{number}") for number, line in enumerate(lines, 1)]
+    steps = [each for each in told if each]
+    later = steps[1:] or steps
+    names = dict.fromkeys(name for step in later for name in step)
+    return {name: median(step[name] for step in later if name in step) for name in names}
+
+
+def _nodes_s(line: Any, where: str) -> Mapping[str, float]:
+    """Read the seconds by node of one line; none from a line that tells of something else."""
+    time = line.get("time", {}) if isinstance(line, Mapping) else None
+    nodes = time.get("nodes_s", {}) if isinstance(time, Mapping) else None
+    if not isinstance(nodes, Mapping):
+        raise DataError.unusable(where, "has no table of seconds by node, as `time.nodes_s`")
+    for name, seconds in nodes.items():
+        refuse_no_seconds(f"{where} {name}", seconds)
+    return nodes
+
+
 def calibrations(runs: Sequence[MeasuredRun]) -> tuple[Calibration[Any], ...]:
     """Fit the constants of each engine that these runs have measured; none for one that they have not.
 
-    Raises DataError for seconds that cannot be.
+    Raises DataError for seconds that cannot be, and for runs that have measured nothing that is forecast.
     """
-    return tuple(_calibrations(runs))
+    found = tuple(_calibrations(runs))
+    if not found:
+        nodes = dict.fromkeys(load.node for run in runs for load in run.setting.loads)
+        names = ", ".join(run.name for run in runs)
+        told = f"what is forecast: {', '.join(nodes)}" if nodes else ""
+        raise DataError.unusable(names, "has measured no seconds of a node that is forecast", told)
+    return found
 
 
 def _calibrations(runs: Sequence[MeasuredRun]) -> Iterator[Calibration[Any]]:
@@ -62,11 +99,18 @@ def _calibrations(runs: Sequence[MeasuredRun]) -> Iterator[Calibration[Any]]:
 def _measured(run: MeasuredRun) -> Iterator[tuple[str, Measured]]:
     homes = {home.role.name: home for home in run.homes}
     for load in run.setting.loads:
-        home, seconds = homes[load.role.name], run.nodes_s.get(load.node)
-        if seconds is not None:
-            yield home.engine, Measured(f"{run.name} {load.node}", seconds, _Case(run.setting, home, load))
+        home, seconds, label = homes.get(load.role.name), run.nodes_s.get(load.node), f"{run.name} {load.node}"
+        if seconds is None:
+            continue
+        if home is None:
+            raise DataError.unusable(label, f"the plan places {load.role.name} nowhere")
+        if not work_of(run.setting, home, load).seconds.total_s:
+            raise DataError.unusable(label, "no seconds are forecast for it, so nothing can be fitted to them")
+        yield home.engine, Measured(label, seconds, _Case(run.setting, home, load))
 
 
 def _forecast(constants: Constants, case: _Case) -> float:
     setting = replace(case.setting, calibrated={**case.setting.calibrated, case.home.engine: asdict(constants)})
-    return work_of(setting, case.home, case.load).seconds.total_s or 0.0
+    seconds = work_of(setting, case.home, case.load).seconds.total_s
+    assert seconds, "a case without a forecast is refused before it is fitted"
+    return seconds

@@ -133,10 +133,10 @@ def _piped(passes: Passes, layer: Parts, head: Parts, count: int, sent_s: float)
     faster. Source: Narayanan et al. 2021, arXiv 2104.04473, sections 2.2.1 and 2.2.2.
     """
     shape, stages, chunks = passes.shape, passes.layout.pipeline, passes.constants.chunks
+    if stages == 1:
+        return summed((count * shape.layers, layer), (count, head))
     longest = summed((ceil(shape.layers / stages), layer))
     last = summed((shape.layers / stages, layer), (1, head))
-    if stages == 1:
-        return summed((count, last))
     slowest = max(longest, last, key=_total)
     fill_s = (_total(layer) * shape.layers + _total(head) - _total(slowest)) / chunks
     return summed((count, slowest)) | {"pipeline": max(0.0, fill_s) + sent_s * (count * chunks + stages - 1)}

@@ -198,14 +198,18 @@ def simulate(
 
 @app.command()
 def calibrate(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs", metavar="RUN ...")],
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or one plan's file", metavar="RUN ...")],
+    measured: Annotated[
+        list[str] | None,
+        typer.Option("--measured", help="what a node of the plan took, in any system", metavar="NODE=SECONDS"),
+    ] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write the profile here, for --profile")] = None,
     json: Json = False,
 ) -> None:
     """Fit the constants of engines to the seconds that runs have measured, within their bounds."""
     from flowgraph.cli.plans import calibrate as calibrate_runs
 
-    calibrate_runs(runs, out, json)
+    calibrate_runs(runs, every(measured), out, json)
 
 
 @app.command("export")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import isclose
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowgraph.check_plan import check_plan
 from flowgraph.cli.costed import Sought, print_costed
 from flowgraph.cli.plan import read_plan
 from flowgraph.cli.setting import Question, cluster_of, posed_by
 from flowgraph.cli.show import write_text
-from flowgraph.errors import DataError, FlowError, PlanError, UsageError, nearest
+from flowgraph.errors import FlowError, PlanError, UsageError, nearest
 
 if TYPE_CHECKING:
     from placements.measured_runs import MeasuredRun
@@ -136,12 +135,12 @@ def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
     return 1 if faults else 0
 
 
-def calibrate(paths: Sequence[Path], out: Path | None, as_json: bool) -> None:
+def calibrate(paths: Sequence[Path], measured: Sequence[str], out: Path | None, as_json: bool) -> None:
     """Fit the constants of engines to what runs have measured, say what that changes, and write a profile."""
     from placements.calibrate import profile_text
     from placements.measured_runs import calibrations
 
-    found = calibrations([_measured(path) for path in paths])
+    found = calibrations([_measured(path, measured) for path in paths])
     text = profile_text(found)
     if out is not None:
         write_text(out, text)
@@ -164,32 +163,42 @@ def calibrate(paths: Sequence[Path], out: Path | None, as_json: bool) -> None:
         print(out, file=sys.stderr)
 
 
-def _measured(path: Path) -> MeasuredRun:
-    """Read a run's folder: its plan, and of each node the median seconds of all steps but the first."""
+def _measured(path: Path, seconds: Sequence[str]) -> MeasuredRun:
+    """Read a run's folder: its plan, and what its nodes took; or a plan's file, whose nodes took these `seconds`."""
     from flowgraph.runtime.record import RunFolder
-    from placements.measured_runs import MeasuredRun
+    from placements.measured_runs import MeasuredRun, seconds_by_node
     from placements.placing import homes_by
 
-    plan = read_plan(RunFolder.open(path).path / "plan.json")
+    alone = path.suffix == ".json" and path.is_file()
+    folder = None if alone else RunFolder.open(path)
+    file = path if folder is None else folder.path / "plan.json"
+    plan = read_plan(file)
     if not plan.costed:
         hint = "run a plan for devices of a known kind: `plan FLOW --cluster 1x8xh100 -o plan.json`"
-        raise PlanError.unreadable(
-            str(path / "plan.json"), "", f"forecasts no seconds, so there is nothing to fit; {hint}"
-        )
-    setting = posed_by(plan, str(path / "plan.json")).setting
-    times = [line["time"]["nodes_s"] for line in _lines(path / "metrics.jsonl") if "nodes_s" in line.get("time", {})]
-    later = times[1:] or times
-    nodes = {name: median(step[name] for step in later if name in step) for name in (later[0] if later else {})}
+        raise PlanError.unreadable(str(file), "", f"forecasts no seconds, so there is nothing to fit; {hint}")
+    if folder is None:
+        nodes = _nodes_s(seconds, path)
+    else:
+        nodes = seconds_by_node(folder.metrics(), str(path / "metrics.jsonl"))
+    setting = posed_by(plan, str(file)).setting
     return MeasuredRun(path.name, setting, tuple(homes_by(setting, plan)), nodes)
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except OSError as error:
-        raise DataError.missing(str(path), str(error.strerror)) from None
-    for number, line in enumerate(lines, 1):
+def _nodes_s(texts: Sequence[str], path: Path) -> dict[str, float]:
+    """Read seconds by node from a command line. Raises UsageError if there are none, or for what are none."""
+    from placements.calibrate import refuse_no_seconds
+
+    if not texts:
+        what = "is a plan, which says nothing of what a run of it took"
+        raise UsageError(what, where=f"calibrate {path}", hint="--measured policy.generate=310, from any system's log")
+    found = dict[str, float]()
+    for text in texts:
+        name, equals, value = text.partition("=")
         try:
-            yield json.loads(line)
+            found[name] = float(value)
         except ValueError:
-            raise DataError.bad_line(str(path), number, "is no JSON") from None
+            raise UsageError("should be NODE=SECONDS", where=f"--measured {text}", hint="policy.generate=310") from None
+        if not equals or not name:
+            raise UsageError("should be NODE=SECONDS", where=f"--measured {text}", hint="policy.generate=310")
+        refuse_no_seconds(f"--measured {name}", found[name])
+    return found

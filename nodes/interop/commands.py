@@ -7,116 +7,158 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowgraph.errors import UsageError
 from nodes.interop.keys import System, keys, versions
-from nodes.interop.shell import Command, Word, broken, commands
+from nodes.interop.letters import broken
+from nodes.interop.shell import Command, Word, commands
 
 _VERL = re.compile(r"(?:verl|recipe)(?:\.\w+)+")
 _OPENRLHF = re.compile(r"openrlhf(?:\.\w+)+")
 _OTHER = re.compile(r".*(?:^|/)run_(?:grpo|ppo)\w*\.py")
 _NO_TRAINING = re.compile("eval|generation|merge")
 _SCRIPTS: dict[str, System] = {"train_ppo_ray.py": "openrlhf", "main_ppo.py": "verl"}
+_OPTIONS = {name: name for name in ("--config-name", "--config-path", "--config-dir")} | {
+    "-cn": "--config-name",
+    "-cp": "--config-path",
+    "-cd": "--config-dir",
+}
 _KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)")
 
 
 @dataclass(frozen=True)
 class Told:
-    """One key as it was told: its text, where it stands, and what in it only a running shell knows."""
+    """One key as it was told: its text, where it stands, and what in it only a running shell knows.
+
+    `guessed` names variables of which the first of several values was taken.
+    """
 
     key: str
     text: str
     line: int
     unset: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Started:
-    """What a command starts: the system, its module, and the keys it is told, the last of each winning."""
+    """What a command starts: the system, its module, and the keys it is told, the last of each winning.
+
+    `unread` names what may hold further keys and only a running shell knows; `others` are the lines of further
+    commands that start a training.
+    """
 
     system: System
     module: str
     line: int
     told: tuple[Told, ...]
     options: tuple[Told, ...] = ()  # Hydra's own: --config-name
+    unread: tuple[str, ...] = ()
+    others: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """The word of a command that names what is started, what follows it, and why it cannot be read, None if it can."""
+
+    system: System | None
+    word: Word
+    rest: Sequence[Word]
+    refusal: UsageError | None
 
 
 def started(text: str) -> Started:
-    """Find the command of verl or OpenRLHF in a shell text.
+    """Find the first command of verl or OpenRLHF in a shell text that trains a policy.
 
     Raises UsageError with the line and the word for a text without one, or with a word that is no key and value.
     """
-    found = [each for command in commands(text) if (each := _started(command)) is not None]
-    if not found:
+    found = [each for command in commands(text) if (each := _beginning(command)) is not None]
+    read = [each for each in found if each.refusal is None]
+    if not read and found and found[0].refusal is not None:
+        raise found[0].refusal
+    if not read:
         hint = "it should hold python3 -m verl.trainer.main_ppo … or python3 -m openrlhf.cli.train_ppo_ray …"
         raise UsageError("no command of verl or OpenRLHF is in this text", where="the command", hint=hint)
-    return found[0]
+    return replace(_started(read[0]), others=tuple(each.word.line for each in read[1:]))
 
 
-def _started(command: Command) -> Started | None:
-    words = [word for word in command if word.text or word.unset]
-    if words and words[0].text in ("echo", "printf"):
+def _beginning(command: Command) -> _Beginning | None:
+    if command[0].text in ("echo", "printf"):
         return None
-    for place, word in enumerate(words):
+    for place, word in enumerate(command):
+        rest = command[place + 1 :]
         if _OTHER.fullmatch(word.text):
-            raise broken(
-                "NeMo RL is started from a configuration; plans are exported to it, not read", word.line, word.text
-            )
-        system = _system(word.text)
-        if system is None:
-            continue
-        _refuse_others(word)
-        rest = words[place + 1 :]
-        if system == "openrlhf":
-            return Started("openrlhf", word.text, word.line, tuple(_flags(rest)))
-        told = list(_overrides(rest))
-        options = tuple(each for each in told if each.key.startswith("--"))
-        return Started("verl", word.text, word.line, tuple(each for each in told if each not in options), options)
+            what = "NeMo RL is started from a configuration; plans are exported to it, not read"
+            return _Beginning(None, word, rest, broken(what, word.line, word.text))
+        named = place > 0 and command[place - 1].text in ("-m", "--module")
+        system = _system(word.text, named)
+        if system is not None:
+            return _Beginning(system, word, rest, _refusal(word))
     return None
 
 
-def _system(text: str) -> System | None:
-    """Give the system whose training a module or a script starts; merging, evaluating and generating start none."""
+def _started(found: _Beginning) -> Started:
+    assert found.system is not None, "it was not refused"
+    read = list((_flags if found.system == "openrlhf" else _overrides)(found.rest))
+    return Started(
+        found.system,
+        found.word.text,
+        found.word.line,
+        told=tuple(each for each in read if each.key and not each.key.startswith("--")),
+        options=tuple(each for each in read if each.key.startswith("--")),
+        unread=tuple(dict.fromkeys(name for each in read if not each.key for name in each.unset)),
+    )
+
+
+def _system(text: str, named: bool) -> System | None:
+    """Give the system whose training a module or a script starts; merging, evaluating and generating start none.
+
+    A module is one where it is `named` as such: a script that imports it says its name too.
+    """
     name = text.rpartition("/")[2]
-    if _VERL.fullmatch(text):
+    if named and _VERL.fullmatch(text):
         last = text.rpartition(".")[2]
         return "verl" if "sft" in last or ("main" in last and not _NO_TRAINING.search(last)) else None
-    if _OPENRLHF.fullmatch(text):
+    if named and _OPENRLHF.fullmatch(text):
         return "openrlhf" if ".train_" in text else None
     return _SCRIPTS.get(name)
 
 
-def _refuse_others(word: Word) -> None:
+def _refusal(word: Word) -> UsageError | None:
     """Refuse what is of a known system, but trains no policy on responses that it draws."""
     name = word.text.rpartition(".")[2] if not word.text.endswith(".py") else word.text
-    if "sft" in name or (word.text.startswith("openrlhf.") and name != "train_ppo_ray"):
-        raise broken("trains on no responses that it draws; what starts PPO and its kin is read", word.line, word.text)
+    if "sft" not in name and (not word.text.startswith("openrlhf.") or name == "train_ppo_ray"):
+        return None
+    return broken("trains on no responses that it draws; what starts PPO and its kin is read", word.line, word.text)
 
 
 def _overrides(words: Sequence[Word]) -> Iterator[Told]:
-    """Read Hydra's overrides; `--config-name x` and `--config-name=x` are its options."""
+    """Read Hydra's overrides; `--config-name x` and `--config-name=x` are its options.
+
+    A key of no name stands for a word that only a running shell knows: a variable of further overrides.
+    """
     waiting: Word | None = None
     for word in words:
         if waiting is not None:
-            yield Told(waiting.text, word.text, waiting.line, word.unset)
+            yield Told(_OPTIONS[waiting.text], word.text, waiting.line, word.unset, word.guessed)
             waiting = None
             continue
+        if not word.text and not word.unset:
+            continue  # an argument that nobody gave
         name, equals, value = word.text.partition("=")
         if word.text.startswith("-"):
-            if equals:
-                yield Told(name, value, word.line, word.unset)
-            else:
-                waiting = (
-                    word if word.text in ("--config-name", "--config-path", "--config-dir", "-cn", "-cp") else None
-                )
+            if equals and name in _OPTIONS:
+                yield Told(_OPTIONS[name], value, word.line, word.unset, word.guessed)
+            waiting = word if word.text in _OPTIONS else None
             continue
         found = _KEY.fullmatch(name)
         if not equals and word.unset and not name:
-            continue  # a variable of further overrides that nobody set: "$@" of another name
+            yield Told("", "", word.line, word.unset)
+            continue
         if found is None or not (equals or found[1] == "~"):
             raise broken("is no override, which is written key=value", word.line, word.text[:60])
-        yield Told(found[2], value, word.line, word.unset)
+        yield Told(found[2], value, word.line, word.unset, word.guessed)
 
 
 def _flags(words: Sequence[Word]) -> Iterator[Told]:
@@ -127,10 +169,11 @@ def _flags(words: Sequence[Word]) -> Iterator[Told]:
         name, equals, value = word.text.partition("=")
         place += 1
         if not name.startswith("--"):
-            if word.unset and not word.text:
+            if not word.text:
+                yield Told("", "", word.line, word.unset)
                 continue
             raise broken("belongs to no flag", word.line, word.text[:60])
-        values = [Word(value, word.line, word.unset)] if equals else []
+        values = [Word(value, word.line, word.unset, word.guessed)] if equals else []
         if not equals:
             many = _values_of(name[2:])
             while place < len(words) and _follows(words[place], values, many):
@@ -139,7 +182,9 @@ def _flags(words: Sequence[Word]) -> Iterator[Told]:
             if many != "*" and len(values) < (1 if many == "+" else int(many)):
                 raise broken("lacks its value", word.line, word.text[:60])
         unset = tuple(each for value in values for each in value.unset)
-        yield Told(name[2:], " ".join(value.text for value in values) if values else "True", word.line, unset)
+        guessed = tuple(each for value in values for each in value.guessed)
+        text = " ".join(value.text for value in values) if values else "True"
+        yield Told(name[2:], text, word.line, unset, guessed)
 
 
 def _follows(word: Word, values: Sequence[Word], many: int | str) -> bool:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from flowgraph.errors import UsageError
 from nodes.interop.commands import Started, Told
+from nodes.interop.imported import NEEDLESS
 from nodes.interop.keys import Keys, keys, versions
+from nodes.interop.letters import broken
 from nodes.interop.scalars import Scalar, referred, scalar
-from nodes.interop.shell import broken
+
+MOST = 2**31 - 1  # of whole numbers: tokens, rows, devices
+MISSING = "???"  # what Hydra writes for a value that has to be given
+_LAUNCHER = ("hydra", "ray_init", "ray_kwargs")  # keys of what starts a run, in any version
 
 
 def version_of(run: Started) -> Keys:
@@ -32,8 +38,17 @@ class Config:
 
     @classmethod
     def of(cls, run: Started) -> Config:
-        """Read a run with the keys of the version that fits it best."""
-        return cls(run, version_of(run), {each.key: each for each in run.told})
+        """Read a run with the keys of the version that fits it best, and say what else its text has."""
+        found = cls(run, version_of(run), {each.key: each for each in run.told})
+        if run.others:
+            lines = ", ".join(map(str, run.others))
+            found.say(f"the command of line {run.line} is read; further ones start a training on lines {lines}")
+        for key, last in found.told.items():
+            if any(each.key == key and each.text != last.text for each in run.told):
+                found.say(f"`{key}` is told more than once: the last is taken, {last.text[:60]}")
+        for name in run.unread:
+            found.say(f"`{name}` may hold further keys; only a running shell knows them")
+        return found
 
     def say(self, text: str) -> None:
         """Add a note, once."""
@@ -43,10 +58,14 @@ class Config:
     def get(self, *names: str) -> Scalar:
         """Give the value of the first of these keys that is told, else of the first that has a default."""
         self.asked.update(names)
+        empty = False  # a key is told to be none, so no default stands in its place
         for name in names:
-            if name in self.told and (value := self._told(self.told[name])) is not None:
+            if name not in self.told:
+                continue
+            if (value := self._told(self.told[name])) is not None:
                 return value
-        defaults = (self._default(name) for name in names)
+            empty = empty or name not in self.why
+        defaults = () if empty else (self._default(name) for name in names)
         return next((value for value in defaults if value is not None), None)
 
     def has(self, name: str) -> bool:
@@ -58,9 +77,10 @@ class Config:
         value = self.get(*names)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53):
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST):
             return value
-        raise self._wrong(names, value, "a whole number")
+        large = isinstance(value, int) and not isinstance(value, bool)
+        raise self._wrong(names, value, f"at most {MOST:,}" if large else "a whole number")
 
     def positive(self, *names: str) -> int:
         """Give a whole number above 0."""
@@ -69,10 +89,15 @@ class Config:
             raise self._wrong(names, value, "a whole number above 0")
         return value
 
+    def counted(self, *names: str) -> int | None:
+        """Give a whole number above 0, None where there is none."""
+        value = self.whole(*names)
+        return value if value is None else self.positive(*names)
+
     def number(self, *names: str) -> float | None:
         """Give a number."""
         value = self.get(*names)
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)):
             return value
         raise self._wrong(names, value, "a number")
 
@@ -97,21 +122,28 @@ class Config:
             return self.why[told.key]
         if told.key in self.asked:
             return ""
+        if told.key.partition(".")[0] in _LAUNCHER:
+            return NEEDLESS
         if not self.known.knows(told.key):
             return f"{self.known.system} {self.known.version} has no such key; {self.known.hint(told.key)}"
-        return "no plan depends on it"
+        return NEEDLESS
 
     def _told(self, told: Told) -> Scalar:
         if told.unset:
             self.why[told.key] = f"only a running shell knows its value: {', '.join(told.unset)}"
             return None
+        if told.text == MISSING:
+            self.why[told.key] = "it is left to be given"
+            return None
+        for name in told.guessed:
+            self.say(f"`{name}` is set under conditions: the first of its values is taken, {told.text[:60]}")
         return self._referred(told.key, told.text, scalar(told.text))
 
     def _default(self, name: str) -> Scalar:
         value = self.known.defaults.get(name)
         if not isinstance(value, str):
             return value if isinstance(value, bool | int | float) else None
-        return None if value == "???" else self._referred(name, value, value)
+        return None if value == MISSING else self._referred(name, value, value)
 
     def _referred(self, name: str, text: str, value: Scalar) -> Scalar:
         """Put in what a value refers to; one that nobody can put in says nothing."""

@@ -8,9 +8,9 @@ from flowgraph.errors import UsageError
 from flowgraph.plan import Layout, Offloaded, Running, Sharding
 from nodes.interop.commands import Started
 from nodes.interop.config import Config, settings_text
-from nodes.interop.imported import Imported, Shared
+from nodes.interop.imported import USUAL, Imported, Shared, adapted
+from nodes.interop.letters import broken
 from nodes.interop.scalars import Scalar
-from nodes.interop.shell import broken
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
 
 # Source: OpenRLHF, trainer/ppo_utils/experience_maker.py; those of GRPO's kind are told by their KL and their loss.
@@ -56,7 +56,7 @@ def from_openrlhf(run: Started) -> Imported:
         engines={"train": "fsdp", "sample": "vllm", "infer": "fsdp"},
         layouts=layouts,
         running=running,
-        lag=min(lag, STALE_AT_MOST) if flow.name == "decoupled_ppo" else 0,
+        lag=min(lag, STALE_AT_MOST),
         ignored=config.ignored(),
         notes=tuple(config.notes),
     )
@@ -77,11 +77,16 @@ def _kl_loss(config: Config) -> bool:
 def _flow(config: Config) -> Flow:
     """Choose the shipped flow that computes what the run does, or the nearest, which is said."""
     estimator = config.text("algo.advantage.estimator", "advantage_estimator")
+    filters = config.flag("algo.dynamic_filtering_enable", "dynamic_filtering")
     if estimator in ESTIMATORS:
+        if filters:
+            config.say(
+                f"groups without signal are drawn anew; the flow `{ESTIMATORS[estimator]}` trains on all of them"
+            )
         return FLOWS[ESTIMATORS[estimator]]
     if estimator not in ("group_norm", "dr_grpo"):
         config.say(f"no shipped flow has OpenRLHF's advantages `{estimator}`: those of GRPO stand in their place")
-    if config.flag("algo.dynamic_filtering_enable", "dynamic_filtering"):
+    if filters:
         return FLOWS["dapo"]
     if config.text("actor.policy_loss_type", "policy_loss_type") == "gspo":
         return FLOWS["gspo"]
@@ -96,15 +101,15 @@ def _flow(config: Config) -> Flow:
 def _unused(config: Config, flow: Flow) -> tuple[str, ...]:
     if "ref" not in flow.params or _weight(config) > 0:
         return ()
-    config.say(f"OpenRLHF runs no reference here; the flow `{flow.name}` has one, which is in its memory and its time")
+    config.say(f"OpenRLHF runs no reference here; the flow `{flow.name}` has one, which the plan does without")
     return ("ref",)
 
 
 def _lengths(config: Config) -> tuple[int, int, int]:
     """Give the most tokens of a row, its prompt and its response; older versions tell the two, newer the whole."""
     prompt, response = (
-        config.whole("prompt_max_len"),
-        config.whole("rollout.max_new_tokens", "max_new_tokens", "generate_max_len"),
+        config.counted("prompt_max_len"),
+        config.counted("rollout.max_new_tokens", "max_new_tokens", "generate_max_len"),
     )
     if prompt and response:
         return prompt + response, prompt, response
@@ -130,7 +135,9 @@ def _sampling(config: Config) -> tuple[int, int]:
     engines = config.whole("vllm.num_engines", "vllm_num_engines")
     if not engines:
         raise UsageError("samples without vLLM, which no plan has", where="--vllm.num_engines")
-    return engines, config.positive("vllm.tensor_parallel_size", "vllm_tensor_parallel_size")
+    return config.positive("vllm.num_engines", "vllm_num_engines"), config.positive(
+        "vllm.tensor_parallel_size", "vllm_tensor_parallel_size"
+    )
 
 
 def _parts(config: Config, flow: Flow) -> tuple[Shared, ...]:
@@ -144,12 +151,18 @@ def _parts(config: Config, flow: Flow) -> tuple[Shared, ...]:
             what = f"{engines} engines of {tensor} devices are not the {actor[0] * actor[1]} devices that they share"
             raise broken(what, config.run.line, "vllm_num_engines")
         return (Shared(flow.roles, actor[0] * actor[1], actor[1]),)
-    sampling = Shared(("policy.sample",), engines * tensor, min(actor[1], engines * tensor))
+    sampling = Shared(("policy.sample",), engines * tensor, _on_one_machine(engines, tensor))
     if everything:
         roles = tuple(role for role in flow.roles if role != "policy.sample")
         return (Shared(roles, actor[0] * actor[1], actor[1]), sampling)
-    beside = config.flag("train.colocate_actor_ref", "colocate_actor_ref") and "ref" in flow.params
+    together = config.flag("train.colocate_actor_ref", "colocate_actor_ref") or _weight(config) <= 0
+    beside = together and "ref" in flow.params  # one that does not run takes no devices
     config.get("train.colocate_critic_reward", "colocate_critic_reward")
+    if beside and sites["ref"] != actor and _weight(config) > 0:
+        what = (
+            f"the reference has {sites['ref']} machines and devices of each, the actor that it shares them with {actor}"
+        )
+        raise broken(what, config.run.line, "colocate_actor_ref")
     home = ("policy.train", "ref.infer") if beside else ("policy.train",)
     found = [Shared(home, actor[0] * actor[1], actor[1]), sampling]
     for param, role in (("critic", "critic.train"), ("ref", "ref.infer")):
@@ -159,10 +172,27 @@ def _parts(config: Config, flow: Flow) -> tuple[Shared, ...]:
     return tuple(found)
 
 
+def _on_one_machine(engines: int, tensor: int) -> int:
+    """Give the devices that engines take of a machine: whole engines, as many as it has room for."""
+    return min(engines * tensor, max(1, USUAL // tensor) * tensor if tensor <= USUAL else USUAL)
+
+
+def _fsdp(config: Config) -> bool:
+    """Say whether a run trains with FSDP2, which versions after those that are known do."""
+    told = [key for key in config.told if key.startswith(("fsdp.", "fsdp2_"))]
+    return bool(told) or config.text("backend") == "fsdp2"
+
+
+def _cut(config: Config) -> tuple[int, int]:
+    """Give the degrees of tensor and of sequence parallelism, of all that is trained or read."""
+    tensor = config.counted("ds.tensor_parallel_size", "ds_tensor_parallel_size", "fsdp.tp_size") or 1
+    ring = config.counted("ds.ring_attn_size", "ring_attn_size", "fsdp.cp_size") or 1
+    return tensor, ring
+
+
 def _layouts(config: Config, flow: Flow, devices: Mapping[str, int]) -> dict[str, Layout]:
-    tensor = config.whole("ds.tensor_parallel_size", "ds_tensor_parallel_size") or 1
-    ring = config.whole("ds.ring_attn_size", "ring_attn_size") or 1
-    stage = config.whole("ds.zero_stage", "zero_stage")
+    tensor, ring = _cut(config)
+    stage = 3 if _fsdp(config) else config.whole("ds.zero_stage", "zero_stage")
     if stage is None or stage not in range(4):
         told = config.told.get("zero_stage") or config.told.get("ds.zero_stage")
         raise broken("should be 0, 1, 2 or 3", told.line if told else config.run.line, "zero_stage")
@@ -175,18 +205,21 @@ def _layouts(config: Config, flow: Flow, devices: Mapping[str, int]) -> dict[str
         if devices[role] % (tensor * ring):
             raise broken(f"{tensor * ring} does not divide the {devices[role]} devices of {role}", config.run.line)
         data = devices[role] // (tensor * ring)
-        found[role] = Layout(data=data, tensor=tensor, sequence=ring, sharding=SHARDINGS[stage])
+        sharding = SHARDINGS[stage] if devices[role] > 1 else "none"
+        found[role] = Layout(data=data, tensor=tensor, sequence=ring, sharding=sharding)
     return found
 
 
 def _running(config: Config, flow: Flow, total_tokens: int, alone: bool) -> dict[str, Running]:
     checkpoints = config.flag("actor.gradient_checkpointing_enable", "gradient_checkpointing")
-    sleeps = alone and config.flag("ds.enable_sleep", "deepspeed_enable_sleep")
+    asked = config.flag("ds.enable_sleep", "deepspeed_enable_sleep", "fsdp.enable_sleep", "fsdp2_enable_sleep")
+    sleeps = alone and asked
     adam = config.flag("ds.adam_offload", "adam_offload")
-    trained: tuple[Offloaded, ...] = ("parameters", "optimizer") if sleeps else ("optimizer",) if adam else ()
+    trained: tuple[Offloaded, ...] = ("optimizer",) if adam and not sleeps else ()
+    if config.flag("fsdp.cpu_offload", "fsdp2_cpu_offload"):
+        trained = ("parameters", "gradients", "optimizer")
     frozen = config.flag("ref.offload", "ref_reward_offload")
-    ring = config.whole("ds.ring_attn_size", "ring_attn_size") or 1
-    budgets = {use: _budget(config, use, total_tokens, ring) for use in ("train", "infer")}
+    budgets = {use: _budget(config, use, total_tokens) for use in ("train", "infer")}
     found = dict[str, Running]()
     for role in flow.roles:
         use = role.rpartition(".")[2]
@@ -202,6 +235,7 @@ def _running(config: Config, flow: Flow, total_tokens: int, alone: bool) -> dict
                 checkpointing="full" if checkpoints and use == "train" else "none",
                 offload=trained if use == "train" else ("parameters",) if frozen else (),
                 micro_batch_tokens=budgets[use],
+                sleeps=sleeps and use == "train",
             )
     return found
 
@@ -213,15 +247,20 @@ def _share(config: Config) -> float:
     return float(value)
 
 
-def _budget(config: Config, use: str, total_tokens: int, ring: int) -> int | None:
-    """Give the tokens that go through at once: a budget, or as many rows as were told, each as long as can be."""
-    dynamic = config.flag("train.dynamic_batch_enable", "use_dynamic_batch")
-    if dynamic:
+def _budget(config: Config, use: str, total_tokens: int) -> int | None:
+    """Give the tokens that go through at once: a budget, or as many rows as were told, each as long as can be.
+
+    Source: OpenRLHF's utils/seqlen_balancing.py: the budget of a device is for all that share a row.
+    """
+    tensor, ring = _cut(config)
+    if config.flag("train.dynamic_batch_enable", "use_dynamic_batch"):
         train = config.positive("train.max_tokens_per_gpu", "train_max_tokens_per_gpu")
-        drawn = config.whole("rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")
-        return (train if use == "train" else drawn or train) * ring
+        drawn = config.counted("rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")
+        config.get(*(f"{name}.micro_batch_size" for name in ("train", "rollout")))
+        config.get("micro_train_batch_size", "micro_rollout_batch_size")
+        return (train if use == "train" else drawn or train) * ring * tensor
     name = "train" if use == "train" else "rollout"
-    rows = config.whole(f"{name}.micro_batch_size", f"micro_{name}_batch_size")
+    rows = config.counted(f"{name}.micro_batch_size", f"micro_{name}_batch_size")
     return None if rows is None else rows * total_tokens
 
 
@@ -231,13 +270,16 @@ def _models(config: Config, flow: Flow) -> dict[str, str]:
         raise UsageError("names no model", where="--pretrain", hint="or --actor.model_name_or_path, in newer versions")
     reward = config.text("reward.model_name_or_path", "reward_pretrain").split(",")[0]
     rank = config.whole("ds.lora.rank", "lora_rank") or 0
-    adapters = f"+lora={rank},alpha={config.positive('ds.lora.alpha', 'lora_alpha')}" if rank > 0 else ""
+    alpha = config.positive("ds.lora.alpha", "lora_alpha") if rank > 0 else 0
     remote = config.text("reward.remote_url", "remote_rm_url")
     critic = config.text("critic.model_name_or_path", "critic_pretrain") or (policy if remote else reward or policy)
-    found = {"policy": f"{policy}{adapters}", "critic": f"{critic}{adapters}", "ref": policy}
+    found = {"policy": adapted(policy, rank, alpha), "critic": adapted(critic, rank, alpha), "ref": policy}
     if reward and not remote:
-        _site(config, "reward")
-        config.say(f"the reward model `{reward}` is left out: shipped flows score by a rule")
+        nodes, each = _site(config, "reward")
+        shared = config.flag("train.colocate_all", "colocate_all_models")
+        beside = config.flag("train.colocate_critic_reward", "colocate_critic_reward") and "critic" in flow.params
+        where = "" if shared or beside else f" with {nodes * each} of the run's devices"
+        config.say(f"the reward model `{reward}`{where} is left out: shipped flows score by a rule")
     return {param: model for param, model in found.items() if param in flow.params}
 
 
@@ -307,7 +349,9 @@ def _terms(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         yield flow.entropy, entropy
     elif entropy:
         config.say(f"an entropy bonus of {entropy:g} is left out: the flow `{flow.name}` has none")
-    estimator, in_loss = config.text("algo.kl.estimator", "kl_estimator"), flow.kl.startswith("policy.update")
+    old = "k3" if config.flag("use_kl_estimator_k3") and not config.has("kl_estimator") else ""
+    estimator = old or config.text("algo.kl.estimator", "kl_estimator")
+    in_loss = flow.kl.startswith("policy.update")
     if flow.kl:
         yield flow.kl, _weight(config)
     elif _weight(config) > 0:
@@ -325,8 +369,9 @@ def _terms(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
 
 def _say(config: Config, flow: Flow, lag: int) -> None:
     config.say("OpenRLHF computes log-probs of responses anew; the flow takes the sampler's: one forward pass less")
-    config.say("OpenRLHF trains with DeepSpeed; the plan has FSDP in its place, sharded as its stage says")
+    if not _fsdp(config):
+        config.say("OpenRLHF trains with DeepSpeed; the plan has FSDP in its place, sharded as its stage says")
     if lag and flow.name != "decoupled_ppo":
-        config.say(
-            f"responses are drawn up to {lag} batches ahead; the flow `{flow.name}` draws with the newest weights"
-        )
+        config.say(f"responses are drawn up to {lag} batches ahead; the flow `{flow.name}` does not correct for that")
+    if lag > STALE_AT_MOST:
+        config.say(f"responses are drawn up to {lag} batches ahead; the plan has them {STALE_AT_MOST} ahead")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from flowgraph.errors import UsageError
 from nodes.interop.commands import Started
 from nodes.interop.config import Config, settings_text
-from nodes.interop.imported import Imported, Shared
+from nodes.interop.imported import Imported, Shared, adapted
+from nodes.interop.letters import broken
 from nodes.interop.scalars import Scalar
-from nodes.interop.shell import broken
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
 from nodes.interop.verl_places import ACTOR, MODEL, ROLLOUT, layouts_of, running_of
 
@@ -36,6 +37,8 @@ AGGREGATIONS = {
     "seq-mean-token-mean": "sequence-mean",
     "seq-mean-token-sum": "sequence-sum",
 }
+# Configurations that verl ships whose keys are known, or that differ from those in what no plan depends on.
+_SHIPPED = re.compile(r"(?:fully_async_|one_step_off_)?(?:ppo|dapo)(?:_megatron)?_trainer(?:\.ya?ml)?")
 OUT_OF_REACH = 1e5  # a bound of the dual clip, or of a value, that nothing meets
 
 
@@ -48,7 +51,7 @@ def from_verl(run: Started) -> Imported:
     batch = _batch(config, flow)
     models = _models(config, flow)
     main = _site(config, "trainer.nnodes", "trainer.n_gpus_per_node")
-    sampling = _site(config, *_rollout_keys(config)) if apart else main
+    sampling = _drawing_site(config) if apart else main
     parts = _shared(flow, main, sampling, apart)
     layouts, engines = layouts_of(config, flow, main[0] * main[1], sampling[0] * sampling[1])
     settings = settings_text(_settings(config, flow, batch))
@@ -72,7 +75,7 @@ def from_verl(run: Started) -> Imported:
         engines=engines,
         layouts=layouts,
         running=running,
-        lag=min(lag, STALE_AT_MOST) if flow.name == "decoupled_ppo" else 0,
+        lag=min(lag, STALE_AT_MOST),
         ignored=config.ignored(),
         notes=tuple(config.notes),
     )
@@ -82,12 +85,12 @@ def _apart(config: Config) -> tuple[bool, int]:
     """Say whether responses are drawn on devices of their own, and how many updates ahead."""
     module, mode = config.run.module, config.text("trainer.v1.trainer_mode")
     if "fully_async" in module:
-        stale = config.number("async_training.staleness_threshold") or 0.0
+        stale = max(0.0, config.number("async_training.staleness_threshold") or 0.0)
         return True, int(stale) + (stale % 1 > 0)
     if "one_step_off" in module:
         return True, 1
     if mode in ("separate_async", "colocate_async"):
-        ahead = config.number(f"trainer.v1.{mode}.num_warmup_batches") or 0.0
+        ahead = max(0.0, config.number(f"trainer.v1.{mode}.num_warmup_batches") or 0.0)
         bound = config.whole("trainer.v1.sampler.max_off_policy_threshold")
         config.get("trainer.v1.sampler.max_off_policy_strategy", "trainer.v1.separate_async.parameter_sync_step")
         lag = int(ahead) + (ahead % 1 > 0)
@@ -95,22 +98,29 @@ def _apart(config: Config) -> tuple[bool, int]:
     return False, 0
 
 
-def _rollout_keys(config: Config) -> tuple[str, str]:
+def _drawing_site(config: Config) -> tuple[int, int]:
+    """Give the machines of what draws apart, and how many devices of each; older trainers have keys of their own."""
     old = "fully_async" in config.run.module or "one_step_off" in config.run.module
-    where = "rollout" if old else ROLLOUT
-    return f"{where}.nnodes", f"{where}.n_gpus_per_node"
+    wheres = ("rollout", ROLLOUT) if old else (ROLLOUT,)
+    nodes, each = ([f"{where}.{name}" for where in wheres] for name in ("nnodes", "n_gpus_per_node"))
+    return config.positive(*nodes), config.positive(*each)
 
 
 def _flow(config: Config, lag: int) -> Flow:
     """Choose the shipped flow that computes what the run does, or the nearest, which is said."""
     estimator, mode = config.text("algorithm.adv_estimator"), config.text(f"{ACTOR}.policy_loss.loss_mode")
+    filters = config.flag("algorithm.filter_groups.enable")
     if estimator in ESTIMATORS:
+        if filters:
+            config.say(
+                f"groups without signal are drawn anew; the flow `{ESTIMATORS[estimator]}` trains on all of them"
+            )
         if mode not in ("vanilla", "gpg", ""):
             config.say(f"the loss `{mode}` is not that of {ESTIMATORS[estimator]}, which stands in its place")
         return FLOWS[ESTIMATORS[estimator]]
     if estimator not in GROUPED:
         config.say(f"no shipped flow has verl's advantages `{estimator}`: those of GRPO stand in their place")
-    if config.flag("algorithm.filter_groups.enable"):
+    if filters:
         return FLOWS["dapo"]
     if mode in LOSSES:
         return FLOWS[LOSSES[mode]]
@@ -136,7 +146,7 @@ def _unused(config: Config, flow: Flow) -> tuple[str, ...]:
     """Give the models that the flow has and the run does not: a reference that no KL is taken to."""
     if "ref" not in flow.params or _kl_loss(config) or _kl_reward(config):
         return ()
-    config.say(f"verl runs no reference here; the flow `{flow.name}` has one, which is in its memory and its time")
+    config.say(f"verl runs no reference here; the flow `{flow.name}` has one, which the plan does without")
     return ("ref",)
 
 
@@ -146,10 +156,10 @@ def _batch(config: Config, flow: Flow) -> int:
     minibatch = config.positive(f"{ACTOR}.ppo_mini_batch_size")
     if not told:
         config.get("data.gen_batch_size")
-        several = config.whole("async_training.require_batches") or 1
-        return minibatch * several * (config.whole("async_training.trigger_parameter_sync_step") or 1)
-    drawn = config.whole("data.gen_batch_size") if flow.name == "dapo" else None
-    return max(told, drawn or 0)
+        several = config.counted("async_training.require_batches") or 1
+        return minibatch * several * (config.counted("async_training.trigger_parameter_sync_step") or 1)
+    drawn = config.counted("data.gen_batch_size") if flow.name == "dapo" else None
+    return max(config.positive("data.train_batch_size"), drawn or 0)
 
 
 def _models(config: Config, flow: Flow) -> dict[str, str]:
@@ -174,7 +184,7 @@ def _adapted(config: Config, name: str, where: str) -> str:
         return name
     of_megatron = not config.whole(f"{where}.lora_rank")
     alpha = config.positive(f"{where}.lora.alpha" if of_megatron else f"{where}.lora_alpha")
-    return f"{name}+lora={rank},alpha={alpha}"
+    return adapted(name, rank, alpha)
 
 
 def _site(config: Config, nodes: str, per_node: str) -> tuple[int, int]:
@@ -300,18 +310,19 @@ def _say_left_out(config: Config, flow: Flow) -> None:
 def _say(config: Config, flow: Flow, lag: int) -> None:
     """Say what a run does that no shipped flow has."""
     if config.flag(*(f"{where}.enable" for where in REWARD)):
-        names = [f"{REWARD[0]}.model_path", f"{REWARD[1]}.model.path"]
+        name = config.text(f"{REWARD[0]}.model_path", f"{REWARD[1]}.model_path", f"{REWARD[1]}.model.path")
         own = config.flag(*(f"{where}.enable_resource_pool" for where in REWARD))
-        config.get(*(f"{where}.{name}" for where in REWARD for name in ("nnodes", "n_gpus_per_node")))
-        where = " on devices of its own" if own else ""
-        config.say(f"the reward model `{config.text(*names)}`{where} is left out: shipped flows score by a rule")
+        site = [config.whole(*(f"{where}.{key}" for where in REWARD)) for key in ("nnodes", "n_gpus_per_node")]
+        where = f" with {(site[0] or 0) * (site[1] or 0)} of the run's devices" if own else ""
+        config.say(f"the reward model{f' `{name}`' if name else ''}{where} is left out: shipped flows score by a rule")
     if config.text(f"{CORRECTION}.rollout_is") and flow.name != "decoupled_ppo":
         config.say("importance weights are left out: of the shipped flows only `decoupled_ppo` has them")
     if not config.flag(f"{CORRECTION}.bypass_mode"):
         config.say("verl computes log-probs of responses anew; the flow takes the sampler's: one forward pass less")
     if lag and flow.name != "decoupled_ppo":
-        config.say(
-            f"responses are drawn up to {lag} updates ahead; the flow `{flow.name}` draws with the newest weights"
-        )
-    elif lag > STALE_AT_MOST:
-        config.say(f"responses are drawn up to {lag} updates ahead; the flow allows {STALE_AT_MOST}")
+        config.say(f"responses are drawn up to {lag} updates ahead; the flow `{flow.name}` does not correct for that")
+    if lag > STALE_AT_MOST:
+        config.say(f"responses are drawn up to {lag} updates ahead; the plan has them {STALE_AT_MOST} ahead")
+    for told in config.run.options:
+        if told.key == "--config-name" and not _SHIPPED.fullmatch(told.text):
+            config.say(f"what the configuration `{told.text}` says is not read: verl's defaults stand in its place")

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowgraph.plan import Layout, Running
 from flowgraph.roles import Use
+
+NEEDLESS = "no plan depends on it"  # why most keys are ignored
+USUAL = 8  # devices of a machine, where a run does not say
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,53 @@ class Imported:
     ignored: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
 
+    @property
+    def machines(self) -> tuple[int, int]:
+        """Give the machines that its parts lie on, and the devices of each."""
+        return machines_of(self.parts)
+
+
+def adapted(name: str, rank: int, alpha: int) -> str:
+    """Give a model with adapters as `--model` takes it; alpha is told where it is not twice the rank, as it is there.
+
+    >>> adapted("org/name", 8, 16), adapted("org/name", 8, 8), adapted("org/name", 0, 0)
+    ('org/name+lora=8', 'org/name+lora=8,alpha=8', 'org/name')
+    """
+    told = "" if alpha == 2 * rank else f",alpha={alpha}"
+    return f"{name}+lora={rank}{told}" if rank > 0 else name
+
+
+def machines_of(parts: Sequence[Shared]) -> tuple[int, int]:
+    """Give equal machines for these parts, and the devices of each: those that leave the fewest unused.
+
+    What a part has on one machine stays on one. Parts of few devices share machines of the usual size; a part's own
+    machines are different ones.
+
+    >>> machines_of([Shared(("a",), 12, 6), Shared(("b",), 4, 2)]), machines_of([Shared(("a",), 16, 4)])
+    ((2, 8), (4, 4))
+    """
+    largest, total = max(part.devices_per_node for part in parts), sum(part.devices for part in parts)
+    roomy = max(largest, USUAL)
+    found = ((_machines(parts, size), size) for size in {largest, roomy, min(total, roomy)})
+    return min(found, key=lambda each: (each[0] * each[1], each[0]))
+
+
+def _machines(parts: Sequence[Shared], size: int) -> int:
+    """Count the machines of one size that parts need, the largest put down first, each where it fits best."""
+    free = dict[int, int]()  # machines by how many of their devices are free
+    pieces = [(part.devices_per_node, part.devices // part.devices_per_node) for part in parts]
+    pieces += [(rest, 1) for part in parts if (rest := part.devices % part.devices_per_node)]
+    for devices, count in sorted(pieces, reverse=True):
+        after, left = dict[int, int](), count
+        for room in sorted(free):
+            taken = min(left, free[room]) if room >= devices else 0
+            left -= taken
+            for place, machines in ((room, free[room] - taken), (room - devices, taken)):
+                after[place] = after.get(place, 0) + machines
+        after[size - devices] = after.get(size - devices, 0) + left
+        free = after
+    return sum(free.values())
+
 
 def read_command(text: str) -> Imported:
     """Read the command of a launch script of verl or OpenRLHF.
@@ -72,9 +122,17 @@ def read_yaml(text: str) -> Imported:
 
     Raises UsageError with the line for text that is no YAML, and as `read_command` does.
     """
-    from nodes.interop.commands import Started
+    from nodes.interop.commands import Started, Told
     from nodes.interop.from_verl import from_verl
     from nodes.interop.yaml_text import told_by
 
-    told = tuple(each for each in told_by(text) if each.key.split(".")[0] not in ("defaults", "hydra"))
-    return from_verl(Started("verl", "a configuration", 1, told))
+    found = told_by(text)
+    told = tuple(each for each in found if each.key.split(".")[0] not in ("defaults", "hydra"))
+    inherited = tuple(
+        Told("--config-name", name.strip(" '\""), each.line, each.unset)
+        for each in found
+        if each.key == "defaults"
+        for name in each.text.strip("[]").split(",")
+        if name.strip(" '\"") not in ("", "_self_", "{…}")
+    )
+    return from_verl(Started("verl", "a configuration", 1, told, inherited))

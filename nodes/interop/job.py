@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from flowgraph.errors import PlanError, UsageError
@@ -140,6 +140,12 @@ class Job:
         found = Counter(node for node, _ in taken)
         return Site(tuple(found.values()), frozenset(found))
 
+    def memory_bytes(self, pool: str) -> tuple[int, ...]:
+        """Give the memory of each device of a pool."""
+        there = next(each for each in self.plan.pools if each.name == pool)
+        found = (self.plan.cluster.device(node, place) for node, place in there.devices)
+        return tuple(device.memory_bytes for device in found if device is not None)
+
     def budget_tokens(self, part: Part, use: Use) -> int:
         """Give the tokens that go through at once on one device: those of the plan, else of the flow's update.
 
@@ -163,11 +169,14 @@ def job_of(plan: Plan, graph: Graph) -> Job:
     if algorithm is None:
         what = f"{graph.name} trains no policy on responses that it draws, which these systems start from"
         raise UsageError(what, where=graph.name)
-    found = _parts(graph)
+    without = set(plan.assumed.without)
+    found: dict[Part, str] = {part: param for part, param in _parts(graph).items() if param not in without}
+    if "reference" not in found:  # a KL that is left out of a run has a weight of 0 in its flow
+        algorithm = replace(algorithm, kl_loss=None, kl_reward=None)
     lacking = [param for param in found.values() if param not in plan.assumed.models]
     if lacking:
         raise PlanError(f"no model is named for `{lacking[0]}`", where="assumed.models")
-    models = {role.param for role in roles(graph)}
+    models = {role.param for role in roles(graph)} - without
     return Job(plan, plan.assumed, algorithm, found, tuple(sorted(models - set(found.values()))))
 
 

@@ -40,7 +40,9 @@ def openrlhf_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
     """Give what the template of a version is filled with, and say what OpenRLHF does instead where it has no flag."""
     groups = _groups(job, notes)
     layout = _layout(job, notes)
-    sampled = job.layout("policy", "sample")
+    sampled, drawn = job.layout("policy", "sample"), job.placed("policy", "sample")
+    if drawn is not None and drawn.engine == "sglang":
+        notes.say(f"{drawn.role} runs on `sglang`; OpenRLHF samples with vllm")
     sampling = groups.actor if groups.everything and not groups.ahead else groups.sampling
     return {
         "groups": groups,
@@ -52,7 +54,8 @@ def openrlhf_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
         "stage": STAGES[layout.sharding],
         **_offload(job, groups, notes),
         "checkpointing": _checkpointing(job, notes),
-        "budget": job.budget_tokens("policy", "train"),
+        "budget": _budget(job, "policy", layout),
+        "rollout_budget": _budget(job, "reference" if job.placed("reference", "infer") else "policy", layout),
         "train_rows": job.minibatch * job.algorithm.n,
         "kl": job.algorithm.kl_loss or job.algorithm.kl_reward,
         **_algorithm(job, version, notes),
@@ -139,24 +142,34 @@ def _layout(job: Job, notes: Notes) -> Layout:
     return layout
 
 
+def _budget(job: Job, part: Part, layout: Layout) -> int:
+    """Give the tokens that go through at once, for each of the devices that share a row: OpenRLHF multiplies."""
+    whole = job.budget_tokens(part, USES[part]) * job.layout(part, USES[part]).sequence
+    return -(-whole // (layout.tensor * layout.sequence))
+
+
 def _offload(job: Job, groups: Groups, notes: Notes) -> dict[str, bool]:
     """Give the flags for what lies in host memory; DeepSpeed's sleep takes all of a model that is trained."""
-    told = job.running("policy", "train").offload
+    running, told = job.running("policy", "train"), job.running("policy", "train").offload
     one_pool = groups.everything and not groups.ahead
-    sleeps = one_pool and "parameters" in told
-    if sleeps and "optimizer" not in told:
+    leaves = running.sleeps or "parameters" in told
+    sleeps = one_pool and leaves
+    if sleeps and not running.sleeps and "optimizer" not in told:
         notes.say("the policy's weights leave the device between uses; DeepSpeed's sleep takes its optimizer too")
-    if "parameters" in told and not one_pool:
+    if leaves and not one_pool:
         notes.say(
             "the policy's weights leave the device between uses; DeepSpeed sleeps only where all models share one"
         )
-    if job.has("critic") and job.running("critic", "train").offload != told:
+    critic, reference = job.running("critic", "train"), job.running("reference", "infer")
+    if job.placed("critic", "train") and (critic.offload, critic.sleeps) != (told, running.sleeps):
         notes.say("the critic offloads otherwise than the policy; OpenRLHF's flags are for both")
+    if reference.sleeps:
+        notes.say("the reference leaves the device between uses; DeepSpeed brings its weights for each pass")
     return {
-        "adam_offload": "optimizer" in told and not sleeps,
+        "adam_offload": ("optimizer" in told or running.sleeps) and not sleeps,
         "sleeps": sleeps,
         "vllm_sleeps": one_pool,
-        "reference_offload": "parameters" in job.running("reference", "infer").offload,
+        "reference_offload": reference.sleeps or "parameters" in reference.offload,
         "reward_offload": "parameters" in job.running("reward", "infer").offload,
     }
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowgraph.plan import Layout
+from flowgraph.plan import Layout, Running
 from flowgraph.roles import Use
 from nodes.interop.algorithm import KL
 from nodes.interop.job import Job, Part, Site
 from nodes.interop.told import Notes, say_uneven
 
 MAIN: tuple[Part, ...] = ("critic", "reference")  # beside the policy, on verl's one pool
+OF_ROWS = ("activations", "logits")  # what a device holds of the rows that go through it
+FILLED = 0.9  # of a device, the most that a plan fills
 NO_DUAL_CLIP = 1e6  # verl has no switch for the dual clip; a ratio beyond e^20 is never seen
 
 # Source: verl 0.9.1, `AdvantageEstimator` and `register_policy_loss` in verl/trainer/ppo/core_algos.py.
@@ -55,9 +57,28 @@ class Engine:
 
     megatron: bool
     layout: Layout
-    offload: tuple[str, ...]
-    checkpointing: str
+    running: Running
     budget_tokens: int
+
+    @property
+    def checkpointing(self) -> str:
+        """Give which activations are computed again."""
+        return self.running.checkpointing
+
+    @property
+    def parks_weights(self) -> bool:
+        """Say whether the weights leave the device between uses."""
+        return self.running.sleeps or "parameters" in self.running.offload
+
+    @property
+    def parks_optimizer(self) -> bool:
+        """Say whether the optimizer's states leave the device between uses."""
+        return self.running.sleeps or "optimizer" in self.running.offload
+
+    @property
+    def on_host(self) -> bool:
+        """Say whether everything lies in host memory, and comes as it is used."""
+        return len(self.running.offload) == 3
 
     @property
     def fsdp_size(self) -> int:
@@ -82,9 +103,9 @@ def verl_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
         "main": main,
         "sampling": job.site(job.pool("policy", "sample")),
         "syncs": _syncs(job, apart, notes),
-        "actor": _engine(job, "policy", notes),
-        "critic": _engine(job, "critic", notes) if job.has("critic") else None,
-        "reference": _engine(job, "reference", notes) if job.has("reference") else None,
+        "actor": _engine(job, "policy", version, notes),
+        "critic": _engine(job, "critic", version, notes) if job.has("critic") else None,
+        "reference": _engine(job, "reference", version, notes) if job.has("reference") else None,
         "rollout": _rollout(job),
         "reward": _reward(job, main, notes),
         **_algorithm(job, version, notes),
@@ -128,7 +149,7 @@ def _syncs(job: Job, apart: bool, notes: Notes) -> int:
     return syncs
 
 
-def _engine(job: Job, part: Part, notes: Notes) -> Engine:
+def _engine(job: Job, part: Part, version: str, notes: Notes) -> Engine:
     use: Use = "infer" if part == "reference" else "train"
     placed, running, layout = job.placed(part, use), job.running(part, use), job.layout(part, use)
     policy = job.placed("policy", "train")
@@ -141,14 +162,49 @@ def _engine(job: Job, part: Part, notes: Notes) -> Engine:
     elif engine not in ("fsdp", "megatron"):
         notes.say(f"`{job.parts[part]}` runs on `{engine}`; verl is told FSDP")
     if not megatron and (layout.tensor > 1 or layout.pipeline > 1 or layout.expert > 1):
-        notes.say(f"`{job.parts[part]}` is cut as {layout}; verl's FSDP cuts by data and sequence only")
+        what = f"`{job.parts[part]}` is cut as {layout}; verl's FSDP cuts by data and sequence only"
+        layout = _without_tensor(layout, fits=_has_room(job, part, use))
+        notes.say(f"{what}: {layout}")
     if layout.sharding == "optimizer" and not megatron:
         notes.say(
             f"`{job.parts[part]}` shards its optimizer only; FSDP shards gradients too (reshard_after_forward=False)"
         )
     if running.checkpointing == "selective" and not megatron:
         notes.say(f"`{job.parts[part]}` checkpoints some activations; verl's FSDP all or none: all")
-    return Engine(megatron, layout, running.offload, running.checkpointing, job.budget_tokens(part, use))
+    if part == "reference" and running.sleeps and not megatron:
+        notes.say(f"`{job.parts[part]}` leaves the device between uses; verl's FSDP brings its weights for each pass")
+    if megatron and layout.sharding == "full" and version == "0.7.1":
+        what = f"`{job.parts[part]}` is sharded whole; verl {version}'s Megatron shards the optimizer only"
+        notes.say(f"{what}: each of {layout.data} data ranks holds the weights")
+    share = job.layout(part, use).sequence
+    return Engine(megatron, layout, running, -(-job.budget_tokens(part, use) * share // layout.sequence))
+
+
+def _without_tensor(layout: Layout, *, fits: bool) -> Layout:
+    """Give a layout of the same devices that FSDP has: more data ranks, or if these do not fit more of sequence.
+
+    >>> _without_tensor(Layout(data=4, tensor=2), fits=True) == Layout(data=8, sharding="full")
+    True
+    >>> _without_tensor(Layout(data=4, tensor=2), fits=False) == Layout(data=4, sequence=2, sharding="full")
+    True
+    """
+    degree = layout.tensor * layout.pipeline
+    data, sequence = (degree, 1) if fits else (1, degree)
+    return Layout(data=data * layout.data, sequence=sequence * layout.sequence, sharding="full")
+
+
+def _has_room(job: Job, part: Part, use: Use) -> bool:
+    """Say whether a device has room for the activations of rows of its own, which tensor ranks share in the plan.
+
+    A plan that forecasts no bytes is taken to.
+    """
+    placed, layout = job.placed(part, use), job.layout(part, use)
+    if placed is None:
+        return True
+    shared = (layout.tensor * layout.pipeline - 1) * sum(placed.memory.get(each, 0) for each in OF_ROWS)
+    peaks = [each for told in job.plan.forecast if told.pool == placed.pool for each in told.peaks]
+    most = max((peak.memory_bytes for peak in peaks if peak.role == placed.role), default=0)
+    return most + shared <= FILLED * min(job.memory_bytes(placed.pool))
 
 
 def _backend(megatron: bool, engine: str) -> str:

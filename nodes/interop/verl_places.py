@@ -2,71 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from flowgraph.plan import Checkpointing, Layout, Offloaded, Running, Sharding
 from flowgraph.roles import Use
 from nodes.interop.config import Config
-from nodes.interop.shell import broken
+from nodes.interop.letters import broken
 from nodes.interop.shipped_flows import Flow
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
+SAMPLERS = ("vllm", "sglang", "trtllm")
 
 
 def layouts_of(config: Config, flow: Flow, main: int, sampling: int) -> tuple[dict[str, Layout], dict[Use, str]]:
     """Give how each role is cut, and the engines by use."""
-    megatron = _is_megatron(config)
-    tensor, pipeline = (
-        config.positive(f"{ROLLOUT}.tensor_model_parallel_size"),
-        config.whole(f"{ROLLOUT}.pipeline_model_parallel_size") or 1,
-    )
-    found = {"policy.train": _trained(config, ACTOR, "fsdp_config", main, megatron)}
-    expert = config.whole(f"{ROLLOUT}.expert_parallel_size") or 1
-    found["policy.sample"] = Layout(
-        data=_divided(config, sampling, tensor * pipeline, f"{ROLLOUT}.tensor_model_parallel_size"),
-        tensor=tensor,
-        pipeline=pipeline,
-        expert=expert,
-    )
+    trainer = _trainer(config)
+    found = {"policy.train": _trained(config, ACTOR, _own(config, ACTOR, trainer), main, trainer)}
+    found["policy.sample"] = _drawing(config, sampling)
     if "critic" in flow.params:
-        engine = "fsdp" if config.known.knows("critic.fsdp.param_offload") else "model.fsdp_config"
-        found["critic.train"] = _trained(config, "critic", engine, main, megatron)
+        found["critic.train"] = _trained(config, "critic", _own(config, "critic", trainer), main, trainer)
     if "ref" in flow.params:
-        found["ref.infer"] = _trained(config, REF, "fsdp_config", main, megatron)
-    sampler = config.text(f"{ROLLOUT}.name") or "vllm"
-    engine = "megatron" if megatron else "fsdp"
-    return found, {"train": engine, "sample": sampler, "infer": engine}
+        found["ref.infer"] = _trained(config, REF, _own(config, REF, trainer), main, trainer)
+    engine = "megatron" if trainer == "megatron" else "fsdp"
+    return found, {"train": engine, "sample": _sampler(config), "infer": engine}
 
 
-def _is_megatron(config: Config) -> bool:
-    options = {told.text for told in config.run.options}
-    named = any("megatron" in each for each in options) or config.text("model_engine") == "megatron"
-    return named or config.text(f"{ACTOR}.strategy") == "megatron"
+def _trainer(config: Config) -> str:
+    """Name what trains: fsdp, megatron, or another engine, in whose place the plan has FSDP."""
+    options, engine = {told.text for told in config.run.options}, config.text("model_engine")
+    named = any("megatron" in each for each in options) or engine == "megatron"
+    if named or config.text(f"{ACTOR}.strategy") == "megatron":
+        return "megatron"
+    if engine in ("", "dp", "fsdp", "fsdp2"):
+        return "fsdp"
+    config.say(f"verl trains with `{engine}`; the plan has FSDP in its place")
+    return engine
 
 
-def _trained(config: Config, where: str, fsdp: str, devices: int, megatron: bool) -> Layout:
-    if megatron:
-        own = f"{where}.megatron"
-        tensor, pipeline, expert, context = (
-            config.positive(f"{own}.{name}_parallel_size")
-            for name in ("tensor_model", "pipeline_model", "expert_model", "context")
-        )
-        data = _divided(config, devices, tensor * pipeline * context, f"{own}.tensor_model_parallel_size")
-        whole = config.flag(f"{own}.use_distributed_optimizer")
-        full = config.flag(f"{own}.use_megatron_fsdp")
-        sharding: Sharding = "full" if full else "optimizer" if whole else "none"
-        return Layout(data=data, tensor=tensor, pipeline=pipeline, expert=expert, sequence=context, sharding=sharding)
+def _sampler(config: Config) -> str:
+    name = config.text(f"{ROLLOUT}.name") or "vllm"
+    if name in SAMPLERS:
+        return name
+    config.say(f"no engine that is planned draws as `{name}`: vllm stands in its place")
+    return "vllm"
+
+
+def _own(config: Config, where: str, trainer: str) -> str:
+    """Give where the keys of a model's engine stand."""
+    if trainer != "fsdp":
+        return f"{where}.{trainer}"
+    if where != "critic":
+        return f"{where}.fsdp_config"
+    return "critic.fsdp" if config.known.knows("critic.fsdp.param_offload") else "critic.model.fsdp_config"
+
+
+def _drawing(config: Config, devices: int) -> Layout:
+    """Give how what draws is cut. Experts lie whole on all devices of an engine, so on tensor ranks too."""
+    tensor = config.positive(f"{ROLLOUT}.tensor_model_parallel_size")
+    pipeline = config.counted(f"{ROLLOUT}.pipeline_model_parallel_size") or 1
+    joined = config.counted(f"{ROLLOUT}.data_parallel_size") or 1
+    expert = max(1, joined, (config.counted(f"{ROLLOUT}.expert_parallel_size") or 1) // tensor)
+    data = _divided(config, devices, tensor * pipeline, f"{ROLLOUT}.tensor_model_parallel_size")
+    _divided(config, data, expert, f"{ROLLOUT}.data_parallel_size")
+    return Layout(data=data, tensor=tensor, pipeline=pipeline, expert=expert)
+
+
+def _trained(config: Config, where: str, own: str, devices: int, trainer: str) -> Layout:
+    if trainer == "megatron":
+        return _by_megatron(config, own, devices)
     sequence = max(
         config.positive(f"{where}.ulysses_sequence_parallel_size"),
-        config.whole(f"{where}.{fsdp}.ulysses_sequence_parallel_size") or 1,
+        config.counted(f"{own}.ulysses_sequence_parallel_size", f"{own}.ulysses_parallel_size") or 1,
     )
     data = _divided(config, devices, sequence, f"{where}.ulysses_sequence_parallel_size")
-    size = config.whole(f"{where}.{fsdp}.fsdp_size")
+    size = config.whole(f"{own}.fsdp_size")
     if size is not None and 1 < size < devices:
         config.say(f"{where} is sharded over {size} of {devices} devices each; the plan shards it over all")
-    keeps = not config.flag(f"{where}.{fsdp}.reshard_after_forward")
-    return Layout(data=data, sequence=sequence, sharding="none" if size == 1 else "gradients" if keeps else "full")
+    keeps = config.has(f"{own}.reshard_after_forward") and not config.flag(f"{own}.reshard_after_forward")
+    return Layout(
+        data=data,
+        sequence=sequence,
+        expert=_spread(config, config.counted(f"{own}.expert_parallel_size") or 1, 1, data * sequence, own),
+        sharding="none" if 1 in (size, devices) else "gradients" if keeps else "full",
+    )
+
+
+def _by_megatron(config: Config, own: str, devices: int) -> Layout:
+    tensor, pipeline, expert, context = (
+        config.positive(f"{own}.{name}_parallel_size")
+        for name in ("tensor_model", "pipeline_model", "expert_model", "context")
+    )
+    data = _divided(config, devices, tensor * pipeline * context, f"{own}.tensor_model_parallel_size")
+    within = config.counted(f"{own}.expert_tensor_parallel_size") or tensor
+    whole = config.flag(f"{own}.use_distributed_optimizer")
+    full = config.flag(f"{own}.use_megatron_fsdp")
+    sharding: Sharding = "full" if full else "optimizer" if whole else "none"
+    return Layout(
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        expert=_spread(config, expert * within, tensor, data * context, own) if expert > 1 else 1,
+        sequence=context,
+        sharding=sharding,
+    )
+
+
+def _spread(config: Config, shares: int, tensor: int, ranks: int, where: str) -> int:
+    """Give over how many ranks experts are spread that are cut into so many shares, `tensor` of them by tensor ranks.
+
+    The plan cuts experts by the tensor degree too, and spreads them over ranks that they divide.
+    """
+    expert = max(1, shares // tensor)
+    while ranks % expert:
+        expert -= 1
+    if expert * tensor != max(shares, 1):
+        config.say(f"{where} has {shares} shares of experts; the plan has {expert * tensor}, by tensor and data ranks")
+    return expert
 
 
 def _divided(config: Config, devices: int, by: int, key: str) -> int:
@@ -80,30 +132,23 @@ def running_of(
     config: Config, flow: Flow, layouts: Mapping[str, Layout], total_tokens: int, apart: bool
 ) -> dict[str, Running]:
     """Give how each role runs: what it checkpoints and offloads, its budget of tokens, and the share of its cache."""
-    megatron = _is_megatron(config)
+    trainer = _trainer(config)
+    places = {"policy.train": ACTOR, "critic.train": "critic", "ref.infer": REF}
     found = dict[str, Running]()
-    for role, where, fsdp in _trained_keys(config, flow):
-        own = f"{where}.megatron" if megatron else f"{where}.{fsdp}"
-        budget = _budget(config, role, where, total_tokens, layouts[role].sequence)
+    for role, where in ((role, places[role]) for role in flow.roles if role in places):
+        own = _own(config, where, trainer)
+        offload, sleeps = _offload(config, own, trains=role.endswith(".train"), moves=trainer == "megatron")
         found[role] = Running(
             precision="bfloat16",
-            checkpointing=_checkpointing(config, role, own, megatron),
-            offload=_offload(config, own, trains=role.endswith(".train")),
-            micro_batch_tokens=budget,
+            checkpointing=_checkpointing(config, role, own, trainer == "megatron"),
+            offload=offload,
+            micro_batch_tokens=_budget(config, role, where, total_tokens, layouts[role].sequence),
+            sleeps=sleeps,
         )
     sleeps = config.flag(f"{ROLLOUT}.free_cache_engine") and not apart
     fp8 = config.text(f"{ROLLOUT}.quantization") == "fp8"
     found["policy.sample"] = Running(precision="fp8" if fp8 else "bfloat16", cache_share=_share(config), sleeps=sleeps)
     return found
-
-
-def _trained_keys(config: Config, flow: Flow) -> Iterator[tuple[str, str, str]]:
-    yield "policy.train", ACTOR, "fsdp_config"
-    if "critic" in flow.params:
-        new = config.known.knows("critic.fsdp.param_offload")
-        yield "critic.train", "critic", "fsdp" if new else "model.fsdp_config"
-    if "ref" in flow.params:
-        yield "ref.infer", REF, "fsdp_config"
 
 
 def _share(config: Config) -> float:
@@ -124,18 +169,26 @@ def _checkpointing(config: Config, role: str, own: str, megatron: bool) -> Check
     return "full" if config.flag(f"{where}.enable_gradient_checkpointing") else "none"
 
 
-def _offload(config: Config, own: str, trains: bool) -> tuple[Offloaded, ...]:
+def _offload(config: Config, own: str, *, trains: bool, moves: bool) -> tuple[tuple[Offloaded, ...], bool]:
+    """Give what lies in host memory and comes as it is used, and whether all of a model comes once and goes once.
+
+    Source: verl's workers load what `param_offload` and `optimizer_offload` name before they work, and put it away
+    after. `offload_policy` is FSDP's own, which brings weights for each pass, and so it keeps weights that are only
+    read; Megatron (`moves`) puts those away too.
+    """
     parameters, optimizer = config.flag(f"{own}.param_offload"), config.flag(f"{own}.optimizer_offload")
     everything = config.flag(f"{own}.offload_policy")
     gradients = everything or config.flag(f"{own}.grad_offload")
     if not trains:
-        return ("parameters",) if parameters or everything else ()
+        return (("parameters",) if everything or (parameters and not moves) else ()), parameters and moves
+    if parameters and optimizer and not everything:
+        return (), True
     named: tuple[tuple[Offloaded, bool], ...] = (
         ("parameters", parameters or everything),
         ("gradients", gradients),
         ("optimizer", optimizer or everything),
     )
-    return tuple(name for name, is_told in named if is_told)
+    return tuple(name for name, is_told in named if is_told), False
 
 
 def _budget(config: Config, role: str, where: str, total_tokens: int, sequence: int) -> int | None:
@@ -143,9 +196,9 @@ def _budget(config: Config, role: str, where: str, total_tokens: int, sequence: 
     infers = role.endswith(".infer")
     prefix = "log_prob" if infers else "ppo"
     if config.flag(f"{where}.{'log_prob_use_dynamic_bsz' if infers else 'use_dynamic_bsz'}"):
-        told = config.whole(f"{where}.{prefix}_max_token_len_per_gpu")
+        told = config.counted(f"{where}.{prefix}_max_token_len_per_gpu")
         return None if told is None else told * sequence
-    rows = config.whole(f"{where}.{prefix}_micro_batch_size_per_gpu")
-    if rows is None and (of_all := config.whole(f"{where}.{prefix}_micro_batch_size")):
+    rows = config.counted(f"{where}.{prefix}_micro_batch_size_per_gpu")
+    if rows is None and (of_all := config.counted(f"{where}.{prefix}_micro_batch_size")):
         rows = max(1, of_all // config.positive("trainer.n_gpus_per_node") // config.positive("trainer.nnodes"))
     return None if rows is None else rows * total_tokens

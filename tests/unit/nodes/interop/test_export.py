@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from flowgraph.errors import PlanError, UsageError
-from flowgraph.plan import Layout, Pool
+from flowgraph.plan import Forecast, Layout, Peak, Pool, Running
 from nodes.interop import export
 
 CASES = [
@@ -144,12 +144,96 @@ class TestVerl:
         described = graph("gpg")
 
         def change(placed: Any) -> Any:
-            layout = Layout(data=4, tensor=2, sharding="optimizer")
-            return placed.model_copy(update={"layout": layout}) if placed.role == "policy.train" else placed
+            layout = Layout(data=8, sharding="optimizer")
+            told = {"layout": layout, "running": Running(checkpointing="selective")}
+            return placed.model_copy(update=told) if placed.role == "policy.train" else placed
 
         notes = export(plan(described, "hybrid", change=change), "verl", graph=described).notes
-        assert any("verl's FSDP cuts by data and sequence only" in note for note in notes)
         assert any("shards its optimizer only" in note for note in notes)
+        assert any("checkpoints some activations" in note for note in notes)
+
+    def test_what_leaves_the_device_between_uses_is_offloaded_by_verl(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("ppo")
+
+        def change(placed: Any) -> Any:
+            if placed.role.endswith(".sample"):
+                return placed
+            return placed.model_copy(update={"running": Running(precision="bfloat16", sleeps=True)})
+
+        exported = export(plan(described, "hybrid", change=change), "verl", graph=described)
+        found = told(argv, exported)
+        for where in ("actor_rollout_ref.actor.fsdp_config", "critic.fsdp"):
+            assert found[f"{where}.param_offload"] == found[f"{where}.optimizer_offload"] == "True"
+            assert f"{where}.offload_policy" not in found
+        assert found["actor_rollout_ref.ref.fsdp_config.param_offload"] == "True"
+        said = "`ref` leaves the device between uses; verl's FSDP brings its weights for each pass"
+        assert said in exported.notes
+
+    @pytest.mark.parametrize(
+        ("activations", "sequence", "tokens"), [(0, "1", "16384"), (1, "1", "16384"), (40, "2", "8192")]
+    )
+    def test_tensor_ranks_become_data_ranks_where_these_fit_and_else_ranks_of_sequence(
+        self, activations: int, sequence: str, tokens: str, graph: Any, plan: Any, argv: Any
+    ) -> None:
+        described = graph("gpg")
+        memory = {"weights": 30 * 2**30, "activations": activations * 2**30}
+
+        def change(placed: Any) -> Any:
+            layout = Layout(data=4, tensor=2)
+            told = {"layout": layout, "memory": memory}
+            return placed.model_copy(update=told) if placed.role == "policy.train" else placed
+
+        peak = Peak(phase="update", role="policy.train", memory_bytes=sum(memory.values()))
+        made = plan(described, "hybrid", change=change)
+        told_of = made.model_copy(update={"forecast": (Forecast(pool="p0", process_bytes=0, peaks=(peak,)),)})
+        exported = export(told_of if activations else made, "verl", graph=described)
+        found = told(argv, exported)
+        assert found["actor_rollout_ref.actor.ulysses_sequence_parallel_size"] == sequence
+        assert found["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] == tokens
+        assert found["actor_rollout_ref.actor.fsdp_config.fsdp_size"] == "-1"
+        instead = Layout(data=8 // int(sequence), sequence=int(sequence), sharding="full")
+        assert exported.notes[0].endswith(f"verl's FSDP cuts by data and sequence only: {instead}")
+
+    @pytest.mark.parametrize("version", ["0.7.1", "0.9.1"])
+    def test_whole_shards_of_megatron_are_its_fsdp_or_are_said_to_be_none(
+        self, version: str, graph: Any, plan: Any, argv: Any
+    ) -> None:
+        described = graph("ppo")
+
+        def change(placed: Any) -> Any:
+            return placed.model_copy(update={"engine": "megatron"}) if placed.engine == "fsdp" else placed
+
+        exported = export(plan(described, "hybrid", change=change), "verl", version, graph=described)
+        found = told(argv, exported)
+        owns = ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
+        whole = [found.get(f"{own}.megatron.use_megatron_fsdp") for own in owns]
+        assert whole == (["True"] * 3 if version == "0.9.1" else [None] * 3)
+        assert sum("shards the optimizer only" in note for note in exported.notes) == (0 if version == "0.9.1" else 3)
+
+    def test_experts_where_it_draws_lie_on_all_devices_of_an_engine(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("gpg")
+
+        def change(placed: Any) -> Any:
+            layout = Layout(data=4, tensor=2, expert=4)
+            return placed.model_copy(update={"layout": layout}) if placed.role == "policy.sample" else placed
+
+        found = told(argv, export(plan(described, "hybrid", change=change), "verl", graph=described))
+        # Source: verl asserts it in RolloutConfig: experts over all of tensor_model_parallel_size * data_parallel_size.
+        sizes = [
+            found[f"actor_rollout_ref.rollout.{name}_parallel_size"] for name in ("data", "tensor_model", "expert")
+        ]
+        assert sizes == ["4", "2", "8"]
+
+    def test_a_reference_that_a_plan_does_without_is_not_run(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("ppo", {"kl_penalized.weight": 0.0})
+        made = plan(described, "hybrid", without=("ref",))
+        without = made.model_copy(update={"placed": tuple(each for each in made.placed if each.role != "ref.infer")})
+        exported = export(without, "verl", graph=described)
+        found = told(argv, exported)
+        assert (found["algorithm.use_kl_in_reward"], found["actor_rollout_ref.actor.use_kl_loss"]) == ("False", "False")
+        assert not [key for key in found if key.startswith("actor_rollout_ref.ref.")]
+        assert not [note for note in exported.notes if "`ref`" in note]
+        assert flags(argv, export(without, "openrlhf", graph=described))["algo.kl.init_coef"] == ["0"]
 
     def test_machines_of_different_sizes_give_the_least(self, graph: Any, plan: Any, argv: Any) -> None:
         described = graph("gpg")
@@ -194,6 +278,47 @@ class TestOpenRLHF:
         together = export(plan(described, "colocated", lag=3), "openrlhf", graph=described)
         assert "train.async_enable" not in flags(argv, together)
         assert any("so there is none" in note for note in together.notes)
+
+    def test_budgets_are_shared_by_the_devices_of_a_row_and_the_reference_has_its_own(
+        self, graph: Any, plan: Any, argv: Any
+    ) -> None:
+        described = graph("grpo")
+
+        def change(placed: Any) -> Any:
+            if placed.role.endswith(".sample"):
+                return placed
+            budget = 32768 if placed.role == "ref.infer" else 8192
+            running = placed.running.model_copy(update={"micro_batch_tokens": budget})
+            layout = Layout(data=4, tensor=2, sharding="full")
+            return placed.model_copy(update={"running": running, "layout": layout})
+
+        exported = export(plan(described, "hybrid", change=change), "openrlhf", graph=described)
+        found = flags(argv, exported)
+        # Source: OpenRLHF multiplies a device's budget by the degrees of tensor and ring parallelism.
+        assert (found["train.max_tokens_per_gpu"], found["rollout.max_tokens_per_gpu"]) == (["4096"], ["16384"])
+
+    def test_what_leaves_the_device_between_uses_sleeps(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("gpg")
+
+        def change(placed: Any) -> Any:
+            running = placed.running.model_copy(update={"offload": (), "sleeps": True})
+            return placed.model_copy(update={"running": running})
+
+        together = export(plan(described, "hybrid", change=change), "openrlhf", graph=described)
+        assert "ds.enable_sleep" in flags(argv, together)
+        apart = export(plan(described, "split:openrlhf", change=change), "openrlhf", graph=described)
+        assert "ds.enable_sleep" not in flags(argv, apart)
+        assert any("DeepSpeed sleeps only where all models share one" in note for note in apart.notes)
+
+    def test_sampling_with_another_engine_is_said(self, graph: Any, plan: Any) -> None:
+        described = graph("gpg")
+
+        def change(placed: Any) -> Any:
+            return placed.model_copy(update={"engine": "sglang"}) if placed.engine == "vllm" else placed
+
+        for system in ("openrlhf", "nemo-rl"):
+            notes = export(plan(described, "hybrid", change=change), system, graph=described).notes
+            assert any("sglang" in note and "vllm" in note for note in notes)
 
     def test_estimators_that_it_lacks_are_said(self, graph: Any, plan: Any, argv: Any) -> None:
         for flow, estimator in (("gpg", "dr_grpo"), ("opo", "group_norm"), ("rloo", "rloo"), ("grpo", "group_norm")):

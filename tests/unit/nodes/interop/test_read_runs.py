@@ -143,7 +143,7 @@ def openrlhf(more: str = "", **sizes: int) -> Imported:
 
 def setting(found: Imported, name: str) -> str:
     """Give a setting by name."""
-    return dict(each.partition("=")[::2] for each in found.settings)[name]
+    return {key: value for key, _, value in (each.partition("=") for each in found.settings)}[name]
 
 
 def test_gpg_of_the_classic_form_is_the_flow_that_ships() -> None:
@@ -312,7 +312,7 @@ def test_openrlhf_with_all_on_one_pool() -> None:
     found = openrlhf(f"{more} --use_kl_loss --kl_estimator k3", actor=8, ref=8, engines=4)
     assert (found.flow, found.devices, found.placement) == ("grpo", 8, "hybrid:verl")
     assert found.running["policy.sample"].sleeps
-    assert found.running["policy.train"].offload == ("parameters", "optimizer")
+    assert (found.running["policy.train"].offload, found.running["policy.train"].sleeps) == ((), True)
     assert setting(found, "group_normalize.deviation") == "true"
 
 
@@ -351,3 +351,244 @@ def test_a_whole_run_is_as_it_was(golden: Any) -> None:
     found = classic("grpo", "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.ref.fsdp_config.offload=1")
     lines = [f"{name}: {value}" for name, value in vars(found).items()]
     golden("\n".join(lines), "interop/read/verl-grpo.txt")
+
+
+# ------------------------------------------------------------------------- what the scripts that systems ship say
+
+
+def verl(more: str, module: str = "verl.trainer.main_ppo") -> Imported:
+    """Read a command of verl of a few keys."""
+    return read_command(f"python3 -m {module} actor_rollout_ref.model.path=org/name {more}")
+
+
+def test_weights_and_optimizer_that_verl_offloads_leave_the_device_between_uses() -> None:
+    for own, engine in (("fsdp_config", ""), ("megatron", "model_engine=megatron")):
+        keys = f"actor_rollout_ref.actor.{own}"
+        both = verl(f"{engine} {keys}.param_offload=True {keys}.optimizer_offload=True").running["policy.train"]
+        assert (both.offload, both.sleeps) == ((), True)
+        one = verl(f"{engine} {keys}.optimizer_offload=True").running["policy.train"]
+        assert (one.offload, one.sleeps) == (("optimizer",), False)
+    own = verl("actor_rollout_ref.actor.fsdp_config.offload_policy=True").running["policy.train"]
+    assert (own.offload, own.sleeps) == (("parameters", "gradients", "optimizer"), False)
+
+
+def test_a_reference_that_verl_offloads_comes_for_each_pass_with_fsdp_and_once_with_megatron() -> None:
+    kl = "algorithm.adv_estimator=grpo actor_rollout_ref.actor.use_kl_loss=True"
+    by_fsdp = verl(f"{kl} actor_rollout_ref.ref.fsdp_config.param_offload=True").running["ref.infer"]
+    assert (by_fsdp.offload, by_fsdp.sleeps) == (("parameters",), False)
+    keys = "model_engine=megatron actor_rollout_ref.ref.megatron.param_offload=True"
+    by_megatron = verl(f"{kl} {keys}").running["ref.infer"]
+    assert (by_megatron.offload, by_megatron.sleeps) == ((), True)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expert"),
+    [
+        ((4, 3, 4, None), 4),  # experts are cut by tensor ranks too
+        ((4, 3, 4, 1), 1),  # four shares of experts, which the four tensor ranks of the plan are
+        ((2, 1, 8, 1), 4),
+        ((2, 1, 4, 2), 4),
+        ((1, 1, 1, None), 1),
+    ],
+)
+def test_experts_of_megatron_are_spread_as_the_plan_counts_them(degrees: Any, expert: int) -> None:
+    names = ("tensor_model", "pipeline_model", "expert_model", "expert_tensor")
+    keys = [f"actor_rollout_ref.actor.megatron.{name}_parallel_size" for name in names]
+    told = " ".join(f"{key}={degree}" for key, degree in zip(keys, degrees, strict=True) if degree)
+    found = verl(f"model_engine=megatron trainer.nnodes=12 algorithm.adv_estimator=gpg {told}")
+    assert found.layouts["policy.train"].expert == expert
+    assert not [note for note in found.notes if "shares of experts" in note]
+    assert "actor_rollout_ref.actor.megatron.expert_tensor_parallel_size" not in dict(found.ignored)
+
+
+def test_more_shares_of_experts_than_the_plan_has_ranks_are_told() -> None:
+    keys = "actor_rollout_ref.actor.megatron"
+    told = f"{keys}.tensor_model_parallel_size=8 {keys}.expert_model_parallel_size=8"
+    found = verl(f"model_engine=megatron algorithm.adv_estimator=gpg {told}")
+    assert found.layouts["policy.train"].expert == 1
+    assert f"{keys} has 64 shares of experts; the plan has 8, by tensor and data ranks" in found.notes
+
+
+def test_experts_where_verl_draws_lie_on_all_devices_of_an_engine() -> None:
+    rollout = "actor_rollout_ref.rollout"
+    told = f"{rollout}.tensor_model_parallel_size=2 {rollout}.data_parallel_size=4 {rollout}.expert_parallel_size=8"
+    assert verl(told).layouts["policy.sample"] == Layout(data=4, tensor=2, expert=4)
+    assert verl(f"{rollout}.tensor_model_parallel_size=8 {rollout}.expert_parallel_size=8").layouts[
+        "policy.sample"
+    ] == Layout(data=1, tensor=8)
+    with pytest.raises(Exception, match="3 does not divide 4 devices"):
+        verl(f"{rollout}.data_parallel_size=3")
+
+
+@pytest.mark.parametrize("where", ["rollout", "actor_rollout_ref.rollout"])
+def test_the_one_step_off_trainer_names_the_devices_that_draw_in_either_place(where: str) -> None:
+    told = f"trainer.n_gpus_per_node=6 {where}.nnodes=1 {where}.n_gpus_per_node=2 algorithm.adv_estimator=grpo"
+    found = verl(told, "verl.experimental.one_step_off_policy.main_ppo")
+    assert [part.devices for part in found.parts] == [6, 2]
+    assert (found.devices, found.machines, found.lag) == (8, (1, 8), 1)
+
+
+def test_a_lag_is_kept_where_the_flow_does_not_correct_for_it() -> None:
+    told = "trainer.n_gpus_per_node=4 rollout.nnodes=1 rollout.n_gpus_per_node=4 algorithm.adv_estimator=grpo"
+    module = "verl.experimental.one_step_off_policy.main_ppo"
+    found = verl(f"{told} actor_rollout_ref.actor.use_kl_loss=True", module)
+    assert (found.flow, found.lag) == ("grpo", 1)
+    assert "responses are drawn up to 1 updates ahead; the flow `grpo` does not correct for that" in found.notes
+    far = verl(f"{told} async_training.staleness_threshold=9", "verl.experimental.fully_async_policy.fully_async_main")
+    assert far.lag == 4
+    assert "responses are drawn up to 9 updates ahead; the plan has them 4 ahead" in far.notes
+
+
+def test_another_engine_that_trains_is_told_and_its_keys_are_read() -> None:
+    keys = "actor_rollout_ref.actor.veomni"
+    told = f"{keys}.param_offload=True {keys}.optimizer_offload=True {keys}.ulysses_parallel_size=2"
+    found = verl(f"model_engine=veomni algorithm.adv_estimator=gpg {told}")
+    assert "verl trains with `veomni`; the plan has FSDP in its place" in found.notes
+    assert found.layouts["policy.train"] == Layout(data=4, sequence=2, sharding="full")
+    assert found.running["policy.train"].sleeps
+    assert found.ignored == ()
+
+
+def test_an_engine_that_is_not_planned_draws_as_vllm() -> None:
+    found = verl("actor_rollout_ref.rollout.name=hf")
+    assert found.engines["sample"] == "vllm"
+    assert "no engine that is planned draws as `hf`: vllm stands in its place" in found.notes
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "reward_model.enable=True reward_model.model_path=org/rm",
+        "reward_model.enable=True reward_model.model.path=org/rm",
+        "reward.reward_model.enable=True reward.reward_model.model_path=org/rm",
+    ],
+)
+def test_a_reward_model_is_named_wherever_verl_has_its_path(keys: str) -> None:
+    assert "the reward model `org/rm` is left out: shipped flows score by a rule" in verl(keys).notes
+
+
+def test_a_reward_model_of_its_own_says_how_many_devices_it_has() -> None:
+    own = "reward.reward_model.enable=True reward.reward_model.enable_resource_pool=True"
+    notes = verl(f"{own} reward.reward_model.nnodes=2 reward.reward_model.n_gpus_per_node=4").notes
+    assert "the reward model with 8 of the run's devices is left out: shipped flows score by a rule" in notes
+    notes = openrlhf("--reward_pretrain org/rm --reward_num_gpus_per_node 2 --remote_rm_url ''").notes
+    assert "the reward model `org/rm` with 2 of the run's devices is left out: shipped flows score by a rule" in notes
+
+
+def test_groups_that_are_drawn_anew_are_told_where_the_flow_does_not() -> None:
+    notes = verl("algorithm.adv_estimator=rloo algorithm.filter_groups.enable=True").notes
+    assert "groups without signal are drawn anew; the flow `rloo` trains on all of them" in notes
+    notes = openrlhf("--advantage_estimator reinforce_baseline --dynamic_filtering").notes
+    assert "groups without signal are drawn anew; the flow `reinforce_pp_baseline` trains on all of them" in notes
+
+
+def test_a_configuration_that_inherits_from_megatrons_is_of_megatron() -> None:
+    text = "defaults:\n  - ppo_megatron_trainer\n  - _self_\nactor_rollout_ref: {model: {path: a/b}}\n"
+    assert read_yaml(text).engines["train"] == "megatron"
+    notes = read_yaml(text.replace("ppo_megatron_trainer", "'mine'")).notes
+    assert "what the configuration `mine` says is not read: verl's defaults stand in its place" in notes
+
+
+@pytest.mark.parametrize("version", ["0.5.0", "0.7.1", "0.9.1"])
+def test_a_whole_configuration_is_its_defaults(version: str) -> None:
+    import yaml
+
+    from nodes.interop.keys import keys
+
+    tree: dict[str, Any] = {}
+    for name, value in keys("verl", version).defaults.items():
+        at = tree
+        for part in name.split(".")[:-1]:
+            at = at.setdefault(part, {})
+        at[name.rpartition(".")[2]] = value
+    tree["actor_rollout_ref"]["model"]["path"] = "org/name"
+    found = read_yaml(yaml.safe_dump(tree))
+    short = read_yaml("actor_rollout_ref: {model: {path: org/name}}")
+    assert found.version == version
+    assert (found.flow, found.settings, found.parts) == (short.flow, short.settings, short.parts)
+    assert not [key for key, why in found.ignored if "no such key" in why]
+
+
+SLURM = """#!/bin/bash
+#SBATCH -N 2
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+nodes_array=( $nodes )
+node_1=${nodes_array[0]}
+srun -w "$node_1" bash -c \\
+    "ray start --head --port=6379 --block" &>> log &
+for ((i = 1; i < 2; i++)); do
+  sleep 1s;
+done
+srun --overlap -w "$node_1" bash -c \\
+"pip install ray \\
+&& ray job submit --runtime-env-json='{\\"working_dir\\": \\"/openrlhf\\"}' \\
+    -- python3 -m openrlhf.cli.train_ppo_ray \\
+    --ref_num_gpus_per_node 4 --critic_num_gpus_per_node 4 --actor_num_gpus_per_node 4 \\
+    --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --colocate_actor_ref \\
+    --pretrain org/name --remote_rm_url /reward.py --use_wandb {wandb_token}" &>> log
+"""
+
+
+def test_a_command_in_the_text_of_another_shell_is_read() -> None:
+    found = read_command(SLURM)
+    assert (found.flow, found.placement, found.devices) == ("ppo", "split:openrlhf", 16)
+    assert found.machines == (2, 8)
+    with pytest.raises(Exception, match=r"line 17: `remote_rm_url`|line 16"):
+        read_command(SLURM.replace("--vllm_num_engines 4", "--vllm_num_engines four"))
+
+
+@pytest.mark.parametrize(
+    ("more", "sizes", "machines"),
+    [
+        ("--colocate_actor_ref", {"ref": 2, "critic": 2, "actor": 2}, (1, 8)),
+        ("", {"ref": 2, "critic": 4, "actor": 4}, (2, 8)),
+        ("", {"ref": 8, "critic": 8, "actor": 8, "engines": 4}, (4, 8)),
+        ("", {"ref": 1, "critic": 1, "actor": 1, "engines": 1}, (1, 5)),
+    ],
+)
+def test_parts_of_few_devices_share_machines(more: str, sizes: dict[str, int], machines: tuple[int, int]) -> None:
+    assert openrlhf(more, **sizes).machines == machines
+
+
+def test_machines_are_counted_however_many_there_are() -> None:
+    assert verl("trainer.nnodes=1000000000").machines == (1_000_000_000, 8)
+    assert verl("trainer.nnodes=4 trainer.n_gpus_per_node=4").machines == (4, 4)
+    assert verl("trainer.n_gpus_per_node=16").machines == (1, 16)
+    apart = "trainer.v1.trainer_mode=separate_async actor_rollout_ref.rollout.nnodes=2"
+    six = "trainer.nnodes=2 trainer.n_gpus_per_node=6 actor_rollout_ref.rollout.n_gpus_per_node=2"
+    assert verl(f"{apart} {six}").machines == (2, 8)
+
+
+def test_a_reference_that_does_not_run_has_no_devices() -> None:
+    found = openrlhf("--init_kl_coef 0")
+    assert (found.unused, found.devices) == (("ref",), 12)
+
+
+def test_a_reference_that_cannot_share_the_actors_devices_is_refused() -> None:
+    with pytest.raises(Exception, match=r"the reference has .1, 2. machines and devices of each"):
+        openrlhf("--colocate_actor_ref")
+
+
+def test_a_budget_of_openrlhf_is_for_all_devices_that_share_a_row() -> None:
+    dynamic = "--use_dynamic_batch --train_max_tokens_per_gpu 8192 --rollout_max_tokens_per_gpu 16384"
+    found = openrlhf(f"{dynamic} --ds_tensor_parallel_size 2")
+    assert found.running["policy.train"].micro_batch_tokens == 2 * 8192
+    assert found.running["ref.infer"].micro_batch_tokens == 2 * 16384
+
+
+def test_openrlhf_with_fsdp_shards_weights_whatever_stage_is_the_default() -> None:
+    found = read_command(
+        "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path a/b --vllm.num_engines 4 "
+        "--vllm.tensor_parallel_size 2 --train.colocate_all --fsdp.param_dtype bf16 --fsdp.cp_size 2 "
+        "--fsdp.enable_sleep --algo.advantage.estimator group_norm --algo.kl.init_coef 0"
+    )
+    assert found.layouts["policy.train"] == Layout(data=4, sequence=2, sharding="full")
+    assert found.running["policy.train"].sleeps
+    assert not [note for note in found.notes if "DeepSpeed" in note]
+
+
+def test_the_older_flag_for_the_estimate_of_the_kl_is_read() -> None:
+    more = "--advantage_estimator group_norm --use_kl_loss --use_kl_estimator_k3"
+    found = openrlhf(more, critic=4)
+    assert found.flow == "grpo"
+    assert not [note for note in found.notes if "the KL is estimated by" in note]

@@ -38,11 +38,69 @@ def test_a_command_is_found_behind_ray_and_after_others() -> None:
     ]
 
 
-@pytest.mark.parametrize("option", ["--config-name=x", "--config-name x", "--config-path=. --config-name='x'"])
+@pytest.mark.parametrize(
+    "option", ["--config-name=x", "--config-name x", "--config-path=. --config-name='x'", "-cp . -cn x", "-m -cn=x"]
+)
 def test_options_of_hydra_are_no_keys(option: str) -> None:
     found = started(f"{VERL} {option} a=1")
     assert [each.key for each in found.told] == ["a"]
     assert found.options[-1].text == "x"
+
+
+def test_the_first_command_that_trains_is_read_and_the_others_are_told() -> None:
+    lines = [
+        "python3 -m verl.trainer.fsdp_sft_trainer data.x=1",
+        "python - <<EOF",
+        "from verl.trainer.main_ppo import main",
+        "EOF",
+        f"{VERL} {MODEL} trainer.nnodes=2",
+        f"{VERL} {MODEL} trainer.nnodes=4",
+    ]
+    found = read_command("\n".join(lines))
+    assert found.devices == 16
+    assert "the command of line 5 is read; further ones start a training on lines 6" in found.notes
+
+
+def test_what_may_hold_further_keys_is_told() -> None:
+    found = read_command(f'{VERL} {MODEL} ${{EXTRA}} $(cat more) "$@"')
+    assert [note for note in found.notes if "further keys" in note] == [
+        "`EXTRA` may hold further keys; only a running shell knows them",
+        "`a command's output` may hold further keys; only a running shell knows them",
+    ]
+    flags = "python -m openrlhf.cli.train_ppo_ray --pretrain $M --vllm_num_engines 8 --colocate_all_models $EXTRA"
+    with pytest.raises(UsageError, match="names no model"):
+        read_command(flags)
+    assert any("`EXTRA` may hold" in note for note in read_command(flags.replace("$M", "x")).notes)
+
+
+def test_a_key_that_is_told_twice_has_its_last_value_and_that_is_said() -> None:
+    found = read_command(f"{VERL} {MODEL} trainer.nnodes=2 trainer.nnodes=4 data.seed=1 data.seed=1")
+    assert found.devices == 32
+    assert [note for note in found.notes if "more than once" in note] == [
+        "`trainer.nnodes` is told more than once: the last is taken, 4"
+    ]
+
+
+def test_a_key_that_is_told_to_be_none_has_no_default() -> None:
+    base = f"{VERL} {MODEL} algorithm.adv_estimator=gae"
+    clip = "critic.update.value_loss.clip=0.5"
+    assert clip in read_command(base).settings
+    assert clip not in read_command(f"{base} critic.cliprange_value=null").settings
+    assert clip in read_command(f"{base} critic.cliprange_value=???").settings
+    with pytest.raises(UsageError, match="should be a whole number above 0, not None"):
+        read_command(f"{base} ~data.max_response_length")
+
+
+def test_keys_of_what_starts_a_run_are_no_unknown_ones() -> None:
+    told = dict(read_command(f"{VERL} {MODEL} hydra.run.dir=x +ray_kwargs.ray_init.num_cpus=4 hydr.run=x").ignored)
+    assert told["hydra.run.dir"] == told["ray_kwargs.ray_init.num_cpus"] == "no plan depends on it"
+    assert "has no such key" in told["hydr.run"]
+
+
+def test_a_configuration_of_the_users_own_is_told_to_be_unread() -> None:
+    for name, unread in (("ppo_megatron_trainer.yaml", False), ("fully_async_ppo_trainer", False), ("mine", True)):
+        notes = read_command(f"{VERL} --config-name={name} {MODEL}").notes
+        assert any("what the configuration" in note for note in notes) == unread
 
 
 def test_flags_have_as_many_values_as_they_take() -> None:
@@ -78,6 +136,27 @@ def test_flags_have_as_many_values_as_they_take() -> None:
         (
             f"{VERL} {MODEL} actor_rollout_ref.rollout.gpu_memory_utilization=60",
             "line 1: `gpu_memory_utilization`: should be above 0, and 1 at most",
+        ),
+        (
+            f"{VERL} {MODEL} data.train_batch_size=-8",
+            "line 1: `data.train_batch_size`: should be a whole number above 0",
+        ),
+        (
+            f"{VERL} {MODEL} data.max_response_length=99999999999999",
+            "line 1: `data.max_response_length`: should be at most 2,147,483,647, not 99999999999999",
+        ),
+        (
+            f"{VERL} {MODEL} actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=-1",
+            "line 1: `actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu`: should be a whole number above 0, not -1",
+        ),
+        (
+            f"{VERL} {MODEL} actor_rollout_ref.actor.optim.lr=1e400",
+            "line 1: `actor_rollout_ref.actor.optim.lr`: should",
+        ),
+        (f"{VERL} {MODEL} actor_rollout_ref.actor.optim.lr=nan", "line 1: `actor_rollout_ref.actor.optim.lr`: should"),
+        (
+            "python -m openrlhf.cli.train_ppo_ray --pretrain x --vllm_num_engines -1",
+            "line 1: `vllm_num_engines`: should",
         ),
         (
             f"{VERL} {MODEL} algorithm.use_kl_in_reward=perhaps",

@@ -36,10 +36,19 @@ def words(text: str) -> list[str]:
         ("run a#b", ["run", "a#b"]),
         ("run x=['a','b'] y=[1,2]", ["run", "x=[a,b]", "y=[1,2]"]),
         ("run ~/x $HOME/y ${HOME}/z", ["run", "~/x", "~/y", "~/z"]),
-        ('run a "$@" $@ $1 2>&1', ["run", "a", ""]),
+        ('run a "$@" $@ $1 2>&1', ["run", "a"]),
+        ('A=()\nrun a "${A[@]}" "${@:2}" \'\' "$*" b', ["run", "a", "", "", "b"]),
         ('run "a\\"b\\$c"', ["run", 'a"b$c']),
         ("run a \\\n  # not in the command\n", ["run", "a"]),
         ("run a\\\r\n b", ["run", "a", "b"]),
+        ("A=x\nA+=y\nrun $A", ["run", "xy"]),
+        ("A='a=1'\nA+=' b=2'\nrun $A", ["run", "a=1", "b=2"]),
+        ("A=(a b)\nA+=c\nrun ${A[@]}", ["run", "ac", "b"]),
+        ("cat > /dev/null <<EOF\nit's \"one\nEOF\nrun a", ["run", "a"]),
+        ("cat > /dev/null <<-'EOF'\n\tit's\n\tEOF\nrun a", ["run", "a"]),
+        ("cat > /dev/null << A; cat > /dev/null << B\nit's\nA\n\"\nB\nrun a", ["run", "a"]),
+        ("eval \"run a 'b c'\"", ["run", "a", "b c"]),
+        ("A='run a'\neval $A b", ["run", "a", "b"]),
     ],
 )
 def test_a_text_is_read_as_bash_reads_it(text: str, wanted: list[str], tmp_path: Path) -> None:
@@ -48,8 +57,7 @@ def test_a_text_is_read_as_bash_reads_it(text: str, wanted: list[str], tmp_path:
     shown = 'run() { for each in run "$@"; do printf "%s\\0" "$each"; done; }\nHOME="~"\n'
     script.write_text(shown + text.replace("\r", ""), encoding="utf-8")
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
-    ours = [word for word in wanted if word]
-    assert [word for word in done.stdout.split("\0")[:-1] if word] == ours, done.stderr
+    assert done.stdout.split("\0")[:-1] == wanted, done.stderr
 
 
 def test_only_a_running_shell_knows_some_words() -> None:
@@ -67,6 +75,54 @@ def test_only_a_running_shell_knows_some_words() -> None:
 def test_what_stands_under_a_condition_sets_nothing() -> None:
     text = 'N=8\nif [ "$X" = npu ]; then\n  N=16\nfi\ncase $X in\n  npu)\n    N=32 ;;\nesac\nrun $N\n'
     assert words(text) == ["run", "8"]
+
+
+def test_what_is_set_in_several_branches_and_nowhere_else_has_its_first_value() -> None:
+    text = "case $X in\n  gpu)\n    N=${M:-8} ;;\n  npu)\n    N=16 ;;\nesac\nif [ $Y ]; then\n  K=1\nfi\nrun $N $K\n"
+    word, once = commands(text)[-1][1:]
+    assert (word.text, word.guessed, word.unset) == ("8", ("N",), ())
+    assert (once.text, once.unset) == ("", ("K",))  # the branch may not run
+
+
+def test_arithmetic_with_a_shift_begins_no_document() -> None:
+    assert words("if (( 1 << 3 )); then A=1; fi\nrun a\n") == ["run", "a"]
+
+
+HANDED = """srun --nodes=1 -w "$node" bash -c \\
+"pip install x \\
+&& ray job submit --json='{\\"a\\": 1}' \\
+   -- python -m some.module \\
+   --one $ONE \\
+   --two ${TWO:-2}" &>> log
+"""
+
+
+def test_a_text_that_another_shell_is_handed_is_read_with_its_lines_and_what_is_not_set() -> None:
+    found = commands(HANDED)[-1]
+    assert [word.text for word in found] == [
+        "ray", "job", "submit", '--json={"a": 1}', "--", "python", "-m", "some.module", "--one", "", "--two", "2",
+    ]  # fmt: skip
+    assert (found[7].line, found[8].line, found[10].line) == (4, 5, 6)
+    assert found[9].unset == ("ONE",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bash -c 'run $A'", 'A=9 bash -lc "run $A"', "ssh host sh -c 'run $A'", "bash <<EOF\nrun $A\nEOF", "eval run $A"],
+)
+def test_every_way_to_hand_a_text_on_is_read(text: str) -> None:
+    assert words(f"A=1\n{text}")[-2:] == ["run", "9" if text.startswith("A=") else "1"]
+
+
+def test_a_script_and_an_option_are_no_text_for_a_shell() -> None:
+    assert [each[0].text for each in commands("bash run.sh -c 'x'\nbash --rcfile c 'y z'\n")] == ["bash", "bash"]
+
+
+def test_shells_within_shells_end() -> None:
+    text = "x"
+    for _ in range(6):
+        text = "bash -c " + "'" + text.replace("'", "'\\''") + "'"
+    assert words(text) == ["x"]
 
 
 def test_lines_are_counted_through_continued_lines_quotes_and_arrays() -> None:
