@@ -7,8 +7,9 @@ where (`plan`).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -99,8 +100,18 @@ class Cluster(Data):
 
     def device(self, node: str, index: int) -> Device | None:
         """Give the device at `index` of the node of this name, or None if there is none."""
-        devices = next((each.devices for each in self.nodes if each.name == node), ())
+        devices = self._devices.get(node, ())
         return devices[index] if 0 <= index < len(devices) else None
+
+    @cached_property
+    def _devices(self) -> Mapping[str, tuple[Device, ...]]:
+        return {node.name: node.devices for node in self.nodes}
+
+    def __copy__(self) -> Self:
+        """Copy it without what was worked out of its nodes, which a copy may change."""
+        copied = super().__copy__()
+        copied.__dict__.pop("_devices", None)
+        return copied
 
 
 def domain_fault(domain: int, devices: int) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from flowgraph.plan import Checkpointing, Layout, Offloaded, Running
+from flowgraph.executors.layouts import COSTED
+from flowgraph.plan import Checkpointing, Layout, Offloaded, Running, Sharding
 from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
 from placements.footprint import Footprint, total_bytes
@@ -20,16 +21,18 @@ from placements.generation import cache_wanted, generate_seconds
 from placements.loads import Load
 from placements.profiles import Links
 from placements.seconds import Seconds
-from placements.setting import Setting
+from placements.setting import ENGINES, Setting
 from placements.topology import DeviceClass
 from placements.training import forward_seconds, update_seconds
 from placements.transitions import offload_seconds
 
-# What goes through at once, in rows of the greatest length, and what is computed again.
-MICRO_BATCHES: tuple[tuple[int, Checkpointing], ...] = ((1, "none"), (1, "full"), (4, "full"))
+# What goes through at once, and what is computed again: rows of the greatest length, or more if these have few tokens.
+MICRO_BATCHES: tuple[tuple[int, int, Checkpointing], ...] = ((1, 4096, "none"), (1, 0, "full"), (4, 16384, "full"))
 ALL_OFFLOADED: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
 CACHE_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of a device's memory
 TENSOR_AT_MOST = 8
+POWERS = tuple(2**i for i in range(10))
+MOST_STAGES = 16
 TIGHT_SHARE = 0.6  # of a device: what takes more while it works may have to compute from host memory
 SPREAD_AT_MOST = 32  # of what draws, over several domains, where its weights do not fit in one
 
@@ -113,14 +116,38 @@ class Ways:
         return self.setting.loads_of(self.role)
 
     def _layouts(self) -> Iterator[Layout]:
-        """Give the layouts with tensor-parallel degrees that a domain holds and that divide heads and devices."""
-        shape, seat, tensor = self.setting.shape(self.role), self.seat, 1
-        while tensor <= min(self._most_tensor, seat.devices):
-            if shape.heads % tensor == 0 and seat.devices % tensor == 0:
-                data = seat.devices // tensor
-                cut = self.role.use != "sample" and data > 1
-                yield Layout(data=data, tensor=tensor, sharding="full" if cut else "none")
-            tensor *= 2
+        """Give the layouts that the role's engine is taken to run on all devices of the seat.
+
+        Tensor groups lie in a domain and divide heads; where there are several domains they fill each of them. Engines
+        that are asked for by name also cut layers into stages, and experts over ranks, as far as they offer it.
+        """
+        shape, of, devices = self.setting.shape(self.role), self.seat.of, self.seat.devices
+        for tensor in (degree for degree in POWERS if degree <= min(self._most_tensor, devices)):
+            filled = devices <= of.reach or of.reach % tensor == 0 or tensor > of.reach
+            if shape.heads % tensor == 0 and devices % tensor == 0 and filled:
+                yield from self._spread(devices // tensor, tensor)
+
+    def _spread(self, ranks: int, tensor: int) -> Iterator[Layout]:
+        """Give the layouts of so many tensor groups: how many are stages, and how ranks share what they hold."""
+        shape, engine = self.setting.shape(self.role), self.setting.engines[self.role.use]
+        if self.role.use == "sample":
+            yield Layout(data=ranks, tensor=tensor)
+            return
+        offer = COSTED[engine] if engine not in ENGINES.values() else None
+        for pipeline in (degree for degree in POWERS if degree <= (min(offer.pipeline, MOST_STAGES) if offer else 1)):
+            if ranks % pipeline or shape.layers % pipeline:
+                continue
+            data = ranks // pipeline
+            kinds: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
+            for sharding in (kinds if offer else ("full",)) if data > 1 else ("none",):
+                for expert in self._experts(data) if offer else (1,):
+                    yield Layout(data=data, tensor=tensor, pipeline=pipeline, expert=expert, sharding=sharding)
+
+    def _experts(self, data: int) -> list[int]:
+        """Give degrees over which experts are spread: none, those of a domain, and as many as there can be."""
+        experts = self.setting.shape(self.role).experts
+        known = [degree for degree in POWERS if experts and data % degree == experts % degree == 0]
+        return sorted({1, *[degree for degree in known if degree <= self.seat.of.reach][-1:], *known[-1:]})
 
     @property
     def _most_tensor(self) -> int:
@@ -136,21 +163,29 @@ class Ways:
         total, trains = max(load.tokens.tokens for load in self._own), self.role.use == "train"
         for layout in self._layouts():
             read = dict[tuple[str, int], Seconds]()  # a pass without gradients is the same whatever is computed again
-            for times, checkpointing in MICRO_BATCHES if layout.data <= self.setting.most_ranks else ():
-                if (times > 1 and longest * times > total / layout.data) or (not trains and checkpointing == "none"):
+            for micro, checkpointing in self._micro_batches(total / layout.data, longest, trains=trains):
+                if layout.data > self.setting.most_ranks:
                     continue
-                running = Running(
-                    precision="bfloat16",
-                    checkpointing=checkpointing if trains else "none",
-                    micro_batch_tokens=longest * times,
-                )
+                running = Running(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
                 told = list[Seconds]()
                 for load in self._own:
-                    key = load.node, times
+                    key = load.node, micro
                     if key not in read or load.phase == "update":
                         read[key] = passing_seconds(self.setting, self.seat, layout, running, load)
                     told.append(read[key])
                 yield from self._way(layout, running, told)
+
+    def _micro_batches(self, local: float, longest: int, *, trains: bool) -> Iterator[tuple[int, Checkpointing]]:
+        """Give the tokens that go through at once, of so many that a rank has, and what is computed again."""
+        seen = set[tuple[int, Checkpointing]]()
+        for rows, least, checkpointing in MICRO_BATCHES:
+            if not trains and checkpointing == "none":
+                continue
+            micro = max(longest, min(max(rows * longest, least), ceil(local)))
+            told = micro, checkpointing if trains else "none"
+            if told not in seen:
+                seen.add(told)
+                yield told
 
     def _sampling(self) -> Iterator[Way]:
         """Give the ways to draw, each with the least share of memory with which no row waits, or else with the most."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from time import perf_counter
 
 from placements.blocks import Blocks
 from placements.exact import WITHIN
 from placements.named import VARIANTS, Parts, Variant, variant
+from placements.placing import has_room
 from placements.problem import Answer, Choice, Objective, Option, Problem
 from placements.ranked import Ranked
 from placements.robust import Regret, regrets
@@ -85,6 +87,7 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
     ranked = sorted(kept, key=lambda each: _order(each, asked.objective))
     told = sorted(regrets(ranked), key=lambda each: each.mean) if robust else []
     ranked = [each.ranked for each in told] if told else ranked
+    ranked = list(dropwhile(lambda each: each is not ranked[-1] and not has_room(setting, each.blocks), ranked))
     return Found(setting, answer, tuple(ranked), beside, perf_counter() - began, ranked[0] is not first, tuple(told))
 
 

@@ -187,6 +187,15 @@ def _pools(setting: Setting, homes: Sequence[Home]) -> tuple[Pool, ...]:
     return realise(setting.cluster, wanted)
 
 
+def has_room(setting: Setting, blocks: Sequence[Block]) -> bool:
+    """Say whether the cluster has pools of whole domains as these blocks need them."""
+    try:
+        _pools(setting, homes_of(setting, blocks))
+    except ResourceError:
+        return False
+    return True
+
+
 def _synced(setting: Setting, own: Sequence[Home], pool_of: Mapping[str, str]) -> Iterator[str]:
     names = {home.role.name for home in own}
     for target, source in setting.synced.items():

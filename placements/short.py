@@ -54,7 +54,7 @@ def nothing_fits(setting: Setting, larger: Iterator[str]) -> ResourceError:
     hint = (
         f"smallest changes that fit: {hint}"
         if hint
-        else "no larger cluster of these machines and no shorter responses fit"
+        else "no larger cluster of these machines, no larger batch and no shorter responses fit"
     )
     found = [least(setting, role) for role in setting.roles]
     what, notes = _short_of(max(found, key=_over, default=None), found)
@@ -142,14 +142,27 @@ def overflows(plan: Plan, on: str) -> Iterator[ResourceError]:
 
 
 def larger_settings(setting: Setting) -> Iterator[tuple[str, Iterator[tuple[str, Setting]]]]:
-    """Give kinds of change, each as ever larger changes: more machines, shorter responses, narrower weights."""
+    """Give kinds of change, each as ever larger changes: machines, their memory, rows, responses, narrower weights."""
     yield (
         "devices",
         ((_more(setting, times), replace(setting, cluster=multiplied(setting.cluster, times))) for times in LARGER),
     )
+    yield "host memory", (_with_host(setting, times) for times in LARGER[:3])
+    if setting.most_ranks < sum(of.count for of in setting.classes):
+        counts = (setting.prompts * times for times in LARGER)
+        yield "batch", ((f"--batch {prompts}", replace(setting, prompts=prompts)) for prompts in counts)
     yield "responses", _shortened(setting)
     if setting.sampling == "bfloat16":
         yield "precision", iter([("--precision fp8", replace(setting, sampling="fp8"))])
+
+
+def _with_host(setting: Setting, times: int) -> tuple[str, Setting]:
+    """Give every machine so many times its host memory."""
+    nodes = [
+        node.model_copy(update={"host_memory_bytes": times * node.host_memory_bytes}) for node in setting.cluster.nodes
+    ]
+    held = " and ".join(show_bytes(times * of.host_memory_bytes) for of in setting.classes)
+    return f"{held} of host memory", replace(setting, cluster=Cluster(nodes=tuple(nodes)))
 
 
 def _more(setting: Setting, times: int) -> str:

@@ -42,7 +42,7 @@ class DeviceClass:
     def links(self, devices: int) -> Links | None:
         """Say what a pool of so many would talk over, as `links_of` does once it has its places; None if not known."""
         known = profiles().get(self.model)
-        if known is None or (self.network_bytes_per_s is None and len(self.nodes) > 1):
+        if known is None or (self.network_bytes_per_s is None and devices > self.node_devices):
             return None
         per_node = min(devices, self.node_devices)
         within = self.domain if devices <= self.domain else devices % self.domain or self.domain

@@ -170,7 +170,7 @@ def test_a_node_whose_seconds_are_not_forecast_is_refused(flowgraph: Run, plan: 
     ("name", "content", "why"),
     [
         ("run.csv", "node,seconds\npolicy.update,3\n", "run.csv: holds no run"),
-        ("run.json", "{}", "run.json: holds no run"),
+        ("run.json", "{}", "run.json: flow: Field required"),
         ("nowhere", None, "nowhere: holds no run"),
     ],
 )

@@ -134,10 +134,7 @@ def test_the_trace_says_each_decision_and_why(graph: Graph) -> None:
             "`fsdp` for policy.train: data=2 tensor=1 sharding=full;"
             " weights, gradients, optimizer and rows cut over the devices"
         ),
-        (
-            "`local` for policy.sample, ref.infer: data=2 tensor=1;"
-            " whole weights on each device, rows cut over them"
-        ),
+        ("`local` for policy.sample, ref.infer: data=2 tensor=1; whole weights on each device, rows cut over them"),
         "generate peaks at 690.6 MiB, in policy.sample",
         "logprob peaks at 789.9 MiB, in ref.infer",
         "update peaks at 1.0 GiB, in policy.train",
@@ -187,9 +184,7 @@ def test_a_node_that_reads_all_rows_together_leaves_one_device_the_roomiest() ->
 def test_an_engine_that_is_asked_for_runs_every_role_or_is_refused(graph: Graph) -> None:
     asked = search("colocated", graph, cluster((2,)), SHAPES, WORK, engine="local")
     assert asked.plan == search("colocated", graph, cluster((2,)), SHAPES, WORK).plan
-    assert asked.trace[2] == (
-        "`local` for policy.train, policy.sample, ref.infer: data=1 tensor=1; as asked"
-    )
+    assert asked.trace[2] == ("`local` for policy.train, policy.sample, ref.infer: data=1 tensor=1; as asked")
     with pytest.raises(PlanError) as two:
         search("colocated", graph, cluster((2, 2)), SHAPES, WORK, engine="local")
     assert str(two.value) == (

@@ -221,3 +221,40 @@ def test_sizes_that_are_too_slow_are_not_offered() -> None:
     everyone = [frozenset({place}) for place in range(len(setting.roles))]
     every, fewer = Blocks(setting).options, problem(setting, Blocks(setting), Asked()).options
     assert sum(len(fewer(block)) for block in everyone) < sum(len(every(block)) for block in everyone)
+
+
+@pytest.mark.parametrize("cluster", ["4x6xh100", "2x7xh100", "3x3xh100", "2x5xh100,1x8xh100"])
+def test_machines_with_an_odd_number_of_devices_are_planned(cluster: str) -> None:
+    """Draw: machines of 6; tensor groups of 4 would leave two devices of each idle, so pools of several have none."""
+    found = find(setting_of("grpo", cluster, model="Qwen/Qwen3-8B"))
+    plan = found.best.plan()
+    for placed in plan.placed:
+        pool = next(pool for pool in plan.pools if pool.name == placed.pool)
+        machines = {node for node, _ in pool.devices}
+        shares = [sum(node == machine for node, _ in pool.devices) for machine in machines]
+        assert placed.layout.devices == len(pool.devices)
+        assert all(share % placed.layout.tensor == 0 for share in shares)
+
+
+def test_a_second_machine_whose_network_nobody_knows_takes_no_plan_away() -> None:
+    alone, two = (find(setting_of("grpo", cluster)).best for cluster in ("1x8xa40", "2x8xa40"))
+    assert two.step_s <= alone.step_s
+    assert all(len({node for node, _ in pool.devices}) == 1 for pool in two.plan().pools)
+
+
+def test_an_engine_asked_for_by_name_is_given_stages_and_experts_and_the_default_is_not() -> None:
+    """Megatron cuts layers into stages; FSDP, which runs here, has data and tensor ranks."""
+    model, plain = "Qwen/Qwen3-30B-A3B", {"train": "fsdp", "sample": "sglang", "infer": "fsdp"}
+
+    def layouts(train: str) -> set[tuple[int, int]]:
+        setting = replace(setting_of("gpg", "2x8xh100", model=model), engines={**plain, "train": train})
+        role = next(place for place, each in enumerate(setting.roles) if each.use == "train")
+        blocks = Blocks(setting)
+        return {
+            (way.layout.pipeline, way.layout.expert)
+            for _, seat in blocks.seats
+            for way in blocks.ways(role, seat).timed
+        }
+
+    assert layouts("fsdp") == {(1, 1)}
+    assert {(2, 1), (1, 8), (2, 8)} <= layouts("megatron")

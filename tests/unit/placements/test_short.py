@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowgraph.cluster import Cluster
 from flowgraph.errors import ResourceError
 from placements.finding import Asked, find
 from placements.footprint import FITS_SHARE
@@ -40,7 +41,7 @@ def test_a_model_that_no_device_holds_is_told_by_role_bytes_and_parts() -> None:
     )
     assert layout.startswith("    data=1 tensor=1 bfloat16 ")
     assert re.match(r"    weights 30\.5 GiB · gradients 30\.5 GiB · optimizer 91\.5 GiB · ", parts)
-    assert hint == "  hint: smallest changes that fit: 2 h100-sxm-80g"
+    assert hint == "  hint: smallest changes that fit: 2 h100-sxm-80g · 159.2 GiB of host memory"
 
 
 def test_what_draws_is_named_where_its_weights_are_what_is_short() -> None:
@@ -71,7 +72,7 @@ def test_roles_that_fit_alone_and_not_together_are_each_told() -> None:
 def test_what_nothing_helps_says_so() -> None:
     """671 billion parameters of two bytes are 1.3 TB; 32 machines of one A10 have 0.8 TB, and no domain to draw in."""
     text = refusal(setting_of("grpo", "1x1xa10", model="deepseek-ai/DeepSeek-V3"))
-    assert text.endswith("  hint: no larger cluster of these machines and no shorter responses fit")
+    assert text.endswith("  hint: no larger cluster of these machines, no larger batch and no shorter responses fit")
 
 
 def test_a_host_without_room_for_what_is_offloaded_is_no_way_to_fit() -> None:
@@ -107,7 +108,7 @@ SHORT: list[tuple[Of, str, str, Asked]] = [
 def test_the_change_that_is_named_fits_and_half_of_it_does_not(of: Of, cluster: str, model: str, asked: Asked) -> None:
     setting = setting_of(of, cluster, model=model)
     text = refusal(setting, asked)
-    ((wanted, kind),) = re.findall(r"fit: ([0-9,]+) (\S+)$", text, re.MULTILINE)
+    ((wanted, kind),) = re.findall(r"fit: ([0-9,]+) (\S+)(?: · .*)?$", text, re.MULTILINE)
     times = int(wanted.replace(",", "")) // sum(each.count for each in setting.classes)
     assert kind == setting.classes[0].model
     assert times > 1
@@ -133,3 +134,18 @@ def test_changes_get_larger_and_shorten_responses_to_no_less_than_a_token() -> N
     kinds = {name: [text for text, _ in changes] for name, changes in larger_settings(setting)}
     assert kinds["devices"] == [f"{8 * times} h100-sxm-80g" for times in (2, 4, 8, 16, 32)]
     assert kinds["responses"] == ["responses of at most 2 tokens", "responses of at most 1 tokens"]
+
+
+def test_what_offloads_fits_with_more_host_memory_and_the_hint_says_how_much() -> None:
+    setting = setting_of("grpo", "1x1xh100", model="Qwen/Qwen3-8B")
+    assert re.search(r"159\.2 GiB of host memory", refusal(setting))
+    nodes = [
+        node.model_copy(update={"host_memory_bytes": 2 * node.host_memory_bytes}) for node in setting.cluster.nodes
+    ]
+    assert find(replace(setting, cluster=Cluster(nodes=tuple(nodes)))).best.devices == 1
+
+
+def test_a_batch_of_fewer_prompts_than_devices_is_told_to_grow() -> None:
+    setting = setting_of("grpo", "8x8xh100", model="Llama-3.1-70B", prompts=1, response="4k")
+    (wanted,) = re.findall(r"--batch (\d+)", refusal(setting))
+    assert find(replace(setting, prompts=int(wanted))).best.devices <= 64
