@@ -6,9 +6,10 @@ Not here: roles that share a pool (`blocks`), and the search over pools (`exact`
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil
+from itertools import groupby
+from math import ceil, inf
 
 from flowgraph.executors.layouts import COSTED
 from flowgraph.plan import Checkpointing, Layout, Offloaded, Running, Sharding
@@ -33,6 +34,7 @@ CACHE_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of a device's memory
 TENSOR_AT_MOST = 8
 POWERS = tuple(2**i for i in range(10))
 MOST_STAGES = 16
+ROOMY_SHARE = 0.3  # of a device: what takes less needs no more tensor ranks for its memory
 TIGHT_SHARE = 0.6  # of a device: what takes more while it works may have to compute from host memory
 SPREAD_AT_MOST = 32  # of what draws, over several domains, where its weights do not fit in one
 
@@ -70,7 +72,7 @@ class Seat:
     links: Links
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Way:
     """One layout of a role, all that it holds on its devices, and the seconds of each of its loads."""
 
@@ -90,6 +92,7 @@ class Ways:
     setting: Setting
     role: Role
     seat: Seat
+    _footprints: dict[Way, Footprint] = field(default_factory=dict[Way, Footprint], repr=False)
 
     @cached_property
     def timed(self) -> tuple[Way, ...]:
@@ -158,22 +161,38 @@ class Ways:
         return SPREAD_AT_MOST
 
     def _passing(self) -> Iterator[Way]:
-        """Give the ways to train a model, or to read rows with it."""
+        """Give the ways to train a model, or to read rows with it, from the fewest tensor ranks on.
+
+        More of them are looked at as long as they are faster, or as memory may want them.
+        """
+        before_s, roomy = inf, False
+        for _, layouts in groupby(self._layouts(), lambda layout: layout.tensor):
+            found = [way for layout in layouts for way in self._passing_in(layout)]
+            yield from found
+            best_s = min((sum(way.stages_s) for way in found), default=inf)
+            if roomy and best_s > before_s:
+                return
+            leanest = min(
+                found, key=lambda way: (way.running.micro_batch_tokens or 0, -sum(way.stages_s)), default=None
+            )
+            roomy = leanest is not None and self._held(leanest).peak_bytes <= ROOMY_SHARE * self.seat.of.memory_bytes
+            before_s = best_s
+
+    def _passing_in(self, layout: Layout) -> Iterator[Way]:
         longest = max(load.longest_tokens for load in self._own)
         total, trains = max(load.tokens.tokens for load in self._own), self.role.use == "train"
-        for layout in self._layouts():
-            read = dict[tuple[str, int], Seconds]()  # a pass without gradients is the same whatever is computed again
-            for micro, checkpointing in self._micro_batches(total / layout.data, longest, trains=trains):
-                if layout.data > self.setting.most_ranks:
-                    continue
-                running = Running(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
-                told = list[Seconds]()
-                for load in self._own:
-                    key = load.node, micro
-                    if key not in read or load.phase == "update":
-                        read[key] = passing_seconds(self.setting, self.seat, layout, running, load)
-                    told.append(read[key])
-                yield from self._way(layout, running, told)
+        if layout.data > self.setting.most_ranks:
+            return
+        read = dict[tuple[str, int], Seconds]()  # a pass without gradients is the same whatever is computed again
+        for micro, checkpointing in self._micro_batches(total / layout.data, longest, trains=trains):
+            running = Running(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
+            told = list[Seconds]()
+            for load in self._own:
+                key = load.node, micro
+                if key not in read or load.phase == "update":
+                    read[key] = passing_seconds(self.setting, self.seat, layout, running, load)
+                told.append(read[key])
+            yield from self._way(layout, running, told)
 
     def _micro_batches(self, local: float, longest: int, *, trains: bool) -> Iterator[tuple[int, Checkpointing]]:
         """Give the tokens that go through at once, of so many that a rank has, and what is computed again."""
@@ -239,7 +258,9 @@ class Ways:
             yield self._choice(replace(way, running=way.running.model_copy(update={"offload": offload})))
 
     def _held(self, way: Way) -> Footprint:
-        return footprint(self.setting, self.role, self.seat, way.layout, way.running)
+        if way not in self._footprints:
+            self._footprints[way] = footprint(self.setting, self.role, self.seat, way.layout, way.running)
+        return self._footprints[way]
 
     def _choice(self, way: Way, held: Footprint | None = None) -> Choice:
         """Give a way with its bytes: those `held`, which sleeping does not change, or as they are found."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, log2, sqrt
 from typing import TYPE_CHECKING, Literal
 
@@ -38,6 +39,7 @@ class Tier:
     bytes_per_s: float
 
 
+@lru_cache(maxsize=65_536)
 def collective_seconds(op: Collective, size_bytes: float, devices: int, links: Links) -> float:
     """Give the seconds of a collective of so many devices, machines filled one after another.
 

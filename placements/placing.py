@@ -110,7 +110,8 @@ def _homes(setting: Setting, pool: str, block: Block) -> Iterator[Home]:
     places, (seat, sitting) = sorted(block[0]), _key(block[1])
     shared = any(setting.roles[place].use == "sample" for place in places)
     for place, choice in zip(places, sitting.chosen, strict=True):
-        yield Home(setting.roles[place], pool, seat, choice.engine, choice.layout, choice.running, shared)
+        running = choice.running if len(places) > 1 else choice.running.model_copy(update={"sleeps": False})
+        yield Home(setting.roles[place], pool, seat, choice.engine, choice.layout, running, shared)
 
 
 def homes_by(setting: Setting, plan: Plan) -> list[Home]:

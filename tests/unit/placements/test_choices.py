@@ -83,8 +83,14 @@ def test_a_choice_is_busy_in_the_stages_of_its_loads_only(cluster: str, devices:
 
 def test_heads_bound_the_tensor_degree() -> None:
     """A model of 12 heads is not cut into 8."""
-    degrees = {each.layout.tensor for each in offered("1x8xh100", 8, "policy.train", model="Qwen/Qwen2.5-1.5B")}
+    degrees = {each.layout.tensor for each in offered("1x8xh100", 8, "policy.sample", model="Qwen/Qwen2.5-1.5B")}
     assert degrees == {1, 2, 4}
+
+
+def test_tensor_ranks_that_are_slower_and_save_no_memory_that_matters_are_not_looked_at() -> None:
+    small = {each.layout.tensor for each in offered("1x8xh100", 8, "policy.train", model="Qwen/Qwen2.5-1.5B")}
+    large = {each.layout.tensor for each in offered("1x8xh100", 8, "policy.train", model="Qwen/Qwen3-32B")}
+    assert max(small) < max(large)
 
 
 def test_a_rank_without_a_row_is_not_offered() -> None:
