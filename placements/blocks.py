@@ -149,7 +149,7 @@ class Blocks:
         if key not in self._folded:
             before, own = self._all(places[:-1], seat, shared), self._own(places[-1], seat, shared, fastest=False)
             fitting = self._fitting(before.with_one_more(own), seat) if len(before) and len(own) else self._none
-            self._folded[key] = fitting.unbeaten() if len(fitting) > 1 else fitting
+            self._folded[key] = fitting.unbeaten()
         return self._folded[key]
 
     def _fitting(self, found: Columns, seat: Seat) -> Columns:

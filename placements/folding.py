@@ -17,7 +17,7 @@ from placements.choices import Choice
 from placements.footprint import FITS_SHARE, MemoryConstants
 
 SYNC_BYTES = int(2 * MemoryConstants().bucket_bytes)  # two buckets: one that is sent, one that is read
-CARRIED_AT_MOST = 12  # ways to run the first roles of a pool that are carried on to the next one
+CARRIED_AT_MOST = 8  # ways to run the first roles of a pool that are carried on to the next one
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -94,6 +94,8 @@ class Columns:
 
     def unbeaten(self, most: int = CARRIED_AT_MOST, *, bytes_too: bool = True) -> Columns:
         """Give the ways that no other beats in seconds of every stage and, if `bytes_too`, in bytes; fastest first."""
+        if len(self) <= 1:
+            return self
         order = np.lexsort((self.held[HOST], self.peak, self.stages_s.sum(axis=0)))
         told = np.concatenate([self.stages_s, self.held[:HELD]]) if bytes_too else self.stages_s
         told = told[:, order]
