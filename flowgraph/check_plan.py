@@ -13,6 +13,7 @@ from flowgraph import spec
 from flowgraph.errors import FlowError, PlanError
 from flowgraph.executors.layouts import COSTED, LAYOUTS, POOL_WIDE, Offer
 from flowgraph.graph import Edge, Graph, Node, carried_from
+from flowgraph.lowering.program import HOST
 from flowgraph.plan import Placed, Plan, Running
 from flowgraph.roles import Role, models_read, roles
 from flowgraph.store import structure_hash
@@ -60,7 +61,11 @@ def is_for_the_graph(placed: PlacedGraph) -> Iterator[FlowError]:
 
 def pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
     """Find a pool that is named twice, and a device that is not there or that two pools hold."""
-    plan, where = placed.plan, placed.where
+    return pool_faults(placed.plan, placed.where)
+
+
+def pool_faults(plan: Plan, where: str) -> Iterator[FlowError]:
+    """Find what is wrong with the pools of a plan, whatever its flow is."""
     names, holders = set[str](), dict[tuple[str, int], str]()
     for pool in plan.pools:
         if pool.name in names:
@@ -73,6 +78,20 @@ def pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
             if (node, index) in holders:
                 yield PlanError.shared_device(where, f"{node}/{index}", holders[node, index], pool.name)
             holders[node, index] = pool.name
+
+
+def forecast_faults(plan: Plan, where: str) -> Iterator[FlowError]:
+    """Find a pool or a role that a plan's forecast names and that the plan does not have."""
+    pools, roles_there = [pool.name for pool in plan.pools], [each.role for each in plan.placed]
+    for told in plan.forecast:
+        if told.pool not in pools:
+            yield PlanError.unknown(where, "pool of a forecast:", told.pool, pools)
+        for role in dict.fromkeys(peak.role for peak in told.peaks if peak.role not in roles_there):
+            yield PlanError.unknown(where, f"role of the forecast of {told.pool}:", role, roles_there)
+    for task in plan.step.tasks if plan.step is not None else ():
+        for pool in task.pools:
+            if pool not in (*pools, HOST):
+                yield PlanError.unknown(where, f"pool of the task {task.name}:", pool, [*pools, HOST])
 
 
 def every_role_once(placed: PlacedGraph) -> Iterator[FlowError]:
@@ -125,6 +144,8 @@ def _placed_faults(plan: Plan, placed: Placed, role: Role, where: str) -> Iterat
         if device is not None and device.kind not in offers[placed.engine].devices:
             runs = f"it runs on {_listed(offers[placed.engine].devices)}"
             yield PlanError.not_offered(where, placed.role, placed.engine, f"a {device.kind} of `{pool.name}`", runs)
+    if plan.costed and needs < has:  # its seconds and bytes are forecast for all devices of the pool
+        yield PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
 
 
 def _engine_faults(placed: Placed, offer: Offer, role: Role, where: str) -> Iterator[FlowError]:

@@ -19,6 +19,10 @@ Checkpointing = Literal["none", "selective", "full"]
 Offloaded = Literal["parameters", "gradients", "optimizer"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
 
+MOST_SECONDS = 1e30  # of a part of a task: so that sums over a step stay finite
+MOST_PROMPTS = 10**9  # of a step: more than anyone draws, and few enough that a slip of the pen is refused
+Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False)]
+
 
 class Layout(Data):
     """How a model is cut over the devices of its pool: the degree of each way to split it.
@@ -131,7 +135,7 @@ class Timed(Data):
     kind: TaskKind
     role: str = ""
     pools: tuple[str, ...] = ()
-    parts: dict[str, float | None] = Field(default_factory=dict[str, "float | None"])
+    parts: dict[str, Seconds | None] = Field(default_factory=dict[str, "float | None"])
 
     @property
     def seconds(self) -> float | None:
@@ -157,7 +161,7 @@ class Step(Data):
 
     tasks: tuple[Timed, ...]
     waits: tuple[Waits, ...]
-    period_s: float | None
+    period_s: Seconds | None
     cycle: tuple[str, ...] = ()
 
 
@@ -172,7 +176,7 @@ class Assumed(Data):
 
     flow: str
     models: dict[str, str]
-    batch: Positive
+    batch: Annotated[int, Field(gt=0, le=MOST_PROMPTS)]
     prompt_tokens: str
     response_tokens: str = ""
     settings: tuple[str, ...] = ()

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from flowgraph.errors import DataError, UnknownNameError
 from placements.constants import Bounds, C, Constants, bounds, engines, known
+from placements.text import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OUTLIER = 0.1  # misses of the logarithm beyond this pull on a fit less than by their square
 PRIOR = 0.03  # the miss of every row that moving a constant through its whole range weighs as much as
+WORSE = 0.01  # of the seconds: where the median miss of a fit is larger by more, it made the forecast worse
+FAR = 5.0  # times what is forecast, or as much below it: more than any constant is off, so a slip or another plan
 STEP = 1e-3  # of a constant's range, to see what moving it does
 
 
@@ -53,13 +56,19 @@ class Misses:
 
 @dataclass(frozen=True)
 class Calibration(Generic[C]):
-    """Constants fitted to measurements: all of them, the misses before and after, and what moved, with its bounds."""
+    """Constants fitted to measurements: all of them, the misses before and after, and what moved, with its bounds.
+
+    Where the fit misses by more than the constants did before, these are `kept` and nothing has moved; `after` is what
+    the fit would have missed. `far` are rows that are FAR from their forecast, each as measured seconds over it.
+    """
 
     engine: str
     constants: C
     before: Misses
     after: Misses
     moved: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
+    kept: bool = False
+    far: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def calibrate(
@@ -88,10 +97,18 @@ def calibrate(
     _refuse(measured, names, engine)
     fitted = _least(start, names, shipped, measured, forecast)
     constants = start.moved(fitted)
-    after = misses(constants, measured, forecast)
+    before, after = (misses(each, measured, forecast) for each in (start, constants))
+    if after.median > before.median + WORSE:
+        return Calibration(engine, start, before, after, kept=True, far=_far(start, measured, forecast))
     said = f"{source}: {after}"
     moved = {name: Bounds(fitted[name], shipped[name].low, shipped[name].high, said) for name in names}
-    return Calibration(engine, constants, misses(start, measured, forecast), after, moved)
+    return Calibration(engine, constants, before, after, moved, far=_far(constants, measured, forecast))
+
+
+def _far(constants: C, measured: Sequence[Measured], forecast: Callable[[C, Any], float]) -> dict[str, float]:
+    """Give the rows that are far from their forecast: measured seconds over it."""
+    times = {each.label: each.seconds / forecast(constants, each.case) for each in measured}
+    return {label: each for label, each in times.items() if not 1 / FAR <= each <= FAR}
 
 
 def misses(constants: C, measured: Sequence[Measured], forecast: Callable[[C, Any], float]) -> Misses:
@@ -123,7 +140,8 @@ def _refuse(measured: Sequence[Measured], names: Sequence[str], engine: str) -> 
         refuse_no_seconds(each.label, each.seconds)
     if len(measured) < max(1, len(names)):
         hint = f"measure more, or fit only some of {', '.join(names)}"
-        what = f"{len(measured)} measurements are too few to fit {len(names)} constants"
+        few = "1 measurement is" if len(measured) == 1 else f"{len(measured)} measurements are"
+        what = f"{few} too few to fit {counted(len(names), 'constant')}"
         raise DataError.unusable(f"constants of {engine}", what, hint)
 
 
@@ -195,6 +213,9 @@ def profile_text(found: Sequence[Calibration[Any]]) -> str:
     """Write fitted constants as TOML, which `read_profile` reads."""
     lines = ["# Constants of engines, fitted to measurements; each within the bounds that are shipped."]
     for each in found:
+        if each.kept:
+            lines += ["", f"# {each.engine}: kept as shipped, since what was fitted misses by more"]
+            continue
         lines += ["", f"[{each.engine}]"]
         lines += [
             f"{name} = {{ value = {one.value!r}, source = {_quoted(one.source)} }}" for name, one in each.moved.items()
@@ -212,10 +233,11 @@ def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DataError.failed(where, "no TOML", error) from None
-    return {engine: _constants_in(engine, table, where) for engine, table in tables.items()}
+    return {engine: constants_in(engine, table, where) for engine, table in tables.items()}
 
 
-def _constants_in(engine: str, table: Any, where: str) -> dict[str, float]:
+def constants_in(engine: str, table: Any, where: str) -> dict[str, float]:
+    """Read the constants of one engine from a table of a file, each within its bounds; raises as `read_profile`."""
     if engine not in engines():
         raise UnknownNameError.of("engine", engine, engines(), where)
     shipped = bounds(engine)

@@ -85,10 +85,18 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
         others = {each.blocks: each for _, each in beside if each is not None}
         kept += [each for held, each in others.items() if held not in seen]
     ranked = sorted(kept, key=lambda each: _order(each, asked.objective))
-    told = sorted(regrets(ranked), key=lambda each: each.mean) if robust else []
-    ranked = [each.ranked for each in told] if told else ranked
+    if robust:
+        ranked = [each for each in ranked if has_room(setting, each.blocks)] or ranked[:1]
+    told = _steadiest_first(ranked, asked.objective) if robust else []
+    ranked = [*(each.ranked for each in told), *ranked[len(told) :]]
     ranked = list(dropwhile(lambda each: each is not ranked[-1] and not has_room(setting, each.blocks), ranked))
     return Found(setting, answer, tuple(ranked), beside, perf_counter() - began, ranked[0] is not first, tuple(told))
+
+
+def _steadiest_first(ranked: Sequence[Ranked], objective: Objective) -> list[Regret]:
+    """Give the regrets of plans, the least first; where devices count, only of the first plans, which have fewest."""
+    first = [each for each in ranked if objective != "devices" or each.devices == ranked[0].devices]
+    return sorted(regrets(first, objective), key=lambda each: each.mean)
 
 
 def _order(ranked: Ranked, objective: Objective) -> tuple[float, ...]:

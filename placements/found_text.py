@@ -1,29 +1,33 @@
 """What a search found, as text: the best plan with its bytes and seconds, the next ones, and why the named ones lost.
 
-Of at most 100 columns unless a name is long.
+Of at most 100 columns unless a name is long: what does not fit goes on beneath.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import fsum, inf
 
 from flowgraph.cluster import show_bytes
 from flowgraph.plan import Forecast, Plan, Pool, Timed
 from placements.finding import TIED_SHARE, Found
 from placements.moves import Here
-from placements.named import name_of
+from placements.named import Variant, name_of
 from placements.problem import Answer, Objective
 from placements.ranked import Ranked
 from placements.robust import COST_ERROR, DRAWS
 from placements.setting import Setting
-from placements.text import pool_sizes, show_devices, show_range, table
+from placements.steps import HOST
+from placements.text import broken, counted, flowing, pool_sizes, show_devices, show_range, table
 from placements.what_if import Changed
 
 TOP = 5  # plans that are shown
 PARTS = 4  # of a task's seconds
-BAR_CELLS = 24
+LEAST_SHARE = 0.05  # of a task's seconds, that a part or the rest of them has to be to be told
+BAR_CELLS = 10
+FIRST = "hybrid:verl"  # of named placements that are the same for a flow, the one that the others are told by
 
 
 Played = Ranked | Here
@@ -34,8 +38,9 @@ Played = Ranked | Here
 class Measure:
     """What a search makes least: how much of it a plan takes, in which unit, how that is shown, and what the least is.
 
-    Money is in the currency of the cluster's prices. `own` is what the search itself goes by: it
-    sums the slowest pool of each stage, which a step that is played may take more or less than.
+    Money is in the currency of the cluster's prices. `own` is what the search itself goes by: it sums the slowest pool
+    of each stage, which a step that is played may take more or less than. `worse` is a plan that takes more than
+    another where seconds are other than forecast.
     """
 
     unit: str
@@ -43,6 +48,7 @@ class Measure:
     show: Callable[[float], str]
     least: str
     own: str
+    worse: str
 
 
 def found_text(found: Found, plan: Plan, *, top: int = TOP, objective: Objective = "step") -> str:
@@ -59,7 +65,7 @@ def found_text(found: Found, plan: Plan, *, top: int = TOP, objective: Objective
             *_seconds(plan),
             "",
             *_ranked(found, top, measure),
-            *(["", *_steadiness(found)] if found.regrets else []),
+            *(["", *_steadiness(found, measure)] if found.regrets else []),
             *(["", *_named(found, measure)] if found.named else []),
         ]
     )
@@ -71,7 +77,8 @@ def _head(found: Found, measure: Measure) -> Iterator[str]:
     yield f"{setting.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
-    yield f"the search's {measure.own} is {measure.show(answer.value)}, {_proof(answer)}; {answer.examined:,} plans examined"
+    own = f"the search's {measure.own} is {measure.show(answer.value)}"
+    yield f"{own}, {_proof(answer)}; {counted(answer.examined, 'plan')} examined"
     if found.moved and found.regrets:
         yield "where costs are other than forecast, another plan than the search's first loses least"
     elif found.moved:
@@ -89,23 +96,18 @@ def _asked(setting: Setting, plan: Plan) -> Iterator[str]:
     drawn = [load for load in setting.loads if load.phase == "generate"]
     for load in drawn[:1]:
         each = f" × {load.samples}" if load.samples > 1 else ""
-        yield f"a step: {setting.prompts:,} prompts{each}, of {load.prompt} tokens; responses of {load.response} tokens"
-    steps = [
-        f"{load.node} {_counted(load.steps, 'optimizer step')}" for load in setting.loads if load.phase == "update"
-    ]
+        prompts = f"{setting.prompts:,} prompts{each}, of {load.prompt} tokens"
+        yield from broken(f"a step: {prompts}; responses of {load.response} tokens", "; ")
+    steps = [f"{load.node} {counted(load.steps, 'optimizer step')}" for load in setting.loads if load.phase == "update"]
     models = [f"{name} {model}" for name, model in plan.assumed.models.items()] if plan.assumed is not None else []
-    yield "; ".join(", ".join(each) for each in (models, steps) if each)
+    yield from broken("; ".join(", ".join(each) for each in (models, steps) if each), "; ")
     for of in setting.classes:
         network = of.network_bytes_per_s
         links = (
             f", {network * of.node_devices * 8 / 1e9:,.0f} Gbit/s to others" if network and len(of.nodes) > 1 else ""
         )
         host = show_bytes(of.host_memory_bytes)
-        yield f"{_counted(len(of.nodes), 'machine')} of {of.node_devices} {of.model}, {host} of host memory each{links}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+        yield f"{counted(len(of.nodes), 'machine')} of {of.node_devices} {of.model}, {host} of host memory each{links}"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -128,7 +130,7 @@ def _pools(plan: Plan) -> Iterator[str]:
     for pool in plan.pools:
         yield f"{pool.name}: {_devices(plan, pool)}"
         here = [placed for placed in plan.placed if placed.pool == pool.name]
-        yield from table(
+        yield from flowing(
             [[each.role, each.engine, str(each.layout), f"{each.running} {each.late}".strip()] for each in here]
         )
         yield from _peaks(plan, pool, forecasts[pool.name])
@@ -156,31 +158,51 @@ def _seconds(plan: Plan) -> Iterator[str]:
     yield "seconds of a step"
     longest = max((each.seconds or 0.0 for each in step.tasks), default=0.0)
     rows = [
-        [each.name, "+".join(each.pools), show_s(each.seconds), bar(each.seconds, longest), show_seconds_by_part(each)]
+        [
+            _label(each),
+            "+".join(each.pools),
+            show_s(each.seconds),
+            bar(each.seconds, longest),
+            show_seconds_by_part(each),
+        ]
         for each in step.tasks
     ]
-    yield from table(rows)
+    yield from flowing(rows, " · ")
     if step.cycle:
         everything = len(step.cycle) == len(step.tasks)
         named = "everything, one after another" if everything else " → ".join(step.cycle)
-        yield f"  what comes round slowest: {named}"
+        yield from flowing([[f"what comes round slowest: {named}"]], " → ")
+
+
+def _label(task: Timed) -> str:
+    """Give the name of a task; of a sync, whose name has both its ends, what it goes to."""
+    return f"to {task.role}" if task.kind == "sync" and task.role else task.name
 
 
 def bar(seconds: float | None, longest: float) -> str:
     """Draw seconds as a bar, the longest being full.
 
     >>> bar(1.0, 2.0), bar(None, 2.0)
-    ('▇▇▇▇▇▇▇▇▇▇▇▇', '')
+    ('▇▇▇▇▇', '')
     """
     return "▇" * round(BAR_CELLS * seconds / longest) if seconds and longest else ""
 
 
 def show_seconds_by_part(task: Timed) -> str:
-    """Name the largest parts of a task, none below a twentieth, and first those that are not known."""
-    total = task.seconds or sum(each for each in task.parts.values() if each is not None)
-    large = {name: each for name, each in task.parts.items() if each is None or each >= total / 20}
+    """Name the largest parts of a task, none below a twentieth, and first those that are not known; then the rest.
+
+    >>> show_seconds_by_part(Timed(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.6}))
+    'matmul 9 s · data 600 ms'
+    >>> show_seconds_by_part(Timed(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.4}))
+    'matmul 9 s · rest 800 ms'
+    """
+    total = task.seconds or fsum(each for each in task.parts.values() if each is not None)
+    least = LEAST_SHARE * total
+    large = {name: each for name, each in task.parts.items() if each is None or each >= least}
     ordered = sorted(large.items(), key=lambda item: -(item[1] or 0.0) if item[1] is not None else -inf)[:PARTS]
-    return " · ".join(f"{name} {show_s(each)}" for name, each in ordered) if len(task.parts) > 1 else ""
+    rest = fsum(each for name, each in task.parts.items() if each is not None and name not in dict(ordered))
+    told = [*ordered, *([("rest", rest)] if rest >= least and rest else [])]
+    return " · ".join(f"{name} {show_s(each)}" for name, each in told) if len(task.parts) > 1 else ""
 
 
 def show_s(seconds: float | None) -> str:
@@ -201,13 +223,13 @@ def _money(amount: float) -> str:
 
 
 def _devices_of(count: float) -> str:
-    return f"{count:.0f} device{'' if count == 1 else 's'}"
+    return counted(round(count), "device")
 
 
 MEASURES: Mapping[Objective, Measure] = {
-    "step": Measure("s", lambda plan: plan.step_s, show_s, "fastest", "sum over stages"),
-    "cost": Measure("currency", lambda plan: plan.cost_per_step, _money, "cheapest", "sum over stages"),
-    "devices": Measure("devices", lambda plan: float(plan.devices), _devices_of, "smallest", "count"),
+    "step": Measure("s", lambda plan: plan.step_s, show_s, "fastest", "sum over stages", "slower"),
+    "cost": Measure("currency", lambda plan: plan.cost_per_step, _money, "cheapest", "sum over stages", "dearer"),
+    "devices": Measure("devices", lambda plan: float(plan.devices), _devices_of, "smallest", "count", "slower"),
 }
 
 
@@ -217,7 +239,7 @@ def _ranked(found: Found, top: int, measure: Measure) -> Iterator[str]:
     for number, each in enumerate(found.ranked[:top], 1):
         near = "" if number == 1 else _near(each, found.best, measure, "tie")
         rows.append([str(number), *_figures(each, measure), near, *_shape(each)])
-    yield from table(rows)
+    yield from flowing(rows, " | ")
 
 
 def _figures(ranked: Ranked, measure: Measure) -> list[str]:
@@ -228,9 +250,10 @@ def _figures(ranked: Ranked, measure: Measure) -> list[str]:
 def _near(ranked: Ranked, best: Ranked, measure: Measure, tie: str) -> str:
     """Say how much more a plan takes than the best: a share of it, or some devices."""
     if measure.unit == "devices" and ranked.devices != best.devices:
-        return f"+{_devices_of(ranked.devices - best.devices)}"
-    more = _more(ranked, best, measure)
-    return tie if more <= TIED_SHARE else f"{more:+.0%}"
+        more = ranked.devices - best.devices
+        return f"{'+' if more > 0 else '-'}{_devices_of(abs(more))}"
+    share = _more(ranked, best, measure)
+    return tie if abs(share) <= TIED_SHARE else f"{share:+.0%}"
 
 
 def _more(ranked: Ranked, best: Ranked, measure: Measure) -> float:
@@ -242,18 +265,29 @@ def _more(ranked: Ranked, best: Ranked, measure: Measure) -> float:
 
 
 def _shape(ranked: Ranked) -> tuple[str, str]:
-    name = name_of(ranked.setting.graph, ranked.parts()).partition(":")[0]
+    return name_of(ranked.setting.graph, ranked.parts()).partition(":")[0], pools_of(ranked)
+
+
+def pools_of(ranked: Ranked) -> str:
+    """Name the roles of each pool, how many devices it has, and of which kind where there are several."""
     blocks = zip(ranked.parts(), ranked.blocks, strict=True)
-    parts = (f"{'+'.join(part)} on {sum(option.devices)}" for part, (_, option) in blocks)
-    return name, " | ".join(parts)
+    return " | ".join(f"{'+'.join(part)} on {_many(ranked.setting, option.devices)}" for part, (_, option) in blocks)
+
+
+def _many(setting: Setting, devices: Sequence[int]) -> str:
+    """Write how many devices of each class a pool has."""
+    kinds = [of.model or of.kind for of in setting.classes]
+    if len(set(kinds)) == 1:
+        return str(sum(devices))
+    return " and ".join(f"{count} {kind}" for count, kind in zip(devices, kinds, strict=True) if count)
 
 
 def _named(found: Found, measure: Measure) -> Iterator[str]:
     yield "named placements, each at its best"
     rows, blank = list[list[str]](), [""] * (2 if measure.unit == "currency" else 1)
     seen = dict[tuple[tuple[str, ...], ...], str]()
-    for variant, ranked in found.named:
-        parts = tuple(sorted(variant.parts_of(found.setting.graph)))
+    for variant, ranked in _by_name(found):
+        parts = _sorted_parts(found, variant)
         if parts in seen:
             rows.append([variant.name, *blank, f"the same as {seen[parts]} for this flow"])
             continue
@@ -262,7 +296,21 @@ def _named(found: Found, measure: Measure) -> Iterator[str]:
             rows.append([variant.name, "does not fit", *blank[1:], variant.about])
         else:
             rows.append([variant.name, *_figures(ranked, measure), _against(found, ranked, measure)])
-    yield from table(rows)
+    yield from flowing(rows, "; ")
+
+
+def _by_name(found: Found) -> list[tuple[Variant, Ranked | None]]:
+    """Give the named placements in their order, but FIRST before all where another is the same."""
+    alike = Counter(_sorted_parts(found, variant) for variant, _ in found.named)
+
+    def later(each: tuple[Variant, Ranked | None]) -> bool:
+        return each[0].name != FIRST or alike[_sorted_parts(found, each[0])] == 1
+
+    return sorted(found.named, key=later)
+
+
+def _sorted_parts(found: Found, variant: Variant) -> tuple[tuple[str, ...], ...]:
+    return tuple(sorted(variant.parts_of(found.setting.graph)))
 
 
 def _against(found: Found, ranked: Ranked, measure: Measure) -> str:
@@ -290,7 +338,13 @@ def why_slower(one: Played, other: Played) -> str:
     said = [f"{name} +{show_s(more)}" for name, more in most if more >= least]
     turns = [name for name in one.step.cycle if name not in other.step.cycle and mine.get(name, 0.0) >= least][:3]
     said += [f"{', '.join(turns)} in turn with the rest"] if turns else []
-    return "; ".join(said) if said else "its pools wait for each other"
+    return "; ".join(said) if said else _waiting(one.step.tasks)
+
+
+def _waiting(tasks: Sequence[Timed]) -> str:
+    """Say why a step takes longer in which no task does: what works on one pool takes turns, pools wait."""
+    pools = {pool for task in tasks for pool in task.pools} - {HOST}
+    return "its pools wait for each other" if len(pools) > 1 else "all of it takes turns on one pool"
 
 
 def _by_task(tasks: Iterable[Timed]) -> Mapping[str, float]:
@@ -307,20 +361,30 @@ def what_if_text(found: Found, others: Sequence[Changed], objective: Objective =
             rows.append([each.change, "does not fit", *blank, ""])
             continue
         best = each.found.best
-        same = (
-            "the same pools"
-            if best.parts() == found.best.parts()
-            else " | ".join("+".join(part) for part in best.parts())
-        )
-        rows.append([each.change, *_figures(best, measure), f"{_more(best, found.best, measure):+.0%}", same])
-    return "\n".join([*lines, *table(rows)])
+        share = f"{_more(best, found.best, measure):+.0%}"
+        rows.append([each.change, *_figures(best, measure), share, _pools_beside(each.found, found)])
+    return "\n".join([*lines, *flowing(rows, " | ")])
 
 
-def _steadiness(found: Found) -> Iterator[str]:
+def _pools_beside(changed: Found, found: Found) -> str:
+    """Say what the pools of the best plan are, where they or their devices are others than those of a plan."""
+    pools, idle = pools_of(changed.best), ""
+    if changed.setting.ratio is not None and not apart(changed.best):
+        idle = ", so that no ratio holds: drawing and training share a pool"
+    return f"{'the same pools' if pools == pools_of(found.best) else pools}{idle}"
+
+
+def apart(ranked: Ranked) -> bool:
+    """Say whether what trains and what draws have no pool in common."""
+    uses = [{ranked.setting.roles[place].use for place in block} for block, _ in ranked.blocks]
+    return not any({"train", "sample"} <= each for each in uses)
+
+
+def _steadiness(found: Found, measure: Measure) -> Iterator[str]:
     """Say how the best plans do where costs are other than forecast."""
     yield f"if each role's seconds are off by up to {COST_ERROR:.0%}, of {DRAWS} draws"
     rows = list[list[str]]()
     for number, each in enumerate(found.regrets[:TOP], 1):
-        regret = f"{each.mean:.1%} slower than the best on average, {each.worst:.0%} at worst"
+        regret = f"{each.mean:.1%} {measure.worse} than the best on average, {each.worst:.0%} at worst"
         rows.append([str(number), f"best in {each.best_share:.0%}", regret])
     yield from table(rows)

@@ -6,6 +6,7 @@ closed form for two pools alone (`overlap`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -89,6 +90,12 @@ def late_text(tried: tuple[Late, ...], chosen: int) -> str:
 
 
 def _ratio(late: Late) -> str:
-    draws, trains = late.ratio
-    pools = {block for block, _ in late.found.best.blocks}
-    return f"all on {draws}" if len(pools) == 1 else f"{draws} draw, {trains} train"
+    """Say how many devices draw and how many train, those that do both apart."""
+    counts = Counter[str]()
+    for block, option in late.found.best.blocks:
+        uses = {late.found.setting.roles[place].use for place in block}
+        does = "do both" if {"sample", "train"} <= uses else "draw" if "sample" in uses else "train"
+        counts[does] += sum(option.devices) if {"sample", "train"} & uses else 0
+    if len(late.found.best.blocks) == 1 and counts["do both"]:
+        return f"all on {counts['do both']}"
+    return ", ".join(f"{count} {does}" for does in ("do both", "draw", "train") if (count := counts[does]))

@@ -25,6 +25,7 @@ SPREAD = 0.7
 Source: lengths of responses as published for reasoning runs look lognormal, with sigma 0.5 to 0.9.
 """
 
+LEAST_TOKENS, MOST_TOKENS = 1, 100_000_000  # of a row: more than any model reads
 MOST_SPREAD = 3.0  # at sigma 3 one in a hundred is a thousand times the median
 _SUFFIXES = {"": 1, "k": 1_000, "m": 1_000_000}
 _HALVINGS = 50
@@ -125,7 +126,11 @@ def _solved(
         if abs(told / named[second] - 1) > 0.01:
             why = f"with that {first}, the nearest {second} of a lognormal is {told:.0f}"
             raise SettingError.refused(where, "lengths", asked, why)
-    return tuple(_scaled(of(spread), first, named[first], limit).tolist())
+    points: tuple[float, ...] = tuple(_scaled(of(spread), first, named[first], limit).tolist())
+    if points[-1] > MOST_TOKENS:
+        why = f"the longest would have {points[-1]:,.0f} tokens, and {MOST_TOKENS:,} are the most: max=N cuts them"
+        raise SettingError.refused(where, "lengths", asked, why)
+    return points
 
 
 def _spread(told: Callable[[float], float], target: float) -> float:
@@ -191,9 +196,14 @@ def _share(name: str) -> float | None:
 
 def _tokens(name: str, text: str, where: str) -> float:
     tokens = _number(name, text, where)
-    if tokens <= 0:
-        raise SettingError.refused(where, name, text, "lengths are above 0 tokens")
+    refuse_lengths(name, text, tokens, where)
     return tokens
+
+
+def refuse_lengths(name: str, shown: str, tokens: float, where: str) -> None:
+    """Raise SettingError for lengths that no row has."""
+    if not LEAST_TOKENS <= tokens <= MOST_TOKENS:
+        raise SettingError.refused(where, name, shown, f"lengths are {LEAST_TOKENS} to {MOST_TOKENS:,} tokens")
 
 
 def _number(name: str, text: str, where: str) -> float:

@@ -71,6 +71,8 @@ class Lengths:
         import pyarrow
         from pyarrow import types
 
+        from placements.length_fits import refuse_lengths
+
         column = values.combine_chunks() if isinstance(values, pyarrow.ChunkedArray) else pyarrow.array(values)
         if types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
             column = column.value_lengths()
@@ -79,6 +81,7 @@ class Lengths:
         known = numpy.sort(numpy.asarray(column.drop_null().to_pylist(), dtype=float))
         if not len(known) or known[0] < 0 or not known[-1]:
             raise SettingError.refused(where, "column", f"{len(known)} rows", "it has no lengths above 0")
+        refuse_lengths("column", f"{known[-1]:,.0f}", float(known[-1]), where)
         parts = numpy.array_split(known, min(POINTS, len(known)))
         return cls(tuple(float(part.mean()) for part in parts))
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import fsum
 
-from flowgraph.plan import Plan, Step
-from flowgraph.roles import Role
+from flowgraph.plan import Layout, Plan, Running, Step
 from placements.blocks import Blocks
-from placements.choices import Choice, Seat, choices
+from placements.choices import choices, footprint
 from placements.finding import solved
+from placements.footprint import FITS_SHARE
 from placements.named import Parts
+from placements.placing import Home, forecast_again, homes_by, work_of
 from placements.ranked import Ranked
 from placements.setting import Setting
-from placements.topology import DeviceClass
+from placements.short import overflows
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,17 @@ class Move:
 
 @dataclass(frozen=True)
 class Other:
-    """A role in another layout on the pool that it has: the fastest way there, and whether it fits alone."""
+    """One way to run a role on the pool that it has: seconds of its work in a step, and the most it holds on a device.
 
-    role: str
-    choice: Choice
+    `fits` says whether the plan does with the role so, `own` whether it is the way of the plan.
+    """
+
+    layout: Layout
+    running: Running
+    seconds: float
+    peak_bytes: int
+    fits: bool
+    own: bool
 
 
 @dataclass(frozen=True)
@@ -64,13 +73,35 @@ def _without(part: Sequence[str], role: str) -> tuple[str, ...]:
     return tuple(name for name in part if name != role)
 
 
-def layouts(setting: Setting, role: Role, of: DeviceClass, devices: int) -> Iterator[Other]:
-    """Give the fastest way to run a role in each layout that its devices allow."""
-    links = of.links(devices)
-    if links is None:
-        return
-    seen = set[int]()
-    for choice in choices(setting, role, Seat(of, devices, links)):
-        if choice.layout.tensor not in seen:
-            seen.add(choice.layout.tensor)
-            yield Other(role.name, choice)
+def layouts(setting: Setting, plan: Plan, role: str) -> tuple[Other, ...]:
+    """Give the ways to run a role on its pool, fastest first: the plan's own, and the best of each tensor degree.
+
+    The best is the fastest that fits, or where none does the fastest.
+    """
+    home = next(each for each in homes_by(setting, plan) if each.role.name == role)
+    own = home.layout, home.running
+    degrees = dict[int, list[tuple[Layout, Running]]]()
+    for each in choices(setting, home.role, home.seat):
+        degrees.setdefault(each.layout.tensor, []).append((each.layout, each.running))
+    kept = {own: _other(setting, plan, home, *own, own=True)}
+    for ways in degrees.values():
+        found = (kept.get(way) or _other(setting, plan, home, *way) for way in ways)
+        first = next(found)
+        best = first if first.fits else next((each for each in found if each.fits), first)
+        kept[best.layout, best.running] = best
+    return tuple(sorted(kept.values(), key=lambda each: (each.seconds, each.layout.tensor)))
+
+
+def _other(setting: Setting, plan: Plan, home: Home, layout: Layout, running: Running, *, own: bool = False) -> Other:
+    there = replace(home, layout=layout, running=running)
+    works = [work_of(setting, there, load).seconds.total_s for load in setting.loads_of(home.role)]
+    held = footprint(setting, home.role, home.seat, layout, running).peak_bytes
+    placed = (
+        each.model_copy(update={"layout": layout, "running": running}) if each.role == home.role.name else each
+        for each in plan.placed
+    )
+    fits = held <= FITS_SHARE * home.seat.of.memory_bytes
+    if fits:  # by itself; what lies beside it counts too
+        again = forecast_again(setting, plan.model_copy(update={"placed": tuple(placed)}))
+        fits = not any(True for _ in overflows(again, ""))
+    return Other(layout, running, fsum(each or 0.0 for each in works), held, fits, own)

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from flowgraph.cluster import show_bytes
 from flowgraph.plan import Plan
 from placements.finding import TIED_SHARE
+from placements.footprint import FITS_SHARE
 from placements.found_text import Played, show_s, why_slower
 from placements.moves import Move, Other
-from placements.text import table
+from placements.text import COLUMNS, counted, flowing, pool_sizes, table
+
+ABSENT = "-"  # what a plan does not have
 
 
 def moves_text(role: str, home: Sequence[str], here: Played, moved: Sequence[Move]) -> str:
@@ -20,7 +23,7 @@ def moves_text(role: str, home: Sequence[str], here: Played, moved: Sequence[Mov
     known = sorted((each for each in moved if each.ranked is not None), key=_step_s)
     rows = [_move(here, each) for each in known]
     rows += [[_place(each), "does not fit", "", ""] for each in moved if each.ranked is None]
-    return "\n".join([*lines, *table(rows)])
+    return "\n".join([*lines, *flowing(rows, "; ")])
 
 
 def _step_s(move: Move) -> float:
@@ -37,7 +40,7 @@ def _move(here: Played, move: Move) -> list[str]:
     change = there.step_s / here.step_s - 1
     near = "a tie" if change > -TIED_SHARE else "better than this plan"
     why = why_slower(there, here) if change > TIED_SHARE else near
-    why += f", on {there.devices} devices" if there.devices != here.devices else ""
+    why += f", on {counted(there.devices, 'device')}" if there.devices != here.devices else ""
     return [_place(move), show_s(there.step_s), f"{change:+.1%}", why]
 
 
@@ -45,28 +48,35 @@ def fastest_text(here: Played, best: Played | None) -> str:
     """Say what the same pools take at their fastest, `best`; nothing where the plan is as fast."""
     if best is None or best.step_s > here.step_s * (1 - 5e-4):
         return ""
-    faster = f"{show_s(best.step_s)}, {best.step_s / here.step_s - 1:+.1%}, on {best.devices} devices"
+    faster = f"{show_s(best.step_s)}, {best.step_s / here.step_s - 1:+.1%}, on {counted(best.devices, 'device')}"
     return f"a step of this plan takes {show_s(here.step_s)}; the same pools at their fastest {faster}"
 
 
 def layouts_text(role: str, found: Sequence[Other], devices: int) -> str:
-    """Print the layouts that a role could have on its pool."""
+    """Print the ways that a role could run on its pool; `→` marks the plan's own."""
     rows = [
         [
-            f"{each.choice.layout}",
-            show_s(sum(each.choice.stages_s)),
-            f"{show_bytes(each.choice.peak_bytes)} at work",
-            str(each.choice.running),
+            "→" if each.own else "",
+            f"{each.layout}",
+            show_s(each.seconds),
+            f"{show_bytes(each.peak_bytes)} at work{'' if each.fits else ': does not fit'}",
+            str(each.running),
         ]
         for each in found
     ]
-    return "\n".join([f"{role} on its {devices} devices, each layout at its fastest", *table(rows)])
+    head = f"{role} on its {counted(devices, 'device')}: as it is (→), and each tensor degree at its fastest that fits"
+    return "\n".join([head, *flowing(rows)])
 
 
-def plans_text(named: Sequence[tuple[str, Plan]]) -> str:
-    """Print plans beside each other: what a step takes, by task, and the fullest device of each pool."""
-    rows = [["", *(name for name, _ in named)], *_rows([plan for _, plan in named])]
-    return "\n".join(line[2:] for line in table(rows))
+def plans_text(named: Sequence[tuple[str, Plan]], columns: int = COLUMNS) -> str:
+    """Print plans beside each other: what a step takes, by task, and the fullest device of each pool.
+
+    Plans that have no room beside each other stand below each other.
+    """
+    beside = table([["", *(name for name, _ in named)], *_rows([plan for _, plan in named])])
+    if max(map(len, beside)) - 2 <= columns:
+        return "\n".join(line[2:] for line in beside)
+    return "\n\n".join("\n".join([name, *flowing(list(_rows([plan])), columns=columns)]) for name, plan in named)
 
 
 def _rows(plans: Sequence[Plan]) -> Iterator[list[str]]:
@@ -82,7 +92,14 @@ def _rows(plans: Sequence[Plan]) -> Iterator[list[str]]:
     for name in names:
         yield [f"  {name}", *(_seconds(plan, name) for plan in plans)]
     for role in dict.fromkeys(each.role for plan in plans for each in plan.placed):
-        yield [role, *(_home(plan, role) for plan in plans)]
+        homes = [next((each for each in plan.placed if each.role == role), None) for plan in plans]
+        heads = ["" if home is None else f"{home.pool} {home.engine}" for home in homes]
+        cuts = ["" if home is None else str(home.layout) for home in homes]
+        if len(plans) == 1:
+            yield [role, f"{heads[0]} {cuts[0]}"]
+        else:
+            yield [role, *(head or ABSENT for head in heads)]
+            yield ["", *cuts]
     yield ["fullest device", *(_fullest(plan) for plan in plans)]
 
 
@@ -101,17 +118,16 @@ def cost_per_step(plan: Plan) -> float | None:
 
 def _seconds(plan: Plan, name: str) -> str:
     found = [task for task in plan.step.tasks if task.name == name] if plan.step else []
-    return f"{show_s(found[0].seconds)} {'+'.join(found[0].pools)}" if found else "-"
-
-
-def _home(plan: Plan, role: str) -> str:
-    found = [each for each in plan.placed if each.role == role]
-    return f"{found[0].pool} {found[0].engine} {found[0].layout}" if found else "-"
+    return f"{show_s(found[0].seconds)} {'+'.join(found[0].pools)}" if found else ABSENT
 
 
 def _fullest(plan: Plan) -> str:
+    """Say what the fullest device of a plan holds, by its share of the device, and whether that is too much."""
+    rooms = {pool.name: min(pool_sizes(plan, pool), default=0) for pool in plan.pools}
     peaks = [(peak.memory_bytes, each.pool, peak.role) for each in plan.forecast for peak in each.peaks]
     if not peaks:
-        return "-"
-    most, pool, role = max(peaks)
-    return f"{show_bytes(most)} on {pool}, {role}"
+        return ABSENT
+    most, pool, role = max(peaks, key=lambda peak: peak[0] / rooms[peak[1]])
+    fills = FITS_SHARE if plan.costed else 1.0
+    full = "" if most <= fills * rooms[pool] else f": does not fit, it has {show_bytes(rooms[pool])}"
+    return f"{show_bytes(most)} on {pool}, {role}{full}"

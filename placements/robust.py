@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placements.blocks import Offered
+from placements.problem import Objective
 from placements.ranked import Ranked
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Regret:
-    """How a plan does when costs are other than forecast: how often it is the best, and how much slower if it is not.
+    """How a plan does when seconds are other than forecast: how often it is the best, else how much more it takes.
 
-    `mean` and `worst` are shares of the best plan's seconds.
+    `mean` and `worst` are shares of what the best plan takes: of its seconds, or of its cost.
     """
 
     ranked: Ranked
@@ -31,15 +32,18 @@ class Regret:
     worst: float
 
 
-def regrets(plans: Sequence[Ranked], *, error: float = COST_ERROR, draws: int = DRAWS) -> tuple[Regret, ...]:
+def regrets(
+    plans: Sequence[Ranked], objective: Objective = "step", *, error: float = COST_ERROR, draws: int = DRAWS
+) -> tuple[Regret, ...]:
     """Give the regret of each plan among these, in their order, where each role's seconds are off by up to `error`.
 
     Each role in each pool size draws its own factor between 1 - error and 1 + error, the same for all plans; a plan is
-    valued as the search does. The same plans give the same regrets.
+    valued as the search does: by its seconds, or by what these cost. A number of devices is not forecast, so that plans
+    have the regret of their seconds. The same plans give the same regrets.
     """
     import numpy
 
-    values = numpy.stack([_values(each, error, draws) for each in plans])
+    values = numpy.stack([_values(each, error, draws) * _rate(each, objective) for each in plans])
     best = values.min(axis=0)
     lost = values / best - 1
     wins = numpy.isclose(lost, 0.0).mean(axis=1)
@@ -50,6 +54,11 @@ def regrets(plans: Sequence[Ranked], *, error: float = COST_ERROR, draws: int = 
 def steadiest(found: Sequence[Regret]) -> Regret:
     """Give the plan of the least mean regret, the first of equals."""
     return min(found, key=lambda each: each.mean)
+
+
+def _rate(ranked: Ranked, objective: Objective) -> float:
+    """Give what a second of a plan costs, where it is looked for by its cost."""
+    return sum(option.cost for _, option in ranked.blocks) if objective == "cost" else 1.0
 
 
 def _values(ranked: Ranked, error: float, draws: int) -> NDArray[float64]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from math import inf
 
 from flowgraph.cluster import show_bytes
 from flowgraph.plan import Forecast, Plan, Pool
 from placements.memory import PROCESS_BYTES
 
 COLUMNS = 100
+NARROW = 30  # columns, in fewer of which nothing is broken into lines
+BENEATH = " " * 6
 
 
 def plan_text(plan: Plan) -> str:
@@ -115,8 +118,65 @@ def _margin(left_bytes: int) -> str:
     return f"{show_bytes(left_bytes)} left" if left_bytes >= 0 else f"{show_bytes(-left_bytes)} too much"
 
 
+def counted(count: int, what: str) -> str:
+    """Write a count of things.
+
+    >>> counted(1, "device"), counted(1200, "device")
+    ('1 device', '1,200 devices')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lay cells out in columns, two spaces apart and indented by as many."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    padded = (zip(row, widths, strict=True) for row in rows)
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in padded]
+    return flowing(rows, columns=inf)
+
+
+def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float = COLUMNS) -> list[str]:
+    """Lay cells out in columns, the last of them on as many lines as it takes, broken after `at`.
+
+    Where there is little room beside the others it stands beneath them.
+
+    >>> flowing([["a", "one, two, three"], ["long", "four"]], ", ", columns=40)
+    ['  a     one, two, three', '  long  four']
+    >>> flowing([["a", "one, two, three and four, five and six"]], ", ", columns=40)
+    ['  a  one, two, three and four,', '     five and six']
+    >>> flowing([["a name that is long", "one, two, three and four"]], ", ", columns=40)
+    ['  a name that is long', '      one, two, three and four']
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)][:-1]
+    found = list[str]()
+    for *cells, last in rows:
+        head = "  " + "".join(f"{cell.ljust(width)}  " for cell, width in zip(cells, widths, strict=True))
+        if len(head + last) > columns and columns - len(head) < NARROW:
+            found.append(head.rstrip())
+            head = BENEATH
+        for line in broken(last, at, columns - len(head)):
+            found.append(f"{head}{line}".rstrip())
+            head = " " * len(head)
+    return found
+
+
+def broken(text: str, at: str, columns: float = COLUMNS) -> Iterator[str]:
+    """Break a text after `at`, so that no line is longer than so many columns; what is, is broken between words.
+
+    >>> list(broken("one, two, three", ", ", 10)), list(broken("one two, three", ", ", 5))
+    (['one, two,', 'three'], ['one', 'two,', 'three'])
+    """
+    line = ""
+    for piece in _pieces(text, at, columns):
+        if line and len((line + piece).rstrip()) > columns:
+            yield line.rstrip()
+            line = ""
+        line += piece
+    yield line
+
+
+def _pieces(text: str, at: str, columns: float) -> Iterator[str]:
+    """Give a text in pieces that end with `at`, or where that is too long with a space."""
+    *first, last = text.split(at)
+    for piece in [*(f"{each}{at}" for each in first), last]:
+        if len(piece.rstrip()) <= columns or at == " ":
+            yield piece
+        else:
+            yield from _pieces(piece, " ", columns)

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from placements.bubbles import bubbles, causes
+from placements.text import counted
 from placements.timeline import Event, Timeline
 
 IDLE = "·"
+STEP_COLUMNS = 4  # the fewest in which a step can be told from the next
 
 
 def timeline_text(timeline: Timeline, columns: int = 100) -> str:
     """Draw each pool's runs to scale, `│` at the end of each and dots where it is idle, then list why.
 
     A run too short for its label has as much of it as there is room for, and one of less than a column takes one, as
-    long as there is room for all.
+    long as there is room for all. Of more steps than there is room for, only why pools are idle is told.
     """
-    steps = f"{timeline.steps} step{'s' if timeline.steps > 1 else ''} in {timeline.end_s:,.1f} s"
+    steps = f"{counted(timeline.steps, 'step')} in {timeline.end_s:,.1f} s"
     period = "" if timeline.period_s is None else f", {timeline.period_s:,.1f} s from step to step"
     margin = max((len(pool) for pool in timeline.schedule.pools), default=0)
     width = max(columns - margin - 1, 10)
     lines = [steps + period]
-    lines += [f"{pool.ljust(margin)} {_lane(timeline, pool, width)}" for pool in timeline.schedule.pools]
-    lines += [" " * margin + f" {_scale(timeline.end_s, width)}", *_idle(timeline)]
+    if timeline.steps * STEP_COLUMNS > width:
+        lines.append(f"too many to draw in {columns} columns, which have room for {width // STEP_COLUMNS}")
+    else:
+        lines += [f"{pool.ljust(margin)} {_lane(timeline, pool, width)}" for pool in timeline.schedule.pools]
+        lines.append(" " * margin + f" {_scale(timeline.end_s, width)}")
+    lines += _idle(timeline)
     return "\n".join(line.rstrip() for line in lines)
 
 

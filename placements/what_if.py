@@ -1,4 +1,4 @@
-"""One thing changed in a setting, as a person writes it: lengths, batch, network, staleness, ratio, precision."""
+"""One thing changed in a setting, as a person writes it: lengths, batch, network, staleness, devices and so on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from flowgraph.cluster import amount_bytes_per_s
+from flowgraph.cluster import Cluster, amount_bytes_per_s
 from flowgraph.errors import SettingError, UnknownNameError
 from flowgraph.plan import Precision
 from placements.finding import Found
@@ -14,6 +14,7 @@ from placements.lengths import Lengths
 from placements.setting import Setting
 
 WHERE = "--what-if"
+DEVICES = "devices"
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,24 @@ class Changed:
     found: Found | None
 
 
-def changed(setting: Setting, text: str) -> Setting:
+def changed(setting: Setting, text: str, clusters: Callable[[str], Cluster] | None = None) -> Setting:
     """Give a setting with one thing changed.
 
-    `length.QUANTITY=N` and `prompt.QUANTITY=N` (mean, p50, p99, max, sigma), `batch=N`, `network=400Gbps` between
-    machines, `staleness=N` updates, `ratio=G:T` devices that draw to devices that train, `precision=fp8`.
+    `length.QUANTITY=N` and `prompt.QUANTITY=N` (mean, p50, p99, max, sigma), `batch=N`, `network=400Gbps` of each whole
+    machine to others, `staleness=N` updates, `ratio=G:T` devices that draw to devices that train, `precision=fp8`,
+    `devices=4x8xh200` where `clusters` reads these.
 
     Raises UnknownNameError for a name that is none of these, SettingError for a value that cannot be.
     """
     name, equals, value = text.partition("=")
     head, _, quantity = name.partition(".")
-    if not equals or head not in _CHANGES:
-        raise UnknownNameError.of("change", name, _CHANGES, f"{WHERE} {text}")
+    known = [*_CHANGES, *([DEVICES] if clusters is not None else [])]
+    if head not in known:
+        raise UnknownNameError.of("change", name, known, f"{WHERE} {text}")
+    if not equals:
+        raise SettingError.refused(WHERE, name, "", "has no value: say it as in batch=1024")
+    if clusters is not None and head == DEVICES:
+        return replace(setting, cluster=clusters(value))
     return _CHANGES[head](setting, quantity, value)
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from flowgraph.plan import MOST_PROMPTS
+
 app = typer.Typer(
     name="flowgraph",
     help="Write an RL algorithm as a typed function; check it, draw it, plan it, run it.",
@@ -40,7 +42,7 @@ Clusters = Annotated[
 PlanFile = Annotated[Path | None, typer.Option("--plan", help="a plan's file, from `plan -o`", metavar="PLAN.json")]
 Data = Annotated[str | None, typer.Option("--data", help="digits, addition, gsm8k, rg/NAME, a file or folder, hf:ID")]
 RunPath = Annotated[Path, typer.Argument(help="a run's folder", metavar="RUN")]
-Batch = Annotated[int | None, typer.Option("--batch", min=1, help="prompts in a step")]
+Batch = Annotated[int | None, typer.Option("--batch", min=1, max=MOST_PROMPTS, help="prompts in a step")]
 HeldOut = Annotated[str | None, typer.Option("--held-out", help="a file of held-out rows")]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="how many steps")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="names every random number of the run")]
@@ -227,11 +229,17 @@ def data_command(
 
 
 @app.command()
-def models(cache: Cache = None, json: Json = False) -> None:
+def models(
+    everything: Annotated[
+        bool, typer.Option("--all", help="those too whose sizes are known, which a plan needs")
+    ] = False,
+    cache: Cache = None,
+    json: Json = False,
+) -> None:
     """List the models that need no folder or hub."""
     from flowgraph.cli.lists import list_models
 
-    list_models(cache, json)
+    list_models(cache, json, everything=everything)
 
 
 @app.command()

@@ -9,7 +9,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from flowgraph.cli.setting import Posed, Question, pose
+from flowgraph.cli.inputs import Asked as Inquired
+from flowgraph.cli.plan import DEFAULT_CLUSTER
+from flowgraph.cli.setting import Posed, Question, cluster_of, known_cluster, of_unknown_speed, pose
 from flowgraph.cli.show import write_text
 from flowgraph.errors import ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
@@ -42,7 +44,7 @@ class Sought:
 def print_costed(question: Question, sought: Sought, out: Path | None, as_json: bool) -> None:
     """Print the best plans of a question, and write the best one to `out`."""
     from placements.finding import find
-    from placements.found_text import found_text, what_if_text
+    from placements.found_text import apart, found_text, what_if_text
     from placements.late import late_text
     from placements.placing import plan_of
 
@@ -56,6 +58,10 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
     if searched is None or sought.robust:
         searched = find(setting, asked, robust=sought.robust)
     found = searched if named else replace(searched, named=())
+    if sought.ratio and not apart(found.best):
+        print(
+            f"--ratio {sought.ratio} holds nowhere: in the best plan drawing and training share a pool", file=sys.stderr
+        )
     others = [_changed(setting, text, sought) for text in sought.what_if]
     plan = plan_of(setting, found.best.blocks, posed.assumed, asked.pins)
     if out is not None:
@@ -138,17 +144,30 @@ def refuse_without_speeds(question: Question, sought: Sought, plan: Path | None 
         hint = f"leave out --plan: flowgraph plan {question.asked.flow} --cluster 2x8xh100"
         raise UsageError(f"{options}: nothing is searched where a plan is given", where=f"--plan {plan}", hint=hint)
     if given:
-        where = question.cluster or "this machine"
-        what = f"{options}: nothing is searched on {where}, whose speed is not known"
-        raise UsageError(what, where="plan", hint="name devices of a known kind: --cluster 2x8xh100")
+        cluster = question.cluster or DEFAULT_CLUSTER
+        what = f"{options}: nothing is searched on {cluster}: the speed of {of_unknown_speed(cluster_of(cluster))}, "
+        hint = "name devices of a known kind: --cluster 2x8xh100"
+        raise UsageError(f"{what}is not known", where="plan", hint=hint)
+
+
+def refuse_for_this_machine(asked: Inquired, memory: str | None) -> None:
+    """Refuse options that say nothing of devices whose speed is known: memory is of this machine, rows are of a run."""
+    if memory is not None:
+        hint = "say it of the devices, as in --cluster 2x8xh100-40GiB"
+        raise UsageError(
+            "is of this machine, and nothing is planned for it here", where=f"--memory {memory}", hint=hint
+        )
+    if asked.data is not None:
+        what = "is read by a run; a forecast goes by how long rows are"
+        raise UsageError(what, where=f"--data {asked.data}", hint="--prompt-tokens mean=300,p99=2k")
 
 
 def _changed(setting: Setting, text: str, sought: Sought) -> Changed:
     """Search again with one thing changed."""
     from placements.finding import find
-    from placements.what_if import Changed, changed
+    from placements.what_if import WHERE, Changed, changed
 
-    other = changed(setting, text)
+    other = changed(setting, text, lambda devices: known_cluster(devices, f"{WHERE} {text}"))
     try:
         return Changed(text, find(other, asked_of(sought, other)))
     except ResourceError:
@@ -169,9 +188,10 @@ def asked_of(sought: Sought, setting: Setting) -> Asked:
         placement=variant(sought.placement).name if sought.placement else "",
     )
     _refuse_contradictions(asked, setting)
-    if asked.objective == "cost" and any(of.price_per_hour is None for of in setting.classes):
+    unpriced = dict.fromkeys(of.model for of in setting.classes if of.price_per_hour is None)
+    if asked.objective == "cost" and unpriced:
         hint = "say `price_per_hour` of each machine in a cluster's file"
-        raise UsageError("what its devices cost is not known", where="--objective cost", hint=hint)
+        raise UsageError(f"what {' and '.join(unpriced)} cost is not known", where="--objective cost", hint=hint)
     return asked
 
 
@@ -208,6 +228,8 @@ def _pins(texts: Sequence[str], setting: Setting) -> Mapping[str, str]:
             raise UsageError(
                 f"`{HOST}` is where nodes run that have no role", where=f"--pin {text}", hint="another name"
             )
+        if found.get(role, pool) != pool:
+            raise UsageError(f"is pinned to `{found[role]}` too", where=f"--pin {text}", hint="leave one of them out")
         found[role] = pool
     return found
 

@@ -5,30 +5,30 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowgraph.check_plan import check_plan
 from flowgraph.cli.plan import read_plan
-from flowgraph.cli.setting import Posed, Question, asked_by, planned_graph, pose
+from flowgraph.cli.setting import Posed, Question, asked_by, planned_graph, pose, posed_by
 from flowgraph.cli.show import write_text
-from flowgraph.errors import DataError, PlanError, ResourceError, SettingError, UsageError, nearest
+from flowgraph.errors import DataError, ModelError, PlanError, SettingError, UsageError, nearest
 from flowgraph.models.table import full_name
-from flowgraph.plan import Layout, Plan, Running
+from flowgraph.plan import Plan, Running
 
 MOST_BYTES = 4_000_000  # of a launch script or a configuration
 WHOLE = "the command"  # where an error stands that is of the whole text
 
 if TYPE_CHECKING:
-    from nodes.interop import Imported
-    from placements.placing import Home
-    from placements.ranked import Ranked
-    from placements.setting import Setting
+    from flowgraph.cli.exporting import Searched, Target
+    from nodes.interop import Change, Imported
 
 
 def export_plan(path: Path, system: str, version: str, folder: Path | None, as_json: bool) -> None:
     """Write a plan as the files that another system starts from: into a folder, or to stdout."""
+    from flowgraph.cli.exporting import Target, Written, fitting
+    from flowgraph.cli.reforecast import experts_of
     from nodes.interop import export
 
     plan = read_plan(path)
@@ -36,21 +36,30 @@ def export_plan(path: Path, system: str, version: str, folder: Path | None, as_j
         raise PlanError.unreadable(str(path), "", "does not say what it was made for, so no command can be written")
     graph = planned_graph(asked_by(plan.assumed))
     check_plan(plan, graph, str(path))
-    found = export(plan, system, version, graph=graph)
-    written = [] if folder is None else _written(folder, found.files)
+    try:
+        posed = posed_by(plan, str(path))
+        check_plan(plan, graph, str(path), experts=experts_of(posed.setting))
+        found = fitting(posed, plan, Target(system, version))
+    except ModelError as error:
+        unknown = f"whether what is written fits is not known: {error}".replace("\n", " ")
+        found = Written(export(plan, system, version, graph=graph, notes=[unknown]), None)
+    told = found.exported
+    written = [] if folder is None else _written(folder, told.files)
     if as_json:
-        told = {
-            "system": found.system,
-            "version": found.version,
-            "files": dict(found.files),
-            "notes": list(found.notes),
+        data = {
+            "system": told.system,
+            "version": told.version,
+            "files": dict(told.files),
+            "notes": list(told.notes),
+            "step_s": found.step_s,
+            "faults": list(found.faults),
         }
-        print(json.dumps(told, indent=1))
+        print(json.dumps(data, indent=1))
     elif folder is None:
-        print("\n".join(text.rstrip() for text in found.files.values()))
+        print("\n".join(text.rstrip() for text in told.files.values()))
     for file in written:
         print(file, file=sys.stderr)
-    for note in found.notes if not as_json else ():
+    for note in told.notes if not as_json else ():
         print(f"note: {note}", file=sys.stderr)
 
 
@@ -64,8 +73,14 @@ def _written(folder: Path, files: Mapping[str, str]) -> list[Path]:
     return [folder / name for name in files]
 
 
-def import_run(path: Path, device: str, question: Question, out: Path | None, as_json: bool) -> None:
-    """Print another system's command as a flow and a plan, what that takes, and what a search finds instead."""
+def import_run(
+    path: Path, device: str, question: Question, out: Path | None, as_json: bool, found: Path | None = None
+) -> None:
+    """Print another system's command as a flow and a plan, what that takes, and what a search finds instead.
+
+    The plan is written to `out`, and what the search finds to `found`.
+    """
+    from flowgraph.cli.exporting import homes_of_run, searched
     from flowgraph.cli.reforecast import faults_of
     from placements.found_text import plan_lines
     from placements.placing import plan_from
@@ -73,30 +88,114 @@ def import_run(path: Path, device: str, question: Question, out: Path | None, as
     read = imported(path)
     posed = _posed(read, path, device, question)
     setting = posed.setting
-    plan = plan_from(setting, list(homes_of_run(setting, read)), posed.assumed)
-    faults = [str(each) for each in faults_of(plan, posed, str(path))]
-    if out is not None:
-        write_text(out, plan.to_json())
-        print(out, file=sys.stderr)
+    plan = plan_from(setting, list(homes_of_run(setting, read.as_run)), posed.assumed)
+    run = Run(path, read, plan, tuple(str(each) for each in faults_of(plan, posed, str(path))))
     told = [*read.notes, *_unread(read), *posed.notes]
+    best = searched(posed, run.target)
+    beside = _beside(posed, run, best)
+    _write(plan, out)
+    _write(beside.plan if beside is not None else None, found)
     for line in told:
         print(line, file=sys.stderr)
-    best = _best(setting)
     if as_json:
         data = {
             "system": read.system,
             "version": read.version,
             "placement": read.placement,
             "plan": json.loads(plan.to_json()),
-            "faults": faults,
+            "faults": list(run.faults),
             "notes": told,
-            "searched_s": best and best.step_s,
+            "again": list(read.again),
+            "searched_s": best.best.step_s if best is not None else None,
+            "found": beside and beside.data(),
         }
         print(json.dumps(data, indent=1))
         return
     models = ", ".join(f"{name} {model}" for name, model in posed.assumed.models.items() if name not in read.unused)
     print(f"{read.system} {read.version}: {read.flow}, {models}; {read.placement or 'a placement of its own'}")
-    print("\n".join([*plan_lines(plan), *faults, _compared(plan, best, read)]))
+    print("\n".join([*plan_lines(plan), *run.faults, *_compared(run, best, beside)]))
+
+
+def _write(plan: Plan | None, file: Path | None) -> None:
+    if file is None:
+        return
+    if plan is None:
+        print(f"{file} is not written: a search finds nothing that the system runs", file=sys.stderr)
+        return
+    write_text(file, plan.to_json())
+    print(file, file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was read from a file: as a plan, and why that does not fit."""
+
+    path: Path
+    read: Imported
+    plan: Plan
+    faults: tuple[str, ...]
+
+    @property
+    def target(self) -> Target:
+        """Give the system, in the version that was read, or in the oldest after it that is written."""
+        from flowgraph.cli.exporting import Target
+        from nodes.interop import exported_versions, system_of
+
+        known = exported_versions(system_of(self.read.system))
+        return Target(self.read.system, self.read.version if self.read.version in known else known[0])
+
+    @property
+    def step_s(self) -> float | None:
+        """Give the seconds of its step."""
+        return self.plan.step.period_s if self.plan.step is not None else None
+
+    @property
+    def on(self) -> str:
+        """Name the devices that a search has."""
+        machines, each = self.read.machines
+        whole = machines * each == self.read.devices
+        return "the same devices" if whole else f"all {machines * each} devices of its machines"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What the system of a run runs instead: the plan, the keys of the run that change, and what it does otherwise."""
+
+    plan: Plan
+    step_s: float
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+    def data(self) -> dict[str, Any]:
+        """Give it as data."""
+        pools = {pool.name: len(pool.devices) for pool in self.plan.pools}
+        roles = [
+            {
+                "role": each.role,
+                "pool": each.pool,
+                "devices": pools[each.pool],
+                "engine": each.engine,
+                "layout": each.layout.model_dump(),
+                "running": each.running.model_dump(mode="json"),
+                "lag": each.lag,
+            }
+            for each in self.plan.placed
+        ]
+        changed = [{"key": each.key, "value": each.value, "was": each.was} for each in self.changes]
+        return {"step_s": self.step_s, "roles": roles, "changes": changed, "notes": list(self.notes)}
+
+
+def _beside(posed: Posed, run: Run, best: Searched | None) -> Beside | None:
+    """Give what a search finds that the system runs, in the words of the run's own command."""
+    from flowgraph.cli.exporting import exported
+    from nodes.interop import changes
+
+    found = best.found if best is not None else None
+    if found is None or found.plan is None or found.step_s is None:
+        return None
+    own = exported(posed, run.plan, run.target)
+    told = changes(run.read, own.files["run.sh"], found.exported.files["run.sh"])
+    return Beside(found.plan, found.step_s, told, tuple(n for n in found.exported.notes if n not in own.notes))
 
 
 def _unread(read: Imported) -> Iterator[str]:
@@ -107,29 +206,50 @@ def _unread(read: Imported) -> Iterator[str]:
     needless = [key for key, why in read.ignored if why == NEEDLESS]
     if needless:
         yield f"not read, since no plan depends on them: {', '.join(needless)}"
+    if read.again:
+        yield f"a plan keeps none of these: tell them again to what is exported from it: {' '.join(read.again)}"
 
 
-def _compared(plan: Plan, best: Ranked | None, read: Imported) -> str:
-    """Say what a search finds on the machines of a run, beside the run."""
-    from placements.found_text import show_s
+def _compared(run: Run, best: Searched | None, beside: Beside | None) -> Iterator[str]:
+    """Say what a search finds on the machines of a run, and what of the run's command changes with it."""
+    from placements.finding import TIED_SHARE
+    from placements.found_text import pools_of, show_s
 
-    machines, each = read.machines
-    on = "the same devices" if machines * each == read.devices else f"all {machines * each} devices of its machines"
+    where, system = f"searched on {run.on}", f"{run.target.system} {run.target.version}"
     if best is None:
-        return f"searched on {on}: no plan fits"
-    pools = " | ".join("+".join(part) for part in best.parts())
-    known = plan.step is not None and plan.step.period_s is not None
-    change = f", {best.step_s / plan.step.period_s - 1:+.0%}" if known and plan.step and plan.step.period_s else ""
-    return f"searched on {on}: {show_s(best.step_s)} a step{change}: {pools}"
+        yield f"{where}: no plan fits"
+        return
+    pools = pools_of(best.best)
+    if beside is None:
+        yield f"{where}: {show_s(best.best.step_s)} a step: {pools}; {system} runs none of what was found"
+        return
+    known = run.step_s is not None and not run.faults
+    more = beside.step_s / run.step_s - 1 if known and run.step_s else None
+    if more is not None and more > TIED_SHARE:
+        yield f"{where}: no faster plan was found"
+        return
+    if more is not None and more >= -TIED_SHARE:
+        yield f"{where}: this run is as good as what a search finds, {show_s(beside.step_s)} a step"
+        return
+    if best.best.step_s < beside.step_s * (1 - TIED_SHARE):
+        yield f"{where}: {show_s(best.best.step_s)} a step: {pools}; {system} does not run that as it is"
+    change = f", {more:+.0%}" if more is not None else ""
+    yield f"{where}: {show_s(beside.step_s)} a step{change}, as {system} runs it"
+    yield from _roles(beside.plan)
+    yield f"what changes in {run.path}, in the words of {system}" if beside.changes else "nothing in it changes"
+    yield from (f"  {each}" for each in beside.changes)
+    yield from (f"  the search's own plan is run otherwise: {note}" for note in beside.notes)
 
 
-def _best(setting: Setting) -> Ranked | None:
-    from placements.finding import find
+def _roles(plan: Plan) -> Iterator[str]:
+    from placements.text import flowing
 
-    try:
-        return find(setting).best
-    except ResourceError:
-        return None
+    for pool in plan.pools:
+        yield f"{pool.name}: {len(pool.devices)} devices"
+        here = [each for each in plan.placed if each.pool == pool.name]
+        yield from flowing(
+            [[each.role, each.engine, str(each.layout), f"{each.running} {each.late}".strip()] for each in here]
+        )
 
 
 def imported(path: Path) -> Imported:
@@ -167,13 +287,25 @@ def _posed(read: Imported, path: Path, device: str, question: Question) -> Posed
         if error.where != "--set":
             raise
         raise DataError.unusable(path, error.what, error.hint) from None
+    except ModelError as error:
+        if question.asked.models:
+            raise
+        raise _naming_a_base(error, read) from None
     return replace(posed, notes=(*notes, *posed.notes))
+
+
+def _naming_a_base(error: ModelError, read: Imported) -> ModelError:
+    """Say in an error of a run's model how to name one of the same sizes."""
+    param = next((name for name, text in read.models.items() if _base(text)[0] in str(error)), "policy")
+    base = f"--model {param}=NAME plans with the sizes of another, as of the model that it was trained from"
+    return ModelError(error.what, where=error.where, notes=error.notes, hint=f"{error.hint}; {base}".lstrip("; "))
 
 
 def _asked(read: Imported, device: str, question: Question, notes: list[str]) -> Question:
     """Give the question that a run of another system poses; lengths are the longest that it allows unless given."""
-    models = tuple(f"{name}={_model(model, notes)}" for name, model in read.models.items())
-    asked = replace(question.asked, flow=read.flow, models=models, batch=read.batch, sets=read.settings)
+    asked = replace(
+        question.asked, flow=read.flow, models=_models(read, question, notes), batch=read.batch, sets=read.settings
+    )
     machines, each = read.machines
     drawn = read.running.get("policy.sample", Running()).precision
     return replace(
@@ -185,6 +317,39 @@ def _asked(read: Imported, device: str, question: Question, notes: list[str]) ->
         engines=tuple(f"{use}={engine}" for use, engine in read.engines.items()),
         precision=drawn if drawn in ("fp8", "fp4") else None,
     )
+
+
+def _models(read: Imported, question: Question, notes: list[str]) -> tuple[str, ...]:
+    """Give the models of a run, those that a command line names in place of its own.
+
+    What the run starts from the policy's weights is the policy's too, and adapters stay.
+    """
+    told = [text.partition("=") for text in question.asked.models]
+    given = dict(
+        (name, model) if name.isidentifier() and equals else ("policy", f"{name}{equals}{model}")
+        for name, equals, model in told
+    )
+    found, policy = dict[str, str](), _base(read.models["policy"])[0]
+    for name, text in read.models.items():
+        base, adapters = _base(text)
+        other = given.get(name) or (_base(given.get("policy", ""))[0] if base == policy else "")
+        if not other:
+            found[name] = _model(text, notes)
+            continue
+        found[name] = other if "+lora=" in other else f"{other}{adapters}"
+        note = f"`{base}` is planned with the sizes of {_base(other)[0]}"
+        notes += [note] if note not in notes else []
+    return tuple(f"{name}={model}" for name, model in (given | found).items())
+
+
+def _base(text: str) -> tuple[str, str]:
+    """Part a model from its adapters.
+
+    >>> _base("org/name+lora=8"), _base("org/name")
+    (('org/name', '+lora=8'), ('org/name', ''))
+    """
+    base, plus, adapters = text.rpartition("+lora=") if "+lora=" in text else (text, "", "")
+    return base, f"{plus}{adapters}"
 
 
 def _device(text: str) -> str:
@@ -201,26 +366,11 @@ def _device(text: str) -> str:
 
 def _model(text: str, notes: list[str]) -> str:
     """Give a model by its name where a run has it in a folder that is not here: its sizes are those of that name."""
-    base, plus, adapters = text.rpartition("+lora=") if "+lora=" in text else (text, "", "")
+    base, adapters = _base(text)
     folder = Path(base).name
     known = full_name(folder) if base.startswith(("~", "/", ".")) or base.count("/") > 1 else None
     if known is None or Path(base).expanduser().is_dir():
         return text
     note = f"`{base}` is not here: its sizes are those of {known}, by its name"
     notes += [note] if note not in notes else []
-    return f"{known}{plus}{adapters}"
-
-
-def homes_of_run(setting: Setting, read: Imported) -> Iterator[Home]:
-    """Give where each role of a run lives: in the pools that it shares, in the layouts that it says."""
-    from placements.placing import Home, seat_for
-
-    roles = {role.name: role for role in setting.roles}
-    for number, part in enumerate(read.parts):
-        names = [name for name in part.roles if name in roles]
-        shared = any(roles[name].use == "sample" for name in names)
-        seat = seat_for(setting, f"pool{number}", part.devices)
-        for name in names:
-            layout = read.layouts.get(name) or Layout(data=part.devices, sharding="full")
-            running = read.running.get(name) or Running(precision="bfloat16")
-            yield Home(roles[name], f"pool{number}", seat, setting.engines[roles[name].use], layout, running, shared)
+    return f"{known}{adapters}"

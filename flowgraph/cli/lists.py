@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from rich.text import Text
 
 from flowgraph.errors import UsageError
 from flowgraph.files import find_flow, known_flows
+
+COLUMNS_ELSEWHERE = 100  # of what is printed to a file or a pipe
 
 
 def cache_folder(cache: Path | None) -> Path:
@@ -33,6 +36,12 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     Console(soft_wrap=not sys.stdout.isatty()).print(table)
 
 
+def columns_there() -> int:
+    """Give the columns that there are to print in: those of the terminal or of COLUMNS, else COLUMNS_ELSEWHERE."""
+    asked = sys.stdout.isatty() or os.environ.get("COLUMNS", "")
+    return shutil.get_terminal_size((COLUMNS_ELSEWHERE, 24)).columns if asked else COLUMNS_ELSEWHERE
+
+
 def list_flows(as_json: bool) -> None:
     """List the shipped flows and those of installed packages, one line each."""
     found = known_flows()
@@ -48,18 +57,27 @@ def list_flows(as_json: bool) -> None:
         print_table(["flow", *(["package"] if several else []), "what it is"], rows)
 
 
-def list_models(cache: Path | None, as_json: bool) -> None:
-    """List the models that need no folder or hub."""
+def list_models(cache: Path | None, as_json: bool, *, everything: bool = False) -> None:
+    """List the models that need no folder or hub; `everything` adds those that a plan needs no hub for."""
     from dataclasses import asdict
 
     from flowgraph.models.known import known
+    from flowgraph.models.table import table
 
-    found = known(cache_folder(cache))
+    found, sized = known(cache_folder(cache)), sorted(table().values(), key=lambda each: each.name.casefold())
     if as_json:
-        print(json.dumps([asdict(each) for each in found], indent=1, default=str))
-    else:
-        rows = [(m.name, f"{m.parameters:,}", m.origin, "yes" if m.ready else "no") for m in found]
-        print_table(["model", "parameters", "where it comes from", "ready"], rows)
+        told = [asdict(each) for each in found]
+        told += [{"name": m.name, "kind": "hub", "parameters": m.parameters} for m in sized] if everything else []
+        print(json.dumps(told, indent=1, default=str))
+        return
+    rows = [(m.name, f"{m.parameters:,}", m.origin, "yes" if m.ready else "no") for m in found]
+    rows += (
+        [(m.name, f"{m.parameters:,}", "the hub; its sizes are known here", "") for m in sized] if everything else []
+    )
+    print_table(["model", "parameters", "where it comes from", "ready"], rows)
+    if not everything:
+        more = f"plans need no hub for {len(sized)} more, whose sizes are known: flowgraph models --all"
+        print(more, file=sys.stderr)
 
 
 def copy_flow(flow: str, path: Path) -> None:

@@ -170,6 +170,9 @@ def _searched(inputs: Inputs, where: Where, shapes: Any, work: Workload) -> Deci
         return laptop(devices, memory)
 
     cluster = read_cluster(DEFAULT_CLUSTER if where.cluster is None else where.cluster, here, known_devices())
+    if memory is not None and all(device.kind == "gpu" for node in cluster.nodes for device in node.devices):
+        what = f"is of this machine, and {where.cluster} has devices of its own"
+        raise UsageError(what, where=f"--memory {where.memory}", hint="say it of the devices, as in 2x8xgpu-40GiB")
     return search("colocated", inputs.graph, cluster, shapes, work)
 
 

@@ -55,7 +55,8 @@ WhatIf = Annotated[
     list[str] | None,
     typer.Option(
         "--what-if",
-        help="length.p99=16k, prompt.mean=1k, batch=1024, network=400Gbps, staleness=1, ratio=3:1, precision=fp8",
+        help="length.p99=16k, prompt.mean=1k, batch=1024, network=400Gbps (of each whole machine), staleness=1, "
+        "ratio=3:1, precision=fp8, devices=4x8xh200",
         metavar="CHANGE",
     ),
 ]
@@ -107,7 +108,7 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what runs where, the memory it needs and, on devices whose speed is known, how long a step takes."""
-    from flowgraph.cli.costed import Sought, print_costed, refuse_without_speeds
+    from flowgraph.cli.costed import Sought, print_costed, refuse_for_this_machine, refuse_without_speeds
     from flowgraph.cli.inputs import Asked
     from flowgraph.cli.plan import Where, plan_flow
     from flowgraph.cli.setting import Question, cluster_of, has_profiles
@@ -119,6 +120,7 @@ def plan(
     sought = Sought(objective, search, placement or "", every(pin), top, every(what_if), robust, *late)
     with verified(verify):
         if plan is None and cluster is not None and has_profiles(cluster_of(cluster)):
+            refuse_for_this_machine(asked, memory)
             print_costed(question, sought, out, json)
         else:
             refuse_without_speeds(question, sought, plan)
@@ -232,10 +234,12 @@ def import_command(
         Path, typer.Argument(help="a launch script of verl or OpenRLHF, or verl's YAML", metavar="FILE")
     ],
     device: Annotated[str, typer.Option("--device", help="what its devices are")] = "h100",
+    model: Models = None,
     prompt_tokens: PromptTokens = None,
     response_tokens: ResponseTokens = None,
     profile: Profile = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here")] = None,
+    found: Annotated[Path | None, typer.Option("--found", help="write what a search finds instead here")] = None,
     cache: Cache = None,
     json: Json = False,
 ) -> None:
@@ -244,5 +248,6 @@ def import_command(
     from flowgraph.cli.interop import import_run
     from flowgraph.cli.setting import Question
 
-    question = Question(Asked("", cache=cache), "", prompt_tokens, response_tokens, (), None, profile)
-    import_run(command, device, question, out, json)
+    asked = Asked("", models=every(model), cache=cache)
+    question = Question(asked, "", prompt_tokens, response_tokens, (), None, profile)
+    import_run(command, device, question, out, json, found)

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowgraph.check_plan import check_plan
 from flowgraph.cli.costed import Sought, print_costed
+from flowgraph.cli.lists import columns_there
 from flowgraph.cli.plan import read_plan
-from flowgraph.cli.setting import Question, cluster_of, posed_by
+from flowgraph.cli.setting import Posed, Question, cluster_of, posed_by
 from flowgraph.cli.show import write_text
-from flowgraph.errors import FlowError, PlanError, UsageError, nearest
+from flowgraph.errors import PlanError, UsageError, nearest
 
 if TYPE_CHECKING:
+    from flowgraph.cluster import Cluster
+    from flowgraph.plan import Plan
     from placements.measured_runs import MeasuredRun
 
-COLUMNS = 100
 SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take what they do in the long run
 
 
 def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     """Play the steps of a plan, and write what was played as a Chrome trace to `out`."""
-    from flowgraph.cli.reforecast import known_step
+    from flowgraph.cli.reforecast import known_step, refuse_broken
     from placements.bubbles import bubbles
     from placements.chrome_trace import chrome_trace
     from placements.placing import schedule_of
@@ -34,11 +35,9 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     from placements.timeline_text import timeline_text
 
     plan = read_plan(path)
+    refuse_broken(plan, str(path))
     step, period_s = known_step(plan.step, str(path))
-    try:
-        played = play(schedule_of(step.tasks, step.waits), steps=steps)
-    except (FlowError, ValueError) as error:
-        raise PlanError.unreadable(str(path), "step", str(error)) from None
+    played = play(schedule_of(step.tasks, step.waits), steps=steps)
     if out is not None:
         write_text(out, json.dumps(chrome_trace(played, f"{plan.flow}, predicted"), indent=1) + "\n")
     if as_json:
@@ -53,7 +52,7 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
         told = {"period_s": period_s, "played_s": played.period_s, "events": runs, "bubbles": idle}
         print(json.dumps(told, indent=1))
     else:
-        print(timeline_text(played, COLUMNS))
+        print(timeline_text(played, columns_there()))
         if played.period_s is None or not isclose(played.period_s, period_s, rel_tol=SETTLED_SHARE):
             print(f"a step takes {period_s:,.1f} s once steps follow each other")
     if out is not None:
@@ -62,35 +61,37 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
 
 def compare(paths: Sequence[Path], as_json: bool) -> None:
     """Print plans beside each other."""
+    from flowgraph.cli.reforecast import refuse_broken
     from placements.moves_text import plans_text
 
     if len(paths) < 2:
         raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
     plans = [(str(path), read_plan(path)) for path in paths]
+    for name, plan in plans:
+        refuse_broken(plan, name)
     if as_json:
         print(json.dumps({name: json.loads(plan.to_json()) for name, plan in plans}, indent=1))
     else:
-        print(plans_text(plans))
+        print(plans_text(plans, columns_there()))
 
 
 def explain(path: Path, role: str | None, as_json: bool) -> None:
     """Say why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
-    from flowgraph.cli.reforecast import experts_of, known_step
+    from flowgraph.cli.reforecast import forecast_of
     from placements.blocks import Blocks
     from placements.finding import solved
     from placements.moves import Here, layouts, moves, parts_of
     from placements.moves_text import fastest_text, layouts_text, moves_text
-    from placements.placing import homes_by, step_of
     from placements.short import overflows
 
-    plan = read_plan(path)
-    setting = posed_by(plan, str(path)).setting
-    check_plan(plan, setting.graph, str(path), experts=experts_of(setting))
+    read = read_plan(path)
+    posed = posed_by(read, str(path))
+    setting = posed.setting
     known = [each.name for each in setting.roles]
     if role is not None and role not in known:
         raise UsageError(f"no role `{role}`", where=f"explain {path}", hint=nearest(role, known))
-    parts, homes = parts_of(plan), {home.role.name: home for home in homes_by(setting, plan)}
-    here = Here(*known_step(step_of(setting, list(homes.values())), str(path)), len(plan.used()))
+    plan, step, step_s = forecast_of(read, posed, str(path))
+    parts, here = parts_of(plan), Here(step, step_s, len(plan.used()))
     for fault in overflows(plan, str(path)):
         print(fault, file=sys.stderr)
     faster = "" if as_json else fastest_text(here, solved(setting, Blocks(setting), parts))
@@ -99,15 +100,15 @@ def explain(path: Path, role: str | None, as_json: bool) -> None:
     told = list[dict[str, object]]()
     for each in (one for one in setting.roles if role in (None, one.name)):
         part = next(part for part in parts if each.name in part)
-        found, home = list(moves(setting, parts, each.name)), homes[each.name]
+        found = list(moves(setting, parts, each.name))
         if as_json:
             others = [{"beside": list(m.beside), "step_s": m.ranked.step_s if m.ranked else None} for m in found]
             told.append({"role": each.name, "beside": list(part), "step_s": here.step_s, "elsewhere": others})
             continue
         print(moves_text(each.name, part, here, found))
         if role is not None:
-            ways = list(layouts(setting, each, home.seat.of, home.seat.devices))
-            print(layouts_text(each.name, ways, home.seat.devices))
+            pool = next(pool for one in plan.placed for pool in plan.pools if (one.role, one.pool) == (role, pool.name))
+            print(layouts_text(each.name, layouts(setting, plan, each.name), len(pool.devices)))
     if as_json:
         print(json.dumps(told, indent=1))
 
@@ -131,8 +132,23 @@ def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
     else:
         for text in faults:
             print(text)
+        if plan.costed and not faults:
+            print("".join(_forecast_now(plan, posed, str(path), there)), end="", file=sys.stderr)
         print(count_faults(len(faults), str(path)), file=sys.stderr)
     return 1 if faults else 0
+
+
+def _forecast_now(plan: Plan, posed: Posed, where: str, cluster: Cluster | None) -> Iterator[str]:
+    """Say what a step of a plan without a fault takes elsewhere, or now where its file says something else."""
+    from flowgraph.cli.reforecast import forecast_of
+    from placements.found_text import show_s
+
+    _, _, step_s = forecast_of(plan, posed, where, cluster)
+    told_s = plan.step.period_s if plan.step is not None else None
+    if cluster is not None:
+        yield f"a step takes {show_s(step_s)} there\n"
+    elif told_s is not None and not isclose(told_s, step_s, rel_tol=SETTLED_SHARE):
+        yield f"its file says {show_s(told_s)} a step; it is forecast to take {show_s(step_s)}\n"
 
 
 def calibrate(paths: Sequence[Path], measured: Sequence[str], out: Path | None, as_json: bool) -> None:
@@ -151,6 +167,7 @@ def calibrate(paths: Sequence[Path], measured: Sequence[str], out: Path | None, 
                 "before": asdict(each.before),
                 "after": asdict(each.after),
                 "constants": {name: bounds.value for name, bounds in each.moved.items()},
+                "far": dict(each.far),
             }
             for each in found
         ]
@@ -158,7 +175,12 @@ def calibrate(paths: Sequence[Path], measured: Sequence[str], out: Path | None, 
     else:
         for each in found:
             print(f"{each.engine}\n  before  {each.before}\n  after   {each.after}")
-            print("\n".join(f"  {name} = {bounds.value:.4g}" for name, bounds in each.moved.items()))
+            if each.kept:
+                print("  its constants are kept as they are: fitted, they would miss by more")
+            for name, bounds in each.moved.items():
+                print(f"  {name} = {bounds.value:.4g}")
+            for label, times in each.far.items():
+                print(f"  far off: {label} took {times:.3g} times what is forecast, so its seconds may be wrong")
     if out is not None:
         print(out, file=sys.stderr)
 
@@ -191,7 +213,7 @@ def _nodes_s(texts: Sequence[str], path: Path) -> dict[str, float]:
     if not texts:
         what = "is a plan, which says nothing of what a run of it took"
         raise UsageError(what, where=f"calibrate {path}", hint="--measured policy.generate=310, from any system's log")
-    found = dict[str, float]()
+    found, seconds_told = dict[str, float](), [text.partition("=")[0] for text in texts]
     for text in texts:
         name, equals, value = text.partition("=")
         try:
@@ -200,5 +222,7 @@ def _nodes_s(texts: Sequence[str], path: Path) -> dict[str, float]:
             raise UsageError("should be NODE=SECONDS", where=f"--measured {text}", hint="policy.generate=310") from None
         if not equals or not name:
             raise UsageError("should be NODE=SECONDS", where=f"--measured {text}", hint="policy.generate=310")
+        if seconds_told.count(name) > 1:
+            raise UsageError(f"`{name}` is said twice", where=f"--measured {text}", hint="leave one of them out")
         refuse_no_seconds(f"--measured {name}", found[name])
     return found

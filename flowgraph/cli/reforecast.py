@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from flowgraph import spec
-from flowgraph.check_plan import PlacedGraph, check_plan
+from flowgraph.check_plan import PlacedGraph, forecast_faults, pool_faults
 from flowgraph.cli.inputs import Asked
 from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Planned, sizes_of
 from flowgraph.cli.setting import Posed, posed_by
-from flowgraph.errors import FlowError, PlanError
+from flowgraph.errors import FlowError, PlanError, ResourceError, UsageError
 from flowgraph.plan import Plan, Step
 
 if TYPE_CHECKING:
     from flowgraph.cluster import Cluster
     from placements import Workload
+    from placements.placing import Home
     from placements.setting import Setting
 
 
@@ -25,12 +26,17 @@ def planned_again(plan: Plan, asked: Asked, where: str, *, fits: bool = True) ->
     What the command line says of them goes before it. Raises what is wrong with the plan; if `fits`, that it does not
     fit too.
     """
-    from placements.placing import forecast_again
+    from placements.placing import forecast_again, homes_by
     from placements.short import overflows
 
+    if asked.data is not None:
+        what = "is read by a run; this plan says itself how long rows are"
+        raise UsageError(what, where=f"--data {asked.data}", hint="leave it out")
     posed = posed_by(plan, where, asked=asked)
     setting = posed.setting
-    check_plan(plan, setting.graph, where, experts=experts_of(setting))
+    refuse(law_faults(plan, setting, where))
+    if fits:
+        refuse(_home_faults(setting, homes_by(setting, plan), where))
     found = Planned(
         graph=setting.graph,
         plan=forecast_again(setting, plan, posed.assumed),
@@ -40,9 +46,24 @@ def planned_again(plan: Plan, asked: Asked, where: str, *, fits: bool = True) ->
     )
     if fits:
         sizes_of(found)
-        for fault in overflows(found.plan, where):
-            raise fault
+        refuse(overflows(found.plan, where))
     return found
+
+
+def forecast_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = None) -> tuple[Plan, Step, float]:
+    """Forecast a plan from a file as it now stands, on its own cluster or another; give it, its step and its seconds.
+
+    Raises what is wrong with the plan, but not that it does not fit.
+    """
+    from placements.placing import forecast_again, homes_by, plan_from
+
+    setting = posed.setting
+    refuse(law_faults(plan, setting, where))
+    homes = homes_by(setting, plan)
+    refuse(_home_faults(setting, homes, where))
+    elsewhere = cluster is not None
+    there = plan_from(setting, homes, posed.assumed) if elsewhere else forecast_again(setting, plan, posed.assumed)
+    return there, *known_step(there.step, where)
 
 
 def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = None) -> Iterator[FlowError]:
@@ -50,33 +71,101 @@ def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = No
 
     What is found last is looked for only in a plan that keeps the laws.
     """
-    from placements.placing import forecast_again, homes_by, plan_from
+    from placements.placing import homes_by
     from placements.short import overflows
 
     setting = posed.setting
-    found = list(spec.faults("placed", PlacedGraph(setting.graph, plan, where, experts_of(setting))))
+    found = list(law_faults(plan, setting, where))
     yield from found
     if found or not plan.costed:
         return
     try:
-        elsewhere = cluster is not None
-        there = plan_from(setting, homes_by(setting, plan)) if elsewhere else forecast_again(setting, plan)
-        known_step(there.step, where)
+        if plan.step is not None:
+            played_s(plan.step, where)
+        found = list(_home_faults(setting, homes_by(setting, plan), where))
+        there = None if found else forecast_of(plan, posed, where, cluster)[0]
     except FlowError as error:
         yield error
         return
-    yield from overflows(there, where)
+    yield from found if there is None else overflows(there, where)
+
+
+def law_faults(plan: Plan, setting: Setting, where: str) -> Iterator[FlowError]:
+    """Find the laws that a plan breaks, or else what its forecast names that it does not have."""
+    found = list(spec.faults("placed", PlacedGraph(setting.graph, plan, where, experts_of(setting))))
+    yield from found or forecast_faults(plan, where)
+
+
+def refuse_broken(plan: Plan, where: str) -> None:
+    """Raise the first fault of a plan that can be seen without its flow: of its pools, its forecast or its step."""
+    refuse(pool_faults(plan, where))
+    refuse(forecast_faults(plan, where))
+    if plan.step is not None:
+        played_s(plan.step, where)
+
+
+def refuse(faults: Iterator[FlowError]) -> None:
+    """Raise the first fault, if there is one."""
+    for fault in faults:
+        raise fault
+
+
+def _home_faults(setting: Setting, homes: Sequence[Home], where: str) -> Iterator[FlowError]:
+    """Find a cache without room for one row, and tensor groups that lie over several domains for no need."""
+    from placements.text import counted
+
+    for home in homes:
+        of, tensor, draws = home.seat.of, home.layout.tensor, home.role.use == "sample"
+        longest = max(load.longest_tokens for load in setting.loads_of(home.role))
+        room = _room(setting, home, tensor, home.running.cache_share or 1.0) if draws else longest
+        if room < longest:
+            yield _no_cache(home, room, longest, where)
+        if tensor > of.reach and (not draws or _room(setting, home, of.reach, 1.0)):
+            domain = f"no domain there has more than {counted(of.reach, 'device')}"
+            yield ResourceError.not_here(f"{where}: {home.role.name}", f"tensor groups of {tensor} devices", domain)
+
+
+def _room(setting: Setting, home: Home, tensor: int, share: float) -> int:
+    """Give the tokens of the cache of what draws, if its weights were cut into so many and had that share."""
+    from placements.cache_room import cache_tokens
+
+    device, precision = home.seat.links.device, home.running.precision
+    return cache_tokens(setting.shape(home.role), device, tensor, share, setting.serving, precision)
+
+
+def _no_cache(home: Home, room: int, longest: int, where: str) -> FlowError:
+    share, layout = home.running.cache_share, home.layout
+    given = f"with cache_share={share:g} and tensor={layout.tensor}" if share is not None else f"with {layout}"
+    held = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
+    return PlanError.unreadable(where, home.role.name, f"{given} {held}, and its longest row has {longest:,}")
 
 
 def known_step(step: Step | None, where: str) -> tuple[Step, float]:
-    """Give a step and its seconds. Raises PlanError where there is none, or where they are not known."""
+    """Give a step and its seconds. Raises PlanError where there is none, where they are not known or cannot be."""
     if step is None:
         why = "has no forecast of seconds; `plan` makes one on devices of a known kind"
         raise PlanError.unreadable(where, "", why)
     unknown = [task.name for task in step.tasks if task.seconds is None]
     if unknown or step.period_s is None:
         raise PlanError.unreadable(where, "step", f"the seconds of {', '.join(unknown) or 'a step'} are not known")
+    played_s(step, where)
     return step, step.period_s
+
+
+def played_s(step: Step, where: str) -> float | None:
+    """Give the seconds of a step as its tasks are played, None where one's are not known.
+
+    Raises PlanError where there is no task, where one waits for what is not there, or where tasks wait in a circle.
+    """
+    from placements.cycles import period
+    from placements.placing import schedule_of
+
+    if not step.tasks:
+        raise PlanError.unreadable(where, "step", "has no task")
+    try:
+        return period(schedule_of(step.tasks, step.waits)).seconds
+    except (FlowError, ValueError) as error:
+        raise PlanError.unreadable(where, "step", str(error)) from None
 
 
 def work_of(setting: Setting) -> Workload:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from flowgraph.check_plan import VERBS
-from flowgraph.cli.inputs import DEFAULT_MODEL, Asked, model_sources
+from flowgraph.cli.inputs import DEFAULT_MODEL, Asked, model_params, model_sources
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.passes import find_passes
 from flowgraph.cli.show import described_flow
-from flowgraph.cluster import Cluster
+from flowgraph.cluster import Cluster, show_bytes
 from flowgraph.cluster_text import read_cluster
-from flowgraph.errors import DataError, FlowTypeError, PlanError, UsageError, nearest
+from flowgraph.errors import DataError, FlowTypeError, ModelError, PlanError, UsageError, nearest
 from flowgraph.executors.layouts import COSTED
 from flowgraph.graph import Graph
 from flowgraph.machine import laptop
@@ -27,7 +27,9 @@ from flowgraph.settings import resolve_settings
 from flowgraph.store import structure_hash
 
 if TYPE_CHECKING:
+    from flowgraph.models.shapes import ModelShape
     from flowgraph.models.sources import ModelSource
+    from flowgraph.values import Head
     from placements.lengths import Lengths
     from placements.setting import Setting
 
@@ -80,6 +82,26 @@ def has_profiles(cluster: Cluster) -> bool:
     return all(device.model for node in cluster.nodes for device in node.devices)
 
 
+def of_unknown_speed(cluster: Cluster) -> str:
+    """Name the first device of a cluster whose speed is not known, and its node; "" if all are known."""
+    for node in cluster.nodes:
+        for place, device in enumerate(node.devices):
+            if not device.model:
+                memory = f" of {show_bytes(device.memory_bytes)}" if device.kind == "gpu" else ""
+                return f"{node.name}/{place}, a {device.kind}{memory}"
+    return ""
+
+
+def known_cluster(text: str, where: str) -> Cluster:
+    """Read a cluster. Raises ClusterError for what is none, UsageError where the speed of a device is not known."""
+    cluster = cluster_of(text)
+    unknown = of_unknown_speed(cluster)
+    if unknown:
+        hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"
+        raise UsageError(f"the speed of {unknown}, is not known", where=where, hint=hint)
+    return cluster
+
+
 def cluster_of(text: str) -> Cluster:
     """Read a cluster from its short form or its file. Raises ClusterError."""
     from placements.profiles import known_devices
@@ -91,18 +113,15 @@ def pose(question: Question) -> Posed:
     """Read everything that a question names. Raises what the parts raise, each of which names the option."""
     from placements.setting import ENGINES
 
-    asked, cluster = question.asked, cluster_of(question.cluster)
-    if not has_profiles(cluster):
-        hint = "name devices of a known kind: --cluster 2x8xh100"
-        raise UsageError("the speed of its devices is not known", where=f"--cluster {question.cluster}", hint=hint)
+    asked, cluster = question.asked, known_cluster(question.cluster, f"--cluster {question.cluster}")
     graph = planned_graph(asked)
     sources = model_sources(graph, asked.models, cache_folder(asked.cache))
     assumed = Assumed(
         flow=asked.flow,
         models={name: source.name for name, source in sources.items()},
         batch=asked.batch or DEFAULT_BATCH,
-        prompt_tokens=question.prompt_tokens or DEFAULT_PROMPT_TOKENS,
-        response_tokens=_capped(question.response_tokens or "", graph, asked.sets),
+        prompt_tokens=_anywhere(question.prompt_tokens or DEFAULT_PROMPT_TOKENS),
+        response_tokens=_capped(_anywhere(question.response_tokens or ""), graph, asked.sets),
         settings=asked.sets,
         passes=asked.passes,
         engines=_by_use({**ENGINES, **_engines(question.engines)}),
@@ -128,7 +147,12 @@ def posed_by(plan: Plan, where: str, cluster: Cluster | None = None, asked: Aske
     graph = planned_graph(wanted)
     if structure_hash(graph) != plan.structure_hash:
         raise PlanError.other_graph(where, plan.flow, plan.structure_hash, graph.name, structure_hash(graph))
-    sources = model_sources(graph, wanted.models, cache_folder(wanted.cache))
+    _refuse_unnamed_models(graph, plan.assumed, asked, where)
+    try:
+        sources = model_sources(graph, wanted.models, cache_folder(wanted.cache))
+    except ModelError as error:
+        error.where = error.where or where
+        raise
     told = {
         "flow": wanted.flow,
         "models": {name: source.name for name, source in sources.items()},
@@ -136,11 +160,23 @@ def posed_by(plan: Plan, where: str, cluster: Cluster | None = None, asked: Aske
         "settings": wanted.sets,
         "passes": wanted.passes,
         "engines": _by_use(_engines_in(plan.assumed, where)),
+        "constants": _constants_in(plan.assumed, where),
     }
     assumed = plan.assumed.model_copy(update=told)
     setting = _setting(assumed, graph, sources, cluster or plan.cluster, where, where)
     lags = {each.lag for each in plan.placed if each.role in setting.synced}
     return Posed(replace(setting, staleness=min(lags)) if lags else setting, assumed, ())
+
+
+def _refuse_unnamed_models(graph: Graph, assumed: Assumed, asked: Asked | None, where: str) -> None:
+    """Refuse a plan that does not say which model each parameter is, or names one of no parameter, unless told."""
+    params = [param.name for param in model_params(graph)]
+    for name in assumed.models:
+        if name not in params:
+            raise PlanError.unknown(where, "model parameter of the flow:", name, params)
+    missing = [name for name in params if name not in assumed.models]
+    if missing and not (asked and asked.models):
+        raise PlanError.unreadable(where, "assumed.models", f"names no model for {', '.join(missing)}")
 
 
 def asked_by(assumed: Assumed, given: Asked | None = None) -> Asked:
@@ -170,7 +206,7 @@ def _setting(
     return Setting(
         graph=graph,
         cluster=cluster,
-        shapes={name: shape(source, heads[name]) for name, source in sources.items()},
+        shapes={name: _shape(source, heads[name]) for name, source in sources.items()},
         prompts=assumed.batch,
         prompt=lengths(prompt_option, assumed.prompt_tokens),
         response=lengths(response_option, response) if response else None,
@@ -183,6 +219,20 @@ def _setting(
         without=frozenset(assumed.without),
         watched=_watched(graph, assumed),
     )
+
+
+def _shape(source: ModelSource, head: Head) -> ModelShape:
+    """Give the sizes of a model; an error of one that is not here names those that are nearest."""
+    from flowgraph.models.table import nearest_names
+
+    try:
+        return shape(source, head)
+    except ModelError as error:
+        near = nearest_names(source.base.name.rpartition("/")[2]) if source.kind == "hub" else ()
+        error.hint = (
+            f"did you mean {' or '.join(f'`{each}`' for each in near)}? Or {error.hint}" if near else error.hint
+        )
+        raise
 
 
 def _capped(text: str, graph: Graph, sets: Sequence[str]) -> str:
@@ -219,22 +269,43 @@ def lengths(option: str, text: str) -> Lengths:
     """
     from placements.lengths import Lengths
 
-    file, colon, column = text.rpartition(":")
-    if not (colon and file.endswith(".parquet")) and not text.endswith(".parquet"):
+    file, column = _file_and_column(text)
+    if not file:
         return Lengths.parse(text, option)
-    if not colon:
+    if not column:
         raise UsageError("names no column", where=f"{option} {text}", hint=f"{option} {text}:tokens")
     return Lengths.of_column(_column(Path(file), column), option)
 
 
+def _file_and_column(text: str) -> tuple[str, str]:
+    """Give the Parquet file that lengths are in, and its column, each "" if the text names none.
+
+    >>> _file_and_column("a/b.parquet:tokens"), _file_and_column("b.parquet"), _file_and_column("mean=2k")
+    (('a/b.parquet', 'tokens'), ('b.parquet', ''), ('', ''))
+    """
+    file, _, column = text.rpartition(":")
+    if file.endswith(".parquet"):
+        return file, column
+    return (text, "") if text.endswith(".parquet") else ("", "")
+
+
+def _anywhere(text: str) -> str:
+    """Give lengths as they are read from any folder: the path of a file in full."""
+    file, column = _file_and_column(text)
+    return f"{Path(file).expanduser().absolute()}:{column}" if file and column else text
+
+
 def _column(path: Path, column: str) -> object:
+    import pyarrow
     import pyarrow.parquet as parquet
 
     try:
-        known = parquet.read_schema(path).names
+        known = parquet.read_schema(path.expanduser()).names
         if column not in known:
             raise DataError.lacks_column(str(path), column, known)
-        return parquet.read_table(path, columns=[column]).column(column)
+        return parquet.read_table(path.expanduser(), columns=[column]).column(column)
+    except pyarrow.ArrowInvalid as error:
+        raise DataError.corrupt(path, error) from None
     except OSError as error:
         raise DataError.missing(str(path), str(error)) from None
 
@@ -249,6 +320,8 @@ def _engines(texts: Sequence[str]) -> Mapping[Use, str]:
                 "should be USE=ENGINE", where=f"--engine {text}", hint=f"uses are {', '.join(USES)}: train=megatron"
             )
         offered = _offered(known)
+        if found.get(known, engine) != engine:
+            raise UsageError(f"what does {use} is said to be `{found[known]}` too", where=f"--engine {text}")
         if engine not in offered:
             raise UsageError(f"no engine `{engine}` for {use}", where=f"--engine {text}", hint=nearest(engine, offered))
         found[known] = engine
@@ -266,6 +339,13 @@ def _engines_in(assumed: Assumed, where: str) -> Mapping[Use, str]:
             raise PlanError.unknown(where, f"engine to {use}:", engine, offered)
         found[use] = engine
     return found
+
+
+def _constants_in(assumed: Assumed, where: str) -> Mapping[str, Mapping[str, float]]:
+    """Give the constants that a plan's file names. Raises UnknownNameError or DataError for such as cannot be."""
+    from placements.calibrate import constants_in
+
+    return {engine: constants_in(engine, table, where) for engine, table in assumed.constants.items()}
 
 
 def _by_use(engines: Mapping[Use, str]) -> dict[str, str]:
@@ -323,5 +403,7 @@ def _calibrated(profile: Path | None) -> Mapping[str, Mapping[str, float]]:
 
     try:
         return read_profile(profile.read_text("utf-8"), str(profile))
+    except UnicodeDecodeError:
+        raise UsageError("is no text, so no profile", where=f"--profile {profile}") from None
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=f"--profile {profile}") from None

@@ -130,7 +130,8 @@ class ModelError(FlowError, OSError):
     def unknown(cls, text: str, known: Iterable[str], near: Sequence[str] = ()) -> ModelError:
         """Say that a text names no model, and name the nearest: those given as `near`, else one of all known."""
         names = f"did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else nearest(text, known)
-        hint = f"{names} Or a folder such as ./{text or 'model'}, or a hub id such as org/name"
+        stop = "" if names.endswith("?") else "."
+        hint = f"{names}{stop} Or a folder such as ./{text or 'model'}, or a hub id such as org/name"
         return cls(f"no model `{text}`", hint=hint)
 
     @classmethod

@@ -51,7 +51,8 @@ class PlanError(FlowError, ValueError):
     @classmethod
     def too_few_devices(cls, where: str, role: str, layout: str, needs: int, has: int) -> PlanError:
         """Say how many devices a layout takes, and how many its pool has."""
-        return cls(f"{role}: {layout} takes {needs} devices, its pool has {has}", where=where)
+        counted = f"{needs} device{'' if needs == 1 else 's'}"
+        return cls(f"{role}: {layout} takes {counted}, its pool has {has}", where=where)
 
     @classmethod
     def not_offered(cls, where: str, role: str, engine: str, what: str, runs: str) -> PlanError:

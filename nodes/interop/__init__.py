@@ -1,18 +1,25 @@
 """Plans and other systems: what verl, OpenRLHF and NeMo RL start from, written from a plan, and read into our words."""
 
+from nodes.interop.changes import Change, changes
 from nodes.interop.export import Exported, export
-from nodes.interop.imported import NEEDLESS, Imported, Shared, read_command, read_yaml
-from nodes.interop.keys import SYSTEMS, exported_versions, versions
+from nodes.interop.imported import NEEDLESS, AsRun, Imported, Shared, read_command, read_yaml
+from nodes.interop.job import Longest
+from nodes.interop.keys import SYSTEMS, exported_versions, system_of, versions
 
 __all__ = [
     "NEEDLESS",
     "SYSTEMS",
+    "AsRun",
+    "Change",
     "Exported",
     "Imported",
+    "Longest",
     "Shared",
+    "changes",
     "export",
     "exported_versions",
     "read_command",
     "read_yaml",
+    "system_of",
     "versions",
 ]

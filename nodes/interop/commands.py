@@ -6,11 +6,12 @@ Hydra's overrides (`key=value`, `+key=value`) of verl, and OpenRLHF's flags (`--
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flowgraph.errors import UsageError
-from nodes.interop.keys import System, keys, versions
+from nodes.interop.keys import Keys, System, keys, versions
 from nodes.interop.letters import broken
 from nodes.interop.shell import Command, Word, commands
 
@@ -81,6 +82,22 @@ def started(text: str) -> Started:
         hint = "it should hold python3 -m verl.trainer.main_ppo … or python3 -m openrlhf.cli.train_ppo_ray …"
         raise UsageError("no command of verl or OpenRLHF is in this text", where="the command", hint=hint)
     return replace(_started(read[0]), others=tuple(each.word.line for each in read[1:]))
+
+
+def words_of(told: Told, known: Keys) -> tuple[str, ...]:
+    """Give the words that tell one key, quoted for a shell: an override of Hydra, or a flag and its values.
+
+    >>> words_of(Told("trainer.project_name", "two words", 1), keys("verl", "0.9.1"))
+    ("'trainer.project_name=two words'",)
+    >>> words_of(Told("train.colocate_all", "True", 1), keys("openrlhf", "0.11.2"))
+    ('--train.colocate_all',)
+    """
+    if known.system == "openrlhf":
+        many = known.values.get(told.key, 1)
+        values = [told.text] if many == 1 else told.text.split() if many != 0 else []
+        return (f"--{told.key}", *map(shlex.quote, values))
+    added = "" if told.key in known.defaults else "++"
+    return (shlex.quote(f"{added}{told.key}={told.text}"),)
 
 
 def _beginning(command: Command) -> _Beginning | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
 from flowgraph.errors import UsageError
-from nodes.interop.commands import Started, Told
+from nodes.interop.commands import Started, Told, words_of
 from nodes.interop.imported import NEEDLESS
 from nodes.interop.keys import Keys, keys, versions
 from nodes.interop.letters import broken
@@ -16,6 +17,8 @@ from nodes.interop.scalars import Scalar, referred, scalar
 MOST = 2**31 - 1  # of whole numbers: tokens, rows, devices
 MISSING = "???"  # what Hydra writes for a value that has to be given
 _LAUNCHER = ("hydra", "ray_init", "ray_kwargs")  # keys of what starts a run, in any version
+# Keys whose values are nobody's to print.
+_SECRET = re.compile(r"(?:use_wandb|wandb[._](?:key|proxy)|token|secret|password|api_key)$")
 
 
 def version_of(run: Started) -> Keys:
@@ -37,9 +40,9 @@ class Config:
     notes: list[str] = field(default_factory=list[str])
 
     @classmethod
-    def of(cls, run: Started) -> Config:
-        """Read a run with the keys of the version that fits it best, and say what else its text has."""
-        found = cls(run, version_of(run), {each.key: each for each in run.told})
+    def of(cls, run: Started, known: Keys | None = None) -> Config:
+        """Read a run with the keys of a version, or of that which fits it best, and say what else its text has."""
+        found = cls(run, known or version_of(run), {each.key: each for each in run.told})
         if run.others:
             lines = ", ".join(map(str, run.others))
             found.say(f"the command of line {run.line} is read; further ones start a training on lines {lines}")
@@ -116,6 +119,19 @@ class Config:
     def ignored(self) -> tuple[tuple[str, str], ...]:
         """Say of each key that was told and that nothing depends on why."""
         return tuple((each.key, why) for each in self.told.values() if (why := self._ignored(each)))
+
+    def texts(self) -> Mapping[str, str]:
+        """Give all keys that are told, with what they were told."""
+        return {key: each.text for key, each in self.told.items()}
+
+    def again(self) -> tuple[str, ...]:
+        """Give the words that tell what no plan depends on, as a command takes them.
+
+        Left out is what only a running shell knows, what takes a key away, and what is secret.
+        """
+        told = (each for each in self.told.values() if self._ignored(each) == NEEDLESS)
+        plain = (each for each in told if each.text and not each.unset and "{…}" not in each.text)
+        return tuple(word for each in plain if not _SECRET.search(each.key) for word in words_of(each, self.known))
 
     def _ignored(self, told: Told) -> str:
         if told.key in self.why:

@@ -5,14 +5,16 @@ Each version has a template, `templates/SYSTEM/VERSION.j2`, whose keys were read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowgraph.errors import UnknownNameError
+from flowgraph.errors import FlowError, UnknownNameError
 from flowgraph.graph import Graph
 from flowgraph.plan import Plan
-from nodes.interop.job import Job, job_of
+from nodes.interop.as_run import as_run
+from nodes.interop.imported import AsRun
+from nodes.interop.job import Job, Longest, job_of
 from nodes.interop.keys import System, exported_versions, system_of
 from nodes.interop.rendering import Remark, render
 from nodes.interop.to_nemo_rl import nemo_rl_values
@@ -27,19 +29,32 @@ FILES: Mapping[System, str] = {"verl": "run.sh", "openrlhf": "run.sh", "nemo-rl"
 
 @dataclass(frozen=True)
 class Exported:
-    """Files by name, and what the system does otherwise than the plan, one sentence each."""
+    """Files by name, what the system does otherwise than the plan, one sentence each, and where and how it runs roles.
+
+    `as_run` is what the files say, read back, None where that is no run; whether it fits is for the planner to say.
+    """
 
     system: str
     version: str
     files: Mapping[str, str] = field(hash=False)
     notes: tuple[str, ...]
+    as_run: AsRun | None
 
 
-def export(plan: Plan, system: str, version: str = "", *, graph: Graph) -> Exported:
+def export(
+    plan: Plan,
+    system: str,
+    version: str = "",
+    *,
+    graph: Graph,
+    longest: Longest | None = None,
+    notes: Sequence[str] = (),
+) -> Exported:
     """Write a plan as a system starts it, for the newest version that is known unless one is named.
 
-    `graph` is the plan's flow with the settings it was planned with. What the system cannot do is told in `notes`, and
-    at the head of what is written, with what was done in its place.
+    `graph` is the plan's flow with the settings it was planned with, `longest` the prompt and the response that it was
+    forecast for where its own text does not tell. What the system cannot do is told in `notes`, after those that are
+    given, and at the head of what is written, with what was done in its place.
 
     Raises UnknownNameError for a system or version that is not known, PlanError for a plan that does not say what it
     was made for, UsageError for a flow that draws no responses.
@@ -49,19 +64,31 @@ def export(plan: Plan, system: str, version: str = "", *, graph: Graph) -> Expor
     chosen = version or known[-1]
     if chosen not in known:
         raise UnknownNameError.of(f"version of {name} to export to", chosen, known)
-    job, notes = job_of(plan, graph), Notes(name)
-    values = VALUES[name](job, chosen, notes)
-    say_of_all(job, notes)
+    job, told_of = job_of(plan, graph, longest), Notes(name, list(notes))
+    values = VALUES[name](job, chosen, told_of)
+    say_of_all(job, told_of)
     told = {
         "job": job,
         "a": job.algorithm,
         "policy": job.model("policy"),
         "critic_model": job.model("critic") if job.has("critic") else None,
         "title": Remark(f"The plan of {plan.flow} for {name} {chosen}, written by flowgraph."),
-        "notes": [Remark(note) for note in notes.said],
+        **_head(told_of),
         **values,
     }
-    files = {FILES[name]: render(f"{name}/{chosen}.j2", name, told)}
-    if name == "nemo-rl":
-        files["run.sh"] = render("nemo-rl/run.sh.j2", "shell", told)
-    return Exported(name, chosen, files, tuple(notes.said))
+    files = _files(name, chosen, told)
+    try:
+        run = as_run(job, name, chosen, files)
+    except FlowError as error:
+        told_of.say(f"{name} {chosen} cannot run what is written: {error.what}")
+        return Exported(name, chosen, _files(name, chosen, told | _head(told_of)), tuple(told_of.said), None)
+    return Exported(name, chosen, files, tuple(told_of.said), run)
+
+
+def _head(notes: Notes) -> dict[str, Any]:
+    return {"notes": [Remark(note) for note in notes.said]}
+
+
+def _files(name: System, version: str, told: Mapping[str, Any]) -> dict[str, str]:
+    files = {FILES[name]: render(f"{name}/{version}.j2", name, told)}
+    return files | ({"run.sh": render("nemo-rl/run.sh.j2", "shell", told)} if name == "nemo-rl" else {})

@@ -8,7 +8,7 @@ from flowgraph.errors import UsageError
 from flowgraph.plan import Layout, Offloaded, Running, Sharding
 from nodes.interop.commands import Started
 from nodes.interop.config import Config, settings_text
-from nodes.interop.imported import USUAL, Imported, Shared, adapted
+from nodes.interop.imported import USUAL, AsRun, Imported, Shared, adapted
 from nodes.interop.letters import broken
 from nodes.interop.scalars import Scalar
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
@@ -28,17 +28,13 @@ def from_openrlhf(run: Started) -> Imported:
     """Read a run of OpenRLHF; raises UsageError for one without a model, or whose devices its layouts do not divide."""
     config = Config.of(run)
     flow = _flow(config)
-    parts = _parts(config, flow)
-    total, prompt, response = _lengths(config)
-    layouts = _layouts(config, flow, {role: part.devices for part in parts for role in part.roles})
-    alone = len(parts) == 1
-    lag = config.positive("train.async_queue_size", "async_queue_size") if _async(config) else 0
+    found = openrlhf_run(config, flow)
+    _, prompt, response = _lengths(config)
     batch = config.positive("rollout.batch_size", "rollout_batch_size")
     settings = settings_text(_settings(config, flow, batch, response))
-    running = _running(config, flow, total, alone)
     models, unused = _models(config, flow), _unused(config, flow)
-    _say(config, flow, lag)
-    actor = next(part for part in parts if "policy.train" in part.roles)
+    _say(config, flow, found.lag)
+    actor = next(part for part in found.parts if "policy.train" in part.roles)
     return Imported(
         system="openrlhf",
         version=config.known.version,
@@ -49,17 +45,28 @@ def from_openrlhf(run: Started) -> Imported:
         batch=batch,
         prompt_tokens=prompt,
         response_tokens=response,
-        devices=sum(part.devices for part in parts),
+        devices=sum(part.devices for part in found.parts),
         devices_per_node=actor.devices_per_node,
-        placement=placement_of(flow, parts),
-        parts=parts,
-        engines={"train": "fsdp", "sample": "vllm", "infer": "fsdp"},
-        layouts=layouts,
-        running=running,
-        lag=min(lag, STALE_AT_MOST),
+        placement=placement_of(flow, found.parts),
+        parts=found.parts,
+        engines=found.engines,
+        layouts=found.layouts,
+        running=found.running,
+        lag=min(found.lag, STALE_AT_MOST),
         ignored=config.ignored(),
         notes=tuple(config.notes),
+        told=config.texts(),
+        again=config.again(),
     )
+
+
+def openrlhf_run(config: Config, flow: Flow) -> AsRun:
+    """Give where and how a run has the roles of a flow, by its flags."""
+    parts, (total, _, _) = _parts(config, flow), _lengths(config)
+    layouts = _layouts(config, flow, {role: part.devices for part in parts for role in part.roles})
+    lag = config.positive("train.async_queue_size", "async_queue_size") if _async(config) else 0
+    running = _running(config, flow, total, alone=len(parts) == 1)
+    return AsRun(parts, {"train": "fsdp", "sample": "vllm", "infer": "fsdp"}, layouts, running, lag)
 
 
 def _async(config: Config) -> bool:
@@ -368,7 +375,8 @@ def _terms(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
 
 
 def _say(config: Config, flow: Flow, lag: int) -> None:
-    config.say("OpenRLHF computes log-probs of responses anew; the flow takes the sampler's: one forward pass less")
+    if config.number("rollout.temperature", "temperature") == 0:  # what is drawn greedily is not measured
+        config.say("OpenRLHF computes log-probs of responses anew; the flow takes the sampler's: one forward pass less")
     if not _fsdp(config):
         config.say("OpenRLHF trains with DeepSpeed; the plan has FSDP in its place, sharded as its stage says")
     if lag and flow.name != "decoupled_ppo":

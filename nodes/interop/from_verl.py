@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from flowgraph.errors import UsageError
 from nodes.interop.commands import Started
 from nodes.interop.config import Config, settings_text
-from nodes.interop.imported import Imported, Shared, adapted
+from nodes.interop.imported import AsRun, Imported, Shared, adapted
 from nodes.interop.letters import broken
 from nodes.interop.scalars import Scalar
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
@@ -45,18 +45,14 @@ OUT_OF_REACH = 1e5  # a bound of the dual clip, or of a value, that nothing meet
 def from_verl(run: Started) -> Imported:
     """Read a run of verl; raises UsageError for one without a model, or whose devices its layouts do not divide."""
     config = Config.of(run)
-    apart, lag = _apart(config)
+    lag = _apart(config)[1]
     flow = _flow(config, lag)
     unused = _unused(config, flow)
     batch = _batch(config, flow)
     models = _models(config, flow)
-    main = _site(config, "trainer.nnodes", "trainer.n_gpus_per_node")
-    sampling = _drawing_site(config) if apart else main
-    parts = _shared(flow, main, sampling, apart)
-    layouts, engines = layouts_of(config, flow, main[0] * main[1], sampling[0] * sampling[1])
+    found = verl_run(config, flow)
     settings = settings_text(_settings(config, flow, batch))
-    tokens = config.positive("data.max_prompt_length"), config.positive("data.max_response_length")
-    running = running_of(config, flow, layouts, sum(tokens), apart)
+    tokens = _lengths(config)
     _say(config, flow, lag)
     return Imported(
         system="verl",
@@ -68,17 +64,33 @@ def from_verl(run: Started) -> Imported:
         batch=batch,
         prompt_tokens=tokens[0],
         response_tokens=tokens[1],
-        devices=sum(part.devices for part in parts),
-        devices_per_node=main[1],
-        placement=placement_of(flow, parts),
-        parts=parts,
-        engines=engines,
-        layouts=layouts,
-        running=running,
+        devices=sum(part.devices for part in found.parts),
+        devices_per_node=found.parts[0].devices_per_node,
+        placement=placement_of(flow, found.parts),
+        parts=found.parts,
+        engines=found.engines,
+        layouts=found.layouts,
+        running=found.running,
         lag=min(lag, STALE_AT_MOST),
         ignored=config.ignored(),
         notes=tuple(config.notes),
+        told=config.texts(),
+        again=config.again(),
     )
+
+
+def verl_run(config: Config, flow: Flow) -> AsRun:
+    """Give where and how a run has the roles of a flow, by its keys; the first part is the trainer's."""
+    apart, lag = _apart(config)
+    main = _site(config, "trainer.nnodes", "trainer.n_gpus_per_node")
+    sampling = _drawing_site(config) if apart else main
+    layouts, engines = layouts_of(config, flow, main[0] * main[1], sampling[0] * sampling[1])
+    running = running_of(config, flow, layouts, sum(_lengths(config)), apart)
+    return AsRun(_shared(flow, main, sampling, apart), engines, layouts, running, lag)
+
+
+def _lengths(config: Config) -> tuple[int, int]:
+    return config.positive("data.max_prompt_length"), config.positive("data.max_response_length")
 
 
 def _apart(config: Config) -> tuple[bool, int]:
@@ -317,8 +329,12 @@ def _say(config: Config, flow: Flow, lag: int) -> None:
         config.say(f"the reward model{f' `{name}`' if name else ''}{where} is left out: shipped flows score by a rule")
     if config.text(f"{CORRECTION}.rollout_is") and flow.name != "decoupled_ppo":
         config.say("importance weights are left out: of the shipped flows only `decoupled_ppo` has them")
-    if not config.flag(f"{CORRECTION}.bypass_mode"):
+    bypasses, greedy = config.flag(f"{CORRECTION}.bypass_mode"), config.number(f"{ROLLOUT}.temperature") == 0
+    # Where an engine draws what another trains, a run of ours reads the log-probs of all that it draws: but greedily.
+    if greedy and not bypasses:
         config.say("verl computes log-probs of responses anew; the flow takes the sampler's: one forward pass less")
+    if bypasses and not greedy:
+        config.say("verl computes no log-probs of responses here; the forecast has them: one forward pass more")
     if lag and flow.name != "decoupled_ppo":
         config.say(f"responses are drawn up to {lag} updates ahead; the flow `{flow.name}` does not correct for that")
     if lag > STALE_AT_MOST:

@@ -25,13 +25,28 @@ class Shared:
 
 
 @dataclass(frozen=True)
+class AsRun:
+    """Where and how a system runs roles: who shares devices, what runs them, how each is cut, and what it holds where.
+
+    `lag` is how many updates old the weights may be that responses are drawn with.
+    """
+
+    parts: tuple[Shared, ...]
+    engines: Mapping[Use, str] = field(hash=False)
+    layouts: Mapping[str, Layout] = field(hash=False)
+    running: Mapping[str, Running] = field(hash=False)
+    lag: int = 0
+
+
+@dataclass(frozen=True)
 class Imported:
     """A run of another system as a flow that is shipped, its settings, models and batch, and where roles run.
 
     `settings` are texts for `--set`. `unused` are models that the flow has and the run does not. `placement` is the
     name of a placement with these `parts`, "" where none has them. `lag` is how many updates old the weights may be
     that responses are drawn with. `ignored` says of every key that nothing here depends on why, and names the nearest
-    key for one that the system does not know.
+    key for one that the system does not know. `told` has all keys as they were told, and `again` those words that no
+    plan depends on, as a command of the system takes them.
     """
 
     system: str
@@ -53,6 +68,13 @@ class Imported:
     lag: int
     ignored: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+    told: Mapping[str, str] = field(hash=False)
+    again: tuple[str, ...] = ()
+
+    @property
+    def as_run(self) -> AsRun:
+        """Give where and how its roles run."""
+        return AsRun(self.parts, self.engines, self.layouts, self.running, self.lag)
 
     @property
     def machines(self) -> tuple[int, int]:

@@ -76,6 +76,14 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Longest:
+    """The longest prompt and the longest response that a plan was forecast for, in tokens; None: the flow's own."""
+
+    prompt_tokens: int
+    response_tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """A plan and its algorithm; `parts` says which of the flow's parameters is the policy, the critic, and so on."""
 
@@ -84,11 +92,20 @@ class Job:
     algorithm: Algorithm
     parts: dict[Part, str]
     others: tuple[str, ...]  # parameters that no part is left for: a second reference, a second policy
+    longest: Longest | None = None
+    flow_cuts_at: int = 0  # tokens of a response; `algorithm` has those of the forecast in their place
 
     @property
     def prompt_tokens(self) -> int:
-        """Give the most tokens that a prompt has, as far as the plan's text says it."""
-        return most_tokens(self.assumed.prompt_tokens) or DEFAULT_PROMPT_TOKENS
+        """Give the most tokens that a prompt has, as far as it is known."""
+        told = self.longest.prompt_tokens if self.longest else most_tokens(self.assumed.prompt_tokens)
+        return told or DEFAULT_PROMPT_TOKENS
+
+    @property
+    def measures(self) -> bool:
+        """Say whether the forecast has a pass of the policy's own log-probs of what was drawn, without gradients."""
+        role, tasks = f"{self.parts['policy']}.train", self.plan.step.tasks if self.plan.step is not None else ()
+        return any(task.kind == "logprob" and task.role == role for task in tasks)
 
     @property
     def total_tokens(self) -> int:
@@ -157,7 +174,7 @@ class Job:
         return -(-max(tokens, self.total_tokens) // self.layout(part, use).sequence)
 
 
-def job_of(plan: Plan, graph: Graph) -> Job:
+def job_of(plan: Plan, graph: Graph, longest: Longest | None = None) -> Job:
     """Put a plan and its graph together.
 
     Raises PlanError for a plan that does not say what it was made for, UsageError for a flow that draws no responses.
@@ -177,7 +194,10 @@ def job_of(plan: Plan, graph: Graph) -> Job:
     if lacking:
         raise PlanError(f"no model is named for `{lacking[0]}`", where="assumed.models")
     models = {role.param for role in roles(graph)} - without
-    return Job(plan, plan.assumed, algorithm, found, tuple(sorted(models - set(found.values()))))
+    told = longest.response_tokens if longest is not None else most_tokens(plan.assumed.response_tokens)
+    cut = replace(algorithm, max_tokens=told or algorithm.max_tokens)
+    others = tuple(sorted(models - set(found.values())))
+    return Job(plan, plan.assumed, cut, found, others, longest, algorithm.max_tokens)
 
 
 def _parts(graph: Graph) -> dict[Part, str]:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flowgraph.plan import Layout, Offloaded, Running, Sharding
+from flowgraph.roles import Use
+from nodes.interop.imported import AsRun, Shared
 from nodes.interop.job import Job, Part, Site
 from nodes.interop.told import Notes, say_uneven
 
@@ -20,6 +23,7 @@ ESTIMATORS: Mapping[str, tuple[str, bool]] = {
     "gae": ("gae", False),
 }
 LOSSES = {"clipped", "policy_gradient", "cispo_loss", "gspo_loss"}
+OFFLOADED: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Cluster:
     apart: bool
     sampling_nodes: int | None
     sampling_per_node: int | None
+    trains: Site
+    drawn: Site
 
 
 def nemo_rl_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
@@ -51,6 +57,63 @@ def nemo_rl_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
         **_parts(job, notes),
         **_algorithm(job, notes),
     }
+
+
+def nemo_rl_run(job: Job) -> AsRun:
+    """Give where and how NeMo RL runs what is written for it, roles named as those of flows that are shipped.
+
+    Source: NeMo RL 0.7.0: models/megatron/setup.py hands Megatron no FSDP; the policy's worker keeps the reference in
+    host memory and puts it in the place of the policy's weights; where generation shares devices it offloads all else.
+    """
+    trainer = "ppo" if job.algorithm.estimator == "gae" else "grpo"
+    unsaid = Notes("NeMo RL")
+    cluster = _cluster(job, trainer, unsaid)
+    drawn = cluster.drawn if cluster.apart else cluster.trains
+    uses: tuple[tuple[Part, Use, str], ...] = (
+        ("policy", "train", "policy.train"),
+        ("critic", "train", "critic.train"),
+        ("reference", "infer", "ref.infer"),
+    )
+    homes: dict[str, Part] = {name: part for part, use, name in uses if job.placed(part, use) is not None}
+    layouts = {name: _as_run(job, "critic" if part == "critic" else "policy", cluster) for name, part in homes.items()}
+    running = {name: _running(job, part, cluster) for name, part in homes.items()}
+    sampled = job.layout("policy", "sample")
+    data = max(1, drawn.devices // (sampled.tensor * sampled.pipeline))
+    layouts["policy.sample"] = sampled.model_copy(update={"data": data})
+    running["policy.sample"] = job.running("policy", "sample").model_copy(update={"sleeps": not cluster.apart})
+    own = Shared((*homes, *(() if cluster.apart else ("policy.sample",))), cluster.trains.devices, cluster.per_node)
+    apart = (Shared(("policy.sample",), drawn.devices, drawn.per_node),) if cluster.apart else ()
+    placed = job.placed("policy", "train")
+    engine = "megatron" if placed is not None and placed.engine == "megatron" else "fsdp"
+    engines: dict[Use, str] = {"train": engine, "sample": "vllm", "infer": engine}
+    return AsRun((own, *apart), engines, layouts, running, _lag(job) if cluster.apart else 0)
+
+
+def _as_run(job: Job, part: Part, cluster: Cluster) -> Layout:
+    """Give how the policy or the critic is cut; the reference is cut as the policy."""
+    layout, placed = job.layout(part, "train"), job.placed(part, "train")
+    megatron = placed is not None and placed.engine == "megatron"
+    degree = layout.tensor * layout.sequence * (layout.pipeline if megatron else 1)
+    data = max(1, cluster.trains.devices // degree)
+    if megatron:
+        sharding: Sharding = "none" if layout.sharding == "none" else "optimizer"
+        return layout.model_copy(update={"data": data, "sharding": sharding})
+    return Layout(data=data, tensor=layout.tensor, sequence=layout.sequence, sharding="full" if data > 1 else "none")
+
+
+def _running(job: Job, part: Part, cluster: Cluster) -> Running:
+    """Give what a model of the trainer holds where; the reference's weights take the place of the policy's."""
+    told, placed = job.running(part, "infer" if part == "reference" else "train"), job.placed(part, "train")
+    sleeps = not cluster.apart
+    if part == "reference":
+        return told.model_copy(update={"sleeps": sleeps, "offload": () if sleeps else ("parameters",)})
+    if placed is not None and placed.engine == "megatron":
+        offload: tuple[Offloaded, ...] = ("optimizer",) if "optimizer" in told.offload else ()
+        return told.model_copy(update={"sleeps": sleeps, "offload": offload})
+    checkpointing = "none" if told.checkpointing == "none" else "full"
+    if told.offload:
+        return told.model_copy(update={"sleeps": False, "offload": OFFLOADED, "checkpointing": checkpointing})
+    return told.model_copy(update={"sleeps": sleeps, "checkpointing": checkpointing})
 
 
 def _lag(job: Job) -> int:
@@ -86,14 +149,14 @@ def _cluster(job: Job, trainer: str, notes: Notes) -> Cluster:
 
 def _beside(train: Site, reward: Site, own: bool) -> Cluster:
     if not own or train.nodes > 1:
-        return Cluster(train.nodes + (reward.nodes if own else 0), train.per_node, False, None, None)
-    return Cluster(1, train.per_node + reward.per_node, False, None, None)
+        return Cluster(train.nodes + (reward.nodes if own else 0), train.per_node, False, None, None, train, train)
+    return Cluster(1, train.per_node + reward.per_node, False, None, None, train, train)
 
 
 def _parted(train: Site, drawn: Site, reward: Site | None, notes: Notes) -> Cluster:
     own = reward.per_node if reward is not None else 0
     if train.nodes == 1 and train.machines == drawn.machines:
-        return Cluster(1, train.per_node + drawn.per_node + own, True, None, drawn.per_node)
+        return Cluster(1, train.per_node + drawn.per_node + own, True, None, drawn.per_node, train, drawn)
     if drawn.per_node != train.per_node:
         nodes = max(1, drawn.devices // train.per_node)
         notes.say(
@@ -101,7 +164,8 @@ def _parted(train: Site, drawn: Site, reward: Site | None, notes: Notes) -> Clus
             f"machines: {nodes} with {train.per_node} each"
         )
         drawn = Site((train.per_node,) * nodes)
-    return Cluster(train.nodes + drawn.nodes + (1 if own else 0), train.per_node, True, drawn.nodes, drawn.per_node)
+    nodes = train.nodes + drawn.nodes + (1 if own else 0)
+    return Cluster(nodes, train.per_node, True, drawn.nodes, drawn.per_node, train, drawn)
 
 
 def _reward(job: Job, cluster: Cluster) -> dict[str, Any] | None:
@@ -123,6 +187,11 @@ def _megatron(job: Job, part: Part, notes: Notes) -> bool:
     if placed is None:
         return False
     if placed.engine == "megatron":
+        if layout.sharding in ("gradients", "full") and layout.data > 1:
+            notes.say(
+                f"{placed.role} shards {'whole' if layout.sharding == 'full' else 'gradients'}; NeMo RL's Megatron "
+                f"shards the optimizer only: each of {layout.data} data ranks holds the weights of its part"
+            )
         return True
     if layout.pipeline > 1 or layout.expert > 1:
         notes.say(f"{placed.role} is cut as {layout}; NeMo RL's DTensor cuts by data, tensor and context only")
@@ -191,7 +260,8 @@ def _say_of_terms(job: Job, notes: Notes) -> None:
     if algorithm.entropy_weight:
         notes.say(f"an entropy bonus of {algorithm.entropy_weight:g} is left out: NeMo RL has none")
     if surrogate.old == "sampler":
-        notes.say("the flow clips around the sampler's log-probs; NeMo RL computes them anew: one more forward pass")
+        more = "" if job.measures else ": one more forward pass"
+        notes.say(f"the flow clips around the sampler's log-probs; NeMo RL computes them anew{more}")
     if kl is not None and (kl.straight_through or kl.estimator == "abs"):
         notes.say(f"NeMo RL's estimates of the KL are k1, k2 and k3, as they are: k2 for {kl.estimator}")
     if kl is not None and kl.adaptive is not None:

@@ -124,6 +124,12 @@ def _say_parted(job: Job, pools: Mapping[str, str], notes: Notes) -> None:
                 f"the {one} and the {other} share a pool, which OpenRLHF has no flag for here: "
                 f"the {other} takes {job.site(pools[other]).devices} devices more"
             )
+    for part, pool in pools.items():
+        if pool == job.pool("policy", "sample"):
+            notes.say(
+                f"the {part} and vLLM share a pool, which OpenRLHF has no flag for without the policy: "
+                f"the {part} takes {job.site(pool).devices} devices more"
+            )
 
 
 def _layout(job: Job, notes: Notes) -> Layout:
@@ -187,7 +193,8 @@ def _algorithm(job: Job, version: str, notes: Notes) -> dict[str, Any]:
         what = "; at one step a batch its gradient is the same" if surrogate.op == "policy_gradient" else ""
         notes.say(f"`{surrogate.op}` is none of OpenRLHF's losses, which are ppo and gspo: ppo{what}")
     if surrogate.old == "sampler":
-        notes.say("the flow clips around the sampler's log-probs; OpenRLHF computes them anew: one more forward pass")
+        more = "" if job.measures else ": one more forward pass"
+        notes.say(f"the flow clips around the sampler's log-probs; OpenRLHF computes them anew{more}")
     if algorithm.rejection is not None:
         notes.say("tokens that were drawn too differently are left out by the flow; OpenRLHF is not told to")
     kl = algorithm.kl_loss or algorithm.kl_reward

@@ -173,11 +173,36 @@ def _engine(job: Job, part: Part, version: str, notes: Notes) -> Engine:
         notes.say(f"`{job.parts[part]}` checkpoints some activations; verl's FSDP all or none: all")
     if part == "reference" and running.sleeps and not megatron:
         notes.say(f"`{job.parts[part]}` leaves the device between uses; verl's FSDP brings its weights for each pass")
-    if megatron and layout.sharding == "full" and version == "0.7.1":
-        what = f"`{job.parts[part]}` is sharded whole; verl {version}'s Megatron shards the optimizer only"
-        notes.say(f"{what}: each of {layout.data} data ranks holds the weights")
+    if megatron:
+        layout = _by_megatron(job, part, layout, version, notes)
     share = job.layout(part, use).sequence
     return Engine(megatron, layout, running, -(-job.budget_tokens(part, use) * share // layout.sequence))
+
+
+def _by_megatron(job: Job, part: Part, layout: Layout, version: str, notes: Notes) -> Layout:
+    """Give how verl's Megatron cuts a model: as the policy, and what is only read is never sharded.
+
+    Source: verl/workers/engine/megatron/transformer_impl.py: models of one process share one `parallel_state`, that of
+    the first; one that is `forward_only` is not wrapped, whatever `use_megatron_fsdp` says.
+    """
+    name, policy = f"`{job.parts[part]}`", job.layout("policy", "train")
+    if part != "policy" and _cuts(layout) != _cuts(policy):
+        degrees = policy.model_copy(update={"sharding": layout.sharding})
+        notes.say(f"{name} is cut as {layout}; verl's Megatron cuts all models of the trainer as the policy: {degrees}")
+        layout = degrees
+    if layout.sharding != "full" or layout.data == 1:
+        return layout
+    holds = f"each of {layout.data} data ranks holds the weights of its part"
+    if part == "reference":
+        notes.say(f"{name} is sharded whole; verl's Megatron shards no model that is only read: {holds}")
+        return layout.model_copy(update={"sharding": "none"})
+    if version == "0.7.1":
+        notes.say(f"{name} is sharded whole; verl {version}'s Megatron shards the optimizer only: {holds}")
+    return layout
+
+
+def _cuts(layout: Layout) -> tuple[int, ...]:
+    return layout.tensor, layout.pipeline, layout.expert, layout.sequence
 
 
 def _without_tensor(layout: Layout, *, fits: bool) -> Layout:
@@ -301,11 +326,17 @@ def _bypass(job: Job, mode: str, version: str, notes: Notes) -> bool:
     if job.algorithm.surrogate.old != "sampler":
         return False
     if version == "0.7.1" and mode != "vanilla":
+        more = "" if job.measures else ": one more forward pass"
         notes.say(
             f"the flow clips around the sampler's log-probs; verl {version} does so for the loss `vanilla` only, and "
-            f"computes them anew for `{mode}`: one more forward pass"
+            f"computes them anew for `{mode}`{more}"
         )
         return False
+    if job.measures:
+        notes.say(
+            "verl clips around the sampler's log-probs, and computes none of its own: the forecast has one forward "
+            "pass more, which measures how far the engines are apart"
+        )
     return True
 
 

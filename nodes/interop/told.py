@@ -56,15 +56,15 @@ def _of_the_flow(job: Job) -> Iterator[str]:
 
 def _of_lengths(job: Job) -> Iterator[str]:
     prompt, response = job.assumed.prompt_tokens, job.assumed.response_tokens
-    told = most_tokens(prompt)
-    if told is None:
+    if job.longest is None and most_tokens(prompt) is None:
         yield f"the longest prompt is not told by `{prompt}`: {job.prompt_tokens} tokens"
     elif "=" in prompt and "max=" not in prompt:
-        yield f"of prompts `{prompt}` the largest number is taken for their limit: {told} tokens"
-    most = most_tokens(response) if response else None
-    if most is not None and most > job.algorithm.max_tokens:
-        cut = job.algorithm.max_tokens
-        yield f"the forecast has responses of up to {most} tokens; the flow cuts them at {cut}, and so does the command"
+        yield f"no longest prompt is said by `{prompt}`: {job.prompt_tokens} tokens are taken for it"
+    if job.longest is None and response and most_tokens(response) is None:
+        yield f"the longest response is not told by `{response}`: {job.algorithm.max_tokens} tokens"
+    if job.algorithm.max_tokens != job.flow_cuts_at:
+        most, cut = job.algorithm.max_tokens, job.flow_cuts_at
+        yield f"the flow cuts responses at {cut} tokens; the forecast has up to {most}, and so has what is written"
 
 
 def _of_running(job: Job, system: str) -> Iterator[str]:

@@ -23,9 +23,16 @@ def layouts_of(config: Config, flow: Flow, main: int, sampling: int) -> tuple[di
     if "critic" in flow.params:
         found["critic.train"] = _trained(config, "critic", _own(config, "critic", trainer), main, trainer)
     if "ref" in flow.params:
+        _say_of_width(config, trainer)
         found["ref.infer"] = _trained(config, REF, _own(config, REF, trainer), main, trainer)
     engine = "megatron" if trainer == "megatron" else "fsdp"
     return found, {"train": engine, "sample": _sampler(config), "infer": engine}
+
+
+def _say_of_width(config: Config, trainer: str) -> None:
+    """Say that verl's FSDP holds a reference in float32, which its own default is from 0.7 on."""
+    if trainer == "fsdp" and config.text(f"{REF}.fsdp_config.model_dtype") in ("fp32", "float32"):
+        config.say("verl holds the reference's weights in float32 (model_dtype); the forecast has bfloat16, half of it")
 
 
 def _trainer(config: Config) -> str:
@@ -97,6 +104,10 @@ def _by_megatron(config: Config, own: str, devices: int) -> Layout:
     within = config.counted(f"{own}.expert_tensor_parallel_size") or tensor
     whole = config.flag(f"{own}.use_distributed_optimizer")
     full = config.flag(f"{own}.use_megatron_fsdp")
+    if full and own.startswith(REF):
+        # Source: verl/workers/engine/megatron/transformer_impl.py: what is `forward_only` is not wrapped, so not cut.
+        config.say("verl's Megatron shards no model that is only read: each data rank holds the reference's weights")
+        full = False
     sharding: Sharding = "full" if full else "optimizer" if whole else "none"
     return Layout(
         data=data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -109,6 +110,38 @@ def test_a_profile_is_what_the_next_plan_forecasts_with(flowgraph: Run, plan: An
     before, after = forecast(plan), forecast(there)
     assert after["policy.generate"] == pytest.approx(1.25 * before["policy.generate"], rel=0.02)
     text_of(flowgraph("explain", "next.json", "policy.sample"))
+
+
+def test_of_two_runs_the_one_that_is_far_off_is_named(flowgraph: Run, plan: Any) -> None:
+    update = forecast(plan)["policy.update"]
+    runs = [
+        folder("right", plan, steps({"policy.update": update})),
+        folder("slip", plan, steps({"policy.update": 100 * update})),
+    ]
+    lines = text_of(flowgraph("calibrate", *runs)).splitlines()
+    (far,) = (line for line in lines if "far off" in line)
+    assert re.fullmatch(
+        r"  far off: slip policy\.update took [0-9.]+ times what is forecast, so its seconds may be wrong", far
+    )
+    (told,) = json.loads(text_of(flowgraph("calibrate", *runs, "--json")))
+    assert list(told["far"]) == ["slip policy.update"]
+
+
+def test_constants_that_would_forecast_worse_are_kept_and_no_profile_has_them(flowgraph: Run, plan: Any) -> None:
+    seconds = forecast(plan)
+    asked = [f"{name}={seconds[name]}" for name in ("policy.generate", "policy.logprobs", "ref.logprobs")]
+    asked.append(f"policy.update={100 * seconds['policy.update']}")
+    asked = [text for each in asked for text in ("--measured", each)]
+    lines = text_of(flowgraph("calibrate", "plan.json", *asked, "-o", "profile.toml")).splitlines()
+    assert "  its constants are kept as they are: fitted, they would miss by more" in lines
+    assert set(tomllib.loads(Path("profile.toml").read_text())) == {"sglang"}
+
+
+def test_a_node_is_measured_once(flowgraph: Run, plan: Any) -> None:
+    twice = ("--measured", "policy.update=3", "--measured", "policy.update=4")
+    assert refused(flowgraph("calibrate", "plan.json", *twice), 2) == (
+        "--measured policy.update=3: `policy.update` is said twice\n  hint: leave one of them out\n"
+    )
 
 
 @pytest.mark.parametrize("times", [1e-3, 0.1, 10.0, 1e6])

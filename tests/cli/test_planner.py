@@ -148,7 +148,8 @@ def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
     ranked = re.findall(r"^  \d  ([0-9.]+) a step  \d+ s  (|tie|\+\d+%)  ", cheapest, re.MULTILINE)
     assert [float(each) for each, _ in ranked] == sorted(float(each) for each, _ in ranked)
     assert ranked[0] == (cost[1], "") and len(ranked) == 5
-    assert re.search(r"colocated:deepspeed-chat  [0-9.]+ a step  \d+ s  the best", cheapest)
+    assert re.search(r"hybrid:verl +[0-9.]+ a step  \d+ s  the best", cheapest)
+    assert re.search(r"colocated:deepspeed-chat +the same as hybrid:verl for this flow", cheapest)
     assert "what was asked for leaves it out" not in cheapest, "a faster plan that costs more is no better"
     assert re.search(r"standalone:each-role +[0-9.]+ a step  \d+ s  \+\d+%: it takes \d+ devices", cheapest)
     assert re.search(r"batch=128  [0-9.]+ a step  \d+ s  \+\d+%", cheapest)
@@ -167,7 +168,7 @@ def test_what_moved_is_told_by_what_was_asked_for(flowgraph: Run) -> None:
 def test_a_cost_is_not_asked_for_where_no_price_is_known(flowgraph: Run) -> None:
     text = refused(flowgraph("plan", "grpo", *SMALL, "--objective", "cost"), 2)
     assert text.endswith(
-        "--objective cost: what its devices cost is not known\n"
+        "--objective cost: what h100-sxm-80g cost is not known\n"
         "  hint: say `price_per_hour` of each machine in a cluster's file\n"
     )
 
@@ -258,6 +259,109 @@ def test_lengths_come_from_a_column_of_a_file(flowgraph: Run) -> None:
     assert "runs.parquet" in refused(flowgraph("explain", "plan.json"), 1)
 
 
+def test_a_plan_of_lengths_from_a_column_is_read_from_any_folder(
+    flowgraph: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"tokens": [1000, 2000, 3000]}), "runs.parquet")
+    text_of(flowgraph("plan", "gpg", *SMALL, "--response-tokens", "runs.parquet:tokens", "-o", "plan.json"))
+    assumed = json.loads(Path("plan.json").read_text())["assumed"]
+    assert assumed["response_tokens"] == f"{tmp_path}/runs.parquet:tokens"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    text_of(flowgraph("explain", "../plan.json", "policy.sample"))
+    text_of(flowgraph("check", "../plan.json"))
+
+
+def test_a_file_of_lengths_or_constants_that_is_none_is_named(flowgraph: Run, tmp_path: Path) -> None:
+    Path("g.parquet").write_bytes(b"garbage")
+    Path("p.toml").write_bytes(bytes(range(128, 256)))
+    pq.write_table(pa.table({"tokens": [10**18]}), "long.parquet")
+    text = refused(flowgraph("plan", "grpo", *SMALL, "--response-tokens", "g.parquet:x"), 1)
+    assert text.startswith(f"{tmp_path}/g.parquet: corrupt, or not Parquet\n")
+    text = refused(flowgraph("plan", "grpo", *SMALL, "--response-tokens", "long.parquet:tokens"), 1)
+    assert text == ("--response-tokens: column='1,000,000,000,000,000,000': lengths are 1 to 100,000,000 tokens\n")
+    assert refused(flowgraph("plan", "grpo", *SMALL, "--profile", "p.toml"), 2) == (
+        "--profile p.toml: is no text, so no profile\n"
+    )
+
+
+def test_more_prompts_than_anyone_draws_are_refused(flowgraph: Run) -> None:
+    said = flowgraph("plan", "grpo", *SMALL, "--batch", 10**18)
+    assert said.code == 2 and "'--batch'" in said.err
+
+
+def test_a_ratio_that_holds_nowhere_is_told(flowgraph: Run) -> None:
+    said = flowgraph("plan", "gpg", *SMALL, "--ratio", "31:1", "--what-if", "ratio=1:1", "--what-if", "batch=32")
+    assert "--ratio 31:1 holds nowhere: in the best plan drawing and training share a pool\n" in said.err
+    lines = text_of(said).splitlines()
+    assert lines[-2].startswith("  ratio=1:1 ")
+    assert lines[-2].endswith("so that no ratio holds: drawing and training share a pool")
+
+
+def test_what_if_tells_the_pools_where_their_devices_are_others(flowgraph: Run) -> None:
+    changes = ("--what-if", "devices=2x8xh200", "--what-if", "devices=1x8xh100", "--what-if", "batch=128")
+    lines = text_of(flowgraph("plan", "gpg", *SMALL, *changes)).splitlines()
+    assert re.fullmatch(r"  devices=2x8xh200  [0-9.]+ s +[+-]\d+% +policy\.train.* on \d+", lines[-3])
+    assert re.fullmatch(r"  devices=1x8xh100  [0-9.]+ s +\+0% +the same pools", lines[-2])
+
+
+def test_what_is_robust_is_so_by_what_was_asked_for(flowgraph: Run) -> None:
+    Path("priced.toml").write_text(PRICED)
+    asked = ("plan", "ppo", *PRICES, "--objective")
+    costs = re.findall(r"^  \d  ([0-9.]+) a step ", text_of(flowgraph(*asked, "cost", "--robust")), re.MULTILINE)
+    plain = re.findall(r"^  \d  ([0-9.]+) a step ", text_of(flowgraph(*asked, "cost")), re.MULTILINE)
+    assert float(costs[0]) <= 1.05 * float(plain[0]), "the steadiest of the cheap, not of the fast"
+    assert "dearer than the best on average" in text_of(flowgraph(*asked, "cost", "--robust"))
+    fewest = json.loads(text_of(flowgraph(*asked, "devices", "--json")))["ranked"][0]["devices"]
+    robust = json.loads(text_of(flowgraph(*asked, "devices", "--robust", "--json")))["ranked"][0]["devices"]
+    assert robust == fewest
+    assert "+-" not in text_of(flowgraph(*asked, "devices", "--robust"))
+
+
+def test_a_cost_is_not_asked_for_where_one_kind_has_no_price(flowgraph: Run) -> None:
+    free = PRICED.replace("price_per_hour = 24.0\n", "").replace("h100", "h20").replace("count = 2", "count = 1")
+    Path("priced.toml").write_text(PRICED + free)
+    text = refused(flowgraph("plan", "grpo", *PRICES, "--objective", "cost"), 2)
+    assert "--objective cost: what h20-sxm-96g cost is not known\n" in text
+
+
+def test_devices_of_several_kinds_are_told_apart(flowgraph: Run) -> None:
+    mixed = ("--cluster", "1x8xh100,1x8xh20", "--model", "Qwen/Qwen3-8B", "--batch", "64", *LENGTHS)
+    lines = text_of(flowgraph("plan", "grpo", *mixed)).splitlines()
+    ranked = [line for line in lines if re.match(r"  \d  [0-9.]+ s ", line)]
+    assert ranked and all(re.search(r" on \d+ h(100|20)-sxm-\d+g", line) for line in ranked)
+
+
+def test_plans_are_told_in_a_hundred_columns(flowgraph: Run) -> None:
+    for flow, cluster in (("ppo", "8x8xh100"), ("grpo", "4x8xh100"), ("ppo", "1x8xh100,1x8xh20")):
+        large = ("--cluster", cluster, "--model", "Qwen/Qwen3-8B", "--batch", "512", *LENGTHS)
+        text = text_of(flowgraph("plan", flow, *large, "-o", "plan.json"))
+        long = [line for line in text.splitlines() if len(line) > 100]
+        assert not long
+        for verb in (("compare", "plan.json", "plan.json"), ("explain", "plan.json"), ("simulate", "plan.json")):
+            assert max(map(len, text_of(flowgraph(*verb)).splitlines())) <= 100
+
+
+def test_what_is_drawn_is_as_wide_as_asked_for(flowgraph: Run, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made()
+    monkeypatch.setenv("COLUMNS", "60")
+    lane = text_of(flowgraph("simulate", "plan.json")).splitlines()[1]
+    assert lane.startswith("pool0 ") and len(lane) == 60
+    assert "too many to draw in 60 columns" in text_of(flowgraph("simulate", "plan.json", "--steps", 1000))
+
+
+def test_models_of_the_hub_whose_sizes_are_known_are_listed_and_near_names_told(flowgraph: Run) -> None:
+    said = flowgraph("models")
+    assert "Qwen/Qwen3-8B" not in text_of(said)
+    assert re.search(r"plans need no hub for \d+ more, whose sizes are known: flowgraph models --all\n", said.err)
+    assert re.search(r"^Qwen/Qwen3-8B +8,190,735,360 ", text_of(flowgraph("models", "--all")), re.MULTILINE)
+    assert len(json.loads(text_of(flowgraph("models", "--all", "--json")))) > 100 + len(
+        json.loads(text_of(flowgraph("models", "--json")))
+    )
+    text = refused(flowgraph("plan", "grpo", "--cluster", "1x8xh100", "--model", "Qwen3-9B"), 1)
+    assert "`Qwen3-8B`" in text
+
+
 def test_pins_and_placements_are_kept(flowgraph: Run, made: Any) -> None:
     pools = {each["role"]: each["pool"] for each in made("grpo", "--placement", "split")["placed"]}
     assert pools["policy.train"] == pools["ref.infer"] != pools["policy.sample"]
@@ -299,6 +403,32 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ("--pin", "policy.sample=host"): (
         2, "--pin policy.sample=host: `host` is where nodes run that have no role\n  hint: another name\n",
     ),
+    ("--pin", "policy.sample=a", "--pin", "policy.sample=b"): (
+        2, "--pin policy.sample=b: is pinned to `a` too\n  hint: leave one of them out\n",
+    ),
+    ("--engine", "train=fsdp", "--engine", "train=megatron"): (
+        2, "--engine train=megatron: what does train is said to be `fsdp` too\n",
+    ),
+    ("--memory", "1GiB"): (
+        2,
+        ("--memory 1GiB: is of this machine, and nothing is planned for it here\n"
+        "  hint: say it of the devices, as in --cluster 2x8xh100-40GiB\n"),
+    ),
+    ("--data", "gsm8k"): (
+        2,
+        ("--data gsm8k: is read by a run; a forecast goes by how long rows are\n"
+        "  hint: --prompt-tokens mean=300,p99=2k\n"),
+    ),
+    ("--what-if", "staleness"): (1, "--what-if: staleness='': has no value: say it as in batch=1024\n"),
+    ("--what-if", "devices=4x8xh20000"): (1, "4x8xh20000: no kind of device `h20000`\n  hint: did you mean `h200`?\n"),
+    ("--what-if", "devices=8xgpu-80GiB"): (
+        2,
+        (
+            "--what-if devices=8xgpu-80GiB: the speed of node-1/0, a gpu of 80.0 GiB, is not known\n"
+            "  hint: name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`\n"
+        ),
+    ),
+    ("--response-tokens", "0.5"): (1, "--response-tokens: tokens='0.5': lengths are 1 to 100,000,000 tokens\n"),
     ("--ratio", "3"): (2, "--ratio 3: should be two whole numbers from 1\n  hint: --ratio 3:1\n"),
     ("--ratio", "0:1"): (2, "--ratio 0:1: should be two whole numbers from 1\n  hint: --ratio 3:1\n"),
     ("--placement", "colocated", "--pin", "policy.train=a", "--pin", "ref.infer=b"): (
@@ -350,18 +480,26 @@ def test_a_model_that_is_none_is_named(flowgraph: Run, text: str) -> None:
     assert text.partition(":")[0] in said.err
 
 
-@pytest.mark.parametrize("cluster", ["laptop", "1x8xgpu-80GiB", "2xcpu"])
-def test_fit_needs_devices_whose_speed_is_known(flowgraph: Run, cluster: str) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "device"),
+    [
+        ("laptop", "laptop/0, a cpu"),
+        ("2xcpu", "laptop/0, a cpu"),
+        ("1x8xgpu-80GiB", "node-1/0, a gpu of 80.0 GiB"),
+        ("1x8xh100,1x4xgpu-40GiB", "node-2/0, a gpu of 40.0 GiB"),
+    ],
+)
+def test_fit_needs_devices_whose_speed_is_known(flowgraph: Run, cluster: str, device: str) -> None:
     assert refused(flowgraph("fit", "grpo", "--cluster", cluster), 2) == (
-        f"--cluster {cluster}: the speed of its devices is not known\n"
-        "  hint: name devices of a known kind: --cluster 2x8xh100\n"
+        f"--cluster {cluster}: the speed of {device}, is not known\n"
+        "  hint: name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`\n"
     )
 
 
 def test_what_only_a_search_answers_is_refused_where_there_is_none(flowgraph: Run) -> None:
     text = refused(flowgraph("plan", "grpo", "--cluster", "laptop", "--objective", "cost"), 2)
     assert text == (
-        "plan: --objective: nothing is searched on laptop, whose speed is not known\n"
+        "plan: --objective: nothing is searched on laptop: the speed of laptop/0, a cpu, is not known\n"
         "  hint: name devices of a known kind: --cluster 2x8xh100\n"
     )
 
@@ -436,7 +574,7 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("simulate", _circle, "edited.json: step: tasks of one step wait for each other: "),
     ("simulate", _unknown_task, "edited.json: step: no task `policy.updat`"),
     ("simulate", _task_twice, "edited.json: step: "),
-    ("simulate", _less_than_no_time, "edited.json: step: policy.generate: a task takes 0 seconds or more, not -1.0\n"),
+    ("simulate", _less_than_no_time, "edited.json: step.tasks[0].parts.decode: Input should be greater than or"),
 ]
 
 

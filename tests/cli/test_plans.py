@@ -311,6 +311,14 @@ def test_a_memory_that_is_no_amount_is_refused(flowgraph: Run) -> None:
     assert refused(said) == "memory='lots': should be a number and a unit, as in 2GiB\n"
 
 
+def test_a_memory_says_nothing_of_devices_that_are_not_of_this_machine(flowgraph: Run) -> None:
+    said = flowgraph("plan", "grpo", "--cluster", "1x8xgpu-80GiB", "--memory", "1GiB")
+    assert refused(said, code=2) == (
+        "--memory 1GiB: is of this machine, and 1x8xgpu-80GiB has devices of its own\n"
+        "  hint: say it of the devices, as in 2x8xgpu-40GiB\n"
+    )
+
+
 def test_a_run_refuses_a_plan_that_counts_on_more_memory_than_there_is(flowgraph: Run) -> None:
     text = refused(flowgraph("run", "grpo", "--memory", "1024TiB"))
     there = show_bytes(psutil.virtual_memory().total)

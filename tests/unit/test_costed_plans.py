@@ -49,7 +49,9 @@ def plan_of(graph: Graph, changed: str = "", kind: Any = GPU, costed: bool = Tru
     """Give a right plan for GRPO on eight devices, with parts of one role replaced."""
     device = kind if isinstance(kind, Device) else Device(kind=kind, memory_bytes=2**36)
     node = Node(name="node-1", devices=(device,) * 8, host_memory_bytes=2**40, cores=64)
-    right: list[dict[str, Any]] = [{"role": role, "pool": "all", "engine": each} for role, each in ENGINES.items()]
+    right: list[dict[str, Any]] = [
+        {"role": role, "pool": "all", "engine": each, "layout": Layout(data=8)} for role, each in ENGINES.items()
+    ]
     placed = [Placed(**(each | (parts if each["role"] == changed else {}))) for each in right]
     return Plan(
         flow=graph.name,
@@ -104,9 +106,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "policy.train",
-        {"layout": Layout(pipeline=2)},
+        {"layout": Layout(data=4, pipeline=2)},
         (
-            "policy.train: the engine `fsdp` does not run data=1 tensor=1 pipeline=2\n"
+            "policy.train: the engine `fsdp` does not run data=4 tensor=1 pipeline=2\n"
             "  hint: it runs up to data of any degree, tensor=8, pipeline=1, sequence=8"
         ),
     ),
@@ -117,9 +119,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "policy.sample",
-        {"layout": Layout(tensor=2, sequence=2)},
+        {"layout": Layout(data=2, tensor=2, sequence=2)},
         (
-            "policy.sample: the engine `sglang` does not run data=1 tensor=2 sequence=2\n"
+            "policy.sample: the engine `sglang` does not run data=2 tensor=2 sequence=2\n"
             "  hint: it runs up to data of any degree, tensor=64, pipeline=1"
         ),
     ),
@@ -127,6 +129,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "policy.train",
         {"layout": Layout(data=4, tensor=2, sequence=2)},
         "policy.train: data=4 tensor=2 sequence=2 takes 16 devices, its pool has 8",
+    ),
+    (
+        "policy.train",
+        {"layout": Layout(data=7, sharding="full")},
+        "policy.train: data=7 tensor=1 sharding=full takes 7 devices, its pool has 8",
     ),
 ]
 
@@ -138,8 +145,8 @@ def test_a_costed_plan_is_held_to_what_its_engines_run(graph: Graph, role: str, 
 
 SPREAD: list[tuple[Layout, int | None, str]] = [
     (Layout(data=4, tensor=2, expert=4), 128, ""),
-    (Layout(data=2, sequence=2, expert=4), 8, ""),
-    (Layout(data=4, expert=2), None, ""),
+    (Layout(data=4, sequence=2, expert=4), 8, ""),
+    (Layout(data=8, expert=2), None, ""),
     (Layout(data=8), 0, ""),
     (Layout(data=4, tensor=2, expert=8), 128, "policy.train: expert=8, but data and sequence give 4 ranks"),
     (Layout(data=8, expert=3), 6, "policy.train: expert=3, but data and sequence give 8 ranks"),
@@ -170,7 +177,7 @@ def test_a_costed_plan_may_lag_as_far_as_was_assumed_and_leave_out_models_that_w
                 Pool(name="draws", devices=(("node-1", 1),)),
             ),
             "placed": tuple(
-                each.model_copy(update={"pool": "draws" if each.lag else "all"})
+                each.model_copy(update={"pool": "draws" if each.lag else "all", "layout": Layout()})
                 for each in late.placed
                 if each.role != "ref.infer"
             ),
@@ -240,7 +247,13 @@ NO_VALUES: list[tuple[Any, dict[str, Any]]] = [
     (Layout, {"expert": 0}),
     (Waits, {"before": "a", "after": "b", "delay": -1}),
     (Timed, {"name": "a", "kind": "sleep"}),
+    (Timed, {"name": "a", "kind": "update", "parts": {"matmul": -1.0}}),
+    (Timed, {"name": "a", "kind": "update", "parts": {"matmul": float("nan")}}),
+    (Timed, {"name": "a", "kind": "update", "parts": {"matmul": 1e308}}),
+    (Step, {"tasks": (), "waits": (), "period_s": -1.0}),
+    (Step, {"tasks": (), "waits": (), "period_s": float("inf")}),
     (Assumed, {"flow": "grpo", "models": {}, "batch": 0, "prompt_tokens": "512"}),
+    (Assumed, {"flow": "grpo", "models": {}, "batch": 10**10, "prompt_tokens": "512"}),
 ]
 
 

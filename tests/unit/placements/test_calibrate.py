@@ -117,6 +117,23 @@ def test_a_profile_is_read_back_as_it_was_written():
     assert constants(TrainingConstants, "fsdp").moved(read_profile(text)["fsdp"]) == found.constants
 
 
+def test_a_row_that_is_far_off_is_named_with_how_far():
+    """Two rows of one case, of which one took a hundred times as long; the other is as it is forecast."""
+    rows = [Measured("run-1 update", 1.1, 1.0), Measured("run-2 update", 110.0, 1.0), Measured("run-1 read", 2.1, 2.0)]
+    found = calibrate(Line, "line", rows, line, within=WITHIN, only=["slope"])
+    assert found.far == {"run-2 update": pytest.approx(100, rel=0.5)}
+
+
+def test_constants_of_which_the_fit_misses_by_more_are_kept():
+    """Four rows are as forecast, three took four times as long: what lies between misses the median row."""
+    slow = [Measured(name, 4 * case + 0.1, case) for name, case in (("a", 1.0), ("b", 1.0), ("c", 2.0))]
+    kept = calibrate(Line, "line", [*slow, *measured(1.0, 0.1, 4)], line, within=WITHIN, only=["slope"])
+    assert kept.kept and kept.after.median > 0.1 > kept.before.median
+    assert (kept.constants, kept.moved) == (Line(1.0, 0.1, 3.0), {})
+    assert profile_text([kept]).endswith("# line: kept as shipped, since what was fitted misses by more\n")
+    assert read_profile(profile_text([kept])) == {}
+
+
 def test_a_plain_number_is_read_too():
     assert read_profile("[fsdp]\nmatmul_share = 0.7\n") == {"fsdp": {"matmul_share": 0.7}}
 

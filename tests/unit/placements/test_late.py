@@ -35,6 +35,15 @@ def test_all_devices_draw_and_train_where_one_pool_does_both() -> None:
     assert on_policy.sync_every == 1
 
 
+def test_devices_that_draw_and_train_are_counted_once() -> None:
+    """PPO on eight machines: policy and reference on one pool, the critic on another, which only trains."""
+    large = {"model": "Qwen/Qwen3-8B", "prompts": 64, "response": "mean=1k,max=4k"}
+    (on_policy,) = stalenesses(setting_of("ppo", "8x8xh100", **large), 0)
+    draws, trains = on_policy.ratio
+    assert draws + trains > 64 >= trains, "some do both"
+    assert f"{draws} do both, {trains - draws} train" in late_text((on_policy,), 0)
+
+
 @pytest.mark.parametrize("at_most", [0, 1, 5, 16, 40])
 def test_the_bound_itself_is_looked_at_and_nothing_above(at_most: int) -> None:
     found = [each.staleness for each in stalenesses(setting_of("gpg", "1x2xh100"), at_most)]

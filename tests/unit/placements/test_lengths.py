@@ -76,7 +76,19 @@ def test_one_quantity_alone_has_the_usual_spread_beside_it() -> None:
     ("text", "error"),
     [
         ("lots", "--response: tokens='lots': write tokens as 1024, 16k or 1.5k"),
-        ("-3", "--response: tokens='-3': lengths are above 0 tokens"),
+        ("-3", "--response: tokens='-3': lengths are 1 to 100,000,000 tokens"),
+        ("0.5", "--response: tokens='0.5': lengths are 1 to 100,000,000 tokens"),
+        ("1e-3", "--response: tokens='1e-3': lengths are 1 to 100,000,000 tokens"),
+        ("99999999999999", "--response: tokens='99999999999999': lengths are 1 to 100,000,000 tokens"),
+        ("mean=1e308", "--response: mean='1e308': lengths are 1 to 100,000,000 tokens"),
+        ("mean=1k,max=1e308", "--response: max='1e308': lengths are 1 to 100,000,000 tokens"),
+        (
+            "mean=10m,sigma=3",
+            (
+                "--response: lengths='mean=1e+07,sigma=3': the longest would have 7,889,752,549 tokens, and "
+                "100,000,000 are the most: max=N cuts them"
+            ),
+        ),
         ("nan", "--response: tokens='nan': write tokens as 1024, 16k or 1.5k"),
         ("mean=2x", "--response: mean='2x': write tokens as 1024, 16k or 1.5k"),
         ("mean=2k,16k", "--response: lengths='mean=2k,16k': say of what '16k' is: mean, p50, p99, sigma, max"),
@@ -133,7 +145,7 @@ def test_of_a_long_column_neighbours_are_put_together_at_the_same_mean() -> None
     assert lengths.mean == (3 * POINTS + 1) / 2
 
 
-@pytest.mark.parametrize("column", [[], [None], ["text"], [0, 0], [-1, 4], [1.5]])
+@pytest.mark.parametrize("column", [[], [None], ["text"], [0, 0], [-1, 4], [1.5], [10**18], [5, 10**9]])
 def test_a_column_without_lengths_is_refused(column: list[object]) -> None:
     with pytest.raises(SettingError, match="lengths: column="):
         Lengths.of_column(column)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from flowgraph.plan import Pool
+from flowgraph.plan import Layout, Placed, Plan, Pool, Running
 from placements.blocks import Blocks
 from placements.finding import solved
 from placements.found_text import show_s
@@ -102,18 +104,77 @@ def test_a_plan_that_is_not_its_pools_fastest_says_so() -> None:
     assert "better than this plan, on 8 devices" in moved
 
 
-def test_each_layout_is_told_once_at_its_fastest() -> None:
+def way_of(plan: Plan, role: str) -> Placed:
+    """Give where a plan has a role, and how."""
+    return next(each for each in plan.placed if each.role == role)
+
+
+def with_way(plan: Plan, role: str, **parts: Any) -> Plan:
+    """Give a plan with another layout or other settings of a role."""
+    placed = (each.model_copy(update=parts) if each.role == role else each for each in plan.placed)
+    return plan.model_copy(update={"placed": tuple(placed)})
+
+
+def test_each_tensor_degree_is_told_at_its_fastest_that_fits_and_the_plans_own_way_is_marked() -> None:
+    setting, plan = setting_of("grpo", CLUSTER, model="Qwen/Qwen3-8B"), found_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
+    own = way_of(plan.best.plan(), "policy.train")
+    found = layouts(setting, plan.best.plan(), "policy.train")
+    assert {1, 2, 4} <= {each.layout.tensor for each in found}
+    assert [each.seconds for each in found] == sorted(each.seconds for each in found)
+    assert [(each.layout, each.running) for each in found if each.own] == [(own.layout, own.running)]
+    assert all(each.fits for each in found), "on eight devices an 8B model does in each degree"
+    text = layouts_text("policy.train", found, 8)
+    assert text.splitlines()[0] == (
+        "policy.train on its 8 devices: as it is (→), and each tensor degree at its fastest that fits"
+    )
+    assert len([line for line in text.splitlines() if "→ " in line]) == 1
+    assert max(map(len, text.splitlines())) <= 100
+    assert "does not fit" not in text
+
+
+def test_a_way_that_no_search_would_choose_is_told_if_it_is_the_plans_own() -> None:
+    """An 8B model that is trained from host memory on devices that have room for it."""
     setting = setting_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
-    role = next(each for each in setting.roles if each.name == "policy.train")
-    (of,) = setting.classes
-    found = list(layouts(setting, role, of, 8))
-    assert [each.choice.layout.tensor for each in found] == list(dict.fromkeys(o.choice.layout.tensor for o in found))
-    assert {each.choice.layout.tensor for each in found} == {1, 2, 4, 8}
-    totals = [sum(each.choice.stages_s) for each in found]
-    assert totals == sorted(totals)
-    text = layouts_text(role.name, found, 8)
-    assert text.splitlines()[0] == "policy.train on its 8 devices, each layout at its fastest"
-    assert len(text.splitlines()) == 1 + len(found)
+    plan = found_of("grpo", CLUSTER, model="Qwen/Qwen3-8B").best.plan()
+    running = way_of(plan, "policy.train").running.model_copy(update={"offload": ("optimizer",), "sleeps": False})
+    slow = with_way(plan, "policy.train", running=running)
+    (own,) = (each for each in layouts(setting, slow, "policy.train") if each.own)
+    assert own.running == running
+    assert own.seconds > min(each.seconds for each in layouts(setting, slow, "policy.train"))
+
+
+def test_a_way_that_overfills_its_devices_says_so() -> None:
+    """Two devices hold neither the states of an 8B model whole nor, at any speed, half of them beside the rest."""
+    setting = setting_of("grpo", "1x2xh100", model="Qwen/Qwen3-8B")
+    plan = found_of("grpo", "1x2xh100", model="Qwen/Qwen3-8B").best.plan()
+    whole = with_way(plan, "policy.train", layout=Layout(data=2), running=Running(precision="bfloat16"))
+    found = layouts(setting, whole, "policy.train")
+    (own,) = (each for each in found if each.own)
+    assert not own.fits and own.peak_bytes > 80e9
+    assert all(each.fits for each in found if not each.own)
+    (line, *_) = (line for line in layouts_text("policy.train", found, 2).splitlines() if "→ " in line)
+    assert "does not fit" in line
+
+
+def test_an_overfull_device_is_marked_beside_other_plans() -> None:
+    plan = found_of("gpg", CLUSTER).best.plan()
+    (told,) = plan.forecast
+    peak = told.peaks[-1].model_copy(update={"memory_bytes": 143 * 2**30})
+    full = plan.model_copy(update={"forecast": (told.model_copy(update={"peaks": (peak,)}),)})
+    text = plans_text([("right.json", plan), ("full.json", full)], 200)
+    (line,) = (line for line in text.splitlines() if line.startswith("fullest device"))
+    assert line.count("does not fit") == 1
+    assert line.endswith(f"143.0 GiB on pool0, {peak.role}: does not fit, it has 79.6 GiB")
+
+
+def test_plans_that_have_no_room_beside_each_other_stand_below_each_other() -> None:
+    plans = [(f"{name}.json", found_of("grpo", CLUSTER).best.plan()) for name in "abc"]
+    text = plans_text(plans, 100)
+    assert max(map(len, text.splitlines())) <= 100
+    blocks = text.split("\n\n")
+    assert [block.splitlines()[0] for block in blocks] == ["a.json", "b.json", "c.json"]
+    assert len({block.partition("\n")[2] for block in blocks}) == 1
+    assert plans_text(plans, 200).splitlines()[0].split() == ["a.json", "b.json", "c.json"]
 
 
 @pytest.mark.parametrize("name", [each.name for each in VARIANTS])

@@ -154,11 +154,19 @@ def test_a_timeline_is_drawn_to_scale_with_the_names_of_its_bubbles_beneath() ->
     assert timeline_text(play(one_step_off(0), steps=2), 61) == TEXT
 
 
-@pytest.mark.parametrize("columns", [30, 61, 100, 173])
-def test_no_lane_is_longer_than_the_terminal(columns: int) -> None:
-    lanes = timeline_text(play(one_step_off(1), steps=20), columns).splitlines()[1:4]
+@pytest.mark.parametrize(("columns", "steps"), [(30, 5), (61, 13), (100, 20), (173, 20)])
+def test_no_lane_is_longer_than_the_terminal(columns: int, steps: int) -> None:
+    lanes = timeline_text(play(one_step_off(1), steps=steps), columns).splitlines()[1:4]
     assert max(map(len, lanes)) <= columns
     assert {len(lane) for lane in lanes[:2]} == {columns}
+
+
+def test_more_steps_than_there_is_room_for_are_told_but_not_drawn() -> None:
+    told = timeline_text(play(one_step_off(0), steps=1000), 100).splitlines()
+    assert told[0].startswith("1,000 steps in ")
+    assert told[1] == "too many to draw in 100 columns, which have room for 23"
+    assert told[2].startswith("rollout  busy ")
+    assert "─" not in "".join(told)
 
 
 def test_a_timeline_of_no_seconds_is_drawn_empty() -> None:

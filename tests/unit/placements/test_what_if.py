@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from flowgraph.cluster import Cluster
 from flowgraph.errors import FlowError
-from placements.finding import find
+from placements.finding import Asked, find
 from placements.robust import regrets, steadiest
 from placements.what_if import changed
-from tests.unit.placements.small_settings import setting_of
+from tests.unit.placements.small_settings import cluster_of, setting_of
 
 LENGTHS = {"response": "mean=1k,max=4k"}
 
@@ -23,6 +26,8 @@ def test_each_change_changes_its_one_thing() -> None:
     assert changed(setting, "length.max=2k").loads[0].response.most <= 2000
     network = changed(setting, "network=400Gbps").cluster.nodes[0].network_bytes_per_s
     assert network == pytest.approx(50e9)
+    others = changed(setting, "devices=4x8xh200", cluster_of).classes
+    assert [(of.model, of.count) for of in others] == [("h200-sxm-141g", 32)]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,8 @@ def test_each_change_changes_its_one_thing() -> None:
         "length.p99=never",
         "length.p98x=3",
         "batch=99999999999999999999",
+        "staleness",
+        "devices=4x8xh200",
     ],
 )
 def test_what_is_no_change_is_refused_with_a_sentence(text: str) -> None:
@@ -65,6 +72,35 @@ def test_regrets_are_shares_and_the_same_each_time() -> None:
     assert all(0.0 <= each.mean <= each.worst and 0.0 <= each.best_share <= 1.0 for each in one)
     assert sum(each.best_share for each in one) >= 1.0
     assert steadiest(one).mean == min(each.mean for each in one)
+
+
+def test_a_change_without_a_value_says_so() -> None:
+    with pytest.raises(FlowError) as caught:
+        changed(setting_of("grpo", "1x8xh100", **LENGTHS), "staleness")
+    assert str(caught.value) == "--what-if: staleness='': has no value: say it as in batch=1024"
+
+
+def test_regrets_are_of_what_was_asked_for() -> None:
+    """Of the same seconds, a plan on half of the devices costs half."""
+    nodes = tuple(each.model_copy(update={"price_per_hour": 80.0}) for each in cluster_of("2x8xh100").nodes)
+    priced = replace(setting_of("ppo", "2x8xh100", **LENGTHS), cluster=Cluster(nodes=nodes))
+    plans = find(priced).ranked
+    small = min(plans, key=lambda each: each.devices)
+    assert small.devices < 16
+    by_cost, by_step = (
+        {each.ranked.blocks: each.mean for each in regrets(plans, objective)} for objective in ("cost", "step")
+    )
+    assert by_cost[small.blocks] < by_step[small.blocks]
+    found = find(priced, Asked(objective="cost"), robust=True)
+    assert [each.mean for each in found.regrets] == sorted(each.mean for each in found.regrets)
+    assert found.best.cost_per_step <= 1.1 * min(each.cost_per_step for each in found.ranked)
+
+
+def test_where_devices_count_only_plans_on_the_fewest_are_told_apart_by_regret() -> None:
+    found = find(setting_of("ppo", "2x8xh100", **LENGTHS), Asked(objective="devices"), robust=True)
+    fewest = min(each.devices for each in found.ranked)
+    assert found.best.devices == fewest
+    assert {each.ranked.devices for each in found.regrets} == {fewest}
 
 
 def test_without_any_error_the_best_by_the_search_regrets_nothing() -> None:

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from flowgraph.errors import PlanError, UsageError
-from flowgraph.plan import Forecast, Layout, Peak, Pool, Running
-from nodes.interop import export
+from flowgraph.plan import Forecast, Layout, Peak, Pool, Running, Step, Timed
+from nodes.interop import Longest, export
 
 CASES = [
     ("ppo", "hybrid:verl", 0),
@@ -205,10 +205,37 @@ class TestVerl:
 
         exported = export(plan(described, "hybrid", change=change), "verl", version, graph=described)
         found = told(argv, exported)
-        owns = ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
+        owns = ("actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref")
         whole = [found.get(f"{own}.megatron.use_megatron_fsdp") for own in owns]
-        assert whole == (["True"] * 3 if version == "0.9.1" else [None] * 3)
-        assert sum("shards the optimizer only" in note for note in exported.notes) == (0 if version == "0.9.1" else 3)
+        # Source: verl's engine wraps nothing that is `forward_only`, as the reference is: it is never sharded.
+        assert whole == (["True", "True", None] if version == "0.9.1" else [None] * 3)
+        said = "`ref` is sharded whole; verl's Megatron shards no model that is only read: each of 8 data ranks holds"
+        assert any(note.startswith(said) for note in exported.notes)
+        assert sum("shards the optimizer only" in note for note in exported.notes) == (0 if version == "0.9.1" else 2)
+        run = exported.as_run
+        assert run is not None
+        shardings = [run.layouts[role].sharding for role in ("policy.train", "critic.train", "ref.infer")]
+        assert shardings == (["full", "full", "optimizer"] if version == "0.9.1" else ["optimizer"] * 3)
+
+    def test_megatron_cuts_all_models_of_the_trainer_as_the_policy(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("ppo")
+        layouts = {
+            "policy.train": Layout(data=2, tensor=2, pipeline=2, sharding="optimizer"),
+            "critic.train": Layout(data=8, sharding="optimizer"),
+            "ref.infer": Layout(data=8, sharding="full"),
+        }
+
+        def change(placed: Any) -> Any:
+            told_of = {"engine": "megatron", "layout": layouts.get(placed.role)}
+            return placed.model_copy(update=told_of) if placed.role in layouts else placed
+
+        exported = export(plan(described, "hybrid", change=change), "verl", graph=described)
+        found = told(argv, exported)
+        # Source: verl's engine: `mpu` is set up once in a process, by the first model; all others have its groups.
+        for own in ("actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref"):
+            degrees = [found[f"{own}.megatron.{name}_model_parallel_size"] for name in ("tensor", "pipeline")]
+            assert degrees == ["2", "2"]
+        assert sum("cuts all models of the trainer as the policy" in note for note in exported.notes) == 2
 
     def test_experts_where_it_draws_lie_on_all_devices_of_an_engine(self, graph: Any, plan: Any, argv: Any) -> None:
         described = graph("gpg")
@@ -250,6 +277,29 @@ class TestVerl:
         found = told(argv, export(plan(described, "hybrid", models={"policy": "a/b+lora=8"}), "verl", graph=described))
         assert found["actor_rollout_ref.model.path"] == "a/b"
         assert (found["actor_rollout_ref.model.lora_rank"], found["actor_rollout_ref.model.lora_alpha"]) == ("8", "16")
+
+    def test_a_response_is_as_long_as_the_forecast_has_it(self, graph: Any, plan: Any, argv: Any) -> None:
+        described = graph("gpg")
+        made = plan(described, "hybrid", response_tokens="mean=4k,max=16k")
+        exported = export(made, "verl", graph=described)
+        assert told(argv, exported)["data.max_response_length"] == "16000"
+        said = "the flow cuts responses at 256 tokens; the forecast has up to 16000, and so has what is written"
+        assert said in exported.notes
+        longer = export(made, "verl", graph=described, longest=Longest(2000, 20000))
+        lengths = [told(argv, longer)[f"data.max_{what}_length"] for what in ("prompt", "response")]
+        assert lengths == ["2000", "20000"]
+        assert flags(argv, export(made, "openrlhf", graph=described))["rollout.max_new_tokens"] == ["16000"]
+
+    def test_a_pass_that_a_forecast_has_and_verl_has_not_is_said(self, graph: Any, plan: Any) -> None:
+        described = graph("grpo")
+        measured = Timed(name="policy.logprobs", kind="logprob", role="policy.train", parts={"matmul": 1.0})
+        made = plan(described, "hybrid").model_copy(update={"step": Step(tasks=(measured,), waits=(), period_s=1.0)})
+        (said,) = [note for note in export(made, "verl", graph=described).notes if "forward pass" in note]
+        assert said.startswith("verl clips around the sampler's log-probs, and computes none of its own")
+        for system in ("openrlhf", "nemo-rl"):
+            assert any(note.endswith("computes them anew") for note in export(made, system, graph=described).notes)
+            without = export(plan(described, "hybrid"), system, graph=described).notes
+            assert any(note.endswith("computes them anew: one more forward pass") for note in without)
 
 
 class TestOpenRLHF:
@@ -360,6 +410,61 @@ class TestNeMoRL:
         assert told_of["policy"]["generation"]["colocated"]["enabled"] is True
         assert any("NeMo RL's PPO generates on the policy's devices" in note for note in exported.notes)
         assert "run_ppo.py" in exported.files["run.sh"]
+        run = exported.as_run
+        assert run is not None
+        assert run.running["policy.sample"].sleeps  # which it does not where it has devices of its own
+
+    def test_its_megatron_shards_the_optimizer_only_and_cuts_experts_as_the_plan_does(
+        self, graph: Any, plan: Any
+    ) -> None:
+        described = graph("grpo")
+
+        def change(placed: Any) -> Any:
+            layout = Layout(data=4, tensor=2, expert=4, sharding="full")
+            told_of = {"engine": "megatron", "layout": layout}
+            return placed.model_copy(update=told_of) if placed.engine == "fsdp" else placed
+
+        exported = export(plan(described, "hybrid", change=change), "nemo-rl", graph=described)
+        megatron = yaml.safe_load(exported.files["nemo_rl.yaml"])["policy"]["megatron_cfg"]
+        assert (megatron["expert_model_parallel_size"], megatron["expert_tensor_parallel_size"]) == (4, 2)
+        said = "policy.train shards whole; NeMo RL's Megatron shards the optimizer only: each of 4 data ranks holds"
+        assert any(note.startswith(said) for note in exported.notes)
+        run = exported.as_run
+        assert run is not None
+        told_of = Layout(data=4, tensor=2, expert=4, sharding="optimizer")
+        assert (run.layouts["policy.train"], run.layouts["ref.infer"]) == (told_of, told_of)
+        assert run.running["policy.train"].sleeps
+        assert run.running["ref.infer"].sleeps
+
+
+class TestAsRun:
+    def test_what_is_written_is_read_back_with_its_pools_and_the_flows_own_names(self, graph: Any, plan: Any) -> None:
+        described = graph("ppo_reward_model", {"policy.generate.n": 2}, "benchmarks.flows.ppo_reward_model")
+        made = plan(described, "standalone:each-role")
+        roles = {each.role for each in made.placed}
+        for system in ("verl", "openrlhf", "nemo-rl"):
+            run = export(made, system, graph=described).as_run
+            assert run is not None
+            assert set(run.layouts) == set(run.running) == roles
+            assert {role for part in run.parts for role in part.roles} == roles
+        together = {"policy.train", "critic.train", "ref.infer"}
+        verl = export(made, "verl", graph=described).as_run
+        assert verl is not None
+        assert (set(verl.parts[0].roles), verl.parts[0].devices) == (together, 24)
+        assert verl.layouts["policy.train"].devices == 24
+
+    def test_what_cannot_be_run_is_said_at_the_head_of_the_file(self, graph: Any, plan: Any) -> None:
+        described = graph("gpg")
+
+        def change(placed: Any) -> Any:
+            layout = Layout(data=2, tensor=3)
+            return placed.model_copy(update={"layout": layout}) if placed.role == "policy.sample" else placed
+
+        exported = export(plan(described, "hybrid", change=change), "verl", graph=described)
+        said = "verl 0.9.1 cannot run what is written: "
+        assert exported.as_run is None
+        assert exported.notes[-1].startswith(said)
+        assert f"# - {said}" in exported.files["run.sh"]
 
 
 def test_a_flow_that_draws_nothing_is_refused(graph: Any, plan: Any) -> None:

@@ -347,6 +347,45 @@ trainer: {n_gpus_per_node: 4, unheard_of: 1}
     assert [key for key, _ in found.ignored] == ["trainer.unheard_of"]
 
 
+def test_what_no_plan_depends_on_can_be_told_again_but_for_what_is_secret() -> None:
+    more = "trainer.save_freq=20 custom_reward_function.path='/a b/c.py' reward_model.reward_manager=prime"
+    found = read_command(f"{VERL_COMMAND} {more} trainer.experiment_name=x_$(date) ~trainer.logger")
+    assert found.again == (
+        "trainer.save_freq=20",
+        "'custom_reward_function.path=/a b/c.py'",
+        "reward_model.reward_manager=prime",
+    )
+    flags = "--pretrain a/b --vllm_num_engines 1 --actor_num_gpus_per_node 1 --use_wandb SECRET --save_steps -1 --bf16"
+    other = read_command(f"python3 -m openrlhf.cli.train_ppo_ray {flags} --wandb_project 'two words'")
+    assert other.again == ("--save_steps", "-1", "--bf16", "--wandb_project", "'two words'")
+    assert "SECRET" not in repr(other.again)
+
+
+VERL_COMMAND = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=a/b"
+
+
+@pytest.mark.parametrize(
+    ("told", "note"),
+    [
+        ("", ""),  # verl reads the log-probs of what it drew, and so does a run of ours
+        ("algorithm.rollout_correction.bypass_mode=True", "verl computes no log-probs of responses here; the forecast"),
+        ("actor_rollout_ref.rollout.temperature=0", "verl computes log-probs of responses anew; the flow takes"),
+    ],
+)
+def test_a_pass_that_only_one_of_both_has_is_said(told: str, note: str) -> None:
+    said = [each for each in read_command(f"{VERL_COMMAND} {told}").notes if "forward pass" in each]
+    assert [each.startswith(note) for each in said] == [True] * bool(note)
+
+
+def test_a_reference_that_megatron_reads_is_not_sharded_whatever_it_is_told() -> None:
+    keys = "actor_rollout_ref.actor.strategy=megatron actor_rollout_ref.actor.use_kl_loss=True"
+    whole = " ".join(f"actor_rollout_ref.{own}.megatron.use_megatron_fsdp=True" for own in ("actor", "ref"))
+    found = read_command(f"{VERL_COMMAND} {keys} {whole}")
+    assert found.layouts["policy.train"].sharding == "full"
+    assert found.layouts["ref.infer"].sharding == "optimizer"
+    assert any(note.startswith("verl's Megatron shards no model that is only read") for note in found.notes)
+
+
 def test_a_whole_run_is_as_it_was(golden: Any) -> None:
     found = classic("grpo", "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.ref.fsdp_config.offload=1")
     lines = [f"{name}: {value}" for name, value in vars(found).items()]

@@ -1,0 +1,71 @@
+"""What a system runs when it is started from what is written for it: read back from that, in the words of the flow.
+
+So that whether it fits can be forecast. Not here: the forecast, which is the planner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from flowgraph.plan import Placed
+from nodes.interop.commands import started
+from nodes.interop.config import Config
+from nodes.interop.from_openrlhf import openrlhf_run
+from nodes.interop.from_verl import verl_run
+from nodes.interop.imported import AsRun, Shared
+from nodes.interop.job import Job, Part
+from nodes.interop.keys import System, keys
+from nodes.interop.shipped_flows import Flow
+from nodes.interop.to_nemo_rl import nemo_rl_run
+
+NAMES: Mapping[Part, str] = {"policy": "policy", "critic": "critic", "reference": "ref"}  # in flows that are shipped
+
+
+def as_run(job: Job, system: System, version: str, files: Mapping[str, str]) -> AsRun:
+    """Give where and how a system of a version runs a plan that was written as these files."""
+    if system == "nemo-rl":
+        return _whole(job, _renamed(job, nemo_rl_run(job)))
+    flow = Flow(job.plan.flow, tuple(name for part, name in NAMES.items() if job.has(part)))
+    config = Config.of(started(files["run.sh"]), keys(system, version))
+    return _whole(job, _renamed(job, (verl_run if system == "verl" else openrlhf_run)(config, flow)))
+
+
+def _renamed(job: Job, found: AsRun) -> AsRun:
+    """Name roles as the flow does."""
+    params = {name: job.parts[part] for part, name in NAMES.items() if job.has(part)}
+
+    def own(role: str) -> str:
+        param, _, use = role.partition(".")
+        return f"{params[param]}.{use}"
+
+    return replace(
+        found,
+        parts=tuple(replace(part, roles=tuple(map(own, part.roles))) for part in found.parts),
+        layouts={own(role): layout for role, layout in found.layouts.items()},
+        running={own(role): running for role, running in found.running.items()},
+    )
+
+
+def _whole(job: Job, found: AsRun) -> AsRun:
+    """Add the roles that the systems do not name, as reward models: as the plan has them, beside whom it puts them."""
+    left = [each for each in job.plan.placed if each.role not in found.layouts]
+    parts = list(found.parts)
+    for placed in left:
+        beside = {each.role for each in job.plan.placed if each.pool == placed.pool} - {placed.role}
+        at = next((place for place, part in enumerate(parts) if beside & set(part.roles)), None)
+        if at is None:
+            parts.extend(_own(job, placed))
+        else:
+            parts[at] = replace(parts[at], roles=(*parts[at].roles, placed.role))
+    return replace(
+        found,
+        parts=tuple(parts),
+        layouts={**found.layouts, **{each.role: each.layout for each in left}},
+        running={**found.running, **{each.role: each.running for each in left}},
+    )
+
+
+def _own(job: Job, placed: Placed) -> Iterator[Shared]:
+    site = job.site(placed.pool)
+    yield Shared((placed.role,), site.devices, site.per_node)

@@ -1,0 +1,252 @@
+"""Plans in files that were edited: what cannot run is a fault of `check`, and an error, not a traceback, elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+Edit = Callable[[dict[str, Any]], object]
+G8 = (
+    *("--model", "Qwen3-8B", "--batch", 64, "--prompt-tokens", 512, "--response-tokens", "mean=1k,max=4k"),
+    *("--set", "policy.generate.max_tokens=4096"),
+)
+
+
+@pytest.fixture
+def written(flowgraph: Run) -> Callable[..., dict[str, Any]]:
+    """Give `written(verb, cluster, *options)`: the plan that is found, as it is written to plan.json."""
+
+    def make(verb: str = "plan", cluster: str = "8xh100", *options: object) -> dict[str, Any]:
+        said = flowgraph(verb, "grpo", *G8, "--cluster", cluster, *options, "-o", "plan.json")
+        assert said.code == 0, said.err
+        plan: dict[str, Any] = json.loads(Path("plan.json").read_text())
+        return plan
+
+    return make
+
+
+def edited(plan: dict[str, Any], edit: Edit) -> str:
+    """Write a plan as it is edited to edited.json."""
+    edit(plan)
+    Path("edited.json").write_text(json.dumps(plan))
+    return "edited.json"
+
+
+def placed(plan: dict[str, Any], role: str) -> dict[str, Any]:
+    """Give where a plan has a role."""
+    found: dict[str, Any] = next(each for each in plan["placed"] if each["role"] == role)
+    return found
+
+
+def shown(seconds: float) -> str:
+    """Write seconds as the commands do."""
+    from placements.found_text import show_s
+
+    return show_s(seconds)
+
+
+# ---------------------------------------------------------------------------------------- explain, of the plan itself
+
+
+@pytest.mark.parametrize(("verb", "cluster"), [("fit", "8xh100"), ("plan", "8xh100"), ("plan", "4x8xh100")])
+def test_a_plan_is_explained_as_it_is_and_not_as_it_would_be_found(
+    flowgraph: Run, written: Any, verb: str, cluster: str
+) -> None:
+    plan = written(verb, cluster)
+    said = flowgraph("explain", "plan.json")
+    steps = re.findall(r"^policy\.train .*: ([0-9.,]+ m?s) a step$", said.out, re.MULTILINE)
+    assert steps == [shown(plan["step"]["period_s"])]
+    assert ("the same pools at their fastest" in said.out) == (verb == "fit"), "which takes no more than it has to"
+
+
+def test_an_edited_layout_is_explained_as_it_now_is_and_check_says_what_changed(flowgraph: Run, written: Any) -> None:
+    plan = written()
+    before = plan["step"]["period_s"]
+    path = edited(plan, lambda plan: placed(plan, "policy.train")["layout"].update(data=4, tensor=2))
+    (after, *_) = json.loads(flowgraph("explain", path, "--json").out)
+    assert after["step_s"] > before * 1.01
+    said = flowgraph("check", path)
+    assert (said.code, said.out) == (0, "")
+    assert said.err.startswith(f"its file says {shown(before)} a step; it is forecast to take {shown(after['step_s'])}")
+
+
+def test_a_plan_is_checked_on_another_cluster_with_the_seconds_there(flowgraph: Run, written: Any) -> None:
+    written()
+    said = flowgraph("check", "plan.json", "--cluster", "8xh200")
+    assert said.code == 0
+    assert re.fullmatch(r"a step takes [0-9.]+ s there\nplan\.json: no fault\n", said.err)
+
+
+def test_tensor_groups_over_machines_of_one_device_are_a_fault(flowgraph: Run, written: Any) -> None:
+    tensor = placed(written(), "policy.sample")["layout"]["tensor"]
+    assert tensor > 1
+    said = flowgraph("check", "plan.json", "--cluster", "8x1xh100")
+    assert said.code == 1
+    assert said.out == (
+        f"8x1xh100: policy.sample: the plan counts on tensor groups of {tensor} devices; "
+        "no domain there has more than 1 device\n"
+    )
+
+
+# ---------------------------------------------------------------------------------------- the ways to run a role
+
+
+def test_the_ways_to_run_a_role_have_the_plans_own_and_say_which_do_not_fit(flowgraph: Run, written: Any) -> None:
+    """Two devices train an 8B model only from host memory."""
+    train = placed(written("fit"), "policy.train")
+    assert train["running"]["offload"]
+    lines = flowgraph("explain", "plan.json", "policy.train").out.splitlines()
+    at = next(number for number, line in enumerate(lines) if "as it is (→)" in line)
+    own = [line for line in lines[at + 1 :] if "→ " in line]
+    assert len(own) == 1 and "GiB at work" in own[0] and "does not fit" not in own[0]
+    assert "offload=all" in " ".join(lines[at + 1 :])
+    held = [float(each) for each in re.findall(r"([0-9.]+) GiB at work(?!: does not fit)", "\n".join(lines))]
+    assert max(held) < 79.6
+
+
+# ---------------------------------------------------------------------------------------- edits that cannot run
+
+
+def _cache(plan: dict[str, Any]) -> None:
+    placed(plan, "policy.sample")["running"]["cache_share"] = 0.01
+
+
+def _idle_device(plan: dict[str, Any]) -> None:
+    placed(plan, "policy.train")["layout"]["data"] = 7
+
+
+def _circle(plan: dict[str, Any]) -> None:
+    plan["step"]["waits"].append({"before": "policy.update", "after": "policy.generate", "delay": 0})
+
+
+def _negative(plan: dict[str, Any]) -> None:
+    plan["step"]["tasks"][0]["parts"]["tail"] = -100
+
+
+def _no_number(plan: dict[str, Any]) -> None:
+    plan["step"]["tasks"][0]["parts"]["tail"] = float("nan")
+
+
+def _too_long(plan: dict[str, Any]) -> None:
+    plan["step"]["tasks"][0]["parts"]["tail"] = plan["step"]["tasks"][1]["parts"]["tail"] = 1e308
+
+
+def _negative_period(plan: dict[str, Any]) -> None:
+    plan["step"]["period_s"] = -3.0
+
+
+def _no_task(plan: dict[str, Any]) -> None:
+    plan["step"]["tasks"] = plan["step"]["waits"] = []
+
+
+def _pool_of_a_task(plan: dict[str, Any]) -> None:
+    plan["step"]["tasks"][0]["pools"] = ["pool9"]
+
+
+def _pool_of_a_forecast(plan: dict[str, Any]) -> None:
+    plan["forecast"][0]["pool"] = "pool7"
+
+
+def _role_of_a_forecast(plan: dict[str, Any]) -> None:
+    plan["forecast"][0]["peaks"][0] |= {"role": "zorg", "memory_bytes": 10**15}
+
+
+def _no_models(plan: dict[str, Any]) -> None:
+    plan["assumed"]["models"] = {}
+
+
+def _another_model(plan: dict[str, Any]) -> None:
+    plan["assumed"]["models"]["zorg"] = "tiny"
+
+
+def _unknown_model(plan: dict[str, Any]) -> None:
+    plan["assumed"]["models"]["policy"] = "Qwen3-9B"
+
+
+def _engine(plan: dict[str, Any]) -> None:
+    plan["assumed"]["engines"] = {"train": "zorg"}
+
+
+def _constant(plan: dict[str, Any]) -> None:
+    plan["assumed"]["constants"] = {"fsdp": {"matmul_share": 7.0}}
+
+
+def _node(plan: dict[str, Any]) -> None:
+    plan["pools"][0]["devices"][0] = ["node-99", 0]
+
+
+def _missing(plan: dict[str, Any]) -> None:
+    plan["placed"].pop(0)
+
+
+def _renamed(plan: dict[str, Any]) -> None:
+    placed(plan, "policy.train")["role"] = "policy.trian"
+
+
+FAULTS: list[tuple[Edit, str]] = [
+    (_cache, "policy.sample: with cache_share=0.01 and tensor=2 its weights leave no room for a cache"),
+    (_idle_device, "policy.train: data=7 tensor=1 sharding=full takes 7 devices, its pool has 8\n"),
+    (_circle, "step: tasks of one step wait for each other: policy.generate → "),
+    (_negative, "step.tasks[0].parts.tail: Input should be greater than or equal to 0\n"),
+    (_no_number, "step.tasks[0].parts.tail: Input should be a finite number\n"),
+    (_too_long, "step.tasks[0].parts.tail: Input should be less than or equal to "),
+    (_negative_period, "step.period_s: Input should be greater than or equal to 0\n"),
+    (_no_task, "step: has no task\n"),
+    (_pool_of_a_task, "no pool of the task policy.generate: `pool9`\n  hint: did you mean `pool0`?\n"),
+    (_pool_of_a_forecast, "no pool of a forecast: `pool7`\n  hint: did you mean `pool0`?\n"),
+    (_role_of_a_forecast, "no role of the forecast of pool0: `zorg`\n"),
+    (_no_models, "assumed.models: names no model for policy, ref\n"),
+    (_another_model, "no model parameter of the flow: `zorg`\n  hint: known: policy, ref\n"),
+    (_unknown_model, "no model `Qwen3-9B`\n  hint: did you mean `Qwen3.5-9B` or `Qwen3-8B`"),
+    (_engine, "no engine to train: `zorg`\n  hint: known: fsdp, megatron\n"),
+    (_constant, "fsdp.matmul_share=7.0, but it may be 0.4 to 1.1\n"),
+    (_node, "no device of pool `pool0`: `node-99/0`\n  hint: did you mean `node-1/0`?\n"),
+    (_missing, "not placed: policy.train\n"),
+    (_renamed, "no role `policy.trian`\n  hint: did you mean `policy.train`?\n"),
+]
+UNREADABLE = {"_negative", "_no_number", "_too_long", "_negative_period"}
+OF_THE_STEP = {"_circle", "_no_task"}
+OF_THE_FILE = {"_pool_of_a_task", "_pool_of_a_forecast", "_role_of_a_forecast", "_node", *UNREADABLE, *OF_THE_STEP}
+
+
+@pytest.mark.parametrize(("edit", "why"), FAULTS, ids=[edit.__name__ for edit, _ in FAULTS])
+def test_a_plan_that_cannot_run_has_a_fault_and_no_verb_a_traceback(
+    flowgraph: Run, written: Any, edit: Edit, why: str
+) -> None:
+    path, name = edited(written(), edit), edit.__name__
+    checked = flowgraph("check", path)
+    assert checked.code == 1
+    assert (checked.out + checked.err).startswith(f"edited.json: {why}")
+    for verb in (("explain", path), ("explain", path, "policy.train"), ("plan", "grpo", "--plan", path)):
+        said = flowgraph(*verb)
+        if name in OF_THE_STEP:
+            assert said.code == 0, "its seconds are forecast anew"
+        else:
+            assert (said.code, said.out) == (1, "")
+            assert said.err.startswith(f"edited.json: {why}")
+    for verb in (("simulate", path), ("compare", path, "plan.json")):
+        said = flowgraph(*verb)
+        assert said.code in (0, 1)
+        if name in OF_THE_FILE:
+            assert (said.code, said.out) == (1, "")
+            assert said.err.startswith(f"edited.json: {why}")
+
+
+def test_of_a_role_that_is_missing_its_forecast_is_not_told_too(flowgraph: Run, written: Any) -> None:
+    said = flowgraph("check", edited(written(), _missing))
+    assert said.err == "edited.json: 1 fault\n"
+
+
+def test_what_a_run_reads_is_refused_beside_a_plan_that_says_how_long_rows_are(flowgraph: Run, written: Any) -> None:
+    written()
+    said = flowgraph("plan", "grpo", "--plan", "plan.json", "--data", "gsm8k")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == (
+        "--data gsm8k: is read by a run; this plan says itself how long rows are\n  hint: leave it out\n"
+    )
