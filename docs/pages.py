@@ -10,6 +10,7 @@ import __future__
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import sys
@@ -179,7 +180,9 @@ def flowgraph(arguments: Sequence[str]) -> tuple[int, str, str]:
 
     out, err, code = io.StringIO(), io.StringIO(), 0
     streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
-    with streams[0], streams[1], mock.patch.object(sys, "argv", ["flowgraph", *arguments]):
+    elsewhere = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # as in a pipe
+    environment = mock.patch.dict(os.environ, elsewhere, clear=True)
+    with streams[0], streams[1], environment, mock.patch.object(sys, "argv", ["flowgraph", *arguments]):
         try:
             main()
         except SystemExit as stop:

@@ -61,7 +61,7 @@ def is_for_the_graph(placed: PlacedGraph) -> Iterator[FlowError]:
 
 def pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
     """Find a pool that is named twice, and a device that is not there or that two pools hold."""
-    return pool_faults(placed.plan, placed.where)
+    yield from pool_faults(placed.plan, placed.where)
 
 
 def pool_faults(plan: Plan, where: str) -> Iterator[FlowError]:

@@ -110,7 +110,7 @@ class Cluster(Data):
     def __copy__(self) -> Self:
         """Copy it without what was worked out of its nodes, which a copy may change."""
         copied = super().__copy__()
-        copied.__dict__.pop("_devices", None)
+        vars(copied).pop("_devices", None)
         return copied
 
 

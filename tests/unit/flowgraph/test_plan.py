@@ -118,7 +118,7 @@ TRAIN, SAMPLE, INFER = (placed(role) for role in ROLES)
         ),
         (
             (placed("policy.train", layout=Layout(tensor=2)),),
-            "policy.train: data=1 tensor=2 pipeline=1 takes 2 devices, its pool has 1",
+            "policy.train: data=1 tensor=2 takes 2 devices, its pool has 1",
         ),
     ],
 )
@@ -270,7 +270,7 @@ def test_what_samples_may_lag_as_far_as_the_flow_lets_it(lag: int) -> None:
 def test_a_lag_shows_in_the_plan_in_the_placed_graph_and_in_the_drawing() -> None:
     plan, graph = late(lagging, lag=2)
     drawn = mermaid(plan_picture(lower(graph, plan)))
-    assert "as policy.sample lag=2" in placed_text(graph, plan) and "pipeline=1 lag=2" in plan_text(plan)
+    assert "as policy.sample lag=2" in placed_text(graph, plan) and "tensor=1 lag=2" in plan_text(plan)
     assert "sync policy, lag 2" in drawn
     plan, graph = late(lagging, lag=0)
     assert "lag=" not in placed_text(graph, plan) + plan_text(plan)

@@ -40,7 +40,7 @@ def test_a_folder_that_exists_comes_before_a_hub_id(tmp_path: Path, monkeypatch:
         ),
         (
             "",
-            "no model ``\n  hint: known: smollm2-135m, tiny Or a folder such as ./model, or a hub id such as org/name",
+            "no model ``\n  hint: known: smollm2-135m, tiny. Or a folder such as ./model, or a hub id such as org/name",
         ),
         ("./gone", "./gone: there is no such folder"),
         ("/gone/a/b", "/gone/a/b: there is no such folder"),
