@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from flowgraph.errors import DataError, UnknownNameError
 from placements.constants import Bounds, C, Constants, bounds, engines, known
-from placements.text import counted
+from placements.cuts import many
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -141,7 +141,7 @@ def _refuse(measured: Sequence[Measured], names: Sequence[str], engine: str) -> 
     if len(measured) < max(1, len(names)):
         hint = f"measure more, or fit only some of {', '.join(names)}"
         few = "1 measurement is" if len(measured) == 1 else f"{len(measured)} measurements are"
-        what = f"{few} too few to fit {counted(len(names), 'constant')}"
+        what = f"{few} too few to fit {many(len(names), 'constant')}"
         raise DataError.unusable(f"constants of {engine}", what, hint)
 
 

@@ -85,11 +85,13 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
         others = {each.blocks: each for _, each in beside if each is not None}
         kept += [each for held, each in others.items() if held not in seen]
     ranked = sorted(kept, key=lambda each: _order(each, asked.objective))
+    told = list[Regret]()
     if robust:
         ranked = [each for each in ranked if has_room(setting, each.blocks)] or ranked[:1]
-    told = _steadiest_first(ranked, asked.objective) if robust else []
-    ranked = [*(each.ranked for each in told), *ranked[len(told) :]]
-    ranked = list(dropwhile(lambda each: each is not ranked[-1] and not has_room(setting, each.blocks), ranked))
+        told = _steadiest_first(ranked, asked.objective)
+        ranked = [*(each.ranked for each in told), *ranked[len(told) :]]
+    else:
+        ranked = list(dropwhile(lambda each: each is not ranked[-1] and not has_room(setting, each.blocks), ranked))
     return Found(setting, answer, tuple(ranked), beside, perf_counter() - began, ranked[0] is not first, tuple(told))
 
 

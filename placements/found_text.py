@@ -12,6 +12,7 @@ from math import fsum, inf
 
 from flowgraph.cluster import show_bytes
 from flowgraph.plan import Forecast, Plan, Pool, Timed
+from placements.cuts import many
 from placements.finding import TIED_SHARE, Found
 from placements.moves import Here
 from placements.named import Variant, name_of
@@ -20,7 +21,7 @@ from placements.ranked import Ranked
 from placements.robust import COST_ERROR, DRAWS
 from placements.setting import Setting
 from placements.steps import HOST
-from placements.text import broken, counted, flowing, pool_sizes, show_devices, show_range, table
+from placements.text import broken, flowing, pool_sizes, show_devices, show_range, table
 from placements.what_if import Changed
 
 TOP = 5  # plans that are shown
@@ -78,7 +79,7 @@ def _head(found: Found, measure: Measure) -> Iterator[str]:
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
     own = f"the search's {measure.own} is {measure.show(answer.value)}"
-    yield f"{own}, {_proof(answer)}; {counted(answer.examined, 'plan')} examined"
+    yield f"{own}, {_proof(answer)}; {many(answer.examined, 'plan')} examined"
     if found.moved and found.regrets:
         yield "where costs are other than forecast, another plan than the search's first loses least"
     elif found.moved:
@@ -98,7 +99,7 @@ def _asked(setting: Setting, plan: Plan) -> Iterator[str]:
         each = f" × {load.samples}" if load.samples > 1 else ""
         prompts = f"{setting.prompts:,} prompts{each}, of {load.prompt} tokens"
         yield from broken(f"a step: {prompts}; responses of {load.response} tokens", "; ")
-    steps = [f"{load.node} {counted(load.steps, 'optimizer step')}" for load in setting.loads if load.phase == "update"]
+    steps = [f"{load.node} {many(load.steps, 'optimizer step')}" for load in setting.loads if load.phase == "update"]
     models = [f"{name} {model}" for name, model in plan.assumed.models.items()] if plan.assumed is not None else []
     yield from broken("; ".join(", ".join(each) for each in (models, steps) if each), "; ")
     for of in setting.classes:
@@ -107,7 +108,7 @@ def _asked(setting: Setting, plan: Plan) -> Iterator[str]:
             f", {network * of.node_devices * 8 / 1e9:,.0f} Gbit/s to others" if network and len(of.nodes) > 1 else ""
         )
         host = show_bytes(of.host_memory_bytes)
-        yield f"{counted(len(of.nodes), 'machine')} of {of.node_devices} {of.model}, {host} of host memory each{links}"
+        yield f"{many(len(of.nodes), 'machine')} of {of.node_devices} {of.model}, {host} of host memory each{links}"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -223,7 +224,7 @@ def _money(amount: float) -> str:
 
 
 def _devices_of(count: float) -> str:
-    return counted(round(count), "device")
+    return many(round(count), "device")
 
 
 MEASURES: Mapping[Objective, Measure] = {

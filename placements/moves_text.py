@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from flowgraph.cluster import show_bytes
 from flowgraph.plan import Plan
+from placements.cuts import many
 from placements.finding import TIED_SHARE
 from placements.footprint import FITS_SHARE
 from placements.found_text import Played, show_s, why_slower
 from placements.moves import Move, Other
-from placements.text import COLUMNS, counted, flowing, pool_sizes, table
+from placements.text import COLUMNS, flowing, pool_sizes, table
 
 ABSENT = "-"  # what a plan does not have
 
@@ -40,7 +41,7 @@ def _move(here: Played, move: Move) -> list[str]:
     change = there.step_s / here.step_s - 1
     near = "a tie" if change > -TIED_SHARE else "better than this plan"
     why = why_slower(there, here) if change > TIED_SHARE else near
-    why += f", on {counted(there.devices, 'device')}" if there.devices != here.devices else ""
+    why += f", on {many(there.devices, 'device')}" if there.devices != here.devices else ""
     return [_place(move), show_s(there.step_s), f"{change:+.1%}", why]
 
 
@@ -48,7 +49,7 @@ def fastest_text(here: Played, best: Played | None) -> str:
     """Say what the same pools take at their fastest, `best`; nothing where the plan is as fast."""
     if best is None or best.step_s > here.step_s * (1 - 5e-4):
         return ""
-    faster = f"{show_s(best.step_s)}, {best.step_s / here.step_s - 1:+.1%}, on {counted(best.devices, 'device')}"
+    faster = f"{show_s(best.step_s)}, {best.step_s / here.step_s - 1:+.1%}, on {many(best.devices, 'device')}"
     return f"a step of this plan takes {show_s(here.step_s)}; the same pools at their fastest {faster}"
 
 
@@ -64,7 +65,7 @@ def layouts_text(role: str, found: Sequence[Other], devices: int) -> str:
         ]
         for each in found
     ]
-    head = f"{role} on its {counted(devices, 'device')}: as it is (→), and each tensor degree at its fastest that fits"
+    head = f"{role} on its {many(devices, 'device')}: as it is (→), and each tensor degree at its fastest that fits"
     return "\n".join([head, *flowing(rows)])
 
 

@@ -118,15 +118,6 @@ def _margin(left_bytes: int) -> str:
     return f"{show_bytes(left_bytes)} left" if left_bytes >= 0 else f"{show_bytes(-left_bytes)} too much"
 
 
-def counted(count: int, what: str) -> str:
-    """Write a count of things.
-
-    >>> counted(1, "device"), counted(1200, "device")
-    ('1 device', '1,200 devices')
-    """
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lay cells out in columns, two spaces apart and indented by as many."""
     return flowing(rows, columns=inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from placements.bubbles import bubbles, causes
-from placements.text import counted
+from placements.cuts import many
 from placements.timeline import Event, Timeline
 
 IDLE = "·"
@@ -18,7 +18,7 @@ def timeline_text(timeline: Timeline, columns: int = 100) -> str:
     A run too short for its label has as much of it as there is room for, and one of less than a column takes one, as
     long as there is room for all. Of more steps than there is room for, only why pools are idle is told.
     """
-    steps = f"{counted(timeline.steps, 'step')} in {timeline.end_s:,.1f} s"
+    steps = f"{many(timeline.steps, 'step')} in {timeline.end_s:,.1f} s"
     period = "" if timeline.period_s is None else f", {timeline.period_s:,.1f} s from step to step"
     margin = max((len(pool) for pool in timeline.schedule.pools), default=0)
     width = max(columns - margin - 1, 10)

@@ -112,7 +112,7 @@ def refuse(faults: Iterator[FlowError]) -> None:
 
 def _home_faults(setting: Setting, homes: Sequence[Home], where: str) -> Iterator[FlowError]:
     """Find a cache without room for one row, and tensor groups that lie over several domains for no need."""
-    from placements.text import counted
+    from placements.cuts import many
 
     for home in homes:
         of, tensor, draws = home.seat.of, home.layout.tensor, home.role.use == "sample"
@@ -121,7 +121,7 @@ def _home_faults(setting: Setting, homes: Sequence[Home], where: str) -> Iterato
         if room < longest:
             yield _no_cache(home, room, longest, where)
         if tensor > of.reach and (not draws or _room(setting, home, of.reach, 1.0)):
-            domain = f"no domain there has more than {counted(of.reach, 'device')}"
+            domain = f"no domain there has more than {many(of.reach, 'device')}"
             yield ResourceError.not_here(f"{where}: {home.role.name}", f"tensor groups of {tensor} devices", domain)
 
 

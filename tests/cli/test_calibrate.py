@@ -12,18 +12,12 @@ from typing import Any
 import pytest
 
 from placements.constants import bounds
+from tests.cli.said import text_of
 
 Run = Callable[..., Any]
 ASKED = ("--cluster", "1x8xh100", "--model", "Qwen/Qwen3-0.6B", "--batch", "64")
 LENGTHS = ("--prompt-tokens", "512", "--response-tokens", "mean=1k,max=4k")
 FACTS = {"flow": "grpo", "metrics": {}, "status": "done", "steps": 4, "steps_done": 4, "data": "digits"}
-
-
-def text_of(said: Any) -> str:
-    """Give what a command printed that went well."""
-    assert said.code == 0, said.err
-    text: str = said.out
-    return text
 
 
 def refused(said: Any, code: int = 1) -> str:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from flowgraph.plan import Layout, Plan, Running
+from tests.cli.said import text_of
 
 Run = Callable[..., Any]
 LENGTHS = ("--prompt-tokens", "512", "--response-tokens", "mean=1k,max=4k")
@@ -28,13 +29,6 @@ KEYS = """\
     actor_rollout_ref.actor.use_dynamic_bsz=True \\
     actor_rollout_ref.rollout.n=8 \\
     trainer.n_gpus_per_node=8"""
-
-
-def text_of(said: Any) -> str:
-    """Give what a command printed that went well."""
-    assert said.code == 0, said.err
-    text: str = said.out
-    return text
 
 
 def refused(said: Any, code: int = 1) -> str:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowgraph.plan import Plan
+from tests.cli.said import text_of
 
 Run = Callable[..., Any]
 Golden = Callable[[str, str], None]
@@ -37,13 +38,6 @@ model = "h100"
 count = 8
 """
 HEAVY = ("torch", "ray", "transformers", "sglang", "datasets")
-
-
-def text_of(said: Any) -> str:
-    """Give what a command printed that went well."""
-    assert said.code == 0, said.err
-    text: str = said.out
-    return text
 
 
 def refused(said: Any, code: int) -> str:

@@ -17,6 +17,7 @@ from flowgraph.errors import ResourceError
 from flowgraph.machine import available_cores
 from flowgraph.plan import Plan
 from flowgraph.shipped import flows_folder
+from tests.cli.said import text_of
 
 Run = Callable[..., Any]
 Golden = Callable[[str, str], None]
@@ -28,13 +29,6 @@ OTHER_STRUCTURE = (
     "    flow: gpg {gpg}\n"
     "  hint: plan this flow anew\n"
 )
-
-
-def text_of(said: Any) -> str:
-    """Give what a command printed that went well."""
-    assert said.code == 0, said.err
-    text: str = said.out
-    return text
 
 
 def refused(said: Any, code: int = 1) -> str:
