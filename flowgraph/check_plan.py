@@ -20,7 +20,7 @@ from flowgraph.store import structure_hash
 
 # What an engine must offer to run a role of each use.
 VERBS = {"train": ("step", "token_stats"), "sample": ("sample",), "infer": ("token_stats",)}
-DEGREES = ("data", "tensor", "pipeline", "expert", "sequence")  # the ways to split a model
+DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")  # the ways to split or repeat a model
 
 
 @dataclass(frozen=True)
@@ -158,9 +158,25 @@ def _engine_faults(placed: Placed, offer: Offer, role: Role, where: str) -> Iter
     if alone and layout.devices > 1:
         what = f"`{alone[0]}` on {layout.devices} devices"
         yield PlanError.not_offered(where, placed.role, placed.engine, what, "it does that on one device")
-    if offer.settled and placed.running != Running():
-        runs = "it computes in float32 and keeps all that it holds on its devices"
-        yield PlanError.not_offered(where, placed.role, placed.engine, str(placed.running), runs)
+    yield from _running_faults(placed, offer, where)
+
+
+def _running_faults(placed: Placed, offer: Offer, where: str) -> Iterator[FlowError]:
+    """Find a setting that an engine does not go by, or not in this way."""
+    heeds = offer.heeds
+    for name, usual in Running() if heeds is not None else ():
+        value = getattr(placed.running, name)
+        if value == usual or (heeds is not None and name in heeds and (not heeds[name] or value in heeds[name])):
+            continue
+        what = str(Running().model_copy(update={name: value}))
+        yield PlanError.not_offered(where, placed.role, placed.engine, what, _heeded(name, usual, heeds or {}))
+
+
+def _heeded(name: str, usual: object, heeds: Mapping[str, tuple[object, ...]]) -> str:
+    """Say which values of a setting an engine takes."""
+    values = heeds.get(name) or (usual,)
+    told = [" and ".join(each) or "none" if isinstance(each, tuple) else str(each) for each in values]
+    return f"it runs {name}={', '.join(told)}"
 
 
 def _layout_faults(placed: Placed, offer: Offer, where: str) -> Iterator[FlowError]:
@@ -173,6 +189,9 @@ def _layout_faults(placed: Placed, offer: Offer, where: str) -> Iterator[FlowErr
     if layout.sharding not in offer.sharding:
         runs = f"it runs sharding={_listed(offer.sharding)}"
         yield PlanError.not_offered(where, placed.role, placed.engine, f"sharding={layout.sharding}", runs)
+    if layout.replicas > 1 and (layout.sharding != "full" or layout.data * layout.sequence % layout.replicas):
+        runs = f"whole copies divide the {layout.data * layout.sequence} ranks over which full sharding cuts a model"
+        yield PlanError.not_offered(where, placed.role, placed.engine, f"replicas={layout.replicas}", runs)
 
 
 def _expert_faults(placed: Placed, role: Role, at: PlacedGraph) -> Iterator[FlowError]:

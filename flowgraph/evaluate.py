@@ -22,16 +22,19 @@ from flowgraph.values import Context, Group, Lengths, Measure, Model, Value
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from flowgraph.runtime.measure import Measured
+
 Env = dict[Node | Param | Const | Edge, Any]
 Shared = tuple[tuple[object, str], ...]
 
 
 @dataclass
 class Observed:
-    """What a run of nodes reports: (sum, count) of each metric, and seconds, by node name."""
+    """What a run of nodes reports: (sum, count) of each metric, and seconds, by node name; what tasks took, by rank."""
 
     sums: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict[tuple[str, str], tuple[float, float]])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
+    measured: list[Measured] = field(default_factory=list["Measured"])
 
     def add(self, node: str, measures: Iterable[Measure]) -> None:
         """Add measures of one node to its sums."""
@@ -43,6 +46,7 @@ class Observed:
         """Add what another run of nodes reported."""
         for (node, name), (total, count) in other.sums.items():
             self.add(node, [Measure(name, total, count)])
+        self.measured += other.measured
 
     def means(self) -> dict[str, float]:
         """Give each metric's mean as `node.metric`; a metric nobody counted is left out."""
@@ -237,9 +241,16 @@ class BoundRegion:
         total = torch.zeros(len(self), dtype=torch.int64)
         for lengths in find_all(self.captured.values(), Lengths):
             total += lengths.data.cpu()
+        return (total + self.contexts()).clamp(min=1)
+
+    def contexts(self) -> Tensor:
+        """Give how many tokens each row's responses follow: [B] int64."""
+        import torch
+
+        total = torch.zeros(len(self), dtype=torch.int64)
         for context in find_all(self.captured.values(), Context):
             total += torch.from_numpy(context.data.value_lengths().to_numpy().astype("int64"))
-        return total.clamp(min=1)
+        return total
 
     def __call__(self, model: Model, rows: Tensor | None = None) -> Loss:
         """Compute the loss of these rows (all by default) under `model`; metrics add up in `observed`."""

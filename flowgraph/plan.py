@@ -17,6 +17,7 @@ Precision = Literal["float32", "bfloat16", "fp8", "fp4"]
 Sharding = Literal["none", "optimizer", "gradients", "full"]
 Checkpointing = Literal["none", "selective", "full"]
 Offloaded = Literal["parameters", "gradients", "optimizer"]
+WeightsBy = Literal["disk", "group", "memory"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
 
 MOST_SECONDS = 1e30  # of a part of a task: so that sums over a step stay finite
@@ -30,7 +31,8 @@ class Layout(Data):
     Ranks of `data` each work on rows of their own. `sharding` cuts what a model holds over them too: "optimizer" its
     states, "gradients" these as well, "full" the weights as well, so that each holds 1/data (ZeRO stages 1, 2, 3).
     The tokens of a row are spread over `sequence` devices. Experts are spread over `expert` of the data and sequence
-    ranks, which divides them, so that takes no devices of its own.
+    ranks, which divides them, so that takes no devices of its own. Full sharding may keep `replicas` whole copies, one
+    for each node say: then each rank holds a share of one copy.
     """
 
     data: Positive = 1
@@ -39,6 +41,12 @@ class Layout(Data):
     expert: Positive = 1
     sequence: Positive = 1
     sharding: Sharding = "none"
+    replicas: Positive = 1
+
+    @property
+    def shards(self) -> int:
+        """Give over how many devices the weights are cut by full sharding; 1 without."""
+        return max(1, self.data * self.sequence // self.replicas) if self.sharding == "full" else 1
 
     @property
     def devices(self) -> int:
@@ -46,7 +54,7 @@ class Layout(Data):
         return self.data * self.tensor * self.pipeline * self.sequence
 
     def __str__(self) -> str:
-        rare = ((name, getattr(self, name)) for name in ("pipeline", "expert", "sequence"))
+        rare = ((name, getattr(self, name)) for name in ("pipeline", "expert", "sequence", "replicas"))
         told = "".join(f" {name}={degree}" for name, degree in rare if degree > 1)
         sharded = "" if self.sharding == "none" else f" sharding={self.sharding}"
         return f"data={self.data} tensor={self.tensor}{told}{sharded}"
@@ -66,6 +74,7 @@ class Running(Data):
     micro_batch_tokens: Positive | None = None
     cache_share: Annotated[float, Field(gt=0, le=1)] | None = None
     sleeps: bool = False
+    weights_by: WeightsBy | None = None
 
     def __str__(self) -> str:
         parts: list[str] = [self.precision] if self.precision != "float32" else []
@@ -74,7 +83,8 @@ class Running(Data):
         parts += [f"offload={'all' if everything else '+'.join(self.offload)}"] if self.offload else []
         parts += [f"micro_batch_tokens={self.micro_batch_tokens}"] if self.micro_batch_tokens is not None else []
         parts += [f"cache_share={self.cache_share:g}"] if self.cache_share is not None else []
-        return " ".join([*parts, "sleeps"] if self.sleeps else parts)
+        parts += ["sleeps"] if self.sleeps else []
+        return " ".join([*parts, f"weights_by={self.weights_by}"] if self.weights_by is not None else parts)
 
 
 class Pool(Data):

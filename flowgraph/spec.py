@@ -87,6 +87,7 @@ LAWS: Mapping[Stage | Literal["call", "run"], tuple[Law, ...]] = {
         Law(13, "results", "results reach the host", "lowering.check_program.results_reach_the_host"),
         Law(1, "in order", "readers of a version run before its update", "lowering.check_program.readers_run_first"),
         Law(5, "parts", "of a record travels what is read, and all of it", "lowering.check_program.parts_cover_reads"),
+        Law(0, "asleep", "what sleeps steps aside for others", "lowering.check_program.sleepers_step_aside"),
         Law(1, "syncs", "a sync keeps the bound of its readers", "lowering.check_program.syncs_keep_the_bound"),
     ),
     "run": (

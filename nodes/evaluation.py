@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from math import comb
 from typing import Annotated
 
 from pydantic import Field
 
 from flowgraph import Measure, Metric, flow, node
-from flowgraph.errors import LawError
 from flowgraph.values import Group
+from nodes.estimates import chance_at_k
 from nodes.sampling import generate
 from nodes.scoring import FULL_MARKS, Rule, score
-from nodes.values import Accuracy, Policy, Prompts, Scores
+from nodes.values import Accuracy, Policy, Prompts, Rollout, Scores
 
 
 @node(
@@ -46,16 +45,9 @@ def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 
 
     _, index, counts = torch.unique(group.data, return_inverse=True, return_counts=True)
     full = torch.zeros_like(counts).index_add(0, index, (scores.data >= FULL_MARKS).to(counts))
-    chances = [_pass_at_k(n, c, k) for n, c in zip(counts.tolist(), full.tolist(), strict=True)]
+    chances = [chance_at_k(n, c, k) for n, c in zip(counts.tolist(), full.tolist(), strict=True)]
     mean = sum(chances) / len(chances) if chances else 0.0
     return Accuracy(mean, [Measure("pass_at_k", sum(chances), len(chances))])
-
-
-def _pass_at_k(n: int, c: int, k: int) -> float:
-    if n < k:
-        hint = f"draw at least {k} responses to each prompt"
-        raise LawError(f"pass@{k} of a prompt with {n} response{'s' if n > 1 else ''}", hint=hint)
-    return 1.0 - comb(n - c, k) / comb(n, k)
 
 
 @flow
@@ -79,3 +71,26 @@ def evaluate_at_k(
     """Draw `n` responses to each held-out prompt and estimate pass@k of them."""
     rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
     return pass_at_k(score(rollout, by=by), rollout.group, k=k)
+
+
+@flow
+def respond(
+    prompts: Prompts, policy: Policy, *, n: int = 1, temperature: float = 1.0, max_tokens: int = 256
+) -> Rollout:
+    """Draw `n` responses to each prompt."""
+    return generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
+
+
+@flow
+def respond_and_score(
+    prompts: Prompts,
+    policy: Policy,
+    *,
+    n: int = 1,
+    temperature: float = 1.0,
+    max_tokens: int = 256,
+    by: Rule = "data",
+) -> tuple[Rollout, Scores]:
+    """Draw `n` responses to each prompt and score them."""
+    rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
+    return rollout, score(rollout, by=by)

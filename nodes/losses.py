@@ -165,8 +165,9 @@ def value_loss(
     value, target, before = (masked(each.data, mask) for each in (new, returns, old))
     plain = (value - target) ** 2
     bounded = plain if clip is None else (before + (value - before).clamp(-clip, clip) - target) ** 2
+    held = bounded > plain if clip is None else (bounded > plain) & ((value - before).abs() > clip)  # not by rounding
     measures = [
-        mean_of("value_clip_fraction", (bounded > plain).float(), mask),
+        mean_of("value_clip_fraction", held.float(), mask),
         mean_of("value_error", plain, mask),
     ]
     return Loss.of(0.5 * torch.maximum(plain, bounded), mask, aggregation, measures)

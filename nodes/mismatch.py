@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from flowgraph import Measure, Metric, Value, node
+from flowgraph.errors import LawError
 from flowgraph.graph import Edge, Graph, Node, carried_from, newest
 from flowgraph.values import Mask, fields
 from nodes.likelihood import logprobs
@@ -27,6 +28,9 @@ class Mismatch(Value):
 
     dtype = "float64"
 
+
+MOST = 0.5
+"""Nats a token by which engines may differ in a run: rounding to bfloat16 gives 0.001, another model 1 to 20."""
 
 METRICS = (
     Metric("kl", "nats", about="mean over tokens of behaviour - old, an estimate of KL(behaviour, old)"),
@@ -53,13 +57,15 @@ def mismatch(
     *,
     behaviour: LogProbs,
     threshold: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0,
+    most: Annotated[float | None, Field(gt=0)] = None,
 ) -> Mismatch:
     """Measure how far the log-probs `old` of an engine are from those of another, `behaviour`, which drew the tokens.
 
     With l = old - behaviour [B, T] under the mask, the ratio of a token is e^l, l held within ±20; the product over a
     row is e^(sum of l), the sum held within ±20. kl = mean(-l), k3_kl = mean(e^l - 1 - l), chi2 = mean(ratio²) - 1,
     ess = mean(e^l)² / mean(e^2l). The perplexity of a row is e^-(mean of its log-probs). Means over rows are over those
-    with a token that counts. Gives k3_kl, in float64; NaN where no token counts.
+    with a token that counts. Gives k3_kl, in float64; NaN where no token counts. Raises LawError where that is above
+    `most` nats: then the engine that draws has other weights.
     Source: Liu, Li et al. 2025, "When Speed Kills Stability", and the notes of verl on rollout correction; k3: Schulman
     2020, "Approximating KL divergence". Deviation: l is held within ±20 in k3_kl too; rows without a token are no rows.
 
@@ -85,9 +91,11 @@ def mismatch(
     rows = counted.data.sum(1) > 0
     by_old, by_behaviour = (row_means(each, counted)[rows] for each in (trained, told))
     products = ratio.sum(1)[rows].clamp(-LIMIT, LIMIT)
-    return Mismatch(
-        k3.total / tokens if tokens else float("nan"), [*measures, *_row_measures(by_old, by_behaviour, products)]
-    )
+    found = k3.total / tokens if tokens else float("nan")
+    if most is not None and found > most:
+        what = f"the engine that draws gives tokens other log-probs than the one that trains: {found:.3g} nats apart"
+        raise LawError(what, hint=f"{most:g} are allowed; are its weights those that were trained?")
+    return Mismatch(found, [*measures, *_row_measures(by_old, by_behaviour, products)])
 
 
 def _told(old: LogProbs, mask: Mask, behaviour: LogProbs) -> tuple[Mask, Tensor, Tensor]:
@@ -152,7 +160,7 @@ def _watched(graph: Graph, drawer: Node, rollout: Edge) -> Graph:
     alike = (each for each in graph.nodes if each.op is likely.op and each.inputs == likely.inputs)
     old = Edge(next(alike, None) or _placed(likely, graph, drawer, f"{prefix}.logprobs"), LogProbs)
     behaviour, mask = (_part(rollout, kind) for kind in (LogProbs, Mask))
-    made = _node_of(mismatch(LogProbs.at(old), Mask.at(mask), behaviour=LogProbs.at(behaviour)))
+    made = _node_of(mismatch(LogProbs.at(old), Mask.at(mask), behaviour=LogProbs.at(behaviour), most=MOST))
     if any(each.op is made.op and each.input("behaviour") == behaviour for each in graph.nodes):
         return graph
     placed = _placed(made, graph, drawer, f"{prefix}.mismatch")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from flowgraph.cluster import Cluster
 from flowgraph.errors import UnknownNameError
 from flowgraph.graph import Graph
+from placements.apart import apart
 from placements.colocated import colocated
 from placements.decision import Decision, Strategy
 from placements.fits import check_fits, overflow
 from placements.memory import Need, PhasePeak, forecast, peaks
+from placements.named import NAMES, VARIANTS
 from placements.pools import forecast_plan
 from placements.text import plan_text
 from placements.work import Workload
@@ -26,6 +29,7 @@ __all__ = [
     "PhasePeak",
     "Strategy",
     "Workload",
+    "apart",
     "check_fits",
     "colocated",
     "forecast",
@@ -36,7 +40,10 @@ __all__ = [
     "search",
 ]
 
-STRATEGIES: Mapping[str, Strategy] = {"colocated": colocated}
+STRATEGIES: Mapping[str, Strategy] = {
+    **{name: partial(apart, placement=name) for name in (*NAMES, *(each.name for each in VARIANTS))},
+    "colocated": colocated,
+}
 
 
 def search(

@@ -51,8 +51,8 @@ def colocated(
     """
     if engine is not None and engine not in LAYOUTS:
         raise UnknownNameError.of("engine", engine, LAYOUTS)
-    found, kind = roles(graph), _kind(graph.name, cluster, engine)
-    devices, whole = _devices(cluster, kind), _reads_all_rows(graph)
+    found, kind = roles(graph), kind_of(graph.name, cluster, engine)
+    devices, whole = devices_of(cluster, kind), next(reading_all_rows(graph), None)
     if whole is not None:
         devices = [max(devices, key=lambda device: device[2])]
     told = [*_told_devices(found, graph.name, cluster, kind, devices, whole)]
@@ -65,23 +65,23 @@ def colocated(
         structure_hash=structure_hash(graph),
         cluster=cluster,
         pools=(Pool(name=POOL, devices=tuple((node, index) for node, index, _ in devices)),),
-        placed=tuple(_placed(role, engine or _chosen(role, len(devices)), len(devices)) for role in found),
+        placed=tuple(placed_on(POOL, role, len(devices), engine) for role in found),
     )
     plan = forecast_plan(plan, graph, shapes, workload)
-    return Decision(plan, (*told, *_told(plan, engine)))
+    return Decision(plan, (*told, *told_layouts(plan, engine), *_told_peaks(plan)))
 
 
-def _kind(flow: str, cluster: Cluster, engine: str | None) -> DeviceKind:
-    """Give the kind of device to use: GPUs if the cluster has any that the engines run on."""
+def kind_of(flow: str, cluster: Cluster, engine: str | None) -> DeviceKind:
+    """Give the kind of device to use: GPUs if the cluster has any that the engines run on, PlanError if it has none."""
     engines = (WHOLE, SHARDED) if engine is None else (engine,)
     suits = frozenset[str].intersection(*(LAYOUTS[each].devices for each in engines))
     for kind in KINDS:
-        if kind in suits and _devices(cluster, kind):
+        if kind in suits and devices_of(cluster, kind):
             return kind
     raise PlanError.no_device(flow, engine or WHOLE, suits)
 
 
-def _devices(cluster: Cluster, kind: DeviceKind) -> list[Found]:
+def devices_of(cluster: Cluster, kind: DeviceKind) -> list[Found]:
     """Give the devices of one kind in the order of the cluster."""
     return [
         (node.name, index, device.memory_bytes)
@@ -91,20 +91,20 @@ def _devices(cluster: Cluster, kind: DeviceKind) -> list[Found]:
     ]
 
 
-def _reads_all_rows(graph: Graph) -> str | None:
-    """Give the name of a node that runs a model and cannot have its rows split, if there is one."""
-    return next((node.name for node in graph.nodes if node.model() is not None and not node.op.separable), None)
+def reading_all_rows(graph: Graph) -> Iterator[str]:
+    """Name the nodes that run a model and cannot have their rows split."""
+    return (node.name for node in graph.nodes if node.model() is not None and not node.op.separable)
 
 
-def _chosen(role: Role, ranks: int) -> str:
-    return SHARDED if role.use == "train" and ranks > 1 else WHOLE
+def placed_on(pool: str, role: Role, ranks: int, engine: str | None = None) -> Placed:
+    """Place a role on all devices of a pool: what is trained on several in shards, all else whole on each.
 
-
-def _placed(role: Role, engine: str, ranks: int) -> Placed:
-    whole = "none" in LAYOUTS[engine].sharding
-    return Placed(
-        role=role.name, pool=POOL, engine=engine, layout=Layout(data=ranks, sharding="none" if whole else "full")
-    )
+    `engine` runs it, if one is named.
+    """
+    chosen = engine or (SHARDED if role.use == "train" and ranks > 1 else WHOLE)
+    whole = "none" in LAYOUTS[chosen].sharding
+    layout = Layout(data=ranks, sharding="none" if whole else "full")
+    return Placed(role=role.name, pool=pool, engine=chosen, layout=layout)
 
 
 def _told_devices(
@@ -113,23 +113,31 @@ def _told_devices(
     """Say which devices were taken and why."""
     places, sizes = [(node, index) for node, index, _ in devices], [size for _, _, size in devices]
     yield f"roles of {flow}: {', '.join(role.name for role in found)}"
-    if len({device.kind for node in cluster.nodes for device in node.devices}) > 1:
-        yield f"{kind} devices only: one pool is of one kind, GPUs first"
-    if whole is not None and len(_devices(cluster, kind)) > 1:
+    yield from told_kind(cluster, kind)
+    if whole is not None and len(devices_of(cluster, kind)) > 1:
         yield f"one device, the roomiest: {whole} reads all rows together, so they cannot be split"
     yield f"pool `{POOL}` for all roles, which take turns: {show_devices(places)}, {show_range(sizes)} each"
     if len(set(sizes)) > 1:
         yield f"devices differ in memory: {show_bytes(min(sizes))}, the smallest, decides what fits"
 
 
-def _told(plan: Plan, asked: str | None) -> Iterator[str]:
-    """Say on which engine and in which layout roles run and why, and what that needs."""
+def told_kind(cluster: Cluster, kind: DeviceKind) -> Iterator[str]:
+    """Say which kind of device was taken, where there is another."""
+    if len({device.kind for node in cluster.nodes for device in node.devices}) > 1:
+        yield f"{kind} devices only: one pool is of one kind, GPUs first"
+
+
+def told_layouts(plan: Plan, asked: str | None) -> Iterator[str]:
+    """Say on which engine and in which layout roles run and why."""
     alike = dict[tuple[str, Layout], list[str]]()
     for placed in plan.placed:
         alike.setdefault((placed.engine, placed.layout), []).append(placed.role)
     for (engine, layout), names in alike.items():
         why = "as asked" if asked is not None else _reason(layout)
         yield f"`{engine}` for {', '.join(names)}: {layout}; {why}"
+
+
+def _told_peaks(plan: Plan) -> Iterator[str]:
     for peak in (peak for each in plan.forecast for peak in each.peaks):
         yield f"{peak.phase} peaks at {show_bytes(peak.memory_bytes)}, in {peak.role}"
 

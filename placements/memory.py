@@ -196,11 +196,11 @@ def _held(role: Role, shape: ModelShape, layout: Layout, works: Sequence[Work]) 
 
 
 def shard_bytes(parameters: int, layout: Layout) -> int:
-    """Give the bytes of one number for each of so many parameters that a device holds: all, or 1/data if they are cut.
+    """Give the bytes of one number for each of so many parameters that a device holds: all, or a shard of them.
 
     Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5.3.
     """
-    return FLOAT * -(-parameters // (layout.data if layout.sharding == "full" else 1))
+    return FLOAT * -(-parameters // layout.shards)
 
 
 def gathered_bytes(shape: ModelShape, layout: Layout, *, backward: bool) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flowgraph.cli import engines
 from flowgraph.plan import MOST_PROMPTS
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(engines.app, name="engines")
 
 FLOW = typer.Argument(help="a shipped flow (`grpo`), or one in a file (`my.py`, `my.py:name`)", metavar="FLOW")
 FlowName = Annotated[str, FLOW]
@@ -38,6 +40,14 @@ Memory = Annotated[
 Clusters = Annotated[
     str | None,
     typer.Option("--cluster", help="laptop (two CPU devices), 1xcpu, 2x8xh100, a .toml file", metavar="CLUSTER"),
+]
+Placement = Annotated[
+    str | None,
+    typer.Option(
+        "--placement",
+        help="colocated, hybrid, split or standalone, or one variant: split:openrlhf",
+        metavar="PLACEMENT",
+    ),
 ]
 PlanFile = Annotated[Path | None, typer.Option("--plan", help="a plan's file, from `plan -o`", metavar="PLAN.json")]
 Data = Annotated[str | None, typer.Option("--data", help="digits, addition, gsm8k, rg/NAME, a file or folder, hf:ID")]
@@ -64,6 +74,17 @@ Threads = Annotated[
     int | None,
     typer.Option("--threads", min=1, help="threads of each process; default 1 for tiny models, else its share"),
 ]
+CheckpointEvery = Annotated[
+    int, typer.Option("--checkpoint-every", min=0, help="save what `resume` needs every so many steps; 0: never")
+]
+Keep = Annotated[int, typer.Option("--keep", min=1, help="how many checkpoints stay")]
+Log = Annotated[
+    str | None, typer.Option("--log", help="tell these too: tensorboard, wandb, trackio, swanlab", metavar="A,B")
+]
+Profile = Annotated[str | None, typer.Option("--profile", help="profile these steps, from 0", metavar="3,7")]
+Attach = Annotated[
+    Path | None, typer.Option("--attach", help="engines' servers that run already", metavar="SERVERS.json")
+]
 Passes = Annotated[
     list[str] | None, typer.Option("--pass", help="a pass of your own, run last: my.py:name", metavar="PASS")
 ]
@@ -88,6 +109,7 @@ def show(
     data: Data = None,
     batch: Batch = None,
     cluster: Clusters = None,
+    placement: Placement = None,
     plan: PlanFile = None,
     sets: Sets = None,
     passes: Passes = None,
@@ -110,11 +132,12 @@ def show(
         passes=tuple(passes or ()),
         cache=cache,
     )
+    where = Where(cluster, plan, placement=placement)
     with verified(verify):
         if facts:
-            show_facts(asked, Where(cluster, plan), json)
+            show_facts(asked, where, json)
         else:
-            show_flow(Shown(asked, stage, Where(cluster, plan)), diff, json)
+            show_flow(Shown(asked, stage, where), diff, json)
 
 
 @app.command()
@@ -124,6 +147,7 @@ def check(
     data: Data = None,
     batch: Batch = None,
     cluster: Clusters = None,
+    placement: Placement = None,
     plan: PlanFile = None,
     sets: Sets = None,
     passes: Passes = None,
@@ -140,7 +164,7 @@ def check(
     from flowgraph.cli.plan import Where
 
     asked = Asked(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
-    raise typer.Exit(check_flow(asked, Where(cluster, plan), json))
+    raise typer.Exit(check_flow(asked, Where(cluster, plan, placement=placement), json))
 
 
 @app.command()
@@ -149,6 +173,7 @@ def draw(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write here, not to stdout")] = None,
     stage: Annotated[str, typer.Option("--stage", help="named: the flow; placed: its plan")] = "named",
     cluster: Clusters = None,
+    placement: Placement = None,
     plan: PlanFile = None,
     sets: Sets = None,
     passes: Passes = None,
@@ -159,7 +184,7 @@ def draw(
     from flowgraph.cli.show import Shown, draw_flow
 
     asked = Asked(flow, sets=every(sets), passes=every(passes))
-    draw_flow(Shown(asked, stage, Where(cluster, plan)), out)
+    draw_flow(Shown(asked, stage, Where(cluster, plan, placement=placement)), out)
 
 
 @app.command()
@@ -175,15 +200,21 @@ def run(
     eval_every: EvalEvery = 20,
     eval_rows: EvalRows = 200,
     out: RunOut = None,
+    checkpoint_every: CheckpointEvery = 50,
+    keep: Keep = 2,
     replay: ReplayOf = None,
     sample_rows: SampleRows = 256,
     forward_tokens: ForwardTokens = 4096,
     cluster: Clusters = None,
+    placement: Placement = None,
     plan: PlanFile = None,
     memory: Memory = None,
     runtime: Runtime = None,
     address: Address = None,
     threads: Threads = None,
+    log: Log = None,
+    profile: Profile = None,
+    attach: Attach = None,
     passes: Passes = None,
     cache: Cache = None,
     verify: Verify = False,
@@ -193,6 +224,8 @@ def run(
     from flowgraph.cli.plan import Where
     from flowgraph.cli.run import RunOptions, run_flow
     from flowgraph.passes.verify import verified
+    from flowgraph.runtime.loggers import trackers
+    from flowgraph.runtime.profiling import profiled_steps
 
     asked = Asked(flow, every(model), data, held_out, batch, steps, seed, every(sets), every(passes), cache)
     options = RunOptions(
@@ -203,10 +236,38 @@ def run(
         replay=replay,
         sample_rows=sample_rows,
         forward_tokens=forward_tokens,
-        where=Where(cluster, plan, memory, runtime, address, threads),
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        trackers=trackers(log or ""),
+        profiled=tuple(sorted(profiled_steps(profile))) if profile is not None else (),
+        attach=attach,
+        where=Where(cluster, plan, memory, runtime, address, threads, placement),
     )
     with verified(verify):
         raise typer.Exit(run_flow(options))
+
+
+@app.command()
+def resume(
+    run: RunPath,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="how many steps in all")] = None,
+    cluster: Clusters = None,
+    placement: Placement = None,
+    plan: PlanFile = None,
+    memory: Memory = None,
+    runtime: Runtime = None,
+    address: Address = None,
+    threads: Threads = None,
+    verify: Verify = False,
+) -> None:
+    """Go on with a run from its newest checkpoint; exit code 3: try again, 4: it cannot be."""
+    from flowgraph.cli.plan import Where
+    from flowgraph.cli.resume import resume_run
+    from flowgraph.passes.verify import verified
+
+    where = Where(cluster, plan, memory, runtime, address, threads, placement)
+    with verified(verify):
+        raise typer.Exit(resume_run(run, steps, where))
 
 
 @app.command("data")
@@ -275,6 +336,20 @@ def report(run: RunPath, json: Json = False) -> None:
     from flowgraph.cli.report import report_run
 
     report_run(run, json)
+
+
+@app.command()
+def trace(
+    run: RunPath,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="the trace's file; default RUN/trace.json")] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="how many of the last steps")] = 10,
+    compare: Annotated[bool, typer.Option("--compare", help="print forecast and measured, task by task")] = False,
+    json: Json = False,
+) -> None:
+    """Write what a run measured, and what its plan forecasts, as one Chrome trace for Perfetto."""
+    from flowgraph.cli.trace import trace_run
+
+    trace_run(run, out, steps, compare, json)
 
 
 @app.command()

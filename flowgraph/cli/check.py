@@ -75,7 +75,7 @@ def _where(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowError]:
     if plan is not None and plan.costed and plan.assumed is not None:
         yield from _in_costed(asked, plan, str(where))
     elif where.cluster is not None and has_profiles(cluster_of(where.cluster)):
-        yield from _on_devices(asked, where.cluster, notes)
+        yield from _on_devices(asked, where.cluster, where.placement or "", notes)
     else:
         yield from _in_plan(asked, where)
 
@@ -95,8 +95,9 @@ def _in_costed(asked: Asked, plan: Plan, where: str) -> Iterator[FlowError]:
         yield from _raised(lambda: sizes_of(planned_again(plan, asked, where, fits=False)))
 
 
-def _on_devices(asked: Asked, cluster: str, notes: list[str]) -> Iterator[FlowError]:
+def _on_devices(asked: Asked, cluster: str, placement: str, notes: list[str]) -> Iterator[FlowError]:
     """Give the faults of a flow on devices whose speed is known, and say whether it fits if its models are named."""
+    from flowgraph.cli.costed import Sought, asked_of
     from flowgraph.cli.run import refuse_untrainable, refuse_what_cannot_run
     from flowgraph.cli.setting import Question, planned_graph, pose
     from placements.batch_sizes import solve_batch
@@ -115,7 +116,7 @@ def _on_devices(asked: Asked, cluster: str, notes: list[str]) -> Iterator[FlowEr
     rows = f"{posed.setting.prompts:,} prompts a step, of {posed.assumed.prompt_tokens} tokens"
     notes.append(f"taken: {rows}, and responses as long as they may be; `flowgraph plan` takes others")
     try:
-        best = find(posed.setting).best
+        best = find(posed.setting, asked_of(Sought(placement=placement), posed.setting)).best
     except ResourceError as error:
         yield error
         return

@@ -136,7 +136,8 @@ def _said(one: object, other: object, name: str) -> bool:
 
 def refuse_without_speeds(question: Question, sought: Sought, plan: Path | None = None) -> None:
     """Refuse options that only a search answers, on devices whose speed is not known, or beside a plan's file."""
-    plain, nothing = Question(question.asked, question.cluster), Sought()
+    # A named placement needs no search: there is a rule for it. Beside a plan's file it says nothing.
+    plain, nothing = Question(question.asked, question.cluster), Sought(placement="" if plan else sought.placement)
     given = [_OPTIONS.get(each.name, each.name) for each in fields(question) if _said(question, plain, each.name)]
     given += [_OPTIONS.get(each.name, each.name) for each in fields(sought) if _said(sought, nothing, each.name)]
     options = ", ".join(f"--{name.replace('_', '-')}" for name in given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import sys
@@ -28,7 +29,7 @@ PACKAGES = (
 
 
 def examine(as_json: bool) -> None:
-    """Print versions, cores, memory, GPUs, shared memory and free disk."""
+    """Print versions, cores, memory, GPUs, shared memory, free disk, and what Ray and engines listen on."""
     facts = machine()
     if as_json:
         print(json.dumps(facts, indent=1))
@@ -39,6 +40,7 @@ def examine(as_json: bool) -> None:
 def machine() -> dict[str, Any]:
     """Collect what this machine has; what cannot be told is None."""
     from flowgraph.machine import available_cores, laptop
+    from flowgraph.runtime.exposure import listening
 
     node = laptop(1).nodes[0]
     return {
@@ -50,7 +52,15 @@ def machine() -> dict[str, Any]:
         "gpus": _gpus(),
         "shared_memory_free_bytes": _free(Path("/dev/shm")),
         "disk_free_bytes": _free(Path.cwd()),
+        "ray_asks_for": _asks_for(),
+        "ray_and_engines_listen": [str(each) for each in listening()],
     }
+
+
+def _asks_for() -> str:
+    """Say what a Ray that a run starts here asks of who connects: its own default, or what the environment sets."""
+    mode = os.environ.get("RAY_AUTH_MODE", "token")
+    return "a token of the run's own, on loopback" if mode == "token" else f"RAY_AUTH_MODE={mode}, so anyone is let in"
 
 
 def _version(package: str) -> str | None:
@@ -79,5 +89,5 @@ def _shown(value: Any) -> str:
     if value is None:
         return "not installed"
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
+        return "\n".join(map(str, value)) or "none"
     return show_bytes(value) if isinstance(value, int) and value > 1_000_000 else str(value)

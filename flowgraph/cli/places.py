@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from flowgraph.cli.plan import Where
 from flowgraph.cluster import show_bytes
 from flowgraph.errors import ResourceError, UsageError
+from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.files import FlowFile
 from flowgraph.graph import Graph, Node, rewrite
 from flowgraph.lowering.program import Program
@@ -22,6 +23,7 @@ from flowgraph.models.shapes import shape
 from flowgraph.models.sources import ModelSource
 from flowgraph.plan import Plan
 from flowgraph.runtime.hosting import ModelSetup, Told, heads_of
+from flowgraph.runtime.profiling import NO_PROFILES, Profiles
 from flowgraph.store import to_json
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 RUNTIMES = ("local", "ray")
 # Source: measured at 0.1M parameters: a second thread gains 1.4 times when idle, and costs 100 times when busy.
 ONE_THREAD_PARAMETERS = 5_000_000
+START_LIMIT_S = 1800.0  # for an engine's server to start and load: a large model may come from a slow disk
 
 
 @dataclass(frozen=True)
@@ -120,15 +123,25 @@ def _refuse_missing_gpus(node: str, wanted: int) -> None:
 
 @contextmanager
 def opened(
-    program: Program, graphs: Sequence[Graph], file: FlowFile, models: ModelSetup, chosen: Chosen
+    program: Program,
+    graphs: Sequence[Graph],
+    file: FlowFile,
+    models: ModelSetup,
+    chosen: Chosen,
+    profiles: Profiles = NO_PROFILES,
 ) -> Generator[Opened]:
     """Give the places of a program, ready to run any of `graphs`; close them at the end, however it comes."""
     models = replace(_found_anywhere(models), heads=heads_of(program.graph))
     if chosen.runtime == "local":
-        yield _in_process(program, models, chosen)
+        with tempfile.TemporaryDirectory(prefix="flowgraph-", ignore_cleanup_errors=True) as scratch:
+            ready = _in_process(program, models, chosen, Path(scratch), profiles)
+            try:
+                yield ready
+            finally:
+                ready.places.close()
         return
     with tempfile.TemporaryDirectory(prefix="flowgraph-files-") as folder:
-        ready = _on_ray(program, graphs, file, models, chosen, Path(folder))
+        ready = _on_ray(program, graphs, file, models, chosen, Path(folder), profiles)
         try:
             yield ready
         finally:
@@ -144,21 +157,38 @@ def _found_anywhere(models: ModelSetup) -> ModelSetup:
     return replace(models, sources=sources, cache=models.cache.absolute())
 
 
-def _in_process(program: Program, models: ModelSetup, chosen: Chosen) -> Opened:
+def _in_process(program: Program, models: ModelSetup, chosen: Chosen, scratch: Path, profiles: Profiles) -> Opened:
     import torch
 
     from flowgraph.runtime.hosting import host
     from flowgraph.runtime.in_process import InProcess
+    from flowgraph.runtime.serving import Servers
 
     start = time.perf_counter()
     torch.set_num_threads(chosen.threads)
     device = "cuda" if {each.kind for each in program.plan.used()} == {"gpu"} else "cpu"
-    handles, told = host(program.homes, program.trained, models, device=device, say=_say)
-    return Opened(InProcess(handles), told, {"load_s": time.perf_counter() - start})
+    apart = [home for home in program.homes if LAYOUTS[home.engine].serves]
+    here = [home for home in program.homes if home not in apart]
+    handles, told = host(here, program.trained, models, device=device, say=_say)
+    places = InProcess(handles, Servers(models, scratch, START_LIMIT_S, chosen.threads), profiles)
+    try:
+        for home in apart:
+            _say(f"starting {home.engine} for {home.param}")
+            handles[home], told[home.param] = places.servers.open(home, device), places.servers.told(home)
+    except BaseException:
+        places.close()
+        raise
+    return Opened(places, told, {"load_s": time.perf_counter() - start})
 
 
 def _on_ray(
-    program: Program, graphs: Sequence[Graph], file: FlowFile, models: ModelSetup, chosen: Chosen, folder: Path
+    program: Program,
+    graphs: Sequence[Graph],
+    file: FlowFile,
+    models: ModelSetup,
+    chosen: Chosen,
+    folder: Path,
+    profiles: Profiles,
 ) -> Opened:
     from flowgraph.models.loading import prepare
     from flowgraph.runtime.ray_session import connect
@@ -174,7 +204,7 @@ def _on_ray(
     session = connect(program.plan, chosen.address, folder if any(folder.iterdir()) else None, chosen.threads)
     connected = time.perf_counter()
     try:
-        places = start(program, graphs, flows, models, session)
+        places = start(program, graphs, flows, models, session, profiles)
     except BaseException:
         session.close()
         raise

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from placements.cuts import BatchSizes
 
 DEFAULT_CLUSTER = "laptop"
+RULE = "colocated"  # where no placement is named
 SAMPLE_ROWS, FORWARD_TOKENS = 256, 4096  # rows decoded side by side, and padded tokens of a pass without gradients
 CHARACTERS_PER_TOKEN = 3  # English is near 4 with the tokenizers of today; fewer keeps the forecast on the safe side
 TEMPLATE_TOKENS = 48  # what a chat template adds, a default system prompt included
@@ -36,7 +37,8 @@ TEMPLATE_TOKENS = 48  # what a chat template adds, a default system prompt inclu
 class Where:
     """What a command line says of where to run: a cluster or a plan's file, this machine's memory, and the runtime.
 
-    `runtime` is "local" (this process) or "ray", `address` that of a Ray cluster, `threads` those of each process.
+    `placement` is a named placement on that cluster, such as `split`. `runtime` is "local" (this process) or "ray",
+    `address` that of a Ray cluster, `threads` those of each process.
     """
 
     cluster: str | None = None
@@ -45,11 +47,14 @@ class Where:
     runtime: str | None = None
     address: str | None = None
     threads: int | None = None
+    placement: str | None = None
 
     def __post_init__(self) -> None:
         if self.plan is not None and (self.cluster is not None or self.memory is not None):
             other = "--cluster" if self.cluster is not None else "--memory"
             raise UsageError(f"a plan has its own cluster, so {other} says nothing", where=f"--plan {self.plan}")
+        if self.plan is not None and self.placement is not None:
+            raise UsageError("a plan has its own pools, so --placement says nothing", where=f"--plan {self.plan}")
 
     def __str__(self) -> str:
         return str(self.plan) if self.plan is not None else self.cluster or "this machine"
@@ -75,6 +80,7 @@ def plan_flow(asked: Asked, where: Where, out: Path | None, as_json: bool) -> No
     from placements import plan_text
     from placements.cuts import batch_text
     from placements.found_text import plan_lines
+    from placements.text import flowing
 
     found = planned_for(asked, where)
     if out is not None:
@@ -84,6 +90,8 @@ def plan_flow(asked: Asked, where: Where, out: Path | None, as_json: bool) -> No
     else:
         text = "\n".join(plan_lines(found.plan)) if found.plan.step is not None else plan_text(found.plan)
         print(f"{text}\nbatch\n{indent(batch_text(sizes_of(found)), '  ')}")
+        if where.placement is not None:
+            print("\n".join(["why", *flowing([[line] for line in found.trace])]))
     if out is not None:
         print(out, file=sys.stderr)
 
@@ -162,6 +170,7 @@ def _told(inputs: Inputs) -> dict[str, Any]:
 
 def _searched(inputs: Inputs, where: Where, shapes: Any, work: Workload) -> Decision:
     from placements import search
+    from placements.named import variant
     from placements.profiles import known_devices
 
     memory = None if where.memory is None else parse_bytes(where.memory)
@@ -173,7 +182,8 @@ def _searched(inputs: Inputs, where: Where, shapes: Any, work: Workload) -> Deci
     if memory is not None and all(device.kind == "gpu" for node in cluster.nodes for device in node.devices):
         what = f"is of this machine, and {where.cluster} has devices of its own"
         raise UsageError(what, where=f"--memory {where.memory}", hint="say it of the devices, as in 2x8xgpu-40GiB")
-    return search("colocated", inputs.graph, cluster, shapes, work)
+    rule = RULE if where.placement is None else variant(where.placement).name
+    return search(rule, inputs.graph, cluster, shapes, work)
 
 
 def read_plan(path: Path) -> Plan:

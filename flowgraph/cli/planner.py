@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flowgraph.cli.answers import app
 from flowgraph.cli.app import (
     Batch,
     Cache,
@@ -17,10 +18,10 @@ from flowgraph.cli.app import (
     Memory,
     Models,
     Passes,
+    Placement,
     PlanFile,
     Sets,
     Verify,
-    app,
     every,
 )
 
@@ -43,10 +44,6 @@ SamplingPrecision = Annotated[
 Profile = Annotated[Path | None, typer.Option("--profile", help="constants from `calibrate`", metavar="PROFILE.toml")]
 Search = Annotated[str, typer.Option("--search", help="auto, exact or greedy")]
 Objective = Annotated[str, typer.Option("--objective", help="step: the fastest; cost: a step's; devices: the fewest")]
-Placement = Annotated[
-    str | None,
-    typer.Option("--placement", help="colocated, hybrid, split or standalone, or one variant: split:openrlhf"),
-]
 Pins = Annotated[
     list[str] | None,
     typer.Option("--pin", help="roles of one name share a pool: policy.sample=pool0", metavar="ROLE=POOL"),
@@ -124,7 +121,7 @@ def plan(
             print_costed(question, sought, out, json)
         else:
             refuse_without_speeds(question, sought, plan)
-            plan_flow(asked, Where(cluster, plan, memory), out, json)
+            plan_flow(asked, Where(cluster, plan, memory, placement=placement), out, json)
 
 
 PlanPath = Annotated[Path, typer.Argument(help="a plan's file, from `plan -o`", metavar="PLAN.json")]

@@ -9,11 +9,15 @@ from typing import Any
 
 from flowgraph.cli.display import short
 from flowgraph.cli.lists import print_table
+from flowgraph.cli.plan import read_plan
 from flowgraph.cli.show import write_text
+from flowgraph.cli.trace import highest, ratio
+from flowgraph.cluster import show_bytes
 from flowgraph.diagrams.curves import curves_svg
 from flowgraph.diagrams.series import Series
 from flowgraph.diagrams.sparkline import sparkline
 from flowgraph.errors import RunFolderError
+from flowgraph.runtime.measured_file import read_measured
 from flowgraph.runtime.record import RunFolder
 
 Points = list[tuple[int, float]]
@@ -82,7 +86,8 @@ def report_run(path: Path, as_json: bool) -> None:
     write_text(drawn, curves_svg(f"{facts['flow']} · {run.path.name}", series))
     if as_json:
         told = {name: {"first": curves[name][0], "last": curves[name][-1]} for name in curves}
-        print(json.dumps({"run": facts, "metrics": told, "nodes_s": node_seconds(run), "curves": str(drawn)}, indent=1))
+        summed = {"run": facts, "metrics": told, "nodes_s": node_seconds(run), "peaks": peaks_of(run)}
+        print(json.dumps(summed | {"curves": str(drawn)}, indent=1))
         return
     print(
         f"{facts['flow']}: {facts['status']}, {facts['steps_done']} of {facts['steps']} steps, "
@@ -93,6 +98,10 @@ def report_run(path: Path, as_json: bool) -> None:
         [_row(names[name], [value for _, value in curves[name]]) for name in lead],
     )
     print_table(["node", "seconds a step"], [(name, f"{seconds:.4f}") for name, seconds in node_seconds(run).items()])
+    if peaks := peaks_of(run):
+        print_table(
+            ["pool", "phase", "role", "peak forecast", "measured", "ratio"], [_peak_row(each) for each in peaks]
+        )
     print(drawn)
 
 
@@ -118,3 +127,26 @@ def node_seconds(run: RunFolder) -> dict[str, float]:
         for name, seconds in nodes.items():
             sums[name] += seconds
     return {name: total / steps for name, total in sorted(sums.items(), key=lambda item: -item[1])}
+
+
+def peaks_of(run: RunFolder) -> list[dict[str, Any]]:
+    """Give the highest memory that each phase and role had in use on a device of its pool, and what was forecast.
+
+    None stands for what the plan does not forecast; a run of which nothing was measured has none.
+    """
+    steps = read_measured(run.path)
+    if not steps:
+        return []
+    forecast = highest(read_plan(run.path / "plan.json").forecast)
+    measured = highest(each for step in steps for each in step.forecast)
+    return [
+        {"pool": pool, "phase": phase, "role": role, "forecast_bytes": forecast.get(key), "measured_bytes": held}
+        for key, held in measured.items()
+        for pool, phase, role in [key]
+    ]
+
+
+def _peak_row(peak: dict[str, Any]) -> list[str]:
+    forecast, held = peak["forecast_bytes"], peak["measured_bytes"]
+    told = "" if forecast is None else show_bytes(forecast)
+    return [peak["pool"], peak["phase"], peak["role"], told, show_bytes(held), ratio(held, forecast)]

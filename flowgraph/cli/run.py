@@ -1,39 +1,55 @@
-"""`run`: train a flow by its plan, on this machine or a cluster, and leave a run folder."""
+"""`run`: train a flow by its plan, on this machine or a cluster, and leave a run folder.
+
+What is checked first is one thing, `prepared`, what is then done another, `carry_out`: `resume` shares both.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowgraph.cli import INTERRUPTED
+from flowgraph.cli.attached import read_attached
 from flowgraph.cli.inputs import Asked, Inputs, model_params, read_inputs
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.places import Chosen, choose, opened
 from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Where, batch_sizes, planned, read_plan
-from flowgraph.errors import FlowTypeError, PlanError
+from flowgraph.cli.standing import refuse_other_weights, saver_of
+from flowgraph.errors import FlowError, FlowTypeError, PlanError, WorkerError
 from flowgraph.facts import readers_of_others
 from flowgraph.graph import Graph, Param, rewrite
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Sync
 from flowgraph.plan import Plan
+from flowgraph.runtime.checkpoint import Checkpoint, Checkpoints, disk_fault
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh
 from flowgraph.values import Model, State, Trainable
 
 if TYPE_CHECKING:
     from flowgraph.runtime.driver import Check, Job
-    from flowgraph.runtime.execute import Source
+    from flowgraph.runtime.execute import Executor, Source
+
+
+CHECKPOINT_EVERY, KEEP = 50, 2  # steps between checkpoints, and how many of them stay
+RESUMABLE = 3  # exit code: a process or the disk failed, and `resume` goes on
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command line said."""
+    """What the command line said; `checkpoint_every` 0 makes no checkpoints, not even at the end.
+
+    `trackers` are told the metrics too, steps of `profiled` are profiled, and `attach` names servers that run already.
+    """
 
     asked: Asked
     eval_every: int
@@ -43,13 +59,36 @@ class RunOptions:
     where: Where
     sample_rows: int = SAMPLE_ROWS
     forward_tokens: int = FORWARD_TOKENS
+    checkpoint_every: int = CHECKPOINT_EVERY
+    keep: int = KEEP
+    trackers: tuple[str, ...] = ()
+    profiled: tuple[int, ...] = ()
+    attach: Path | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run of which everything was checked that can be before anything heavy is loaded."""
+
+    inputs: Inputs
+    options: RunOptions
+    job: Job
+    chosen: Chosen
 
 
 def run_flow(options: RunOptions) -> int:
     """Check everything that can be checked, then load, train and save; give the exit code."""
+    refuse_costed(options.asked, options.where)
+    inputs = read_inputs(options.asked)
+    ready = prepared(inputs, options)
+    folder = RunFolder.create(options.out or fresh(Path("runs"), inputs.graph.name))
+    with folder.locked():
+        return carry_out(ready, folder, lambda: begin(ready, folder))
+
+
+def prepared(inputs: Inputs, options: RunOptions) -> Prepared:
+    """Check what goes together, plan, and put together what the driver runs."""
     o = options
-    refuse_costed(o.asked, o.where)
-    inputs = read_inputs(o.asked)
     refuse_what_cannot_run(inputs)
     refuse_other_tokenizers(inputs, o.asked.cache)
     plan = planned(inputs, o.where, o.sample_rows, o.forward_tokens)
@@ -57,32 +96,46 @@ def run_flow(options: RunOptions) -> int:
     replay = Replay(RunFolder.open(o.replay), inputs.graph) if o.replay is not None else None
     if replay is not None:
         inputs = replace(inputs, steps=min(inputs.steps, replay.steps()))
-    job = make_job(plan.plan, inputs, o, replay)
-    folder = RunFolder.create(o.out or fresh(Path("runs"), inputs.graph.name))
+    return Prepared(inputs, o, make_job(plan.plan, inputs, o, replay), chosen)
+
+
+def carry_out(ready: Prepared, folder: RunFolder, begun: Callable[[], None], found: Checkpoint | None = None) -> int:
+    """Train, from a checkpoint if one is given, and leave a folder that says how the run ended, however it does."""
     with Interrupts(f"{folder.path}") as interrupts:
-        return _guarded(inputs, o, job, chosen, folder, interrupts)
+        try:
+            begun()
+            return _train(ready, folder, interrupts, found)
+        except KeyboardInterrupt:
+            folder.note(status="interrupted")
+            facts = folder.facts()
+            when = (
+                f"in the middle of step {facts['steps_done'] + 1}" if facts.get("timings") else "while it was starting"
+            )
+            print(f"stopped {when}; {folder.path} holds what was recorded{goes_on(folder)}", file=sys.stderr)
+            return INTERRUPTED
+        except Exception as error:
+            if not _can_be_resumed(folder, error):
+                raise
+            return RESUMABLE
 
 
-def _guarded(
-    inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder: RunFolder, interrupts: Interrupts
-) -> int:
-    """Train, and leave a folder that says how the run ended, however it does."""
-    try:
-        begin(inputs, options, job, chosen, folder)
-        return _train(inputs, options, job, chosen, folder, interrupts)
-    except KeyboardInterrupt:
-        folder.note(status="interrupted")
-        facts = folder.facts()
-        when = f"in the middle of step {facts['steps_done'] + 1}" if "timings" in facts else "while it was starting"
-        print(f"stopped {when}; {folder.path} holds what was recorded", file=sys.stderr)
-        return INTERRUPTED
-    except Exception as error:
+def _can_be_resumed(folder: RunFolder, error: Exception) -> bool:
+    """Say what became of a run that failed; if it can be resumed as it is, say the error too."""
+    with contextlib.suppress(OSError):  # the disk may be what failed
         folder.note(status="failed", error=str(error))
-        print(
-            f"the run failed after step {folder.facts().get('steps_done', 0)}; {folder.path} holds what was recorded",
-            file=sys.stderr,
-        )
-        raise
+    more = goes_on(folder)
+    done = folder.facts().get("steps_done", 0)
+    print(f"the run failed after step {done}; {folder.path} holds what was recorded{more}", file=sys.stderr)
+    resumable = bool(disk_fault(error)) or (more != "" and isinstance(error, WorkerError))
+    if resumable:
+        print(error if isinstance(error, FlowError) else f"{folder.path}: {error}", file=sys.stderr)
+    return resumable
+
+
+def goes_on(folder: RunFolder) -> str:
+    """Say how to go on from the newest checkpoint, if there is one."""
+    there = Checkpoints(folder.path / "checkpoints").there()
+    return f"; `flowgraph resume {folder.path}` goes on after step {there[-1].steps}" if there else ""
 
 
 def refuse_costed(asked: Asked, where: Where) -> None:
@@ -155,31 +208,55 @@ def refuse_other_tokenizers(inputs: Inputs, cache: Path | None) -> None:
         refuse_other_tokens(reader, writer, inputs.sources, cache_folder(cache), partial(print, file=sys.stderr))
 
 
-def _train(
-    inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder: RunFolder, interrupts: Interrupts
-) -> int:
+def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Checkpoint | None) -> int:
     from flowgraph.cli.display import Display
     from flowgraph.runtime.driver import train
     from flowgraph.runtime.execute import Executor
+    from flowgraph.runtime.loggers import logger
+    from flowgraph.runtime.measured_file import MeasuredRecorder
+    from flowgraph.runtime.profiling import Profiles, write_ray_timeline
 
+    inputs, job, start = ready.inputs, ready.job, found.steps if found is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
-    models = ModelSetup(
-        inputs.sources,
-        options.asked.seed,
-        cache_folder(options.asked.cache),
-        options.sample_rows,
-        options.forward_tokens,
-    )
-    with interrupts.kept_from_closing(opened(job.program, graphs, inputs.file, models, chosen)) as ready:
-        folder.note(models=ready.told, timings=ready.timings)
-        executor = Executor(ready.places)
+    profiles = Profiles(folder.path.absolute(), frozenset(ready.options.profiled))
+    opening = opened(job.program, graphs, inputs.file, _models(ready), ready.chosen, profiles)
+    with interrupts.kept_from_closing(opening) as places:
+        refuse_other_weights(found, places.told)
+        folder.note(models=places.told, timings=places.timings)
+        executor = Executor(places.places)
         with interrupts.patient():  # what is saved, too
-            with Recorder(folder, inputs.graph) as recorder, Display(job.program.graph, job.steps) as display:
-                done = train(job, executor, [recorder, display], interrupts.asked)
-            for name, output in inputs.graph.carries().items():
-                if issubclass(inputs.graph.outputs[output].type, Model):
-                    executor.save(job.program, name, folder.path / "weights" / name)
+            if found is not None:
+                executor.load_state(job.program, found.parts)
+            folder.rewind(start)
+            with (
+                Recorder(folder, inputs.graph) as recorder,
+                MeasuredRecorder(folder, job.program) as measured,
+                logger(ready.options.trackers, folder.path, graphs, start) as log,
+                Display(job.program.graph, job.steps) as display,
+            ):
+                display.step = start
+                saver = saver_of(ready, folder, executor, recorder, places.told, start)
+                done = train(job, executor, [recorder, measured, log, display], interrupts.asked, start, saver)
+            if ready.options.profiled and ready.chosen.runtime == "ray":
+                write_ray_timeline(folder.path)
+            _save_models(ready, folder, executor)
     return _ended(folder, done, job.steps)
+
+
+def _models(ready: Prepared) -> ModelSetup:
+    o = ready.options
+    where = cache_folder(o.asked.cache)
+    servers = {} if o.attach is None else read_attached(o.attach, ready.inputs.sources)
+    return ModelSetup(ready.inputs.sources, o.asked.seed, where, o.sample_rows, o.forward_tokens, attached=servers)
+
+
+def _save_models(ready: Prepared, folder: RunFolder, executor: Executor) -> None:
+    """Write the newest weights for transformers to load, in place of those, whole or half, of an earlier end."""
+    graph = ready.inputs.graph
+    shutil.rmtree(folder.path / "weights", ignore_errors=True)
+    for name, output in graph.carries().items():
+        if issubclass(graph.outputs[output].type, Model):
+            executor.save(ready.job.program, name, folder.path / "weights" / name)
 
 
 def _ended(folder: RunFolder, done: int, steps: int) -> int:
@@ -188,19 +265,21 @@ def _ended(folder: RunFolder, done: int, steps: int) -> int:
         status="finished" if finished else "interrupted", finished=time.strftime("%Y-%m-%dT%H:%M:%S"), steps_done=done
     )
     if not finished:
-        print(f"stopped after step {done} of {steps}; weights and records are in {folder.path}", file=sys.stderr)
+        more = f"weights and records are in {folder.path}{goes_on(folder)}"
+        print(f"stopped after step {done} of {steps}; {more}", file=sys.stderr)
     print(folder.path)
     return 0 if finished else INTERRUPTED
 
 
-def begin(inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder: RunFolder) -> None:
-    """Write what is known before anything heavy is loaded."""
+def begin(ready: Prepared, folder: RunFolder) -> None:
+    """Write what is known before anything heavy is loaded, and all that `resume` asks for."""
     from importlib.metadata import version
 
     from flowgraph.diagrams.flow_picture import flow_picture
     from flowgraph.diagrams.mermaid import mermaid
     from flowgraph.diagrams.plan_picture import plan_picture
 
+    inputs, options, job, chosen = ready.inputs, ready.options, ready.job, ready.chosen
     about = {
         "flow": inputs.graph.name,
         "file": str(inputs.file.path),
@@ -213,9 +292,27 @@ def begin(inputs: Inputs, options: RunOptions, job: Job, chosen: Chosen, folder:
         "versions": {name: version(name) for name in ("torch", "transformers", "pyarrow", "ray")},
         "started": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "replay": str(options.replay) if options.replay else None,
+        "batch": inputs.batch,
+        "options": options_to_plain(options),
+        "folder": str(Path.cwd()),  # what relative paths in the options start from
     }
     drawn = {"flow.mmd": mermaid(flow_picture(inputs.graph)), "plan.mmd": mermaid(plan_picture(job.program))}
     folder.begin(inputs.graph, job.program, inputs.resolved, inputs.file.source, about, drawn)
+
+
+def options_to_plain(options: RunOptions) -> dict[str, Any]:
+    """Give what a command line said as JSON can hold it; `options_from_plain` reads it back."""
+    from pydantic import TypeAdapter
+
+    told: dict[str, Any] = TypeAdapter(RunOptions).dump_python(options, mode="json")
+    return told
+
+
+def options_from_plain(told: object) -> RunOptions:
+    """Read what `options_to_plain` gave. Raises ValueError for what is none."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(RunOptions).validate_python(told)
 
 
 def make_job(plan: Plan, inputs: Inputs, options: RunOptions, replay: Replay | None) -> Job:

@@ -132,7 +132,7 @@ def _roles(drawn: _Drawn, home: Home) -> list[str]:
     origins, lines = dict(drawn.program.origins), list[str]()
     for placed in drawn.program.plan.placed:
         param = origins[placed.role.rpartition(".")[0]].param
-        if Home(param, placed.pool, placed.engine, placed.layout) == home:
+        if Home(param, placed.pool, placed.engine, placed.layout, placed.running) == home:
             held = sum(placed.memory.values())
             lines.append(f"{placed.role} {show_bytes(held)}" if held else placed.role)
     return lines

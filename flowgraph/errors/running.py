@@ -161,6 +161,15 @@ class WorkerError(FlowError, RuntimeError):
         return cls(what, notes=[f"it was to run {task}" for task in doing[:1]])
 
     @classmethod
+    def overdue(
+        cls, worker: str, doing: str, limit_s: float, others: Sequence[str], stacks: Sequence[str]
+    ) -> WorkerError:
+        """Say what was waited for in vain, what waits behind it, and what the processes are at."""
+        behind = [f"behind it waits {task}" for task in others[:3]]
+        hint = f"it was given {limit_s:.0f} s, by what the plan forecasts or by how long it took before"
+        return cls(f"{worker} does not finish {doing}", notes=[*behind, *stacks], hint=hint)
+
+    @classmethod
     def stopped(cls, worker: str, doing: Sequence[str]) -> WorkerError:
         """Say which process a signal has stopped, and what it was asked to do."""
         return cls(f"{worker} is stopped, as by SIGSTOP", notes=[f"it was to run {task}" for task in doing[:1]])

@@ -6,11 +6,13 @@ A handle offers some of `token_stats`, `sample`, `step`, `weights`/`load`, and s
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from flowgraph.errors import LawError
 from flowgraph.keys import Key
 
 if TYPE_CHECKING:
@@ -87,6 +89,47 @@ class Stepped:
     grad_norm: float
 
 
+WHOLE = -1
+"""In place of a row at fault: all of a micro-batch."""
+TOLD_AT_MOST = 3
+
+
+class NotFinite(LawError):
+    """A step that was refused. `rows` are those at fault as (rank, micro-batch, row), each place from 0.
+
+    Row -1 is the whole micro-batch: its loss is not finite, but nothing that was read of its rows says why. No rows at
+    all: the loss is finite, and so is its gradient, until the model's own backward pass.
+    """
+
+    rows: tuple[tuple[int, int, int], ...] = ()
+
+    @classmethod
+    def of(cls, told: Stepped, rows: Sequence[tuple[int, int, int]]) -> NotFinite:
+        """Say what was measured, and which rows are at fault."""
+        part = "loss" if math.isfinite(told.grad_norm) else "gradient"
+        what = f"the {part} is not finite (norm {told.grad_norm}, loss {told.loss})"
+        more = len(rows) - TOLD_AT_MOST
+        notes = [f"by {_said(*each)}" for each in rows[:TOLD_AT_MOST]] + ([f"and {more} more"] if more > 0 else [])
+        hint = "a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
+        error = cls(f"{what}; this step left the weights as they were", notes=notes, hint=hint)
+        error.rows = tuple(rows)
+        return error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.what, self.where, self.notes, self.hint, self.rows)
+
+
+def _rebuilt(what: str, where: str, notes: Sequence[str], hint: str, rows: tuple[tuple[int, int, int], ...]) -> Any:
+    error = NotFinite(what, where=where, notes=notes, hint=hint)
+    error.rows = rows
+    return error
+
+
+def _said(rank: int, part: int, row: int) -> str:
+    where = f"micro-batch {part} on rank {rank}"
+    return where if row == WHOLE else f"row {row} of {where}"
+
+
 class Ranks(Protocol):
     """The data-parallel ranks that run one node together, each on rows of its own, seen from one of them.
 
@@ -158,6 +201,16 @@ class Handle(Protocol):
         """Give the ranks that this model's nodes run on together."""
         ...
 
+    @property
+    def packs(self) -> bool:
+        """Say whether passes read rows one after another, a context that several share once, and not padded."""
+        ...
+
+    @property
+    def micro_batch_tokens(self) -> int | None:
+        """Give the most tokens of a pass with gradients that the plan allows, if it says."""
+        ...
+
     def token_stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
         """Run one forward pass over `rows` and give the statistics `wanted`, with gradients if torch records them."""
         ...
@@ -169,7 +222,7 @@ class Handle(Protocol):
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> Stepped:
         """Add up the gradients of `losses`, one micro-batch each, and take one optimizer step.
 
-        Raises `LawError` and leaves the weights untouched when the gradient is not finite.
+        Raises `NotFinite` and leaves the weights untouched when the loss or the gradient is not finite.
         """
         ...
 

@@ -1,26 +1,26 @@
-"""One forward pass over responses: each distinct context is read once, then every response after its own.
+"""One forward pass over responses, of packed tokens where the model allows it: the statistics of each response token.
 
-Samples of one prompt share its keys and values, so a group of n costs one prompt, not n; gradients flow through the
-shared part. It is also the way the sampler reads, so the two agree to rounding. The model is always called twice,
-whatever the rows: ranks that share a sharded model gather its weights in each call, and wait for each other. A model
-with a head for whole texts is called once.
+Each distinct context is read once, and every response after its own, so a group of n samples costs one prompt, not n.
+It is also the way the sampler reads, so the two agree to rounding. A model is called as often whatever the rows: once
+on packed tokens, twice on padded rows. Ranks that share a sharded model gather its weights in each call, and wait for
+each other.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowgraph.errors import LawError
 from flowgraph.executors.base import Rows, TokenStats
-from flowgraph.executors.decode import full_precision, pad_left
+from flowgraph.executors.packable import choose, padded_because
+from flowgraph.executors.packed import Packing, read_packed
+from flowgraph.executors.packing import packed_tokens
+from flowgraph.executors.padded import read_padded, score_texts
 from flowgraph.models.heads import head_of
-from flowgraph.models.libraries import transformers
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from flowgraph.executors.sequence import SequenceRanks
     from flowgraph.values import Head
 
 GIVES: Mapping[Head, tuple[str, ...]] = {
@@ -31,104 +31,56 @@ GIVES: Mapping[Head, tuple[str, ...]] = {
 """The statistics that each head gives."""
 
 
-def forward_stats(model: Any, rows: Rows, wanted: Sequence[str]) -> TokenStats:
+def forward_stats(
+    model: Any,
+    rows: Rows,
+    wanted: Sequence[str],
+    *,
+    packing: Packing | Literal["chosen"] | None = "chosen",
+    sequence: SequenceRanks | None = None,
+) -> TokenStats:
     """Give the statistics of each response token: [B, T] each, zero beyond a row's length; of a text its score [B].
 
-    No rows at all still run one token through the model in each call, and give gradients of zero. Raises LawError for
-    what the model's head does not give.
+    No rows at all still run one token through the model in each call, and give gradients of zero. `packing` None reads
+    padded rows; by default the model is tried once (`choose`). The peers of `sequence` all come with the same rows, run
+    a slice each of the packed tokens, and get the same statistics; a gradient is then the sum over the peers. Raises
+    LawError for what the model's head does not give, and for several peers of a model that reads padded rows.
     """
     head = head_of(model)
     unknown = sorted(set(wanted) - set(GIVES[head]))
     if unknown:
         raise LawError(f"this model's head gives {', '.join(GIVES[head])}, and no {', '.join(unknown)}")
-    if head == "score":
-        return TokenStats(score=_score_texts(model, rows))
-    return _read_tokens(model, rows, wanted, head)
+    packing = choose(model) if packing == "chosen" else packing
+    if packing is not None:
+        return read_packed(model, rows, wanted, packing, sequence)
+    if sequence is not None and sequence.count > 1:
+        why = padded_because(model) or "padded rows were asked for"
+        hint = "let the plan give this model's ranks other rows each: data parallel, not sequence parallel"
+        raise LawError(f"{sequence.count} ranks cannot share a sequence: {why}", hint=hint)
+    return TokenStats(score=score_texts(model, rows)) if head == "score" else read_padded(model, rows, wanted, head)
 
 
-def _read_tokens(model: Any, rows: Rows, wanted: Sequence[str], head: Head) -> TokenStats:
-    """Read contexts, then each response after its own. A value stands where the logits of its token stand."""
-    import torch
+def cut(rows: Rows, forward_tokens: int, *, padded: bool = False) -> list[Rows]:
+    """Cut rows in order into parts of at most `forward_tokens` tokens, packed or `padded`, or of one longer row.
 
-    device, width = next(model.parameters()).device, max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
-    lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]
-    cache, mask = _read_contexts(model, contexts, device, head)
-    tokens = rows.tokens.to(device)[:, :width]
-    inside = torch.arange(width, device=device)[None] < lengths[:, None]
-    tokens = torch.where(inside, tokens, 0) if len(tokens) else tokens.new_zeros(1, width)
-    ids = torch.cat([torch.tensor([context[-1:] for context in contexts], device=device), tokens[:, :-1]], 1)
-    # Padding stays at its row's last place: a model may have no position beyond those that its rows need.
-    last = (inside.sum(1, keepdim=True) - 1).clamp(min=0) if len(lengths) else inside.new_zeros(1, 1).long()
-    places = mask.sum(1, keepdim=True) + torch.arange(width, device=device)[None].minimum(last)
-    out = model(
-        input_ids=ids,
-        attention_mask=torch.cat([mask, torch.ones_like(ids)], 1),
-        position_ids=places,
-        past_key_values=cache,
-        use_cache=True,
-    )
-    logits = full_precision(out.logits)
-    if rows.temperature not in (0, 1) and head == "tokens":
-        logits = logits / rows.temperature
-    stats = {"values": logits[..., 0]} if head == "values" else _read_logits(logits, tokens, wanted)
-    return TokenStats(**{name: _laid_out(stat, inside, rows) for name, stat in stats.items()})
-
-
-def _read_contexts(model: Any, contexts: Sequence[Sequence[int]], device: Any, head: Head) -> tuple[Any, Tensor]:
-    """Read each distinct context but for its last token; give the cache and mask [B, P - 1], one row a response.
-
-    A context of one token has nothing before it: it reads a token that the mask hides, so that P is at least 2. A
-    language model makes the cache itself and keeps the last logits only; a classifier fills the one that it is given.
+    No rows are one part. A context counts once in each part for neighbours that share it.
     """
-    import torch
-
-    starts = [tuple(context[:-1]) for context in contexts]
-    place = {start: i for i, start in enumerate(dict.fromkeys(starts))}
-    ids, read = pad_left([start or (0,) for start in place], device)
-    index = torch.tensor([place[start] for start in starts], device=device)
-    positions = (read.cumsum(1) - 1).clamp(min=0)
-    made = transformers().DynamicCache(config=model.config) if head == "values" else None
-    more: dict[str, Any] = {"logits_to_keep": 1} if made is None else {"past_key_values": made}
-    out = model(input_ids=ids, attention_mask=read, position_ids=positions, use_cache=True, **more)
-    cache = out.past_key_values if made is None else made
-    cache.batch_select_indices(index)
-    real = torch.tensor([bool(start) for start in starts], device=device)
-    return cache, read[index] * real[:, None]
+    return _cut_padded(rows, forward_tokens) if padded else _cut_packed(rows, forward_tokens)
 
 
-def _score_texts(model: Any, rows: Rows) -> Tensor:
-    """Give the output [B] at the last token of each row's context and response."""
-    responses = zip(rows.tokens.tolist(), rows.lengths.tolist(), strict=True)
-    pairs = zip(rows.context.to_pylist(), responses, strict=True)
-    texts = [[*context, *tokens[:length]] for context, (tokens, length) in pairs]
-    if not all(texts):
-        raise LawError("a text of 0 tokens has no last token to read its score at")
-    ids, mask = pad_left(texts or [[0]], next(model.parameters()).device)
-    places = (mask.cumsum(1) - 1).clamp(min=0)
-    with _read_at_the_end(model):
-        out = model(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False)
-    return full_precision(out.logits)[: len(texts), 0].to(rows.tokens.device)
+def _cut_packed(rows: Rows, forward_tokens: int) -> list[Rows]:
+    added, alone = packed_tokens(rows).tolist(), packed_tokens(rows, shared=False).tolist()
+    starts, filled = [0], 0
+    for row, more in enumerate(added):
+        filled += more
+        if filled > forward_tokens and row > starts[-1]:
+            starts.append(row)
+            filled = alone[row]
+    pairs = zip(starts, [*starts[1:], max(len(added), 1)], strict=True)
+    return [_between(rows, start, stop) for start, stop in pairs]
 
 
-@contextlib.contextmanager
-def _read_at_the_end(model: Any) -> Generator[None]:
-    """Let a classifier read its output at the last column inside, whatever stands there.
-
-    transformers reads it at the last token that has not the id of padding, which an end token often has as well.
-    """
-    config = model.config.get_text_config()
-    padding, config.pad_token_id = config.pad_token_id, -1  # no token's id
-    try:
-        yield
-    finally:
-        config.pad_token_id = padding
-
-
-def cut(rows: Rows, forward_tokens: int) -> list[Rows]:
-    """Cut rows in order into parts of at most `forward_tokens` padded tokens, or of one longer row.
-
-    No rows are one part.
-    """
+def _cut_padded(rows: Rows, forward_tokens: int) -> list[Rows]:
     widths = rows.context.value_lengths().to_numpy() + rows.lengths.numpy(force=True)
     size = max(1, forward_tokens // int(widths.max(initial=1)))
     return [_between(rows, start, start + size) for start in range(0, max(len(rows.tokens), 1), size)]
@@ -144,26 +96,3 @@ def join_stats(parts: Sequence[TokenStats], wanted: Sequence[str]) -> TokenStats
     import torch
 
     return TokenStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in wanted})
-
-
-def _laid_out(stat: Tensor, inside: Tensor, rows: Rows) -> Tensor:
-    """Zero what lies beyond each row's length, and widen to the rows' own [B, T], where the rows are."""
-    kept = stat[: len(rows.lengths)].masked_fill(~inside, 0.0).to(rows.tokens.device)
-    wide = kept.new_zeros(rows.tokens.shape)
-    wide[:, : kept.shape[1]] = kept
-    return wide
-
-
-def _read_logits(logits: Tensor, tokens: Tensor, wanted: Sequence[str]) -> dict[str, Tensor]:
-    """Read [B, T, V] logits: the log-prob of each token, the entropy and the sum of squared probabilities."""
-    import torch
-
-    norm = logits.logsumexp(-1)
-    stats = dict[str, "Tensor"]()
-    if "logprobs" in wanted:
-        stats["logprobs"] = logits.gather(-1, tokens[..., None])[..., 0] - norm
-    if "entropy" in wanted:
-        stats["entropy"] = norm - (torch.softmax(logits, -1) * logits).sum(-1)
-    if "square_probs" in wanted:
-        stats["square_probs"] = ((2 * logits).logsumexp(-1) - 2 * norm).exp()
-    return stats

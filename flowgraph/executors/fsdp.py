@@ -7,7 +7,7 @@ rows. Not here: sampling, which runs on gathered plain weights, because ranks wh
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,17 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.errors import LawError
 from flowgraph.executors.base import Completion, Optimizer, Request, Rows, Stepped, TokenStats, Verb
 from flowgraph.executors.forward import cut, forward_stats, join_stats
+from flowgraph.executors.keeping import Kept
 from flowgraph.executors.local import ChatTokenizer
 from flowgraph.executors.optimizers import Optimizers, descend
+from flowgraph.executors.packable import choose
 from flowgraph.executors.ranks import ProcessRanks
-from flowgraph.executors.reading import exchanged, reading, verbs_of
-from flowgraph.models.heads import head_names
+from flowgraph.executors.reading import Rest, device_of, exchanged, heed, named_once, reading, verbs_of
+from flowgraph.executors.sequence import SequenceRanks
+from flowgraph.executors.sharding import EVERYTHING, Grid, accumulates, forget, refuse_offload, shard, whole
+from flowgraph.executors.shards import Piece
 from flowgraph.models.lora import set_trainable
+from flowgraph.plan import Running
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,8 +36,11 @@ class FsdpModel:
     """A transformers model of which each of `ranks` holds a share of every tensor. `trainable` adds `step`.
 
     All ranks give the same plain model, each a copy of its own, which is sharded in place. `forward_tokens` bounds the
-    padded tokens of a pass without gradients; `sample_rows` is for engines that sample. Of a model with adapters only
-    these are trained, and a head of numbers; its weights are then these alone.
+    tokens of a pass without gradients; `sample_rows` is for engines that sample. Of a model with adapters only these
+    are trained, and a head of numbers; its weights are then these alone.
+
+    The ranks hold `replicas` whole copies, each on adjacent ranks; `sequence` adjacent ranks share the same rows, and
+    read a part of their tokens each. Once made, `ranks` are those with rows of their own: one of each such group.
     """
 
     model: Any
@@ -42,23 +50,49 @@ class FsdpModel:
     forward_tokens: int = 16384
     version: int = 0
     ranks: ProcessRanks = field(kw_only=True)
+    running: Running = field(default=Running(), kw_only=True)
+    replicas: int = field(default=1, kw_only=True)
+    sequence: int = field(default=1, kw_only=True)
     _under: bool = False
 
     def __post_init__(self) -> None:
-        import torch
-
+        refuse_offload(self.running.offload)
+        heed(self.running, "fsdp")
+        self._grid = Grid.of(self.ranks, self.replicas, self.sequence)
+        self.ranks, self._rest = self._grid.data, Rest()
         set_trainable(self.model.eval(), self.trainable)
         self.tokenizer = ChatTokenizer(self.raw_tokenizer)
-        self._saved = frozenset(self.model.state_dict())
-        self._units = shard(self.model, self.ranks)
+        self._saved, self._packing = frozenset(self.model.state_dict()), choose(self.model, half=self._half)
+        place = str(next(self.model.parameters()).device)
+        self._sums_once = accumulates(self.model, self._grid, self.running, place)
+        self._units = shard(self.model, self._grid, self.running, place, twice=self._packing is None)
         self._parameters = [each for each in self.model.parameters() if each.requires_grad]
-        with torch.no_grad():  # then these are the shards themselves, one memory with the parameters
-            self._optimizers = Optimizers([each.to_local() for each in self._parameters], self.ranks)
+        self._optimizers = Optimizers(
+            self._shards(),
+            self._grid.every,
+            copies=self.replicas,
+            peers=self.sequence,
+            offloaded={*self.running.offload} == {"optimizer"},
+        )
 
     @property
     def verbs(self) -> frozenset[Verb]:
         """Give the verbs this handle offers."""
         return verbs_of(self.model, self.trainable, self._under, samples=False)
+
+    @property
+    def _half(self) -> bool:
+        return self.running.precision == "bfloat16"
+
+    @property
+    def packs(self) -> bool:
+        """Say whether passes read rows one after another, and not padded."""
+        return self._packing is not None
+
+    @property
+    def micro_batch_tokens(self) -> int | None:
+        """Give how many tokens the plan lets through at once, if it says so."""
+        return self.running.micro_batch_tokens
 
     def without_adapters(self) -> FsdpModel:
         """Give a frozen handle on what the adapters stand on: the same shards, read with the adapters off."""
@@ -66,51 +100,78 @@ class FsdpModel:
         under.trainable, under.version, under._under = False, 0, True
         return under
 
+    # --------------------------------------------------------------------------------------- passes and steps
+
     def token_stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
-        """Run the forward pass; without gradients in chunks, as many as the rank with the most needs."""
+        """Run the forward pass; without gradients in parts, as many as the rank with the most needs."""
         import torch
 
+        self._rest.refuse()
         if torch.is_grad_enabled() and self.trainable:
-            return forward_stats(self.model, rows, wanted)
-        parts = cut(rows, self.forward_tokens)
-        calls = int(self.ranks.union(torch.tensor([len(parts)])).max())
+            return self._optimizers.see(self._read(rows, wanted))
+        parts = cut(rows, self.forward_tokens, padded=self._packing is None)
+        calls = int(self._grid.every.union(torch.tensor([len(parts)])).max())
         none = Rows(rows.context.slice(0, 0), rows.tokens[:0], rows.lengths[:0], rows.temperature)
         try:
             with torch.no_grad(), reading(self.model, self._under):
-                told = [forward_stats(self.model, part, wanted) for part in [*parts, *[none] * (calls - len(parts))]]
+                told = [self._read(part, wanted) for part in [*parts, *[none] * (calls - len(parts))]]
         finally:
             self._reshard()
         return join_stats(told, wanted)
 
+    def _read(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
+        peers = self._grid.peers
+        sequence = SequenceRanks(peers.group) if peers.count > 1 else None
+        return forward_stats(self.model, rows, wanted, packing=self._packing, sequence=sequence)
+
     async def sample(self, request: Request) -> Completion:
         """Refuse: nothing is sampled from shards."""
-        what = f"a model sharded over {self.ranks.count} ranks draws no samples"
+        what = f"a model sharded over {self._grid.every.count} ranks draws no samples"
         raise LawError(what, hint="place the role that samples on an engine that does; weights are synced to it")
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> Stepped:
         """Add up gradients over micro-batches and ranks, clip, and step; refuse a gradient that is not finite.
 
-        Each loss is this rank's share of the whole; loss and norm are told of the whole. Raises `LawError` on every
-        rank when they come with different many losses.
+        Each loss is this rank's share of the whole; loss and norm are told of the whole. Raises `NotFinite` for a loss
+        or a gradient that is not finite, and `LawError` when ranks come with different many losses: on every rank.
         """
+        self._rest.refuse()
         if not self.trainable:
             raise LawError("this model is frozen: nothing can update it")
         self._check_losses(len(losses))
-        self._optimizers.clear()
+        self._optimizers.begin()
         try:
-            loss = descend(losses)
-            for own, parameter in zip(self._optimizers.tensors, self._parameters, strict=True):
-                own.grad = None if parameter.grad is None else parameter.grad.to_local()
+            told = self._descend(losses)
         finally:
             self._reshard()
             for parameter in self._parameters:
                 parameter.grad = None
-        return self._optimizers.step(loss, optimizer)
+        return self._optimizers.step(told, optimizer, self.ranks)
+
+    def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
+        """Give the losses, and leave the gradients on the shards, as the optimizers know them."""
+
+        def before(part: int) -> None:
+            self._optimizers.at(part)
+            last = part == len(losses) - 1
+            if self._sums_once:
+                self.model.set_requires_gradient_sync(last)
+            elif self.replicas > 1:  # copies add up their own micro-batches, and tell each other at the end
+                self.model.set_requires_all_reduce(last)
+
+        try:
+            told = descend(losses, before)
+        except BaseException:
+            forget(self.model)
+            raise
+        for own, parameter in zip(self._optimizers.tensors, self._parameters, strict=True):
+            own.grad = None if parameter.grad is None else parameter.grad.to_local()
+        return told
 
     def _check_losses(self, count: int) -> None:
         import torch
 
-        counts = self.ranks.union(torch.tensor([count])).tolist()
+        counts = self._grid.every.union(torch.tensor([count])).tolist()
         if len(set(counts)) > 1:
             what = f"the ranks came with different many micro-batches: {', '.join(map(str, counts))}"
             raise LawError(what, hint="every rank takes as many as the one with the most; empty ones are allowed")
@@ -120,105 +181,126 @@ class FsdpModel:
         for unit in self._units:
             unit.reshard()
 
+    # --------------------------------------------------------------------------------------- weights
+
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """Gather the full weights one after another; every rank goes through all, and keeps what it asks for.
+
+        Tied names come together, with one tensor. Nothing but the tensor at hand is held.
+        """
+        self._rest.refuse()
+        return self._gathered(exchanged(self.model, self._under))
+
     def weights(self) -> dict[str, Tensor]:
         """Gather a copy of the full weights by name, on every rank; tied names share one tensor."""
-        names = exchanged(self.model, self._under)
-        return self._gathered() if names == self._saved else _whole(self.model, names)
+        return dict(self.stream())
 
-    def _gathered(self) -> dict[str, Tensor]:
-        """Gather all weights, unit by unit."""
-        from torch.distributed.tensor import DTensor
+    def whole(self) -> dict[str, Tensor]:
+        """Gather all weights by name, those under adapters as well, on every rank."""
+        self._rest.refuse()
+        return dict(self._gathered(self._saved))
 
-        full, seen = dict[str, "Tensor"](), dict[Any, "Tensor"]()
-        for unit in self._units:  # one gather each; the rest of the model is last, and by then only its own are new
-            unit.unshard()
-            for name, tensor in _named_tensors(self.model):
-                if name in self._saved and name not in full and not isinstance(tensor, DTensor):
-                    if tensor not in seen:  # tensors are told apart by identity
-                        seen[tensor] = tensor.detach().clone()
-                    full[name] = seen[tensor]
-            unit.reshard()
-        return full
+    def _gathered(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        for aliases, tensor in named_once(self.model, names):
+            full = whole(tensor, self._grid)
+            yield from ((name, full) for name in aliases)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights by full plain ones, of which this rank keeps its share; names and shapes are the same."""
         import torch
 
-        names = exchanged(self.model, self._under)
-        own = {name: tensor for name, tensor in _named_tensors(self.model) if name in names}
+        self._rest.refuse()
+        own = named_once(self.model, exchanged(self.model, self._under))
+        shapes = {name: tensor.shape for aliases, tensor in own for name in aliases}
         wrong = sorted(
             name
-            for name in own.keys() | weights.keys()
-            if name not in own or name not in weights or own[name].shape != weights[name].shape
+            for name in shapes.keys() | weights.keys()
+            if name not in shapes or name not in weights or shapes[name] != weights[name].shape
         )
         if wrong:
             raise LawError(f"the weights do not fit the model: {', '.join(wrong)}")
         with torch.no_grad():
-            for name, tensor in own.items():
-                _put(tensor, weights[name], self.ranks)
+            for aliases, tensor in own:
+                piece, full = self._piece(tensor), weights[aliases[-1]]
+                piece.tensor.copy_(full[slice(*piece.rows)] if full.dim() else full)
+
+    def _piece(self, tensor: Tensor) -> Piece:
+        """Give this rank's share of one of the model's tensors: the shard itself, or all where each rank holds all."""
+        import torch
+        from torch.distributed.tensor import DTensor
+
+        if not isinstance(tensor, DTensor):
+            return Piece.whole(tensor.detach())
+        with torch.no_grad():  # then it is the shard itself, one memory with the parameter
+            return Piece(tensor.to_local(), tuple(tensor.shape), self._grid.held(len(tensor))[0])
+
+    def _shards(self) -> list[Tensor]:
+        return [self._piece(each).tensor for each in self._parameters]
 
     def save(self, folder: Path) -> None:
         """Write the weights and tokenizer as a folder that transformers loads; rank 0 writes it."""
         from flowgraph.models.saving import save
 
-        weights = self._gathered()
-        if self.ranks.rank == 0:
-            save(self.model, self.raw_tokenizer, folder, weights)
+        self._rest.refuse()
+        first = self._grid.every.rank == 0
+        kept = [pair for pair in self._gathered(self._saved) if first]
+        if first:
+            save(self.model, self.raw_tokenizer, folder, dict(kept))
 
+    # --------------------------------------------------------------------------------------- state
 
-def shard(model: Any, ranks: ProcessRanks) -> list[Any]:
-    """Shard a model in place, by its decoder layers and the rest, and give these units, the whole model last.
+    def save_state(self, folder: Path) -> None:
+        """Write weights, what optimizers keep, and the version: each rank its share, into a folder that all see."""
+        self._kept().save(folder, self.version)
 
-    Gradients are summed over ranks: each rank's loss is divided by counts of the whole already.
-    """
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard
+    def load_state(self, folder: Path) -> None:
+        """Take what `save_state` of any layout wrote; raise DataError or LawError for what is not of this model."""
+        self.version = self._kept().load(folder)
 
-    for name in {name.rpartition(".")[0] for name in head_names(model)}:
-        # FSDP warns of outputs that share memory with others, as those of a layer with a bias do.
-        model.get_submodule(name).register_forward_hook(lambda module, given, out: out.clone())
-    mesh = DeviceMesh.from_group(ranks.group, next(model.parameters()).device.type)
-    units = [*decoder_layers(model), model]
-    for unit in units:
-        fully_shard(unit, mesh=mesh)
-        unit.set_gradient_divide_factor(1.0)  # FSDP averages otherwise
-        unit.set_force_sum_reduction_for_comms(True)  # gloo scales no sum
-    for last in units[-2:-1]:
-        # A unit is gathered for its backward pass when a gradient reaches its output, and dropped when one leaves its
-        # input. `forward_stats` runs each unit twice, contexts first, which ends in keys and values: the last layer's
-        # output has no gradient there, but its keys and values have, so it stays gathered until `_reshard`. All other
-        # units are gathered anew for each pass, and each pass adds its gradients to the shards.
-        last.set_reshard_after_backward(False, recurse=False)
-        last.set_reshard_after_forward(False, recurse=False)  # it is the first that the backward pass needs
-    return units
+    def _kept(self) -> Kept:
+        self._rest.refuse()
+        own = named_once(self.model, exchanged(self.model, self._under))
+        grid = self._grid
+        place = (grid.shards.rank, grid.shards.count) if grid.copies.rank == 0 else None
+        return Kept(
+            {aliases[0]: self._piece(tensor) for aliases, tensor in own},
+            [name for name, each in self.model.named_parameters() if each.requires_grad] if self.trainable else [],
+            self._optimizers,
+            place,
+            grid.every,
+        )
 
+    # --------------------------------------------------------------------------------------- sleep
 
-def decoder_layers(model: Any) -> list[Any]:
-    """Give a model's layers: of its lists of modules of one class the one that holds the most parameters."""
-    from torch import nn
+    @property
+    def asleep(self) -> bool:
+        """Say whether the model's memory is away from its device."""
+        return self._rest.asleep
 
-    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len({*map(type, each)}) == 1]
-    return list(max(lists, key=lambda each: sum(p.numel() for p in each.parameters()), default=[]))
+    def sleep(self) -> None:
+        """Move what this rank holds to host memory, until `wake`; all but that is refused meanwhile."""
+        if self.asleep:
+            return
+        self._reshard()
+        self._optimizers.begin()
+        self._move("cpu")
+        self._rest.asleep = True
 
+    def wake(self) -> None:
+        """Move what this rank holds back to its device."""
+        if self.asleep:
+            self._move(str(device_of(self.model)))
+            self._rest.asleep = False
 
-def _named_tensors(model: Any) -> list[tuple[str, Any]]:
-    """Give a model's parameters and buffers, under each of their names."""
-    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    def _move(self, device: str) -> None:
+        """Move the shards, which are other tensors then, with what the optimizers keep of them."""
+        import torch
 
-
-def _whole(model: Any, names: Iterable[str]) -> dict[str, Tensor]:
-    """Gather a few of a sharded model's tensors, each by itself: the rest stays where it lies."""
-    tensors = dict(_named_tensors(model))
-    return {name: tensors[name].detach().full_tensor().clone() for name in sorted(names)}
-
-
-def _put(own: Tensor, full: Tensor, ranks: ProcessRanks) -> None:
-    """Copy this rank's share of a full tensor, or all of it where each rank holds all."""
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(own, DTensor):
-        own.copy_(full)
-        return
-    parts = full.chunk(ranks.count)
-    if ranks.rank < len(parts):  # a tensor of fewer rows than ranks leaves some without
-        own.to_local().copy_(parts[ranks.rank])
+        if device_of(self.model).type == "cpu" or {*self.running.offload} >= EVERYTHING:
+            return
+        self.model.to(device)
+        self._optimizers.rebind(self._shards())
+        if not self._optimizers.offloaded:
+            self._optimizers.move(device)
+        if device == "cpu":
+            torch.cuda.empty_cache()  # other processes of the device can have it

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 POOL_WIDE = 2**16  # as many ranks as a pool has devices
 
@@ -13,7 +14,10 @@ class Offer:
 
     Verbs of `alone` are offered on one device only. `handle` is the class that hosts a model, as `module:name`, none
     for an engine that no executor of ours drives; `meets` says that its ranks talk to each other, and so meet before
-    they load. `settled` says that it leaves the settings of `Running` as they are by default.
+    they load. `serves` names the module of an engine with processes of its own, with what starts one on a model's
+    folder (`start`), what speaks for them (`handle`) and what brings them weights (`updates`): then one rank speaks for
+    all, and every device of a replica belongs to its process. `heeds` names the settings of `Running` that it goes by,
+    with the values it takes (none: any); None says all.
     """
 
     verbs: frozenset[str]
@@ -27,7 +31,9 @@ class Offer:
     meets: bool = False
     expert: int = 1
     sequence: int = 1
-    settled: bool = True
+    replicas: int = 1
+    serves: str = ""
+    heeds: Mapping[str, tuple[object, ...]] | None = field(default_factory=dict[str, tuple[object, ...]])
 
 
 JOIN = "flowgraph.executors.ranks:join"
@@ -40,16 +46,45 @@ LAYOUTS: dict[str, Offer] = {
         devices=frozenset({"cpu", "gpu"}),
         data=POOL_WIDE,
         alone=frozenset({"step"}),
+        heeds={"sleeps": ()},
     ),
     "fsdp": Offer(
         handle="flowgraph.executors.fsdp:FsdpModel",
         verbs=frozenset({"token_stats", "step", "weights"}),
         devices=frozenset({"cpu", "gpu"}),
         data=POOL_WIDE,
+        sequence=POOL_WIDE,
+        replicas=POOL_WIDE,
         sharding=frozenset({"full"}),
         meets=True,
+        heeds={
+            "precision": ("float32", "bfloat16"),
+            "checkpointing": (),
+            "offload": ((), ("optimizer",), ("parameters", "gradients", "optimizer")),
+            "micro_batch_tokens": (),
+            "sleeps": (),
+        },
+    ),
+    "sglang": Offer(
+        serves="flowgraph.executors.sglang_home",
+        verbs=frozenset({"sample", "weights"}),
+        devices=frozenset({"cpu", "gpu"}),
+        data=POOL_WIDE,
+        tensor=64,
+        heeds={"precision": ("float32", "bfloat16"), "cache_share": (), "sleeps": (), "weights_by": ()},
     ),
 }
+
+
+def ranks_of(engine: str, data: int) -> int:
+    """Say over how many ranks an engine's rows are split: its data ranks, or one that speaks for all.
+
+    >>> ranks_of("fsdp", 4), ranks_of("sglang", 4)
+    (4, 1)
+    """
+    offer = LAYOUTS.get(engine)
+    return 1 if offer is not None and offer.serves else data
+
 
 _EVERYWHERE = frozenset({"none", "optimizer", "gradients", "full"})
 
@@ -62,7 +97,7 @@ COSTED: dict[str, Offer] = {
         sequence=8,
         expert=POOL_WIDE,
         sharding=frozenset({"none", "full"}),
-        settled=False,
+        heeds=None,
     ),
     "megatron": Offer(
         verbs=frozenset({"token_stats", "step", "weights"}),
@@ -73,7 +108,7 @@ COSTED: dict[str, Offer] = {
         sequence=64,
         expert=POOL_WIDE,
         sharding=_EVERYWHERE,
-        settled=False,
+        heeds=None,
     ),
     **{
         name: Offer(
@@ -82,7 +117,7 @@ COSTED: dict[str, Offer] = {
             data=POOL_WIDE,
             tensor=64,
             expert=POOL_WIDE,
-            settled=False,
+            heeds=None,
         )
         for name in ("sglang", "vllm", "trtllm")
     },

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,14 @@ from flowgraph.errors import LawError, ModelError
 from flowgraph.executors.base import Alone, Completion, Optimizer, Ranks, Request, Rows, Stepped, TokenStats, Verb
 from flowgraph.executors.decode import decode
 from flowgraph.executors.forward import cut, forward_stats, join_stats
+from flowgraph.executors.keeping import Kept
 from flowgraph.executors.optimizers import Optimizers, descend
-from flowgraph.executors.reading import exchanged, reading, verbs_of
+from flowgraph.executors.packable import choose
+from flowgraph.executors.reading import Rest, exchanged, heed, named_once, reading, verbs_of
+from flowgraph.executors.shards import Piece
 from flowgraph.models.heads import head_of
 from flowgraph.models.lora import adapted, set_trainable
+from flowgraph.plan import Running
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,8 +58,8 @@ class LocalModel:
     """A transformers model in this process. `trainable` adds `step`; a frozen one keeps no gradients.
 
     Of a model with adapters only these are trained, and a head of numbers; its weights are then these alone.
-    `sample_rows` bounds the samples decoded side by side, `forward_tokens` the padded tokens of a pass without
-    gradients. `ranks` are those that hold a copy of it each, for nodes that run on rows of their own.
+    `sample_rows` bounds the samples decoded side by side, `forward_tokens` the tokens of a pass without gradients.
+    `ranks` are those that hold a copy of it each, for nodes that run on rows of their own.
     """
 
     model: Any
@@ -65,12 +69,15 @@ class LocalModel:
     forward_tokens: int = 16384
     version: int = 0
     ranks: Ranks = field(default_factory=Alone)
+    running: Running = field(default=Running(), kw_only=True)
     _under: bool = False
     _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(
         default_factory=list[tuple[Request, "asyncio.Future[Completion]"]]
     )
 
     def __post_init__(self) -> None:
+        heed(self.running, "local")
+        self._rest, self._home = Rest(), next(self.model.parameters()).device
         set_trainable(self.model.eval(), self.trainable)
         self.tokenizer = ChatTokenizer(self.raw_tokenizer)
         self._optimizers = Optimizers([each for each in self.model.parameters() if each.requires_grad])
@@ -83,6 +90,16 @@ class LocalModel:
         """Give the verbs this handle offers."""
         return verbs_of(self.model, self.trainable, self._under, samples=True)
 
+    @property
+    def packs(self) -> bool:
+        """Say whether passes read rows one after another, and not padded."""
+        return choose(self.model) is not None
+
+    @property
+    def micro_batch_tokens(self) -> int | None:
+        """Give how many tokens the plan lets through at once, if it says so."""
+        return self.running.micro_batch_tokens
+
     def without_adapters(self) -> LocalModel:
         """Give a frozen handle on what the adapters stand on: the same memory, read with the adapters off."""
         under = copy.copy(self)
@@ -90,13 +107,15 @@ class LocalModel:
         return under
 
     def token_stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
-        """Run the forward pass; without gradients in chunks of at most `forward_tokens` padded tokens."""
+        """Run the forward pass; without gradients in parts of at most `forward_tokens` tokens."""
         import torch
 
+        self._rest.refuse()
         if torch.is_grad_enabled() and self.trainable:
-            return forward_stats(self.model, rows, wanted)
+            return self._optimizers.see(forward_stats(self.model, rows, wanted))
+        cuts = cut(rows, self.forward_tokens, padded=choose(self.model) is None)
         with reading(self.model, self._under):
-            parts = [forward_stats(self.model, part, wanted) for part in cut(rows, self.forward_tokens)]
+            parts = [forward_stats(self.model, part, wanted) for part in cuts]
         return join_stats(parts, wanted)
 
     async def sample(self, request: Request) -> Completion:
@@ -104,6 +123,7 @@ class LocalModel:
 
         Raises LawError if the model's head gives no logits.
         """
+        self._rest.refuse()
         if head_of(self.model) != "tokens":
             raise LawError(f"a model with a head of {head_of(self.model)} draws no samples: it gives no logits")
         if not request.context:
@@ -135,28 +155,98 @@ class LocalModel:
                     future.set_result(completion)
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> Stepped:
-        """Add up gradients over micro-batches, clip, and step; refuse a gradient that is not finite."""
+        """Add up gradients over micro-batches, clip, and step.
+
+        Raises `NotFinite` for a loss or a gradient that is not finite, and leaves the weights as they were.
+        """
+        self._rest.refuse()
         if not self.trainable:
             raise LawError("this model is frozen: nothing can update it")
-        self._optimizers.clear()
-        return self._optimizers.step(descend(losses), optimizer)
+        self._optimizers.begin()
+        return self._optimizers.step(descend(losses, self._optimizers.at), optimizer)
+
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """Give a copy of the weights one after another; tied names come together, with one tensor."""
+        self._rest.refuse()
+        return self._copied(exchanged(self.model, self._under))
 
     def weights(self) -> dict[str, Tensor]:
         """Give a copy of the weights by name."""
-        names = exchanged(self.model, self._under)
-        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items() if name in names}
+        return dict(self.stream())
+
+    def whole(self) -> dict[str, Tensor]:
+        """Give a copy of all weights by name, those under adapters as well."""
+        self._rest.refuse()
+        return dict(self._copied(self.model.state_dict()))
+
+    def _copied(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        for aliases, tensor in named_once(self.model, names):
+            copied = tensor.detach().clone()
+            yield from ((name, copied) for name in aliases)
 
     def save(self, folder: Path) -> None:
         """Write the weights and tokenizer as a folder that transformers loads."""
         from flowgraph.models.saving import save
 
+        self._rest.refuse()
         if self.ranks.rank == 0:  # all have the same
             save(self.model, self.raw_tokenizer, folder)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights; names and shapes must be the same."""
+        self._rest.refuse()
         names = exchanged(self.model, self._under)
         wrong = sorted(weights.keys() ^ names) if adapted(self.model) else []
         if wrong:
             raise LawError(f"the weights do not fit the model: {', '.join(wrong[:3])}")
         self.model.load_state_dict(dict(weights), strict=not adapted(self.model))
+
+    # --------------------------------------------------------------------------------------- state and sleep
+
+    def save_state(self, folder: Path) -> None:
+        """Write weights, what optimizers keep, and the version; of several ranks the first does, all have the same."""
+        self._kept().save(folder, self.version)
+
+    def load_state(self, folder: Path) -> None:
+        """Take what `save_state` of any layout wrote; raise DataError or LawError for what is not of this model."""
+        self.version = self._kept().load(folder)
+
+    def _kept(self) -> Kept:
+        self._rest.refuse()
+        own = named_once(self.model, exchanged(self.model, self._under))
+        return Kept(
+            {aliases[0]: Piece.whole(tensor.detach()) for aliases, tensor in own},
+            [name for name, each in self.model.named_parameters() if each.requires_grad] if self.trainable else [],
+            self._optimizers,
+            (0, 1) if self.ranks.rank == 0 else None,
+            self.ranks,
+        )
+
+    @property
+    def asleep(self) -> bool:
+        """Say whether the model's memory is away from its device."""
+        return self._rest.asleep
+
+    def sleep(self) -> None:
+        """Move the model to host memory, until `wake`; all but that is refused meanwhile."""
+        if not self.asleep:
+            self._optimizers.begin()
+            self._move("cpu")
+            self._rest.asleep = True
+
+    def wake(self) -> None:
+        """Move the model back to its device."""
+        if self.asleep:
+            self._move(str(self._home))
+            self._rest.asleep = False
+
+    def _move(self, device: str) -> None:
+        """Move the parameters, which stay the same objects, and what the optimizers keep of them."""
+        import torch
+
+        if self._home.type == "cpu":
+            return
+        self.model.to(device)
+        self._optimizers.move(device)
+        if device == "cpu":
+            torch.cuda.empty_cache()  # other processes of the device can have it

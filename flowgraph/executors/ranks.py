@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # by device type; counts and sums always travel on the CPU
+_MADE = dict[tuple[int, ...], Any]()
+"""The groups that ranks have laid out between them, by their members, while this process is in one meeting."""
+
 LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
@@ -82,12 +87,53 @@ class ProcessRanks:
         group = dist.new_group(members, timeout=timedelta(seconds=self.limit_s))
         return ProcessRanks(group, self.limit_s) if dist.get_rank() in members else None
 
+    def grid(self, width: int) -> tuple[ProcessRanks, ProcessRanks]:
+        """Lay the ranks out in rows of `width` adjacent ones; give this rank's column and its row, as groups.
+
+        `width` divides their number. Every rank of this group calls this, and no other process.
+        """
+        import torch.distributed as dist
+
+        members: list[int] = dist.get_process_group_ranks(self.group)
+        start = self.rank - self.rank % width
+        column, row = members[self.rank % width :: width], members[start : start + width]
+        return self._of(column), self._of(row)
+
+    def _of(self, members: list[int]) -> ProcessRanks:
+        import torch.distributed as dist
+
+        if len(members) == self.count:
+            return self
+        if tuple(members) not in _MADE:
+            with _named_for(members):
+                limit = timedelta(seconds=self.limit_s)
+                _MADE[tuple(members)] = dist.new_group(members, timeout=limit, use_local_synchronization=True)
+        return ProcessRanks(_MADE[tuple(members)], self.limit_s)
+
     def leave(self) -> None:
         """End this group, and with the whole group its parts; then the process may join another."""
         import torch.distributed as dist
 
         if dist.is_initialized():
             dist.destroy_process_group(self.group)
+
+
+@contextmanager
+def _named_for(members: list[int]) -> Generator[None]:
+    """Let the members of a new group find each other by a name that they all know.
+
+    torch's own name for a group that only its members make has the number of groups of each process in it, and ranks
+    that are in one part more than others never meet.
+    """
+    import torch.distributed.distributed_c10d as c10d
+
+    untyped: Any = c10d
+    plain = untyped._hash_ranks_to_str
+    untyped._hash_ranks_to_str = lambda ranks: f"laid out: {'-'.join(map(str, members))}"
+    try:
+        yield
+    finally:
+        untyped._hash_ranks_to_str = plain
 
 
 def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", limit_s: float) -> ProcessRanks:
@@ -112,6 +158,7 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
         where = {"store": untyped.FileStore(str(meeting), count)}
     limit = timedelta(seconds=limit_s)
     dist.init_process_group(BACKENDS[place.type], rank=rank, world_size=count, timeout=limit, **where)
+    _MADE.clear()
     assert dist.group.WORLD is not None, "the group of all processes was just made"
     return ProcessRanks(dist.group.WORLD, limit_s)
 

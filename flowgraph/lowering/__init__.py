@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flowgraph.lowering.fuse_host_nodes import fuse_host_nodes
+from flowgraph.lowering.insert_switches import insert_switches
 from flowgraph.lowering.insert_syncs import insert_syncs
 from flowgraph.lowering.insert_transfers import insert_transfers
 from flowgraph.lowering.order_by_longest_path import order_by_longest_path
@@ -19,6 +20,7 @@ LOWERING: tuple[Pass, ...] = (
     insert_transfers,
     project_columns,
     order_by_longest_path,
+    insert_switches,
 )
 OPTIONAL: tuple[Pass, ...] = (fuse_host_nodes, project_columns, order_by_longest_path)
 """A program runs without any of these, and gives the same."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from flowgraph import spec
 from flowgraph.errors import FlowError, LawError
+from flowgraph.lowering.insert_switches import wanted_by
 from flowgraph.lowering.insert_syncs import sync_bounds
 from flowgraph.lowering.parts import parts_needed
 from flowgraph.lowering.program import (
@@ -14,6 +15,7 @@ from flowgraph.lowering.program import (
     Home,
     Program,
     Run,
+    Switch,
     Sync,
     Task,
     Transfer,
@@ -125,7 +127,7 @@ def results_reach_the_host(program: Program) -> Iterator[FlowError]:
 
 def parts_cover_reads(program: Program) -> Iterator[FlowError]:
     """Find a run that reads less of a record than its nodes do, and a transfer that brings less than is read there."""
-    types = value_types(program)
+    types = value_types(program.graph)
     for task in program.tasks:
         if isinstance(task, Run):
             needed = parts_needed([program.nodes[name] for name in task.nodes], types)
@@ -159,6 +161,18 @@ def syncs_keep_the_bound(program: Program) -> Iterator[FlowError]:
             yield LawError(what, notes=[f"its readers allow {at_most}, the plan says {lag}"])
 
 
+def sleepers_step_aside(program: Program) -> Iterator[FlowError]:
+    """Find a task whose home is asleep, and one that works while a home of its pool that should sleep is awake."""
+    sleepers, awake = [home for home in program.homes if home.running.sleeps], dict[Home, bool]()
+    for task in program.tasks:
+        if isinstance(task, Switch):
+            awake[task.home] = task.awake
+        for home, wanted in wanted_by(task, sleepers):
+            if awake.get(home) is not wanted:
+                what = f"`{_said(task)}` comes where {home.param} on {home} {'sleeps' if wanted else 'is awake'}"
+                yield LawError(what, hint="a home that sleeps is awake for its own tasks only")
+
+
 def _said(task: Task) -> str:
     return " ".join(str(task).split())
 
@@ -170,6 +184,7 @@ STAGES = (
     "insert_transfers",
     "project_columns",
     "order_by_longest_path",
+    "insert_switches",
 )
 
 SINCE = {
@@ -181,5 +196,6 @@ SINCE = {
     readers_run_first: "place_nodes",
     parts_cover_reads: "project_columns",
     syncs_keep_the_bound: "insert_syncs",
+    sleepers_step_aside: "insert_switches",
 }
 """The pass from which on each law holds."""

@@ -46,7 +46,7 @@ def _homes(graph: Graph, plan: Plan, origins: Mapping[str, Home]) -> dict[str, t
     found = dict[str, tuple[Home, Role]]()
     for role in roles(graph):
         at, param = placed[role.name], origins[role.param].param if role.param in origins else role.param
-        found[role.name] = Home(param, at.pool, at.engine, at.layout), role
+        found[role.name] = Home(param, at.pool, at.engine, at.layout, at.running), role
     return found
 
 
@@ -98,7 +98,7 @@ def _home(edge: Edge, reader: str, placings: Placings) -> tuple[Home, Role]:
 
 def _check(node: Node, homes: Sequence[Home], where: str) -> None:
     for other in homes[1:]:
-        if (other.pool, other.layout.data) != (homes[0].pool, homes[0].layout.data):
+        if (other.pool, other.members, other.ranks) != (homes[0].pool, homes[0].members, homes[0].ranks):
             raise PlanError.not_together(where, node.name, str(node.at), str(homes[0]), str(other))
-    if homes and homes[0].layout.data > 1 and not node.op.separable:
-        raise PlanError.not_split(where, node.name, str(node.at), homes[0].layout.data)
+    if homes and homes[0].ranks > 1 and not node.op.separable:
+        raise PlanError.not_split(where, node.name, str(node.at), homes[0].ranks)

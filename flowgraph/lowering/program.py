@@ -6,17 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from flowgraph.executors.layouts import ranks_of
 from flowgraph.graph import Edge, Graph, Node
-from flowgraph.plan import Layout, Plan
+from flowgraph.plan import Layout, Plan, Running
 from flowgraph.values import Model, Value
 
+AS_USUAL = Running()
 HOST = "host"
 """The place of nodes that read no model: any machine can run them."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """Where one copy of a model's weights lives: roles of one model with one pool, engine and layout share it.
+    """Where one copy of a model's weights lives: roles of one model with one pool, engine, layout and running share it.
 
     `param` is the parameter of the flow that is trained, whatever another flow that reads it calls it.
     """
@@ -25,6 +27,21 @@ class Home:
     pool: str
     engine: str
     layout: Layout
+    running: Running = AS_USUAL
+
+    @property
+    def ranks(self) -> int:
+        """Give over how many ranks rows are split: the data ranks, or the one that speaks for an engine's processes."""
+        return ranks_of(self.engine, self.layout.data)
+
+    @property
+    def members(self) -> range:
+        """Give the devices of the pool, by place, whose actors run its nodes."""
+        return range(1 if self.ranks < self.layout.data else self.layout.devices)
+
+    def rank_of(self, place: int) -> int:
+        """Give which of `ranks` a member is: those who share a data rank are neighbours, and get the same rows."""
+        return place // (len(self.members) // self.ranks)
 
     def __str__(self) -> str:
         return f"{self.pool}/{self.engine}"
@@ -154,7 +171,20 @@ class Sync(_Printed):
         return f"lag {self.lag} of at most {self.at_most}" if self.at_most else ""
 
 
-Task = Read | Run | Transfer | Sync
+@dataclass(frozen=True)
+class Switch(_Printed):
+    """Let what a home holds leave the memory of its devices, or come back."""
+
+    home: Home
+    awake: bool
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Give the line in three parts."""
+        return "wake" if self.awake else "sleep", self.home.param, f"on {self.home}"
+
+
+Task = Read | Run | Transfer | Sync | Switch
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +293,7 @@ def what_is_given(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, 
             yield name, task.home if task.home is not None and issubclass(kind, Model) else task.place
     elif isinstance(task, Read):
         yield task.value, HOST
-    else:
+    elif isinstance(task, Transfer | Sync):
         yield task.value, task.target
 
 

@@ -12,13 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 from flowgraph.cluster import dotted
 from flowgraph.errors import FlowError, LawError
 from flowgraph.lowering.check_program import check_program
-from flowgraph.lowering.program import Home, Program, Read, Run, Sync, Task, Transfer
+from flowgraph.lowering.program import Home, Program, Read, Run, Switch, Sync, Task, Transfer
 from flowgraph.plan import Plan
 from flowgraph.restore import from_json
 from flowgraph.store import flat
 
 SCHEMA = 1
-VERBS: Mapping[str, type[Task]] = {"read": Read, "run": Run, "transfer": Transfer, "sync": Sync}
+VERBS: Mapping[str, type[Task]] = {"read": Read, "run": Run, "transfer": Transfer, "sync": Sync, "switch": Switch}
 
 
 @cache

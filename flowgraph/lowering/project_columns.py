@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flowgraph.graph import Graph
 from flowgraph.lowering.parts import in_order, parts_needed
 from flowgraph.lowering.program import (
     HOST,
@@ -27,7 +28,7 @@ from flowgraph.values import Model, Value
 
 def project_columns(program: Program) -> Program:
     """Give the program whose runs and transfers name the parts that are read, where those are not all."""
-    types = value_types(program)
+    types = value_types(program.graph)
     tasks = [_reading(program, task, types) for task in program.tasks]
     needed = parts_at(program, tasks, types)
     tasks = [_bringing(task, needed) for task in tasks]
@@ -38,10 +39,10 @@ def project_columns(program: Program) -> Program:
     return replace(program, tasks=tuple(_sending(program, task, sent) for task in tasks))
 
 
-def value_types(program: Program) -> dict[str, type[Value]]:
-    """Give the type of each value by its name."""
-    params = {param.name: param.type for param in program.graph.params}
-    return params | {name: kind for node in program.graph.nodes for name, kind in typed_results(node)}
+def value_types(graph: Graph) -> dict[str, type[Value]]:
+    """Give the type of each value of a named graph by its name."""
+    params = {param.name: param.type for param in graph.params}
+    return params | {name: kind for node in graph.nodes for name, kind in typed_results(node)}
 
 
 def parts_at(program: Program, tasks: Sequence[Task], types: dict[str, type[Value]]) -> dict[tuple[str, str], Parts]:

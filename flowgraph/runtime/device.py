@@ -5,9 +5,11 @@ It knows Arrow tables, not Ray: whoever owns it moves them. Host nodes run here 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,18 +18,24 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flowgraph.errors import FlowError
 from flowgraph.executors.base import Alone, Handle, Ranks
-from flowgraph.executors.layouts import JOIN
+from flowgraph.executors.layouts import JOIN, LAYOUTS
 from flowgraph.files import import_file
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
-from flowgraph.lowering.program import Home, Run
+from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.restore import from_json
 from flowgraph.runtime.batch import from_table, select, to_table
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import ModelSetup, Told, host, named
 from flowgraph.runtime.identity import IDS, PLACE, Held, deal, joined, lengths_for
-from flowgraph.runtime.weights import Wire, from_wire, to_wire
+from flowgraph.runtime.measure import Measures, note_process
+from flowgraph.runtime.profiling import NO_PROFILES, Profiles
+from flowgraph.runtime.serving import Post, Servers, engine_of
+from flowgraph.runtime.sharing import by_work, guide_of
+from flowgraph.runtime.stacks import stacks_here, write_on_signal
+from flowgraph.runtime.weights import Wire, from_wire, outgoing, to_wire
 from flowgraph.runtime.worker import Worker
+from flowgraph.values import Value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,34 +86,75 @@ class Device:
     seat: Seat | None = None
     handles: dict[Home, Handle] = field(default_factory=dict[Home, Handle])
     workers: list[Worker] = field(default_factory=list[Worker])
+    servers: Servers | None = None
+    updates: dict[Home, Any] = field(default_factory=dict[Home, Any])
+    profiles: Profiles = NO_PROFILES
+    measures: Measures = field(default_factory=Measures)
 
     def about(self) -> dict[str, Any]:
-        """Say which process this is, on which machine, and a port there that is free for the ranks to meet at."""
+        """Say which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at."""
         import ray
 
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        return {"pid": os.getpid(), "ip": cast("Any", ray.util).get_node_ip_address(), "port": port}
+        gpus = tuple(each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each)
+        machine = ray.get_runtime_context().get_node_id()
+        where = {"ip": cast("Any", ray.util).get_node_ip_address(), "machine": machine, "gpus": gpus}
+        return {"pid": os.getpid(), "port": port, **where}
 
     def beat(self) -> bool:
         """Answer, as a process that is stopped does not."""
         return True
 
-    def open(self, models: ModelSetup, meeting: Path | str | None, limit_s: float) -> Told:
+    def stacks(self) -> list[str]:
+        """Say what this process is at."""
+        return stacks_here()
+
+    def open(
+        self, models: ModelSetup, meeting: Path | str | None, limit_s: float, profiles: Profiles = NO_PROFILES
+    ) -> Told:
         """Meet the pool's other ranks, if there is where to, and load every copy of weights; say what was loaded."""
         seat = self.seat
         assert seat is not None, "a host process hosts no weights"
         self.read()
+        kind: Any = seat.torch_device
+        self.measures, self.profiles = Measures(seat.rank, kind), profiles
+        note_process(kind)
         ranks = _parts(seat, meeting, limit_s)
-        here = [home for home in seat.homes if seat.rank < home.layout.data]
+        here = [home for home in seat.homes if seat.rank in home.members and not LAYOUTS[home.engine].serves]
         handles, told = host(here, seat.trained, models, device=seat.torch_device, ranks=ranks)
         self.handles.update(handles)
         return told
 
+    def serve(self, models: ModelSetup, post: Post, scratch: Path, limit_s: float) -> Any:
+        """Start a server of a home as a child of this process, and give its door."""
+        return self._servers(models, scratch, limit_s).start(post)
+
+    def attach(self, models: ModelSetup, home: Home, doors: Sequence[Any], scratch: Path, limit_s: float) -> Told:
+        """Speak for all servers of a home from here; say what they loaded."""
+        servers = self._servers(models, scratch, limit_s)
+        self.handles[home] = servers.handle(home, doors)
+        return {home.param: servers.told(home)}
+
+    def _servers(self, models: ModelSetup, scratch: Path, limit_s: float) -> Servers:
+        if self.servers is None:
+            assert self.seat is not None, "a host process serves nothing"
+            own = Path(tempfile.mkdtemp(prefix=f"{self.seat.pool}-{self.seat.rank}-", dir=scratch))
+            self.servers = Servers(models, own, limit_s)
+        return self.servers
+
+    def shut(self) -> None:
+        """End the servers of this process, and what brings weights to others."""
+        for each in self.updates.values():
+            each.close()
+        if self.servers is not None:
+            self.servers.close()
+
     def read(self) -> None:
         """Read the flows, once."""
         if not self.workers:
+            write_on_signal()
             self.workers = [Worker(graph, self.handles) for graph in self.flows.read()]
 
     def run(
@@ -113,20 +162,32 @@ class Device:
     ) -> tuple[Any, ...]:
         """Run a task on tables of its inputs; give a table of each result, then those it sends, then what was observed.
 
+        Of ranks that share their rows the first tells the metrics.
+
         An error of ours says in its notes where it happened, and at which line of the flow.
         """
         self.read()
         worker = self.workers[graph]
         try:
-            inputs = dict(self._opened(worker, task, shards, tables))
-            done = worker.run(task, inputs, versions, key)
-            given = {name: _packed(held, done.inputs[name]) for name, held in done.values.items()}
-            sent = [select(given[name], parts) for name, parts in task.sends]
+            with self.measures.of(task, worker.graph) as meter, self.profiles.of(key.step, self._called(task)):
+                meter.reads(*tables)
+                inputs = dict(self._opened(worker, task, shards, tables))
+                done = worker.run(task, inputs, versions, key)
+                given = {name: _packed(held, done.inputs[name]) for name, held in done.values.items()}
+                sent = [select(given[name], parts) for name, parts in task.sends]
+                meter.gives(*given.values())
         except FlowError as error:
             error.where = error.where or worker.line_of(task)
             error.notes = (*error.notes, self._where(task, key.step))
             raise
+        if self.seat is not None and task.home is not None and not leads(task.home, self.seat.rank):
+            done.observed.sums.clear()
+        done.observed.measured += self.measures.drained()
         return *given.values(), *sent, done.observed
+
+    def _called(self, task: Run) -> str:
+        where = f"{self.seat.pool}-{self.seat.rank}" if self.seat is not None else f"host-{os.getpid()}"
+        return f"{where}-{'-'.join(task.nodes)}"
 
     def _where(self, task: Run, step: int) -> str:
         here = f"as {task.role} on {self.seat}" if self.seat is not None else "on the host"
@@ -136,36 +197,82 @@ class Device:
         self, worker: Worker, task: Run, shards: Shards, tables: Sequence[pa.Table]
     ) -> Iterator[tuple[str, Held]]:
         """Read each input's rows of this rank."""
-        rest = list(tables)
-        rank, count = (self.seat.rank, task.home.layout.data) if self.seat is not None and task.home else (0, 1)
-        only = dict(task.parts)
-        for name, (many, own) in zip(task.reads, shards, strict=True):
-            tables, rest = rest[:many], rest[many:]
-            parts = only.get(name, ())
-            if parts:
-                tables = [select(each, parts) for each in tables]
-            table = tables[0] if own else deal(joined(tables, name), rank, count, name)
+        rank, count = 0, 1
+        if self.seat is not None and task.home is not None:
+            rank, count = task.home.rank_of(self.seat.rank), task.home.ranks
+        only, whole, guide = dict(task.parts), dict(_whole(task, shards, tables)), guide_of(task, worker.types)
+        by_guide = guide is not None and count > 1 and not dict(zip(task.reads, shards, strict=True))[guide.value][1]
+        shares = by_work(whole[guide.value], guide, count) if guide is not None and by_guide else None
+        for name, (_, own) in zip(task.reads, shards, strict=True):
+            table = whole[name] if own else deal(whole[name], rank, count, name, shares)
             ids = {column: table.column(column).to_numpy() for column in (*IDS, PLACE) if column in table.column_names}
-            yield name, Held(from_table(worker.type_of(name), table, f"transfer of {name}", parts), ids)
+            yield name, Held(from_table(worker.type_of(name), table, f"transfer of {name}", only.get(name, ())), ids)
 
-    def sync(self, source: Home, target: Home, version: int) -> None:
+    def sync(self, task: Sync, version: int) -> None:
         """Copy weights between two homes of this process; every rank of the source takes part."""
-        weights = self.handles[source].weights()
-        if target in self.handles:
-            self._take(target, weights, version)
+        with self.measures.of(task) as meter:
+            weights = self.handles[task.source].weights()
+            meter.gives(*weights.values())
+            if task.target in self.handles:
+                self._take(task.target, weights, version)
 
-    def give(self, home: Home) -> Wire | None:
+    def send(self, task: Sync, doors: Sequence[Any], version: int, scratch: Path) -> None:
+        """Give weights to servers of an engine, to none of them if there are no `doors`; every rank takes part.
+
+        Where both homes are in one pool these are the servers on this device.
+        """
+        source, target = task.source, task.target
+        with self.measures.of(task, pool=source.pool):
+            weights = outgoing(self.handles[source])
+            if doors:
+                if target not in self.updates:
+                    shared = source.pool == target.pool
+                    self.updates[target] = engine_of(target).updates(target, doors, scratch, shared=shared)
+                self.updates[target].send(weights, version)
+            for _ in weights:  # what the others gather needs this rank's part
+                pass
+
+    def took(self, home: Home, version: int, *after: Any) -> None:
+        """Know that an engine's servers have a version, once it was sent."""
+        self.handles[home].version = version
+
+    def give(self, task: Sync) -> Wire | None:
         """Give a home's whole weights, as they travel, from the first rank; every rank takes part."""
-        weights = self.handles[home].weights()
-        return to_wire(weights) if self.seat is not None and self.seat.rank == 0 else None
+        with self.measures.of(task, pool=task.source.pool) as meter:
+            weights = self.handles[task.source].weights()
+            if self.seat is None or self.seat.rank:
+                return None
+            meter.gives(*weights.values())
+            return to_wire(weights)
 
-    def take(self, home: Home, wire: Wire, version: int) -> None:
+    def take(self, home: Home, wire: Wire, version: int, task: Sync | None = None) -> None:
         """Replace a home's weights by what another process gave."""
-        self._take(home, from_wire(wire), version)
+        with self.measures.of(task) if task is not None else contextlib.nullcontext():
+            self._take(home, from_wire(wire), version)
 
     def _take(self, home: Home, weights: Mapping[str, Any], version: int) -> None:
         self.handles[home].load(weights)
         self.handles[home].version = version
+
+    def switch(self, home: Home, awake: bool, *after: Any) -> None:
+        """Let what a home holds leave this device, or come back; `after` are what had to be done before."""
+        handle: Any = self.handles[home]
+        with self.measures.of(Switch(home, awake)):
+            if awake:
+                handle.wake()
+            else:
+                handle.sleep()
+
+    def save_state(self, home: Home, folder: Path) -> None:
+        """Write this rank's share of a home's weights and optimizers; every rank takes part."""
+        handle: Any = self.handles[home]
+        handle.save_state(folder)
+
+    def load_state(self, home: Home, folder: Path, version: int) -> None:
+        """Take this rank's share of what was written, on any layout."""
+        handle: Any = self.handles[home]
+        handle.load_state(folder)
+        handle.version = version
 
     def save(self, home: Home, folder: Path) -> None:
         """Write a home's weights as a folder that transformers loads; every rank takes part."""
@@ -173,9 +280,14 @@ class Device:
         handle.save(folder)
 
 
+def packed(value: Value) -> pa.Table:
+    """Give a value as it travels."""
+    return _packed(Held.of(value), ())
+
+
 def read_source(source: Source, step: int) -> pa.Table:
     """Read a source's rows of one step as a table."""
-    return _packed(Held.of(source.batch(step)), ())
+    return packed(source.batch(step))
 
 
 def on_tables(function: Callable[..., None], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> None:
@@ -186,6 +298,21 @@ def on_tables(function: Callable[..., None], counts: Sequence[int], rest: Sequen
         table = joined(parts, "a result")
         whole.append(table.select([name for name in table.column_names if name not in IDS]))
     function(whole, *rest)
+
+
+def _whole(task: Run, shards: Shards, tables: Sequence[pa.Table]) -> Iterator[tuple[str, pa.Table]]:
+    """Give each input in one table, of a record the parts that are read; what is this rank's own keeps its places."""
+    rest, only = list(tables), dict(task.parts)
+    for name, (many, own) in zip(task.reads, shards, strict=True):
+        parts, rest = rest[:many], rest[many:]
+        if only.get(name, ()):
+            parts = [select(each, only[name]) for each in parts]
+        yield name, parts[0] if own else joined(parts, name)
+
+
+def leads(home: Home, place: int) -> bool:
+    """Say whether a member of a home is the first of those that share their rows."""
+    return place % (len(home.members) // home.ranks) == 0
 
 
 @cache
@@ -210,7 +337,7 @@ def _parts(seat: Seat, meeting: Path | str | None, limit_s: float) -> dict[Home,
     if meeting is None:
         return {home: Alone() for home in seat.homes}
     ranks = named(JOIN)(seat.rank, seat.count, meeting, device=seat.torch_device, limit_s=limit_s)
-    parts = {home: ranks.part(home.layout.data) for home in seat.homes}
+    parts = {home: ranks.part(home.layout.devices) for home in seat.homes if not LAYOUTS[home.engine].serves}
     return {home: part for home, part in parts.items() if part is not None}
 
 

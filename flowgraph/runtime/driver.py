@@ -12,6 +12,7 @@ from flowgraph.evaluate import Observed
 from flowgraph.keys import Key
 from flowgraph.lowering.program import Program
 from flowgraph.runtime.execute import Executor, Ran, Source
+from flowgraph.runtime.saver import Saver
 
 
 @dataclass(frozen=True)
@@ -53,19 +54,46 @@ class Listener(Protocol):
         ...
 
 
-def train(job: Job, executor: Executor, listeners: Sequence[Listener], stop: Callable[[], bool] = lambda: False) -> int:
-    """Run the job and give the steps done; `stop` is asked between steps."""
-    for step in range(job.steps):
+def train(
+    job: Job,
+    executor: Executor,
+    listeners: Sequence[Listener],
+    stop: Callable[[], bool] = lambda: False,
+    start: int = 0,
+    saver: Saver | None = None,
+) -> int:
+    """Run the job, of which `start` steps are done, and give the steps done; `stop` is asked between steps.
+
+    A checkpoint is made before the check of held-out data that may follow a step: a check brings copies of weights up
+    to date, and who goes on from a checkpoint makes it again.
+    """
+    done = _steps(job, executor, listeners, stop, start, saver)
+    if saver is not None:
+        saver.ended(done)
+    if done == job.steps and job.check is not None and job.check.every:
+        _check(job, job.check, job.check.program, executor, job.steps, listeners)
+    return done
+
+
+def _steps(
+    job: Job,
+    executor: Executor,
+    listeners: Sequence[Listener],
+    stop: Callable[[], bool],
+    start: int,
+    saver: Saver | None,
+) -> int:
+    for step in range(start, job.steps):
         if stop():
             return step
         if job.check is not None and job.check.every and step % job.check.every == 0:
             _check(job, job.check, job.check.during or job.check.program, executor, step, listeners)
-        start = time.perf_counter()
+        began = time.perf_counter()
         ran = executor.run(job.program, job.sources, Key(job.seed, step))
         for listener in listeners:
-            listener.stepped(step, ran, time.perf_counter() - start)
-    if job.check is not None and job.check.every:
-        _check(job, job.check, job.check.program, executor, job.steps, listeners)
+            listener.stepped(step, ran, time.perf_counter() - began)
+        if saver is not None:
+            saver.stepped(step + 1)
     return job.steps
 
 

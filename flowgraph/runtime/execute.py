@@ -6,6 +6,7 @@ process (`in_process`) or on Ray (`ray_places`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,26 @@ from typing import Any, Protocol
 
 from flowgraph.errors import LawError
 from flowgraph.evaluate import Observed
+from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Transfer, results_given, value_name
+from flowgraph.lowering.program import (
+    HOST,
+    Home,
+    Program,
+    Read,
+    Run,
+    Switch,
+    Sync,
+    Task,
+    Transfer,
+    results_given,
+    value_name,
+)
+from flowgraph.runtime.carried import read_carried, write_carried
 from flowgraph.values import Model, Value
+
+MODELS, COPIES, CARRIED, VERSIONS = "models", "copies", "carried", "versions.json"
 
 Item = Any
 """A value as places hold it: the value itself, or references to its rows."""
@@ -62,6 +79,10 @@ class Places(Protocol):
         """Bring this version of a model's weights from one home to another."""
         ...
 
+    def switch(self, home: Home, *, awake: bool) -> None:
+        """Let what a home holds leave its devices, or come back; all that was begun there before is done first."""
+        ...
+
     def finish(self) -> Observed:
         """Wait for all that was begun, raise what went wrong, and give what was observed."""
         ...
@@ -72,6 +93,18 @@ class Places(Protocol):
 
     def save(self, home: Home, folder: Path) -> None:
         """Write the weights of one home as a folder that transformers loads."""
+        ...
+
+    def save_state(self, home: Home, folder: Path) -> None:
+        """Write a home's weights and, where they are trained, its optimizers' state; every rank takes part."""
+        ...
+
+    def load_state(self, home: Home, folder: Path, version: int) -> None:
+        """Take what `save_state` wrote, on any layout; `version` is that of the weights."""
+        ...
+
+    def put(self, value: Value) -> Item:
+        """Bring a value here."""
         ...
 
     def close(self) -> None:
@@ -99,6 +132,7 @@ class Executor:
     places: Places
     held: dict[Home, int] = field(default_factory=dict[Home, int])
     carried: dict[str, Item] = field(default_factory=dict[str, Item])
+    asleep: set[Home] = field(default_factory=set[Home])
 
     def run(self, program: Program, sources: Mapping[str, Source], key: Key) -> Ran:
         """Execute one step. `sources` give data parameters, and recorded results of nodes that then are not run.
@@ -118,9 +152,78 @@ class Executor:
                 self.carried |= {carries[i]: item} if i in carries else {}
         return Ran(step.found, observed, self.places)
 
+    def switch(self, home: Home, *, awake: bool) -> None:
+        """Let a home's memory be freed or taken, unless it is so already."""
+        if (home in self.asleep) is awake:
+            self.places.switch(home, awake=awake)
+            self.asleep ^= {home}
+
     def save(self, program: Program, param: str, folder: Path) -> None:
         """Write the newest weights of a model parameter as a folder that transformers loads."""
-        self.places.save(dict(program.origins)[param], folder)
+        home = dict(program.origins)[param]
+        self.switch(home, awake=True)
+        self.places.save(home, folder)
+
+    def save_state(self, program: Program, folder: Path) -> None:
+        """Write all that the next step begins from: trained models, copies that are older, carried values, versions."""
+        moving = _moving(program)
+        for param, home in moving.items():
+            self.switch(home, awake=True)
+            self.places.save_state(home, folder / MODELS / param)
+        copies = [home for home in program.homes if self._lags(home, moving)]
+        for place, home in enumerate(copies):
+            if "token_stats" in LAYOUTS[home.engine].verbs:  # an engine that only samples gives no weights
+                self.switch(home, awake=True)
+                self.places.save_state(home, folder / COPIES / str(place))
+        for name, item in self.carried.items():
+            self.places.apply(write_carried, [item], folder.absolute() / CARRIED / f"{name}.json")
+        self.places.finish()
+        versions = {
+            MODELS: {param: self.held.get(home, 0) for param, home in moving.items()},
+            COPIES: [[str(reader_of(home)), self.held.get(home, 0)] for home in copies],
+        }
+        (folder / VERSIONS).write_text(json.dumps(versions, indent=1), "utf-8")
+
+    def load_state(self, program: Program, folder: Path) -> None:
+        """Take what `save_state` wrote, by this program's plan, which may be another.
+
+        A copy that was older and is not placed as it was then is as new as what is trained.
+        """
+        versions, moving = json.loads((folder / VERSIONS).read_text("utf-8")), _moving(program)
+        for param, home in moving.items():
+            self.switch(home, awake=True)
+            self.held[home] = versions[MODELS][param]
+            self.places.load_state(home, folder / MODELS / param, self.held[home])
+        old = {name: (place, version) for place, (name, version) in enumerate(versions[COPIES])}
+        for home in program.homes:
+            if home.param not in moving or home == moving[home.param]:
+                continue
+            self.switch(home, awake=True)
+            place, version = old.get(str(reader_of(home)), (-1, self.held[moving[home.param]]))
+            if (folder / COPIES / str(place)).is_dir():
+                self.places.load_state(home, folder / COPIES / str(place), version)
+                self.held[home] = version
+            else:
+                self.switch(moving[home.param], awake=True)
+                self.held[home] = self.held[moving[home.param]]
+                self.places.sync(Sync(home.param, moving[home.param], home), self.held[home])
+        types = {param.name: param.type for param in program.graph.params}
+        for path in sorted((folder / CARRIED).glob("*.json")):
+            self.carried[path.stem] = self.places.put(read_carried(types[path.stem], path))
+        self.places.finish()
+
+    def _lags(self, home: Home, moving: Mapping[str, Home]) -> bool:
+        return home.param in moving and self.held.get(home, 0) != self.held.get(moving[home.param], 0)
+
+
+def _moving(program: Program) -> dict[str, Home]:
+    """Give the home of the newest version of each model that an update moves on."""
+    return {name: home for name, home in program.origins if name not in program.frozen}
+
+
+def reader_of(home: Home) -> tuple[str, str, str, str]:
+    """Name a copy of weights in a way that a plan of another day names it too, if it is placed alike."""
+    return home.param, home.pool, home.engine, str(home.layout)
 
 
 class _Step:
@@ -147,7 +250,7 @@ class _Step:
     def _put(self, place: str | Home, name: str, item: Item) -> None:
         self._stores.setdefault(place, {})[name] = item
 
-    def take(self, task: Read | Run | Transfer | Sync) -> None:
+    def take(self, task: Task) -> None:
         """Execute one task."""
         match task:
             case Read(value):
@@ -162,6 +265,8 @@ class _Step:
                     self._places.sync(task, version)
                     self._held[target] = version
                 self._put(target, value, self._held.get(target, 0))
+            case Switch(home, awake):
+                self._executor.switch(home, awake=awake)
             case Run():
                 self._run(task)
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from flowgraph.models.loading import Loaded
     from flowgraph.models.sources import ModelSource
 
+REFERENCE = "local"
+"""The engine that hosts every home where no ranks are told."""
+
 Told = dict[str, dict[str, str]]
 """What was loaded, by parameter: its name, the digest of its weights, notes."""
 
@@ -27,7 +30,8 @@ Told = dict[str, dict[str, str]]
 class ModelSetup:
     """Where weights come from, by parameter, and how their passes are cut; `seed` makes those of `tiny`, and adapters.
 
-    `heads` says what a parameter's last layer gives (`heads_of`), where that is no logits.
+    `heads` says what a parameter's last layer gives (`heads_of`), where that is no logits; `attached` are servers that
+    run already, for the replicas of an engine's home, each as its engine's `attach` takes it.
     """
 
     sources: Mapping[str, ModelSource]
@@ -36,6 +40,7 @@ class ModelSetup:
     sample_rows: int = 256
     forward_tokens: int = 16384
     heads: Mapping[str, Head] = field(default_factory=dict[str, "Head"])
+    attached: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
 
     def head(self, param: str) -> Head:
         """Say what the last layer of a parameter's model gives."""
@@ -76,14 +81,14 @@ def host(
         have = loaded[key]
         waiting.remove(key)
         module: Any = copy.deepcopy(have.model) if key in waiting else have.model
-        kind = named(LAYOUTS[home.engine if ranks is not None else "local"].handle)
+        kind = named(LAYOUTS[home.engine if ranks is not None else REFERENCE].handle)
         handles[home] = kind(
             module.to(device),
             have.tokenizer,
             home in trained,
             setup.sample_rows,
             setup.forward_tokens,
-            ranks=Alone() if ranks is None else ranks[home],
+            **_settings(home, Alone() if ranks is None else ranks[home], reference=ranks is None),
         )
         told[home.param] = {"name": have.name, "digest": have.digest, "notes": "; ".join(have.notes)}
     for home, lender in lent.items():
@@ -94,15 +99,24 @@ def host(
     return handles, told
 
 
+def _settings(home: Home, ranks: Ranks, *, reference: bool) -> dict[str, Any]:
+    """Give what a handle is told beside its model: its ranks, and of the plan what its engine goes by."""
+    if reference or home.engine == REFERENCE:
+        return {"ranks": ranks}
+    shape = {"replicas": home.layout.replicas, "sequence": home.layout.sequence}
+    return {"ranks": ranks, "running": home.running, **shape}
+
+
 def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
     """Say whether one home holds what another wants, under its adapters: one pool, engine and layout, and one source.
 
-    Only language models lend: an update trains a head of numbers too, and it stays on when the adapters are off.
+    Only language models lend: an update trains a head of numbers too, and it stays on when the adapters are off. What
+    sleeps does not lend: the other would be gone with it.
     """
     mine, others = setup.sources[lender.param], setup.sources[home.param]
     same_place = lender.param != home.param and replace(home, param=lender.param) == lender
     both_plain = {setup.head(lender.param), setup.head(home.param)} == {"tokens"}
-    return same_place and both_plain and mine.lora is not None and mine.base == others
+    return same_place and not lender.running.sleeps and both_plain and mine.lora is not None and mine.base == others
 
 
 def _key(setup: ModelSetup, home: Home) -> tuple[str, Head]:

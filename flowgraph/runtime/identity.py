@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from flowgraph.runtime.sharing import Shares
+
 IDS: Mapping[str, type[Value]] = {"#group": Group, "#sample": Sample, "#trajectory": Trajectory}
 PLACE = "#place"
 LAST = 2**62  # the place of rows that were made of none
@@ -141,11 +143,11 @@ def _fits(lengths: Tensor, value: Value) -> bool:
     return all(data.shape == beyond.shape and not data.cpu()[beyond].any() for data in tokens)
 
 
-def deal(table: pa.Table, rank: int, count: int, name: str) -> pa.Table:
-    """Give one rank's rows of a whole table: an even share of its groups, none of them cut, in the table's order.
+def deal(table: pa.Table, rank: int, count: int, name: str, shares: Shares | None = None) -> pa.Table:
+    """Give one rank's rows of a whole table: the groups that `shares` gives it, else an even number, in their order.
 
-    The groups' ids alone say whose they are, so values of the same rows are shared alike in whatever order they come.
-    Raises LawError for rows without identity. A table without rows, of a scalar, goes to every rank.
+    No group is cut, and the groups' ids alone say whose they are, so values of the same rows are shared alike in
+    whatever order they come. Raises LawError for rows without identity. A table of a scalar goes to every rank.
     """
     import numpy as np
 
@@ -154,7 +156,9 @@ def deal(table: pa.Table, rank: int, count: int, name: str) -> pa.Table:
     if "#group" not in table.column_names:
         raise LawError.no_identity(name, count)
     groups = table.column("#group").to_numpy()
-    kept = np.flatnonzero(np.isin(groups, np.array_split(np.unique(groups), count)[rank]))
+    found = np.unique(groups)
+    mine = np.array_split(found, count)[rank] if shares is None else shares.of(found, rank, count)
+    kept = np.flatnonzero(np.isin(groups, mine))
     places = table.drop([PLACE]) if PLACE in table.column_names else table
     return places.take(kept).append_column(PLACE, [kept])
 

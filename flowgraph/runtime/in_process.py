@@ -11,16 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.evaluate import Observed
+from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
-from flowgraph.lowering.program import Home, Run, Sync, Transfer
+from flowgraph.lowering.program import Home, Run, Switch, Sync, Transfer
 from flowgraph.runtime.batch import from_table, select, to_table
 from flowgraph.runtime.execute import Source
+from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.identity import Held
+from flowgraph.runtime.measure import Measures
+from flowgraph.runtime.profiling import NO_PROFILES, Profiles
+from flowgraph.runtime.serving import Servers
+from flowgraph.runtime.weights import outgoing
 from flowgraph.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from flowgraph.executors.base import Handle
+    from flowgraph.values import Value
 
 
 @dataclass(eq=False)
@@ -28,6 +35,9 @@ class InProcess:
     """Places in this process; `handles` are the copies of weights by home, each its own."""
 
     handles: Mapping[Home, Handle]
+    servers: Servers = field(default_factory=lambda: Servers(ModelSetup({}, 0, Path()), Path(), 0.0))
+    profiles: Profiles = NO_PROFILES
+    measures: Measures = field(default_factory=Measures)
     _observed: Observed = field(default_factory=Observed)
     _workers: dict[Graph, Worker] = field(default_factory=dict[Graph, Worker])
 
@@ -40,7 +50,9 @@ class InProcess:
     ) -> Mapping[str, Held]:
         """Run a task's nodes here."""
         worker = self._workers.setdefault(graph, Worker(graph, self.handles))
-        done = worker.run(task, items, versions, key)
+        called = f"{task.place}-0-{'-'.join(task.nodes)}"
+        with self.measures.of(task, graph), self.profiles.of(key.step, called):
+            done = worker.run(task, items, versions, key)
         self._observed.merge(done.observed)
         for name, seconds in done.observed.seconds.items():
             self._observed.seconds[name] = self._observed.seconds.get(name, 0.0) + seconds
@@ -52,24 +64,54 @@ class InProcess:
         return Held(from_table(type(item.value), table, f"transfer of {task.value}", task.parts), item.ids)
 
     def sync(self, task: Sync, version: int) -> None:
-        """Copy the weights."""
-        target = self.handles[task.target]
-        target.load(self.handles[task.source].weights())
+        """Copy the weights; an engine with processes of its own takes them whole, without adapters."""
+        source, target = self.handles[task.source], self.handles[task.target]
+        apart = LAYOUTS[task.target.engine].serves
+        with self.measures.of(task) as meter:
+            weights = dict(outgoing(source)) if apart else source.weights()
+            meter.gives(*weights.values())
+            target.load(weights)
         target.version = version
 
     def finish(self) -> Observed:
         """Give what was observed since the last time."""
         observed, self._observed = self._observed, Observed()
+        observed.measured += self.measures.drained()
         return observed
 
     def apply(self, function: Callable[..., None], items: Sequence[Held], *rest: Any) -> None:
         """Call a function on a list of tables of items."""
         function([to_table(item.value) for item in items], *rest)
 
+    def switch(self, home: Home, *, awake: bool) -> None:
+        """Let what a home holds leave its device, or come back."""
+        handle: Any = self.handles[home]
+        with self.measures.of(Switch(home, awake)):
+            if awake:
+                handle.wake()
+            else:
+                handle.sleep()
+
     def save(self, home: Home, folder: Path) -> None:
         """Write the weights of one home as a folder that transformers loads."""
         handle: Any = self.handles[home]
         handle.save(folder)
 
+    def save_state(self, home: Home, folder: Path) -> None:
+        """Write a home's weights, and its optimizers' state where they are trained."""
+        handle: Any = self.handles[home]
+        handle.save_state(folder)
+
+    def load_state(self, home: Home, folder: Path, version: int) -> None:
+        """Take what `save_state` wrote, on any layout."""
+        handle: Any = self.handles[home]
+        handle.load_state(folder)
+        handle.version = version
+
+    def put(self, value: Value) -> Held:
+        """Hold a value."""
+        return Held.of(value)
+
     def close(self) -> None:
-        """Do nothing: there is no other process."""
+        """End the servers of engines that have processes of their own."""
+        self.servers.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +15,17 @@ from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results_given
-from flowgraph.runtime.device import Flows, on_tables, read_source, run_on_host
+from flowgraph.lowering.project_columns import value_types
+from flowgraph.runtime.deadlines import Deadlines
+from flowgraph.runtime.device import Flows, leads, on_tables, packed, read_source, run_on_host
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import Told
 from flowgraph.runtime.ray_session import Session
+from flowgraph.runtime.sharing import guide_of
 from flowgraph.runtime.watch import Member, Pending, Watch
-from flowgraph.values import Model
+from flowgraph.values import Model, Value
+
+SHUT_S = 10.0  # how long a process may take to end its servers before it is killed, and they with it
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Rows:
 
     refs: tuple[Any, ...]
     sent: Mapping[Parts, Rows] = field(default_factory=dict["Parts", "Rows"])
-    dealt: bool = True  # each rank's tables hold the rows that it would be dealt of the whole
+    dealt: str | None = ""  # each rank's tables are what it is dealt by this value ("": by number); None: by nothing
 
 
 @dataclass(eq=False)
@@ -42,8 +48,12 @@ class RayPlaces:
     groups: list[Any]
     scratch: Path
     told: Told = field(default_factory=Told)
+    doors: dict[Home, tuple[Any, ...]] = field(default_factory=dict[Home, tuple[Any, ...]])
+    deadlines: Deadlines = field(default_factory=Deadlines)
     _pending: list[Pending] = field(default_factory=list[Pending])
     _sources: dict[int, tuple[Source, Any]] = field(default_factory=dict[int, tuple[Source, Any]])
+    _types: dict[Graph, Mapping[str, type[Value]]] = field(default_factory=dict[Graph, Mapping[str, type[Value]]])
+    _left: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     _flows_ref: Any = None
 
     @property
@@ -63,56 +73,102 @@ class RayPlaces:
     def run(
         self, graph: Graph, task: Run, items: Mapping[str, Rows], versions: Mapping[str, int], key: Key
     ) -> Mapping[str, Rows]:
-        """Submit a task to every rank of its home, or to a host process; each rank gets its own rows."""
+        """Submit a task to every member of its home, or to a host process; each rank gets its own rows."""
         names, sends = list(_results(graph, task)), task.sends
         said = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {_site(graph, task)}"
         home, which, returns = task.home, self.graphs.index(graph), len(names) + len(sends) + 1
+        guide = guide_of(task, self._types_of(graph))
+        by = guide.value if guide is not None else ""
         if home is None:
-            shards, refs = _shards(task, items, 0, 1)
+            shards, refs = _shards(task, items, 0, 1, by)
             call = host_task(run_on_host).options(num_returns=returns)
             made = [call.remote(self.flows_ref(), which, task, {}, key, shards, *refs)]
-            members: Sequence[Member | None] = [None]
+            members, firsts = list[Member | None]([None]), [True]
         else:
-            members, made = self.pools[task.place][: home.layout.data], list[Any]()
-            for member in self.pools[task.place][: home.layout.data]:
-                shards, refs = _shards(task, items, member.seat.rank, home.layout.data)
-                call = member.actor.run.options(num_returns=returns)
+            members, made = list[Member | None](self._members(home)), list[Any]()
+            for place, one in enumerate(self._members(home)):
+                shards, refs = _shards(task, items, home.rank_of(place), home.ranks, by)
+                call = one.actor.run.options(num_returns=returns)
                 made.append(call.remote(which, task, dict(versions), key, shards, *refs))
+            firsts = [leads(home, place) for place in home.members]
         lists = [refs if isinstance(refs, list) else [refs] for refs in made]
-        self._pending += [Pending(refs[-1], said, member) for refs, member in zip(lists, members, strict=True)]
-        dealt = not any(node.op.regroups for node in graph.nodes if node.name in task.nodes)
-        rows = [Rows(tuple(refs[i] for refs in lists), dealt=dealt) for i in range(returns - 1)]
+        for refs, member in zip(lists, members, strict=True):
+            self._wait_for(refs[-1], said, member, ", ".join(task.nodes))
+        dealt = None if any(node.op.regroups for node in graph.nodes if node.name in task.nodes) else by
+        told = [refs for refs, first in zip(lists, firsts, strict=True) if first]
+        rows = [Rows(tuple(refs[i] for refs in told), dealt=dealt) for i in range(returns - 1)]
         sent = defaultdict[str, dict[Parts, Rows]](dict)
         for (name, parts), each in zip(sends, rows[len(names) :], strict=True):
             sent[name][parts] = each
         return {name: replace(each, sent=sent[name]) for name, each in zip(names, rows, strict=False)}
+
+    def _members(self, home: Home) -> list[Member]:
+        return [self.pools[home.pool][place] for place in home.members]
+
+    def _types_of(self, graph: Graph) -> Mapping[str, type[Value]]:
+        if graph not in self._types:
+            self._types[graph] = value_types(graph)
+        return self._types[graph]
 
     def transfer(self, task: Transfer, item: Rows) -> Rows:
         """Hand on the references: who reads the rows fetches them, or the parts it needs, from where they were made."""
         return item.sent.get(task.parts, item)
 
     def sync(self, task: Sync, version: int) -> None:
-        """Submit a copy of weights: within each process where both homes are, else through the object store."""
+        """Submit a copy of weights: within each process where both homes are, else through the object store.
+
+        To the servers of an engine members of the source send them themselves.
+        """
         source, target, said = task.source, task.target, f"{task.value}, sync to {task.target}"
-        giving, taking = (self.pools[home.pool][: home.layout.data] for home in (source, target))
+        giving, taking = self._members(source), self._members(target)
+        if target in self.doors:
+            sent = [
+                member.actor.send.remote(task, doors, version, self.scratch)
+                for member, doors in zip(giving, self._doors_of(source, target), strict=True)
+            ]
+            for ref, member in zip(sent, giving, strict=True):
+                self._wait_for(ref, said, member, said)
+            self._wait_for(taking[0].actor.took.remote(target, version, *sent), said, taking[0], said)
+            return
         if source.pool == target.pool and len(taking) <= len(giving):
             for member in giving:
-                self._wait_for(member.actor.sync.remote(source, target, version), said, member)
+                self._wait_for(member.actor.sync.remote(task, version), said, member, said)
             return
-        given = [member.actor.give.remote(source) for member in giving]
+        given = [member.actor.give.remote(task) for member in giving]
         for ref, member in zip(given[1:], giving[1:], strict=True):
-            self._wait_for(ref, said, member)
+            self._wait_for(ref, said, member, said)
         for member in taking:
-            self._wait_for(member.actor.take.remote(target, given[0], version), said, member)
+            self._wait_for(member.actor.take.remote(target, given[0], version, task), said, member, said)
 
-    def _wait_for(self, ref: Any, said: str, member: Member | None) -> None:
-        self._pending.append(Pending(ref, said, member))
+    def _doors_of(self, source: Home, target: Home) -> Iterator[tuple[Any, ...]]:
+        """Say to which servers each member of a source sends: those on its own device, or the first to all."""
+        doors, each = self.doors[target], target.layout.devices // target.layout.data
+        own = source.pool == target.pool and target.layout.devices <= len(source.members)
+        for place in source.members:
+            if own:
+                lead = place % each == 0 and place < target.layout.devices
+                yield (doors[place // each],) if lead else ()
+            else:
+                yield doors if place == 0 else ()
+
+    def switch(self, home: Home, *, awake: bool) -> None:
+        """Submit that a home leaves its devices or comes back, once all that was switched off in the pool has left."""
+        said = f"{'wake' if awake else 'sleep'} {home.param} on {home}"
+        after = self._left.get(home.pool, []) if awake else []
+        refs = [member.actor.switch.remote(home, awake, *after) for member in self._members(home)]
+        for ref, member in zip(refs, self._members(home), strict=True):
+            self._wait_for(ref, said, member, said)
+        self._left.setdefault(home.pool, []).extend([] if awake else refs)
+
+    def _wait_for(self, ref: Any, said: str, member: Member | None, task: str = "") -> None:
+        self._pending.append(Pending(ref, said, member, task, self.deadlines.limit_s(task)))
 
     def finish(self) -> Observed:
         """Wait for all that was submitted, and give what was observed; raises what went wrong first."""
         pending, self._pending = self._pending, []
+        self._left.clear()
         observed = Observed()
-        for result in Watch(self.members, self.session.started).results(pending):
+        for result in Watch(self.members, self.session.started, self.deadlines).results(pending):
             report = result[-1] if isinstance(result, tuple) else result  # a task without values gives only this
             if isinstance(report, Observed):
                 observed.merge(report)
@@ -128,15 +184,38 @@ class RayPlaces:
 
     def save(self, home: Home, folder: Path) -> None:
         """Write the weights of one home as a folder that transformers loads; every rank of it takes part."""
-        for member in self.pools[home.pool][: home.layout.data]:
-            self._wait_for(member.actor.save.remote(home, folder.absolute()), f"saving {home.param}", member)
+        self._all(home, f"saving {home.param}", lambda actor: actor.save.remote(home, folder.absolute()))
+
+    def save_state(self, home: Home, folder: Path) -> None:
+        """Write a home's weights and optimizers; every rank of it takes part."""
+        said = f"saving the state of {home.param}"
+        self._all(home, said, lambda actor: actor.save_state.remote(home, folder.absolute()))
+
+    def load_state(self, home: Home, folder: Path, version: int) -> None:
+        """Take what `save_state` wrote; every rank of it takes part."""
+        said = f"loading the state of {home.param}"
+        self._all(home, said, lambda actor: actor.load_state.remote(home, folder.absolute(), version))
+
+    def _all(self, home: Home, said: str, ask: Callable[[Any], Any]) -> None:
+        for member in self._members(home):
+            self._wait_for(ask(member.actor), said, member, said)
         self.finish()
+
+    def put(self, value: Value) -> Rows:
+        """Bring a value to the object store."""
+        import ray
+
+        return Rows((ray.put(packed(value)),))
 
     def close(self) -> None:
         """End every process that was started, whether it answers or not."""
         import ray
+        from ray.exceptions import GetTimeoutError, RayError
         from ray.util import remove_placement_group
 
+        for ref in [member.actor.shut.options(concurrency_group="beat").remote() for member in self._leaders()]:
+            with contextlib.suppress(RayError, GetTimeoutError):
+                ray.get(ref, timeout=SHUT_S)
         for member in self.members:
             ray.kill(member.actor)
         # Groups of a Ray that was started here end with it; if it has ended already, they would be waited for.
@@ -146,6 +225,11 @@ class RayPlaces:
         for member in self.members:
             member.end()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _leaders(self) -> list[Member]:
+        """Give the members that may have servers as children."""
+        served = {home.pool for home in self.doors}
+        return [member for name, pool in self.pools.items() if name in served for member in pool]
 
     def flows_ref(self) -> Any:
         """Give a reference to the flows, which travel once."""
@@ -164,11 +248,17 @@ def host_task(function: Callable[..., Any]) -> Any:
     return ray.remote(num_cpus=1, max_retries=0)(function)
 
 
-def _shards(task: Run, items: Mapping[str, Rows], rank: int, count: int) -> tuple[list[tuple[int, bool]], list[Any]]:
-    """Give what one of `count` ranks is sent of a task's inputs: its own rows where they are dealt so, else all."""
+def _shards(
+    task: Run, items: Mapping[str, Rows], rank: int, count: int, by: str
+) -> tuple[list[tuple[int, bool]], list[Any]]:
+    """Give what one of `count` ranks is sent of a task's inputs: its own rows where they are dealt as it needs them.
+
+    `by` names the value that the task is shared out by: it is sent whole unless all inputs lie so already.
+    """
     shards, refs = list[tuple[int, bool]](), list[Any]()
-    for item in (items[name] for name in task.reads):
-        own = count > 1 and len(item.refs) == count and item.dealt
+    lie = {name: count > 1 and len(items[name].refs) == count and items[name].dealt == by for name in task.reads}
+    for name in task.reads:
+        item, own = items[name], lie[name] and (name != by or all(lie.values()))
         sent = (item.refs[rank],) if own else item.refs
         shards.append((len(sent), own))
         refs += sent

@@ -13,10 +13,13 @@ from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.graph import Graph
 from flowgraph.lowering.program import Home, Program
 from flowgraph.plan import Pool
+from flowgraph.runtime.deadlines import Deadlines
 from flowgraph.runtime.device import Device, Flows, Seat, warm_up
 from flowgraph.runtime.hosting import ModelSetup
+from flowgraph.runtime.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray_places import RayPlaces, host_task
 from flowgraph.runtime.ray_session import Session, machines
+from flowgraph.runtime.serving import posts
 from flowgraph.runtime.watch import Member, Pending, Watch
 
 START_LIMIT_S = 1800.0  # for all processes to start and load: a large model may come from a slow disk
@@ -24,7 +27,14 @@ RESERVE_LIMIT_S = 60.0
 RANKS_LIMIT_S = 1800.0  # how long one rank waits for the others before it gives up by itself
 
 
-def start(program: Program, graphs: Sequence[Graph], flows: Flows, models: ModelSetup, session: Session) -> RayPlaces:
+def start(
+    program: Program,
+    graphs: Sequence[Graph],
+    flows: Flows,
+    models: ModelSetup,
+    session: Session,
+    profiles: Profiles = NO_PROFILES,
+) -> RayPlaces:
     """Give the places of a program's plan, ready to run any of `graphs`, which `flows` has as text in the same order.
 
     Raises ResourceError for what the machines lack, before anything is started, and what loading raises. Whatever was
@@ -32,11 +42,11 @@ def start(program: Program, graphs: Sequence[Graph], flows: Flows, models: Model
     """
     there = machines(program.plan)
     scratch = Path(tempfile.mkdtemp(prefix="flowgraph-"))
-    places = RayPlaces(session, flows, graphs, {}, [], scratch)
+    places = RayPlaces(session, flows, graphs, {}, [], scratch, deadlines=Deadlines.of(program.plan))
     try:
         for pool in program.plan.pools:
             places.pools[pool.name] = _members(program, pool, places, there)
-        _open(program, places, models)
+        _open(program, places, models, profiles)
     except BaseException:
         places.close()
         raise
@@ -70,27 +80,27 @@ def _reserve(program: Program, pool: Pool, node: str, machine: Mapping[str, Any]
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     devices = [program.plan.cluster.device(name, index) for name, index in pool.devices if name == node]
-    here = f"node:{machine['NodeManagerAddress']}"
-    bundles = [{"CPU": 1.0, here: 0.001, **({"GPU": 1.0} if each and each.kind == "gpu" else {})} for each in devices]
-    group = placement_group(bundles, strategy="STRICT_PACK")
+    bundles = [{"CPU": 1.0, **({"GPU": 1.0} if each and each.kind == "gpu" else {})} for each in devices]
+    there = [{"ray.io/node-id": str(machine["NodeID"])}] * len(bundles)  # an address may be that of several
+    group = placement_group(bundles, strategy="STRICT_PACK", bundle_label_selector=there)
     groups.append(group)
     try:
         ray.get(group.ready(), timeout=RESERVE_LIMIT_S)
     except GetTimeoutError:
         wants = f"{len(devices)} free devices for pool `{pool.name}` on {node}"
-        there = f"Ray did not give them within {RESERVE_LIMIT_S:.0f} s"
-        raise ResourceError.not_here(f"node {node}", wants, there, "does another job hold them?") from None
+        gives = f"Ray did not give them within {RESERVE_LIMIT_S:.0f} s"
+        raise ResourceError.not_here(f"node {node}", wants, gives, "does another job hold them?") from None
     for place in range(len(devices)):
         yield PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=place)
 
 
-def _open(program: Program, places: RayPlaces, models: ModelSetup) -> None:
+def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Profiles) -> None:
     """Learn who is where, let the ranks of each pool meet, and load."""
     import ray
 
     local = cast("Any", ray.util).get_node_ip_address()
     start = time.monotonic()
-    watch = Watch(places.members, places.session.started)
+    watch = Watch(places.members, places.session.started, starting=True)
     asked = [Pending(member.actor.about.remote(), f"the start of {member.seat}", member) for member in watch.members]
     told: dict[Seat, Mapping[str, Any]] = {}
     for pending, about in zip(asked, watch.in_order(asked, START_LIMIT_S), strict=True):
@@ -104,14 +114,45 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup) -> None:
         ]
         places.pools[pool.name] = members
         meeting = _meeting(program, pool, places.scratch, told[members[0].seat])
-        opening += [
-            Pending(member.actor.open.remote(models, meeting, RANKS_LIMIT_S), f"loading on {member.seat}", member)
-            for member in members
-        ]
-    watch = Watch(places.members, places.session.started)
+        for member in members:
+            ref = member.actor.open.remote(models, meeting, RANKS_LIMIT_S, profiles)
+            opening.append(Pending(ref, f"loading on {member.seat}", member))
+    watch = Watch(places.members, places.session.started, starting=True)
     opening.append(Pending(host_task(warm_up).remote(places.flows_ref()), "the start of a host process", None))
+    gpus = {seat: about["gpus"] for seat, about in told.items()}
+    serving = [each for home in program.homes for each in _serve(home, places, models, gpus)]
     for loaded in watch.results(opening, START_LIMIT_S - (time.monotonic() - start)):
         places.told.update(loaded or {})
+    _attach(serving, watch, places, models, START_LIMIT_S - (time.monotonic() - start))
+
+
+def _serve(
+    home: Home, places: RayPlaces, models: ModelSetup, gpus: Mapping[Seat, tuple[str, ...]]
+) -> list[tuple[Home, Pending]]:
+    """Start the servers of a home whose engine has processes of its own, each beside the first of its devices."""
+    if not LAYOUTS[home.engine].serves:
+        return []
+    pool, found = places.pools[home.pool], list[tuple[Home, Pending]]()
+    for place, post in posts(home, pool[0].seat.torch_device, [gpus[each.seat] for each in pool]).items():
+        ref = pool[place].actor.serve.remote(models, post, places.scratch, START_LIMIT_S)
+        found.append((home, Pending(ref, f"the start of {home.engine} on {pool[place].seat}", pool[place])))
+    return found
+
+
+def _attach(
+    serving: Sequence[tuple[Home, Pending]], watch: Watch, places: RayPlaces, models: ModelSetup, limit_s: float
+) -> None:
+    """Let the first device of each home speak for its servers, once they are there."""
+    doors = watch.in_order([pending for _, pending in serving], limit_s)
+    for home in dict.fromkeys(home for home, _ in serving):
+        places.doors[home] = tuple(door for (of, _), door in zip(serving, doors, strict=True) if of == home)
+    attached = list[Pending]()
+    for home, own in places.doors.items():
+        first = places.pools[home.pool][0]
+        ref = first.actor.attach.remote(models, home, own, places.scratch, limit_s)
+        attached.append(Pending(ref, f"the use of {home.engine} on {first.seat}", first))
+    for loaded in watch.results(attached, limit_s):
+        places.told.update(loaded)
 
 
 def _meeting(program: Program, pool: Pool, scratch: Path, first: Mapping[str, Any]) -> Path | str | None:

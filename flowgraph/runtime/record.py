@@ -1,14 +1,16 @@
 """A run's folder: what was run, from which settings, and what came of it. Plain files, written as the run goes.
 
 `run.json`, `settings.json`, `graph.json`, `graph.txt`, `plan.json`, `program.txt`, `flow.py`, `flow.mmd`, `plan.mmd`,
-`metrics.jsonl`, `rollouts/NODE/STEP.parquet`, `weights/PARAM/`.
+`metrics.jsonl`, `rollouts/NODE/STEP.parquet`, `checkpoints/`, `weights/PARAM/`, and `lock`, held by who runs it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph, Node
 from flowgraph.lowering.program import Program, program_text
 from flowgraph.runtime.batch import PLAIN, from_table
+from flowgraph.runtime.checkpoint import sync
 from flowgraph.runtime.execute import Ran
 from flowgraph.settings import Resolved
 from flowgraph.store import full_hash, structure_hash, to_json
@@ -75,14 +78,55 @@ class RunFolder:
         self._write("settings.json", json.dumps([asdict(each) for each in settings], indent=1, default=str))
         self._write("graph.json", to_json(graph))
         self._write("graph.txt", graph_text(graph) + "\n")
-        self._write("plan.json", program.plan.to_json())
-        self._write("program.txt", program_text(program) + "\n")
         self._write("flow.py", source)
-        for name, text in drawn.items():
-            self._write(name, text)
+        self.planned(program, drawn)
         metrics = {name: asdict(metric) for name, metric in declared_metrics(program.graph).items()}
         hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
         self.note(**about, **hashes, metrics=metrics, status="running", steps_done=0)
+
+    def planned(self, program: Program, drawn: Mapping[str, str]) -> None:
+        """Write what the run goes by from here on; `drawn` are diagrams by their file's name."""
+        self._write("plan.json", program.plan.to_json())
+        self._write("program.txt", program_text(program) + "\n")
+        for name, text in drawn.items():
+            self._write(name, text)
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Hold the folder for this process: it is released when the process ends, however it does.
+
+        Raises RunFolderError, with the other's process id, while another holds it.
+        """
+        import fcntl
+
+        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = os.read(handle, 32).decode(errors="replace").strip() or "that is just starting"
+                what = f"process {pid} runs this; two would write over each other"
+                raise RunFolderError(what, where=str(self.path), hint="wait for it, or end it") from None
+            os.ftruncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
+            yield
+        finally:
+            os.close(handle)
+
+    def rewind(self, steps: int) -> None:
+        """Take back what was recorded after so many steps: metrics, a torn last line, rollouts, half-written files.
+
+        A check that was made before the next step is taken back too: it is made again.
+        """
+        metrics, kept = self.path / "metrics.jsonl", 0
+        for line in metrics.read_bytes().splitlines(keepends=True) if metrics.is_file() else []:
+            if not _is_of_step_before(line, steps):
+                os.truncate(metrics, kept)
+                break
+            kept += len(line)
+        for path in (self.path / "rollouts").glob("*/*"):
+            if path.suffix != ".parquet" or int(path.stem) >= steps:
+                path.unlink()
 
     def note(self, **facts: Any) -> None:
         """Add facts to `run.json`, replaced in one rename."""
@@ -117,6 +161,13 @@ class RunFolder:
         draft.replace(self.path / name)
 
 
+def _is_of_step_before(line: bytes, steps: int) -> bool:
+    try:
+        return line.endswith(b"\n") and int(json.loads(line)["step"]) < steps
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
 def declared_metrics(graph: Graph) -> dict[str, Metric]:
     """Give every metric that a node declares, by `node.metric`; those of scores first, as displays lead with them."""
     nodes = sorted(graph.all_nodes, key=lambda node: node.op.kind != "score")
@@ -135,6 +186,7 @@ class Recorder:
     def __init__(self, folder: RunFolder, graph: Graph) -> None:
         self.folder, self.graph = folder, graph
         self._metrics = (folder.path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._unsettled = list[Path]()
         self._drawn = [n for n in graph.nodes if n.op.kind == "generate" and issubclass(n.returns[0], Record)]
 
     def stepped(self, step: int, ran: Ran, seconds: float) -> None:
@@ -143,7 +195,9 @@ class Recorder:
         times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds}
         for node in self._drawn:
             names = [node.name, *row_values(self.graph, node)]
-            ran.apply(write_rollout, names, names[1:], rollout_file(self.folder.path.absolute(), node.name, step))
+            path = rollout_file(self.folder.path.absolute(), node.name, step)
+            ran.apply(write_rollout, names, names[1:], path)
+            self._unsettled += [path, path.parent]
         self._line({"step": step, **ran.observed.means(), "time": times})
         self.folder.note(steps_done=step + 1)
 
@@ -151,6 +205,14 @@ class Recorder:
         """Append a check's metrics, each named `eval/` and its own name."""
         means = {f"eval/{name.rpartition('.')[2]}": mean for name, mean in observed.means().items()}
         self._line({"step": step, **means, "time": {"check_s": seconds}})
+
+    def settle(self) -> None:
+        """Have what was recorded on the disk itself, as a checkpoint that counts on it is."""
+        self._metrics.flush()
+        os.fsync(self._metrics.fileno())
+        for path in (self.folder.path / "run.json", *self._unsettled):
+            sync(path)
+        self._unsettled.clear()
 
     def __enter__(self) -> Recorder:
         return self

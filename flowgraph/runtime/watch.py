@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowgraph.errors import FlowError, WorkerError
+from flowgraph.runtime.deadlines import Deadlines
 from flowgraph.runtime.device import Seat
+from flowgraph.runtime.stacks import shortened, stacks_of
 
 LISTEN_S = 0.1  # how long a signal to this process may wait; two that come within this time are taken for one
 BEAT_S = 2.0  # how long without any result before processes are asked whether they are there
 STUCK_S = 12.0  # how long a process may leave that unanswered; it answers from a thread of its own
 STOPPED_S = 4.0  # how long a process may be stopped, as by a signal
 DEAD_S = 3.0  # how long to look for a dead process behind an error: its peers' errors may come first
+STACKS_S = 5.0  # how long a process may take to say what its threads are at
 RAYS_OWN = ("gcs_server", "raylet")  # a Ray of this process only ends with either, but notices after a minute at most
 
 
@@ -35,6 +38,17 @@ class Member:
         """Ask whether it is there."""
         return self.actor.beat.options(concurrency_group="beat").remote()
 
+    def stacks(self) -> list[str]:
+        """Ask what its threads are at; none if it does not answer."""
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError
+
+        try:
+            told: list[str] = ray.get(self.actor.stacks.options(concurrency_group="beat").remote(), timeout=STACKS_S)
+        except (GetTimeoutError, RayError):
+            return []
+        return told
+
     def end(self) -> None:
         """Kill its process, if it is on this machine and still there: one that is stopped heeds nothing else."""
         import psutil
@@ -48,19 +62,30 @@ class Member:
 
 @dataclass(frozen=True)
 class Pending:
-    """Something submitted: its reference, what it is in words, and whose it is (None: a host process's)."""
+    """Something submitted: its reference, what it is in words, and whose it is (None: a host process's).
+
+    `task` names it from step to step, and `limit_s` is how long nothing at all may be done while it is waited for.
+    """
 
     ref: Any
     said: str
     member: Member | None
+    task: str = ""
+    limit_s: float | None = None
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False)
 class Watch:
-    """Waits for results; `members` are all processes of the run, `started` says that Ray was started for it."""
+    """Waits for results; `members` are all processes of the run, `started` says that Ray was started for it.
+
+    While processes are `starting` none is asked to answer soon: on a busy machine imports take long.
+    """
 
     members: Sequence[Member]
     started: bool = False
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    starting: bool = False
     _asked: dict[Member, tuple[Any, float]] = field(default_factory=dict[Member, tuple[Any, float]])
     _stopped: dict[int, float] = field(default_factory=dict[int, float])
 
@@ -72,21 +97,34 @@ class Watch:
         import ray
 
         waiting = {each.ref: each for each in pending}
-        start = quiet = time.monotonic()
+        start = quiet = moved = time.monotonic()
         while waiting:
             ready, _ = ray.wait(list(waiting), timeout=LISTEN_S)
             for ref in ready:
                 result = self._result(waiting[ref], list(waiting.values()))
-                del waiting[ref]
+                done = waiting.pop(ref)
+                if done.task:
+                    self.deadlines.took(done.task, time.monotonic() - done.since)
                 yield result
             if ready:
-                quiet = time.monotonic()
+                quiet = moved = time.monotonic()
             elif time.monotonic() - quiet > BEAT_S:
                 self.check(list(waiting.values()))
                 quiet = time.monotonic()
+            self._check_overdue(list(waiting.values()), time.monotonic() - moved)
             if waiting and limit_s is not None and time.monotonic() - start > limit_s:
                 first = next(iter(waiting.values()))
                 raise WorkerError.stuck(str(first.member or "a host process"), [first.said], limit_s)
+
+    def _check_overdue(self, waiting: Sequence[Pending], quiet_s: float) -> None:
+        """Raise WorkerError, with what the processes are at, if nothing was done for longer than any task may take."""
+        limits = [each.limit_s for each in waiting if each.limit_s is not None]
+        if not limits or len(limits) < len(waiting) or quiet_s < max(limits):
+            return
+        first, *others = waiting
+        at = [line for each in _members(waiting) for line in _told_stacks(each)]
+        who = str(first.member or "a host process")
+        raise WorkerError.overdue(who, first.said, max(limits), [each.said for each in others], at)
 
     def in_order(self, pending: Sequence[Pending], limit_s: float | None = None) -> list[Any]:
         """Give all results, in the order of `pending`; raises as `results` does."""
@@ -148,7 +186,7 @@ class Watch:
                     ray.get(ref)
                 except RayError as error:
                     raise WorkerError.died(str(member), _doing(member, pending), _how(error)) from error
-            elif time.monotonic() - since > STUCK_S:
+            elif time.monotonic() - since > STUCK_S and not self.starting:
                 raise WorkerError.stuck(str(member), _doing(member, pending), time.monotonic() - since)
         self._check_stopped(there, pending)
 
@@ -166,6 +204,20 @@ class Watch:
             if now - since > STOPPED_S:
                 mine = [each.said for each in pending if each.member is None or each.member.pid == pid]
                 raise WorkerError.stopped(named.get(pid, f"{there[pid]} ({pid})"), mine)
+
+
+def _members(pending: Sequence[Pending]) -> list[Member | None]:
+    """Give whose tasks are waited for, each once, in order."""
+    return list(dict.fromkeys(each.member for each in pending))
+
+
+def _told_stacks(member: Member | None) -> list[str]:
+    """Give the stacks of a process, by asking it or, on this machine, by a signal; of None those of host processes."""
+    if member is None:
+        found = {pid: stacks_of(pid) for pid, each in _here().items() if each.name.startswith("ray::")}
+        return [line for pid, lines in found.items() if lines for line in (f"host process {pid}", *shortened(lines))]
+    lines = member.stacks() or (stacks_of(member.pid) if member.pid else [])
+    return [f"{member} is at", *shortened(lines)] if lines else []
 
 
 def _doing(member: Member, pending: Sequence[Pending]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +10,16 @@ if TYPE_CHECKING:
 
 Wire = dict[str, tuple[str, tuple[int, ...], Any]]
 """Of each tensor: its dtype as torch names it, its shape, and its bytes (`numpy` uint8)."""
+
+
+def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
+    """Give a model's full weights as another engine takes them, one after another: adapters merged into their base."""
+    from flowgraph.models.lora import adapted, merged
+
+    if adapted(handle.model):
+        yield from merged(handle.model, handle.whole()).items()
+    else:
+        yield from handle.stream()
 
 
 def to_wire(weights: Mapping[str, Tensor]) -> Wire:

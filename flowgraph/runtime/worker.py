@@ -11,7 +11,8 @@ from flowgraph.errors import LawError
 from flowgraph.evaluate import Env, Observed, evaluate
 from flowgraph.graph import Graph, Node, Param
 from flowgraph.keys import Key
-from flowgraph.lowering.program import Home, Run, results_given, results_of, typed_results, values_read
+from flowgraph.lowering.program import Home, Run, results_given, results_of, values_read
+from flowgraph.lowering.project_columns import value_types
 from flowgraph.runtime.identity import Held, lined_up
 from flowgraph.values import Model, Record, Value
 
@@ -66,7 +67,7 @@ class Worker:
         return [nodes] if task.homes else [[node] for node in nodes]
 
     def _model(self, name: str, home: Home, version: int) -> Value:
-        kind = self._types[name]
+        kind = self.types[name]
         model: Value = kind(kind(self.handles[home], version).handle, version)  # reading a handle checks its version
         return model
 
@@ -100,11 +101,9 @@ class Worker:
         return {node.name: node for node in self.graph.nodes}
 
     @cached_property
-    def _types(self) -> dict[str, Any]:
+    def types(self) -> dict[str, Any]:
         """Give the type of each value by its name."""
-        params: dict[str, Any] = {param.name: param.type for param in self.graph.params}
-        nodes = (typed_results(node) for node in self.graph.nodes)
-        return params | {name: kind for each in nodes for name, kind in each}
+        return value_types(self.graph)
 
     def line_of(self, task: Run) -> str:
         """Give the line of the flow that a task begins with."""
@@ -112,7 +111,7 @@ class Worker:
 
     def type_of(self, name: str) -> type[Value]:
         """Give the type of the value of this name."""
-        kind: type[Value] = self._types[name]
+        kind: type[Value] = self.types[name]
         return kind
 
 

@@ -118,7 +118,14 @@ class _Reader:
 
     def unsaid(self) -> tuple[str, ...]:
         left = (node for node in self.graph.all_nodes if node not in self.seen)
-        return tuple(node.name for node in left if not (self.ours(node) and node.op.name in PLUMBING))
+        named = (node.name for node in left if not (self.ours(node) and node.op.name in PLUMBING))
+        return (*named, *(f"the schedule of {node.name}" for node in self.graph.all_nodes if _changes_rate(node)))
+
+
+def _changes_rate(node: Node) -> bool:
+    """Say whether a node's learning rate changes from step to step: exports write one that does not."""
+    told = settings_of(node)
+    return told.get("schedule", "constant") != "constant" or bool(told.get("warmup_steps"))
 
 
 def settings_of(node: Node) -> Mapping[str, Any]:

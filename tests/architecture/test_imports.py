@@ -25,7 +25,7 @@ MAY_IMPORT = {
 # Inside flowgraph, inner first: a module imports its own layer and those before it, never a later one.
 LAYERS = (
     ("errors", "shipped", "traits"),
-    ("cluster", "cluster_text", "machine", "plan"),  # data, and what this machine has: see DATA
+    ("cluster", "cluster_text", "engines", "machine", "plan"),  # data, and what this machine has: see DATA
     ("keys", "models", "values", "loss", "rows"),
     ("graph",),
     ("counts", "description", "facts", "hints"),
@@ -84,7 +84,7 @@ FACES = {
 
 # Slow to import: 0.2 s (networkx) to 4 s (peft) each. They are imported inside the function that needs them.
 HEAVY = {
-    *("accelerate", "datasets", "gguf", "huggingface_hub", "math_verify", "peft", "ray", "reasoning_gym"),
+    *("accelerate", "datasets", "gguf", "httpx", "huggingface_hub", "math_verify", "peft", "ray", "reasoning_gym"),
     *("safetensors", "sglang", "tokenizers", "torch", "transformers"),
 }
 

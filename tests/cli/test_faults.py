@@ -359,7 +359,8 @@ def test_an_interrupt_in_a_step_lets_it_finish_and_saves(start: Start, how: str)
         run.interrupt()
     else:
         run.process.terminate()
-    text = f"{ASKED}step 1/1000\nstopped after step 1 of 1000; weights and records are in run\n"
+    more = "; `flowgraph resume run` goes on after step 1"
+    text = f"{ASKED}step 1/1000\nstopped after step 1 of 1000; weights and records are in run{more}\n"
     interrupted(run.ended(), text)
     assert (run.folder / "run/weights/policy/model.safetensors").is_file()
     assert run.left() == []

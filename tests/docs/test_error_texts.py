@@ -243,6 +243,9 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
         str(MEMBER), [SAMPLING], ["Ray says: Worker unexpectedly exits with a connection error code 2 (SYSTEM_ERROR)"]
     ),
     "WorkerError.stuck": lambda: WorkerError.stuck(str(MEMBER), [SAMPLING], 12.3),
+    "WorkerError.overdue": lambda: WorkerError.overdue(
+        str(MEMBER), SAMPLING, 900.0, [SCORING], [f"{MEMBER} is at", "MainThread", "  rules.py:12 fetches"]
+    ),
     "WorkerError.stopped": lambda: WorkerError.stopped(str(MEMBER), [SAMPLING]),
     "WorkerError.failed": lambda: WorkerError.failed(
         SCORING, "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device"

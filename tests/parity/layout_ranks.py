@@ -340,6 +340,12 @@ def run(rank: int, count: int, folder: Path) -> dict[str, np.ndarray]:
                 gradient, sums = stepped(handles[case.model], case, mine)
                 told[f"{name}: {case.name}"] = gradient.numpy()
                 told[f"{name}, metrics: {case.name}"] = columns(sums)
+        whole = make_batch()
+        peers = {kind: FsdpModel(*trained(kind), trainable=True, ranks=ranks, sequence=count) for kind in handles}
+        for case in few():  # all ranks have the same rows, and read a part of the tokens each
+            gradient, sums = stepped(peers[case.model], case, whole)
+            told[f"peers: {case.name}"] = gradient.numpy()
+            told[f"peers, metrics: {case.name}"] = columns(sums)
         handle, mine, case = handles[Policy], share(make_batch(), rank, count), CASES[0]
         told["called"] = moved_by(handle, case, lambda model: update(model, case.of(mine), **STEP)).numpy()
     told["warned"] = np.array(sorted({str(each.message) for each in warned}), dtype=str)

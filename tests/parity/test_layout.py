@@ -180,6 +180,17 @@ def test_a_gradient_is_the_same_where_one_of_two_ranks_has_no_row(two: Told, han
         assert apart({name: torch.from_numpy(rank[f"one prompt: {name}"]) for name in alone}, alone) == {}
 
 
+def test_gradient_and_metrics_are_the_same_where_two_ranks_read_the_same_rows_by_parts(
+    two: Told, whole: Gradients, at_once: dict[str, tuple[torch.Tensor, Sums]]
+) -> None:
+    names = [case.name for case in few()]
+    for rank in two:
+        told = {name: torch.from_numpy(rank[f"peers: {name}"]) for name in names}
+        assert apart(told, {name: whole[name] for name in names}) == {}
+        for name in names:
+            assert rank[f"peers, metrics: {name}"] == pytest.approx(columns(at_once[name][1]), abs=1e-4), name
+
+
 def test_an_update_that_is_called_on_a_sharded_model_counts_over_all_ranks_too(two: Told, whole: Gradients) -> None:
     for rank in two:
         assert apart({NAMES[0]: torch.from_numpy(rank["called"])}, {NAMES[0]: whole[NAMES[0]]}) == {}

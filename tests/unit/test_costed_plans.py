@@ -196,16 +196,37 @@ def test_engines_of_the_field_need_gpus(graph: Graph) -> None:
 
 
 def test_a_plan_to_run_names_no_engine_that_is_only_costed(graph: Graph) -> None:
-    assert refusal(plan_of(graph, "policy.train", costed=False, layout=Layout(sharding="full")), graph) == (
-        "plan.json: no engine of policy.sample: `sglang`\n  hint: known: fsdp, local"
+    trained = plan_of(graph, "policy.train", costed=False, engine="megatron")
+    assert refusal(trained, graph) == (
+        "plan.json: no engine of policy.train: `megatron`\n  hint: known: fsdp, local, sglang"
     )
 
 
-def test_a_plan_to_run_leaves_the_way_it_runs_as_it_is(graph: Graph) -> None:
-    parts = {"layout": Layout(data=8, sharding="full"), "running": Running(precision="bfloat16", sleeps=True)}
-    assert refusal(plan_of(graph, "policy.train", costed=False, **parts), graph) == (
-        "plan.json: policy.train: the engine `fsdp` does not run bfloat16 sleeps\n"
-        "  hint: it computes in float32 and keeps all that it holds on its devices"
+@pytest.mark.parametrize(
+    ("running", "said"),
+    [
+        (Running(precision="fp8", sleeps=True), "fp8\n  hint: it runs precision=float32, bfloat16"),
+        (Running(cache_share=0.5), "cache_share=0.5\n  hint: it runs cache_share=None"),
+        (
+            Running(offload=("gradients",)),
+            "offload=gradients\n  hint: it runs offload=none, optimizer, parameters and gradients and optimizer",
+        ),
+    ],
+)
+def test_a_plan_to_run_says_what_its_engine_does_not_go_by(graph: Graph, running: Running, said: str) -> None:
+    plan = plan_of(graph, "policy.train", costed=False, layout=Layout(data=8, sharding="full"), running=running)
+    assert refusal(plan, graph) == f"plan.json: policy.train: the engine `fsdp` does not run {said}"
+
+
+def test_a_trainer_goes_by_what_a_plan_says_of_memory(graph: Graph) -> None:
+    running = Running(precision="bfloat16", checkpointing="full", offload=("optimizer",), sleeps=True)
+    layout = Layout(data=4, sequence=2, replicas=2, sharding="full")
+    plan = plan_of(graph, "policy.train", costed=False, layout=layout, running=running)
+    assert not [each for each in spec.faults("placed", PlacedGraph(graph, plan)) if "policy.train" in str(each)]
+    uneven = plan_of(graph, "policy.train", costed=False, layout=Layout(data=8, replicas=3, sharding="full"))
+    assert refusal(uneven, graph) == (
+        "plan.json: policy.train: the engine `fsdp` does not run replicas=3\n"
+        "  hint: whole copies divide the 8 ranks over which full sharding cuts a model"
     )
 
 
@@ -377,5 +398,5 @@ def test_each_use_of_a_model_has_an_engine_of_the_field() -> None:
 
 
 def test_what_is_costed_is_settled_by_the_plan_and_what_runs_is_not() -> None:
-    assert not any(offer.settled for offer in COSTED.values())
-    assert all(offer.settled for offer in LAYOUTS.values())
+    assert all(offer.heeds is None for offer in COSTED.values())
+    assert all(offer.heeds is not None for offer in LAYOUTS.values())

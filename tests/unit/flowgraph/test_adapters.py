@@ -140,7 +140,7 @@ def test_a_reading_of_what_lies_under_leaves_the_training_as_it_is(rows: Rows) -
         alone.step([lambda: ((logprobs(alone, rows) - fixed) ** 2).mean() + logprobs(alone, rows).mean()], RULE)
         beside.step([loss], RULE)
     weights = alone.weights()
-    assert all(torch.allclose(each, weights[name], atol=1e-6) for name, each in beside.weights().items())
+    assert all(torch.allclose(each, weights[name], atol=1e-5) for name, each in beside.weights().items())
     assert (beside.version, under.version, beside.trainable, under.trainable) == (0, 0, True, False)
 
 

@@ -29,6 +29,7 @@ from flowgraph.runtime.batch import from_table, select
 from flowgraph.runtime.device import Device, Flows, Seat, host_process, on_tables, read_source, run_on_host
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.identity import IDS, PLACE, joined
+from flowgraph.runtime.sharing import Guide, by_work
 from flowgraph.settings import resolve_settings
 from flowgraph.store import structure_hash, to_json
 from nodes import LanguageModel, LogProbs, Policy, Prompts, Reference, Rollout, Scores, generate, logprobs
@@ -230,12 +231,15 @@ def test_each_rank_tells_what_it_observed(two: list[Device], prompts: pa.Table) 
     assert whole.sums["policy.generate", "finished"][1] == 9.0
 
 
-def test_several_tables_of_a_value_are_joined_before_they_are_shared(two: list[Device], prompts: pa.Table) -> None:
+def test_several_tables_of_a_value_are_joined_before_they_are_shared_by_work(
+    two: list[Device], prompts: pa.Table
+) -> None:
     parts = [table for table, _ in on_two(two, "policy.generate", prompts)]
     task, versions = TASKS["ref.logprobs"], {"ref": 0}
+    shares = by_work(joined(parts, "rollout"), Guide("rollout", "context", "lengths"), 2)
     for rank, device in enumerate(two):
         told, _ = device.run(0, task, versions, KEY, [(2, False)], *parts)
-        assert told.column("#group").to_pylist() == parts[rank].column("#group").to_pylist()
+        assert set(told.column("#group").to_pylist()) == {*shares.groups[shares.ranks == rank].tolist()}
 
 
 # ------------------------------------------------------------------------------------------- errors

@@ -14,6 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausa
 from flowgraph.errors import LawError
 from flowgraph.executors.base import Optimizer, Request, Rows, gather
 from flowgraph.executors.local import LocalModel
+from flowgraph.executors.packable import choose
 from flowgraph.keys import Key
 from flowgraph.models import tiny
 from flowgraph.models.heads import head_names, with_head
@@ -233,6 +234,7 @@ def test_a_row_reads_the_same_beside_others_that_share_its_context(make_rollout:
     rollout = make_rollout([5, 3, 1, 4], [30] * 4)
     rows = replace(rows_of(rollout), context=rollout.context.data.take(pa.array([0, 0, 0, 0])))
     handle, seen = handle_of("tiny", "values"), list[int]()
+    assert choose(handle.model) is not None
 
     def note(_: object, args: object, given: dict[str, torch.Tensor]) -> None:
         seen.append(given["input_ids"].numel())

@@ -12,7 +12,7 @@ from flowgraph.errors import FlowError, LawError, SettingError
 from flowgraph.executors.local import LocalModel
 from flowgraph.values import Group
 from nodes import Advantages, Policy, Rollout, clipped, entropy, entropy_bonus, logprobs, policy_gradient, update
-from nodes.training import micro_batches, minibatches
+from nodes.training import micro_batches, minibatches, scheduled
 
 Tiny = Callable[..., LocalModel]
 Make = Callable[..., Rollout]
@@ -201,3 +201,66 @@ def test_a_group_is_what_a_row_answers_not_where_it_stands(tiny: Tiny, make_roll
     assert Group is type(rollout.group)
     after = update(Policy(tiny(trainable=True)), simple(rollout, torch.ones(3)), minibatch=1)
     assert {each.name: each.total for each in after.measures}["optimizer_steps"] == 2
+
+
+# ------------------------------------------------------------------------------------------- packed, and scheduled
+
+
+def test_packed_micro_batches_count_a_context_that_rows_share_once() -> None:
+    contexts = torch.tensor([6, 6, 6, 2])
+    tokens, groups = contexts + torch.tensor([2, 4, 3, 9]), torch.tensor([8, 8, 8, 1])
+    parts = micro_batches(tokens, torch.arange(4), 15, groups, contexts)
+    assert [each.tolist() for each in parts] == [[3], [1, 2, 0]]
+    assert [each.tolist() for each in micro_batches(tokens, torch.arange(4), 14, groups, contexts)] == [
+        [3],
+        [1, 2],
+        [0],
+    ]
+
+
+def test_a_row_beyond_the_budget_goes_alone_and_no_row_is_lost() -> None:
+    generator = torch.Generator().manual_seed(0)
+    contexts = torch.randint(0, 20, (40,), generator=generator)
+    tokens, groups = contexts + torch.randint(1, 60, (40,), generator=generator), torch.arange(40) // 4
+    parts = micro_batches(tokens, torch.arange(40), 50, groups, contexts)
+    assert sorted(torch.cat(parts).tolist()) == list(range(40))
+    for part in parts:
+        first = torch.ones(len(part), dtype=torch.bool)
+        first[1:] = groups[part][1:] != groups[part][:-1]
+        held = int((tokens - contexts)[part].sum() + contexts[part][first].sum())
+        assert held <= 50 or len(part) == 1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "least", "wanted"),
+    [
+        ("constant", 0.0, [1 / 3, 2 / 3, 1, 1, 1, 1, 1, 1]),
+        ("linear", 0.2, [1 / 3, 2 / 3, 1, 1, 0.8, 0.6, 0.4, 0.2]),
+        ("cosine", 0.0, [1 / 3, 2 / 3, 1, 1, 0.853553, 0.5, 0.146447, 0.0]),
+    ],
+)
+def test_a_learning_rate_rises_then_falls_by_its_schedule(schedule: str, least: float, wanted: list[float]) -> None:
+    found = [scheduled(step, schedule, 3, 7, least) for step in range(8)]
+    assert found == pytest.approx(wanted, abs=1e-6)
+    assert scheduled(99, schedule, 3, 7, least) == pytest.approx(wanted[-1])
+
+
+def test_a_schedule_that_never_falls_is_refused() -> None:
+    with pytest.raises(LawError, match="a cosine schedule of 3 steps ends in its warm-up of 3"):
+        scheduled(0, "cosine", 3, 3, 0.0)
+
+
+def test_an_update_steps_at_the_rate_of_its_step(tiny: Tiny, make_rollout: Make) -> None:
+    rollout, told = make_rollout([3, 4]), list[float]()
+    for step in (0, 3, 7):
+        policy = Policy(tiny(trainable=True))
+        advantages = Advantages(torch.tensor([1.0, -1.0]))
+
+        def loss(pi: Policy, advantages: Advantages = advantages) -> Loss:
+            return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+
+        after = update(
+            policy, loss, lr=0.5, optimizer="sgd", schedule="linear", warmup_steps=2, decay_steps=6, key=Key(0, step)
+        )
+        told += [each.total for each in after.measures if each.name == "lr"]
+    assert told == pytest.approx([0.25, 0.375, 0.0])

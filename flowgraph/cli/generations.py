@@ -1,0 +1,230 @@
+"""The file of generations: a row a response, with its prompt's own columns, so that it can be scored again later.
+
+Written in parts, one for each batch, and put together and renamed at the end: the file is whole or not there. Not here:
+where responses come from (`sampling`), what is made of them (`evaluate`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FACTS = b"flowgraph.generations"  # the key of what is known of all rows, as JSON, in the schema's metadata
+OWN = "data."  # before a column of the data whose name is one of ours
+READ_ROWS = 4096
+
+# Our columns, by the rollout's part that each is.
+PARTS: Mapping[str, str] = {
+    "prompt_index": "group",
+    "sample_index": "sample",
+    "prompt_ids": "context",
+    "response": "text",
+    "response_ids": "tokens",
+    "logprobs": "logprobs",
+    "finished": "finished",
+}
+CONSTANT = ("model", "step", "temperature", "seed")
+COLUMNS = (*PARTS, *CONSTANT, "score")
+# What a rule is given under other names than a file has them.
+RULE_NAMES: Mapping[str, str] = {
+    "response": "response",
+    "finished": "finished",
+    "prompt_index": "prompt_id",
+    "sample_index": "sample",
+}
+
+
+def table_of(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
+    """Give the rows of a file from a rollout's table (`runtime.batch.to_table`) and, if it is scored, its scores'."""
+    import pyarrow as pa
+
+    rollout, *scores = tables
+    columns = dict[str, Any]()
+    for name in rollout.column_names:
+        if name.startswith("columns."):
+            own = name.removeprefix("columns.")
+            columns[f"{OWN}{own}" if own in COLUMNS else own] = rollout.column(name)
+    columns |= {name: rollout.column(part) for name, part in PARTS.items()}
+    columns |= {name: _constant(facts[name], rollout.num_rows) for name in CONSTANT}
+    if scores:
+        columns["score"] = scores[0].column("value")
+    return pa.table(columns).replace_schema_metadata({FACTS: json.dumps(facts).encode()})
+
+
+def _constant(value: Any, rows: int) -> Any:
+    import pyarrow as pa
+
+    kind = {str: pa.string(), float: pa.float64()}.get(type(value), pa.int64())
+    return pa.array([value] * rows, kind)
+
+
+def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path) -> None:
+    """Write one batch as a file of its own, with page checksums. Raises DataError where it cannot be written."""
+    import pyarrow.parquet as pq
+
+    try:
+        pq.write_table(table_of(tables, facts), path, write_page_checksum=True, compression="zstd")
+    except OSError as fault:
+        raise DataError.failed(path, "cannot be written", fault) from fault
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The files of the batches that are done, in a folder that goes away at the end."""
+
+    folder: Path
+
+    def path(self, batch: int) -> Path:
+        """Name the file of one batch."""
+        return self.folder / f"{batch:08d}.parquet"
+
+    def there(self) -> list[Path]:
+        """List the files, in order of batches."""
+        return sorted(self.folder.glob("*.parquet"))
+
+    def join(self, out: Path, facts: Mapping[str, Any]) -> None:
+        """Write all parts as one file, a row group each, and put it in its place by one rename."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        draft = self.folder / "whole"
+        first, *rest = self.there()
+        table = pq.read_table(first, page_checksum_verification=True)
+        schema = table.schema.with_metadata({FACTS: json.dumps(facts).encode()})
+        try:
+            with draft.open("wb") as sink:
+                with pq.ParquetWriter(sink, schema, write_page_checksum=True, compression="zstd") as writer:
+                    writer.write_table(table.cast(schema))
+                    for path in rest:
+                        writer.write_table(pq.read_table(path, page_checksum_verification=True).cast(schema))
+                sink.flush()
+                os.fsync(sink.fileno())
+            draft.replace(out)
+        except (OSError, pa.ArrowException) as fault:
+            raise DataError.failed(out, "cannot be written", fault) from fault
+
+
+@contextlib.contextmanager
+def parts_for(out: Path | None) -> Generator[Parts]:
+    """Give a folder for the parts of a file: beside it, so that a rename is enough; else where temporary files go."""
+    prefix = "flowgraph-" if out is None else f".{out.name}."
+    try:
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=prefix, suffix=".parts", dir=None if out is None else out.parent)
+    except OSError as error:
+        where = tempfile.gettempdir() if out is None else out.parent
+        raise UsageError(f"cannot be written to: {error.strerror}", where=str(where)) from error
+    try:
+        yield Parts(Path(folder).absolute())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def partial_path(out: Path) -> Path:
+    """Name the file for what was done when not all was.
+
+    >>> partial_path(Path("a/out.parquet")).name
+    'out.partial.parquet'
+    """
+    return out.with_name(f"{out.stem}.partial{out.suffix}")
+
+
+def check_out(out: Path, endings: Sequence[str], overwrite: bool) -> None:
+    """Refuse a file to write whose ending says nothing known, or that is there already."""
+    if out.suffix not in endings:
+        known = " or ".join(endings)
+        raise UsageError(
+            f"its name ends in `{out.suffix}`, not in {known}", where=str(out), hint=f"-o FILE{endings[0]}"
+        )
+    if out.is_dir():
+        raise UsageError("is a folder", where=str(out), hint=f"-o {out / f'out{endings[0]}'}")
+    if out.exists() and not overwrite:
+        raise UsageError("exists; nothing was written", where=str(out), hint="--overwrite replaces it")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A file of generations that is there."""
+
+    path: Path
+    rows: int
+    facts: Mapping[str, Any]
+    renamed: Mapping[str, str]
+    """The columns that are read, under the names that we give them: a run's rollout has others."""
+
+    @classmethod
+    def open(cls, path: Path) -> Saved:
+        """Look at a file's columns; refuse one that holds no responses, or does not say to which prompts."""
+        schema, rows = _schema_of(path)
+        names = list(schema.names)
+        rollout = "text" in names and "group" in names
+        renamed = _of_rollout(names) if rollout else {name: name for name in names}
+        for wanted in ("response", "prompt_index"):
+            if wanted not in renamed.values():
+                raise _lacks(path, wanted, names)
+        if not rows:
+            raise DataError.unusable(path, "has no rows")
+        facts = json.loads((schema.metadata or {}).get(FACTS, b"{}"))
+        return cls(path, rows, facts, renamed)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Give the rows, some thousand at a time, under our names, each checksum verified."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
+                for batch in file.iter_batches(READ_ROWS):
+                    table = pa.Table.from_batches([batch])
+                    yield table.select(list(self.renamed)).rename_columns(list(self.renamed.values()))
+        except (OSError, pa.ArrowException) as fault:
+            raise DataError.corrupt(self.path, fault) from fault
+
+
+def _of_rollout(names: Sequence[str]) -> dict[str, str]:
+    """Give our names for the columns of a run's rollout."""
+    own = {name: name.removeprefix("columns.") for name in names if name.startswith("columns.")}
+    held = {name: f"{OWN}{given}" if given in COLUMNS else given for name, given in own.items()}
+    return held | {part: ours for ours, part in PARTS.items() if part in names}
+
+
+def _schema_of(path: Path) -> tuple[Any, int]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise DataError.missing(path)
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.schema_arrow, file.metadata.num_rows
+    except PermissionError as fault:
+        raise DataError.failed(path, "cannot be read", fault) from fault
+    except (OSError, pa.ArrowException) as fault:
+        raise DataError.corrupt(path, fault) from fault
+
+
+def _lacks(path: Path, column: str, names: Sequence[str]) -> DataError:
+    has = f"it has: {', '.join(sorted(names))}"
+    hint = "`flowgraph generate` writes such a file, and a run's rollouts are such files"
+    return DataError(f"lacks column `{column}`", where=str(path), notes=[has], hint=hint)
+
+
+def rule_rows(table: pa.Table) -> list[dict[str, object]]:
+    """Give what a rule sees of each row: the data's own columns, and of ours those of `RULE_NAMES`."""
+    sources = {name.removeprefix(OWN): name for name in table.column_names if name not in COLUMNS}
+    sources |= {RULE_NAMES[name]: name for name in table.column_names if name in RULE_NAMES}
+    rows: list[dict[str, object]] = table.select(list(sources.values())).rename_columns(list(sources)).to_pylist()
+    return rows

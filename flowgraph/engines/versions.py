@@ -1,0 +1,69 @@
+"""The versions of SGLang that we know, and what differs between them for whoever talks to a server."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from flowgraph.errors import WorkerError
+
+
+@dataclass(frozen=True)
+class Known:
+    """What differs in one version.
+
+    `session` says that weights by group or memory stand between `begin_weight_update` and `end_weight_update`, `spans`
+    that an answer tells the version of its weights span by span, `tried` on which devices it was run by us.
+    """
+
+    session: bool
+    spans: bool
+    tried: tuple[str, ...] = ()
+
+
+# Source: the wheels of these versions. 0.5.18 to 0.5.21 pin torch 2.13.0 and transformers 5.12.1; 0.5.22 and 0.5.23
+# pin torch 2.14.1. Only 0.5.23 was run by us, on a CPU with torch 2.13.0.
+SGLANG: dict[str, Known] = {
+    "0.5.18": Known(session=False, spans=False),
+    "0.5.19": Known(session=False, spans=True),
+    "0.5.20": Known(session=False, spans=True),
+    "0.5.21": Known(session=True, spans=True),
+    "0.5.22": Known(session=True, spans=True),
+    "0.5.23": Known(session=True, spans=True, tried=("cpu",)),
+}
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Give the numbers that a version begins with.
+
+    >>> numbers("0.5.23"), numbers("0.5.23.post1"), numbers("0.6.0rc1"), numbers("?")
+    ((0, 5, 23), (0, 5, 23), (0, 6, 0), ())
+    """
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(each) for each in found[0].split(".")) if found else ()
+
+
+OLDEST, NEWEST = min(SGLANG, key=numbers), max(SGLANG, key=numbers)
+
+
+def known(version: str, device: str) -> tuple[Known, str]:
+    """Give what is known of a version of SGLang, and a line of warning where it was not tried on this kind of device.
+
+    One that is not in the table is taken for the newest before it. Raises WorkerError where it is older than all.
+
+    >>> known("0.5.23", "cpu")
+    (Known(session=True, spans=True, tried=('cpu',)), '')
+    >>> known("0.9.1", "cpu")[1]
+    'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is taken for 0.5.23'
+    """
+    if numbers(version) < numbers(OLDEST):
+        hint = "on a CPU: flowgraph engines install sglang-cpu; on a GPU: pip install 'flowgraph[sglang]'"
+        raise WorkerError(f"SGLang {version} is too old: {OLDEST} is the oldest that is known", hint=hint)
+    before = max((name for name in SGLANG if numbers(name) <= numbers(version)), key=numbers)
+    found = SGLANG[before]
+    if numbers(before) != numbers(version):
+        return (
+            found,
+            f"SGLang {version} is not in the table of versions ({OLDEST} to {NEWEST}): it is taken for {before}",
+        )
+    return found, "" if device in found.tried else f"SGLang {version} was not tried here on {device}"

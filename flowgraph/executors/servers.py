@@ -1,0 +1,193 @@
+"""A server that belongs to a run: one child process group, started, watched while it lives, and always ended.
+
+What the server is, and what it is asked, is not known here: see `sglang_serving` for what starts one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from flowgraph.errors import WorkerError
+
+TAIL_LINES = 12
+POLL_S = 0.1
+END_S = 10.0  # how long a killed process group may take to be gone
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where one running server is reached, and what is known of it; it travels between processes.
+
+    `version` is the engine's, `folder` the model it was started from, `precision` the dtype of its weights ("" if that
+    is not known), `tensor` over how many devices it is split, `sleeps` says that it can give memory back. The keys are
+    secret and not shown.
+    """
+
+    url: str
+    name: str
+    version: str
+    device: str = "cpu"
+    precision: str = ""
+    tensor: int = 1
+    folder: str = ""
+    sleeps: bool = False
+    key: str = field(default="", repr=False)
+    admin_key: str = field(default="", repr=False)
+
+
+@dataclass(eq=False)
+class Server:
+    """A running server of ours: `door` leads to it, `log` is what it writes."""
+
+    door: Door
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def __post_init__(self) -> None:
+        self._ended = weakref.finalize(self, end_group, self.process)
+
+    def check(self) -> None:
+        """Raise WorkerError, with how it ended and its last lines, if the server is not running."""
+        if self.process.poll() is not None:
+            raise WorkerError(
+                f"{self.door.name} ended: {how_ended(self.process)}", notes=tail(self.log, self._secrets())
+            )
+
+    def close(self) -> None:
+        """End the server, with every process of its group."""
+        self._ended()
+
+    def _secrets(self) -> tuple[str, ...]:
+        return self.door.key, self.door.admin_key
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def start(
+    command: Sequence[str], told: Mapping[str, Any], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a process as the leader of a group, and tell it what to do on its standard input, which stays open.
+
+    The launcher ends its group when that input ends, so that nothing stays when this process is killed.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as out:
+        process = subprocess.Popen(
+            list(command),
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):  # it ended at once: whoever waits for it says how
+        process.stdin.write(json.dumps(dict(told)).encode() + b"\n")
+    return process
+
+
+def await_ready(
+    process: subprocess.Popen[bytes],
+    ready: Callable[[], bool],
+    name: str,
+    log: Path,
+    secrets: Sequence[str],
+    limit_s: float,
+) -> None:
+    """Wait until a server is ready; raise WorkerError with its last lines if it ends or takes too long."""
+    until = time.monotonic() + limit_s
+    while not ready():
+        if process.poll() is not None:
+            what = f"{name} could not be started: {how_ended(process)}"
+            raise WorkerError(what, notes=tail(log, secrets), hint=f"its log is {log}")
+        if time.monotonic() > until:
+            what = f"{name} is not ready after {limit_s:.0f} s"
+            raise WorkerError(what, notes=tail(log, secrets), hint=f"its log is {log}")
+        time.sleep(POLL_S)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its whole group, and wait until it is gone; one that is gone already is no error."""
+    import psutil
+
+    members = _members(process.pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the second where all have ended
+        os.killpg(process.pid, signal.SIGKILL)  # it leads its group, so the group has its id
+    for each in members:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    if process.stdin is not None:
+        process.stdin.close()
+    process.wait(END_S)
+    psutil.wait_procs(members, timeout=END_S)
+
+
+def _members(leader: int) -> list[Any]:
+    """Give the processes that stem from one, and those of its session: some may have left its group."""
+    import psutil
+
+    try:
+        under = set(psutil.Process(leader).children(recursive=True))
+    except psutil.NoSuchProcess:
+        under = set()
+    for each in psutil.process_iter():
+        try:
+            if each.pid != leader and os.getsid(each.pid) == leader:
+                under.add(each)
+        except (ProcessLookupError, PermissionError, psutil.Error):
+            continue
+    return sorted(under, key=lambda each: each.pid)
+
+
+def how_ended(process: subprocess.Popen[bytes]) -> str:
+    """Say how a process ended: by which signal, or with which status."""
+    code = process.poll()
+    if code is None:
+        return "it is running"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+
+def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
+    """Give the last lines of a log, without what is secret."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 16384))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    for each in filter(None, secrets):
+        text = text.replace(each, "***")
+    return [line[:400] for line in text.splitlines() if line.strip()][-TAIL_LINES:]
+
+
+def held_port(host: str, port: int, name: str) -> socket.socket:
+    """Bind a port, any if it is 0, without listening: until the socket is closed nobody else is given it.
+
+    A server that allows reuse, as each of asyncio does, may listen there meanwhile. Raises WorkerError if it is taken.
+    """
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, port))
+    except OSError as error:
+        held.close()
+        hint = "leave the port out: a free one is found" if port else ""
+        raise WorkerError.not_started(name, f"{host}:{port}: {error.strerror}", hint) from None
+    return held

@@ -1,0 +1,57 @@
+"""`measured.jsonl` of a run's folder: one line a step, written as the run goes, and read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import ValidationError
+
+from flowgraph.errors import RunFolderError
+from flowgraph.evaluate import Observed
+from flowgraph.lowering.program import Program
+from flowgraph.runtime.execute import Ran
+from flowgraph.runtime.measured_step import MeasuredStep, measured_step
+from flowgraph.runtime.record import RunFolder
+
+NAME = "measured.jsonl"
+
+
+class MeasuredRecorder:
+    """Write what was measured of each step into a run's folder; a context manager, told of steps by the driver."""
+
+    def __init__(self, folder: RunFolder, program: Program) -> None:
+        self._program = program
+        self._file = (folder.path / NAME).open("a", encoding="utf-8")
+
+    def stepped(self, step: int, ran: Ran, seconds: float) -> None:
+        """Append a step, if anything of it was measured."""
+        if ran.observed.measured:
+            told = measured_step(step, ran.observed.measured, self._program, seconds)
+            self._file.write(told.model_dump_json() + "\n")
+            self._file.flush()
+
+    def checked(self, step: int, observed: Observed, seconds: float) -> None:
+        """Leave checks out: no plan forecasts them."""
+
+    def __enter__(self) -> MeasuredRecorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def read_measured(run: Path) -> list[MeasuredStep]:
+    """Read the steps in order; of one that was run again after a resume, the last; a torn last line is dropped.
+
+    Raises RunFolderError for a file that holds anything else.
+    """
+    path = run / NAME
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+        steps = [MeasuredStep.model_validate_json(line) for line in lines]
+    except (OSError, ValidationError) as error:
+        raise RunFolderError.cannot(str(path), error) from error
+    return [step for _, step in sorted({each.step: each for each in steps}.items())]

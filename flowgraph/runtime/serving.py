@@ -1,0 +1,134 @@
+"""Engines with processes of their own: a server for each replica of a home, as a child of the process that leads it.
+
+The first of a home's devices speaks for all its servers. Not here: how a server is started and asked (`executors`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.errors import LawError
+from flowgraph.executors.layouts import LAYOUTS
+from flowgraph.lowering.program import Home
+from flowgraph.runtime.hosting import ModelSetup
+
+if TYPE_CHECKING:
+    from flowgraph.executors.base import Handle
+    from flowgraph.models.loading import Loaded
+
+
+@dataclass(frozen=True)
+class Post:
+    """Where one replica of a home is served: on a torch device type, and on these GPUs of its machine."""
+
+    home: Home
+    device: str
+    gpus: tuple[str, ...] = ()
+    replica: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name the replica, for logs and errors."""
+        return f"{self.home.param}-{self.home.pool}-{self.replica}"
+
+
+@dataclass(eq=False)
+class Servers:
+    """The servers that are children of this process, and the models whose folders they read; `scratch` takes these."""
+
+    setup: ModelSetup
+    scratch: Path
+    limit_s: float
+    threads: int = 1
+    _running: list[Any] = field(default_factory=list[Any])
+    _loaded: dict[str, Loaded] = field(default_factory=dict[str, "Loaded"])
+
+    def start(self, post: Post) -> Any:
+        """Start one replica's server and give its door: where it is reached, and the key to it.
+
+        Where servers are attached the replica's is one of them, and only its door is made.
+        """
+        there = self.setup.attached.get(post.home.param, ())
+        if there:
+            if len(there) != post.home.layout.data:
+                what = f"{len(there)} servers are attached for {post.home.param}, whose plan has {post.home.layout}"
+                raise LawError(what, hint="one server for each data rank")
+            return engine_of(post.home).attach(there[post.replica], post.name)
+        about = {"cache": self.setup.cache, "seed": self.setup.seed, "threads": self.threads, "limit_s": self.limit_s}
+        start, log = engine_of(post.home).start, self.scratch / f"{post.name}.log"
+        server = start(self._folder(post.home), post, log=log, **about)
+        self._running.append(server)
+        return server.door
+
+    def handle(self, home: Home, doors: Sequence[Any]) -> Handle:
+        """Give the handle that speaks for all servers of a home."""
+        made = engine_of(home).handle
+        handle: Handle = made(home, doors, self._model(home).tokenizer, self._running, self.scratch)
+        return handle
+
+    def open(self, home: Home, device: str) -> Handle:
+        """Start every replica of a home here, and give the handle that speaks for them."""
+        return self.handle(home, [self.start(post) for post in posts(home, device).values()])
+
+    def close(self) -> None:
+        """End every server."""
+        for server in self._running:
+            server.close()
+        self._running.clear()
+
+    def told(self, home: Home) -> dict[str, str]:
+        """Say what a home's servers loaded."""
+        loaded = self._model(home)
+        return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes)}
+
+    def _model(self, home: Home) -> Loaded:
+        from flowgraph.models.loading import load
+
+        source = self.setup.sources[home.param]
+        if source.name not in self._loaded:
+            self._loaded[source.name] = load(
+                source, seed=self.setup.seed, cache=self.setup.cache, head=self.setup.head(home.param), say=_quietly
+            )
+        return self._loaded[source.name]
+
+    def _folder(self, home: Home) -> Path:
+        """Write a home's model where its server reads it, once; adapters are merged into what they stand on."""
+        from flowgraph.models.saving import save
+
+        loaded, folder = self._model(home), self.scratch / f"{home.param}-{home.pool}"
+        if not folder.is_dir():
+            save(loaded.model, loaded.tokenizer, folder)
+        return folder
+
+
+def engine_of(home: Home) -> Any:
+    """Give the module of a home's engine."""
+    return importlib.import_module(LAYOUTS[home.engine].serves)
+
+
+def _quietly(line: str) -> None:
+    """Say nothing: whoever started the run has said it."""
+
+
+def posts(home: Home, device: str, gpus: Sequence[Sequence[str]] = ()) -> dict[int, Post]:
+    """Give the posts of a home by the place of the device that leads each; `gpus` are those of each device.
+
+    >>> from flowgraph.plan import Layout
+    >>> [*posts(Home("policy", "all", "sglang", Layout(data=2, tensor=4)), "cuda")]
+    [0, 4]
+    """
+    each = home.layout.devices // home.layout.data
+    leads = range(0, home.layout.devices, each)
+    return {
+        lead: Post(
+            home,
+            device,
+            tuple(name for names in gpus[lead : lead + each] for name in names),
+            lead // each,
+        )
+        for lead in leads
+    }

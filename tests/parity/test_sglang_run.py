@@ -1,0 +1,175 @@
+"""GRPO with a real SGLang server that draws and FSDP2 on two ranks that trains, ten steps on Ray.
+
+The server's weights are those that were trained, in every step: the version on each sample says so, and its log-probs
+are the trainer's, at a temperature too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from examples.grpo import grpo
+from flowgraph import Graph, Key
+from flowgraph.cli.lists import cache_folder
+from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.engines.environments import SGLANG_CPU, install
+from flowgraph.lowering.lower import lower
+from flowgraph.models import resolve
+from flowgraph.passes import compile_graph
+from flowgraph.plan import Layout, Placed, Plan, Pool, Running, WeightsBy
+from flowgraph.runtime.device import Flows
+from flowgraph.runtime.execute import Executor
+from flowgraph.runtime.hosting import ModelSetup, host
+from flowgraph.runtime.in_process import InProcess
+from flowgraph.runtime.ray_session import Session
+from flowgraph.runtime.ray_start import start
+from flowgraph.runtime.record import write_rollout
+from flowgraph.settings import resolve_settings
+from flowgraph.store import structure_hash, to_json
+from nodes.data.source import PromptSource
+from nodes.mismatch import watch_engines
+
+pytestmark = pytest.mark.xdist_group("sglang")
+
+CLOSE = 1e-4
+SETTINGS: Mapping[str, object] = {
+    "policy.generate.n": 4,
+    "policy.generate.max_tokens": 6,
+    "policy.generate.temperature": 0.7,
+    "policy.update.lr": 3e-3,
+    "policy.update.micro_batch_tokens": 64,
+}
+GRAPH = resolve_settings(compile_graph(grpo.graph()), [], dict(SETTINGS))[0]
+READ = ["policy.generate", "policy.logprobs"]
+
+
+def plan_of(graph: Graph, apart: bool, by: WeightsBy | None) -> Plan:
+    """Train on two devices; draw on two others, or on the first of the same that others leave meanwhile."""
+    cpu = Device(kind="cpu", memory_bytes=2**30)
+    laptop = Node(name="laptop", devices=(cpu,) * 4, host_memory_bytes=2**33, cores=2)
+    train, draw = (("laptop", 0), ("laptop", 1)), (("laptop", 2), ("laptop", 3))
+    pools = (Pool(name="all", devices=train), *((Pool(name="draw", devices=draw),) if apart else ()))
+    aside = Running(sleeps=not apart)
+    roles = (
+        Placed(role="policy.train", pool="all", engine="fsdp", layout=Layout(data=2, sharding="full"), running=aside),
+        Placed(
+            role="policy.sample",
+            pool="draw" if apart else "all",
+            engine="sglang",
+            layout=Layout(data=2 if apart else 1),
+            running=aside.model_copy(update={"weights_by": by}),
+        ),
+        Placed(role="ref.infer", pool="all", engine="local", layout=Layout(data=2)),
+    )
+    cluster = Cluster(nodes=(laptop,))
+    return Plan(flow=graph.name, structure_hash=structure_hash(graph), cluster=cluster, pools=pools, placed=roles)
+
+
+@pytest.fixture(scope="module")
+def models(model_cache: Path) -> ModelSetup:
+    """Give the tiny model for both parameters; the engine's environment is installed if it is not there."""
+    install(SGLANG_CPU, cache_folder(None), say=print)
+    if not (model_cache / "engines").exists():
+        (model_cache / "engines").symlink_to(cache_folder(None) / "engines")
+    source = resolve("tiny", cache=model_cache)
+    return ModelSetup({"policy": source, "ref": source}, 0, model_cache)
+
+
+Steps = Callable[..., list[tuple[pa.Table, dict[str, float]]]]
+
+
+@pytest.fixture(scope="module")
+def steps(ray_session: Callable[[Plan], Session], models: ModelSetup, digit_rows: Any, tmp_path_factory: Any) -> Steps:
+    """Give `steps(plan, count)`: run so many steps on Ray, and give each step's rollout, and its metrics."""
+
+    def ran(plan: Plan, count: int) -> list[tuple[pa.Table, dict[str, float]]]:
+        program, folder = lower(GRAPH, plan, watch=watch_engines), tmp_path_factory.mktemp("steps")
+        flows = Flows((to_json(program.graph),), "")
+        places = start(program, [program.graph], flows, models, ray_session(plan_of(GRAPH, True, None)))
+        metrics, executor = list[dict[str, float]](), Executor(places)
+        try:
+            for step in range(count):
+                done = executor.run(program, {"prompts": PromptSource(digit_rows, 8)}, Key(7, step))
+                done.apply(write_rollout, READ, READ[1:], folder / f"{step}.parquet")
+                metrics.append(done.observed.means())
+            places.finish()
+        finally:
+            places.close()
+            for group in places.groups:
+                _removed(group)
+        return [(pq.read_table(folder / f"{step}.parquet"), each) for step, each in enumerate(metrics)]
+
+    return ran
+
+
+def _removed(group: Any) -> None:
+    from ray.util import remove_placement_group
+
+    remove_placement_group(group)
+
+
+def holds(found: list[tuple[pa.Table, dict[str, float]]]) -> None:
+    """Hold that each step was drawn with the weights that the step before trained."""
+    for step, (rollout, metrics) in enumerate(found):
+        assert rollout.num_rows == 32
+        versions = np.concatenate(rollout.column("versions").to_pylist())
+        assert {*versions.tolist()} == {step}
+        drawn, read = (np.concatenate(rollout.column(name).to_pylist()) for name in ("logprobs", "policy.logprobs"))
+        assert float(np.abs(drawn - read).max()) < CLOSE
+        assert metrics["policy.update.grad_norm"] > 0
+    first, last = (table.column("logprobs").combine_chunks().flatten().to_numpy() for table, _ in (found[0], found[-1]))
+    assert float(first.mean()) != pytest.approx(float(last.mean()), abs=100 * CLOSE), "ten steps change what is likely"
+
+
+def test_ten_steps_are_drawn_with_the_weights_that_were_trained(steps: Steps) -> None:
+    holds(steps(plan_of(GRAPH, apart=True, by="group"), 10))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("apart", "by"), [(True, "disk"), (True, "memory"), (False, None)])
+def test_weights_arrive_in_every_way_and_where_devices_are_shared(steps: Steps, apart: bool, by: WeightsBy) -> None:
+    holds(steps(plan_of(GRAPH, apart, by), 4))
+
+
+@pytest.mark.slow
+def test_a_policy_learns_to_copy_digits_from_what_an_engine_draws(models: ModelSetup, digit_rows: Any) -> None:
+    from flowgraph.runtime.serving import Servers
+
+    graph = resolve_settings(compile_graph(grpo.graph()), [], {"policy.update.lr": 1e-3})[0]
+    cpu = Device(kind="cpu", memory_bytes=2**31)
+    plan = plan_of(graph, apart=False, by="memory").model_copy(
+        update={
+            "cluster": Cluster(nodes=(Node(name="laptop", devices=(cpu,), host_memory_bytes=2**33, cores=2),)),
+            "pools": (Pool(name="all", devices=(("laptop", 0),)),),
+            "placed": tuple(
+                Placed(role=name, pool="all", engine=engine)
+                for name, engine in (("policy.train", "local"), ("policy.sample", "sglang"), ("ref.infer", "local"))
+            ),
+        }
+    )
+    program = lower(graph, plan)
+    here = [home for home in program.homes if home.engine != "sglang"]
+    handles, _ = host(here, program.trained, models)
+    scratch = models.cache / "learning"
+    scratch.mkdir()
+    places = InProcess(handles, Servers(models, scratch, 600.0))
+    try:
+        for home in program.homes:
+            if home.engine == "sglang":
+                handles[home] = places.servers.open(home, "cpu")
+        executor, rewards = Executor(places), list[float]()
+        for step in range(600):
+            ran = executor.run(program, {"prompts": PromptSource(digit_rows, 16)}, Key(7, step))
+            rewards.append(ran.observed.means()["score.reward"])
+            if np.mean(rewards[-10:]) >= 0.9:
+                break
+    finally:
+        places.close()
+    assert np.mean(rewards[-10:]) >= 0.9

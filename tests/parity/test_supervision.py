@@ -1,0 +1,89 @@
+"""A task that takes longer than it may ends the run: named with its place and step, and what its process is at."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowgraph import Key
+from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.errors import WorkerError
+from flowgraph.files import find_flow
+from flowgraph.lowering.lower import lower
+from flowgraph.models import resolve
+from flowgraph.passes import compile_graph
+from flowgraph.plan import Placed, Plan, Pool
+from flowgraph.roles import roles
+from flowgraph.runtime.deadlines import Deadlines
+from flowgraph.runtime.device import Flows
+from flowgraph.runtime.execute import Executor
+from flowgraph.runtime.hosting import ModelSetup
+from flowgraph.runtime.ray_places import RayPlaces
+from flowgraph.runtime.ray_session import Session
+from flowgraph.runtime.ray_start import start
+from flowgraph.settings import resolve_settings
+from flowgraph.store import structure_hash, to_json
+from nodes.data.source import PromptSource
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+OWN = Path(__file__).parent / "hanging_flows.py"
+POOLS = {"sample": "draw"}
+SETTINGS = {"policy.generate.n": 2, "policy.generate.max_tokens": 3}
+
+
+@pytest.fixture
+def opened(ray_session: Callable[[Plan], Session], model_cache: Path) -> Iterator[Callable[[str], Any]]:
+    """Give `opened(flow)`: a flow's program, and places on Ray where a task may take 4 s, for two devices of a pool."""
+    with contextlib.ExitStack() as stack:
+
+        def opened(name: str) -> tuple[Any, RayPlaces]:
+            graph = resolve_settings(compile_graph(find_flow(f"{OWN}:{name}").flow.graph()), [], dict(SETTINGS))[0]
+            cpu = Device(kind="cpu", memory_bytes=2**30)
+            laptop = Node(name="laptop", devices=(cpu,) * 3, host_memory_bytes=2**33, cores=2)
+            plan = Plan(
+                flow=graph.name,
+                structure_hash=structure_hash(graph),
+                cluster=Cluster(nodes=(laptop,)),
+                pools=(Pool(name="train", devices=(("laptop", 0),)), Pool(name="draw", devices=(("laptop", 1),))),
+                placed=tuple(
+                    Placed(role=each.name, pool=POOLS.get(each.use, "train"), engine="local") for each in roles(graph)
+                ),
+            )
+            program = lower(graph, plan)
+            models = ModelSetup({"policy": resolve("tiny", cache=model_cache)}, 0, model_cache)
+            places = start(program, [graph], Flows((to_json(graph),), str(OWN)), models, ray_session(plan))
+            stack.callback(places.close)
+            return program, places
+
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("name", "who", "doing", "at"),
+    [
+        ("beside_a_model", "rank 0 of pool `train`", "waits_beside_a_model (policy.train), step 1", "train"),
+        ("on_the_host", "a host process", "waits_on_the_host (host), step 1", "host process"),
+    ],
+)
+def test_a_task_that_never_ends_is_named_with_what_its_process_is_at(
+    name: str, who: str, doing: str, at: str, opened: Callable[[str], Any], uneven_rows: pa.Table
+) -> None:
+    program, places = opened(name)
+    executor, sources = Executor(places), {"prompts": PromptSource(uneven_rows, 2)}
+    executor.run(program, sources, Key(7, 0))
+    places.deadlines = Deadlines(floor_s=4.0, unknown_s=4.0)
+    with pytest.raises(WorkerError) as caught:
+        executor.run(program, sources, Key(7, 1))
+    told = str(caught.value)
+    assert who in told.splitlines()[0]
+    assert doing in told.splitlines()[0]
+    assert "behind it waits policy.update (policy.train), step 1" in told
+    assert f"{at}" in told
+    assert "waits_for_ever" in told
+    assert "it was given 4 s" in told

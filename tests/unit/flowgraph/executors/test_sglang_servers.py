@@ -1,0 +1,206 @@
+"""Processes of servers are started, told secrets on their standard input, watched, and always ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flowgraph.engines import sglang_launch
+from flowgraph.engines.versions import NEWEST, OLDEST, SGLANG, known
+from flowgraph.errors import WorkerError
+from flowgraph.executors import sglang_serving
+from flowgraph.executors.servers import Door, Server, await_ready, end_group, held_port, start, tail
+from flowgraph.executors.sglang_serving import Serving, arguments, environment, serve
+
+LIMIT_S = 60.0
+ROOT = Path(__file__).parents[4]
+
+# Does what the launcher does, with two sleeping children in place of SGLang, one of them in a session of its own.
+CHILD = """
+import importlib.util, os, pathlib, subprocess, sys, threading, time
+spec = importlib.util.spec_from_file_location("launch", {launcher!r})
+launch = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(launch)
+parent = os.getppid()
+told = launch.read_line()
+threading.Thread(target=launch.end_with, args=(parent,), daemon=True).start()
+subprocess.Popen(["sleep", "600"])
+print("told", told.decode(), flush=True)
+pathlib.Path({ready!r}).touch()
+time.sleep(600)
+"""
+
+
+def child(folder: Path) -> list[str]:
+    """Give the command of a stand-in for SGLang's launcher."""
+    code = CHILD.format(launcher=str(sglang_serving.LAUNCHER), ready=str(folder / "ready"))
+    return [sys.executable, "-c", code]
+
+
+def gone(pids: list[int]) -> bool:
+    """Wait for processes to be gone; one that only waits to be reaped is."""
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        there = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+        if not there:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Server]:
+    log = tmp_path / "log"
+    door = Door("http://127.0.0.1:1", "replica 0", NEWEST, key="secret-key", admin_key="secret-admin")
+    process = start(child(tmp_path), {"key": door.key, "admin_key": door.admin_key}, os.environ, log)
+    await_ready(process, (tmp_path / "ready").exists, door.name, log, (), LIMIT_S)
+    with Server(door, process, log) as server:
+        yield server
+
+
+def test_closing_ends_every_process_of_the_server(started: Server) -> None:
+    pids = [each.pid for each in psutil.Process(started.process.pid).children(recursive=True)]
+    assert len(pids) == 1
+    started.check()
+    started.close()
+    assert gone([started.process.pid, *pids])
+    started.close()
+    with pytest.raises(WorkerError, match="replica 0 ended: killed by SIGKILL"):
+        started.check()
+
+
+def test_a_server_that_ended_is_told_with_its_last_lines_and_without_its_keys(started: Server) -> None:
+    children = [each.pid for each in psutil.Process(started.process.pid).children(recursive=True)]
+    os.kill(started.process.pid, signal.SIGTERM)
+    started.process.wait(LIMIT_S)
+    with pytest.raises(WorkerError) as error:
+        started.check()
+    assert "killed by SIGTERM" in str(error.value)
+    assert "told" in str(error.value)
+    assert "secret" not in str(error.value)
+    started.close()
+    assert gone(children)
+
+
+def test_nothing_stays_when_the_parent_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import json, os, sys, time; from pathlib import Path\n"
+        "from flowgraph.executors.servers import start, await_ready\n"
+        f"process = start(json.loads(sys.argv[1]), {{}}, os.environ, Path({str(tmp_path / 'log')!r}))\n"
+        f"await_ready(process, Path({str(tmp_path / 'ready')!r}).exists, 'it', Path('/'), (), {LIMIT_S})\n"
+        "print(process.pid, flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, json.dumps(child(tmp_path))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        leader = int(parent.stdout.readline())
+        pids = [leader, *(each.pid for each in psutil.Process(leader).children(recursive=True))]
+        assert len(pids) == 2
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(LIMIT_S)
+    assert gone(pids)
+
+
+def test_no_key_stands_in_a_command_line_or_an_environment(started: Server) -> None:
+    processes = [psutil.Process(started.process.pid), *psutil.Process(started.process.pid).children(recursive=True)]
+    for each in processes:
+        assert "secret" not in " ".join([*each.cmdline(), *each.environ().values()])
+    assert "secret" not in repr(started.door)
+    assert (started.log.stat().st_mode & 0o777) == 0o600
+
+
+def test_a_process_that_ends_at_once_is_told_with_its_last_lines(tmp_path: Path) -> None:
+    process = start([sys.executable, "-c", "raise SystemExit('no such model')"], {}, os.environ, tmp_path / "log")
+    with pytest.raises(WorkerError) as error:
+        await_ready(process, lambda: False, "replica 0", tmp_path / "log", (), LIMIT_S)
+    end_group(process)
+    assert str(error.value).startswith("replica 0 could not be started: exit status 1\n    no such model\n")
+
+
+def test_a_process_that_is_never_ready_is_told(tmp_path: Path) -> None:
+    process = start(["sleep", "600"], {}, os.environ, tmp_path / "log")
+    server, told = Server(Door("", "replica 0", ""), process, tmp_path / "log"), "replica 0 is not ready after 0 s"
+    with server, pytest.raises(WorkerError, match=told):
+        await_ready(process, lambda: False, "replica 0", tmp_path / "log", (), 0.2)
+
+
+def test_a_port_in_use_is_refused_and_a_held_one_lets_a_server_listen() -> None:
+    told = r"replica 0 could not be started: 127\.0\.0\.1:.*in use"
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(WorkerError, match=told):
+        held_port("127.0.0.1", taken.getsockname()[1], "replica 0")
+    with held_port("127.0.0.1", 0, "replica 0") as held:
+        socket.create_server(("127.0.0.1", held.getsockname()[1])).close()
+
+
+def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("".join(f"line {n}\n\n" for n in range(5000)) + "ends with secret-key")
+    assert tail(tmp_path / "log", ("secret-key",))[-2:] == ["line 4999", "ends with ***"]
+    assert tail(tmp_path / "none") == []
+
+
+def test_an_engine_that_is_not_installed_is_told_with_how_to_install_it(tmp_path: Path, tiny_folder: Path) -> None:
+    with pytest.raises(WorkerError, match="hint: flowgraph engines install sglang-cpu"):
+        serve(tiny_folder, log=tmp_path / "log", cache=tmp_path)
+
+
+@pytest.fixture
+def tiny_folder(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Path:
+    from flowgraph.models import save
+
+    return save(*tiny_parts, tmp_path / "model")
+
+
+def test_versions_that_are_known_unknown_and_too_old() -> None:
+    assert known(NEWEST, "cpu") == (SGLANG[NEWEST], "")
+    assert known(NEWEST, "cuda")[1] == f"SGLang {NEWEST} was not tried here on cuda"
+    assert known("0.5.19", "cpu")[0].session is False
+    assert known("9.9.9.post1", "cpu")[0] == SGLANG[NEWEST]
+    assert "9.9.9.post1 is not in the table" in known("9.9.9.post1", "cpu")[1]
+    with pytest.raises(WorkerError, match=f"SGLang 0.4.9 is too old: {OLDEST} is the oldest"):
+        known("0.4.9", "cpu")
+    with pytest.raises(WorkerError, match="too old"):
+        known("", "cpu")
+
+
+def test_the_command_line_of_a_server() -> None:
+    on_cpu = arguments(Path("m"), Serving(seed=3, sleeps=True), "cpu", 128, 7)
+    assert "--enable-memory-saver" not in on_cpu
+    assert on_cpu[on_cpu.index("--context-length") + 1] == "144"
+    assert on_cpu[on_cpu.index("--weight-version") + 1] == "7"
+    assert on_cpu[on_cpu.index("--attention-backend") + 1] == "torch_native"
+    on_gpus = arguments(Path("m"), Serving("bfloat16", 4, 0.4, repeatable=True, sleeps=True), "cuda", None, 0)
+    assert {"--enable-memory-saver", "--enable-deterministic-inference"} <= set(on_gpus)
+    assert on_gpus[on_gpus.index("--tp-size") + 1] == "4"
+    assert on_gpus[on_gpus.index("--mem-fraction-static") + 1] == "0.4"
+    assert "--attention-backend" not in on_gpus
+    assert "--context-length" not in on_gpus
+
+
+def test_the_environment_of_a_server_is_not_that_of_a_trainer() -> None:
+    ours = {"RANK": "1", "MASTER_PORT": "1", "PYTHONPATH": "x", "SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "HOME": "h"}
+    on_cpu = environment(ours, Serving(threads=2), "cpu", (), "127.0.0.1")
+    assert on_cpu.keys() & ours.keys() == {"HOME"}
+    assert on_cpu["OMP_NUM_THREADS"] == "2"
+    on_gpus = environment(ours, Serving(), "cuda", ("3", "GPU-1"), "10.0.0.1")
+    assert on_gpus["CUDA_VISIBLE_DEVICES"] == "3,GPU-1"
+    assert "SGLANG_USE_CPU_ENGINE" not in on_gpus
+    assert "GLOO_SOCKET_IFNAME" not in on_gpus
+
+
+def test_a_kernel_that_is_absent_says_so_when_called() -> None:
+    absent = sglang_launch.Absent("sgl_kernel")
+    assert absent.some_kernel.__name__ == "some_kernel"
+    with pytest.raises(NotImplementedError, match=r"sgl_kernel\.some_kernel: there is no build of this kernel"):
+        absent.some_kernel(1, two=2)
+    assert not hasattr(absent, "__wrapped__")
