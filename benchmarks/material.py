@@ -22,9 +22,10 @@ def make_model(name: str, folder: Path, cache: Path) -> Path:
     loaded = load(resolve(name, cache=cache), seed=0, cache=cache, say=lambda line: print(line, file=sys.stderr))
     model: Any = loaded.model
     tokenizer: Any = loaded.tokenizer
-    if name == "tiny":
-        _never_ends(model, tokenizer.convert_tokens_to_ids(NEVER[name]))
-    tokenizer.eos_token = NEVER[name]
+    end = NEVER[name.partition(":")[0]]
+    if name.startswith("tiny"):
+        _never_ends(model, tokenizer.convert_tokens_to_ids(end))
+    tokenizer.eos_token = end
     model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
     return save(model, tokenizer, folder)
 

@@ -1,10 +1,11 @@
 """Time training passes on packed tokens against padded batches, on lengths drawn from a long-tailed distribution.
 
-python benchmarks/packing.py [--rounds 5] [--budget 4096] [--hidden 256] [--json FILE]
+python benchmarks/packing.py [--rounds 5] [--budget 2048] [--hidden 256] [--json FILE]
 
 Padded is what a trainer without packing does: rows of prompt and response in the order of arrival, equally many in each
-micro-batch, padded to its longest. Packed is what ours does: rows in whole groups, cut by a budget of packed tokens.
-Both take the same rows, in as many micro-batches, forward and backward, in turns, on one thread.
+micro-batch, padded to its longest; sorted is the same on rows in order of their length. Packed is what ours does: rows
+in whole groups, cut by a budget of packed tokens. All take the same rows, in as many micro-batches, forward and
+backward, in turns, on one thread, and give the same sum. With `--samples 1` no prompt is shared.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,15 +24,24 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # a script's own folder is on the path, the checkout is not
 
+from benchmarks.figures import ratios, table  # noqa: E402
+from benchmarks.machine import machine  # noqa: E402
+
+PACKED, PADDED, SORTED = "packed", "padded", "sorted"
 WANTED = ("logprobs", "entropy")
+SAME = 1e-4  # of the sums of all ways, relative
 VOCABULARY = 20
+
+Batch = tuple[list[list[int]], list[int]]
+"""A micro-batch: texts, and where in each the response starts."""
 
 
 @dataclass(frozen=True)
 class Setting:
     """What is run: `budget` packed tokens a micro-batch; a response's length is log-normal, of this median and spread.
 
-    `spread` is the standard deviation of the length's logarithm: at 1, one length in a hundred is ten medians.
+    `spread` is the standard deviation of the length's logarithm: at 1, one length in a hundred is ten medians. Of its
+    square the part `alike` is the prompt's: at 1 all responses to a prompt are of one length.
     """
 
     prompts: int
@@ -43,23 +54,21 @@ class Setting:
     hidden: int
     layers: int
     rounds: int
+    alike: float = 0.0
 
 
 @dataclass(frozen=True)
 class Told:
-    """Seconds of processor time, by round, and the tokens that each way reads."""
+    """Seconds of processor time by way and round, and the tokens that each way reads, padding included."""
 
-    packed_s: list[float]
-    padded_s: list[float]
+    seconds: dict[str, list[float]]
+    tokens: dict[str, int]
     response_tokens: int
-    packed_tokens: int
-    padded_tokens: int
     micro_batches: int
 
-    @property
-    def ratio(self) -> float:
-        """Give by how much packed tokens are read faster: the median over rounds."""
-        return median(b / a for a, b in zip(self.packed_s, self.padded_s, strict=True))
+    def faster(self, than: str) -> float:
+        """Give by how much packed tokens are read faster than another way: the median over rounds."""
+        return median(ratios(self.seconds[than], self.seconds[PACKED]))
 
 
 def main() -> int:
@@ -73,7 +82,8 @@ def main() -> int:
     told = measure(setting)
     print(report(setting, told))
     if options.json:
-        figures = {"setting": asdict(setting), "told": asdict(told), "ratio": told.ratio}
+        faster = {way: told.faster(way) for way in told.seconds}
+        figures = {"setting": asdict(setting), "machine": machine(), "told": asdict(told), "faster": faster}
         options.json.write_text(json.dumps(figures, indent=1), "utf-8")
     return 0
 
@@ -93,40 +103,52 @@ def _options() -> argparse.Namespace:
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--spread", type=float, default=1.0, help="of the logarithm of a length")
+    parser.add_argument("--alike", type=float, default=0.0, help="part of a length's variance that is its prompt's")
     parser.add_argument("--json", type=Path, help="write all figures here")
     return parser.parse_args()
 
 
 def measure(setting: Setting) -> Told:
-    """Run both ways in turns; the first round of each is not counted."""
+    """Run all ways in turns; the first round of each is not counted."""
     from flowgraph.executors.forward import cut
     from flowgraph.executors.packing import pack
-    from flowgraph.models import tiny
 
-    size = tiny.TinySize(setting.hidden, setting.layers, 8, 3 * setting.hidden, 2048)
-    model, _ = tiny.build(0, size)
+    model = model_of(setting)
     rows = drawn(setting)
     parts = cut(rows, setting.budget)
-    batches = arrived(rows, len(parts))
-    ways: dict[str, Callable[[], list[None]]] = {
-        "packed": lambda: [packed_pass(model, part) for part in parts],
-        "padded": lambda: [padded_pass(model, batch) for batch in batches],
-    }
+    padded = {PADDED: arrived(rows, len(parts)), SORTED: arrived(rows, len(parts), by_length=True)}
+    ways: dict[str, Callable[[], float]] = {PACKED: lambda: sum(packed_pass(model, part) for part in parts)}
+    ways |= {way: partial(_padded_passes, model, batches) for way, batches in padded.items()}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(setting.rounds + 1):
+        sums = list[float]()
         for name in sorted(ways, reverse=bool(turn % 2)):
             model.zero_grad()
             start = time.process_time()
-            ways[name]()
+            sums.append(ways[name]())
             seconds[name].append(time.process_time() - start)
-    return Told(
-        seconds["packed"][1:],
-        seconds["padded"][1:],
-        int(rows.lengths.sum()),
-        sum(len(pack(part).ids) for part in parts),
-        sum(len(ids) * max(map(len, ids)) for ids, _ in batches),
-        len(parts),
-    )
+        same(sums)
+    read = {way: sum(len(texts) * max(map(len, texts)) for texts, _ in each) for way, each in padded.items()}
+    tokens = {PACKED: sum(len(pack(part).ids) for part in parts)} | read
+    counted = {name: each[1:] for name, each in seconds.items()}
+    return Told(counted, tokens, int(rows.lengths.sum()), len(parts))
+
+
+def model_of(setting: Setting) -> Any:
+    """Make a model with 20 characters, so that neither way pays for logits."""
+    from flowgraph.models import tiny
+
+    return tiny.build(0, tiny.TinySize(setting.hidden, setting.layers, 8, 3 * setting.hidden, 2048))[0]
+
+
+def same(sums: Sequence[float]) -> None:
+    """Refuse ways whose sums differ: they did not do the same work."""
+    if max(sums) - min(sums) > SAME * max(map(abs, sums)):
+        sys.exit(f"the ways give other sums: {sums}")
+
+
+def _padded_passes(model: Any, batches: Sequence[Batch]) -> float:
+    return sum(padded_pass(model, batch) for batch in batches)
 
 
 def drawn(setting: Setting) -> Any:
@@ -139,7 +161,9 @@ def drawn(setting: Setting) -> Any:
 
     random = np.random.default_rng(0)
     count = setting.prompts * setting.samples
-    long = random.lognormal(np.log(setting.median_tokens), setting.spread, count)
+    of_prompt = random.standard_normal(setting.prompts).repeat(setting.samples)
+    off = np.sqrt(setting.alike) * of_prompt + np.sqrt(1 - setting.alike) * random.standard_normal(count)
+    long = setting.median_tokens * np.exp(setting.spread * off)
     lengths = np.clip(long, 1, setting.longest_tokens).astype(np.int64)
     prompts = random.integers(5, VOCABULARY, (setting.prompts, setting.prompt_tokens))
     contexts = pa.array(np.repeat(prompts, setting.samples, 0).tolist(), pa.list_(pa.int64()))
@@ -147,29 +171,34 @@ def drawn(setting: Setting) -> Any:
     return Rows(contexts, torch.from_numpy(tokens), torch.from_numpy(lengths))
 
 
-Batch = tuple[list[list[int]], list[int]]
+def arrived(rows: Any, parts: int, *, by_length: bool = False) -> list[Batch]:
+    """Cut rows into as many micro-batches, of equally many in order of arrival: texts, and where responses start.
 
-
-def arrived(rows: Any, parts: int) -> list[Batch]:
-    """Cut rows into as many micro-batches, of equally many in order of arrival: texts, and where responses start."""
+    With `by_length` rows are in order of their length, so that little of a micro-batch is padding.
+    """
     contexts, lengths = rows.context.to_pylist(), rows.lengths.tolist()
     texts = [[*c, *t[:n]] for c, t, n in zip(contexts, rows.tokens.tolist(), lengths, strict=True)]
     starts = [len(context) for context in contexts]
+    if by_length:
+        order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
+        texts, starts = [texts[row] for row in order], [starts[row] for row in order]
     size = -(-len(texts) // parts)
     return [(texts[at : at + size], starts[at : at + size]) for at in range(0, len(texts), size)]
 
 
-def packed_pass(model: Any, rows: Any) -> None:
-    """Run packed tokens forward and backward."""
+def packed_pass(model: Any, rows: Any) -> float:
+    """Run packed tokens forward and backward; give the sum of log-probs less entropies."""
     from flowgraph.executors.forward import forward_stats
 
     stats = forward_stats(model, rows, WANTED)
     assert stats.logprobs is not None and stats.entropy is not None
-    (stats.logprobs.sum() + stats.entropy.sum()).backward()
+    total = stats.logprobs.sum() - stats.entropy.sum()
+    total.backward()
+    return float(total.detach())
 
 
-def padded_pass(model: Any, batch: Batch) -> None:
-    """Run a padded batch of whole texts forward and backward, log-probs and entropies from full logits."""
+def padded_pass(model: Any, batch: Batch) -> float:
+    """Run a padded batch of whole texts forward and backward, log-probs and entropies from full logits; as above."""
     import torch
 
     texts, starts = batch
@@ -182,20 +211,26 @@ def padded_pass(model: Any, batch: Batch) -> None:
     answered = ((place >= begins) & (place < lengths))[:, first:]
     chosen = likely.gather(-1, ids[:, first:, None])[..., 0]
     entropy = -(likely.exp() * likely).sum(-1)
-    ((chosen + entropy) * answered).sum().backward()
+    total = ((chosen - entropy) * answered).sum()
+    total.backward()
+    return float(total.detach())
 
 
 def report(setting: Setting, told: Told) -> str:
-    """Say what was measured, in lines."""
-    rows = setting.prompts * setting.samples
-    speeds = [told.response_tokens / median(each) for each in (told.packed_s, told.padded_s)]
-    lines: Sequence[str] = (
-        f"{rows} rows of {told.response_tokens} response tokens, {told.micro_batches} micro-batches",
-        f"packed: {told.packed_tokens} tokens read, {speeds[0]:.0f} response tokens a second",
-        f"padded: {told.padded_tokens} tokens read, {speeds[1]:.0f} response tokens a second",
-        f"packed against padded: {told.ratio:.2f} times as fast (median of {setting.rounds} rounds)",
-    )
-    return "\n".join(lines)
+    """Say what was measured, in a table."""
+    lines = [
+        [
+            way,
+            str(told.tokens[way]),
+            f"{median(each):.2f}",
+            f"{told.response_tokens / median(each):.0f}",
+            f"{told.faster(way):.2f}",
+        ]
+        for way, each in told.seconds.items()
+    ]
+    count = f"{setting.prompts * setting.samples} rows of {told.response_tokens} response tokens"
+    head = ["", "tokens read", "CPU s", "response tokens a second", "packed is faster by"]
+    return f"{count}, {told.micro_batches} micro-batches, median of {setting.rounds} rounds\n{table(head, lines)}"
 
 
 if __name__ == "__main__":

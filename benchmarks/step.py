@@ -8,13 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +22,7 @@ sys.path.insert(0, str(HERE.parent))  # a script's own folder is on the path, th
 
 from benchmarks.environment import ensure  # noqa: E402
 from benchmarks.figures import STARTS, per_step, ray_table, step_table  # noqa: E402
+from benchmarks.machine import ONE_THREAD, machine  # noqa: E402
 from benchmarks.material import make_model, make_rows  # noqa: E402
 
 TRL = "TRL"
@@ -35,13 +34,6 @@ WAYS: dict[str, tuple[str, ...]] = {
 }
 """The ways to run ours: what each adds to the command."""
 
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-}
 LIMIT_S = 3600.0
 LR = 1e-6
 WHOLE = "1000000"  # more tokens than any step has: all rows in one micro-batch
@@ -273,7 +265,7 @@ def _report(shape: Shape, runs: Sequence[Run]) -> dict[str, Any]:
     longest = {way: [found[way, number, shape.long] for number in rounds] for way in ours}
     return {
         "shape": asdict(shape),
-        "machine": _machine(),
+        "machine": machine(),
         "cpu_s": {way: [cost(way, number) for number in rounds] for way in ways},
         "step_s": {way: [run.done.step_s for run in longest[way]] for way in ours},
         "starts": {
@@ -281,13 +273,6 @@ def _report(shape: Shape, runs: Sequence[Run]) -> dict[str, Any]:
             for way in ours
         },
     }
-
-
-def _machine() -> dict[str, Any]:
-    names = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    cpu = next((line.partition(": ")[2] for line in names if line.startswith("model name")), platform.machine())
-    packages = {name: version(name) for name in ("flowgraph", "torch", "transformers")}
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "packages": packages}
 
 
 def _tables(report: dict[str, Any]) -> str:

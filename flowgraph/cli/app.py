@@ -224,25 +224,11 @@ def run(
     from flowgraph.cli.plan import Where
     from flowgraph.cli.run import RunOptions, run_flow
     from flowgraph.passes.verify import verified
-    from flowgraph.runtime.loggers import trackers
-    from flowgraph.runtime.profiling import profiled_steps
 
     asked = Asked(flow, every(model), data, held_out, batch, steps, seed, every(sets), every(passes), cache)
-    options = RunOptions(
-        asked=asked,
-        eval_every=eval_every,
-        eval_rows=eval_rows,
-        out=out,
-        replay=replay,
-        sample_rows=sample_rows,
-        forward_tokens=forward_tokens,
-        checkpoint_every=checkpoint_every,
-        keep=keep,
-        trackers=trackers(log or ""),
-        profiled=tuple(sorted(profiled_steps(profile))) if profile is not None else (),
-        attach=attach,
-        where=Where(cluster, plan, memory, runtime, address, threads, placement),
-    )
+    where = Where(cluster, plan, memory, runtime, address, threads, placement)
+    sizes, also = (sample_rows, forward_tokens, checkpoint_every, keep), (log, profile, attach)
+    options = RunOptions(asked, eval_every, eval_rows, out, replay, where, *sizes, *also)
     with verified(verify):
         raise typer.Exit(run_flow(options))
 

@@ -48,7 +48,7 @@ RESUMABLE = 3  # exit code: a process or the disk failed, and `resume` goes on
 class RunOptions:
     """What the command line said; `checkpoint_every` 0 makes no checkpoints, not even at the end.
 
-    `trackers` are told the metrics too, steps of `profiled` are profiled, and `attach` names servers that run already.
+    `log` names trackers that are told the metrics too, `profile` steps to profile, `attach` servers that run already.
     """
 
     asked: Asked
@@ -61,9 +61,23 @@ class RunOptions:
     forward_tokens: int = FORWARD_TOKENS
     checkpoint_every: int = CHECKPOINT_EVERY
     keep: int = KEEP
-    trackers: tuple[str, ...] = ()
-    profiled: tuple[int, ...] = ()
+    log: str | None = None
+    profile: str | None = None
     attach: Path | None = None
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Give the trackers that are told; raises UsageError for one that there is not."""
+        from flowgraph.runtime.loggers import trackers
+
+        return trackers(self.log or "")
+
+    @property
+    def profiled(self) -> frozenset[int]:
+        """Give the steps to profile; raises UsageError for what names none."""
+        from flowgraph.runtime.profiling import profiled_steps
+
+        return profiled_steps(self.profile) if self.profile is not None else frozenset()
 
 
 @dataclass(frozen=True)
@@ -89,6 +103,7 @@ def run_flow(options: RunOptions) -> int:
 def prepared(inputs: Inputs, options: RunOptions) -> Prepared:
     """Check what goes together, plan, and put together what the driver runs."""
     o = options
+    _ = o.trackers, o.profiled  # each refuses what it cannot do
     refuse_what_cannot_run(inputs)
     refuse_other_tokenizers(inputs, o.asked.cache)
     plan = planned(inputs, o.where, o.sample_rows, o.forward_tokens)
@@ -218,7 +233,7 @@ def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Ch
 
     inputs, job, start = ready.inputs, ready.job, found.steps if found is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
-    profiles = Profiles(folder.path.absolute(), frozenset(ready.options.profiled))
+    profiles = Profiles(folder.path.absolute(), ready.options.profiled)
     opening = opened(job.program, graphs, inputs.file, _models(ready), ready.chosen, profiles)
     with interrupts.kept_from_closing(opening) as places:
         refuse_other_weights(found, places.told)

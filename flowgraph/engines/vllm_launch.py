@@ -14,12 +14,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-SAMPLES = ("/inference/v1/generate", "/v1/", "/version", "/weight_info", "/server_info")
+SAMPLES = ("/inference/v1/generate", "/v1/", "/version", "/weight_info")
 OPEN = ("/health", "/ping")
 
 Asgi = Callable[[Any, Any, Any], Any]
@@ -54,7 +54,7 @@ def guard(key: str, admin_key: str) -> type:
 def prepare() -> None:
     """Set up each process of the server as an SGLang server's: what is missing on a CPU, and its rendezvous."""
     sys.path.append(str(Path(__file__).parent))  # at the end: only for these two, and for `vllm_worker`
-    import sglang_launch
+    sglang_launch: Any = import_module("sglang_launch")
 
     if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
         sglang_launch.declare_vision_operators()
@@ -78,7 +78,7 @@ def tell_version() -> None:
 
 def main() -> None:
     """Read what to start, and run the server until it is killed."""
-    import sglang_launch
+    sglang_launch: Any = import_module("sglang_launch")
 
     parent = os.getppid()
     told = json.loads(sglang_launch.read_line())

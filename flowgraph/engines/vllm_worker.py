@@ -92,11 +92,13 @@ class Weights:
         self, master_address: str, master_port: int, rank_offset: int, world_size: int, group_name: str, backend: str
     ) -> None:
         """Join the group of who sends weights, beside whatever groups this process has."""
+        import torch.distributed
         import torch.distributed.distributed_c10d as c10d
 
         inner: Any = c10d
+        torch_store: Any = vars(torch.distributed)["TCPStore"]
         limit = timedelta(seconds=GROUP_S)
-        store = inner.PrefixStore(group_name, inner.TCPStore(master_address, master_port, world_size, False, limit))
+        store = inner.PrefixStore(group_name, torch_store(master_address, master_port, world_size, False, limit))
         rank, kind = rank_offset + self.rank, inner.Backend(backend)
         group, _ = inner._new_process_group_helper(
             world_size, rank, [], kind, store, group_name=group_name, timeout=limit
@@ -126,6 +128,18 @@ class Weights:
         import torch.distributed
 
         torch.distributed.destroy_process_group(_state(self).pop(group_name))
+
+    @told
+    def flowgraph_about(self) -> dict[str, Any]:
+        """Tell what the server was started with."""
+        config = self.vllm_config
+        return {
+            "device": str(config.device_config.device_type),
+            "precision": str(self.model_config.dtype).removeprefix("torch."),
+            "tensor": int(config.parallel_config.tensor_parallel_size),
+            "folder": str(self.model_config.model),
+            "sleeps": bool(self.model_config.enable_sleep_mode),
+        }
 
     @told
     def flowgraph_weights_checker(self, action: str) -> dict[str, Any]:

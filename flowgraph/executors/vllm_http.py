@@ -90,7 +90,7 @@ class _Choice(BaseModel):
     finish_reason: str
     token_ids: list[int]
     logprobs: _LogProbs
-    weight_versions: list[dict[str, Any]] = Field(min_length=1)
+    weight_versions: list[dict[str, Any]]  # none where no token was drawn
 
 
 class _Told(BaseModel):
@@ -147,7 +147,7 @@ def _as_answer(choice: _Choice) -> dict[str, Any]:
     told = {
         "finish_reason": {"type": choice.finish_reason},
         "output_token_logprobs": [[each.logprob, each.token_id, None] for each in choice.logprobs.content],
-        "weight_version": spans[-1].get("version"),
+        "weight_version": spans[-1].get("version") if spans else "",
         "weight_versions": spans,
     }
     return {"output_ids": choice.token_ids, "meta_info": told}

@@ -25,6 +25,9 @@ LAUNCHER = Path(__file__).parents[1] / "engines" / "vllm_launch.py"
 BLOCK_TOKENS = 32  # of the cache; the kernels of a CPU want a multiple of it
 PLAIN = Serving()
 SHARED = "/dev/shm/"
+BATCH_TOKENS = 4096  # read in one pass on a CPU
+# With a seed, vLLM 0.32 ends on a CPU where a context is read in parts: it turns a generator back that cannot be.
+ON_CPU = ("--enforce-eager", "--no-enable-chunked-prefill")
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -125,16 +128,15 @@ def forget_shared_memory(leader: int) -> None:
 def attach(
     url: str, *, key: str = "", admin_key: str = "", name: str = "", limit_s: float = 30.0, say: Say = lambda line: None
 ) -> Door:
-    """Give the door of a server that flowgraph started elsewhere; raise WorkerError if it is not there or too old.
+    """Give the door of a server that flowgraph's launcher started elsewhere.
 
-    Weights are taken by what our launcher adds to vLLM, so a server that was started otherwise only samples.
+    Raises WorkerError if it is not there, was started otherwise (plain vLLM can be told no weights), or is too old.
     """
     door = Door(url=url.rstrip("/"), name=name or url, version="", key=key, admin_key=admin_key)
     with VllmControl(door, limit_s) as control:
         version = str(control.get("/version").get("version", "")).partition("+")[0]
-        told: dict[str, Any] = control.get("/server_info?config_format=json").get("vllm_config") or {}
-    model, parallel = told.get("model_config") or {}, told.get("parallel_config") or {}
-    device: Device = "cpu" if str((told.get("device_config") or {}).get("device_type")) == "cpu" else "cuda"
+        told = control.post("/about")
+    device: Device = "cpu" if told.get("device") == "cpu" else "cuda"
     warning = vllm_warning(version, device)
     if warning:
         say(warning)
@@ -142,10 +144,10 @@ def attach(
         door,
         version=version,
         device=device,
-        precision=str(model.get("dtype", "")).removeprefix("torch."),
-        tensor=int(parallel.get("tensor_parallel_size") or 1),
-        folder=str(model.get("model", "")),
-        sleeps=bool(model.get("enable_sleep_mode")) and device == "cuda",
+        precision=str(told.get("precision", "")),
+        tensor=int(told.get("tensor") or 1),
+        folder=str(told.get("folder", "")),
+        sleeps=bool(told.get("sleeps")) and device == "cuda",
     )
 
 
@@ -189,9 +191,11 @@ def arguments(folder: Path, serving: Serving, device: Device, config: Mapping[st
     }
     positions = config.get("max_position_embeddings")
     given |= {"--max-model-len": positions} if positions is not None else {}
+    if device == "cpu":
+        given["--max-num-batched-tokens"] = max(BATCH_TOKENS, int(positions or 0))
     given |= _cache(serving, device, config)
     switches = ["--tokens-only", "--skip-tokenizer-init", "--disable-log-stats", "--disable-uvicorn-access-log"]
-    switches += ["--enforce-eager"] if device == "cpu" else ["--enable-sleep-mode"] if serving.sleeps else []
+    switches += list(ON_CPU) if device == "cpu" else ["--enable-sleep-mode"] if serving.sleeps else []
     return [str(folder), *switches, *(str(part) for pair in given.items() for part in pair)]
 
 

@@ -261,11 +261,12 @@ def test_every_library_imported_is_a_declared_dependency() -> None:
     extras = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
     declared = {line.split(">")[0].split("[")[0].replace("-", "_") for line in [*project["dependencies"], *extras]}
     through = {"huggingface_hub", "yaml"}  # comes with transformers, whose hub client it is; pyyaml's module
+    there = ROOT / "flowgraph" / "engines"  # what runs in an engine's own environment, with the engine's packages
     known = {*declared, *through, *PACKAGES, *sys.stdlib_module_names}
     breaches = [
         str(each)
         for file in sources(*PACKAGES)
         for each in imports(file, types_too=True)
-        if each.module.split(".")[0] not in known
+        if each.module.split(".")[0] not in known and not file.is_relative_to(there)
     ]
     assert breaches == []

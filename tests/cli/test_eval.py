@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -197,19 +196,6 @@ def test_two_devices_draw_and_score_what_one_does(flowgraph: Run, trained: Path,
     exact = ["prompt_index", "sample_index", "response_ids", "response", "finished", "score"]
     one, two = (pq.read_table(name) for name in ("here.parquet", "there.parquet"))
     assert one.select(exact).equals(two.select(exact))
-
-
-def test_the_page_shows_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(__file__).parents[2] / "docs/eval.md"
-    spec = importlib.util.spec_from_file_location("pages_of_eval", path.with_name("pages.py"))
-    assert spec is not None and spec.loader is not None
-    pages: Any = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, pages)
-    spec.loader.exec_module(pages)
-    monkeypatch.setattr(pages, "CHEAP", (*pages.CHEAP, "eval"))
-    text = path.read_text(encoding="utf-8")
-    assert "flowgraph eval --generations" in text
-    assert pages.Page(path).rewritten(tmp_path) == text
 
 
 NOT_ASKED_WELL = {

@@ -67,8 +67,9 @@ def test_sleep_frees_the_device_and_a_model_that_woke_steps_as_one_that_did_not_
     told: dict[str, Any], kind: str
 ) -> None:
     awake, asleep, again = told["sleep"][kind]["bytes"]
-    assert asleep < 0.1 * awake
-    assert again == pytest.approx(awake, rel=0.1)
+    held = told["sleep"][kind]["held"]  # a workspace of cuBLAS stays, as large as all of this model
+    assert awake - asleep == pytest.approx(held, rel=0.1)
+    assert again - asleep == pytest.approx(held, rel=0.1)
     assert told["sleep"][kind]["apart"] == 0.0
 
 
@@ -118,6 +119,8 @@ def far(one: Any, other: Any) -> float:
 
 
 def tell_sleep(handle: Any, other: Any) -> dict[str, Any]:
+    """Give what torch has allocated awake, asleep and awake again, and the bytes of weights and of two moments."""
+    held = 3 * 4 * sum(each.numel() for each in handle.weights().values())
     stepped(handle)
     stepped(other)
     other.sleep()  # out of the way of what is measured
@@ -128,7 +131,13 @@ def tell_sleep(handle: Any, other: Any) -> dict[str, Any]:
     used.append(torch.cuda.memory_allocated())
     other.wake()
     pairs = zip(stepped(handle), stepped(other), strict=True)
-    return {"bytes": used, "apart": max(abs(a - b) for pair in pairs for a, b in zip(*pair, strict=True))}
+    return {"bytes": used, "held": held, "apart": max(abs(a - b) for pair in pairs for a, b in zip(*pair, strict=True))}
+
+
+def tell_setting(told: dict[str, Any], name: str, handle: Any) -> None:
+    told["steps"][name] = stepped(handle)
+    told["types"][name] = sorted({str(each.dtype) for each in [*handle.weights().values(), *kept(handle)]})
+    told["devices"][name] = sorted({each.device.type for each in kept(handle)})
 
 
 def run(folder: Path) -> dict[str, Any]:
@@ -136,12 +145,8 @@ def run(folder: Path) -> dict[str, Any]:
     told: dict[str, Any] = {"wanted": stepped(LocalModel(*make_model(), trainable=True)), "steps": {}}
     told |= {"types": {}, "devices": {}}
     for name, running in SETTINGS.items():
-        handle = sharded(ranks, running)
-        told["steps"][name] = stepped(handle)
-        told["types"][name] = sorted({str(each.dtype) for each in [*handle.weights().values(), *kept(handle)]})
-        told["devices"][name] = sorted({each.device.type for each in kept(handle)})
+        tell_setting(told, name, sharded(ranks, running))
     half = SETTINGS["bfloat16"]
-    del handle
     told["sleep"] = {"fsdp": tell_sleep(sharded(ranks, half), sharded(ranks, half))}
     locals_ = (LocalModel(*make_model(), trainable=True) for _ in range(2))
     told["sleep"]["local"] = tell_sleep(*locals_)

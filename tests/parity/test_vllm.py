@@ -297,17 +297,25 @@ def test_an_update_in_mid_generation_gives_a_span_of_each_version(
     running: Running, vllm: Callable[..., VllmModel], hold: Hold
 ) -> None:
     model = vllm(hold=hold)
-    first = model.version
+    model.ends = frozenset()  # so that there is a middle
     requests = [Request((1, 5, 4), prompt, 0, 120, 1.0, Key(prompt)) for prompt in range(24)]
 
-    async def generate_and_update() -> list[Completion]:
+    async def generate_and_update(after_s: float) -> list[Completion]:
         waiting = asyncio.gather(*(model.sample(each) for each in requests))
-        await asyncio.sleep(0.15)
-        await asyncio.to_thread(model.take, running.models[1].weights(), first + 1)
+        await asyncio.sleep(after_s)
+        await asyncio.to_thread(model.take, running.models[1].weights(), model.version + 1)
         return list(await waiting)
 
-    done = asyncio.run(generate_and_update())
-    spanned = [each for each in done if len(each.versions) == 2]
+    started = time.monotonic()
+    gather(model, requests)
+    whole_s = time.monotonic() - started
+    first, done, spanned = 0, list[Completion](), list[Completion]()
+    for part in (0.5, 0.3, 0.7, 0.4, 0.6, 0.2, 0.1):  # wherever the middle is, on a machine as busy as it is now
+        model.take(running.models[0].weights(), model.version + 1)
+        first, done = model.version, asyncio.run(generate_and_update(part * whole_s))
+        spanned = [each for each in done if len(each.versions) == 2]
+        if spanned:
+            break
     assert spanned, [each.versions for each in done]
     for each in spanned:
         (start, old), (middle, new) = each.versions
@@ -339,16 +347,17 @@ def test_samples_wait_while_generation_is_paused(vllm: Callable[..., VllmModel])
 def test_aborted_samples_are_told_and_the_server_goes_on(vllm: Callable[..., VllmModel]) -> None:
     model = vllm()
 
-    async def aborted() -> None:
+    async def aborted() -> list[Any]:
         await asyncio.to_thread(model.pause, "in_place")
-        waiting = asyncio.gather(*(model.sample(each) for each in asked(prompts=8, most=100)))
+        waiting = asyncio.gather(*(model.sample(each) for each in asked(prompts=8, most=100)), return_exceptions=True)
         await asyncio.sleep(0.5)
         await asyncio.to_thread(model.abort)
         await asyncio.to_thread(model.resume)
-        await waiting
+        return await waiting
 
-    with pytest.raises(WorkerError, match="abort"):
-        asyncio.run(aborted())
+    done = asyncio.run(aborted())
+    assert len(done) == 16
+    assert all(isinstance(each, WorkerError) and "abort" in str(each) for each in done)
     assert len(gather(model, asked())) == 12
 
 

@@ -20,7 +20,7 @@ from flowgraph.errors import DataError, LawError, UserCodeError
 from flowgraph.evaluate import Observed
 from flowgraph.executors.local import LocalModel
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Home, Program, Run
+from flowgraph.lowering.program import Home, Program, Run, Sync
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
 from flowgraph.plan import Layout, Placed, Plan, Pool
@@ -332,7 +332,7 @@ def test_weights_are_copied_between_homes_of_one_process(tiny: Tiny, trained: Pr
     device, (train, sample) = made(tiny, 0, trained), policies(trained)
     wanted = moved(device, train)
     assert not same(device.handles[sample].weights(), wanted)
-    device.sync(train, sample, 7)
+    device.sync(Sync("policy", train, sample), 7)
     assert same(device.handles[sample].weights(), wanted)
     assert (device.handles[train].version, device.handles[sample].version) == (0, 7)
 
@@ -341,13 +341,13 @@ def test_weights_are_given_by_the_first_rank_and_taken_by_any(tiny: Tiny, traine
     first, second = (made(tiny, rank, trained) for rank in range(2))
     train, sample = policies(trained)
     wanted = moved(first, train)
-    wire = first.give(train)
+    wire = first.give(Sync("policy", train, sample))
     assert wire is not None
     for device in (first, second):
         device.take(sample, wire, 3)
         assert same(device.handles[sample].weights(), wanted)
         assert device.handles[sample].version == 3
-    assert second.give(sample) is None, "one copy is enough"
+    assert second.give(Sync("policy", sample, train)) is None, "one copy is enough"
 
 
 def test_a_home_is_saved_as_a_folder_that_loads(tiny: Tiny, trained: Program, tmp_path: Path) -> None:

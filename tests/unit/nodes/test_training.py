@@ -251,14 +251,13 @@ def test_a_schedule_that_never_falls_is_refused() -> None:
 
 
 def test_an_update_steps_at_the_rate_of_its_step(tiny: Tiny, make_rollout: Make) -> None:
-    rollout, told = make_rollout([3, 4]), list[float]()
+    rollout, told, advantages = make_rollout([3, 4]), list[float](), Advantages(torch.tensor([1.0, -1.0]))
+
+    def loss(pi: Policy) -> Loss:
+        return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+
     for step in (0, 3, 7):
         policy = Policy(tiny(trainable=True))
-        advantages = Advantages(torch.tensor([1.0, -1.0]))
-
-        def loss(pi: Policy, advantages: Advantages = advantages) -> Loss:
-            return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
-
         after = update(
             policy, loss, lr=0.5, optimizer="sgd", schedule="linear", warmup_steps=2, decay_steps=6, key=Key(0, step)
         )
