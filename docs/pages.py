@@ -22,7 +22,10 @@ from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
 # Verbs that load no model and train nothing.
-CHEAP = ("show", "plan", "fit", "explain", "compare", "simulate", "export", "draw", "cp", "flows", "check", "nodes", "eval")
+CHEAP = (
+    *("show", "plan", "fit", "explain", "compare", "simulate", "export", "draw", "cp", "flows", "check", "nodes"),
+    "eval",
+)
 ELLIPSIS = "…"
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)

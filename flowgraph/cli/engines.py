@@ -42,13 +42,14 @@ def list_engines(cache: Path | None, as_json: bool) -> None:
     from flowgraph.cli.lists import cache_folder, print_table
     from flowgraph.engines.environments import ENVIRONMENTS, folder_of, installed
     from flowgraph.engines.versions import NEWEST, OLDEST
+    from flowgraph.engines.vllm_versions import VLLM
 
     where = cache_folder(cache)
     told = [
         {
             "name": each.name,
             "about": each.about,
-            "known": f"{each.package} {OLDEST} to {NEWEST}",
+            "known": f"sglang {OLDEST} to {NEWEST}" if each.package == "sglang" else f"vllm {', '.join(VLLM)}",
             "installed": installed(each, where).get(each.package, ""),
             "folder": str(folder_of(each, where)),
         }

@@ -73,6 +73,14 @@ LAYOUTS: dict[str, Offer] = {
         tensor=64,
         heeds={"precision": ("float32", "bfloat16"), "cache_share": (), "sleeps": (), "weights_by": ()},
     ),
+    "vllm": Offer(
+        serves="flowgraph.executors.vllm_home",
+        verbs=frozenset({"sample", "weights"}),
+        devices=frozenset({"cpu", "gpu"}),
+        data=POOL_WIDE,
+        tensor=64,
+        heeds={"precision": ("float32", "bfloat16"), "cache_share": (), "sleeps": (), "weights_by": ()},
+    ),
 }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.executors.sglang_serving import Serving
 from flowgraph.executors.vllm import VllmModel
+from flowgraph.executors.vllm_serving import attach as serving_attach
 from flowgraph.executors.vllm_serving import serve
 from flowgraph.executors.vllm_updates import VllmUpdates
 from flowgraph.executors.weight_updates import By
@@ -31,6 +32,12 @@ def start(folder: Path, post: Post, *, cache: Path, seed: int, threads: int, lim
     )
     device: Any = post.device
     return serve(folder, told, device=device, gpus=post.gpus, name=post.name, limit_s=limit_s, log=log, cache=cache)
+
+
+def attach(told: Any, name: str) -> Door:
+    """Give the door of a server that runs already: `told` has its `url`, and `key` and `admin_key` as secrets."""
+    keys = {"key": told.key.get_secret_value(), "admin_key": told.admin_key.get_secret_value()}
+    return serving_attach(told.url, name=name, **keys)
 
 
 def handle(home: Home, doors: Sequence[Door], tokenizer: Any, servers: Sequence[Server], scratch: Path) -> VllmModel:

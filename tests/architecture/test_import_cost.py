@@ -13,7 +13,18 @@ ROOT = Path(__file__).parents[2]
 HELP = "sys.argv = ['flowgraph', '--help']; from flowgraph.cli import main; main()"
 
 # Each of these takes 0.1 to 4 s to import: one alone would break the budget of `--help`.
-ENGINES = {"torch", "ray", "transformers", "sglang", "datasets", "peft", "accelerate", "tokenizers", "safetensors"}
+ENGINES = {
+    "torch",
+    "ray",
+    "transformers",
+    "sglang",
+    "datasets",
+    "peft",
+    "accelerate",
+    "tokenizers",
+    "safetensors",
+    "vllm",
+}
 SLOW = {*ENGINES, "pyarrow", "networkx", "numpy", "pandas"}
 
 HELP_MODULES_AT_MOST = 450  # may only get tighter; 271 at first

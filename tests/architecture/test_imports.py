@@ -85,7 +85,7 @@ FACES = {
 # Slow to import: 0.2 s (networkx) to 4 s (peft) each. They are imported inside the function that needs them.
 HEAVY = {
     *("accelerate", "datasets", "gguf", "httpx", "huggingface_hub", "math_verify", "peft", "ray", "reasoning_gym"),
-    *("safetensors", "sglang", "tokenizers", "torch", "transformers"),
+    *("safetensors", "sglang", "tokenizers", "torch", "transformers", "vllm"),
 }
 
 

@@ -198,7 +198,7 @@ def test_engines_of_the_field_need_gpus(graph: Graph) -> None:
 def test_a_plan_to_run_names_no_engine_that_is_only_costed(graph: Graph) -> None:
     trained = plan_of(graph, "policy.train", costed=False, engine="megatron")
     assert refusal(trained, graph) == (
-        "plan.json: no engine of policy.train: `megatron`\n  hint: known: fsdp, local, sglang"
+        "plan.json: no engine of policy.train: `megatron`\n  hint: known: fsdp, local, sglang, vllm"
     )
 
 
