@@ -56,7 +56,8 @@ def logger(
     cannot be opened is said so, and left out.
     """
     opening = {name: partial(_open, name) for name in names}
-    return Logger(opening, Named.of(run, first_step), graphs, say)
+    named = Named.of(run, first_step) if opening else Named(run, run.name, "", first_step)
+    return Logger(opening, named, graphs, say)
 
 
 def _open(name: str, run: Named) -> Sink:
