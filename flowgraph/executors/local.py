@@ -43,8 +43,8 @@ class ChatTokenizer:
         chat = [*messages] if answer is None else [*messages, {"role": "assistant", "content": answer}]
         if self._tokenizer.chat_template:
             rendered = self._tokenizer.apply_chat_template(chat, add_generation_prompt=answer is None, tokenize=False)
-            return tuple(self._tokenizer.encode(rendered, add_special_tokens=False))
-        ids = tuple(self._tokenizer.encode("\n".join(message["content"] for message in chat)))
+            return tuple(self._tokenizer.encode(rendered, add_special_tokens=False, verbose=False))
+        ids = tuple(self._tokenizer.encode("\n".join(message["content"] for message in chat), verbose=False))
         return ids if answer is None else (*ids, self._tokenizer.eos_token_id)
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -197,8 +197,8 @@ def same(one: Results, other: Results, mask: torch.Tensor) -> None:
     pairs += [(a[mask > 0], b[mask > 0]) for a, b in zip(one.tokens, other.tokens, strict=True)]
     for a, b in pairs:
         assert torch.allclose(a.double(), b.double(), rtol=INSIDE, atol=INSIDE), (a, b)
-    assert one.numbers == pytest.approx(other.numbers, abs=INSIDE, nan_ok=True)
-    assert one.means == pytest.approx(other.means, abs=INSIDE)
+    assert one.numbers == pytest.approx(other.numbers, abs=INSIDE, rel=1e-12, nan_ok=True)
+    assert one.means == pytest.approx(other.means, abs=INSIDE, rel=1e-12)
 
 
 # ------------------------------------------------------------------------------------------- the nodes
