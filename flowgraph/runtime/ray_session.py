@@ -51,6 +51,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if os.environ["RAY_AUTH_MODE"] == "token":
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15 workers wait for all others of the machine
     else:
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # how often Ray tries to connect; 20 take ten minutes
         os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "15")
