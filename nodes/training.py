@@ -160,7 +160,7 @@ def micro_batches(
     [[0, 2], [1]]
     >>> context = torch.tensor([3, 3, 3])
     >>> [each.tolist() for each in micro_batches(torch.tensor([5, 4, 7]), torch.arange(3), 8, torch.zeros(3), context)]
-    [[2, 0], [1]]
+    [[2], [0, 1]]
     """
     order = rows[tokens[rows].argsort(descending=True, stable=True)]
     if groups is None or contexts is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,8 +67,8 @@ ACROSS = plan_over({"train": (("b", 0), ("a", 0)), "draw": (("a", 1), ("b", 1))}
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Start a cluster of a head without devices and two machines with two each; give its address."""
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # a process reads its token once
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         from ray.cluster_utils import Cluster as RayCluster
