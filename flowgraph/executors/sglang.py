@@ -1,243 +1,32 @@
-"""A model that SGLang servers generate with, seen as a handle: it samples, and it takes weights.
-
-It runs in any process: it talks to servers by their doors and imports nothing of SGLang.
-"""
+"""SGLang as an engine: how its server is started, told and asked."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
-from weakref import WeakKeyDictionary, finalize
+from typing import Any
 
-from flowgraph.errors import LawError, ModelError, WorkerError
-from flowgraph.executors.base import Alone, Completion, Optimizer, Ranks, Request, Rows, Stepped, TokenStats, Verb
-from flowgraph.executors.local import ChatTokenizer
-from flowgraph.executors.servers import Door, Server
-from flowgraph.executors.sglang_http import Answer, Control, as_number, question, read_answer, refusal
-from flowgraph.executors.sglang_router import Router
-from flowgraph.executors.weight_updates import By, Hold, Updates
+from flowgraph.engines.environments import SGLANG_CPU
+from flowgraph.engines.versions import SGLANG
+from flowgraph.executors.engine import CPU_TOKENS, Device, Engine, Serving
+from flowgraph.executors.served import ServedModel, Tag
+from flowgraph.executors.sglang_http import Control, question, read_answer
+from flowgraph.executors.weight_updates import By, Updates
 
-if TYPE_CHECKING:
-    import httpx
-    from torch import Tensor
-
-Waiting = list[tuple[Request, "asyncio.Future[Completion]"]]
-Tag = Literal["weights", "kv_cache"]
-
-CONNECTIONS = 512  # at a time, to all replicas together
-CONNECTS = 4  # tries to connect
-CONNECT_S = 5.0
-FIRST_PAUSE_S = 0.2
-KEEP_S = 2.0  # an idle connection is dropped before the server, which waits 5 s, may drop it
-DYING_S = 2.0  # how long a server that broke off may take to be seen as ended
+CPU_SHARE = 0.1  # of the machine's memory
+SPARE_POSITIONS = 16  # SGLang keeps a few positions to itself: 2 of a whole sequence, 6 of a prompt
 
 
-class SglangModel:
-    """A handle on the replicas of one model, each behind its door; `servers` are those of them that this process owns.
+class SglangModel(ServedModel):
+    """A handle on the SGLang replicas of one model."""
 
-    `version` is what samples are to be stamped with. `load` leaves it, as every handle's does; the next version that is
-    set after it is stamped on the servers. `update_by`, `hold`, `scratch` and `address` say how weights come to them
-    (`Updates`). A sample has `limit_s` seconds.
-    """
-
-    def __init__(
-        self,
-        doors: Sequence[Door],
-        raw_tokenizer: Any,
-        *,
-        version: int = 0,
-        limit_s: float = 600.0,
-        update_by: By = "disk",
-        hold: Hold = "idle",
-        scratch: Path | None = None,
-        address: str = "",
-        servers: Sequence[Server] = (),
-        connections: int = CONNECTIONS,
-        ranks: Ranks | None = None,
-    ) -> None:
-        self.doors, self.raw_tokenizer, self.limit_s = tuple(doors), raw_tokenizer, limit_s
-        self.tokenizer = ChatTokenizer(raw_tokenizer)
-        self.ranks: Ranks = ranks or Alone()
-        self.ends, self.positions = _ends_and_positions(self.doors, raw_tokenizer)
-        if scratch is None:
-            scratch = Path(tempfile.mkdtemp(prefix="weights-"))
-            finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-        self._updates = Updates(self.doors, by=update_by, scratch=scratch, hold=hold, address=address)
-        self._version, self._unstamped = version, False
-        self._servers = {server.door.url: server for server in servers}
-        self._router, self._connections = Router(len(self.doors)), connections
-        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiting] = WeakKeyDictionary()
-        self._rounds = set[asyncio.Task[None]]()
-
-    @property
-    def version(self) -> int:
-        """Give the version that samples are to be stamped with."""
-        return self._version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        """Expect this version from now on; the first that is set after a `load` is stamped on the servers."""
-        if self._unstamped and version != self._version:
-            self._each(lambda control: control.stamp(str(version)))
-        self._version, self._unstamped = version, False
-
-    @property
-    def packs(self) -> bool:
-        """Say that nothing is read here."""
-        return False
-
-    @property
-    def micro_batch_tokens(self) -> int | None:
-        """Say that nothing is trained here."""
-        return None
-
-    @property
-    def verbs(self) -> frozenset[Verb]:
-        """Give the verbs this handle offers."""
-        return frozenset({"sample", "weights"})
-
-    async def sample(self, request: Request) -> Completion:
-        """Draw one sample; requests made in one turn of the event loop are dealt to the replicas together.
-
-        Raises ModelError for a request that the model has no positions for, and WorkerError, which names the replica
-        and the sample, where it is not reached, breaks off, refuses, takes too long, or answers with what cannot be
-        used or was drawn with other weights than `version`.
-        """
-        if not request.context:
-            raise ModelError.no_prompt()
-        if self.positions is not None and len(request.context) + request.max_tokens > self.positions:
-            raise ModelError.too_long(len(request.context), request.max_tokens, self.positions)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Completion] = loop.create_future()
-        waiting = self._waiting.setdefault(loop, [])
-        waiting.append((request, future))
-        if len(waiting) == 1:
-            loop.call_soon(self._drain, loop)
-        return await future
-
-    def _drain(self, loop: asyncio.AbstractEventLoop) -> None:
-        task = loop.create_task(self._round(self._waiting.pop(loop)))
-        self._rounds.add(task)
-        task.add_done_callback(self._rounds.discard)
-
-    async def _round(self, waiting: Waiting) -> None:
-        """Send requests at once, and give each future what came of its request; the last when nothing is left open."""
-        replicas = self._router.deal([request for request, _ in waiting])
-        ended = list[asyncio.Task[Completion]]()
-        futures = dict[asyncio.Task[Completion], "asyncio.Future[Completion]"]()
-
-        def end(task: asyncio.Task[Completion]) -> None:
-            ended.append(task)
-            if len(ended) < len(futures):
-                _settle(futures[task], task)
-
-        async with self._client() as client:
-            for replica, (request, future) in zip(replicas, waiting, strict=True):
-                futures[asyncio.ensure_future(self._one(client, replica, request))] = future
-            for task, future in futures.items():
-                task.add_done_callback(end)
-                future.add_done_callback(partial(_cancel, task))
-            await asyncio.gather(*futures, return_exceptions=True)
-        _settle(futures[ended[-1]], ended[-1])
-
-    def _client(self) -> httpx.AsyncClient:
-        import httpx
-
-        limits = httpx.Limits(max_connections=self._connections, keepalive_expiry=KEEP_S)
-        limit = httpx.Timeout(self.limit_s, connect=min(CONNECT_S, self.limit_s))
-        return httpx.AsyncClient(limits=limits, timeout=limit, verify=False, trust_env=False)
-
-    async def _one(self, client: httpx.AsyncClient, replica: int, request: Request) -> Completion:
-        door, first = self.doors[replica], self.version
-        try:
-            async with asyncio.timeout(self.limit_s):
-                answer = await self._ask(client, door, request)
-        except TimeoutError:
-            raise _lost(door, request, f"does not answer within {self.limit_s:.0f} s") from None
-        finally:
-            self._router.done(replica, request)
-        return self._completion(door, request, answer, first)
-
-    async def _ask(self, client: httpx.AsyncClient, door: Door, request: Request) -> Answer:
-        """Ask until there is a connection; what breaks off after that is not asked again."""
-        import httpx
-
-        headers = {"Authorization": f"Bearer {door.key}"} if door.key else {}
-        body = json.dumps(question(request, sorted(self.ends))).encode()
-        headers["Content-Type"] = "application/json"
-        for left in reversed(range(CONNECTS)):
-            try:
-                answer = await client.post(f"{door.url}/generate", content=body, headers=headers)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                await self._see(door)
-                if not left:
-                    raise _lost(door, request, f"is not reached: {str(error) or 'no connection'}") from None
-                await asyncio.sleep(FIRST_PAUSE_S * 2 ** (CONNECTS - 1 - left))
-            except httpx.TimeoutException:
-                raise TimeoutError from None
-            except (httpx.TransportError, httpx.DecodingError) as error:
-                await self._see(door, DYING_S)
-                raise _lost(door, request, f"broke off: {str(error) or type(error).__name__}") from None
-            else:
-                break
-        else:
-            raise AssertionError("the last try answers or raises")
-        if answer.status_code != 200:
-            raise refusal(door.name, f"/generate ({_called(request)})", answer.status_code, answer.text)
-        return read_answer(f"{door.name} ({_called(request)})", answer.content, request)
-
-    async def _see(self, door: Door, wait_s: float = 0.0) -> None:
-        """Raise what is known of a server of ours that has ended, or does so within `wait_s` seconds."""
-        server = self._servers.get(door.url)
-        if server is None:
-            return
-        loop = asyncio.get_running_loop()
-        until = loop.time() + wait_s
-        server.check()
-        while loop.time() < until:
-            await asyncio.sleep(0.05)
-            server.check()
-
-    def _completion(self, door: Door, request: Request, answer: Answer, first: int) -> Completion:
-        spans, last = answer.spans, self.version
-        numbers = [as_number(version) for _, version in spans]
-        known = [number for number in numbers if number is not None]
-        if known != numbers or known != sorted(known) or not all(first <= number <= last for number in known):
-            told = ", ".join(version for _, version in spans)
-            wanted = str(last) if first == last else f"{first} to {last}"
-            what = f"{door.name} sampled with version {told} of the weights; {wanted} was expected"
-            raise WorkerError(what, notes=[_called(request)])
-        versions = tuple((start, number) for (start, _), number in zip(spans, known, strict=True))
-        finished = answer.meta_info.finish_reason.type == "stop"
-        return Completion(tuple(answer.output_ids), answer.logprobs, finished, versions)
-
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights of every replica; raise WorkerError, as `Updates.send` does, where that fails."""
-        self._updates.send(weights.items(), self._version)
-        self._unstamped = True
-
-    def take(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights of every replica and stamp their version, in one go."""
-        self._updates.send(weights.items(), version)
-        self._version, self._unstamped = version, False
-
-    def pause(self, hold: Literal["retract", "in_place"] = "retract") -> None:
-        """Keep the servers from generating until `resume`; requests wait."""
-        self._each(lambda control: control.post("/pause_generation", mode=hold))
-
-    def resume(self) -> None:
-        """Let paused servers go on."""
-        self._each(lambda control: control.post("/continue_generation"))
-
-    def abort(self) -> None:
-        """Break off every request that runs; whoever waits for one gets WorkerError."""
-        self._each(lambda control: control.post("/abort_request", rid="", abort_all=True))
+    engine = "sglang"
+    path = "/generate"
+    control = Control
+    updates = Updates
+    question = staticmethod(question)
+    read = staticmethod(read_answer)
 
     def sleep(self, tags: Sequence[Tag] = ("kv_cache", "weights")) -> None:
         """Give the servers' device memory back, once they are idle. Weights that sleep are lost: load them anew.
@@ -251,70 +40,74 @@ class SglangModel:
         """Take device memory again; weights first, so that they can be loaded while there is no cache yet."""
         self._each(lambda control: control.post("/resume_memory_occupation", tags=list(tags)))
 
-    def close(self) -> None:
-        """End what updates have kept; the servers run on, and are ended by whoever owns them."""
-        self._updates.close()
 
-    def token_stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
-        """Refuse: generation is all that this engine is asked for."""
-        _not_offered("reads no rows")
+class Sglang(Engine):
+    """Servers of SGLang; those on GPUs are started by this Python."""
 
-    def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> Stepped:
-        """Refuse: an engine for generation trains nothing."""
-        _not_offered("trains nothing")
+    name = "SGLang"
+    packages = ("sglang",)
+    versions = SGLANG
+    on_cpu = SGLANG_CPU
+    launcher = "sglang_launch.py"
+    model = SglangModel
 
-    def weights(self) -> dict[str, Tensor]:
-        """Refuse: weights come to this engine, and are read where they are trained."""
-        _not_offered("gives no weights")
+    def arguments(
+        self, folder: Path, serving: Serving, device: Device, config: Mapping[str, Any], version: int
+    ) -> list[str]:
+        """Give the command line of a server, without its address and keys."""
+        given: dict[str, object] = {
+            "--model-path": folder,
+            "--device": device,
+            "--dtype": serving.precision,
+            "--tp-size": serving.tensor,
+            "--random-seed": serving.seed,
+            "--weight-version": version,
+            "--grammar-backend": "none",
+            "--log-level": "info",
+            "--log-level-http": "warning",
+        }
+        share, most = serving.cache_share, serving.max_tokens_cached
+        positions = config.get("max_position_embeddings")
+        if device == "cpu":
+            given |= {"--attention-backend": "torch_native", "--sampling-backend": "pytorch"}
+            share, most = share or CPU_SHARE, most or CPU_TOKENS
+        if positions is not None:
+            given["--context-length"] = positions + SPARE_POSITIONS
+        given |= {"--mem-fraction-static": share} if share is not None else {}
+        given |= {"--max-total-tokens": most} if most is not None else {}
+        switches = {"--enable-deterministic-inference": serving.repeatable, "--enable-memory-saver": serving.sleeps}
+        on = [switch for switch, wanted in switches.items() if wanted and device == "cuda"]
+        return ["--skip-tokenizer-init", *on, *(str(part) for pair in given.items() for part in pair)]
 
-    def _each(self, call: Callable[[Control], Any]) -> None:
-        for door in self.doors:
-            with Control(door, self.limit_s) as control:
-                call(control)
+    def variables(self, serving: Serving, device: Device, host: str) -> dict[str, str]:
+        """Give what stands in the environment of its processes for SGLang alone."""
+        given = {
+            "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else each look costs a second
+            "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for SPARE_POSITIONS, which no request reaches
+        }
+        return given | ({"SGLANG_USE_CPU_ENGINE": "1"} if device == "cpu" else {})
 
+    def about(self, control: Control) -> dict[str, Any]:
+        """Ask a running server what it is: fields of its door."""
+        told = control.get("/server_info")
+        return {
+            "version": str(told.get("version", "")),
+            "device": "cpu" if str(told.get("device", "cuda")).startswith("cpu") else "cuda",
+            "precision": str(told.get("dtype", "")),
+            "tensor": int(told.get("tp_size") or 1),
+            "folder": str(told.get("model_path", "")),
+            "sleeps": bool(told.get("enable_memory_saver")),
+        }
 
-def _settle(future: asyncio.Future[Completion], task: asyncio.Task[Completion]) -> None:
-    """Give a future what came of a task, unless nobody waits for it any more."""
-    if future.done():
-        return
-    error = None if task.cancelled() else task.exception()
-    if task.cancelled():
-        future.cancel()
-    elif error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(task.result())
+    def way(self, tensor: int, *, shared: bool) -> By:
+        """Say how new weights come to replicas, where the plan does not.
 
+        In the memory of a device that both share, if one process holds a replica's weights; a process group cannot
+        have one device twice, so else through files; and over a process group to devices that nobody shares.
+        """
+        if not shared:
+            return "group"
+        return "memory" if tensor == 1 else "disk"
 
-def _cancel(task: asyncio.Task[Completion], future: asyncio.Future[Completion]) -> None:
-    """Break off a request that nobody waits for: the server sees the connection close."""
-    if future.cancelled():
-        task.cancel()
-
-
-def _not_offered(what: str) -> NoReturn:
-    raise LawError(f"the engine `sglang` {what}: it offers sample and load")
-
-
-def _called(request: Request) -> str:
-    return f"sample {request.sample} of prompt {request.prompt}"
-
-
-def _lost(door: Door, request: Request, how: str) -> WorkerError:
-    hint = "the server's log says why" if "broke" in how else ""
-    return WorkerError(f"{door.name} {how}", notes=[f"it was to draw {_called(request)}", f"at {door.url}"], hint=hint)
-
-
-def _ends_and_positions(doors: Sequence[Door], raw_tokenizer: Any) -> tuple[frozenset[int], int | None]:
-    """Read which tokens end a response, as the reference engine has them, and how many positions the model has."""
-    told, positions = dict[str, Any](), None
-    for door in doors[:1]:
-        for name in ("config.json", "generation_config.json"):
-            path = Path(door.folder) / name
-            if door.folder and path.is_file():
-                told |= json.loads(path.read_text(encoding="utf-8"))
-        positions = told.get("max_position_embeddings")
-    named = told.get("eos_token_id")
-    listed = named if isinstance(named, list) else [named]
-    ends = [*listed, getattr(raw_tokenizer, "eos_token_id", None)]
-    return frozenset(int(each) for each in ends if each is not None), positions
+    def ready(self, process: subprocess.Popen[bytes], control: Control, version: int) -> None:
+        """Do nothing more: the version stands in the command line."""

@@ -1,96 +1,66 @@
-"""A model that vLLM servers generate with, seen as a handle: it samples, and it takes weights.
-
-It runs in any process: it talks to servers by their doors and imports nothing of vLLM. How requests are dealt to
-replicas, waited for and settled is as for SGLang (`SglangModel`); what is said to a server is in `vllm_http`.
-"""
+"""vLLM as an engine: how its server is started, told and asked."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+import base64
+import contextlib
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import finalize
+from typing import Any
 
-from flowgraph.errors import LawError, WorkerError
-from flowgraph.executors.base import Optimizer, Ranks, Request, Rows, Stepped, TokenStats
-from flowgraph.executors.servers import Door, Server
-from flowgraph.executors.sglang import CONNECTIONS, CONNECTS, DYING_S, FIRST_PAUSE_S, SglangModel, Tag
-from flowgraph.executors.sglang_http import Answer, Control, refusal
+from flowgraph.engines.environments import VLLM_CPU
+from flowgraph.engines.versions import VLLM
+from flowgraph.errors import WorkerError
+from flowgraph.executors.engine import CPU_TOKENS, Device, Engine, Serving
+from flowgraph.executors.served import ServedModel, Tag
+from flowgraph.executors.sglang_http import Control
 from flowgraph.executors.vllm_http import GENERATE, VllmControl, question, read_sample
-from flowgraph.executors.vllm_updates import VllmUpdates
-from flowgraph.executors.weight_updates import By, Hold
+from flowgraph.executors.weight_paths import ByMemory, everywhere
+from flowgraph.executors.weight_updates import By, Updates
 
-if TYPE_CHECKING:
-    import httpx
-    from torch import Tensor
+BLOCK_TOKENS = 32  # of the cache; the kernels of a CPU want a multiple of it
+SHARED = "/dev/shm/"
+BATCH_TOKENS = 4096  # read in one pass on a CPU
+# With a seed, vLLM 0.32 ends on a CPU where a context is read in parts: it turns a generator back that cannot be.
+ON_CPU = ("--enforce-eager", "--no-enable-chunked-prefill")
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-class VllmModel(SglangModel):
-    """A handle on the vLLM replicas of one model, each behind its door; its settings are those of `SglangModel`."""
+class ByCall(ByMemory):
+    """Inside the call, as the bytes of a safetensors file: for servers on a CPU of this machine, and small models."""
 
-    def __init__(
-        self,
-        doors: Sequence[Door],
-        raw_tokenizer: Any,
-        *,
-        version: int = 0,
-        limit_s: float = 600.0,
-        update_by: By = "disk",
-        hold: Hold = "idle",
-        scratch: Path | None = None,
-        address: str = "",
-        servers: Sequence[Server] = (),
-        connections: int = CONNECTIONS,
-        ranks: Ranks | None = None,
-    ) -> None:
-        if scratch is None:
-            scratch = Path(tempfile.mkdtemp(prefix="weights-"))
-            finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-        super().__init__(
-            doors,
-            raw_tokenizer,
-            version=version,
-            limit_s=limit_s,
-            hold=hold,
-            scratch=scratch,
-            servers=servers,
-            connections=connections,
-            ranks=ranks,
-        )
-        self._updates = VllmUpdates(self.doors, by=update_by, scratch=scratch, hold=hold, address=address)
+    def deliver(self, controls: Sequence[Control]) -> None:
+        """Send each bucket to every server, which has loaded it before it answers."""
+        from safetensors.torch import save
 
-    async def _ask(self, client: httpx.AsyncClient, door: Door, request: Request) -> Answer:
-        """Ask until there is a connection; what breaks off after that is not asked again."""
-        import httpx
+        elsewhere = next((each.door for each in controls if each.door.device != "cpu"), None)
+        if elsewhere is not None:
+            hint = "update by group, or by disk where both are on one device"
+            raise WorkerError(f"weights do not go through memory to vLLM on {elsewhere.device}", hint=hint)
+        for bucket in self._buckets:
+            whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in bucket}
+            told: dict[str, Any] = {"tensors": base64.b64encode(save(whole)).decode()}
+            everywhere(controls, lambda c, told=told: c.post("/update_weights_from_tensor", **told))  # type: ignore[misc]
 
-        called = f"sample {request.sample} of prompt {request.prompt}"
-        headers = {"Content-Type": "application/json"}
-        headers |= {"Authorization": f"Bearer {door.key}"} if door.key else {}
-        body = json.dumps(question(request, sorted(self.ends))).encode()
-        for left in reversed(range(CONNECTS)):
-            try:
-                answer = await client.post(f"{door.url}{GENERATE}", content=body, headers=headers)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                await self._see(door)
-                if not left:
-                    raise _lost(door, called, f"is not reached: {str(error) or 'no connection'}") from None
-                await asyncio.sleep(FIRST_PAUSE_S * 2 ** (CONNECTS - 1 - left))
-            except httpx.TimeoutException:
-                raise TimeoutError from None
-            except (httpx.TransportError, httpx.DecodingError) as error:
-                await self._see(door, DYING_S)
-                raise _lost(door, called, f"broke off: {str(error) or type(error).__name__}") from None
-            else:
-                break
-        else:
-            raise AssertionError("the last try answers or raises")
-        if answer.status_code != 200:
-            raise refusal(door.name, f"{GENERATE} ({called})", answer.status_code, answer.text)
-        return read_sample(f"{door.name} ({called})", answer.content, request)
+
+class VllmUpdates(Updates):
+    """Updates of the same vLLM servers, one after another."""
+
+    control = VllmControl
+    memory = ByCall
+
+
+class VllmModel(ServedModel):
+    """A handle on the vLLM replicas of one model."""
+
+    engine = "vllm"
+    path = GENERATE
+    control = VllmControl
+    updates = VllmUpdates
+    question = staticmethod(question)
+    read = staticmethod(read_sample)
 
     def sleep(self, tags: Sequence[Tag] = ("kv_cache", "weights")) -> None:
         """Give the servers' device memory back, once they are idle. Weights that sleep are lost: load them anew.
@@ -107,33 +77,119 @@ class VllmModel(SglangModel):
         self._sleepers("/wake_up?" + "&".join(f"tags={tag}" for tag in tags))
 
     def _sleepers(self, path: str) -> None:
-        for door in self.doors:
-            if door.sleeps:
-                with VllmControl(door, self.limit_s) as control:
-                    control.each(path)
+        def ask(control: VllmControl) -> None:
+            if control.door.sleeps:
+                control.each(path)
 
-    def token_stats(self, rows: Rows, wanted: Sequence[str]) -> TokenStats:
-        """Refuse: generation is all that this engine is asked for."""
-        _not_offered("reads no rows")
-
-    def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> Stepped:
-        """Refuse: an engine for generation trains nothing."""
-        _not_offered("trains nothing")
-
-    def weights(self) -> dict[str, Tensor]:
-        """Refuse: weights come to this engine, and are read where they are trained."""
-        _not_offered("gives no weights")
-
-    def _each(self, call: Callable[[Control], Any]) -> None:
-        for door in self.doors:
-            with VllmControl(door, self.limit_s) as control:
-                call(control)
+        self._each(ask)
 
 
-def _not_offered(what: str) -> NoReturn:
-    raise LawError(f"the engine `vllm` {what}: it offers sample and load")
+class Vllm(Engine):
+    """Servers of vLLM; those on GPUs are started by this Python."""
+
+    name = "vLLM"
+    packages = ("vllm", "vllm-cpu")
+    versions = VLLM
+    on_cpu = VLLM_CPU
+    launcher = "vllm_launch.py"
+    model = VllmModel
+
+    def arguments(
+        self, folder: Path, serving: Serving, device: Device, config: Mapping[str, Any], version: int
+    ) -> list[str]:
+        """Give the command line of a server, without its address and keys; the version is stamped once it answers."""
+        given: dict[str, object] = {
+            "--dtype": serving.precision,
+            "--tensor-parallel-size": serving.tensor,
+            "--seed": serving.seed,
+            "--logprobs-mode": "processed_logprobs",  # after the temperature
+            "--generation-config": "vllm",  # no setting from the model's folder
+            "--worker-extension-cls": "vllm_worker.Weights",
+            "--uvicorn-log-level": "warning",
+        }
+        positions = config.get("max_position_embeddings")
+        given |= {"--max-model-len": positions} if positions is not None else {}
+        if device == "cpu":
+            given["--max-num-batched-tokens"] = max(BATCH_TOKENS, int(positions or 0))
+        given |= _cache(serving, device, config)
+        switches = ["--tokens-only", "--skip-tokenizer-init", "--disable-log-stats", "--disable-uvicorn-access-log"]
+        switches += list(ON_CPU) if device == "cpu" else ["--enable-sleep-mode"] if serving.sleeps else []
+        return [str(folder), *switches, *(str(part) for pair in given.items() for part in pair)]
+
+    def variables(self, serving: Serving, device: Device, host: str) -> dict[str, str]:
+        """Give what stands in the environment of its processes for vLLM alone."""
+        given = {
+            "VLLM_SERVER_DEV_MODE": "1",  # for the calls that pause, sleep and take weights; our guard asks for a key
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_HOST_IP": host,  # where its processes meet
+        }
+        if device == "cpu":
+            return given | {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        return given | ({"VLLM_BATCH_INVARIANT": "1"} if serving.repeatable else {})
+
+    def about(self, control: VllmControl) -> dict[str, Any]:
+        """Ask a running server what it is; one that our launcher did not start can be told no weights, and says so."""
+        version = str(control.get("/version").get("version", "")).partition("+")[0]
+        self.versions.known(version, "")
+        told = control.post("/about")
+        return {
+            "version": version,
+            "device": "cpu" if told.get("device") == "cpu" else "cuda",
+            "precision": str(told.get("precision", "")),
+            "tensor": int(told.get("tensor") or 1),
+            "folder": str(told.get("folder", "")),
+            "sleeps": bool(told.get("sleeps")),
+        }
+
+    def way(self, tensor: int, *, shared: bool) -> By:
+        """Say how new weights come to replicas, where the plan does not.
+
+        Over a process group to devices that nobody shares; it cannot have one device twice, so else through files.
+        """
+        return "disk" if shared else "group"
+
+    def ready(self, process: subprocess.Popen[bytes], control: VllmControl, version: int) -> None:
+        """Stamp the version of the folder's weights, and leave no shared memory behind."""
+        control.stamp(str(version))
+        forget_shared_memory(process.pid)
 
 
-def _lost(door: Door, called: str, how: str) -> WorkerError:
-    hint = "the server's log says why" if "broke" in how else ""
-    return WorkerError(f"{door.name} {how}", notes=[f"it was to draw {called}", f"at {door.url}"], hint=hint)
+def forget_shared_memory(leader: int) -> None:
+    """Take the names off the memory that a server's processes share, now that all of them have it.
+
+    It is freed with the last of them, however they end; by itself it stays when they are killed.
+    """
+    import psutil
+
+    processes = [psutil.Process(leader), *psutil.Process(leader).children(recursive=True)]
+    for process in processes if sys.platform == "linux" else ():
+        with contextlib.suppress(psutil.Error):
+            for each in process.memory_maps():
+                if each.path.startswith(SHARED):
+                    Path(each.path).unlink(missing_ok=True)
+
+
+def _cache(serving: Serving, device: Device, config: Mapping[str, Any]) -> dict[str, object]:
+    """Say how large the cache is; on a CPU always, since vLLM takes nine tenths of the memory by itself."""
+    given: dict[str, object] = {"--block-size": BLOCK_TOKENS}
+    if serving.cache_share is not None:
+        given["--gpu-memory-utilization"] = serving.cache_share
+    tokens = serving.max_tokens_cached
+    if device == "cpu" and serving.cache_share is None:
+        blocks = -(-(tokens or CPU_TOKENS) // BLOCK_TOKENS)
+        given["--kv-cache-memory-bytes"] = (blocks + 1) * BLOCK_TOKENS * token_bytes(config, serving.precision)
+    elif tokens is not None:
+        given["--num-gpu-blocks-override"] = -(-tokens // BLOCK_TOKENS)
+    return given
+
+
+def token_bytes(config: Mapping[str, Any], precision: str) -> int:
+    """Give the bytes that one token takes in the cache: a key and a value of every head of every layer.
+
+    >>> token_bytes({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}, "float32")
+    1024
+    """
+    heads = int(config["num_attention_heads"])
+    width = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
+    kept = int(config.get("num_key_value_heads") or heads)
+    return 2 * int(config["num_hidden_layers"]) * kept * width * BYTES[precision]

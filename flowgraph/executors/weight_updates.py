@@ -1,4 +1,4 @@
-"""Bring new weights to running SGLang servers. Any process that has the whole weights may: the trainer, or the handle.
+"""Bring new weights to running servers. Any process that has the whole weights may: the trainer, or the handle.
 
 The order is always: hold the servers, send, check, stamp the version, let them go on. A server whose update failed is
 stamped INCOMPLETE, so that no sample of it is taken for one of either version.
@@ -11,10 +11,9 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from flowgraph.engines.versions import known
 from flowgraph.errors import FlowError, WorkerError
 from flowgraph.executors.servers import Door
 from flowgraph.executors.sglang_http import Control
@@ -43,6 +42,9 @@ class Updates:
     requests of the same prompts read too. Each call has `limit_s` seconds.
     """
 
+    control: ClassVar[type[Control]] = Control
+    memory: ClassVar[type[ByMemory]] = ByMemory
+
     def __init__(
         self,
         doors: Sequence[Door],
@@ -57,7 +59,7 @@ class Updates:
         self.doors = tuple(doors)
         self.hold: Hold = hold
         self._limit_s, self._bucket_bytes = limit_s, bucket_bytes
-        self._way = _way(by, self.doors, scratch, address, limit_s)
+        self._way: Way = self.memory() if by == "memory" else _way(by, self.doors, scratch, address, limit_s)
 
     def send(self, weights: Weights, version: int) -> None:
         """Replace every server's weights, and have them stamp `version`.
@@ -86,7 +88,7 @@ class Updates:
     @contextlib.contextmanager
     def _controls(self) -> Generator[list[Control]]:
         with contextlib.ExitStack() as stack:
-            yield [stack.enter_context(Control(door, self._limit_s)) for door in self.doors]
+            yield [stack.enter_context(self.control(door, self._limit_s)) for door in self.doors]
 
     def __enter__(self) -> Updates:
         return self
@@ -114,9 +116,9 @@ def update(
         updates.send(weights, version)
 
 
-def _way(by: By, doors: Sequence[Door], scratch: Path | None, address: str, limit_s: float) -> Way:
-    if by == "memory":
-        return ByMemory()
+def _way(
+    by: Literal["disk", "group"], doors: Sequence[Door], scratch: Path | None, address: str, limit_s: float
+) -> Way:
     if by == "group":
         return ByGroup(address or _address(doors), limit_s)
     if scratch is None:
@@ -170,7 +172,7 @@ def _hold(control: Control, hold: Hold, limit_s: float) -> None:
 @contextlib.contextmanager
 def _session(controls: Sequence[Control], wanted: bool) -> Generator[None]:
     """Announce and close an update, for versions that want it."""
-    asked = [c for c in controls if wanted and known(c.door.version, c.door.device)[0].session]
+    asked = [control for control in controls if wanted and control.door.session]
     everywhere(asked, lambda control: control.post("/begin_weight_update"))
     try:
         yield

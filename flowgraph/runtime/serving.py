@@ -5,7 +5,6 @@ The first of a home's devices speaks for all its servers. Not here: how a server
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.errors import LawError
 from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.lowering.program import Home
-from flowgraph.runtime.hosting import ModelSetup
+from flowgraph.runtime.hosting import ModelSetup, named
 
 if TYPE_CHECKING:
     from flowgraph.executors.base import Handle
+    from flowgraph.executors.engine import Engine
     from flowgraph.models.loading import Loaded
 
 
@@ -57,17 +57,19 @@ class Servers:
             if len(there) != post.home.layout.data:
                 what = f"{len(there)} servers are attached for {post.home.param}, whose plan has {post.home.layout}"
                 raise LawError(what, hint="one server for each data rank")
-            return engine_of(post.home).attach(there[post.replica], post.name)
+            told = there[post.replica]
+            keys = {"key": told.key.get_secret_value(), "admin_key": told.admin_key.get_secret_value()}
+            return engine_of(post.home).attach(told.url, name=post.name, **keys)
         about = {"cache": self.setup.cache, "seed": self.setup.seed, "threads": self.threads, "limit_s": self.limit_s}
-        start, log = engine_of(post.home).start, self.scratch / f"{post.name}.log"
-        server = start(self._folder(post.home), post, log=log, **about)
+        log = self.scratch / f"{post.name}.log"
+        server = engine_of(post.home).start(self._folder(post.home), post, log=log, **about)
         self._running.append(server)
         return server.door
 
     def handle(self, home: Home, doors: Sequence[Any]) -> Handle:
         """Give the handle that speaks for all servers of a home."""
-        made = engine_of(home).handle
-        handle: Handle = made(home, doors, self._model(home).tokenizer, self._running, self.scratch)
+        made: Any = engine_of(home).handle(home, doors, self._model(home).tokenizer, self._running, self.scratch)
+        handle: Handle = made  # its version is a property, which a protocol's attribute is not to pyright
         return handle
 
     def open(self, home: Home, device: str) -> Handle:
@@ -105,9 +107,10 @@ class Servers:
         return folder
 
 
-def engine_of(home: Home) -> Any:
-    """Give the module of a home's engine."""
-    return importlib.import_module(LAYOUTS[home.engine].serves)
+def engine_of(home: Home) -> Engine:
+    """Give the engine of a home that has processes of its own."""
+    engine: Engine = named(LAYOUTS[home.engine].serves)()
+    return engine
 
 
 def _quietly(line: str) -> None:

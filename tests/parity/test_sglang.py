@@ -30,9 +30,8 @@ from flowgraph.errors import ModelError, WorkerError
 from flowgraph.executors.base import Completion, Request, Rows, gather
 from flowgraph.executors.local import LocalModel
 from flowgraph.executors.servers import Door
-from flowgraph.executors.sglang import SglangModel
+from flowgraph.executors.sglang import Sglang, SglangModel
 from flowgraph.executors.sglang_http import Control
-from flowgraph.executors.sglang_serving import attach
 from flowgraph.executors.weight_updates import INCOMPLETE, By, Hold, update
 from flowgraph.models import load, resolve, save
 
@@ -48,9 +47,12 @@ SERVE = """
 import json, sys, time
 from dataclasses import asdict
 from pathlib import Path
-from flowgraph.executors.sglang_serving import Serving, serve
+from flowgraph.executors.engine import Serving
+from flowgraph.executors.sglang import Sglang
 folder, log, limit_s = sys.argv[1:]
-server = serve(Path(folder), Serving(max_tokens_cached=8192), name="replica 0", log=Path(log), limit_s=float(limit_s))
+server = Sglang().serve(
+    Path(folder), Serving(max_tokens_cached=8192), name="replica 0", log=Path(log), limit_s=float(limit_s)
+)
 print(json.dumps(asdict(server.door)), flush=True)
 time.sleep(3600)
 """
@@ -385,14 +387,14 @@ def test_a_wrong_key_is_refused(running: Running, sglang: Callable[..., SglangMo
     with pytest.raises(WorkerError, match="status 401"):
         model.pause()
     with pytest.raises(WorkerError, match="the key is another than the server's"):
-        attach(door.url, key="wrong")
+        Sglang().attach(door.url, key="wrong")
     with pytest.raises(WorkerError, match="status 401"), Control(replace(running.door, admin_key=""), 5.0) as control:
         control.stamp("9")  # the key of requests is not that of control
     model.close()
 
 
 def test_a_running_server_can_be_attached_to(running: Running) -> None:
-    door = attach(running.door.url, key=running.door.key, admin_key=running.door.admin_key, name="replica 0")
+    door = Sglang().attach(running.door.url, key=running.door.key, admin_key=running.door.admin_key, name="replica 0")
     assert door == running.door
 
 

@@ -31,10 +31,8 @@ from flowgraph.errors import LawError, ModelError, WorkerError
 from flowgraph.executors.base import Completion, Optimizer, Request, Rows, gather
 from flowgraph.executors.local import LocalModel
 from flowgraph.executors.servers import Door
-from flowgraph.executors.vllm import VllmModel
+from flowgraph.executors.vllm import Vllm, VllmModel, VllmUpdates
 from flowgraph.executors.vllm_http import VllmControl
-from flowgraph.executors.vllm_serving import attach
-from flowgraph.executors.vllm_updates import VllmUpdates
 from flowgraph.executors.weight_updates import INCOMPLETE, By, Hold
 from flowgraph.models import load, resolve, save
 
@@ -49,10 +47,12 @@ SERVE = """
 import json, sys, time
 from dataclasses import asdict
 from pathlib import Path
-from flowgraph.executors.sglang_serving import Serving
-from flowgraph.executors.vllm_serving import serve
+from flowgraph.executors.engine import Serving
+from flowgraph.executors.vllm import Vllm
 folder, log, limit_s = sys.argv[1:]
-server = serve(Path(folder), Serving(max_tokens_cached=8192), name="replica 0", log=Path(log), limit_s=float(limit_s))
+server = Vllm().serve(
+    Path(folder), Serving(max_tokens_cached=8192), name="replica 0", log=Path(log), limit_s=float(limit_s)
+)
 print(json.dumps(asdict(server.door)), flush=True)
 time.sleep(3600)
 """
@@ -404,7 +404,7 @@ def test_a_wrong_key_is_refused(running: Running) -> None:
     with pytest.raises(WorkerError, match="status 401"):
         model.pause()
     with pytest.raises(WorkerError, match="the key is another than the server's"):
-        attach(door.url, key="wrong")
+        Vllm().attach(door.url, key="wrong")
     with (
         pytest.raises(WorkerError, match="status 401"),
         VllmControl(replace(running.door, admin_key=""), 5.0) as control,
@@ -414,7 +414,7 @@ def test_a_wrong_key_is_refused(running: Running) -> None:
 
 
 def test_a_running_server_can_be_attached_to(running: Running) -> None:
-    door = attach(running.door.url, key=running.door.key, admin_key=running.door.admin_key, name="replica 0")
+    door = Vllm().attach(running.door.url, key=running.door.key, admin_key=running.door.admin_key, name="replica 0")
     assert door == running.door
 
 

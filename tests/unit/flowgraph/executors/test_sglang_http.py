@@ -16,14 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph import Key
-from flowgraph.engines.versions import NEWEST
+from flowgraph.engines.versions import SGLANG
 from flowgraph.errors import LawError, WorkerError
-from flowgraph.executors import sglang as sglang_module
+from flowgraph.executors import served
 from flowgraph.executors.base import Optimizer, Request, gather
 from flowgraph.executors.servers import Door
-from flowgraph.executors.sglang import SglangModel
+from flowgraph.executors.sglang import Sglang, SglangModel
 from flowgraph.executors.sglang_http import Control, question, read_answer
-from flowgraph.executors.sglang_serving import attach
 from flowgraph.executors.weight_updates import INCOMPLETE, update
 
 REQUEST = Request((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
@@ -82,7 +81,7 @@ def replica() -> Iterator[Callable[..., Any]]:
     def make(answers: Callable[[str], tuple[int, bytes]]) -> Any:
         server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads, server.answers, server.asked = True, answers, []
-        server.door = Door(f"http://127.0.0.1:{server.server_port}", f"replica {len(servers)}", NEWEST, key="k")
+        server.door = Door(f"http://127.0.0.1:{server.server_port}", f"replica {len(servers)}", SGLANG.newest, key="k")
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         servers.append(server)
         return server
@@ -274,7 +273,7 @@ def test_a_server_that_does_not_answer_is_told_in_time(replica: Callable[..., An
 def test_a_server_that_is_not_there_is_tried_again_and_then_told(
     replica: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sglang_module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(served, "FIRST_PAUSE_S", 0.01)
     server = replica(lambda path: (200, encoded(answer())))
     server.shutdown()
     server.server_close()
@@ -383,9 +382,9 @@ def test_a_group_that_a_server_refuses_ends_at_once(replica: Callable[..., Any])
 def test_a_server_that_is_too_old_is_not_attached_to(replica: Callable[..., Any]) -> None:
     server = replica(lambda path: (200, encoded({"version": "0.4.1", "device": "cpu"})))
     with pytest.raises(WorkerError, match=r"SGLang 0\.4\.1 is too old"):
-        attach(server.door.url)
+        Sglang().attach(server.door.url)
     with pytest.raises(WorkerError, match="is not reached"):
-        attach("http://127.0.0.1:9", limit_s=2.0)
+        Sglang().attach("http://127.0.0.1:9", limit_s=2.0)
 
 
 @pytest.mark.parametrize("text", [b"{", b"1", b"\xff"])

@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from flowgraph.engines import sglang_launch
-from flowgraph.engines.versions import NEWEST, OLDEST, SGLANG, known
+from flowgraph.engines.versions import SGLANG
 from flowgraph.errors import WorkerError
-from flowgraph.executors import sglang_serving
+from flowgraph.executors.engine import SCRIPTS, Serving
 from flowgraph.executors.servers import Door, Server, await_ready, end_group, held_port, start, tail
-from flowgraph.executors.sglang_serving import Serving, arguments, environment, serve
+from flowgraph.executors.sglang import Sglang
 
 LIMIT_S = 60.0
 ROOT = Path(__file__).parents[4]
@@ -44,7 +44,7 @@ time.sleep(600)
 
 def child(folder: Path) -> list[str]:
     """Give the command of a stand-in for SGLang's launcher."""
-    code = CHILD.format(launcher=str(sglang_serving.LAUNCHER), ready=str(folder / "ready"))
+    code = CHILD.format(launcher=str(SCRIPTS / Sglang.launcher), ready=str(folder / "ready"))
     return [sys.executable, "-c", code]
 
 
@@ -62,7 +62,7 @@ def gone(pids: list[int]) -> bool:
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Server]:
     log = tmp_path / "log"
-    door = Door("http://127.0.0.1:1", "replica 0", NEWEST, key="secret-key", admin_key="secret-admin")
+    door = Door("http://127.0.0.1:1", "replica 0", SGLANG.newest, key="secret-key", admin_key="secret-admin")
     process = start(child(tmp_path), {"key": door.key, "admin_key": door.admin_key}, os.environ, log)
     await_ready(process, (tmp_path / "ready").exists, door.name, log, (), LIMIT_S)
     with Server(door, process, log) as server:
@@ -151,7 +151,7 @@ def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
 
 def test_an_engine_that_is_not_installed_is_told_with_how_to_install_it(tmp_path: Path, tiny_folder: Path) -> None:
     with pytest.raises(WorkerError, match="hint: flowgraph engines install sglang-cpu"):
-        serve(tiny_folder, log=tmp_path / "log", cache=tmp_path)
+        Sglang().serve(tiny_folder, log=tmp_path / "log", cache=tmp_path)
 
 
 @pytest.fixture
@@ -162,24 +162,24 @@ def tiny_folder(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Path:
 
 
 def test_versions_that_are_known_unknown_and_too_old() -> None:
-    assert known(NEWEST, "cpu") == (SGLANG[NEWEST], "")
-    assert known(NEWEST, "cuda")[1] == f"SGLang {NEWEST} was not tried here on cuda"
-    assert known("0.5.19", "cpu")[0].session is False
-    assert known("9.9.9.post1", "cpu")[0] == SGLANG[NEWEST]
-    assert "9.9.9.post1 is not in the table" in known("9.9.9.post1", "cpu")[1]
-    with pytest.raises(WorkerError, match=f"SGLang 0.4.9 is too old: {OLDEST} is the oldest"):
-        known("0.4.9", "cpu")
+    assert SGLANG.known(SGLANG.newest, "cpu") == (SGLANG.table[SGLANG.newest], "")
+    assert SGLANG.known(SGLANG.newest, "cuda")[1] == f"SGLang {SGLANG.newest} was not tried here on cuda"
+    assert SGLANG.known("0.5.19", "cpu")[0].session is False
+    assert SGLANG.known("9.9.9.post1", "cpu")[0] == SGLANG.table[SGLANG.newest]
+    assert "9.9.9.post1 is not in the table" in SGLANG.known("9.9.9.post1", "cpu")[1]
+    with pytest.raises(WorkerError, match=f"SGLang 0.4.9 is too old: {SGLANG.oldest} is the oldest"):
+        SGLANG.known("0.4.9", "cpu")
     with pytest.raises(WorkerError, match="too old"):
-        known("", "cpu")
+        SGLANG.known("", "cpu")
 
 
 def test_the_command_line_of_a_server() -> None:
-    on_cpu = arguments(Path("m"), Serving(seed=3, sleeps=True), "cpu", 128, 7)
+    on_cpu = Sglang().arguments(Path("m"), Serving(seed=3, sleeps=True), "cpu", {"max_position_embeddings": 128}, 7)
     assert "--enable-memory-saver" not in on_cpu
     assert on_cpu[on_cpu.index("--context-length") + 1] == "144"
     assert on_cpu[on_cpu.index("--weight-version") + 1] == "7"
     assert on_cpu[on_cpu.index("--attention-backend") + 1] == "torch_native"
-    on_gpus = arguments(Path("m"), Serving("bfloat16", 4, 0.4, repeatable=True, sleeps=True), "cuda", None, 0)
+    on_gpus = Sglang().arguments(Path("m"), Serving("bfloat16", 4, 0.4, repeatable=True, sleeps=True), "cuda", {}, 0)
     assert {"--enable-memory-saver", "--enable-deterministic-inference"} <= set(on_gpus)
     assert on_gpus[on_gpus.index("--tp-size") + 1] == "4"
     assert on_gpus[on_gpus.index("--mem-fraction-static") + 1] == "0.4"
@@ -189,10 +189,10 @@ def test_the_command_line_of_a_server() -> None:
 
 def test_the_environment_of_a_server_is_not_that_of_a_trainer() -> None:
     ours = {"RANK": "1", "MASTER_PORT": "1", "PYTHONPATH": "x", "SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "HOME": "h"}
-    on_cpu = environment(ours, Serving(threads=2), "cpu", (), "127.0.0.1")
+    on_cpu = Sglang().environment(ours, Serving(threads=2), "cpu", (), "127.0.0.1")
     assert on_cpu.keys() & ours.keys() == {"HOME"}
     assert on_cpu["OMP_NUM_THREADS"] == "2"
-    on_gpus = environment(ours, Serving(), "cuda", ("3", "GPU-1"), "10.0.0.1")
+    on_gpus = Sglang().environment(ours, Serving(), "cuda", ("3", "GPU-1"), "10.0.0.1")
     assert on_gpus["CUDA_VISIBLE_DEVICES"] == "3,GPU-1"
     assert "SGLANG_USE_CPU_ENGINE" not in on_gpus
     assert "GLOO_SOCKET_IFNAME" not in on_gpus

@@ -20,16 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph import Key
-from flowgraph.engines.vllm_versions import NEWEST
+from flowgraph.engines.versions import VLLM
 from flowgraph.errors import LawError, WorkerError
-from flowgraph.executors import vllm as vllm_module
+from flowgraph.executors import served
 from flowgraph.executors.base import Optimizer, Request, gather
+from flowgraph.executors.engine import Serving
 from flowgraph.executors.servers import Door
-from flowgraph.executors.sglang_serving import Serving
-from flowgraph.executors.vllm import VllmModel
+from flowgraph.executors.vllm import Vllm, VllmModel, VllmUpdates, token_bytes
 from flowgraph.executors.vllm_http import VllmControl, question, read_sample
-from flowgraph.executors.vllm_serving import arguments, attach, environment, token_bytes
-from flowgraph.executors.vllm_updates import VllmUpdates
 from flowgraph.executors.weight_updates import INCOMPLETE
 
 REQUEST = Request((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
@@ -87,7 +85,7 @@ def replica() -> Iterator[Callable[..., Any]]:
     def make(answers: Callable[[str], tuple[int, bytes]]) -> Any:
         server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads, server.answers, server.asked = True, answers, []
-        server.door = Door(f"http://127.0.0.1:{server.server_port}", "replica 0", NEWEST, key="k", admin_key="a")
+        server.door = Door(f"http://127.0.0.1:{server.server_port}", "replica 0", VLLM.newest, key="k", admin_key="a")
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         servers.append(server)
         return server
@@ -237,7 +235,7 @@ def test_a_server_that_does_not_answer_is_told_in_time(replica: Callable[..., An
 def test_a_server_that_is_not_there_is_tried_again_and_then_told(
     replica: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(served, "FIRST_PAUSE_S", 0.01)
     server = replica(lambda path: (200, b""))
     server.shutdown()
     server.server_close()
@@ -295,7 +293,7 @@ def test_a_server_that_never_comes_to_rest_is_told_in_time(replica: Callable[...
 
 def test_weights_do_not_go_through_memory_to_a_gpu(replica: Callable[..., Any]) -> None:
     server = replica(agreeable)
-    door = Door(server.door.url, "replica 0", NEWEST, device="cuda", key="k", admin_key="a")
+    door = Door(server.door.url, "replica 0", VLLM.newest, device="cuda", key="k", admin_key="a")
     with pytest.raises(WorkerError, match=r"do not go through memory to vLLM on cuda\n  hint: update by group"):
         VllmUpdates([door], by="memory").send([], 7)
 
@@ -305,7 +303,7 @@ def test_sleep_and_wake_are_asked_of_servers_that_sleep_only(replica: Callable[.
     awake = VllmModel([server.door], Tokens(), limit_s=5.0)
     awake.sleep()
     assert server.asked == []
-    sleeping = VllmModel([Door(server.door.url, "r", NEWEST, sleeps=True, admin_key="a")], Tokens(), limit_s=5.0)
+    sleeping = VllmModel([Door(server.door.url, "r", VLLM.newest, sleeps=True, admin_key="a")], Tokens(), limit_s=5.0)
     sleeping.sleep()
     sleeping.sleep(("kv_cache",))
     sleeping.wake(("weights",))
@@ -321,9 +319,9 @@ def test_sleep_and_wake_are_asked_of_servers_that_sleep_only(replica: Callable[.
 def test_a_server_that_is_too_old_is_not_attached_to(replica: Callable[..., Any]) -> None:
     server = replica(lambda path: (200, b'{"version": "0.31.0+cpu"}' if path == "/version" else encoded(DONE)))
     with pytest.raises(WorkerError, match=r"vLLM 0\.31\.0 is too old: 0\.32\.0 is the oldest that is known"):
-        attach(server.door.url)
+        Vllm().attach(server.door.url)
     with pytest.raises(WorkerError, match="is not reached"):
-        attach("http://127.0.0.1:9", limit_s=2.0)
+        Vllm().attach("http://127.0.0.1:9", limit_s=2.0)
 
 
 def test_what_the_engine_does_not_offer_is_refused() -> None:
@@ -347,7 +345,7 @@ CONFIG = {
 
 def test_a_command_line_on_a_cpu_bounds_the_cache_and_on_a_gpu_shares_the_device() -> None:
     def told(device: Any, **settings: Any) -> dict[str, str]:
-        line = arguments(Path("model"), Serving(**settings), device, CONFIG)
+        line = Vllm().arguments(Path("model"), Serving(**settings), device, CONFIG, 0)
         return dict(pairwise(line))
 
     assert token_bytes(CONFIG, "bfloat16") == 2 * 2 * 2 * 32 * 2
@@ -364,9 +362,9 @@ def test_a_command_line_on_a_cpu_bounds_the_cache_and_on_a_gpu_shares_the_device
 
 def test_a_servers_environment_takes_over_no_rank_key_or_path_of_ours() -> None:
     ours = {"RANK": "1", "VLLM_API_KEY": "secret", "PYTHONPATH": "/ours", "HOME": "/root"}
-    given = environment(ours, Serving(threads=3), "cpu", (), "127.0.0.1")
+    given = Vllm().environment(ours, Serving(threads=3), "cpu", (), "127.0.0.1")
     assert not {"RANK", "VLLM_API_KEY", "PYTHONPATH"} & given.keys()
     assert (given["HOME"], given["OMP_NUM_THREADS"], given["VLLM_TARGET_DEVICE"]) == ("/root", "3", "cpu")
-    gpu = environment(ours, Serving(repeatable=True), "cuda", ("2", "3"), "10.0.0.1")
+    gpu = Vllm().environment(ours, Serving(repeatable=True), "cuda", ("2", "3"), "10.0.0.1")
     assert (gpu["CUDA_VISIBLE_DEVICES"], gpu["VLLM_BATCH_INVARIANT"]) == ("2,3", "1")
     assert "GLOO_SOCKET_IFNAME" not in gpu

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flowgraph import Key
 from flowgraph.executors.base import Request
-from flowgraph.executors.sglang_router import Router, tokens
+from flowgraph.executors.router import Router, tokens
 
 
 def asked(prompts: list[int], samples: int, step: int = 0) -> list[Request]:
