@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, Valid
 
 from flowgraph.cluster import dotted
 from flowgraph.errors import UsageError, nearest
+from flowgraph.executors.layouts import LAYOUTS
+from flowgraph.lowering.program import Home
 
 
 class Attached(BaseModel):
@@ -23,22 +25,31 @@ class Attached(BaseModel):
     admin_key: SecretStr = SecretStr("")
 
 
-def read_attached(path: Path, params: Iterable[str]) -> Mapping[str, tuple[Attached, ...]]:
+def read_attached(path: Path, homes: Iterable[Home]) -> Mapping[str, tuple[Attached, ...]]:
     """Read `{"policy": [{"url": "http://127.0.0.1:30000", "key": "…", "admin_key": "…"}]}`, a server for each replica.
 
-    Raises UsageError for a file that cannot be read, that says anything else, or that names no model of the flow.
+    Raises UsageError for a file that cannot be read, that says anything else, or whose servers are not for the homes of
+    a plan: for a model that no engine with servers hosts, or more or fewer than its replicas.
     """
+    where = f"--attach {path}"
     try:
         text = path.read_text("utf-8")
         told = TypeAdapter(dict[str, Annotated[tuple[Attached, ...], Field(min_length=1)]]).validate_json(text)
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", where=f"--attach {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"cannot be read: {why}", where=where) from None
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         hint = json.dumps({"policy": [{"url": "http://127.0.0.1:30000"}]})
-        raise UsageError(f"{dotted(fault['loc'])}: {fault['msg']}", where=f"--attach {path}", hint=hint) from None
-    known = list(params)
-    for name in told:
-        if name not in known:
-            raise UsageError(f"the flow has no model `{name}`", where=f"--attach {path}", hint=nearest(name, known))
+        raise UsageError(f"{dotted(fault['loc'])}: {fault['msg']}", where=where, hint=hint) from None
+    served = {home.param: home for home in homes if LAYOUTS[home.engine].serves}
+    for name, servers in told.items():
+        if name not in served:
+            engines = ", ".join(sorted(engine for engine, offer in LAYOUTS.items() if offer.serves))
+            hint = nearest(name, served) if served else f"a plan's file says which engine hosts a role: {engines}"
+            raise UsageError(f"the plan has no servers for `{name}`", where=where, hint=hint)
+        home = served[name]
+        if len(servers) != home.layout.data:
+            what = f"{len(servers)} for `{name}`, of which {home.engine} in pool `{home.pool}` has {home.layout.data}"
+            raise UsageError(what, where=where, hint="one server for each data rank")
     return told

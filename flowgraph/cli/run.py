@@ -9,14 +9,14 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.cli import INTERRUPTED
-from flowgraph.cli.attached import read_attached
+from flowgraph.cli.attached import Attached, read_attached
 from flowgraph.cli.inputs import Asked, Inputs, model_params, read_inputs
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
@@ -88,6 +88,7 @@ class Prepared:
     options: RunOptions
     job: Job
     chosen: Chosen
+    attached: Mapping[str, tuple[Attached, ...]]
 
 
 def run_flow(options: RunOptions) -> int:
@@ -111,7 +112,9 @@ def prepared(inputs: Inputs, options: RunOptions) -> Prepared:
     replay = Replay(RunFolder.open(o.replay), inputs.graph) if o.replay is not None else None
     if replay is not None:
         inputs = replace(inputs, steps=min(inputs.steps, replay.steps()))
-    return Prepared(inputs, o, make_job(plan.plan, inputs, o, replay), chosen)
+    job = make_job(plan.plan, inputs, o, replay)
+    servers = {} if o.attach is None else read_attached(o.attach, job.program.homes)
+    return Prepared(inputs, o, job, chosen, servers)
 
 
 def carry_out(ready: Prepared, folder: RunFolder, begun: Callable[[], None], found: Checkpoint | None = None) -> int:
@@ -260,8 +263,7 @@ def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Ch
 
 def _models(ready: Prepared) -> ModelSetup:
     o = ready.options
-    where = cache_folder(o.asked.cache)
-    servers = {} if o.attach is None else read_attached(o.attach, ready.inputs.sources)
+    where, servers = cache_folder(o.asked.cache), ready.attached
     return ModelSetup(ready.inputs.sources, o.asked.seed, where, o.sample_rows, o.forward_tokens, attached=servers)
 
 

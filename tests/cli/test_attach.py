@@ -1,0 +1,106 @@
+"""`--attach`: a run that draws from a server which someone else started, and what cannot be attached."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from flowgraph.cli.lists import cache_folder
+from flowgraph.engines.environments import SGLANG_CPU, install
+from flowgraph.executors.engine import Serving
+from flowgraph.executors.servers import Server
+from flowgraph.executors.sglang import Sglang
+from tests.cli.said import text_of
+
+Run = Callable[..., Any]
+QUICK = ("--runtime", "local", "--steps", "2", "--batch", "2", "--set", "policy.generate.n=2", "--eval-every", "0")
+
+
+def plan_on_servers(flowgraph: Run) -> str:
+    """Write a plan whose samples are drawn by SGLang, as a person edits one."""
+    text_of(flowgraph("plan", "grpo", "--cluster", "1xcpu", "-o", "plan.json"))
+    plan = json.loads(Path("plan.json").read_text())
+    for placed in plan["placed"]:
+        placed["engine"] = "sglang" if placed["role"] == "policy.sample" else placed["engine"]
+    Path("plan.json").write_text(json.dumps(plan))
+    return "plan.json"
+
+
+@pytest.fixture
+def server(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Iterator[Server]:
+    """Start a server on the tiny model, as someone else would."""
+    from flowgraph.models import save
+
+    install(SGLANG_CPU, cache_folder(None), say=print)
+    folder = save(*tiny_parts, tmp_path / "model")
+    with Sglang().serve(folder, Serving(max_tokens_cached=2048), log=tmp_path / "log") as running:
+        yield running
+
+
+@pytest.mark.xdist_group("sglang")
+def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(flowgraph: Run, server: Server) -> None:
+    door = server.door
+    told = {"policy": [{"url": door.url, "key": door.key, "admin_key": door.admin_key}]}
+    Path("servers.json").write_text(json.dumps(told))
+    plan = ("--plan", plan_on_servers(flowgraph), "--attach", "servers.json", "-o", "ran")
+    assert flowgraph("run", "grpo", *plan, *QUICK).code == 0
+    drawn = [pq.read_table(each) for each in sorted(Path("ran/rollouts/policy.generate").iterdir())]
+    assert [{*table.column("versions").combine_chunks().flatten().to_pylist()} for table in drawn] == [{0}, {1}]
+    server.check()
+    with Sglang.model.control(door, 10.0) as control:
+        assert control.version() in ("1", "2")
+    written = [path.read_bytes() for path in Path("ran").rglob("*") if path.is_file()]
+    assert not [each for each in written if door.key.encode() in each or door.admin_key.encode() in each]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("\udc80", "cannot be read: it is no text"),
+        ("{", "Invalid JSON"),
+        ('{"policy": []}', "policy: Tuple should have at least 1 item"),
+        ('{"policy": [{"url": "ftp://x"}]}', r"policy\[0\]\.url: String should match pattern"),
+        ('{"policy": [{"url": "http://x", "kee": "k"}]}', r"policy\[0\]\.kee: Extra inputs are not permitted"),
+        ('{"polcy": [{"url": "http://x"}]}', "the plan has no servers for `polcy`\n  hint: did you mean `policy`"),
+        ('{"ref": [{"url": "http://x"}]}', "the plan has no servers for `ref`\n  hint: known: policy"),
+        (
+            '{"policy": [{"url": "http://x"}, {"url": "http://y"}]}',
+            "2 for `policy`, of which sglang in pool `all` has 1",
+        ),
+    ],
+    ids=["none", "bytes", "cut", "empty", "address", "key", "name", "engine", "count"],
+)
+def test_what_cannot_be_attached_is_refused_before_a_run_begins(flowgraph: Run, text: str | None, told: str) -> None:
+    if text is not None:
+        Path("servers.json").write_text(text, errors="surrogateescape")
+    plan = plan_on_servers(flowgraph)
+    said = flowgraph("run", "grpo", "--plan", plan, "--attach", "servers.json", *QUICK)
+    assert said.code == 2
+    assert re.search(told, said.err), said.err
+    assert not Path("runs").exists()
+
+
+def test_a_plan_without_servers_has_none_to_attach(flowgraph: Run) -> None:
+    Path("servers.json").write_text('{"policy": [{"url": "http://x"}]}')
+    said = flowgraph("run", "grpo", "--cluster", "1xcpu", "--attach", "servers.json", *QUICK)
+    assert (said.code, said.err) == (
+        2,
+        (
+            "--attach servers.json: the plan has no servers for `policy`\n"
+            "  hint: a plan's file says which engine hosts a role: sglang, vllm\n"
+        ),
+    )
+
+
+def test_a_server_that_is_not_there_ends_the_run_and_is_named(flowgraph: Run) -> None:
+    Path("servers.json").write_text('{"policy": [{"url": "http://127.0.0.1:9"}]}')
+    said = flowgraph("run", "grpo", "--plan", plan_on_servers(flowgraph), "--attach", "servers.json", *QUICK)
+    assert said.code == 1
+    assert "policy-all-0 is not reached for /server_info" in said.err
