@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import entry_points
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -282,5 +282,10 @@ def _may_import(module: str) -> bool:
     root, last = module.partition(".")[0], module.rpartition(".")[2]
     if last.startswith("__") or not all(part.isidentifier() for part in module.split(".")):
         return False
-    joined = {entry.module.partition(".")[0] for group in GROUPS for entry in entry_points(group=group)}
-    return root in OURS or root in joined
+    return root in OURS or root in _joined(tuple(sys.path))
+
+
+@lru_cache(maxsize=4)
+def _joined(path: tuple[str, ...]) -> frozenset[str]:
+    """Name the packages that have joined us, of those on a path; to look takes milliseconds, and a step asks often."""
+    return frozenset(entry.module.partition(".")[0] for group in GROUPS for entry in entry_points(group=group))

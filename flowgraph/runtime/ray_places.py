@@ -26,6 +26,7 @@ from flowgraph.runtime.watch import Member, Pending, Watch
 from flowgraph.values import Model, Value
 
 SHUT_S = 10.0  # how long a process may take to end its servers before it is killed, and they with it
+SOURCES_KEPT = 8  # which hold rows in Ray's store
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,13 @@ class RayPlaces:
         return [member for pool in self.pools.values() for member in pool]
 
     def read(self, source: Source, step: int) -> Rows:
-        """Get a source's rows of one step, in a host process; the source itself travels once."""
+        """Get a source's rows of one step, in a host process; the sources read last travel once."""
         import ray
 
         if id(source) not in self._sources:
             self._sources[id(source)] = source, ray.put(source)
+            for old in [*self._sources][:-SOURCES_KEPT]:  # each held-out batch is a source of its own
+                del self._sources[old]
         _, ref = self._sources[id(source)]
         return Rows((host_task(read_source).remote(ref, step),))
 
