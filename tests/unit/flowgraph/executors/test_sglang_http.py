@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,9 @@ from flowgraph.executors.servers import Door
 from flowgraph.executors.sglang import Sglang, SglangModel
 from flowgraph.executors.sglang_http import Control, question, read_answer
 from flowgraph.executors.weight_updates import INCOMPLETE, update
+from tests.unit.flowgraph.executors.replicas import Handler, Tokens, drawn, encoded, replicas
 
 REQUEST = Request((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
-
-
-class Tokens:
-    """As much of a tokenizer as a handle asks for."""
-
-    eos_token_id = 2
 
 
 def answer(ids: tuple[int, ...] = (7, 8, 9, 10), reason: str = "length", **told: Any) -> dict[str, Any]:
@@ -45,60 +40,14 @@ def answer(ids: tuple[int, ...] = (7, 8, 9, 10), reason: str = "length", **told:
     return {"output_ids": list(ids), "meta_info": meta | told}
 
 
-def encoded(told: Any) -> bytes:
-    """Write an answer down."""
-    return json.dumps(told).encode()
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers each path by what `server.answers` gives for it, and notes what was asked."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        server: Any = self.server
-        server.asked.append((self.path, json.loads(body or b"{}"), dict(self.headers)))
-        status, told = server.answers(self.path)
-        if status == 0:
-            self.close_connection = True
-            self.wfile.write(told)
-            return
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(told)))
-        self.end_headers()
-        self.wfile.write(told)
-
-    do_GET = do_POST
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def replica() -> Iterator[Callable[..., Any]]:
-    """Give `replica(answers)`: a server that answers so, as (status, bytes) by path."""
-    servers: list[ThreadingHTTPServer] = []
-
-    def make(answers: Callable[[str], tuple[int, bytes]]) -> Any:
-        server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads, server.answers, server.asked = True, answers, []
-        server.door = Door(f"http://127.0.0.1:{server.server_port}", f"replica {len(servers)}", SGLANG.newest, key="k")
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        servers.append(server)
-        return server
-
-    yield make
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    yield from replicas(SGLANG.newest, key="k")
 
 
 def sampled(*doors: Door, requests: tuple[Request, ...] = (REQUEST,), **settings: Any) -> list[Any]:
     """Draw samples from servers."""
-    model = SglangModel(doors, Tokens(), **({"limit_s": 20.0} | settings))
-    try:
-        return gather(model, requests)
-    finally:
-        model.close()
+    return drawn(SglangModel, *doors, requests=requests, **settings)
 
 
 def test_a_question_holds_token_ids_and_leaves_no_setting_to_the_server(replica: Callable[..., Any]) -> None:

@@ -1,16 +1,14 @@
 """What is said to vLLM servers, and those that answer with errors, nonsense or not at all: each is told, none believed.
 
-The server here is a real one over HTTP that gives answers of vLLM 0.32's form; `tests/parity/test_vllm.py` has vLLM.
+The server here is a real one over HTTP that gives answers of vLLM 0.32's form; `tests/parity/test_served.py` has vLLM.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,21 +21,16 @@ from flowgraph import Key
 from flowgraph.engines.versions import VLLM
 from flowgraph.errors import LawError, WorkerError
 from flowgraph.executors import served
-from flowgraph.executors.base import Optimizer, Request, gather
+from flowgraph.executors.base import Optimizer, Request
 from flowgraph.executors.engine import Serving
 from flowgraph.executors.servers import Door
 from flowgraph.executors.vllm import Vllm, VllmModel, VllmUpdates, token_bytes
 from flowgraph.executors.vllm_http import VllmControl, question, read_sample
 from flowgraph.executors.weight_updates import INCOMPLETE
+from tests.unit.flowgraph.executors.replicas import Tokens, drawn, encoded, replicas
 
 REQUEST = Request((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
 DONE = {"results": [{}]}
-
-
-class Tokens:
-    """As much of a tokenizer as a handle asks for."""
-
-    eos_token_id = 2
 
 
 def answer(ids: tuple[int, ...] = (7, 8, 9, 10), **told: Any) -> dict[str, Any]:
@@ -53,47 +46,9 @@ def answer(ids: tuple[int, ...] = (7, 8, 9, 10), **told: Any) -> dict[str, Any]:
     return {"request_id": "generate-tokens-1", "output_mode": "tokens", "choices": [choice | told]}
 
 
-def encoded(told: Any) -> bytes:
-    """Write an answer down."""
-    return json.dumps(told).encode()
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers each path by what `server.answers` gives for it, and notes what was asked."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        server: Any = self.server
-        server.asked.append((self.path, json.loads(body or b"{}"), dict(self.headers)))
-        status, told = server.answers(self.path)
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(told)))
-        self.end_headers()
-        self.wfile.write(told)
-
-    do_GET = do_POST
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def replica() -> Iterator[Callable[..., Any]]:
-    """Give `replica(answers)`: a server that answers so, as (status, bytes) by path."""
-    servers: list[ThreadingHTTPServer] = []
-
-    def make(answers: Callable[[str], tuple[int, bytes]]) -> Any:
-        server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads, server.answers, server.asked = True, answers, []
-        server.door = Door(f"http://127.0.0.1:{server.server_port}", "replica 0", VLLM.newest, key="k", admin_key="a")
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        servers.append(server)
-        return server
-
-    yield make
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    yield from replicas(VLLM.newest, key="k", admin_key="a")
 
 
 def agreeable(path: str) -> tuple[int, bytes]:
@@ -105,11 +60,7 @@ def agreeable(path: str) -> tuple[int, bytes]:
 
 def sampled(*doors: Door, requests: tuple[Request, ...] = (REQUEST,), **settings: Any) -> list[Any]:
     """Draw samples from servers."""
-    model = VllmModel(doors, Tokens(), **({"limit_s": 20.0} | settings))
-    try:
-        return gather(model, requests)
-    finally:
-        model.close()
+    return drawn(VllmModel, *doors, requests=requests, **settings)
 
 
 def test_a_question_holds_token_ids_and_leaves_no_setting_to_the_server(replica: Callable[..., Any]) -> None:

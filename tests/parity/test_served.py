@@ -1,7 +1,8 @@
-"""A real SGLang server generates as the reference engine reads: token ids, log-probs, versions, updates, and its end.
+"""A real server generates as the reference engine reads: token ids, log-probs, versions, updates, and its end.
 
-One server serves all tests of this file, in an environment that is installed first if it is not there (2.3 GB). It is
-started by a process of its own, which the last test kills.
+One server of each engine serves all tests of this file, in an environment that is installed first if it is not there.
+It is started by a process of its own, which the last test kills. SGLang's run for each change, vLLM's by `make slow`.
+Their models have heads of 32, the narrowest that vLLM's kernels for CPUs know.
 """
 
 from __future__ import annotations
@@ -25,32 +26,38 @@ import torch
 
 from flowgraph import Key
 from flowgraph.cli.lists import cache_folder
-from flowgraph.engines.environments import SGLANG_CPU, install
+from flowgraph.engines.environments import install
 from flowgraph.errors import ModelError, WorkerError
 from flowgraph.executors.base import Completion, Request, Rows, gather
+from flowgraph.executors.engine import Engine
 from flowgraph.executors.local import LocalModel
+from flowgraph.executors.served import ServedModel
 from flowgraph.executors.servers import Door
-from flowgraph.executors.sglang import Sglang, SglangModel
+from flowgraph.executors.sglang import Sglang
 from flowgraph.executors.sglang_http import Control
-from flowgraph.executors.weight_updates import INCOMPLETE, By, Hold, update
+from flowgraph.executors.vllm import Vllm
+from flowgraph.executors.weight_updates import INCOMPLETE, By, Hold
 from flowgraph.models import load, resolve, save
 
-pytestmark = pytest.mark.xdist_group("sglang")
+SGLANG = pytest.param(Sglang, marks=pytest.mark.xdist_group("sglang"), id="sglang")
+VLLM = pytest.param(Vllm, marks=[pytest.mark.xdist_group("vllm"), pytest.mark.slow], id="vllm")
+only_vllm = pytest.mark.parametrize("engine", [VLLM], indirect=True)
 
 ROOT = Path(__file__).parents[2]
 START_S = 600.0  # on two busy cores
 LIMIT_S = 120.0
 CLOSE = 1e-4
 TRIES = 10  # to be in the middle of a generation
+PARTS = (0.5, 0.3, 0.7, 0.4, 0.6, 0.2, 0.1)  # of a generation: its middle is somewhere, on a machine as busy as it is
 
 SERVE = """
 import json, sys, time
 from dataclasses import asdict
 from pathlib import Path
 from flowgraph.executors.engine import Serving
-from flowgraph.executors.sglang import Sglang
-folder, log, limit_s = sys.argv[1:]
-server = Sglang().serve(
+from flowgraph.runtime.hosting import named
+engine, folder, log, limit_s = sys.argv[1:]
+server = named(engine)().serve(
     Path(folder), Serving(max_tokens_cached=8192), name="replica 0", log=Path(log), limit_s=float(limit_s)
 )
 print(json.dumps(asdict(server.door)), flush=True)
@@ -60,8 +67,9 @@ time.sleep(3600)
 
 @dataclass(frozen=True)
 class Running:
-    """The server, the process that started it, its log, and two models of one shape; it starts with the first."""
+    """A server, the process that started it, its log, and two models of one shape; it starts with the first."""
 
+    engine: Engine
     door: Door
     parent: subprocess.Popen[str]
     log: Path
@@ -72,50 +80,74 @@ class Running:
         found = psutil.Process(self.parent.pid).children(recursive=True)
         return [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
 
+    def control(self, limit_s: float = LIMIT_S, **changed: Any) -> Control:
+        """Give what its control calls are made by."""
+        return self.engine.model.control(replace(self.door, **changed), limit_s)
+
+    def update(self, which: int, version: int, **settings: Any) -> None:
+        """Have it serve one of the models."""
+        with self.engine.model.updates([self.door], **settings) as updates:
+            updates.send(self.models[which].weights().items(), version)
+
+
+def sharp(seed: int, folder: Path) -> LocalModel:
+    """Give a small model with heads of 32, sharper than at first, so that temperature and weights show."""
+    from transformers import LlamaForCausalLM
+
+    loaded = load(resolve("tiny", cache=folder), seed=seed, cache=folder, say=print)
+    loaded.model.config.head_dim = 32
+    torch.manual_seed(seed)
+    model: Any = LlamaForCausalLM(loaded.model.config)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(20)
+    return LocalModel(model, loaded.tokenizer)
+
+
+@pytest.fixture(scope="session", params=[SGLANG, VLLM])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Give each engine."""
+    made: Engine = request.param()
+    return made
+
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    install(SGLANG_CPU, cache_folder(None), say=print)
-    folder = tmp_path_factory.mktemp("sglang")
-    loaded = [load(resolve("tiny", cache=folder), seed=seed, cache=folder, say=print) for seed in (0, 1)]
-    with torch.no_grad():
-        for each in loaded:  # sharper than at first, so that temperature and weights show
-            each.model.lm_head.weight.mul_(20)
-    save(loaded[0].model, loaded[0].tokenizer, folder / "model")
-    log = folder / "server.log"
-    command = [sys.executable, "-c", SERVE, str(folder / "model"), str(log), str(START_S)]
+def running(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Start a server of an engine."""
+    install(engine.on_cpu, cache_folder(None), say=print)
+    folder = tmp_path_factory.mktemp("served")
+    models = (sharp(0, folder), sharp(1, folder))
+    save(models[0].model, models[0].raw_tokenizer, folder / "model")
+    log, kind = folder / "server.log", type(engine)
+    command = [sys.executable, "-c", SERVE, f"{kind.__module__}:{kind.__name__}"]
+    command += [str(folder / "model"), str(log), str(START_S)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
         try:
             assert parent.stdout is not None
             told = parent.stdout.readline()
             assert told, log.read_text(errors="replace")[-2000:]
-            models = (
-                LocalModel(loaded[0].model, loaded[0].tokenizer),
-                LocalModel(loaded[1].model, loaded[1].tokenizer),
-            )
-            yield Running(Door(**json.loads(told)), parent, log, models)
+            yield Running(engine, Door(**json.loads(told)), parent, log, models)
         finally:
             parent.kill()
 
 
 @pytest.fixture
-def sglang(running: Running, tmp_path: Path) -> Iterator[Callable[..., SglangModel]]:
-    """Give `sglang(**fields)`: a handle on the server as it is; the first model is served again afterwards."""
-    made: list[SglangModel] = []
+def served(running: Running, tmp_path: Path) -> Iterator[Callable[..., ServedModel]]:
+    """Give `served(**fields)`: a handle on the server as it is; the first model is served again afterwards."""
+    made: list[ServedModel] = []
 
-    def make(**fields: Any) -> SglangModel:
-        with Control(running.door, LIMIT_S) as control:
+    def make(**fields: Any) -> ServedModel:
+        with running.control() as control:
             version = int(control.version())
         settings: dict[str, Any] = {"version": version, "limit_s": LIMIT_S, "scratch": tmp_path / "scratch"} | fields
-        made.append(SglangModel([running.door], running.models[0].raw_tokenizer, **settings))
+        made.append(running.engine.model([running.door], running.models[0].raw_tokenizer, **settings))
         return made[-1]
 
     yield make
     for each in made:
         each.close()
-    with Control(running.door, LIMIT_S) as control:
+    with running.control() as control:
         newest = int(control.version()) if control.version().isdecimal() else 1000
-    update([running.door], running.models[0].weights().items(), newest + 1, scratch=tmp_path / "scratch")
+    running.update(0, newest + 1, scratch=tmp_path / "scratch")
 
 
 def asked(temperatures: Sequence[float] = (1.0,), prompts: int = 6, samples: int = 2, most: int = 24) -> list[Request]:
@@ -145,10 +177,10 @@ def apart(model: LocalModel, requests: Sequence[Request], done: Sequence[Complet
 
 @pytest.mark.parametrize("temperatures", [(1.0,), (0.7,), (0.0,), (0.0, 0.7, 1.0, 1.3)], ids=str)
 def test_log_probs_of_the_engine_are_those_of_a_forward_pass_at_the_samples_temperature(
-    running: Running, sglang: Callable[..., SglangModel], temperatures: tuple[float, ...]
+    running: Running, served: Callable[..., ServedModel], temperatures: tuple[float, ...]
 ) -> None:
     requests = asked(temperatures)
-    done = gather(sglang(), requests)
+    done = gather(served(), requests)
     assert apart(running.models[0], requests, done) < CLOSE
     assert apart(running.models[1], requests, done) > 0.1
     elsewhere = [replace(each, temperature=(each.temperature or 1.0) * 1.5) for each in requests]
@@ -156,17 +188,28 @@ def test_log_probs_of_the_engine_are_those_of_a_forward_pass_at_the_samples_temp
 
 
 def test_greedy_samples_are_the_reference_engines_token_by_token(
-    running: Running, sglang: Callable[..., SglangModel]
+    running: Running, served: Callable[..., ServedModel]
 ) -> None:
     requests = asked((0.0,), samples=1, most=40)
-    mine, theirs = gather(sglang(), requests), gather(running.models[0], requests)
+    mine, theirs = gather(served(), requests), gather(running.models[0], requests)
     assert [(each.tokens, each.finished) for each in mine] == [(each.tokens, each.finished) for each in theirs]
 
 
-def test_a_response_ends_with_an_end_token_or_at_its_longest(
-    running: Running, sglang: Callable[..., SglangModel]
+@only_vllm
+def test_the_same_requests_give_the_same_samples_and_another_step_gives_others(
+    served: Callable[..., ServedModel],
 ) -> None:
-    model = sglang()
+    model, requests = served(), asked((1.0,))
+    first = [each.tokens for each in gather(model, requests)]
+    assert [each.tokens for each in gather(model, requests[::-1])] == first[::-1]
+    other = [replace(each, key=Key(3, 2, "policy.generate")) for each in requests]
+    assert [each.tokens for each in gather(model, other)] != first
+
+
+def test_a_response_ends_with_an_end_token_or_at_its_longest(
+    running: Running, served: Callable[..., ServedModel]
+) -> None:
+    model = served()
     assert model.ends == running.models[0].ends
     done = gather(model, asked((1.3,), prompts=16, samples=4, most=30))
     assert {each.finished for each in done} == {True, False}
@@ -177,8 +220,8 @@ def test_a_response_ends_with_an_end_token_or_at_its_longest(
         assert each.versions == ((0, model.version),)
 
 
-def test_a_sample_may_fill_every_position_and_not_one_more(sglang: Callable[..., SglangModel]) -> None:
-    model = sglang()
+def test_a_sample_may_fill_every_position_and_not_one_more(served: Callable[..., ServedModel]) -> None:
+    model = served()
     assert model.positions == 128
     whole = [Request((5,) * 64, 0, sample, 64, 0.0, Key()) for sample in range(2)]
     assert all(each.finished or len(each.tokens) == 64 for each in gather(model, whole))
@@ -191,13 +234,13 @@ def test_a_sample_may_fill_every_position_and_not_one_more(sglang: Callable[...,
 @pytest.mark.parametrize("hold", ["idle", "retract", "in_place"])
 @pytest.mark.parametrize("by", ["disk", "group", "memory"])
 def test_each_way_of_weights_changes_the_log_probs_to_the_other_models_and_back(
-    running: Running, sglang: Callable[..., SglangModel], by: By, hold: Hold, tmp_path: Path
+    running: Running, served: Callable[..., ServedModel], by: By, hold: Hold, tmp_path: Path
 ) -> None:
-    model, requests = sglang(update_by=by, hold=hold), asked((0.7,), prompts=3)
+    model, requests = served(update_by=by, hold=hold), asked((0.7,), prompts=3)
     for one, other in ((1, 0), (0, 1)):
         model.take(running.models[one].weights(), model.version + 1)
         if hold == "in_place":  # what was cached of the old weights stays until the server is idle
-            with Control(running.door, LIMIT_S) as control:
+            with running.control() as control:
                 assert control.flush()
         done = gather(model, requests)
         assert apart(running.models[one], requests, done) < CLOSE
@@ -206,17 +249,16 @@ def test_each_way_of_weights_changes_the_log_probs_to_the_other_models_and_back(
     assert list((tmp_path / "scratch").glob("*")) == []
 
 
-def test_weights_in_many_buckets_arrive_whole(running: Running, sglang: Callable[..., SglangModel]) -> None:
-    model, requests = sglang(), asked(prompts=2)
-    for by in ("group", "memory"):
-        which = 1 if by == "group" else 0
-        update([running.door], running.models[which].weights().items(), model.version + 1, by=by, bucket_bytes=20_000)
+def test_weights_in_many_buckets_arrive_whole(running: Running, served: Callable[..., ServedModel]) -> None:
+    model, requests = served(), asked(prompts=2)
+    for by, which in (("group", 1), ("memory", 0)):
+        running.update(which, model.version + 1, by=by, bucket_bytes=20_000)
         model.version += 1
         assert apart(running.models[which], requests, gather(model, requests)) < CLOSE
 
 
-def test_the_version_that_is_set_after_a_load_is_stamped(running: Running, sglang: Callable[..., SglangModel]) -> None:
-    model = sglang()
+def test_the_version_that_is_set_after_a_load_is_stamped(running: Running, served: Callable[..., ServedModel]) -> None:
+    model = served()
     before = model.version
     model.load(running.models[1].weights())
     assert gather(model, asked(prompts=1))[0].versions == ((0, before),)
@@ -224,8 +266,8 @@ def test_the_version_that_is_set_after_a_load_is_stamped(running: Running, sglan
     assert gather(model, asked(prompts=1))[0].versions == ((0, before + 5),)
 
 
-def test_a_sample_of_another_version_is_refused_and_both_are_named(sglang: Callable[..., SglangModel]) -> None:
-    model = sglang()
+def test_a_sample_of_another_version_is_refused_and_both_are_named(served: Callable[..., ServedModel]) -> None:
+    model = served()
     stamped, model.version = model.version, model.version + 7
     with pytest.raises(WorkerError) as error:
         gather(model, asked(prompts=1, samples=1))
@@ -234,9 +276,9 @@ def test_a_sample_of_another_version_is_refused_and_both_are_named(sglang: Calla
 
 
 def test_weights_that_do_not_fit_are_told_before_a_server_is_asked_to_take_them(
-    running: Running, sglang: Callable[..., SglangModel]
+    running: Running, served: Callable[..., ServedModel]
 ) -> None:
-    model, weights = sglang(), running.models[1].weights()
+    model, weights = served(), running.models[1].weights()
     with pytest.raises(WorkerError, match=r"`model.norm.weight` have shape \(7,\); the servers' model has \(64,\)"):
         model.take(weights | {"model.norm.weight": torch.ones(7)}, 2)
     with pytest.raises(WorkerError, match=r"the servers' model has no weights `model.norms.weight`"):
@@ -247,11 +289,11 @@ def test_weights_that_do_not_fit_are_told_before_a_server_is_asked_to_take_them(
 
 @pytest.mark.parametrize("by", ["disk", "group", "memory"])
 def test_after_an_update_that_stopped_midway_no_sample_is_taken_for_one_of_either_version(
-    running: Running, sglang: Callable[..., SglangModel], by: By
+    running: Running, served: Callable[..., ServedModel], by: By
 ) -> None:
     weights = running.models[1].weights()
     del weights["model.norm.weight"]
-    model = sglang(version=1, update_by=by)
+    model = served(version=1, update_by=by)
     started = time.monotonic()
     with pytest.raises(WorkerError, match=r"1 tensors of the model were not sent\n    model.norm.weight"):
         model.take(weights, 2)
@@ -261,10 +303,30 @@ def test_after_an_update_that_stopped_midway_no_sample_is_taken_for_one_of_eithe
         gather(model, asked(prompts=1, samples=1))
 
 
-def test_weights_that_were_changed_on_their_way_are_found_by_their_checksum(
-    running: Running, sglang: Callable[..., SglangModel], monkeypatch: pytest.MonkeyPatch
+@only_vllm
+def test_what_a_worker_cannot_do_is_told_and_the_server_goes_on(
+    running: Running, served: Callable[..., ServedModel], tmp_path: Path
 ) -> None:
-    model = sglang(update_by="memory")
+    with running.control() as control:
+        with pytest.raises(WorkerError, match=r"cannot do /update_weights_from_disk\n.*no weights in"):
+            control.post("/update_weights_from_disk", model_path=str(tmp_path), flush_cache=False)
+        with pytest.raises(WorkerError, match="cannot do /update_weights_from_distributed"):
+            control.post("/update_weights_from_distributed", names=[], dtypes=[], shapes=[], group_name="none", why=1)
+            control.post("/update_weights_from_distributed", names=["a"], dtypes=["b"], shapes=[[1]], group_name="none")
+    requests = asked(prompts=1)
+    assert apart(running.models[0], requests, gather(served(), requests)) < CLOSE
+
+
+@only_vllm
+def test_a_temperature_that_the_engine_would_replace_is_refused(served: Callable[..., ServedModel]) -> None:
+    with pytest.raises(WorkerError, match=r"greedily or at 0\.01 at least, not at 0\.001"):
+        gather(served(), asked((0.001,), prompts=1))
+
+
+def test_weights_that_were_changed_on_their_way_are_found_by_their_checksum(
+    running: Running, served: Callable[..., ServedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = served(update_by="memory")
     way: Any = model._updates._way
     stage = way.stage
 
@@ -286,12 +348,14 @@ def endless(model: LocalModel) -> list[Request]:
     return found[:24]
 
 
-def amid(model: SglangModel, requests: Sequence[Request], act: Callable[[], Any]) -> list[Completion | BaseException]:
+def amid(
+    model: ServedModel, requests: Sequence[Request], act: Callable[[], Any], after_s: float = 0.2
+) -> list[Completion | BaseException]:
     """Draw samples, and do something when the server has begun with them, as far as can be told."""
 
     async def both() -> list[Completion | BaseException]:
         waiting = asyncio.gather(*(model.sample(each) for each in requests), return_exceptions=True)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(after_s)
         await asyncio.to_thread(act)
         return await waiting
 
@@ -300,19 +364,24 @@ def amid(model: SglangModel, requests: Sequence[Request], act: Callable[[], Any]
 
 @pytest.mark.parametrize("hold", ["retract", "in_place"])
 def test_an_update_in_mid_generation_gives_a_span_of_each_version(
-    running: Running, sglang: Callable[..., SglangModel], hold: Hold
+    running: Running, served: Callable[..., ServedModel], hold: Hold
 ) -> None:
-    model, requests = sglang(hold=hold), endless(running.models[0])
+    model, requests = served(hold=hold), endless(running.models[0])
     spanned: list[tuple[Request, Completion]] = []
-    for _ in range(TRIES):
+    started = time.monotonic()
+    gather(model, requests)
+    whole_s = time.monotonic() - started
+    for part in PARTS:
         first = model.version
-        done = amid(model, requests, lambda: model.take(running.models[1].weights(), model.version + 1))
+        done = amid(model, requests, lambda: model.take(running.models[1].weights(), model.version + 1), part * whole_s)
         assert [each for each in done if isinstance(each, BaseException)] == []
         drawn = [(r, d) for r, d in zip(requests, done, strict=True) if isinstance(d, Completion)]
         spanned = [(request, each) for request, each in drawn if len(each.versions) == 2]
         if spanned:
             break
         model.take(running.models[0].weights(), model.version + 1)
+        with running.control() as control:
+            assert control.flush()  # held in place, it still has the caches of the other weights
     assert spanned
     for request, each in spanned:
         (start, old), (middle, new) = each.versions
@@ -326,8 +395,8 @@ def test_an_update_in_mid_generation_gives_a_span_of_each_version(
             assert apart(running.models[1], [rest], [tail]) < CLOSE
 
 
-def test_samples_wait_while_generation_is_paused(sglang: Callable[..., SglangModel]) -> None:
-    model = sglang()
+def test_samples_wait_while_generation_is_paused(served: Callable[..., ServedModel]) -> None:
+    model = served()
 
     async def paused() -> bool:
         await asyncio.to_thread(model.pause)
@@ -341,8 +410,8 @@ def test_samples_wait_while_generation_is_paused(sglang: Callable[..., SglangMod
     assert not asyncio.run(paused())
 
 
-def test_aborted_samples_are_told_and_the_server_goes_on(running: Running, sglang: Callable[..., SglangModel]) -> None:
-    model, requests = sglang(), endless(running.models[0])
+def test_aborted_samples_are_told_and_the_server_goes_on(running: Running, served: Callable[..., ServedModel]) -> None:
+    model, requests = served(), endless(running.models[0])
     done = list[Completion | BaseException]()
     while len(done) < TRIES * len(requests) and not any(isinstance(each, BaseException) for each in done):
         done += amid(model, requests, model.abort)
@@ -352,17 +421,17 @@ def test_aborted_samples_are_told_and_the_server_goes_on(running: Running, sglan
     assert len(gather(model, asked())) == 12
 
 
-def test_sleep_and_wake_answer_and_the_server_generates_after_them(sglang: Callable[..., SglangModel]) -> None:
-    model = sglang()
+def test_sleep_and_wake_answer_and_the_server_generates_after_them(served: Callable[..., ServedModel]) -> None:
+    model = served()
     model.sleep()
     model.wake()
     assert len(gather(model, asked())) == 12
 
 
 def test_a_sample_that_is_no_longer_wanted_leaves_the_server(
-    running: Running, sglang: Callable[..., SglangModel]
+    running: Running, served: Callable[..., ServedModel]
 ) -> None:
-    model = sglang()
+    model = served()
 
     async def leave() -> None:
         waiting = [asyncio.ensure_future(model.sample(each)) for each in asked(prompts=8, most=120)]
@@ -372,34 +441,34 @@ def test_a_sample_that_is_no_longer_wanted_leaves_the_server(
         await asyncio.gather(*waiting, return_exceptions=True)
 
     asyncio.run(leave())
-    with Control(running.door, LIMIT_S) as control:
+    with running.control() as control:
         until = time.monotonic() + LIMIT_S
         while not control.flush():
             assert time.monotonic() < until
             time.sleep(0.05)
 
 
-def test_a_wrong_key_is_refused(running: Running, sglang: Callable[..., SglangModel]) -> None:
+def test_a_wrong_key_is_refused(running: Running) -> None:
     door = replace(running.door, key="wrong", admin_key="wrong")
-    model = SglangModel([door], running.models[0].raw_tokenizer, limit_s=LIMIT_S)
-    with pytest.raises(WorkerError, match=r"replica 0 answers /generate .* with status 401"):
+    model = running.engine.model([door], running.models[0].raw_tokenizer, limit_s=LIMIT_S)
+    with pytest.raises(WorkerError, match=rf"replica 0 answers {model.path} .* with status 401"):
         gather(model, asked(prompts=1, samples=1))
     with pytest.raises(WorkerError, match="status 401"):
         model.pause()
     with pytest.raises(WorkerError, match="the key is another than the server's"):
-        Sglang().attach(door.url, key="wrong")
-    with pytest.raises(WorkerError, match="status 401"), Control(replace(running.door, admin_key=""), 5.0) as control:
+        running.engine.attach(door.url, key="wrong")
+    with pytest.raises(WorkerError, match="status 401"), running.control(admin_key="") as control:
         control.stamp("9")  # the key of requests is not that of control
     model.close()
 
 
 def test_a_running_server_can_be_attached_to(running: Running) -> None:
-    door = Sglang().attach(running.door.url, key=running.door.key, admin_key=running.door.admin_key, name="replica 0")
-    assert door == running.door
+    keys = {"key": running.door.key, "admin_key": running.door.admin_key}
+    assert running.engine.attach(running.door.url, name="replica 0", **keys) == running.door
 
 
-def test_no_process_of_the_server_listens_beyond_loopback(running: Running, sglang: Callable[..., SglangModel]) -> None:
-    sglang(update_by="group").take(running.models[0].weights(), 500)
+def test_no_process_of_the_server_listens_beyond_loopback(running: Running, served: Callable[..., ServedModel]) -> None:
+    served(update_by="group").take(running.models[0].weights(), 500)
     listening = [
         connection.laddr.ip
         for each in [psutil.Process(), *running.processes()]
@@ -420,11 +489,12 @@ def test_no_key_stands_in_the_log_a_command_line_or_an_environment(running: Runn
 def test_killed_in_generation_with_its_parent_the_server_is_gone_and_its_samples_say_so(
     running: Running,
 ) -> None:
-    with Control(running.door, LIMIT_S) as control:
+    with running.control() as control:
         version = int(control.version())
-    model = SglangModel([running.door], running.models[0].raw_tokenizer, version=version, limit_s=LIMIT_S)
+    model = running.engine.model([running.door], running.models[0].raw_tokenizer, version=version, limit_s=LIMIT_S)
     processes = running.processes()
     assert len(processes) >= 3
+    mapped = {each.path for process in processes for each in process.memory_maps() if each.path.startswith("/dev/shm/")}
 
     async def kill() -> list[Any]:
         waiting = [asyncio.ensure_future(model.sample(each)) for each in asked(prompts=16, most=110)]
@@ -438,6 +508,7 @@ def test_killed_in_generation_with_its_parent_the_server_is_gone_and_its_samples
     assert any("broke off" in str(each) or "is not reached" in str(each) for each in lost)
     psutil.wait_procs(processes, timeout=LIMIT_S)
     assert [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+    assert [path for path in mapped if Path(path.removesuffix(" (deleted)")).exists()] == []
     with pytest.raises(WorkerError, match="replica 0 is not reached"):
         gather(model, asked(prompts=1, samples=1))
     model.close()
