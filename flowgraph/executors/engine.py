@@ -5,6 +5,7 @@ What comes of a start is the door to a server. Not here: what differs from engin
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import secrets
@@ -33,6 +34,7 @@ Say = Callable[[str], None]
 
 STARTS = 3  # ports inside an engine are drawn at random: one that is taken meanwhile ends the start: another is made
 SCRIPTS = Path(__file__).parents[1] / "engines"
+SHARED = "/dev/shm/"
 CPU_TOKENS = 16384  # tokens cached on a CPU where nothing is said
 # What a training process may have set for itself, and a server must not take over.
 NOT_FOR_IT = {
@@ -74,6 +76,21 @@ class Serving:
 PLAIN = Serving()
 
 
+def forget_shared_memory(leader: int) -> None:
+    """Take the names off the memory that a server's processes share, now that all of them have it.
+
+    It is freed with the last of them, however they end; by itself it stays when they are killed.
+    """
+    import psutil
+
+    processes = [psutil.Process(leader), *psutil.Process(leader).children(recursive=True)]
+    for process in processes if sys.platform == "linux" else ():
+        with contextlib.suppress(psutil.Error):
+            for each in process.memory_maps():
+                if each.path.startswith(SHARED):
+                    Path(each.path).unlink(missing_ok=True)
+
+
 def _silent(line: str) -> None:
     """Say nothing."""
 
@@ -111,7 +128,7 @@ class Engine(ABC):
         """Say how new weights come to replicas of `tensor` devices, where the plan does not."""
 
     @abstractmethod
-    def ready(self, process: subprocess.Popen[bytes], control: Any, version: int) -> None:
+    def ready(self, control: Any, version: int) -> None:
         """Do what is left to do when a server answers."""
 
     def serve(
@@ -183,7 +200,8 @@ class Engine(ABC):
             try:
                 with self.model.control(door, limit_s) as control:
                     await_ready(process, control.healthy, door.name, log, tuple(keys.values()), limit_s)
-                    self.ready(process, control, version)
+                    self.ready(control, version)
+                forget_shared_memory(process.pid)
             except BaseException:
                 end_group(process)
                 raise

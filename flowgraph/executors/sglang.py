@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,5 +108,5 @@ class Sglang(Engine):
             return "group"
         return "memory" if tensor == 1 else "disk"
 
-    def ready(self, process: subprocess.Popen[bytes], control: Control, version: int) -> None:
+    def ready(self, control: Control, version: int) -> None:
         """Do nothing more: the version stands in the command line."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from flowgraph.executors.weight_paths import ByMemory, everywhere
 from flowgraph.executors.weight_updates import By, Updates
 
 BLOCK_TOKENS = 32  # of the cache; the kernels of a CPU want a multiple of it
-SHARED = "/dev/shm/"
 BATCH_TOKENS = 4096  # read in one pass on a CPU
 # With a seed, vLLM 0.32 ends on a CPU where a context is read in parts: it turns a generator back that cannot be.
 ON_CPU = ("--enforce-eager", "--no-enable-chunked-prefill")
@@ -148,25 +144,9 @@ class Vllm(Engine):
         """
         return "disk" if shared else "group"
 
-    def ready(self, process: subprocess.Popen[bytes], control: VllmControl, version: int) -> None:
-        """Stamp the version of the folder's weights, and leave no shared memory behind."""
+    def ready(self, control: VllmControl, version: int) -> None:
+        """Stamp the version of the folder's weights."""
         control.stamp(str(version))
-        forget_shared_memory(process.pid)
-
-
-def forget_shared_memory(leader: int) -> None:
-    """Take the names off the memory that a server's processes share, now that all of them have it.
-
-    It is freed with the last of them, however they end; by itself it stays when they are killed.
-    """
-    import psutil
-
-    processes = [psutil.Process(leader), *psutil.Process(leader).children(recursive=True)]
-    for process in processes if sys.platform == "linux" else ():
-        with contextlib.suppress(psutil.Error):
-            for each in process.memory_maps():
-                if each.path.startswith(SHARED):
-                    Path(each.path).unlink(missing_ok=True)
 
 
 def _cache(serving: Serving, device: Device, config: Mapping[str, Any]) -> dict[str, object]:
