@@ -55,6 +55,13 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a pytest of which xdist does not keep a group in one process: each would start Ray and servers anew."""
+    grouped = [each for each in session.items if each.get_closest_marker("xdist_group")]
+    if getattr(session.config.option, "loadgroup", False) and not all("@" in each.nodeid for each in grouped):
+        raise pytest.UsageError(f"xdist does not see the groups of tests with pytest {pytest.__version__}")
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Give `golden(text, name)`: compare a text with the file tests/golden/<name>, or rewrite that file if asked to."""
