@@ -77,6 +77,7 @@ class Planned:
 
 def plan_flow(asked: Asked, where: Where, out: Path | None, as_json: bool) -> None:
     """Print the plan of a flow, and write it to `out` as a file to edit; refuse one that does not fit."""
+    from flowgraph.runtime.fingerprint import without_bits
     from placements import plan_text
     from placements.cuts import batch_text
     from placements.found_text import plan_lines
@@ -90,6 +91,8 @@ def plan_flow(asked: Asked, where: Where, out: Path | None, as_json: bool) -> No
     else:
         text = "\n".join(plan_lines(found.plan)) if found.plan.step is not None else plan_text(found.plan)
         print(f"{text}\nbatch\n{indent(batch_text(sizes_of(found)), '  ')}")
+        if not found.plan.costed and (loose := without_bits(found.plan)):
+            print(f"no same bits\n  {', '.join(loose)}: the same command, or `resume`, gives a run alike on average")
         if where.placement is not None:
             print("\n".join(["why", *flowing([[line] for line in found.trace])]))
     if out is not None:

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -133,6 +134,9 @@ def main() -> None:
     conceal(told["key"], told["admin_key"])
     try:
         run_server(settings)
+    except BaseException:
+        traceback.print_exc()  # the next line leaves no time for it
+        raise
     finally:
         os.killpg(0, signal.SIGKILL)
 

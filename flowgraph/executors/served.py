@@ -10,6 +10,7 @@ import asyncio
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ CONNECTIONS = 512  # at a time, to all replicas together
 CONNECTS = 4  # tries to connect
 CONNECT_S = 5.0
 FIRST_PAUSE_S = 0.2
+LOOK_S = 0.05
 KEEP_S = 2.0  # an idle connection is dropped before the server, which waits 5 s, may drop it
 DYING_S = 2.0  # how long a server that broke off may take to be seen as ended
 
@@ -191,14 +193,14 @@ class ServedModel:
             try:
                 answer = await client.post(f"{door.url}{self.path}", content=body, headers=headers)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                await self._see(door)
+                self._see(door)
                 if not left:
                     raise _lost(door, request, f"is not reached: {str(error) or 'no connection'}") from None
                 await asyncio.sleep(FIRST_PAUSE_S * 2 ** (CONNECTS - 1 - left))
             except httpx.TimeoutException:
                 raise TimeoutError from None
             except (httpx.TransportError, httpx.DecodingError) as error:
-                await self._see(door, DYING_S)
+                await asyncio.to_thread(self._see_end, door)
                 raise _lost(door, request, f"broke off: {str(error) or type(error).__name__}") from None
             else:
                 break
@@ -208,16 +210,10 @@ class ServedModel:
             raise refusal(door.name, f"{self.path} ({_called(request)})", answer.status_code, answer.text)
         return self.read(f"{door.name} ({_called(request)})", answer.content, request)
 
-    async def _see(self, door: Door, wait_s: float = 0.0) -> None:
-        """Raise what is known of a server of ours that has ended, or does so within `wait_s` seconds."""
+    def _see(self, door: Door) -> None:
+        """Raise what is known of a server of ours that has ended."""
         server = self._servers.get(door.url)
-        if server is None:
-            return
-        loop = asyncio.get_running_loop()
-        until = loop.time() + wait_s
-        server.check()
-        while loop.time() < until:
-            await asyncio.sleep(0.05)
+        if server is not None:
             server.check()
 
     def _completion(self, door: Door, request: Request, answer: Answer, first: int) -> Completion:
@@ -287,8 +283,19 @@ class ServedModel:
 
     def _each(self, call: Callable[[Any], Any]) -> None:
         for door in self.doors:
-            with self.control(door, self.limit_s) as control:
-                call(control)
+            try:
+                with self.control(door, self.limit_s) as control:
+                    call(control)
+            except WorkerError:
+                self._see_end(door)
+                raise
+
+    def _see_end(self, door: Door) -> None:
+        """Raise what is known of a server of ours that has ended, or does so soon: that is why a call failed."""
+        server, until = self._servers.get(door.url), time.monotonic() + DYING_S
+        while server is not None and time.monotonic() < until:
+            server.check()
+            time.sleep(LOOK_S)
 
 
 def _settle(future: asyncio.Future[Completion], task: asyncio.Task[Completion]) -> None:

@@ -28,13 +28,17 @@ class Deadlines:
         return cls({each.name: each.seconds for each in tasks if each.seconds is not None})
 
     def limit_s(self, task: str) -> float:
-        """Give how long a task may take.
+        """Give how long a task may take, which is named by its nodes, as `score, group_normalize`.
 
-        >>> deadlines = Deadlines({"policy.generate": 30.0})
-        >>> deadlines.limit_s("policy.generate"), deadlines.limit_s("score")
-        (900.0, 3600.0)
+        >>> deadlines = Deadlines({"policy.generate": 30.0, "ref.logprobs": 5.0, "ref.entropy": 5.0})
+        >>> deadlines.limit_s("policy.generate"), deadlines.limit_s("ref.logprobs, ref.entropy")
+        (900.0, 500.0)
+        >>> deadlines.limit_s("score")
+        3600.0
         """
-        known = [told[task] for told in (self.forecast_s, self._longest_s) if task in told]
+        forecast = [self.forecast_s[name] for name in task.split(", ") if name in self.forecast_s]
+        known = [sum(forecast)] if forecast else []
+        known += [self._longest_s[task]] if task in self._longest_s else []
         return self.floor_s + FACTOR * max(known) if known else self.unknown_s
 
     def took(self, task: str, seconds: float) -> None:

@@ -52,7 +52,13 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def promised(plan: Plan, changed: bool = False) -> Promise:
     """Say how near a resumed run is: engines of other systems and GPUs promise no bits, another machine not all."""
-    offers = (LAYOUTS.get(each.engine) for each in plan.placed)
-    if any(offer is None or offer.serves for offer in offers) or any(each.kind == "gpu" for each in plan.used()):
+    if without_bits(plan):
         return "statistical"
     return "1e-5" if changed else "bitwise"
+
+
+def without_bits(plan: Plan) -> list[str]:
+    """Name what of a plan promises no bits: roles on engines of other systems, and GPUs."""
+    offers = {each.role: LAYOUTS.get(each.engine) for each in plan.placed}
+    found = [f"{each.role} on {each.engine}" for each in plan.placed if (o := offers[each.role]) is None or o.serves]
+    return found + (["GPUs"] if any(each.kind == "gpu" for each in plan.used()) else [])

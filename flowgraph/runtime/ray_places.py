@@ -214,16 +214,13 @@ class RayPlaces:
         """End every process that was started, whether it answers or not."""
         import ray
         from ray.exceptions import GetTimeoutError, RayError
-        from ray.util import remove_placement_group
 
         for ref in [member.actor.shut.options(concurrency_group="beat").remote() for member in self._leaders()]:
             with contextlib.suppress(RayError, GetTimeoutError):
                 ray.get(ref, timeout=SHUT_S)
         for member in self.members:
             ray.kill(member.actor)
-        # Groups of a Ray that was started here end with it; if it has ended already, they would be waited for.
-        for group in self.groups if not self.session.started else ():
-            remove_placement_group(group)
+        self.session.give_back(self.groups)
         self.session.close()
         for member in self.members:
             member.end()

@@ -34,6 +34,13 @@ class Session:
 
         ray.shutdown()
 
+    def give_back(self, groups: Sequence[Any]) -> None:
+        """Free what was reserved; a Ray that ends with this process frees it so, and may have ended already."""
+        from ray.util import remove_placement_group
+
+        for group in groups if not self.started else ():
+            remove_placement_group(group)
+
 
 def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) -> Session:
     """Start Ray on this machine, or connect to the cluster at `address`; `folder` has a user's files for every worker.

@@ -144,7 +144,7 @@ class Watch:
         except RayTaskError as error:
             self._find_dead(waiting)
             if isinstance(error.cause, FlowError):
-                raise error.cause from None
+                raise _placed(error.cause, done) from None
             raise WorkerError.failed(done.said, str(error)) from error
         except RayError as error:
             self._find_dead(waiting)
@@ -218,6 +218,13 @@ def _told_stacks(member: Member | None) -> list[str]:
         return [line for pid, lines in found.items() if lines for line in (f"host process {pid}", *shortened(lines))]
     lines = member.stacks() or (stacks_of(member.pid) if member.pid else [])
     return [f"{member} is at", *shortened(lines)] if lines else []
+
+
+def _placed(error: FlowError, done: Pending) -> FlowError:
+    """Note what was asked of which process, unless the error says it: a node's does, a sync's does not."""
+    if done.member is not None and not any(str(done.member) in note for note in error.notes):
+        error.notes = (*error.notes, f"{done.said}, on {done.member}")
+    return error
 
 
 def _doing(member: Member, pending: Sequence[Pending]) -> list[str]:

@@ -27,7 +27,8 @@ def plan_on_servers(flowgraph: Run) -> str:
     text_of(flowgraph("plan", "grpo", "--cluster", "1xcpu", "-o", "plan.json"))
     plan = json.loads(Path("plan.json").read_text())
     for placed in plan["placed"]:
-        placed["engine"] = "sglang" if placed["role"] == "policy.sample" else placed["engine"]
+        if placed["role"] == "policy.sample":
+            placed |= {"engine": "sglang", "running": {"weights_by": "disk"}}
     Path("plan.json").write_text(json.dumps(plan))
     return "plan.json"
 
@@ -41,6 +42,25 @@ def server(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Iterator[Server]:
     folder = save(*tiny_parts, tmp_path / "model")
     with Sglang().serve(folder, Serving(max_tokens_cached=2048), log=tmp_path / "log") as running:
         yield running
+
+
+def test_a_plan_says_what_promises_no_bits(flowgraph: Run) -> None:
+    told = "no same bits\n  policy.sample on sglang: the same command, or `resume`, gives a run alike on average\n"
+    assert text_of(flowgraph("plan", "grpo", "--plan", plan_on_servers(flowgraph))).endswith(told)
+
+
+@pytest.mark.xdist_group("sglang")
+def test_an_engine_draws_by_adapters_as_they_are_trained(flowgraph: Run) -> None:
+    install(SGLANG_CPU, cache_folder(None), say=print)
+    Path("rules.py").write_text("def rule(response):\n    return float(sum(map(ord, response)) % 7)\n")  # varies
+    told = ("--set", "policy.update.lr=0.05", "--set", "score.by=rules.py:rule", "--set", "policy.generate.n=4")
+    plan = ("--plan", plan_on_servers(flowgraph), "-o", "ran", *told)
+    assert flowgraph("run", "grpo", "--model", "tiny+lora=4", *QUICK, *plan, "--steps", "3").code == 0
+    metrics = [json.loads(line) for line in Path("ran/metrics.jsonl").read_text().splitlines()]
+    assert len(metrics) == 3
+    for each in metrics:
+        assert each["policy.update.grad_norm"] > 0, "adapters move, so what is drawn by them does"
+        assert each["policy.mismatch.log_ppl_diff_max"] < 1e-4
 
 
 @pytest.mark.xdist_group("sglang")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,6 +24,13 @@ def ray_session() -> Iterator[Callable[[Plan], Session]]:
     class Shared(Session):
         def close(self) -> None:
             """Leave Ray running."""
+
+        def give_back(self, groups: Sequence[Any]) -> None:
+            """Free the devices for the next plan."""
+            from ray.util import remove_placement_group
+
+            for group in groups:
+                remove_placement_group(group)
 
     started = list[Session]()
 

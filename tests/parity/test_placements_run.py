@@ -252,15 +252,6 @@ def run(
         yield name, told, noting.ran(), {member.pid for member in places.members}
     finally:
         places.close()
-        free(places)
-
-
-def free(places: RayPlaces) -> None:
-    """Give the devices back to the Ray that all plans of this file run on; else it would end with its first run."""
-    from ray.util import remove_placement_group
-
-    for group in places.groups:
-        remove_placement_group(group)
 
 
 def near(ours: Mapping[str, float], theirs: Mapping[str, float], where: str) -> None:

@@ -6,11 +6,13 @@ are the trainer's, at a temperature too.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +22,7 @@ from flowgraph import Graph, Key
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.engines.environments import SGLANG_CPU, install
+from flowgraph.errors import WorkerError
 from flowgraph.lowering.lower import lower
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
@@ -28,6 +31,7 @@ from flowgraph.runtime.device import Flows
 from flowgraph.runtime.execute import Executor
 from flowgraph.runtime.hosting import ModelSetup, host
 from flowgraph.runtime.in_process import InProcess
+from flowgraph.runtime.ray_places import RayPlaces
 from flowgraph.runtime.ray_session import Session
 from flowgraph.runtime.ray_start import start
 from flowgraph.runtime.record import write_rollout
@@ -87,9 +91,14 @@ Steps = Callable[..., list[tuple[pa.Table, dict[str, float]]]]
 
 @pytest.fixture(scope="module")
 def steps(ray_session: Callable[[Plan], Session], models: ModelSetup, digit_rows: Any, tmp_path_factory: Any) -> Steps:
-    """Give `steps(plan, count)`: run so many steps on Ray, and give each step's rollout, and its metrics."""
+    """Give `steps(plan, count)`: run so many steps on Ray, and give each step's rollout, and its metrics.
 
-    def ran(plan: Plan, count: int) -> list[tuple[pa.Table, dict[str, float]]]:
+    `last(places, step)` is called before it all ends, with what runs one more step.
+    """
+
+    def ran(
+        plan: Plan, count: int, last: Callable[[RayPlaces, Callable[[], object]], None] = lambda places, step: None
+    ) -> list[tuple[pa.Table, dict[str, float]]]:
         program, folder = lower(GRAPH, plan, watch=watch_engines), tmp_path_factory.mktemp("steps")
         flows = Flows((to_json(program.graph),), "")
         places = start(program, [program.graph], flows, models, ray_session(plan_of(GRAPH, True, None)))
@@ -100,19 +109,12 @@ def steps(ray_session: Callable[[Plan], Session], models: ModelSetup, digit_rows
                 done.apply(write_rollout, READ, READ[1:], folder / f"{step}.parquet")
                 metrics.append(done.observed.means())
             places.finish()
+            last(places, lambda: executor.run(program, {"prompts": PromptSource(digit_rows, 8)}, Key(7, count)))
         finally:
             places.close()
-            for group in places.groups:
-                _removed(group)
         return [(pq.read_table(folder / f"{step}.parquet"), each) for step, each in enumerate(metrics)]
 
     return ran
-
-
-def _removed(group: Any) -> None:
-    from ray.util import remove_placement_group
-
-    remove_placement_group(group)
 
 
 def holds(found: list[tuple[pa.Table, dict[str, float]]]) -> None:
@@ -132,8 +134,26 @@ def test_ten_steps_are_drawn_with_the_weights_that_were_trained(steps: Steps) ->
     holds(steps(plan_of(GRAPH, apart=True, by="group"), 10))
 
 
+def test_on_shared_devices_weights_go_through_memory_and_a_server_that_died_is_named(steps: Steps) -> None:
+    served = list[psutil.Process]()
+
+    def kill(places: RayPlaces, step: Callable[[], object]) -> None:
+        served.extend(each for member in places.members for each in psutil.Process(member.pid).children(recursive=True))
+        (leader,) = [each for each in served if os.getsid(each.pid) == each.pid]
+        leader.kill()
+        with pytest.raises(WorkerError) as error:
+            step()
+        told = str(error.value)
+        assert "policy-all-0 ended: killed by SIGKILL" in told
+        assert "rank 0 of pool `all`" in told
+
+    holds(steps(plan_of(GRAPH, apart=False, by=None), 3, kill))
+    psutil.wait_procs(served, timeout=30)
+    assert [each for each in served if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("apart", "by"), [(True, "disk"), (True, "memory"), (False, None)])
+@pytest.mark.parametrize(("apart", "by"), [(True, "disk"), (True, "memory"), (False, "disk")])
 def test_weights_arrive_in_every_way_and_where_devices_are_shared(steps: Steps, apart: bool, by: WeightsBy) -> None:
     holds(steps(plan_of(GRAPH, apart, by), 4))
 
