@@ -76,6 +76,7 @@ class Sglang(Engine):
         given |= {"--max-total-tokens": most} if most is not None else {}
         switches = {"--enable-deterministic-inference": serving.repeatable, "--enable-memory-saver": serving.sleeps}
         on = [switch for switch, wanted in switches.items() if wanted and device == "cuda"]
+        on += ["--sleep-on-idle"] if device == "cpu" else []  # else its scheduler takes a core while others compute
         return ["--skip-tokenizer-init", *on, *(str(part) for pair in given.items() for part in pair)]
 
     def variables(self, serving: Serving, device: Device, host: str) -> dict[str, str]:

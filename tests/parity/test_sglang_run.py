@@ -29,8 +29,7 @@ from flowgraph.passes import compile_graph
 from flowgraph.plan import Layout, Placed, Plan, Pool, Running, WeightsBy
 from flowgraph.runtime.device import Flows
 from flowgraph.runtime.execute import Executor
-from flowgraph.runtime.hosting import ModelSetup, host
-from flowgraph.runtime.in_process import InProcess
+from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.ray_places import RayPlaces
 from flowgraph.runtime.ray_session import Session
 from flowgraph.runtime.ray_start import start
@@ -97,9 +96,13 @@ def steps(ray_session: Callable[[Plan], Session], models: ModelSetup, digit_rows
     """
 
     def ran(
-        plan: Plan, count: int, last: Callable[[RayPlaces, Callable[[], object]], None] = lambda places, step: None
+        plan: Plan,
+        count: int,
+        last: Callable[[RayPlaces, Callable[[], object]], None] = lambda places, step: None,
+        graph: Graph = GRAPH,
+        enough: Callable[[list[dict[str, float]]], bool] = lambda metrics: False,
     ) -> list[tuple[pa.Table, dict[str, float]]]:
-        program, folder = lower(GRAPH, plan, watch=watch_engines), tmp_path_factory.mktemp("steps")
+        program, folder = lower(graph, plan, watch=watch_engines), tmp_path_factory.mktemp("steps")
         flows = Flows((to_json(program.graph),), "")
         places = start(program, [program.graph], flows, models, ray_session(plan_of(GRAPH, True, None)))
         metrics, executor = list[dict[str, float]](), Executor(places)
@@ -108,6 +111,8 @@ def steps(ray_session: Callable[[Plan], Session], models: ModelSetup, digit_rows
                 done = executor.run(program, {"prompts": PromptSource(digit_rows, 8)}, Key(7, step))
                 done.apply(write_rollout, READ, READ[1:], folder / f"{step}.parquet")
                 metrics.append(done.observed.means())
+                if enough(metrics):
+                    break
             places.finish()
             last(places, lambda: executor.run(program, {"prompts": PromptSource(digit_rows, 8)}, Key(7, count)))
         finally:
@@ -159,37 +164,14 @@ def test_weights_arrive_in_every_way_and_where_devices_are_shared(steps: Steps, 
 
 
 @pytest.mark.slow
-def test_a_policy_learns_to_copy_digits_from_what_an_engine_draws(models: ModelSetup, digit_rows: Any) -> None:
-    from flowgraph.runtime.serving import Servers
+def test_a_policy_learns_to_copy_digits_from_what_an_engine_draws(steps: Steps) -> None:
+    learning = {"policy.update.lr": 2e-3, "policy.generate.n": 16, "policy.generate.max_tokens": 4}
+    graph = resolve_settings(compile_graph(grpo.graph()), [], learning)[0]
 
-    graph = resolve_settings(compile_graph(grpo.graph()), [], {"policy.update.lr": 1e-3})[0]
-    cpu = Device(kind="cpu", memory_bytes=2**31)
-    plan = plan_of(graph, apart=False, by="memory").model_copy(
-        update={
-            "cluster": Cluster(nodes=(Node(name="laptop", devices=(cpu,), host_memory_bytes=2**33, cores=2),)),
-            "pools": (Pool(name="all", devices=(("laptop", 0),)),),
-            "placed": tuple(
-                Placed(role=name, pool="all", engine=engine)
-                for name, engine in (("policy.train", "local"), ("policy.sample", "sglang"), ("ref.infer", "local"))
-            ),
-        }
-    )
-    program = lower(graph, plan)
-    here = [home for home in program.homes if home.engine != "sglang"]
-    handles, _ = host(here, program.trained, models)
-    scratch = models.cache / "learning"
-    scratch.mkdir()
-    places = InProcess(handles, Servers(models, scratch, 600.0))
-    try:
-        for home in program.homes:
-            if home.engine == "sglang":
-                handles[home] = places.servers.open(home, "cpu")
-        executor, rewards = Executor(places), list[float]()
-        for step in range(600):
-            ran = executor.run(program, {"prompts": PromptSource(digit_rows, 16)}, Key(7, step))
-            rewards.append(ran.observed.means()["score.reward"])
-            if np.mean(rewards[-10:]) >= 0.9:
-                break
-    finally:
-        places.close()
-    assert np.mean(rewards[-10:]) >= 0.9
+    def reward(metrics: list[dict[str, float]]) -> float:
+        print(len(metrics), metrics[-1]["score.reward"])
+        return float(np.mean([each["score.reward"] for each in metrics[-10:]]))
+
+    plan = plan_of(graph, apart=False, by="memory")
+    found = steps(plan, 600, graph=graph, enough=lambda metrics: reward(metrics) >= 0.9)
+    assert reward([metrics for _, metrics in found]) >= 0.9
