@@ -222,8 +222,8 @@ def _told_stacks(member: Member | None) -> list[str]:
 
 def _placed(error: FlowError, done: Pending) -> FlowError:
     """Note what was asked of which process, unless the error says it: a node's does, a sync's does not."""
-    if done.member is not None and not any(str(done.member) in note for note in error.notes):
-        error.notes = (*error.notes, f"{done.said}, on {done.member}")
+    if done.member is not None and not any(str(done.member.seat) in note for note in error.notes):
+        error.notes = (*error.notes, f"{done.said}, on {done.member.seat}")
     return error
 
 
