@@ -36,7 +36,8 @@ Price = Annotated[float, Field(ge=0, le=MOST_PRICE, allow_inf_nan=False)]
 class Data(BaseModel):
     """Frozen data that refuses unknown keys and does not convert one type to another."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # built when first read: `--help` reads none
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Told(Data):

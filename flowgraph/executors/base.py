@@ -5,10 +5,8 @@ A handle offers some of `token_stats`, `sample`, `step`, `weights`/`load`, and s
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -237,6 +235,8 @@ class Handle(Protocol):
 
 def gather(handle: Handle, requests: Sequence[Request]) -> list[Completion]:
     """Ask for all samples at once and wait for them; works inside a running event loop too (a notebook's)."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
     async def ask() -> list[Completion]:
         return list(await asyncio.gather(*(handle.sample(request) for request in requests)))

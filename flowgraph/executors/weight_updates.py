@@ -97,25 +97,6 @@ class Updates:
         self.close()
 
 
-def update(
-    doors: Sequence[Door],
-    weights: Weights,
-    version: int,
-    *,
-    by: By = "disk",
-    scratch: Path | None = None,
-    hold: Hold = "idle",
-    limit_s: float = LIMIT_S,
-    bucket_bytes: int = BUCKET_BYTES,
-    address: str = "",
-) -> None:
-    """Replace every server's weights once, as `Updates` does, and leave nothing behind."""
-    with Updates(
-        doors, by=by, scratch=scratch, hold=hold, limit_s=limit_s, bucket_bytes=bucket_bytes, address=address
-    ) as updates:
-        updates.send(weights, version)
-
-
 def _way(
     by: Literal["disk", "group"], doors: Sequence[Door], scratch: Path | None, address: str, limit_s: float
 ) -> Way:

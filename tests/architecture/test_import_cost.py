@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HELP = "sys.argv = ['flowgraph', '--help']; from flowgraph.cli import main; main()"
+LIBRARIES = "import typer; from pydantic import BaseModel"  # what reading a command line cannot do without
 
 # Each of these takes 0.1 to 4 s to import: one alone would break the budget of `--help`.
 ENGINES = {
@@ -28,7 +29,7 @@ ENGINES = {
 SLOW = {*ENGINES, "pyarrow", "networkx", "numpy", "pandas"}
 
 HELP_MODULES_AT_MOST = 450  # may only get tighter; 271 at first
-HELP_AT_MOST_S = 0.5
+HELP_AT_MOST = 3  # 0.3 s of 0.15 s, on a quiet core
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -69,19 +70,17 @@ def test_help_loads_nothing_slow_and_few_modules() -> None:
     assert len(modules) <= HELP_MODULES_AT_MOST
 
 
-def test_help_takes_less_than_half_a_second() -> None:
-    """Take the best of five, in seconds of processor: once files are cached a start is nothing else.
+def test_help_takes_less_than_three_times_what_its_libraries_take() -> None:
+    """Take turns, and the best of seven each, in seconds of processor: a slow or busy machine slows both alike."""
 
-    What runs beside it on the machine only adds to times, so it cannot fail this test.
-    """
-
-    def once() -> float:
+    def once(code: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", f"import sys; {HELP}"], capture_output=True, check=True, cwd=ROOT)
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=ROOT)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(once() for _ in range(5)) < HELP_AT_MOST_S
+    turns = [(once(f"import sys; {HELP}"), once(LIBRARIES)) for _ in range(7)]
+    assert min(ours for ours, _ in turns) < HELP_AT_MOST * min(theirs for _, theirs in turns)
 
 
 @pytest.mark.parametrize("verb", ["show", "draw"])

@@ -23,7 +23,7 @@ from flowgraph.executors.base import Optimizer, Request, gather
 from flowgraph.executors.servers import Door
 from flowgraph.executors.sglang import Sglang, SglangModel
 from flowgraph.executors.sglang_http import Control, question, read_answer
-from flowgraph.executors.weight_updates import INCOMPLETE, update
+from flowgraph.executors.weight_updates import INCOMPLETE, Updates
 from tests.unit.flowgraph.executors.replicas import Handler, Tokens, drawn, encoded, replicas
 
 REQUEST = Request((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
@@ -291,7 +291,7 @@ def test_a_refused_update_names_the_call_and_the_server_goes_on(replica: Callabl
     refusing = "/update_weights_from_disk"
     server = replica(lambda path: (400, b'{"message": "no such folder"}') if path == refusing else (200, b"{}"))
     with pytest.raises(WorkerError) as error:
-        update([server.door], [("w", torch.ones(2, 2))], 7, scratch=tmp_path, limit_s=20.0)
+        Updates([server.door], scratch=tmp_path, limit_s=20.0).send([("w", torch.ones(2, 2))], 7)
     assert str(error.value) == f'replica 0 answers {refusing} with status 400\n    {{"message": "no such folder"}}'
     paths = [path for path, _, _ in server.asked]
     assert paths[-1] == "/continue_generation"
@@ -303,7 +303,7 @@ def test_a_refused_update_names_the_call_and_the_server_goes_on(replica: Callabl
 def test_a_server_that_never_comes_to_rest_is_told_in_time(replica: Callable[..., Any], tmp_path: Path) -> None:
     server = replica(lambda path: (400, b"busy") if path == "/flush_cache" else (200, b"{}"))
     with pytest.raises(WorkerError, match=r"replica 0 is not idle after 0 s\n  hint: hold='retract' does not wait"):
-        update([server.door], [], 7, scratch=tmp_path, limit_s=0.3)
+        Updates([server.door], scratch=tmp_path, limit_s=0.3).send([], 7)
 
 
 def test_an_update_that_cannot_be_written_leaves_the_server_alone(replica: Callable[..., Any], tmp_path: Path) -> None:
@@ -312,10 +312,10 @@ def test_an_update_that_cannot_be_written_leaves_the_server_alone(replica: Calla
     server = replica(lambda path: (200, b"{}"))
     (tmp_path / "file").touch()
     with pytest.raises(WorkerError, match="weights cannot be written for an update"):
-        update([server.door], [("w", torch.ones(2))], 7, scratch=tmp_path / "file", limit_s=20.0)
+        Updates([server.door], scratch=tmp_path / "file", limit_s=20.0).send([("w", torch.ones(2))], 7)
     assert server.asked == []
     with pytest.raises(WorkerError, match="needs a scratch folder"):
-        update([server.door], [], 7)
+        Updates([server.door]).send([], 7)
 
 
 def test_a_group_that_a_server_refuses_ends_at_once(replica: Callable[..., Any]) -> None:
@@ -324,7 +324,7 @@ def test_a_group_that_a_server_refuses_ends_at_once(replica: Callable[..., Any])
     server = replica(lambda path: (400, b"no group") if path == "/init_weights_update_group" else (200, b"{}"))
     started = time.monotonic()
     with pytest.raises(WorkerError, match="replica 0 answers /init_weights_update_group with status 400"):
-        update([server.door], [("w", torch.ones(2))], 7, by="group", limit_s=10.0)
+        Updates([server.door], by="group", limit_s=10.0).send([("w", torch.ones(2))], 7)
     assert time.monotonic() - started < 8
 
 
