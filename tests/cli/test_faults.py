@@ -255,14 +255,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
         each.destroy()
 
 
+STARTING = "starting Ray and 2 workers\n"
 FAILED = "the run failed after step 0; run holds what was recorded\n"
 HINT = "  hint: out of memory, a crash in native code, or killed; `flowgraph plan` forecasts memory\n"
+HOST = "    it was to run score, slow_advantages (host), step 0, slow.py:53\n"  # one call of a host process
 DOING = {
     "generate": "    it was to run policy.slow_generate (policy.sample), step 0, slow.py:52\n",
     "logprob": "    it was to run ref.slow_logprobs (ref.infer), step 0, slow.py:54\n",
     "update": "    it was to run policy.update (policy.train), step 0, slow.py:59\n",
-    "advantage": "    it was to run slow_advantages (host), step 0, slow.py:53\n",
-    "score": "    it was to run score (host), step 0, slow.py:53\n",
+    "advantage": HOST,
+    "score": HOST,
 }
 ASKED = "stopping after this step (again: now); run holds what was recorded\n"
 KIND_OF_DEVICE_NODE = ["update", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("generate", "logprob"))]
@@ -332,7 +334,7 @@ def test_a_stopped_host_process_is_named_with_what_it_did(start: Start, at: str)
 RULE = """\
 slow.py:53: score: rule `rules.py:rule` {what}
     prompt 162, sample 0, response '799'
-    in score on the host, step 0
+    in score, slow_advantages on the host, step 0
   hint: on_error=0.0 scores such a response 0.0 and counts it
 """
 
@@ -407,7 +409,7 @@ def test_an_interrupt_while_a_run_closes_changes_nothing(start: Start) -> None:
     run.wait_until(lambda: "ray::Device" not in run.alive().values())
     run.interrupt()
     ended = run.ended()
-    assert (ended.code, ended.status, ended.told()) == (0, "finished", "step 1/1\n")
+    assert (ended.code, ended.status, ended.told()) == (0, "finished", f"{STARTING}step 1/1\n")
     assert (run.folder / "run/weights/policy/model.safetensors").is_file()
 
 
@@ -418,7 +420,7 @@ def test_a_killed_driver_takes_every_process_with_it(start: Start, at: str) -> N
     run.waiting(1 if at in {"score", "advantage"} else 2)
     run.process.kill()
     ended = run.ended()
-    assert (ended.code, ended.status, ended.err) == (-signal.SIGKILL, "running", "")
+    assert (ended.code, ended.status, ended.err) == (-signal.SIGKILL, "running", STARTING)
 
 
 @pytest.mark.slow
