@@ -124,6 +124,10 @@ def carry_out(ready: Prepared, folder: RunFolder, begun: Callable[[], None], fou
             begun()
             return _train(ready, folder, interrupts, found)
         except KeyboardInterrupt:
+            if not folder.begun:
+                print(f"stopped before it began; {folder.path} is not kept", file=sys.stderr)
+                folder.discard()
+                return INTERRUPTED
             folder.note(status="interrupted")
             facts = folder.facts()
             when = (
@@ -138,12 +142,17 @@ def carry_out(ready: Prepared, folder: RunFolder, begun: Callable[[], None], fou
 
 
 def _can_be_resumed(folder: RunFolder, error: Exception) -> bool:
-    """Say what became of a run that failed; if it can be resumed as it is, say the error too."""
-    with contextlib.suppress(OSError):  # the disk may be what failed
-        folder.note(status="failed", error=str(error))
-    more = goes_on(folder)
-    done = folder.facts().get("steps_done", 0)
-    print(f"the run failed after step {done}; {folder.path} holds what was recorded{more}", file=sys.stderr)
+    """Say what became of a run that failed; if it can be resumed as it is, or begun again, say the error too."""
+    more = ""
+    if folder.begun:
+        with contextlib.suppress(OSError):  # the disk may be what failed
+            folder.note(status="failed", error=str(error))
+        more = goes_on(folder)
+        done = folder.facts().get("steps_done", 0)
+        print(f"the run failed after step {done}; {folder.path} holds what was recorded{more}", file=sys.stderr)
+    else:
+        print(f"the run failed before it began; {folder.path} is not kept", file=sys.stderr)
+        folder.discard()
     resumable = bool(disk_fault(error)) or (more != "" and isinstance(error, WorkerError))
     if resumable:
         print(error if isinstance(error, FlowError) else f"{folder.path}: {error}", file=sys.stderr)

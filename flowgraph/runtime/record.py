@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -56,7 +57,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Open a folder that a run has left; refuse what is none."""
-        if not (path / "run.json").is_file():
+        if not cls(path).begun:
             near = [each.parent.name for each in path.parent.glob("*/run.json")] if path.parent.is_dir() else []
             raise RunFolderError.no_run(str(path), near)
         facts = cls(path).facts()
@@ -127,6 +128,15 @@ class RunFolder:
         for path in (self.path / "rollouts").glob("*/*"):
             if path.suffix != ".parquet" or int(path.stem) >= steps:
                 path.unlink()
+
+    @property
+    def begun(self) -> bool:
+        """Say whether all was written that `resume` asks for: `run.json` is written last."""
+        return (self.path / "run.json").is_file()
+
+    def discard(self) -> None:
+        """Remove the folder of a run that did not begin, so that its name is free again."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def note(self, **facts: Any) -> None:
         """Add facts to `run.json`, replaced in one rename."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from flowgraph.cli.run import carry_out
 from flowgraph.runtime.record import RunFolder
 from tests.cli.conftest import Said
 
@@ -402,6 +404,34 @@ def test_an_interrupted_run_says_how_to_go_on_and_ends_as_one_that_was_not(tmp_p
     assert all(re.search(r"`flowgraph resume cut\d` goes on after step \d", line) for line in stopped)
     for i in range(count):
         assert_same(tmp_path / f"cut{i}", tmp_path / "whole")
+
+
+NOT_BEGUN = {
+    "stopped": (KeyboardInterrupt(), 130, "stopped before it began; {run} is not kept\n"),
+    "full": (
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        3,
+        "the run failed before it began; {run} is not kept\n{run}: [Errno 28] No space left on device\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", NOT_BEGUN)
+def test_a_run_that_did_not_begin_leaves_no_folder_that_nothing_can_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    fault, code, told = NOT_BEGUN[how]
+    folder = RunFolder.create(tmp_path / "run")
+
+    def begun() -> None:
+        (folder.path / "graph.json").write_text("{}")
+        raise fault
+
+    nothing: Any = None  # is prepared, for it gets no further
+    with folder.locked():
+        assert carry_out(nothing, folder, begun) == code
+    assert capsys.readouterr().err == told.format(run=folder.path)
+    assert not folder.path.exists()
 
 
 # ------------------------------------------------------------------------------------------- killed on Ray
