@@ -82,13 +82,13 @@ def named(placement: str, devices: int) -> Plan:
 
 def by_hand(cluster: Cluster) -> Plan:
     """Give three pools as no system has them: drawing beside the reference, both updates, and the reward model."""
-    shards, whole = ("fsdp", Layout(data=2, sharding="full")), ("local", Layout(data=2))
+    shards, peers = ("fsdp", Layout(data=2, sharding="full")), ("fsdp", Layout(sequence=2, sharding="full"))
     homes = {
         "policy.train": ("learns", *shards),
         "policy.sample": ("draws", "local", Layout()),
-        "critic.train": ("learns", *shards),
+        "critic.train": ("learns", *peers),
         "ref.infer": ("draws", "local", Layout()),
-        "judge.infer": ("judges", *whole),
+        "judge.infer": ("judges", "local", Layout(data=2)),
     }
     places = {"draws": (4,), "learns": (0, 3), "judges": (1, 2)}
     return Plan(
