@@ -17,11 +17,12 @@ from flowgraph.errors import ResourceError, UsageError
 from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.files import FlowFile
 from flowgraph.graph import Graph, Node, rewrite
-from flowgraph.lowering.program import Program
+from flowgraph.lowering.program import Program, Run
 from flowgraph.machine import available_cores, free_bytes
 from flowgraph.models.shapes import shape
 from flowgraph.models.sources import ModelSource
 from flowgraph.plan import Plan
+from flowgraph.runtime.deadlines import Deadlines
 from flowgraph.runtime.hosting import ModelSetup, Told, heads_of
 from flowgraph.runtime.profiling import NO_PROFILES, Profiles
 from flowgraph.store import to_json
@@ -131,7 +132,12 @@ def opened(
     profiles: Profiles = NO_PROFILES,
 ) -> Generator[Opened]:
     """Give the places of a program, ready to run any of `graphs`; close them at the end, however it comes."""
-    models = replace(_found_anywhere(models), heads=heads_of(program.graph))
+    models = replace(
+        _found_anywhere(models),
+        heads=heads_of(program.graph),
+        frozen=frozenset(program.frozen),
+        limits_s=_limits_s(program),
+    )
     if chosen.runtime == "local":
         with tempfile.TemporaryDirectory(prefix="flowgraph-", ignore_cleanup_errors=True) as scratch:
             ready = _in_process(program, models, chosen, Path(scratch), profiles)
@@ -146,6 +152,16 @@ def opened(
             yield ready
         finally:
             ready.places.close()
+
+
+def _limits_s(program: Program) -> dict[str, float]:
+    """Give how long the samples of a step may take on an engine's servers, by the parameter that draws them."""
+    deadlines, found = Deadlines.of(program.plan), dict[str, float]()
+    for task in program.tasks:
+        home = task.home if isinstance(task, Run) else None
+        if isinstance(task, Run) and home is not None and LAYOUTS[home.engine].serves:
+            found[home.param] = max(found.get(home.param, 0.0), deadlines.limit_s(", ".join(task.nodes)))
+    return found
 
 
 def _found_anywhere(models: ModelSetup) -> ModelSetup:

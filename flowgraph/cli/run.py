@@ -28,9 +28,10 @@ from flowgraph.facts import readers_of_others
 from flowgraph.graph import Graph, Param, rewrite
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Program, Sync
+from flowgraph.lowering.program import Home, Program, Sync
 from flowgraph.plan import Plan
 from flowgraph.runtime.checkpoint import Checkpoint, Checkpoints, disk_fault
+from flowgraph.runtime.execute import LOST
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh
 from flowgraph.values import Model, State, Trainable
@@ -250,7 +251,7 @@ def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Ch
     with interrupts.kept_from_closing(opening) as places:
         refuse_other_weights(found, places.told)
         folder.note(models=places.told, timings=places.timings)
-        executor = Executor(places.places)
+        executor = Executor(places.places, held=_unknown(ready))
         with interrupts.patient():  # what is saved, too
             if found is not None:
                 executor.load_state(job.program, found.parts)
@@ -268,6 +269,12 @@ def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Ch
                 write_ray_timeline(folder.path)
             _save_models(ready, folder, executor)
     return _ended(folder, done, job.steps)
+
+
+def _unknown(ready: Prepared) -> dict[Home, int]:
+    """Give the copies on servers that someone else started: whatever they hold, ours come before the first sample."""
+    program = ready.job.program
+    return {home: LOST for home in program.homes if home.param in ready.attached and home.param not in program.frozen}
 
 
 def _models(ready: Prepared) -> ModelSetup:

@@ -60,7 +60,7 @@ class Serving:
     `cache_share` is the share of a device's memory for weights and cache together, `max_tokens_cached` bounds the
     tokens in the cache, `seed` names the engine's own random numbers. `repeatable` asks for kernels whose results do
     not depend on the batch, and for draws by each request's own seed; SGLang has these for GPUs only. `sleeps` lets
-    the server give memory back.
+    the server give memory back; one that `keeps` its weights has a copy of them in the machine's memory meanwhile.
     """
 
     precision: str = "float32"
@@ -71,6 +71,7 @@ class Serving:
     threads: int = 1
     repeatable: bool = False
     sleeps: bool = False
+    keeps: bool = False
 
 
 PLAIN = Serving()
@@ -164,6 +165,7 @@ class Engine(ABC):
             tensor=serving.tensor,
             folder=str(folder),
             sleeps=serving.sleeps,
+            keeps=serving.keeps,
             key=secrets.token_urlsafe(32),
             admin_key=secrets.token_urlsafe(32),
         )
@@ -208,15 +210,26 @@ class Engine(ABC):
         return Server(door, process, log)
 
     def attach(
-        self, url: str, *, key: str = "", admin_key: str = "", name: str = "", limit_s: float = 30.0, say: Say = _silent
+        self,
+        url: str,
+        *,
+        key: str = "",
+        admin_key: str = "",
+        name: str = "",
+        limit_s: float = 30.0,
+        stamp: bool = False,
+        say: Say = _silent,
     ) -> Door:
-        """Give the door of a server that runs already.
+        """Give the door of a server that runs already; with `stamp` its weights are version 0 from now on.
 
         Raises WorkerError if it is not there, is too old, or is none that can be told what updates need.
         """
         door = Door(url=url.rstrip("/"), name=name or url, version="", key=key, admin_key=admin_key)
         with self.model.control(door, limit_s) as control:
-            return self._known(replace(door, **self.about(control)), say)
+            door = self._known(replace(door, **self.about(control)), say)
+            if stamp:
+                control.stamp("0")
+        return door
 
     def _known(self, door: Door, say: Say) -> Door:
         known, warning = self.versions.known(door.version, door.device)
@@ -270,16 +283,28 @@ class Engine(ABC):
             seed=about.pop("seed"),
             threads=about.pop("threads"),
             sleeps=running.sleeps,
+            keeps=about.pop("keeps"),
         )
         kind: Device = "cpu" if device == "cpu" else "cuda"
         return self.serve(folder, told, device=kind, gpus=post.gpus, name=post.name, **about)
 
     def handle(
-        self, home: Home, doors: Sequence[Door], tokenizer: Any, servers: Sequence[Server], scratch: Path
+        self,
+        home: Home,
+        doors: Sequence[Door],
+        tokenizer: Any,
+        servers: Sequence[Server],
+        scratch: Path,
+        *,
+        shared: bool,
+        limit_s: float,
     ) -> ServedModel:
-        """Give the handle on a home's replicas; `servers` are those of them that are children of this process."""
-        by = self.weights_by(home, shared=False)
-        return self.model(doors, tokenizer, update_by=by, scratch=scratch, servers=servers)
+        """Give the handle on a home's replicas; `servers` are those of them that are children of this process.
+
+        `shared` is as in `updates`; a sample has `limit_s` seconds.
+        """
+        by = self.weights_by(home, shared=shared)
+        return self.model(doors, tokenizer, update_by=by, scratch=scratch, servers=servers, limit_s=limit_s)
 
     def updates(self, home: Home, doors: Sequence[Door], scratch: Path, *, shared: bool) -> Updates:
         """Give what brings new weights to replicas; `shared` says that they are on the devices of who has them."""

@@ -22,8 +22,8 @@ from flowgraph.executors.base import Alone, Completion, Optimizer, Ranks, Reques
 from flowgraph.executors.local import ChatTokenizer
 from flowgraph.executors.router import Router
 from flowgraph.executors.servers import Door, Server
-from flowgraph.executors.sglang_http import Answer, Control, as_number, refusal
-from flowgraph.executors.weight_updates import By, Hold, Updates
+from flowgraph.executors.sglang_http import Answer, Control, as_number, certificates, refusal
+from flowgraph.executors.weight_updates import LIMIT_S, By, Hold, Updates
 
 if TYPE_CHECKING:
     import httpx
@@ -88,6 +88,7 @@ class ServedModel:
             finalize(self, shutil.rmtree, scratch, ignore_errors=True)
         self._updates = self.updates(self.doors, by=update_by, scratch=scratch, hold=hold, address=address)
         self._version, self._unstamped = version, False
+        self._asleep = set[Tag]()
         self._servers = {server.door.url: server for server in servers}
         self._router, self._connections = Router(len(self.doors)), connections
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiting] = WeakKeyDictionary()
@@ -131,6 +132,7 @@ class ServedModel:
             raise ModelError.no_prompt()
         if self.positions is not None and len(request.context) + request.max_tokens > self.positions:
             raise ModelError.too_long(len(request.context), request.max_tokens, self.positions)
+        self.wake(("kv_cache",))  # for the first since it slept: nothing can be drawn before that
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
         waiting = self._waiting.setdefault(loop, [])
@@ -169,7 +171,7 @@ class ServedModel:
 
         limits = httpx.Limits(max_connections=self._connections, keepalive_expiry=KEEP_S)
         limit = httpx.Timeout(self.limit_s, connect=min(CONNECT_S, self.limit_s))
-        return httpx.AsyncClient(limits=limits, timeout=limit, verify=False, trust_env=False)
+        return httpx.AsyncClient(limits=limits, timeout=limit, verify=certificates(self.doors), trust_env=False)
 
     async def _one(self, client: httpx.AsyncClient, replica: int, request: Request) -> Completion:
         door, first = self.doors[replica], self.version
@@ -252,14 +254,32 @@ class ServedModel:
         self._each(lambda control: control.post("/abort_request", rid="", abort_all=True))
 
     def sleep(self, tags: Sequence[Tag] = ("kv_cache", "weights")) -> None:
-        """Give the servers' device memory back, once they are idle. Weights that sleep are lost: load them anew.
+        """Give the servers' device memory back, once they are idle; what sleeps already is left alone.
 
-        On a CPU, and on servers that were not started with `sleeps`, this has no effect.
+        Weights that sleep are lost, unless the servers keep them: load them anew. On a CPU, and on servers that were
+        not started with `sleeps`, this has no effect.
         """
+        leaving = [tag for tag in tags if tag not in self._asleep]
+        if leaving:
+            self._release(leaving)
+            self._asleep |= {*leaving}
+
+    def wake(self, tags: Sequence[Tag] = ("weights",)) -> None:
+        """Take device memory again: that of weights, so that they can be loaded; the first sample takes the cache's.
+
+        So whoever brings weights can step aside before there is a cache.
+        """
+        coming: list[Tag] = [tag for tag in tags if tag in self._asleep]
+        if coming:
+            self._resume(coming)
+            self._asleep -= {*coming}
+
+    def _release(self, tags: Sequence[Tag]) -> None:
+        """Have the servers give this memory back."""
         raise NotImplementedError
 
-    def wake(self, tags: Sequence[Tag] = ("weights", "kv_cache")) -> None:
-        """Take device memory again; weights first, so that they can be loaded while there is no cache yet."""
+    def _resume(self, tags: Sequence[Tag]) -> None:
+        """Have the servers take this memory again."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -284,7 +304,7 @@ class ServedModel:
     def _each(self, call: Callable[[Any], Any]) -> None:
         for door in self.doors:
             try:
-                with self.control(door, self.limit_s) as control:
+                with self.control(door, min(self.limit_s, LIMIT_S)) as control:
                     call(control)
             except WorkerError:
                 self._see_end(door)

@@ -31,9 +31,9 @@ class Door:
     """Where one running server is reached, and what is known of it; it travels between processes.
 
     `version` is the engine's, `folder` the model it was started from, `precision` the dtype of its weights ("" if that
-    is not known), `tensor` over how many devices it is split, `sleeps` says that it can give memory back, `session`
-    that it wants updates announced and closed, `tried` that we ran this version on this kind of device. The keys are
-    secret and not shown.
+    is not known), `tensor` over how many devices it is split, `sleeps` says that it can give memory back, `keeps` that
+    its weights are there again after that, `session` that it wants updates announced and closed, `tried` that we ran
+    this version on this kind of device. The keys are secret and not shown.
     """
 
     url: str
@@ -44,6 +44,7 @@ class Door:
     tensor: int = 1
     folder: str = ""
     sleeps: bool = False
+    keeps: bool = False
     session: bool = True
     tried: bool = True
     key: str = field(default="", repr=False)

@@ -27,16 +27,11 @@ class SglangModel(ServedModel):
     question = staticmethod(question)
     read = staticmethod(read_answer)
 
-    def sleep(self, tags: Sequence[Tag] = ("kv_cache", "weights")) -> None:
-        """Give the servers' device memory back, once they are idle. Weights that sleep are lost: load them anew.
-
-        On a CPU, and on servers that were not started with `sleeps`, this has no effect.
-        """
+    def _release(self, tags: Sequence[Tag]) -> None:
         self._each(lambda control: control.flush())
         self._each(lambda control: control.post("/release_memory_occupation", tags=list(tags)))
 
-    def wake(self, tags: Sequence[Tag] = ("weights", "kv_cache")) -> None:
-        """Take device memory again; weights first, so that they can be loaded while there is no cache yet."""
+    def _resume(self, tags: Sequence[Tag]) -> None:
         self._each(lambda control: control.post("/resume_memory_occupation", tags=list(tags)))
 
 
@@ -74,7 +69,11 @@ class Sglang(Engine):
             given["--context-length"] = positions + SPARE_POSITIONS
         given |= {"--mem-fraction-static": share} if share is not None else {}
         given |= {"--max-total-tokens": most} if most is not None else {}
-        switches = {"--enable-deterministic-inference": serving.repeatable, "--enable-memory-saver": serving.sleeps}
+        switches = {
+            "--enable-deterministic-inference": serving.repeatable,
+            "--enable-memory-saver": serving.sleeps,
+            "--enable-weights-cpu-backup": serving.sleeps and serving.keeps,
+        }
         on = [switch for switch, wanted in switches.items() if wanted and device == "cuda"]
         on += ["--sleep-on-idle"] if device == "cpu" else []  # else its scheduler takes a core while others compute
         return ["--skip-tokenizer-init", *on, *(str(part) for pair in given.items() for part in pair)]

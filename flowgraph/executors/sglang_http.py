@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +13,18 @@ from flowgraph.executors.base import Request
 from flowgraph.executors.servers import Door
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 SHOWN = 300  # characters of an answer that an error shows
+
+
+def certificates(doors: Iterable[Door]) -> ssl.SSLContext | bool:
+    """Give what servers' certificates are held against: this system's, or those of `SSL_CERT_FILE`; http has none."""
+    import ssl
+
+    return ssl.create_default_context() if any(door.url.startswith("https:") for door in doors) else False
 
 
 class Control:
@@ -31,7 +40,9 @@ class Control:
         headers = {"Authorization": f"Bearer {door.admin_key or door.key}"} if door.admin_key or door.key else {}
         self._plain = {"Authorization": f"Bearer {door.key}"} if door.key else {}
         limit = httpx.Timeout(limit_s, connect=min(limit_s, 5.0))
-        self._client = httpx.Client(base_url=door.url, headers=headers, timeout=limit, verify=False, trust_env=False)
+        self._client = httpx.Client(
+            base_url=door.url, headers=headers, timeout=limit, verify=certificates([door]), trust_env=False
+        )
 
     def __enter__(self) -> Control:
         return self

@@ -58,18 +58,12 @@ class VllmModel(ServedModel):
     question = staticmethod(question)
     read = staticmethod(read_sample)
 
-    def sleep(self, tags: Sequence[Tag] = ("kv_cache", "weights")) -> None:
-        """Give the servers' device memory back, once they are idle. Weights that sleep are lost: load them anew.
+    def _release(self, tags: Sequence[Tag]) -> None:
+        """Have the servers sleep: vLLM drops its cache in any case, and weights too, or moves them to host memory."""
+        keeps = "weights" not in tags or all(door.keeps for door in self.doors)
+        self._sleepers(f"/sleep?level={1 if keeps else 2}&mode=wait")
 
-        vLLM drops its cache whenever weights sleep, and keeps weights only with the cache alone (its level 1 holds a
-        copy of them in the machine's memory). On a CPU, and on servers that were not started with `sleeps`, this has
-        no effect.
-        """
-        level = 2 if "weights" in tags else 1
-        self._sleepers(f"/sleep?level={level}&mode=wait")
-
-    def wake(self, tags: Sequence[Tag] = ("weights", "kv_cache")) -> None:
-        """Take device memory again; weights first, so that they can be loaded while there is no cache yet."""
+    def _resume(self, tags: Sequence[Tag]) -> None:
         self._sleepers("/wake_up?" + "&".join(f"tags={tag}" for tag in tags))
 
     def _sleepers(self, path: str) -> None:

@@ -29,7 +29,7 @@ Weights = Iterable[tuple[str, "Tensor"]]
 
 INCOMPLETE = "incomplete"
 BUCKET_BYTES = 2**29
-LIMIT_S = 300.0
+LIMIT_S = 1800.0  # of one call: a large model may be read from a slow disk
 LOOK_S = 0.02
 
 

@@ -33,6 +33,9 @@ from flowgraph.lowering.program import (
 from flowgraph.runtime.carried import read_carried, write_carried
 from flowgraph.values import Model, Value
 
+LOST = -(2**62)
+"""The version of a copy of weights that is not there, or not known: older than any may be."""
+
 MODELS, COPIES, CARRIED, VERSIONS = "models", "copies", "carried", "versions.json"
 
 Item = Any
@@ -127,7 +130,10 @@ class Ran:
 
 @dataclass(eq=False)
 class Executor:
-    """Executes programs at places; holds what is carried from step to step: versions of weights, and other state."""
+    """Executes programs at places; holds what is carried from step to step: versions of weights, and other state.
+
+    `held` are the versions of copies, 0 of those it does not name: all that was loaded.
+    """
 
     places: Places
     held: dict[Home, int] = field(default_factory=dict[Home, int])
@@ -152,28 +158,42 @@ class Executor:
                 self.carried |= {carries[i]: item} if i in carries else {}
         return Ran(step.found, observed, self.places)
 
-    def switch(self, home: Home, *, awake: bool) -> None:
-        """Let a home's memory be freed or taken, unless it is so already."""
+    def switch(self, program: Program, home: Home, *, awake: bool) -> None:
+        """Let a home's memory be freed or taken, unless it is so already.
+
+        An engine's servers lose the weights that new ones come for: a copy that slept is never new enough.
+        """
         if (home in self.asleep) is awake:
             self.places.switch(home, awake=awake)
             self.asleep ^= {home}
+            if not awake and LAYOUTS[home.engine].serves and home.param not in program.frozen:
+                self.held[home] = LOST
+
+    def _wake(self, program: Program, *used: Home) -> None:
+        """Wake homes for work between steps, once those that share their devices have stepped aside."""
+        pools = {home.pool for home in used}
+        for home in program.homes:
+            if home.running.sleeps and home.pool in pools and home not in used:
+                self.switch(program, home, awake=False)
+        for home in used:
+            self.switch(program, home, awake=True)
 
     def save(self, program: Program, param: str, folder: Path) -> None:
         """Write the newest weights of a model parameter as a folder that transformers loads."""
         home = dict(program.origins)[param]
-        self.switch(home, awake=True)
+        self._wake(program, home)
         self.places.save(home, folder)
 
     def save_state(self, program: Program, folder: Path) -> None:
         """Write all that the next step begins from: trained models, copies that are older, carried values, versions."""
         moving = _moving(program)
         for param, home in moving.items():
-            self.switch(home, awake=True)
+            self._wake(program, home)
             self.places.save_state(home, folder / MODELS / param)
         copies = [home for home in program.homes if self._lags(home, moving)]
         for place, home in enumerate(copies):
             if "token_stats" in LAYOUTS[home.engine].verbs:  # an engine that only samples gives no weights
-                self.switch(home, awake=True)
+                self._wake(program, home)
                 self.places.save_state(home, folder / COPIES / str(place))
         for name, item in self.carried.items():
             self.places.apply(write_carried, [item], folder.absolute() / CARRIED / f"{name}.json")
@@ -191,20 +211,20 @@ class Executor:
         """
         versions, moving = json.loads((folder / VERSIONS).read_text("utf-8")), _moving(program)
         for param, home in moving.items():
-            self.switch(home, awake=True)
+            self._wake(program, home)
             self.held[home] = versions[MODELS][param]
             self.places.load_state(home, folder / MODELS / param, self.held[home])
         old = {name: (place, version) for place, (name, version) in enumerate(versions[COPIES])}
         for home in program.homes:
             if home.param not in moving or home == moving[home.param]:
                 continue
-            self.switch(home, awake=True)
             place, version = old.get(str(reader_of(home)), (-1, self.held[moving[home.param]]))
             if (folder / COPIES / str(place)).is_dir():
+                self._wake(program, home)
                 self.places.load_state(home, folder / COPIES / str(place), version)
                 self.held[home] = version
             else:
-                self.switch(moving[home.param], awake=True)
+                self._wake(program, moving[home.param], home)
                 self.held[home] = self.held[moving[home.param]]
                 self.places.sync(Sync(home.param, moving[home.param], home), self.held[home])
         types = {param.name: param.type for param in program.graph.params}
@@ -266,7 +286,7 @@ class _Step:
                     self._held[target] = version
                 self._put(target, value, self._held.get(target, 0))
             case Switch(home, awake):
-                self._executor.switch(home, awake=awake)
+                self._executor.switch(self._program, home, awake=awake)
             case Run():
                 self._run(task)
 

@@ -31,7 +31,8 @@ class ModelSetup:
     """Where weights come from, by parameter, and how their passes are cut; `seed` makes those of `tiny`, and adapters.
 
     `heads` says what a parameter's last layer gives (`heads_of`), where that is no logits; `attached` are servers that
-    run already, for the replicas of an engine's home, each as its engine's `attach` takes it.
+    run already, for the replicas of an engine's home, each as its engine's `attach` takes it. To parameters of `frozen`
+    no new weights come. `limits_s` says how long the samples of a step may take on an engine's servers.
     """
 
     sources: Mapping[str, ModelSource]
@@ -41,6 +42,8 @@ class ModelSetup:
     forward_tokens: int = 16384
     heads: Mapping[str, Head] = field(default_factory=dict[str, "Head"])
     attached: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
+    frozen: frozenset[str] = frozenset()
+    limits_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def head(self, param: str) -> Head:
         """Say what the last layer of a parameter's model gives."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.errors import LawError
 from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.lowering.program import Home
+from flowgraph.runtime.deadlines import UNKNOWN_S
 from flowgraph.runtime.hosting import ModelSetup, named
 
 if TYPE_CHECKING:
@@ -59,22 +60,34 @@ class Servers:
                 raise LawError(what, hint="one server for each data rank")
             told = there[post.replica]
             keys = {"key": told.key.get_secret_value(), "admin_key": told.admin_key.get_secret_value()}
-            return engine_of(post.home).attach(told.url, name=post.name, **keys)
+            return engine_of(post.home).attach(told.url, name=post.name, stamp=self._frozen(post.home), **keys)
         about = {"cache": self.setup.cache, "seed": self.setup.seed, "threads": self.threads, "limit_s": self.limit_s}
+        about |= {"keeps": self._frozen(post.home)}
         log = self.scratch / f"{post.name}.log"
         server = engine_of(post.home).start(self._folder(post.home), post, log=log, **about)
         self._running.append(server)
         return server.door
 
-    def handle(self, home: Home, doors: Sequence[Any]) -> Handle:
-        """Give the handle that speaks for all servers of a home."""
-        made: Any = engine_of(home).handle(home, doors, self._model(home).tokenizer, self._running, self.scratch)
+    def _frozen(self, home: Home) -> bool:
+        return home.param in self.setup.frozen
+
+    def handle(self, home: Home, doors: Sequence[Any], *, shared: bool = False) -> Handle:
+        """Give the handle that speaks for all servers of a home; `shared`: they are on the device of this process."""
+        made: Any = engine_of(home).handle(
+            home,
+            doors,
+            self._model(home).tokenizer,
+            self._running,
+            self.scratch,
+            shared=shared,
+            limit_s=self.setup.limits_s.get(home.param, UNKNOWN_S),
+        )
         handle: Handle = made  # its version is a property, which a protocol's attribute is not to pyright
         return handle
 
     def open(self, home: Home, device: str) -> Handle:
         """Start every replica of a home here, and give the handle that speaks for them."""
-        return self.handle(home, [self.start(post) for post in posts(home, device).values()])
+        return self.handle(home, [self.start(post) for post in posts(home, device).values()], shared=device != "cpu")
 
     def close(self) -> None:
         """End every server."""

@@ -218,8 +218,8 @@ def run_steps(
 def synced(executor: Executor, places: InProcess, program: Program) -> dict[str, Any]:
     """Bring the newest weights to what samples; say how far the two copies and what they compute are apart."""
     task = next(task for task in program.tasks if isinstance(task, Sync))
-    executor.switch(task.source, awake=True)
-    executor.switch(task.target, awake=True)
+    executor.switch(program, task.source, awake=True)
+    executor.switch(program, task.target, awake=True)
     trainer, sampler = places.handles[task.source], places.handles[task.target]
     late = far_weights(trainer, sampler)
     places.sync(task, executor.held[task.source])

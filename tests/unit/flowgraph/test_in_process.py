@@ -19,9 +19,9 @@ from flowgraph.executors.local import LocalModel
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Transfer
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Placed, Plan, Pool
+from flowgraph.plan import Placed, Plan, Pool, Running
 from flowgraph.roles import roles
-from flowgraph.runtime.execute import Executor, Ran, Source
+from flowgraph.runtime.execute import LOST, Executor, Ran, Source
 from flowgraph.runtime.identity import Held
 from flowgraph.runtime.in_process import InProcess
 from flowgraph.runtime.record import write_rollout
@@ -120,6 +120,34 @@ def compiled(of: Flow[..., object]) -> Graph:
     return resolve_settings(graph, [], known)[0]
 
 
+def hybrid(of: Flow[..., object], lag: int) -> Program:
+    """Lower a flow under a plan of one device, on which training and drawing, by an engine's servers, take turns."""
+    graph = compiled(of)
+    cpu = Device(kind="cpu", memory_bytes=2**30)
+    laptop = Node(name="laptop", devices=(cpu,), host_memory_bytes=2**31, cores=2)
+    placed = [
+        Placed(
+            role=role.name,
+            pool="all",
+            engine="sglang" if role.use == "sample" else "local",
+            lag=lag if role.use == "sample" else 0,
+            running=Running(sleeps=True),
+        )
+        for role in roles(graph)
+    ]
+    pool = Pool(name="all", devices=(("laptop", 0),))
+    return lower(
+        graph,
+        Plan(
+            flow=graph.name,
+            structure_hash=structure_hash(graph),
+            cluster=Cluster(nodes=(laptop,)),
+            pools=(pool,),
+            placed=tuple(placed),
+        ),
+    )
+
+
 def apart(of: Flow[..., object]) -> Program:
     """Lower a flow under a plan with a pool of one device for each use of a model."""
     graph = compiled(of)
@@ -160,6 +188,10 @@ class Noting(InProcess):
     def sync(self, task: Sync, version: int) -> None:
         self.said.append(f"sync {task.value} to {task.target} at {version}")
         super().sync(task, version)
+
+    def switch(self, home: Home, *, awake: bool) -> None:
+        self.said.append(f"{'wake' if awake else 'sleep'} {home.engine}")
+        super().switch(home, awake=awake)
 
 
 @pytest.fixture
@@ -223,6 +255,44 @@ def test_each_home_has_weights_of_its_own_until_a_sync(handles: Any, prompts: di
     assert (one.version, other.version) == (2, 1)
     assert same(before, other.weights())
     assert executor.held == {home: handle.version for home, handle in places.handles.items()}
+
+
+def test_weights_that_servers_lost_in_their_sleep_come_anew_however_late_they_may_be(
+    handles: Any, prompts: dict[str, Source]
+) -> None:
+    program = hybrid(late, lag=2)
+    places = Noting(handles(program))
+    executor = Executor(places)
+    for step in range(3):
+        executor.run(program, prompts, Key(0, step))
+    turns = [said for said in places.said if said.startswith(("sync", "wake", "sleep", "run policy"))]
+    first = ["sleep local", "run policy.generate", "sleep sglang", "wake local", "run policy.update"]
+    again = ["wake sglang", "sync policy to all/sglang at {}", *first]
+    assert turns == [*first, *(line.format(step) for step in (1, 2) for line in again)]
+
+
+def test_weights_are_saved_while_nothing_else_is_on_their_devices(
+    handles: Any, prompts: dict[str, Source], tmp_path: Path
+) -> None:
+    program = hybrid(sampled_again, lag=0)
+    places = Noting(handles(program))
+    executor = Executor(places)
+    executor.run(program, prompts, Key(0, 0))
+    said = len(places.said)
+    executor.save_state(program, tmp_path)
+    assert places.said[said:] == ["sleep sglang", "wake local"]
+    executor.load_state(program, tmp_path)
+    assert places.said[said + 2 :] == ["wake sglang", "sync policy to all/sglang at 1"]
+
+
+def test_servers_that_hold_nobody_knows_what_get_our_weights_before_the_first_sample(
+    handles: Any, prompts: dict[str, Source]
+) -> None:
+    program = hybrid(late, lag=2)
+    places = Noting(handles(program))
+    sampler = next(home for home in program.homes if home.engine == "sglang")
+    Executor(places, held={sampler: LOST}).run(program, prompts, Key(0, 0))
+    assert "sync policy to all/sglang at 0" in places.said
 
 
 USES, SAMPLES = ("train", "sample"), ("policy.generate", "policy.generate#2")

@@ -19,12 +19,12 @@ from flowgraph.lowering import LOWERING, OPTIONAL, insert_switches, order_by_lon
 from flowgraph.lowering.check_program import SINCE, STAGES, check_after, check_program, readers_run_first
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.place_nodes import place_nodes
-from flowgraph.lowering.program import HOST, Program, Run, Sync, Task, Transfer, program_text
+from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Task, Transfer, program_text
 from flowgraph.lowering.program_store import program_from_json, program_to_json
 from flowgraph.lowering.waits import waits_for
 from flowgraph.passes import compile_graph
 from flowgraph.passes.verify import verified
-from flowgraph.plan import Placed, Plan, Pool, Running
+from flowgraph.plan import Layout, Placed, Plan, Pool, Running
 from flowgraph.roles import Role, roles
 from flowgraph.store import structure_hash
 from flowgraph.values import Group, Mask
@@ -567,3 +567,21 @@ def test_text_that_is_no_program_is_refused() -> None:
     assert refusal(stored(bad_type)) == f"{said}tasks.0.lag: Input should be a valid integer"
     assert refusal(stored(bad_plan)).startswith(f"the program's plan: {said}pool: a plan has no `pool` here")
     assert refusal(stored(shorter)).startswith("`transfer prompts host -> sample` reads `prompts`, which is not")
+
+
+# ------------------------------------------------------------------------------------------- homes
+
+
+MEMBERS = {
+    "one server over four devices": ("sglang", Layout(tensor=4), [0]),
+    "two servers over two each": ("sglang", Layout(data=2, tensor=2), [0]),
+    "two ranks": ("fsdp", Layout(data=2, sharding="full"), [0, 1]),
+    "two that share their rows": ("fsdp", Layout(sequence=2, sharding="full"), [0, 0]),
+}
+
+
+@pytest.mark.parametrize("of", MEMBERS)
+def test_the_first_device_speaks_for_servers_and_each_device_for_itself(of: str) -> None:
+    engine, layout, ranks = MEMBERS[of]
+    home = Home("policy", "all", engine, layout)
+    assert [home.rank_of(place) for place in home.members] == ranks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from flowgraph.executors import served
 from flowgraph.executors.base import Optimizer, Request, gather
 from flowgraph.executors.servers import Door
 from flowgraph.executors.sglang import Sglang, SglangModel
-from flowgraph.executors.sglang_http import Control, question, read_answer
+from flowgraph.executors.sglang_http import Control, certificates, question, read_answer
 from flowgraph.executors.weight_updates import INCOMPLETE, Updates
 from tests.unit.flowgraph.executors.replicas import Handler, Tokens, drawn, encoded, replicas
 
@@ -326,6 +327,36 @@ def test_a_group_that_a_server_refuses_ends_at_once(replica: Callable[..., Any])
     with pytest.raises(WorkerError, match="replica 0 answers /init_weights_update_group with status 400"):
         Updates([server.door], by="group", limit_s=10.0).send([("w", torch.ones(2))], 7)
     assert time.monotonic() - started < 8
+
+
+def test_the_first_sample_after_a_sleep_takes_the_memory_of_the_cache(replica: Callable[..., Any]) -> None:
+    server = replica(lambda path: (200, encoded(answer()) if path == "/generate" else b"{}"))
+    model = SglangModel([server.door], Tokens(), limit_s=20.0)
+    model.sleep()
+    model.wake()
+    before = len(server.asked)
+    gather(model, [REQUEST, REQUEST])
+    asked = [(path, body.get("tags")) for path, body, _ in server.asked]
+    release, resume = "/release_memory_occupation", "/resume_memory_occupation"
+    assert asked[:before] == [("/flush_cache", None), (release, ["kv_cache", "weights"]), (resume, ["weights"])]
+    assert asked[before:] == [(resume, ["kv_cache"]), ("/generate", None), ("/generate", None)]
+
+
+def test_the_certificate_of_a_server_that_has_one_is_looked_at() -> None:
+    plain, own = (Door(url, "r", SGLANG.newest) for url in ("http://127.0.0.1:1", "https://gpu-1:1"))
+    checked = certificates([plain, own])
+    assert certificates([plain]) is False
+    assert isinstance(checked, ssl.SSLContext)
+    assert (checked.verify_mode, checked.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+def test_weights_that_nobody_will_send_are_stamped_when_their_server_is_attached(replica: Callable[..., Any]) -> None:
+    told = {"version": SGLANG.newest, "device": "cpu"}
+    server = replica(lambda path: (200, encoded(told)))
+    for stamp in (False, True):
+        Sglang().attach(server.door.url, admin_key="a", stamp=stamp)
+    stamps = [body["new_version"] for path, body, _ in server.asked if path == "/update_weight_version"]
+    assert stamps == ["0"]
 
 
 def test_a_server_that_is_too_old_is_not_attached_to(replica: Callable[..., Any]) -> None:

@@ -181,6 +181,9 @@ def test_the_command_line_of_a_server() -> None:
     assert on_cpu[on_cpu.index("--attention-backend") + 1] == "torch_native"
     on_gpus = Sglang().arguments(Path("m"), Serving("bfloat16", 4, 0.4, repeatable=True, sleeps=True), "cuda", {}, 0)
     assert {"--enable-memory-saver", "--enable-deterministic-inference"} <= set(on_gpus)
+    assert "--enable-weights-cpu-backup" not in on_gpus
+    frozen = Sglang().arguments(Path("m"), Serving(sleeps=True, keeps=True), "cuda", {}, 0)
+    assert "--enable-weights-cpu-backup" in frozen
     assert on_gpus[on_gpus.index("--tp-size") + 1] == "4"
     assert on_gpus[on_gpus.index("--mem-fraction-static") + 1] == "0.4"
     assert "--attention-backend" not in on_gpus

@@ -254,17 +254,18 @@ def test_sleep_and_wake_are_asked_of_servers_that_sleep_only(replica: Callable[.
     awake = VllmModel([server.door], Tokens(), limit_s=5.0)
     awake.sleep()
     assert server.asked == []
-    sleeping = VllmModel([Door(server.door.url, "r", VLLM.newest, sleeps=True, admin_key="a")], Tokens(), limit_s=5.0)
-    sleeping.sleep()
-    sleeping.sleep(("kv_cache",))
-    sleeping.wake(("weights",))
-    sleeping.wake()
-    assert [path for path, _, _ in server.asked] == [
-        "/sleep?level=2&mode=wait",
-        "/sleep?level=1&mode=wait",
-        "/wake_up?tags=weights",
-        "/wake_up?tags=weights&tags=kv_cache",
-    ]
+    for keeps, level in ((False, 2), (True, 1)):
+        door = Door(server.door.url, "r", VLLM.newest, sleeps=True, keeps=keeps, admin_key="a")
+        sleeping, before = VllmModel([door], Tokens(), limit_s=5.0), len(server.asked)
+        sleeping.sleep()
+        sleeping.sleep(("kv_cache",))  # which sleeps
+        sleeping.wake()
+        sleeping.wake(("weights", "kv_cache"))
+        assert [path for path, _, _ in server.asked[before:]] == [
+            f"/sleep?level={level}&mode=wait",
+            "/wake_up?tags=weights",
+            "/wake_up?tags=kv_cache",
+        ]
 
 
 def test_a_server_that_is_too_old_is_not_attached_to(replica: Callable[..., Any]) -> None:
