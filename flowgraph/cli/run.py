@@ -24,6 +24,7 @@ from flowgraph.cli.places import Chosen, choose, opened
 from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Where, batch_sizes, planned, read_plan
 from flowgraph.cli.standing import refuse_other_weights, saver_of
 from flowgraph.errors import FlowError, FlowTypeError, PlanError, WorkerError
+from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.facts import readers_of_others
 from flowgraph.graph import Graph, Param, rewrite
 from flowgraph.lowering.follow import follow
@@ -274,7 +275,8 @@ def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Ch
 def _unknown(ready: Prepared) -> dict[Home, int]:
     """Give the copies on servers that someone else started: whatever they hold, ours come before the first sample."""
     program = ready.job.program
-    return {home: LOST for home in program.homes if home.param in ready.attached and home.param not in program.frozen}
+    names = set(ready.attached) - {*program.frozen}
+    return {home: LOST for home in program.homes if home.param in names and LAYOUTS[home.engine].serves}
 
 
 def _models(ready: Prepared) -> ModelSetup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -35,11 +36,14 @@ def plan_on_servers(flowgraph: Run) -> str:
 
 @pytest.fixture
 def server(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Iterator[Server]:
-    """Start a server on the tiny model, as someone else would."""
+    """Start a server on a model like the tiny one but with other weights, as someone else would."""
     from flowgraph.models import save
 
     install(SGLANG_CPU, cache_folder(None), say=print)
-    folder = save(*tiny_parts, tmp_path / "model")
+    model, tokenizer = copy.deepcopy(tiny_parts[0]), tiny_parts[1]
+    for weight in model.parameters():
+        weight.data.mul_(1.5)
+    folder = save(model, tokenizer, tmp_path / "model")
     with Sglang().serve(folder, Serving(max_tokens_cached=2048), log=tmp_path / "log") as running:
         yield running
 
@@ -66,12 +70,16 @@ def test_an_engine_draws_by_adapters_as_they_are_trained(flowgraph: Run) -> None
 @pytest.mark.xdist_group("sglang")
 def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(flowgraph: Run, server: Server) -> None:
     door = server.door
+    with Sglang.model.control(door, 10.0) as control:
+        control.stamp("default")  # as SGLang does unless told otherwise
     told = {"policy": [{"url": door.url, "key": door.key, "admin_key": door.admin_key}]}
     Path("servers.json").write_text(json.dumps(told))
     plan = ("--plan", plan_on_servers(flowgraph), "--attach", "servers.json", "-o", "ran")
     assert flowgraph("run", "grpo", *plan, *QUICK).code == 0
     drawn = [pq.read_table(each) for each in sorted(Path("ran/rollouts/policy.generate").iterdir())]
     assert [{*table.column("versions").combine_chunks().flatten().to_pylist()} for table in drawn] == [{0}, {1}]
+    metrics = [json.loads(line) for line in Path("ran/metrics.jsonl").read_text().splitlines()]
+    assert all(each["policy.mismatch.log_ppl_diff_max"] < 1e-4 for each in metrics), "it drew with our weights"
     server.check()
     with Sglang.model.control(door, 10.0) as control:
         assert control.version() in ("1", "2")
