@@ -91,8 +91,11 @@ class Device:
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
 
-    def about(self) -> dict[str, Any]:
-        """Say which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at."""
+    def about(self, scratch: Path | None = None) -> dict[str, Any]:
+        """Say which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at.
+
+        `sees` says that the driver's folder `scratch` is a folder here too.
+        """
         import ray
 
         with socket.socket() as probe:
@@ -101,7 +104,8 @@ class Device:
         gpus = tuple(each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each)
         machine = ray.get_runtime_context().get_node_id()
         where = {"ip": cast("Any", ray.util).get_node_ip_address(), "machine": machine, "gpus": gpus}
-        return {"pid": os.getpid(), "port": port, **where}
+        sees = scratch is not None and scratch.is_dir()
+        return {"pid": os.getpid(), "port": port, "sees": sees, **where}
 
     def beat(self) -> bool:
         """Answer, as a process that is stopped does not."""

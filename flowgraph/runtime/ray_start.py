@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from flowgraph.runtime.device import Device, Flows, Seat, warm_up
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray_places import RayPlaces, host_task
-from flowgraph.runtime.ray_session import Session, machines
+from flowgraph.runtime.ray_session import LOOPBACK, Session, machines
 from flowgraph.runtime.serving import posts
 from flowgraph.runtime.watch import Member, Pending, Watch
 
@@ -101,7 +101,10 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
     local = cast("Any", ray.util).get_node_ip_address()
     start = time.monotonic()
     watch = Watch(places.members, places.session.started, starting=True)
-    asked = [Pending(member.actor.about.remote(), f"the start of {member.seat}", member) for member in watch.members]
+    asked = [
+        Pending(member.actor.about.remote(places.scratch), f"the start of {member.seat}", member)
+        for member in watch.members
+    ]
     told: dict[Seat, Mapping[str, Any]] = {}
     for pending, about in zip(asked, watch.in_order(asked, START_LIMIT_S), strict=True):
         assert pending.member is not None
@@ -113,7 +116,8 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
             for member in places.pools[pool.name]
         ]
         places.pools[pool.name] = members
-        meeting = _meeting(program, pool, places.scratch, told[members[0].seat])
+        engines = {home.engine for home in program.homes if home.pool == pool.name}
+        meeting = meeting_of(pool, engines, places.scratch, told[members[0].seat])
         for member in members:
             ref = member.actor.open.remote(models, meeting, RANKS_LIMIT_S, profiles)
             opening.append(Pending(ref, f"loading on {member.seat}", member))
@@ -155,11 +159,15 @@ def _attach(
         places.told.update(loaded)
 
 
-def _meeting(program: Program, pool: Pool, scratch: Path, first: Mapping[str, Any]) -> Path | str | None:
-    """Say where a pool's ranks meet: nowhere if no engine needs it, in a file on one machine, else at the first."""
-    homes: list[Home] = [home for home in program.homes if home.pool == pool.name]
-    if not any(LAYOUTS[home.engine].meets for home in homes):
+def meeting_of(pool: Pool, engines: Collection[str], scratch: Path, first: Mapping[str, Any]) -> Path | str | None:
+    """Say where a pool's ranks meet: nowhere if no engine needs it, in a file on one machine, else at the first.
+
+    On one machine that does not have the driver's folder they meet at a port of loopback.
+    """
+    if not any(LAYOUTS[engine].meets for engine in engines):
         return None
-    if len({node for node, _ in pool.devices}) == 1:
-        return scratch / f"{len(list(scratch.iterdir()))}-{pool.name}.meeting"
-    return f"tcp://{first['ip']}:{first['port']}"
+    if len({node for node, _ in pool.devices}) > 1:
+        return f"tcp://{first['ip']}:{first['port']}"
+    if not first["sees"]:
+        return f"tcp://{LOOPBACK}:{first['port']}"
+    return scratch / f"{len(list(scratch.iterdir()))}-{pool.name}.meeting"
