@@ -139,18 +139,20 @@ def machines(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Choose for each machine of the plan with a pool one of Ray's, the largest first; raises as `machines` does."""
+    """Choose for each machine of the plan with a pool one of Ray's; raises as `machines` does.
+
+    Who takes most, GPUs before CPUs, chooses first, and takes the smallest machine that holds it.
+    """
     there = [node for node in nodes if node["Alive"]]
     used = {name for pool in plan.pools for name, _ in pool.devices}
+    wants = {node.name: wanted(plan, node) for node in plan.cluster.nodes if node.name in used}
     found = dict[str, dict[str, Any]]()
-    for node in sorted(plan.cluster.nodes, key=lambda each: -len(each.devices)):
-        if node.name in used:
-            wants = wanted(plan, node)
-            fits = next((each for each in there if _holds(each["Resources"], wants)), None)
-            if fits is None:
-                raise ResourceError.not_here(f"node {node.name}", _told(wants), _rest(there))
-            there.remove(fits)
-            found[node.name] = fits
+    for name, taken in sorted(wants.items(), key=lambda each: _size(each[1]), reverse=True):
+        fits = [each for each in there if _holds(each["Resources"], taken)]
+        if not fits:
+            raise ResourceError.not_here(f"node {name}", _told(taken), _rest(there))
+        found[name] = min(fits, key=lambda each: _size(each["Resources"]))
+        there.remove(found[name])
     return found
 
 
@@ -159,6 +161,10 @@ def wanted(plan: Plan, node: Node) -> Mapping[str, float]:
     indices = [index for pool in plan.pools for name, index in pool.devices if name == node.name]
     gpus = sum(node.devices[index].kind == "gpu" for index in indices)
     return {"CPU": len(indices)} | ({"GPU": gpus} if gpus else {})
+
+
+def _size(resources: Mapping[str, float]) -> tuple[float, float]:
+    return resources.get("GPU", 0), resources.get("CPU", 0)
 
 
 def _holds(resources: Mapping[str, float], wants: Mapping[str, float]) -> bool:

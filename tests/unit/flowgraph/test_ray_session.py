@@ -47,10 +47,22 @@ def test_machines_without_a_pool_are_not_asked_for() -> None:
     assert found(made, machine("a", CPU=1)) == {"one": "a"}
 
 
-def test_the_largest_machine_of_a_plan_chooses_first_and_none_is_chosen_twice() -> None:
+def test_the_machine_of_a_plan_that_takes_most_chooses_first_and_none_is_chosen_twice() -> None:
     made = plan({"small": (GPU,), "large": (GPU, GPU)}, train=[("small", 0), ("large", 0), ("large", 1)])
     there = [machine("a", CPU=8, GPU=2), machine("b", CPU=8, GPU=1)]
     assert found(made, *there) == {"large": "a", "small": "b"}
+
+
+def test_a_machine_of_a_plan_without_gpus_leaves_those_that_have_some() -> None:
+    judges = [("judge", place) for place in range(8)]
+    made = plan({"judge": (CPU,) * 8, "train": (GPU,) * 4}, judge=judges, train=[("train", n) for n in range(4)])
+    there = [machine("a", CPU=64, GPU=4), machine("b", CPU=32)]
+    assert found(made, *there) == {"train": "a", "judge": "b"}
+
+
+def test_devices_that_no_pool_uses_do_not_let_a_machine_choose_first() -> None:
+    made = plan({"idle": (GPU,) * 8, "busy": (GPU, GPU)}, one=[("idle", 0)], two=[("busy", 0), ("busy", 1)])
+    assert found(made, machine("a", CPU=8, GPU=2), machine("b", CPU=8, GPU=1)) == {"busy": "a", "idle": "b"}
 
 
 def refused(made: Plan, *there: dict[str, Any]) -> str:
