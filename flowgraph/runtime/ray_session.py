@@ -135,7 +135,20 @@ def machines(plan: Plan) -> dict[str, dict[str, Any]]:
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return matched(plan, nodes)
+    return admitted(plan, nodes)
+
+
+def admitted(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Choose machines as `matched` does, where a CPU is left for host nodes on one of Ray's; raises as `machines`."""
+    found = matched(plan, nodes)
+    of_plan = {node.name: node for node in plan.cluster.nodes}
+    taken = {each["NodeID"]: wanted(plan, of_plan[name])["CPU"] for name, each in found.items()}
+    there = [node for node in nodes if node["Alive"]]
+    if not any(each["Resources"].get("CPU", 0) - taken.get(each["NodeID"], 0) >= HOST_CPUS for each in there):
+        wants = f"{HOST_CPUS} CPU beyond the {sum(taken.values()):g} of its devices"
+        hint = f"ray start --num-cpus=… on one machine with {HOST_CPUS} more than its devices"
+        raise ResourceError.not_here("host nodes", wants, _rest(there), hint)
+    return found
 
 
 def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
