@@ -272,7 +272,7 @@ class Engine(ABC):
             sleeps=running.sleeps,
         )
         kind: Device = "cpu" if device == "cpu" else "cuda"
-        return self.serve(folder, told, device=kind, gpus=post.gpus, name=post.name, **about)
+        return self.serve(folder, told, device=kind, gpus=post.gpus, name=post.name, host=post.host, **about)
 
     def handle(
         self, home: Home, doors: Sequence[Door], tokenizer: Any, servers: Sequence[Server], scratch: Path
