@@ -17,7 +17,8 @@ class Interrupts:
     """While open, a signal raises KeyboardInterrupt; while `patient`, the first one only sets `asked`."""
 
     def __init__(self, where: str) -> None:
-        self._where, self._asked, self._patient, self._closing = where, False, False, False
+        self._where, self._asked, self._patient = where, False, False
+        self._opening, self._closing = False, False
         self._before: dict[int, Any] = {}
 
     def asked(self) -> bool:
@@ -35,15 +36,20 @@ class Interrupts:
 
     @contextmanager
     def kept_from_closing(self, inner: AbstractContextManager[T]) -> Generator[T]:
-        """Hold signals back while `inner` closes: processes that it started would be left behind."""
+        """Hold signals back while `inner` closes: processes that it started would be left behind.
+
+        An interrupt of its start is no different: those that follow wait until it has cleaned up.
+        """
+        self._opening = True
         try:
             with inner as value:
+                self._opening = False
                 try:
                     yield value
                 finally:
                     self._closing = True
         finally:
-            self._closing = False
+            self._opening = self._closing = False
 
     def __enter__(self) -> Interrupts:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -55,10 +61,18 @@ class Interrupts:
             signal.signal(number, before)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self._closing:
+        if self._closing or (self._opening and _interrupted()):
             return
         if self._asked or not self._patient:
             raise KeyboardInterrupt
         self._asked = True
         with contextlib.suppress(OSError):  # the terminal may be gone
             print(f"stopping after this step (again: now); {self._where} holds what was recorded", file=sys.stderr)
+
+
+def _interrupted() -> bool:
+    """Say whether what runs deals with an interrupt: one that something swallowed is dealt with no more."""
+    error = sys.exception()
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None

@@ -286,7 +286,7 @@ class Engine(ABC):
             keeps=about.pop("keeps"),
         )
         kind: Device = "cpu" if device == "cpu" else "cuda"
-        return self.serve(folder, told, device=kind, gpus=post.gpus, name=post.name, **about)
+        return self.serve(folder, told, device=kind, gpus=post.gpus, name=post.name, host=post.host, **about)
 
     def handle(
         self,

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +24,7 @@ from flowgraph.files import import_file
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.lowering.program import Home, Run, Switch, Sync
+from flowgraph.plan import WeightsBy
 from flowgraph.restore import from_json
 from flowgraph.runtime.batch import from_table, select, to_table
 from flowgraph.runtime.execute import Source
@@ -91,8 +93,11 @@ class Device:
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
 
-    def about(self) -> dict[str, Any]:
-        """Say which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at."""
+    def about(self, scratch: Path | None = None) -> dict[str, Any]:
+        """Say which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at.
+
+        `sees` says that the driver's folder `scratch` is a folder here too.
+        """
         import ray
 
         with socket.socket() as probe:
@@ -101,7 +106,8 @@ class Device:
         gpus = tuple(each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each)
         machine = ray.get_runtime_context().get_node_id()
         where = {"ip": cast("Any", ray.util).get_node_ip_address(), "machine": machine, "gpus": gpus}
-        return {"pid": os.getpid(), "port": port, **where}
+        sees = scratch is not None and scratch.is_dir()
+        return {"pid": os.getpid(), "port": port, "sees": sees, **where}
 
     def beat(self) -> bool:
         """Answer, as a process that is stopped does not."""
@@ -140,16 +146,18 @@ class Device:
     def _servers(self, models: ModelSetup, scratch: Path, limit_s: float) -> Servers:
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
-            own = Path(tempfile.mkdtemp(prefix=f"{self.seat.pool}-{self.seat.rank}-", dir=scratch))
+            here = scratch if scratch.is_dir() else None  # it is the driver's, which may be on another machine
+            own = Path(tempfile.mkdtemp(prefix=f"flowgraph-{self.seat.pool}-{self.seat.rank}-", dir=here))
             self.servers = Servers(models, own, limit_s)
         return self.servers
 
     def shut(self) -> None:
-        """End the servers of this process, and what brings weights to others."""
+        """End the servers of this process, with their folder, and what brings weights to others."""
         for each in self.updates.values():
             each.close()
         if self.servers is not None:
             self.servers.close()
+            shutil.rmtree(self.servers.scratch, ignore_errors=True)
 
     def read(self) -> None:
         """Read the flows, once."""
@@ -216,18 +224,15 @@ class Device:
             if task.target in self.handles:
                 self._take(task.target, weights, version)
 
-    def send(self, task: Sync, doors: Sequence[Any], version: int, scratch: Path) -> None:
-        """Give weights to servers of an engine, to none of them if there are no `doors`; every rank takes part.
-
-        Where both homes are in one pool these are the servers on this device.
-        """
+    def send(self, task: Sync, doors: Sequence[Any], version: int, scratch: Path, by: WeightsBy) -> None:
+        """Give weights to servers of an engine, to none of them if there are no `doors`; every rank takes part."""
         source, target = task.source, task.target
         with self.measures.of(task, pool=source.pool):
             weights = outgoing(self.handles[source])
             if doors:
                 if target not in self.updates:
-                    shared = source.pool == target.pool
-                    self.updates[target] = engine_of(target).updates(target, doors, scratch, shared=shared)
+                    told = replace(target, running=target.running.model_copy(update={"weights_by": by}))
+                    self.updates[target] = engine_of(target).updates(told, doors, scratch, shared=by == "memory")
                 self.updates[target].send(weights, version)
             for _ in weights:  # what the others gather needs this rank's part
                 pass

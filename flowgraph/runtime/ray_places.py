@@ -16,13 +16,16 @@ from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results_given
 from flowgraph.lowering.project_columns import value_types
+from flowgraph.plan import WeightsBy
 from flowgraph.runtime.deadlines import Deadlines
 from flowgraph.runtime.device import Flows, leads, on_tables, packed, read_source, run_on_host
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import Told
 from flowgraph.runtime.ray_session import Session
+from flowgraph.runtime.serving import engine_of
 from flowgraph.runtime.sharing import guide_of
 from flowgraph.runtime.watch import Member, Pending, Watch
+from flowgraph.runtime.weight_routes import Spot, beside, way_of
 from flowgraph.values import Model, Value
 
 SHUT_S = 10.0  # how long a process may take to end its servers before it is killed, and they with it
@@ -40,7 +43,10 @@ class Rows:
 
 @dataclass(eq=False)
 class RayPlaces:
-    """Runs tasks on actors and host processes, submits without waiting, and watches over them in `finish`."""
+    """Runs tasks on actors and host processes, submits without waiting, and watches over them in `finish`.
+
+    `spots` are the devices of each pool; `attached` are models whose servers somebody else has started.
+    """
 
     session: Session
     flows: Flows
@@ -51,6 +57,8 @@ class RayPlaces:
     told: Told = field(default_factory=Told)
     doors: dict[Home, tuple[Any, ...]] = field(default_factory=dict[Home, tuple[Any, ...]])
     deadlines: Deadlines = field(default_factory=Deadlines)
+    spots: dict[str, list[Spot]] = field(default_factory=dict[str, list[Spot]])
+    attached: frozenset[str] = frozenset()
     _pending: list[Pending] = field(default_factory=list[Pending])
     _sources: dict[int, tuple[Source, Any]] = field(default_factory=dict[int, tuple[Source, Any]])
     _types: dict[Graph, Mapping[str, type[Value]]] = field(default_factory=dict[Graph, Mapping[str, type[Value]]])
@@ -125,8 +133,9 @@ class RayPlaces:
         source, target, said = task.source, task.target, f"{task.value}, sync to {task.target}"
         giving, taking = self._members(source), self._members(target)
         if target in self.doors:
+            by = self.way(source, target)
             sent = [
-                member.actor.send.remote(task, doors, version, self.scratch)
+                member.actor.send.remote(task, doors, version, self.scratch, by)
                 for member, doors in zip(giving, self._doors_of(source, target), strict=True)
             ]
             for ref, member in zip(sent, giving, strict=True):
@@ -143,10 +152,16 @@ class RayPlaces:
         for member in taking:
             self._wait_for(member.actor.take.remote(target, given[0], version, task), said, member, said)
 
+    def way(self, source: Home, target: Home) -> WeightsBy:
+        """Say how weights come to the servers of a home; raises WorkerError where the plan asks for what cannot be."""
+        if target.param in self.attached:
+            return engine_of(target).weights_by(target, shared=source.pool == target.pool)
+        return way_of(source, target, self.spots)
+
     def _doors_of(self, source: Home, target: Home) -> Iterator[tuple[Any, ...]]:
         """Say to which servers each member of a source sends: those on its own device, or the first to all."""
         doors, each = self.doors[target], target.layout.devices // target.layout.data
-        own = source.pool == target.pool and target.layout.devices <= len(source.members)
+        own = beside(source, target)
         for place in source.members:
             if own:
                 lead = place % each == 0 and place < target.layout.devices
@@ -213,11 +228,12 @@ class RayPlaces:
     def close(self) -> None:
         """End every process that was started, whether it answers or not."""
         import ray
-        from ray.exceptions import GetTimeoutError, RayError
+        from ray.exceptions import RayError
 
-        for ref in [member.actor.shut.options(concurrency_group="beat").remote() for member in self._leaders()]:
-            with contextlib.suppress(RayError, GetTimeoutError):
-                ray.get(ref, timeout=SHUT_S)
+        shut = [member.actor.shut.options(concurrency_group="beat").remote() for member in self._leaders()]
+        if shut:
+            with contextlib.suppress(RayError):
+                ray.wait(shut, num_returns=len(shut), timeout=SHUT_S)
         for member in self.members:
             ray.kill(member.actor)
         self.session.give_back(self.groups)

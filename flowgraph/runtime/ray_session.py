@@ -135,22 +135,37 @@ def machines(plan: Plan) -> dict[str, dict[str, Any]]:
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return matched(plan, nodes)
+    return admitted(plan, nodes)
+
+
+def admitted(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Choose machines as `matched` does, where a CPU is left for host nodes on one of Ray's; raises as `machines`."""
+    found = matched(plan, nodes)
+    of_plan = {node.name: node for node in plan.cluster.nodes}
+    taken = {each["NodeID"]: wanted(plan, of_plan[name])["CPU"] for name, each in found.items()}
+    there = [node for node in nodes if node["Alive"]]
+    if not any(each["Resources"].get("CPU", 0) - taken.get(each["NodeID"], 0) >= HOST_CPUS for each in there):
+        wants = f"{HOST_CPUS} CPU beyond the {sum(taken.values()):g} of its devices"
+        hint = f"ray start --num-cpus=… on one machine with {HOST_CPUS} more than its devices"
+        raise ResourceError.not_here("host nodes", wants, _rest(there), hint)
+    return found
 
 
 def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Choose for each machine of the plan with a pool one of Ray's, the largest first; raises as `machines` does."""
+    """Choose for each machine of the plan with a pool one of Ray's; raises as `machines` does.
+
+    Who takes most, GPUs before CPUs, chooses first, and takes the smallest machine that holds it.
+    """
     there = [node for node in nodes if node["Alive"]]
     used = {name for pool in plan.pools for name, _ in pool.devices}
+    wants = {node.name: wanted(plan, node) for node in plan.cluster.nodes if node.name in used}
     found = dict[str, dict[str, Any]]()
-    for node in sorted(plan.cluster.nodes, key=lambda each: -len(each.devices)):
-        if node.name in used:
-            wants = wanted(plan, node)
-            fits = next((each for each in there if _holds(each["Resources"], wants)), None)
-            if fits is None:
-                raise ResourceError.not_here(f"node {node.name}", _told(wants), _rest(there))
-            there.remove(fits)
-            found[node.name] = fits
+    for name, taken in sorted(wants.items(), key=lambda each: _size(each[1]), reverse=True):
+        fits = [each for each in there if _holds(each["Resources"], taken)]
+        if not fits:
+            raise ResourceError.not_here(f"node {name}", _told(taken), _rest(there))
+        found[name] = min(fits, key=lambda each: _size(each["Resources"]))
+        there.remove(found[name])
     return found
 
 
@@ -159,6 +174,10 @@ def wanted(plan: Plan, node: Node) -> Mapping[str, float]:
     indices = [index for pool in plan.pools for name, index in pool.devices if name == node.name]
     gpus = sum(node.devices[index].kind == "gpu" for index in indices)
     return {"CPU": len(indices)} | ({"GPU": gpus} if gpus else {})
+
+
+def _size(resources: Mapping[str, float]) -> tuple[float, float]:
+    return resources.get("GPU", 0), resources.get("CPU", 0)
 
 
 def _holds(resources: Mapping[str, float], wants: Mapping[str, float]) -> bool:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from flowgraph.errors import ResourceError
 from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.graph import Graph
-from flowgraph.lowering.program import Home, Program
+from flowgraph.lowering.program import Home, Program, Sync
 from flowgraph.plan import Pool
 from flowgraph.runtime.deadlines import Deadlines
 from flowgraph.runtime.device import Device, Flows, Seat, warm_up
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray_places import RayPlaces, host_task
-from flowgraph.runtime.ray_session import Session, machines
+from flowgraph.runtime.ray_session import LOOPBACK, Session, machines
 from flowgraph.runtime.serving import posts
 from flowgraph.runtime.watch import Member, Pending, Watch
+from flowgraph.runtime.weight_routes import Spot, refuse_split_servers
 
 START_LIMIT_S = 1800.0  # for all processes to start and load: a large model may come from a slow disk
 RESERVE_LIMIT_S = 60.0
@@ -43,6 +45,7 @@ def start(
     there = machines(program.plan)
     scratch = Path(tempfile.mkdtemp(prefix="flowgraph-"))
     places = RayPlaces(session, flows, graphs, {}, [], scratch, deadlines=Deadlines.of(program.plan))
+    places.attached = frozenset(models.attached)
     try:
         for pool in program.plan.pools:
             places.pools[pool.name] = _members(program, pool, places, there)
@@ -101,11 +104,15 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
     local = cast("Any", ray.util).get_node_ip_address()
     start = time.monotonic()
     watch = Watch(places.members, places.session.started, starting=True)
-    asked = [Pending(member.actor.about.remote(), f"the start of {member.seat}", member) for member in watch.members]
+    asked = [
+        Pending(member.actor.about.remote(places.scratch), f"the start of {member.seat}", member)
+        for member in watch.members
+    ]
     told: dict[Seat, Mapping[str, Any]] = {}
     for pending, about in zip(asked, watch.in_order(asked, START_LIMIT_S), strict=True):
         assert pending.member is not None
         told[pending.member.seat] = about
+    apart = _look(program, places, told)
     opening = list[Pending]()
     for pool in program.plan.pools:
         members = [
@@ -113,28 +120,51 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
             for member in places.pools[pool.name]
         ]
         places.pools[pool.name] = members
-        meeting = _meeting(program, pool, places.scratch, told[members[0].seat])
+        engines = {home.engine for home in program.homes if home.pool == pool.name}
+        meeting = meeting_of(pool, engines, places.scratch, told[members[0].seat], apart=apart)
         for member in members:
             ref = member.actor.open.remote(models, meeting, RANKS_LIMIT_S, profiles)
             opening.append(Pending(ref, f"loading on {member.seat}", member))
     watch = Watch(places.members, places.session.started, starting=True)
     opening.append(Pending(host_task(warm_up).remote(places.flows_ref()), "the start of a host process", None))
-    gpus = {seat: about["gpus"] for seat, about in told.items()}
-    serving = [each for home in program.homes for each in _serve(home, places, models, gpus)]
+    serving = [each for home in program.homes for each in _serve(home, places, models, told, apart=apart)]
     for loaded in watch.results(opening, START_LIMIT_S - (time.monotonic() - start)):
         places.told.update(loaded or {})
     _attach(serving, watch, places, models, START_LIMIT_S - (time.monotonic() - start))
 
 
+def _look(program: Program, places: RayPlaces, told: Mapping[Seat, Mapping[str, Any]]) -> bool:
+    """Note what shares a machine, and say whether servers have to be reached from several.
+
+    Raises WorkerError where weights cannot come to servers the way that the plan says, or a server is on no machine.
+    """
+    for name, members in places.pools.items():
+        abouts = [(told[each.seat], each.seat.kind == "gpu") for each in members]
+        places.spots[name] = [Spot(about["machine"], about["sees"], gpu) for about, gpu in abouts]
+    served = [home for home in program.homes if LAYOUTS[home.engine].serves]
+    for home in served:
+        if home.param not in places.attached:
+            refuse_split_servers(home, places.spots)
+    for task in program.tasks:
+        if isinstance(task, Sync) and task.target in served:
+            places.way(task.source, task.target)
+    return bool(served) and len({about["machine"] for about in told.values()}) > 1
+
+
 def _serve(
-    home: Home, places: RayPlaces, models: ModelSetup, gpus: Mapping[Seat, tuple[str, ...]]
+    home: Home, places: RayPlaces, models: ModelSetup, told: Mapping[Seat, Mapping[str, Any]], *, apart: bool
 ) -> list[tuple[Home, Pending]]:
-    """Start the servers of a home whose engine has processes of its own, each beside the first of its devices."""
+    """Start the servers of a home whose engine has processes of its own, each beside the first of its devices.
+
+    They listen on loopback, or each at the address of its machine if the plan's machines are `apart`.
+    """
     if not LAYOUTS[home.engine].serves:
         return []
     pool, found = places.pools[home.pool], list[tuple[Home, Pending]]()
-    for place, post in posts(home, pool[0].seat.torch_device, [gpus[each.seat] for each in pool]).items():
-        ref = pool[place].actor.serve.remote(models, post, places.scratch, START_LIMIT_S)
+    places.doors[home] = ()
+    for place, post in posts(home, pool[0].seat.torch_device, [told[each.seat]["gpus"] for each in pool]).items():
+        at = replace(post, host=told[pool[place].seat]["ip"] if apart else LOOPBACK)
+        ref = pool[place].actor.serve.remote(models, at, places.scratch, START_LIMIT_S)
         found.append((home, Pending(ref, f"the start of {home.engine} on {pool[place].seat}", pool[place])))
     return found
 
@@ -155,11 +185,18 @@ def _attach(
         places.told.update(loaded)
 
 
-def _meeting(program: Program, pool: Pool, scratch: Path, first: Mapping[str, Any]) -> Path | str | None:
-    """Say where a pool's ranks meet: nowhere if no engine needs it, in a file on one machine, else at the first."""
-    homes: list[Home] = [home for home in program.homes if home.pool == pool.name]
-    if not any(LAYOUTS[home.engine].meets for home in homes):
+def meeting_of(
+    pool: Pool, engines: Collection[str], scratch: Path, first: Mapping[str, Any], *, apart: bool = False
+) -> Path | str | None:
+    """Say where a pool's ranks meet: nowhere if no engine needs it, in a file on one machine, else at the first.
+
+    On one machine that does not have the driver's folder they meet at a port of loopback. Ranks that meet on loopback
+    talk nowhere else: where servers of other machines are sent weights, the machines being `apart`, none do.
+    """
+    if not any(LAYOUTS[engine].meets for engine in engines):
         return None
-    if len({node for node, _ in pool.devices}) == 1:
-        return scratch / f"{len(list(scratch.iterdir()))}-{pool.name}.meeting"
-    return f"tcp://{first['ip']}:{first['port']}"
+    if apart or len({node for node, _ in pool.devices}) > 1:
+        return f"tcp://{first['ip']}:{first['port']}"
+    if not first["sees"]:
+        return f"tcp://{LOOPBACK}:{first['port']}"
+    return scratch / f"{len(list(scratch.iterdir()))}-{pool.name}.meeting"

@@ -22,14 +22,18 @@ if TYPE_CHECKING:
     from flowgraph.models.loading import Loaded
 
 
+LOOPBACK = "127.0.0.1"
+
+
 @dataclass(frozen=True)
 class Post:
-    """Where one replica of a home is served: on a torch device type, and on these GPUs of its machine."""
+    """Where one replica of a home is served: on a torch device type, these GPUs of its machine, and an address."""
 
     home: Home
     device: str
     gpus: tuple[str, ...] = ()
     replica: int = 0
+    host: str = LOOPBACK
 
     @property
     def name(self) -> str:

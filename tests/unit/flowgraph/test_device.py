@@ -29,6 +29,7 @@ from flowgraph.runtime.batch import from_table, select
 from flowgraph.runtime.device import Device, Flows, Seat, host_process, on_tables, read_source, run_on_host
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.identity import IDS, PLACE, joined
+from flowgraph.runtime.serving import Post
 from flowgraph.runtime.sharing import Guide, by_work
 from flowgraph.settings import resolve_settings
 from flowgraph.store import structure_hash, to_json
@@ -473,3 +474,23 @@ def test_a_run_reads_its_parts_of_what_comes_whole_or_in_part(
     for given in (rollout, parts, [select(each, task.parts[0][1]) for each in own]):
         found = [table for table, _ in on_two(two, "ref.logprobs", given)]
         assert joined(found, "x").equals(joined(wanted, "x"))
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_servers_keep_their_files_on_their_own_machine_and_leave_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "own"))
+    scratch, own = tmp_path / "driver", tmp_path / "own"
+    own.mkdir()
+    if here:
+        scratch.mkdir()
+    home = Home("policy", "draw", "sglang", Layout(data=1))
+    device = Device(Flows((), ""), Seat("draw", 0, 1, "cpu", (home,), ()))
+    two = ModelSetup({}, 0, tmp_path, attached={"policy": (None, None)})
+    with pytest.raises(LawError, match="2 servers are attached"):
+        device.serve(two, Post(home, "cpu"), scratch, 1.0)
+    (kept,) = (scratch if here else own).iterdir()
+    assert kept.name.startswith("flowgraph-draw-0-")
+    device.shut()
+    assert not kept.exists() and scratch.exists() == here

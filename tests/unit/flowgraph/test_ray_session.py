@@ -11,7 +11,7 @@ import pytest
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.errors import ResourceError, WorkerError
 from flowgraph.plan import Plan, Pool
-from flowgraph.runtime.ray_session import connect, matched, wanted
+from flowgraph.runtime.ray_session import admitted, connect, matched, wanted
 
 CPU, GPU = (Device(kind=kind, memory_bytes=2**30) for kind in ("cpu", "gpu"))
 
@@ -27,7 +27,7 @@ def plan(nodes: dict[str, tuple[Device, ...]], **pools: list[tuple[str, int]]) -
 
 def machine(address: str, alive: bool = True, **resources: float) -> dict[str, Any]:
     """Describe a machine as `ray.nodes` does."""
-    return {"NodeManagerAddress": address, "Alive": alive, "Resources": resources}
+    return {"NodeID": address, "NodeManagerAddress": address, "Alive": alive, "Resources": resources}
 
 
 def found(made: Plan, *there: dict[str, Any]) -> dict[str, str]:
@@ -47,10 +47,22 @@ def test_machines_without_a_pool_are_not_asked_for() -> None:
     assert found(made, machine("a", CPU=1)) == {"one": "a"}
 
 
-def test_the_largest_machine_of_a_plan_chooses_first_and_none_is_chosen_twice() -> None:
+def test_the_machine_of_a_plan_that_takes_most_chooses_first_and_none_is_chosen_twice() -> None:
     made = plan({"small": (GPU,), "large": (GPU, GPU)}, train=[("small", 0), ("large", 0), ("large", 1)])
     there = [machine("a", CPU=8, GPU=2), machine("b", CPU=8, GPU=1)]
     assert found(made, *there) == {"large": "a", "small": "b"}
+
+
+def test_a_machine_of_a_plan_without_gpus_leaves_those_that_have_some() -> None:
+    judges = [("judge", place) for place in range(8)]
+    made = plan({"judge": (CPU,) * 8, "train": (GPU,) * 4}, judge=judges, train=[("train", n) for n in range(4)])
+    there = [machine("a", CPU=64, GPU=4), machine("b", CPU=32)]
+    assert found(made, *there) == {"train": "a", "judge": "b"}
+
+
+def test_devices_that_no_pool_uses_do_not_let_a_machine_choose_first() -> None:
+    made = plan({"idle": (GPU,) * 8, "busy": (GPU, GPU)}, one=[("idle", 0)], two=[("busy", 0), ("busy", 1)])
+    assert found(made, machine("a", CPU=8, GPU=2), machine("b", CPU=8, GPU=1)) == {"busy": "a", "idle": "b"}
 
 
 def refused(made: Plan, *there: dict[str, Any]) -> str:
@@ -77,6 +89,23 @@ def test_a_machine_that_has_left_is_none() -> None:
     assert refused(made, machine("a", alive=False, CPU=8)) == (
         "node one: the plan counts on 1 CPU; Ray has no further machine"
     )
+
+
+def test_a_cluster_without_a_cpu_for_host_nodes_is_told_before_anything_starts() -> None:
+    made = plan({"one": (CPU,), "two": (CPU,) * 2}, train=[("one", 0)], draw=[("two", 0), ("two", 1)])
+    exact = [machine("a", CPU=2), machine("b", CPU=1)]
+    with pytest.raises(ResourceError) as caught:
+        admitted(made, [*exact, machine("c", alive=False, CPU=8)])
+    assert str(caught.value) == (
+        "host nodes: the plan counts on 1 CPU beyond the 3 of its devices; "
+        "Ray's machines have 2 CPU and 0 GPU; 1 CPU and 0 GPU\n"
+        "  hint: ray start --num-cpus=… on one machine with 1 more than its devices"
+    )
+
+
+@pytest.mark.parametrize("there", [[machine("a", CPU=2)], [machine("a", CPU=1), machine("b", CPU=1)]])
+def test_a_cpu_for_host_nodes_may_be_on_any_machine(there: list[dict[str, Any]]) -> None:
+    assert admitted(plan({"one": (CPU,)}, train=[("one", 0)]), there) == {"one": there[0]}
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])

@@ -22,6 +22,9 @@ from flowgraph.errors import WorkerError
 from flowgraph.executors.engine import SCRIPTS, Serving
 from flowgraph.executors.servers import Door, Server, await_ready, end_group, held_port, start, tail
 from flowgraph.executors.sglang import Sglang
+from flowgraph.lowering.program import Home
+from flowgraph.plan import Layout
+from flowgraph.runtime.serving import Post
 
 LIMIT_S = 60.0
 ROOT = Path(__file__).parents[4]
@@ -207,3 +210,16 @@ def test_a_kernel_that_is_absent_says_so_when_called() -> None:
     with pytest.raises(NotImplementedError, match=r"sgl_kernel\.some_kernel: there is no build of this kernel"):
         absent.some_kernel(1, two=2)
     assert not hasattr(absent, "__wrapped__")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.7"])
+def test_a_replica_listens_where_its_post_says(tmp_path: Path, host: str) -> None:
+    class Told(Sglang):
+        """Says where it would listen."""
+
+        def serve(self, *given: Any, **about: Any) -> Server:
+            raise WorkerError(about["host"])
+
+    post = Post(Home("policy", "draw", "sglang", Layout(data=1)), "cpu", host=host)
+    with pytest.raises(WorkerError, match=host):
+        Told().start(tmp_path, post, seed=0, threads=1)
