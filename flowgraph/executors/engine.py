@@ -273,17 +273,17 @@ class Engine(ABC):
             given["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         return given | self.variables(serving, device, host)
 
-    def start(self, folder: Path, post: Post, **about: Any) -> Server:
+    def start(self, folder: Path, post: Post, *, seed: int, threads: int, keeps: bool = False, **about: Any) -> Server:
         """Start one replica on a model's folder, as the plan says; `about` and what is raised are those of `serve`."""
         running, device = post.home.running, post.device
         told = Serving(
             precision=running.precision,
             tensor=post.home.layout.tensor,
             cache_share=running.cache_share,
-            seed=about.pop("seed"),
-            threads=about.pop("threads"),
+            seed=seed,
+            threads=threads,
             sleeps=running.sleeps,
-            keeps=about.pop("keeps"),
+            keeps=keeps,
         )
         kind: Device = "cpu" if device == "cpu" else "cuda"
         return self.serve(folder, told, device=kind, gpus=post.gpus, name=post.name, host=post.host, **about)

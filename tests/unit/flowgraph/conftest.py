@@ -44,7 +44,7 @@ def _run_ranks(file: str, folder: Path, count: int) -> Told:
 
 def _start(file: str, rank: int, count: int, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, file, str(rank), str(count), str(folder)],
+        [sys.executable, "-X", "faulthandler", file, str(rank), str(count), str(folder)],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
