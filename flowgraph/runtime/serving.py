@@ -65,10 +65,16 @@ class Servers:
             told = there[post.replica]
             keys = {"key": told.key.get_secret_value(), "admin_key": told.admin_key.get_secret_value()}
             return engine_of(post.home).attach(told.url, name=post.name, stamp=self._frozen(post.home), **keys)
-        about = {"cache": self.setup.cache, "seed": self.setup.seed, "threads": self.threads, "limit_s": self.limit_s}
-        about |= {"keeps": self._frozen(post.home)}
-        log = self.scratch / f"{post.name}.log"
-        server = engine_of(post.home).start(self._folder(post.home), post, log=log, **about)
+        server = engine_of(post.home).start(
+            self._folder(post.home),
+            post,
+            seed=self.setup.seed,
+            threads=self.threads,
+            keeps=self._frozen(post.home),
+            log=self.scratch / f"{post.name}.log",
+            cache=self.setup.cache,
+            limit_s=self.limit_s,
+        )
         self._running.append(server)
         return server.door
 
