@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,18 @@ from flowgraph.executors.weight_updates import By, Updates
 
 CPU_SHARE = 0.1  # of the machine's memory
 SPARE_POSITIONS = 16  # SGLang keeps a few positions to itself: 2 of a whole sequence, 6 of a prompt
+BIND = "SGLANG_CPU_OMP_THREADS_BIND"
+
+
+def shared_cores(cores: Sequence[int], ranks: int) -> str:
+    """Share cores out over ranks as SGLang reads it; by itself it wants a NUMA node for each. Few cores take turns.
+
+    >>> shared_cores([0, 1, 2, 5, 6], 2), shared_cores([3], 2)
+    ('0,1|2,5', '3|3')
+    """
+    each = max(1, len(cores) // ranks)
+    shares = ([cores[(rank * each + i) % len(cores)] for i in range(each)] for rank in range(ranks))
+    return "|".join(",".join(map(str, share)) for share in shares)
 
 
 class SglangModel(ServedModel):
@@ -84,7 +97,11 @@ class Sglang(Engine):
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else each look costs a second
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for SPARE_POSITIONS, which no request reaches
         }
-        return given | ({"SGLANG_USE_CPU_ENGINE": "1"} if device == "cpu" else {})
+        if device == "cpu":
+            given["SGLANG_USE_CPU_ENGINE"] = "1"
+            if serving.tensor > 1 and BIND not in os.environ:
+                given[BIND] = shared_cores(sorted(os.sched_getaffinity(0)), serving.tensor)
+        return given
 
     def about(self, control: Control) -> dict[str, Any]:
         """Ask a running server what it is: fields of its door."""

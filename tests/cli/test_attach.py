@@ -23,9 +23,9 @@ Run = Callable[..., Any]
 QUICK = ("--runtime", "local", "--steps", "2", "--batch", "2", "--set", "policy.generate.n=2", "--eval-every", "0")
 
 
-def plan_on_servers(flowgraph: Run) -> str:
+def plan_on_servers(flowgraph: Run, cluster: str = "1xcpu") -> str:
     """Write a plan whose samples are drawn by SGLang, as a person edits one."""
-    text_of(flowgraph("plan", "grpo", "--cluster", "1xcpu", "-o", "plan.json"))
+    text_of(flowgraph("plan", "grpo", "--cluster", cluster, "-o", "plan.json"))
     plan = json.loads(Path("plan.json").read_text())
     for placed in plan["placed"]:
         if placed["role"] == "policy.sample":
@@ -65,6 +65,20 @@ def test_an_engine_draws_by_adapters_as_they_are_trained(flowgraph: Run) -> None
     for each in metrics:
         assert each["policy.update.grad_norm"] > 0, "adapters move, so what is drawn by them does"
         assert each["policy.mismatch.log_ppl_diff_max"] < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("sglang")
+def test_one_server_over_two_devices_draws_for_two_ranks_that_train(flowgraph: Run) -> None:
+    install(SGLANG_CPU, cache_folder(None), say=print)
+    plan = json.loads(Path(plan_on_servers(flowgraph, "laptop")).read_text())
+    for placed in plan["placed"]:
+        if placed["role"] == "policy.sample":
+            placed |= {"layout": {"tensor": 2}, "running": {"weights_by": "group"}}
+    Path("plan.json").write_text(json.dumps(plan))
+    assert flowgraph("run", "grpo", "--plan", "plan.json", *QUICK[2:], "-o", "ran").code == 0
+    metrics = [json.loads(line) for line in Path("ran/metrics.jsonl").read_text().splitlines()]
+    assert [each["policy.mismatch.log_ppl_diff_max"] < 1e-4 for each in metrics] == [True, True]
 
 
 @pytest.mark.xdist_group("sglang")

@@ -21,7 +21,7 @@ from flowgraph.engines.versions import SGLANG
 from flowgraph.errors import WorkerError
 from flowgraph.executors.engine import SCRIPTS, Serving
 from flowgraph.executors.servers import Door, Server, await_ready, end_group, held_port, start, tail
-from flowgraph.executors.sglang import Sglang
+from flowgraph.executors.sglang import BIND, Sglang
 from flowgraph.lowering.program import Home
 from flowgraph.plan import Layout
 from flowgraph.runtime.serving import Post
@@ -196,6 +196,8 @@ def test_the_command_line_of_a_server() -> None:
 def test_the_environment_of_a_server_is_not_that_of_a_trainer() -> None:
     ours = {"RANK": "1", "MASTER_PORT": "1", "PYTHONPATH": "x", "SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "HOME": "h"}
     on_cpu = Sglang().environment(ours, Serving(threads=2), "cpu", (), "127.0.0.1")
+    assert BIND not in on_cpu
+    assert Sglang().environment(ours, Serving(tensor=2), "cpu", (), "127.0.0.1")[BIND].count("|") == 1
     assert on_cpu.keys() & ours.keys() == {"HOME"}
     assert on_cpu["OMP_NUM_THREADS"] == "2"
     on_gpus = Sglang().environment(ours, Serving(), "cuda", ("3", "GPU-1"), "10.0.0.1")
