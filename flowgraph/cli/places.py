@@ -158,8 +158,7 @@ def _limits_s(program: Program) -> dict[str, float]:
     """Give how long the samples of a step may take on an engine's servers, by the parameter that draws them."""
     deadlines, found = Deadlines.of(program.plan), dict[str, float]()
     for task in program.tasks:
-        home = task.home if isinstance(task, Run) else None
-        if isinstance(task, Run) and home is not None and LAYOUTS[home.engine].serves:
+        if isinstance(task, Run) and (home := task.home) is not None and LAYOUTS[home.engine].serves:
             found[home.param] = max(found.get(home.param, 0.0), deadlines.limit_s(", ".join(task.nodes)))
     return found
 

@@ -15,14 +15,12 @@ from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.lowering.program import Home
 from flowgraph.runtime.deadlines import UNKNOWN_S
 from flowgraph.runtime.hosting import ModelSetup, named
+from flowgraph.runtime.ray_session import LOOPBACK
 
 if TYPE_CHECKING:
     from flowgraph.executors.base import Handle
     from flowgraph.executors.engine import Engine
     from flowgraph.models.loading import Loaded
-
-
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
