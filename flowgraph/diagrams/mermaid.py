@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Literal
 
 from flowgraph.diagrams.labels import clean
-from flowgraph.diagrams.palette import ARROW_INKS, FRAME_INKS, INKS, TEXT
+from flowgraph.diagrams.palette import ARROW_INKS, FRAME_LINES, INKS, TEXT
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
 
 Direction = Literal["TD", "LR"]
@@ -75,7 +75,9 @@ def mermaid(picture: Picture, direction: Direction = "TD") -> str:
         *_colours(picture.arrows, len(ties)),
     ]
     kinds = {frame.kind for frame in picture.frames}
-    lines += [f"    classDef {kind} fill:none,{ink}" for kind, ink in FRAME_INKS.items() if kind in kinds]
+    lines += [
+        f"    classDef {kind} fill:none,{line.replace(';', ',')}" for kind, line in FRAME_LINES.items() if kind in kinds
+    ]
     return "\n".join(lines) + "\n"
 
 

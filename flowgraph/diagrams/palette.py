@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flowgraph.diagrams.picture import ArrowStyle, BoxKind, FrameKind
+from flowgraph.diagrams.charts import BarKind
+from flowgraph.diagrams.picture import ArrowStyle, BoxKind, FrameKind, Status
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ INKS: Mapping[BoxKind, Ink] = {
     "host": Ink("#fcd4e8", "#a9588a"),
     "arithmetic": Ink("#ffffff", "#6b6b6b"),
     "result": Ink("#ffffff", "#1a1a1a"),
+    "device": Ink("#f2f2f2", "#6b6b6b"),
 }
 
 # Arrows of data keep the page's own ink; these are read on white and on black alike (3 to 1 on both).
@@ -47,9 +49,26 @@ ARROW_INKS: Mapping[ArrowStyle, str] = {
 }
 
 # Borders of frames, each with its line; they have no fill, so that the page's own shows.
-FRAME_INKS: Mapping[FrameKind, str] = {
-    "frame": "stroke:#808080,stroke-dasharray:4 4",
-    "pool": "stroke:#6b6b6b,stroke-width:2px",
+FRAME_LINES: Mapping[FrameKind, str] = {
+    "frame": "stroke:#808080;stroke-dasharray:4 4",
+    "pool": "stroke:#6b6b6b;stroke-width:2px",
     "home": "stroke:#2e86c1",
-    "anywhere": "stroke:#808080,stroke-dasharray:4 4",
+    "anywhere": "stroke:#808080;stroke-dasharray:4 4",
 }
+
+# Bars of a timeline: a node's are of its kind; what moves is white with the border of its arrow, idle time is grey.
+BAR_INKS: Mapping[BarKind, Ink] = {
+    "generate": INKS["generate"],
+    "score": INKS["score"],
+    "logprob": INKS["logprob"],
+    "advantage": INKS["advantage"],
+    "update": INKS["update"],
+    "host": INKS["host"],
+    "sync": Ink("#ffffff", "#2e86c1"),
+    "transfer": Ink("#ffffff", "#0b8a64"),
+    "offload": Ink("#ffffff", "#6b6b6b"),
+    "idle": Ink("#e6e6e6", "#9a9a9a"),
+}
+
+# What became of a thing between two pictures; a line of its label says so too.
+STATUS_INKS: Mapping[Status, str] = {"added": "#0b8a64", "removed": "#c0392b", "changed": "#b87700"}

@@ -11,11 +11,15 @@ from typing import Literal
 
 from flowgraph.graph import NodeKind
 
-BoxKind = NodeKind | Literal["data", "model", "arithmetic", "result"]
-"""What a box stands for: a node of one of the graph's kinds, a parameter, arithmetic, or a result."""
+BoxKind = NodeKind | Literal["data", "model", "arithmetic", "result", "device"]
+"""What a box stands for: a node of one of the graph's kinds, a parameter, arithmetic, a result, or devices."""
 
 FrameKind = Literal["frame", "pool", "home", "anywhere"]
 """What a frame is around: a part of a flow, a pool's devices, a copy of weights, or what any machine runs."""
+
+
+Status = Literal["same", "added", "removed", "changed"]
+"""What became of a thing where two pictures are drawn as one; "same" in every other picture."""
 
 
 class ArrowStyle(enum.StrEnum):
@@ -34,22 +38,26 @@ class ArrowStyle(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Box:
-    """One thing, its name first; `inside` is the id of the frame around it."""
+    """One thing, its name first; `inside` is the id of the frame around it, `about` is told when it is pointed at."""
 
     id: str
     label: tuple[str, ...]
     kind: BoxKind
     inside: str | None = None
+    about: str = ""
+    status: Status = "same"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A border around boxes and other frames."""
+    """A border around boxes and other frames; `pool` is the name of the pool that it stands for or lies in, if any."""
 
     id: str
     label: str
     parent: str | None = None
     kind: FrameKind = "frame"
+    pool: str = ""
+    status: Status = "same"
 
 
 @dataclass(frozen=True)
@@ -60,13 +68,15 @@ class Arrow:
     target: str
     label: str
     style: ArrowStyle = ArrowStyle.DATA
+    status: Status = "same"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything a writer needs, in the order it is to be drawn."""
+    """Everything a writer needs, in the order it is to be drawn; `about` says in sentences what is to be seen."""
 
     title: str
     boxes: tuple[Box, ...]
     frames: tuple[Frame, ...]
     arrows: tuple[Arrow, ...]
+    about: str = ""

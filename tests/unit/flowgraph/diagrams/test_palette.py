@@ -7,13 +7,13 @@ from typing import get_args
 
 import pytest
 
-from flowgraph.diagrams.palette import ARROW_INKS, FRAME_INKS, INKS, TEXT
+from flowgraph.diagrams.palette import ARROW_INKS, FRAME_LINES, INKS, TEXT
 from flowgraph.diagrams.picture import BoxKind, FrameKind
 
 Rgb = tuple[float, float, float]  # linear light, 0 to 1
 
 WHITE, NEARLY_BLACK = "#ffffff", "#0d1117"
-UNCOLOURED = {"data", "arithmetic", "result"}  # told apart by their shapes
+UNCOLOURED = {"data", "arithmetic", "result", "device"}  # told apart by their shapes
 KINDS = [kind for kind in INKS if kind not in UNCOLOURED]
 
 # Source: Machado, Oliveira and Fernandes 2009, "A physiologically-based model for simulation of color vision
@@ -89,9 +89,9 @@ def test_coloured_arrows_stand_out_from_white_and_from_black() -> None:
 
 
 def test_frames_stand_out_from_white_and_from_black_and_no_class_is_of_a_box_too() -> None:
-    assert set(FRAME_INKS) == {*get_args(FrameKind)}
-    assert FRAME_INKS.keys().isdisjoint(INKS)
-    borders = [line.partition(":")[2][:7] for line in FRAME_INKS.values()]
+    assert set(FRAME_LINES) == {*get_args(FrameKind)}
+    assert FRAME_LINES.keys().isdisjoint(INKS)
+    borders = [line.partition(":")[2][:7] for line in FRAME_LINES.values()]
     assert min(contrast(ink, page) for ink in borders for page in (WHITE, NEARLY_BLACK)) >= 3
 
 

@@ -1,0 +1,10 @@
+"""Every kind of picture that can be drawn: what writers take."""
+
+from __future__ import annotations
+
+from flowgraph.diagrams.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
+from flowgraph.diagrams.picture import Picture
+from flowgraph.diagrams.sequence import SequenceDiagram
+
+Drawing = Picture | SequenceDiagram | Lanes | MemoryChart | Comparison | Scatter | Curves
+"""A picture as data. What is drawn with boxes and arrows is a `Picture`; the others have a layout of their own."""

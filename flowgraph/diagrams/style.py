@@ -1,0 +1,77 @@
+"""The look of every SVG and page: one table of rules, each with what changes on a dark page.
+
+A picture of its own follows its viewer's choice of light or dark; in a page, the page's. Class names are ours alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flowgraph.diagrams.palette import ARROW_INKS, BAR_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
+
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif'
+SIZE_PX, SMALL_PX, HEAD_PX = 12.0, 11.0, 16.0
+
+WIDTHS_PX: Mapping[str, float] = {"weights": 2, "stale": 2, "carry": 2.5, "transfer": 2, "sync": 3.5}
+DASHES: Mapping[str, str] = {"stale": "5 4", "carry": "5 4"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a selector inside a picture is drawn with, on a light page, and what is other on a dark one."""
+
+    selector: str
+    light: str
+    dark: str = ""
+
+
+def rules() -> Iterator[Rule]:
+    """Give every rule, the general ones first."""
+    yield Rule("text", f"fill:#1f2328;font-family:{FONT};font-size:{SIZE_PX:g}px", "fill:#e6edf3")
+    yield Rule(".page", "fill:#ffffff", "fill:#0d1117")
+    yield Rule(".small", f"font-size:{SMALL_PX:g}px")
+    yield Rule(".head", f"font-size:{HEAD_PX:g}px;font-weight:600")
+    yield Rule(".strong", "font-weight:600")
+    yield Rule(".muted", "fill:#57606a", "fill:#9aa4ae")
+    yield Rule(".grid", "stroke:#e4e7ea;fill:none", "stroke:#262c34")
+    yield Rule(".axis", "stroke:#8c959f;fill:none", "stroke:#6e7681")
+    yield Rule(".halo", "paint-order:stroke;stroke:#ffffff;stroke-width:4px;stroke-linejoin:round", "stroke:#0d1117")
+    yield Rule(".on", f"fill:{TEXT}", f"fill:{TEXT}")  # text on a filled shape
+    yield Rule(".shape", "stroke-width:1.5px")
+    yield Rule(".line", "fill:none;stroke:#57606a;stroke-width:1.25px", "stroke:#9aa4ae")
+    yield Rule(".tip", "fill:#57606a", "fill:#9aa4ae")
+    for kind, ink in INKS.items():
+        yield Rule(f".kind-{kind} .shape", f"fill:{ink.fill};stroke:{ink.border}")
+    for kind, ink in BAR_INKS.items():
+        yield Rule(f".bar-{kind} .shape", f"fill:{ink.fill};stroke:{ink.border};stroke-width:1px")
+    for style, colour in ARROW_INKS.items():
+        dashes = f";stroke-dasharray:{DASHES[style]}" if style in DASHES else ""
+        drawn = f"stroke:{colour};stroke-width:{WIDTHS_PX[style]:g}px{dashes}"
+        yield Rule(f".style-{style} .line", drawn, f"stroke:{colour}")
+        yield Rule(f".style-{style} .tip", f"fill:{colour}", f"fill:{colour}")
+    for kind, drawn in FRAME_LINES.items():
+        yield Rule(f".frame-{kind} .border", f"fill:none;{drawn}")
+    for status, colour in STATUS_INKS.items():
+        yield Rule(f".status-{status} .shape", f"stroke:{colour};stroke-width:3px")
+        yield Rule(f".status-{status} .border", f"stroke:{colour};stroke-width:2px")
+        yield Rule(f".status-{status} .line", f"stroke:{colour};stroke-width:2.5px", f"stroke:{colour}")
+        yield Rule(f".status-{status} .tip", f"fill:{colour}", f"fill:{colour}")
+    yield Rule(".status-removed .shape", "stroke-dasharray:6 3")
+    yield Rule(".status-removed .line", "stroke-dasharray:6 3")
+
+
+def stylesheet() -> str:
+    """Give the style of a picture of its own: light, and dark where its viewer is."""
+    light = (f".fg {each.selector}{{{each.light}}}" for each in rules())
+    dark = (f".fg {each.selector}{{{each.dark}}}" for each in rules() if each.dark)
+    return "\n".join([*light, "@media (prefers-color-scheme: dark){", *dark, "}"])
+
+
+def page_stylesheet() -> str:
+    """Give the style of pictures in a page, whose `data-theme` is light or dark, or not there: then as the viewer is."""
+    light = [f".fg {each.selector}{{{each.light}}}" for each in rules()]
+    dark = [each for each in rules() if each.dark]
+    chosen = [f':root[data-theme="dark"] .fg {each.selector}{{{each.dark}}}' for each in dark]
+    followed = [f":root:not([data-theme]) .fg {each.selector}{{{each.dark}}}" for each in dark]
+    return "\n".join([*light, *chosen, "@media screen and (prefers-color-scheme: dark){", *followed, "}"])

@@ -1,0 +1,75 @@
+"""What every SVG shares: its title, its style, its page, and how a template of ours is filled in.
+
+Each value that a template writes is escaped. A picture holds no script and asks for nothing from outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.style import stylesheet
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TITLE_CHARACTERS = 100
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is around a picture: `embedded` in a page that has the style, and the names of the page's pools in order."""
+
+    embedded: bool = False
+    pools: tuple[str, ...] = ()
+
+    def pool(self, name: str) -> str:
+        """Give the class of a pool, which the page's filter goes by: `p0`, or nothing for one that it has not.
+
+        >>> Look(pools=("train", "generate")).pool("generate")
+        'p1'
+        """
+        return f"p{self.pools.index(name)}" if name in self.pools else ""
+
+
+ALONE = Look()
+
+
+def framed(template: str, look: Look, *, title: str, about: str, width: float, height: float, **parts: Any) -> str:
+    """Fill in `templates/TEMPLATE`, which extends `base.svg.j2`; lengths are in units of the picture (CSS pixels).
+
+    `title` names the picture and `about` tells it in sentences, both as a user wrote them.
+    """
+    shown = {"title": clean(title, TITLE_CHARACTERS), "about": about or clean(title, TITLE_CHARACTERS)}
+    size = {"width": width, "height": height}
+    return environment().get_template(template).render(look=look, style=_style(), **shown, **size, **parts)
+
+
+def short(length: float) -> str:
+    """Write a length to a hundredth of a unit.
+
+    >>> short(12.0), short(1234.567)
+    ('12', '1234.57')
+    """
+    return f"{length:.2f}".rstrip("0").rstrip(".") if length else "0"
+
+
+@cache
+def environment() -> Environment:
+    """Give the templates of ours, each of whose values is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    folder = FileSystemLoader(Path(__file__).with_name("templates"), encoding="utf-8")
+    made = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["short"] = short
+    return made
+
+
+@cache
+def _style() -> Any:
+    from markupsafe import Markup
+
+    return Markup(stylesheet())  # noqa: S704 – ours alone: no text of a user is in it
