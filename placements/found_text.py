@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import fsum, inf
 
 from flowgraph.cluster import show_bytes
+from flowgraph.diagrams.amounts import show_s as show_s
 from flowgraph.plan import Forecast, Plan, Pool, Timed
 from placements.cuts import many
 from placements.finding import TIED_SHARE, Found
@@ -204,19 +205,6 @@ def show_seconds_by_part(task: Timed) -> str:
     rest = fsum(each for name, each in task.parts.items() if each is not None and name not in dict(ordered))
     told = [*ordered, *([("rest", rest)] if rest >= least and rest else [])]
     return " · ".join(f"{name} {show_s(each)}" for name, each in told) if len(task.parts) > 1 else ""
-
-
-def show_s(seconds: float | None) -> str:
-    """Write seconds in three digits; what is not known as `unknown`.
-
-    >>> show_s(123.4), show_s(12.34), show_s(0.01234), show_s(None)
-    ('123 s', '12.3 s', '12.3 ms', 'unknown')
-    """
-    if seconds is None:
-        return "unknown"
-    if seconds and seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
 def _money(amount: float) -> str:

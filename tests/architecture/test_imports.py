@@ -78,6 +78,7 @@ FACES = {
         "rows",
         "lowering.parts",
         "lowering.program",
+        *("diagrams.amounts", "diagrams.charts", "diagrams.series"),  # pictures as data, and the words of sentences
         "executors.layouts",
     ),
 }
