@@ -65,7 +65,7 @@ def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None =
         cluster=setting.cluster,
         pools=pools,
         placed=tuple(_placed(setting, home, held[home.role.name]) for home in _in_order(setting, homes)),
-        forecast=tuple(_forecast(setting, pool.name, homes, held) for pool in pools),
+        forecast=forecasts_of(setting, homes, held),
         costed=True,
         step=step,
         assumed=assumed,
@@ -226,6 +226,14 @@ def _footprint(setting: Setting, home: Home) -> Footprint:
 
 
 # ---------------------------------------------------------------------------------------- memory
+
+
+def forecasts_of(
+    setting: Setting, homes: Sequence[Home], held: Mapping[str, Footprint] | None = None
+) -> tuple[Forecast, ...]:
+    """Give the forecast of each pool of roles that live so; what roles hold is worked out unless it is `held`."""
+    known = held or {home.role.name: _footprint(setting, home) for home in homes}
+    return tuple(_forecast(setting, pool, homes, known) for pool in dict.fromkeys(home.pool for home in homes))
 
 
 def _forecast(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[str, Footprint]) -> Forecast:
