@@ -168,26 +168,6 @@ def check(
 
 
 @app.command()
-def draw(
-    flow: FlowName,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="write here, not to stdout")] = None,
-    stage: Annotated[str, typer.Option("--stage", help="named: the flow; placed: its plan")] = "named",
-    cluster: Clusters = None,
-    placement: Placement = None,
-    plan: PlanFile = None,
-    sets: Sets = None,
-    passes: Passes = None,
-) -> None:
-    """Draw a flow or its plan as a Mermaid diagram."""
-    from flowgraph.cli.inputs import Asked
-    from flowgraph.cli.plan import Where
-    from flowgraph.cli.show import Shown, draw_flow
-
-    asked = Asked(flow, sets=every(sets), passes=every(passes))
-    draw_flow(Shown(asked, stage, Where(cluster, plan, placement=placement)), out)
-
-
-@app.command()
 def run(
     flow: FlowName,
     model: Models = None,

@@ -84,10 +84,9 @@ def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
 
 def forecast_lanes(plan: Plan, steps: int) -> Lanes | None:
     """Play steps of a plan; None where it does not forecast the seconds of each task."""
-    from placements.timeline_picture import timeline_picture
-
     from placements.placing import schedule_of
     from placements.timeline import play
+    from placements.timeline_picture import timeline_picture
 
     if plan.step is None or not plan.step.tasks or any(task.seconds is None for task in plan.step.tasks):
         return None

@@ -1,4 +1,4 @@
-"""`show` and `draw`: a flow at a stage, as text, JSON or a diagram; two side by side; its facts. No torch is loaded."""
+"""`show`: a flow at a stage, as text or JSON; two side by side; its facts. No torch is loaded."""
 
 from __future__ import annotations
 
@@ -134,33 +134,6 @@ def _lowered(found: Planned, where: Where) -> Program:
     return lower(found.graph, found.plan, where=str(where), watch=watch_engines)
 
 
-def draw_flow(shown: Shown, out: Path | None) -> None:
-    """Draw a flow, or its plan, as Mermaid text, to stdout or a file."""
-    _check_stage(shown.stage, ("named", "placed"))
-    if out is not None and out.suffix not in (".mmd", ".mermaid", ".md"):
-        raise UsageError(
-            f"cannot draw a {out.suffix or 'file without an ending'}", where=str(out), hint="write FILE.mmd"
-        )
-    text = _drawn(shown)
-    if out is None:
-        print(text)
-        return
-    fenced = f"```mermaid\n{text}\n```\n" if out.suffix == ".md" else f"{text}\n"
-    write_text(out, fenced)
-    print(out, file=sys.stderr)
-
-
-def _drawn(shown: Shown) -> str:
-    from flowgraph.diagrams.flow_picture import flow_picture
-    from flowgraph.diagrams.mermaid import mermaid
-
-    if shown.stage == "named":
-        return mermaid(flow_picture(compiled_flow(shown.asked)))
-    from flowgraph.diagrams.plan_picture import plan_picture
-
-    return mermaid(plan_picture(_lowered(plan_for(shown), shown.where)))
-
-
 def show_facts(asked: Asked, where: Where, as_json: bool) -> None:
     """Print what is known of a step before it runs: work of nodes, bytes on edges, and the state it carries."""
     from flowgraph.cli.facts import facts_json, facts_text, values_text
@@ -185,8 +158,13 @@ def _check_stage(stage: str, known: Sequence[str]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a file of text that a user named."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Write a file that a user named."""
     try:
-        path.write_text(text, "utf-8")
+        path.write_bytes(data)
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", where=str(path)) from error

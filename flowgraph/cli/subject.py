@@ -89,19 +89,28 @@ class Subject:
         return self.placement.found() if self.placement.found is not None else None
 
 
-def subject_of(asked: Asked, where: Where, question: Question) -> Subject:
-    """Find what `asked.flow` names: a run's folder, a file of a plan or a program, or else a flow.
+def subject_of(question: Question, where: Where) -> Subject:
+    """Find what a question's flow names: a run's folder, a file of a plan or a program, or else a flow.
 
-    Raises UsageError for a file of JSON that holds neither.
+    Raises UsageError for a file of JSON that holds neither, and for options that say of a flow what a file says itself.
     """
+    asked = question.asked
     path = Path(asked.flow)
     if (path / "run.json").is_file() or (path.is_dir() and len(path.parts) > 1):
+        _refuse_options(question, where, "a run")
         return _run(path)
     if path.suffix == ".json":
+        _refuse_options(question, where, "a file")
         return _file(path)
     if where.plan is None and where.cluster is not None and has_profiles(cluster_of(where.cluster)):
         return Subject(asked.flow, "flow", lambda: planned_graph(asked), lambda: _searched(question, where))
     return Subject(asked.flow, "flow", lambda: planned_graph(asked), lambda: _planned(asked, where))
+
+
+def _refuse_options(question: Question, where: Where, what: str) -> None:
+    if where != Where() or question != Question(Asked(question.asked.flow), ""):
+        hint = f"flowgraph draw {question.asked.flow}"
+        raise UsageError(f"{what} says itself what it was made for", where=question.asked.flow, hint=hint)
 
 
 def _planned(asked: Asked, where: Where) -> Placement:

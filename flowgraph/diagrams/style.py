@@ -69,9 +69,13 @@ def stylesheet() -> str:
 
 
 def page_stylesheet() -> str:
-    """Give the style of pictures in a page: its `data-theme` is light or dark, or not there: then as the viewer is."""
+    """Give the style of pictures in a page: its `data-theme` is light or dark, or not there: then as the viewer is.
+
+    On paper it is light.
+    """
     light = [f".fg {each.selector}{{{each.light}}}" for each in rules()]
     dark = [each for each in rules() if each.dark]
     chosen = [f':root[data-theme="dark"] .fg {each.selector}{{{each.dark}}}' for each in dark]
     followed = [f":root:not([data-theme]) .fg {each.selector}{{{each.dark}}}" for each in dark]
-    return "\n".join([*light, *chosen, "@media screen and (prefers-color-scheme: dark){", *followed, "}"])
+    screen = ["@media screen{", *chosen, "}", "@media screen and (prefers-color-scheme: dark){", *followed, "}"]
+    return "\n".join([*light, *screen])
