@@ -14,7 +14,7 @@ from flowgraph.text import graph_text
 
 
 def diff_subjects(old: Subject, new: Subject, wanted: Wanted) -> None:
-    """Print what differs, or draw it where a file, a format or a viewer is named. Raises UsageError for unlike things."""
+    """Print what differs, or draw it where a file, a format or a viewer is named; UsageError for a flow and a plan."""
     if (old.kind == "flow") != (new.kind == "flow"):
         what = f"is a {new.kind}, and {old.name} a {old.kind}: nothing to compare"
         raise UsageError(what, where=new.name, hint="two flows, or two plans: `flowgraph plan FLOW -o plan.json`")

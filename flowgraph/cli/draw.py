@@ -7,7 +7,7 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowgraph.cli.lists import columns_there
@@ -32,7 +32,7 @@ class Wanted:
     to: str = ""
     show: bool = False
     picture: str = ""
-    shown: Shown = Shown()
+    shown: Shown = field(default_factory=Shown)
 
 
 def draw(subject: Subject, wanted: Wanted) -> None:

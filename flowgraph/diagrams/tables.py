@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from flowgraph.cluster import show_bytes
+from flowgraph.diagrams.amounts import show_s
 from flowgraph.diagrams.charts import Comparison, Curves, Lanes, MemoryChart, Part, Scatter
 from flowgraph.diagrams.drawing import Drawing
 from flowgraph.diagrams.page import Cell, Table
@@ -55,7 +54,9 @@ def _lanes(lanes: Lanes) -> Table:
     for lane in lanes.lanes:
         for bar in lane.bars:
             told = _texts(lane.label, "measured" if lane.measured else "forecast", bar.label, bar.kind)
-            rows.append((*told, Cell(str(bar.step), bar.step), _seconds(bar.start_s), _seconds(bar.end_s - bar.start_s)))
+            rows.append(
+                (*told, Cell(str(bar.step), bar.step), _seconds(bar.start_s), _seconds(bar.end_s - bar.start_s))
+            )
             pools.append(lane.pool)
     heads = ("pool", "from", "task", "kind", "step", "begins at", "takes")
     return Table(heads, tuple(rows), numeric=(4, 5, 6), pools=tuple(pools))
@@ -68,7 +69,13 @@ def _memory(chart: MemoryChart) -> Table:
             share = phase.size_bytes / store.capacity_bytes if store.capacity_bytes else 0.0
             held = ", ".join(f"{name} {show_bytes(size)}" for name, size in phase.held if size)
             measured = Cell("") if phase.measured_bytes is None else _bytes(phase.measured_bytes)
-            told = (Cell(store.label), Cell(phase.label), _bytes(phase.size_bytes), Cell(f"{share:.0%}", share), measured)
+            told = (
+                Cell(store.label),
+                Cell(phase.label),
+                _bytes(phase.size_bytes),
+                Cell(f"{share:.0%}", share),
+                measured,
+            )
             rows.append((*told, Cell(held)))
             pools.append(store.pool)
     heads = ("pool", "phase", "each device holds", "of it", "measured", "who holds it")
@@ -127,7 +134,7 @@ def _curves(curves: Curves) -> Table:
     return Table(("metric", "unit", "first", "last", "least", "most"), tuple(rows), numeric=(2, 3, 4, 5))
 
 
-def _texts(*texts: str) -> Iterator[Cell] | tuple[Cell, ...]:
+def _texts(*texts: str) -> Row:
     return tuple(map(Cell, texts))
 
 
@@ -136,4 +143,4 @@ def _bytes(count: int) -> Cell:
 
 
 def _seconds(seconds: float) -> Cell:
-    return Cell(show_seconds(seconds), seconds)
+    return Cell(show_s(seconds), seconds)
