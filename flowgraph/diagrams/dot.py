@@ -110,7 +110,7 @@ def _status(box: Box) -> str:
 
 def _arrow(arrow: Arrow) -> str:
     """Write an arrow; one to the next step from its end to its start, so that it points back and pulls nothing."""
-    said = [f"label=\"  {_escaped(arrow.label)} \""]  # a little away from its line
+    said = [f'label="  {_escaped(arrow.label)} "']  # a little away from its line
     ink = STATUS_INKS.get(arrow.status, ARROW_INKS.get(arrow.style))
     said += [f'color="{ink}"'] if ink else []
     said += [_LINES[arrow.style]] if arrow.style in _LINES else []

@@ -16,7 +16,13 @@ _LONGEST_S = 10.0 * 365 * 86400  # a longer timeline is cut there: Mermaid's dat
 _BARS_PX, _TEXT_PX = 640.0, 11.0  # the room of all bars where the page is narrow, and of their text
 
 # Mermaid knows four looks of a bar. Idle time is grey, what moves is white, updates stand out; the rest is one colour.
-_TAGS: Mapping[str, str] = {"idle": "done", "sync": "active", "transfer": "active", "offload": "active", "update": "crit"}
+_TAGS: Mapping[str, str] = {
+    "idle": "done",
+    "sync": "active",
+    "transfer": "active",
+    "offload": "active",
+    "update": "crit",
+}
 _PLAIN, _MOVED, _UPDATE, _IDLE = BAR_INKS["logprob"], BAR_INKS["sync"], BAR_INKS["update"], BAR_INKS["idle"]
 _COLOURS = {
     "taskBkgColor": _PLAIN.fill,
