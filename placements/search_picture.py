@@ -46,12 +46,12 @@ def fullest_bytes(ranked: Ranked) -> int:
 
 
 def on_front(point: Point, points: Sequence[Point]) -> bool:
-    """Say whether no other point has both fewer seconds and fewer bytes.
+    """Say whether no other point is better in one of both, seconds and bytes, and as good in the other.
 
-    >>> [on_front(each, [(1.0, 3), (2.0, 2), (3.0, 3)]) for each in [(1.0, 3), (2.0, 2), (3.0, 3)]]
+    >>> [on_front(each, [(1.0, 3), (2.0, 2), (3.0, 2)]) for each in [(1.0, 3), (2.0, 2), (3.0, 2)]]
     [True, True, False]
     """
-    return not any(seconds < point[0] and held < point[1] for seconds, held in points)
+    return not any(other != point and other[0] <= point[0] and other[1] <= point[1] for other in points)
 
 
 def _mark(place: int, point: Point, points: Sequence[Point]) -> DotMark:

@@ -98,11 +98,11 @@ def every(given: list[str] | None) -> tuple[str, ...]:
 
 @app.command()
 def show(
-    flow: Annotated[str | None, FLOW] = None,
+    flow: FlowName,
     stage: Annotated[str, typer.Option("--stage", help="described, named, placed or lowered")] = "named",
     diff: Annotated[
         tuple[str, str] | None,
-        typer.Option("--diff", help="compare two flows, or two stages of FLOW", metavar="A B"),
+        typer.Option("--diff", help="compare two stages; `diff` compares flows", metavar="STAGE STAGE"),
     ] = None,
     facts: Annotated[bool, typer.Option("--facts", help="tokens and FLOPs of nodes, bytes on edges, state")] = False,
     model: Models = None,
@@ -124,7 +124,7 @@ def show(
     from flowgraph.passes.verify import verified
 
     asked = Asked(
-        flow or "",
+        flow,
         tuple(model or ()),
         data,
         batch=batch,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowgraph.cli.lists import columns_there
-from flowgraph.cli.pictures import Shown, first_picture, picture_named
+from flowgraph.cli.pictures import Shown, picture_named
 from flowgraph.cli.show import write_bytes
 from flowgraph.cli.subject import Subject
 from flowgraph.diagrams.drawing import Drawing
@@ -40,7 +40,7 @@ def draw(subject: Subject, wanted: Wanted) -> None:
     from flowgraph.cli.page import page_of
 
     def one() -> Drawing:
-        return picture_named(wanted.picture or first_picture(subject.kind), subject, wanted.shown)
+        return picture_named(wanted.picture or subject.first, subject, wanted.shown)
 
     deliver(one, lambda: page_of(subject, wanted.shown, wanted.picture), wanted)
 

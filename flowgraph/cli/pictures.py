@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from flowgraph.cli.subject import Kind, Subject
+from flowgraph.cli.subject import Subject
+from flowgraph.diagrams.amounts import many
 from flowgraph.diagrams.charts import Curves, Lanes
 from flowgraph.diagrams.drawing import Drawing
 from flowgraph.diagrams.picture import Picture
@@ -31,11 +32,6 @@ def picture_named(name: str, subject: Subject, shown: Shown) -> Drawing:
         hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
         raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
     return PICTURES[name](subject, shown)
-
-
-def first_picture(kind: Kind) -> str:
-    """Name the picture that is drawn where none is named: of a flow the flow, of a run its curves."""
-    return {"flow": "flow", "plan": "plan", "program": "plan", "run": "run"}[kind]
 
 
 def flow(subject: Subject, _: Shown = Shown()) -> Picture:
@@ -70,13 +66,14 @@ def sequence(subject: Subject, _: Shown = Shown()) -> Drawing:
 
 def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
     """Draw when each pool works and what it waits for: as forecast, and of a run as measured beside it."""
-    from flowgraph.runtime.measured_picture import beside, measured_lanes
+    from flowgraph.diagrams.lanes_beside import lanes_beside
+    from flowgraph.runtime.measured_picture import measured_lanes
 
     steps = [] if subject.run is None else read_measured(subject.run.path)[-shown.steps :]
     forecast = forecast_lanes(subject.placement.plan, len(steps) or shown.steps)
     if steps:
         title = forecast.title if forecast is not None else f"{subject.placement.plan.flow}, measured"
-        return beside(forecast or Lanes(title, (), 0.0), measured_lanes(steps))
+        return lanes_beside(forecast or Lanes(title, (), 0.0), measured_lanes(steps))
     if forecast is None:
         raise _none("timeline", subject, "no seconds are forecast", KNOWN_SPEED)
     return forecast
@@ -91,7 +88,13 @@ def forecast_lanes(plan: Plan, steps: int) -> Lanes | None:
     if plan.step is None or not plan.step.tasks or any(task.seconds is None for task in plan.step.tasks):
         return None
     played = play(schedule_of(plan.step.tasks, plan.step.waits), steps=steps)
-    return timeline_picture(played, f"{plan.flow}: {steps} {'step' if steps == 1 else 'steps'}")
+    return _in_order(timeline_picture(played, f"{plan.flow}: {many(steps, 'step')}"), plan)
+
+
+def _in_order(lanes: Lanes, plan: Plan) -> Lanes:
+    """Sort lanes as the plan has its pools, what runs on any machine last."""
+    order = {pool.name: place for place, pool in enumerate(plan.pools)}
+    return replace(lanes, lanes=tuple(sorted(lanes.lanes, key=lambda lane: order.get(lane.pool, len(order)))))
 
 
 def memory(subject: Subject, _: Shown = Shown()) -> Drawing:

@@ -55,13 +55,11 @@ def show_flow(shown: Shown, diff: tuple[str, str] | None, as_json: bool) -> None
     if diff is not None:
         _show_diff(shown, diff)
         return
-    if not shown.asked.flow:
-        raise UsageError("names no flow", where="show", hint="flowgraph show grpo")
     print(json.dumps(_as_data(shown), indent=1) if as_json else text_of(shown))
 
 
 def _show_diff(shown: Shown, diff: tuple[str, str]) -> None:
-    """Print a unified diff of two stages of a flow, or of two flows at a stage; nothing when they are the same."""
+    """Print a unified diff of two stages of a flow; nothing when they are the same."""
     one, other = (_named(shown, name) for name in diff)
     texts = [f"{_bare(each)}\n".splitlines(keepends=True) for each in (one, other)]
     names = [f"{each.asked.flow} {each.stage}" for each in (one, other)]
@@ -78,13 +76,10 @@ def _bare(shown: Shown) -> str:
     return text_of(shown, sites=False)
 
 
-def _named(shown: Shown, name: str) -> Shown:
-    """Give the stage or the flow that one side of a comparison names."""
-    if name in STAGES:
-        if not shown.asked.flow:
-            raise UsageError(f"`{name}` is a stage, but of no flow", where="--diff", hint=f"show FLOW --diff {name} …")
-        return replace(shown, stage=name)
-    return replace(shown, asked=replace(shown.asked, flow=name))
+def _named(shown: Shown, stage: str) -> Shown:
+    """Give the stage that one side of a comparison names."""
+    _check_stage(stage, STAGES)
+    return replace(shown, stage=stage)
 
 
 def text_of(shown: Shown, *, sites: bool = True) -> str:

@@ -65,13 +65,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class Subject:
-    """A flow, plan, program or run that was named on a command line."""
+    """A flow, plan, program or run that was named on a command line; `first` is the picture that is meant of it."""
 
     name: str
     kind: Kind
     flow: Callable[[], Graph | None]
     placed: Callable[[], Placement]
     run: RunFolder | None = None
+    first: str = "flow"
 
     @cached_property
     def graph(self) -> Graph | None:
@@ -103,8 +104,13 @@ def subject_of(question: Question, where: Where) -> Subject:
         _refuse_options(question, where, "a file")
         return _file(path)
     if where.plan is None and where.cluster is not None and has_profiles(cluster_of(where.cluster)):
-        return Subject(asked.flow, "flow", lambda: planned_graph(asked), lambda: _searched(question, where))
-    return Subject(asked.flow, "flow", lambda: planned_graph(asked), lambda: _planned(asked, where))
+        return _flow(asked, where, lambda: _searched(question, where))
+    return _flow(asked, where, lambda: _planned(asked, where))
+
+
+def _flow(asked: Asked, where: Where, placed: Callable[[], Placement]) -> Subject:
+    first = "flow" if where == Where() else "plan"
+    return Subject(asked.flow, "flow", lambda: planned_graph(asked), placed, first=first)
 
 
 def _refuse_options(question: Question, where: Where, what: str) -> None:
@@ -142,7 +148,9 @@ def _file(path: Path) -> Subject:
     if isinstance(data, dict) and "tasks" in data and "graph" in data:
         return _program(path)
     plan = read_plan(path)
-    return Subject(str(path), "plan", lambda: _graph_of(plan, str(path)), lambda: _placed(plan, str(path)))
+    return Subject(
+        str(path), "plan", lambda: _graph_of(plan, str(path)), lambda: _placed(plan, str(path)), first="plan"
+    )
 
 
 def _json(path: Path) -> Any:
@@ -159,7 +167,7 @@ def _program(path: Path) -> Subject:
 
     program = program_from_json(path.read_text("utf-8"))
     made = Placement(program.plan, program.graph, None, None, program, where=str(path))
-    return Subject(str(path), "program", lambda: program.graph, lambda: made)
+    return Subject(str(path), "program", lambda: program.graph, lambda: made, first="plan")
 
 
 def _run(path: Path) -> Subject:
@@ -175,7 +183,7 @@ def _run(path: Path) -> Subject:
         plan = read_plan(run.path / "plan.json")
         return Placement(plan, graph(), where=str(run.path / "plan.json"))
 
-    return Subject(str(path), "run", graph, placed, run)
+    return Subject(str(path), "run", graph, placed, run, first="run")
 
 
 def _placed(plan: Plan, where: str) -> Placement:

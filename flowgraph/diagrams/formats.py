@@ -46,12 +46,12 @@ def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool
 
         return svg(drawing)
     if name in ("mmd", "md"):
-        from flowgraph.diagrams.mermaid_text import mermaid_text
+        from flowgraph.diagrams.text_formats import mermaid_text
 
         text = mermaid_text(drawing)
         return f"```mermaid\n{text}```\n" if name == "md" else text
     if name == "dot":
-        from flowgraph.diagrams.dot import dot_text
+        from flowgraph.diagrams.text_formats import dot_text
 
         return dot_text(drawing)
     if name == "json":

@@ -130,7 +130,7 @@ def heading(title: str) -> str:
 
 
 def line(told: str) -> str:
-    """Give what a cell or a fact shows; one that is empty stays so.
+    r"""Give what a cell or a fact shows; one that is empty stays so.
 
     >>> line("two\\nlines"), line(" ")
     ('two lines', '')
