@@ -117,7 +117,7 @@ def _rails(row: Row) -> str:
     """Draw the rails in one line: `├` is read and goes on, `┴` is read for the last time, `┼` is only crossed."""
     first = min(row.reads, default=row.column)
     marks = {column: "┼" if first < column < row.column else "│" for column in row.rails}
-    marks |= {column: "├" for column in row.reads}
+    marks |= dict.fromkeys(row.reads, "├")
     marks |= {column: "┴" if column > first else "└" for column in row.ends}
     marks[row.column] = "●"
     cells = [marks.get(column, "─" if first < column < row.column else " ") for column in range(max(marks) + 1)]
