@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
@@ -44,6 +45,12 @@ _SETTINGS = {
     "gantt": {"displayMode": "compact", "leftPadding": 140, "barHeight": 22},
     "themeVariables": _COLOURS,
 }
+# A bar whose label began with one of these would be read as another line of the chart.
+_OTHER_LINES = re.compile(
+    r"\d|gantt|title|section|click|call|href|dateFormat|axisFormat|tickInterval|todayMarker|topAxis|accTitle|accDescr"
+    r"|includes|excludes|inclusive|week|display|calendar",
+    re.IGNORECASE,
+)
 _START = datetime(2001, 1, 1)  # noqa: DTZ001  # local to whoever looks, as Mermaid's axis is: both cancel out
 
 
@@ -83,7 +90,16 @@ def _lane_label(lane: Lane) -> str:
 def _bars(lane: Lane, number: int, end_s: float) -> Iterator[str]:
     for place, bar in enumerate(lane.bars):
         tags = "".join(f"{tag}, " for tag in [_TAGS.get(bar.kind)] if tag)
-        yield f"    {escaped(_label(bar, end_s))} :{tags}b{number}x{place}, {_when(bar.start_s)}, {_length_ms(bar)}ms"
+        yield f"    {_task(_label(bar, end_s))} :{tags}b{number}x{place}, {_when(bar.start_s)}, {_length_ms(bar)}ms"
+
+
+def _task(label: str) -> str:
+    """Write a bar's label so that it is read as one, whatever its first word is.
+
+    >>> _task("policy.update"), _task("section x")
+    ('policy.update', '#115;ection x')
+    """
+    return f"#{ord(label[0])};{escaped(label)[1:]}" if _OTHER_LINES.match(label) else escaped(label)
 
 
 def _label(bar: Bar, end_s: float) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 from flowgraph.diagrams.charts import MemoryChart, Phase, Store
+from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.mermaid import escaped
 from flowgraph.diagrams.palette import ARROW_INKS, INKS
 
 _GIB = 2**30
 _BAR_PX, _MARGIN_PX = 34, 110
+_LABEL_CHARACTERS = 24  # Mermaid leaves all labels out when one takes too much of the width
+_SYNTAX = re.compile(r"""["`#;:&<>%\\]""")
 
 
 def mermaid_memory(chart: MemoryChart) -> str:
@@ -23,7 +27,7 @@ def mermaid_memory(chart: MemoryChart) -> str:
     lines = [
         f"%%{{init: {json.dumps(_settings(len(phases)))}}}%%",
         "xychart-beta horizontal",
-        f'    title "{escaped(chart.title)}"',
+        f"    title {_quoted(chart.title)}",
         f"    accTitle: {escaped(chart.title)}",
         f"    x-axis [{', '.join(_quoted(_label(*each)) for each in phases) or _quoted('nothing')}]",
         f'    y-axis "GiB" 0 --> {max([*held, *room, 1.0]) * 1.05:.4g}',
@@ -40,11 +44,16 @@ def _settings(phases: int) -> dict[str, object]:
 
 
 def _label(store: Store, phase: Phase) -> str:
-    return f"{store.label} · {phase.label}"
+    return f"{clean(store.label, _LABEL_CHARACTERS)} · {clean(phase.label, _LABEL_CHARACTERS)}"
 
 
 def _quoted(text: str) -> str:
-    return f'"{escaped(text)}"'
+    """Quote a label; signs that say nothing between quotes stay, for labels are measured with their entities.
+
+    >>> _quoted("train (2) · a;b")
+    '"train (2) · a#59;b"'
+    """
+    return f'"{_SYNTAX.sub(lambda found: f"#{ord(found[0])};", clean(text))}"'
 
 
 def _numbers(sizes: list[float]) -> str:

@@ -88,7 +88,7 @@ def memory_lines(chart: MemoryChart, width: int) -> Iterator[Text]:
         columns = min(_BAR_COLUMNS_AT_MOST, max(width - margin - 30, COLUMNS_AT_LEAST))
         for label, phase in zip(labels, store.phases, strict=True):
             yield Text.assemble(set_cell_size(label, margin), " ", *_filled(store, phase, columns), _said(store, phase))
-            yield from (Text(" " * (margin + 2) + told, look) for told, look in _beneath(store, phase))
+            yield from (Text(" " * (margin + 1) + told, look) for told, look in _beneath(store, phase))
 
 
 def _filled(store: Store, phase: Phase, columns: int) -> list[tuple[str, str]]:
