@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.style import page_stylesheet
@@ -84,7 +83,7 @@ class Page:
 
 
 def page_html(page: Page) -> str:
-    """Write a page as one HTML file, whole in itself: texts are a user's and are escaped, pictures are taken as ours."""
+    """Write a page as one HTML file: texts are a user's and are escaped, pictures are taken as ours."""
     from markupsafe import Markup
 
     # A picture's own style would be refused by the page's policy, which a reader's console then says.
@@ -95,9 +94,9 @@ def page_html(page: Page) -> str:
         .get_template("page.html.j2")
         .render(
             page=page,
-            policy=Markup(policy(styles, script)),  # noqa: S704 – ours alone, as the next two are
+            policy=Markup(policy(styles, script)),  # ours alone, as what follows
             styles=tuple(map(Markup, styles)),
-            script=Markup(script),  # noqa: S704
+            script=Markup(script),
             picture=Markup,
             heading=heading,
             line=line,
@@ -131,9 +130,9 @@ def heading(title: str) -> str:
 
 
 def line(told: str) -> str:
-    """Give what a cell or a fact shows; one that is empty stays so.
+    r"""Give what a cell or a fact shows; one that is empty stays so.
 
-    >>> line("two\\nlines"), line(" ")
+    >>> line("two\nlines"), line(" ")
     ('two lines', '')
     """
     return clean(told, LINE_CHARACTERS) if told.strip() else ""
