@@ -83,7 +83,7 @@ class Page:
 
 
 def page_html(page: Page) -> str:
-    """Write a page as one HTML file, whole in itself: texts are a user's and are escaped, pictures are taken as ours."""
+    """Write a page as one HTML file: texts are a user's and are escaped, pictures are taken as ours."""
     from markupsafe import Markup
 
     # A picture's own style would be refused by the page's policy, which a reader's console then says.
@@ -94,7 +94,7 @@ def page_html(page: Page) -> str:
         .get_template("page.html.j2")
         .render(
             page=page,
-            policy=Markup(policy(styles, script)),
+            policy=Markup(policy(styles, script)),  # ours alone, as what follows
             styles=tuple(map(Markup, styles)),
             script=Markup(script),
             picture=Markup,
@@ -132,7 +132,7 @@ def heading(title: str) -> str:
 def line(told: str) -> str:
     r"""Give what a cell or a fact shows; one that is empty stays so.
 
-    >>> line("two\\nlines"), line(" ")
+    >>> line("two\nlines"), line(" ")
     ('two lines', '')
     """
     return clean(told, LINE_CHARACTERS) if told.strip() else ""

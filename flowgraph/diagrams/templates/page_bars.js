@@ -31,7 +31,7 @@ function drawBar({ bar, start, end, rects, texts }, view) {
   const inside = (x) => between(view.left, x, view.right);
   const spans = rects.map(({ before, after }) => [inside(view.place(start) + before), inside(view.place(end) + after)]);
   const [low, high] = spans[0] ?? [0, 0];
-  setShown(bar, start <= view.to && end >= view.from);
+  setSeen(bar, start <= view.to && end >= view.from);
   rects.forEach(({ rect }, nth) => {
     rect.setAttribute("x", spans[nth][0]);
     rect.setAttribute("width", Math.max(spans[nth][1] - spans[nth][0], 0.5));
@@ -46,6 +46,14 @@ function drawBar({ bar, start, end, rects, texts }, view) {
 
 function numberOf(element, name) {
   return Number(element.getAttribute(name));
+}
+
+// What is out of view is still told by a screen reader and reached by keyboard, which brings it into view.
+function setSeen(element, seen) {
+  for (const [name, value] of [["opacity", "0"], ["pointer-events", "none"]]) {
+    if (seen) element.removeAttribute(name);
+    else element.setAttribute(name, value);
+  }
 }
 
 function setShown(element, shown) {
