@@ -56,7 +56,7 @@ def _picture_faults(picture: Picture) -> Iterator[tuple[str, str]]:
 
 def _in_itself(frame: Frame, frames: Mapping[str, Frame]) -> bool:
     seen, outer = {frame.id}, frame.parent
-    while outer in frames:
+    while outer is not None and outer in frames:
         if outer in seen:
             return True
         seen.add(outer)
