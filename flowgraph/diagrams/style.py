@@ -43,15 +43,15 @@ def rules() -> Iterator[Rule]:
     yield Rule(".tip", "fill:#57606a", "fill:#9aa4ae")
     for kind, ink in INKS.items():
         yield Rule(f".kind-{kind} .shape", f"fill:{ink.fill};stroke:{ink.border}")
-    for kind, ink in BAR_INKS.items():
-        yield Rule(f".bar-{kind} .shape", f"fill:{ink.fill};stroke:{ink.border};stroke-width:1px")
+    for bar, ink in BAR_INKS.items():
+        yield Rule(f".bar-{bar} .shape", f"fill:{ink.fill};stroke:{ink.border};stroke-width:1px")
     for style, colour in ARROW_INKS.items():
         dashes = f";stroke-dasharray:{DASHES[style]}" if style in DASHES else ""
         drawn = f"stroke:{colour};stroke-width:{WIDTHS_PX[style]:g}px{dashes}"
         yield Rule(f".style-{style} .line", drawn, f"stroke:{colour}")
         yield Rule(f".style-{style} .tip", f"fill:{colour}", f"fill:{colour}")
-    for kind, drawn in FRAME_LINES.items():
-        yield Rule(f".frame-{kind} .border", f"fill:none;{drawn}")
+    for frame, border in FRAME_LINES.items():
+        yield Rule(f".frame-{frame} .border", f"fill:none;{border}")
     for status, colour in STATUS_INKS.items():
         yield Rule(f".status-{status} .shape", f"stroke:{colour};stroke-width:3px")
         yield Rule(f".status-{status} .border", f"stroke:{colour};stroke-width:2px")
@@ -111,9 +111,13 @@ def stylesheet() -> str:
 
 
 def page_stylesheet() -> str:
-    """Give the style of pictures in a page, whose `data-theme` is light or dark, or not there: then as the viewer is."""
+    """Give the style of pictures in a page: its `data-theme` is light or dark, or not there: then as the viewer is.
+
+    On paper it is light.
+    """
     light = [f".fg {each.selector}{{{each.light}}}" for each in rules()]
     dark = [each for each in rules() if each.dark]
     chosen = [f':root[data-theme="dark"] .fg {each.selector}{{{each.dark}}}' for each in dark]
     followed = [f":root:not([data-theme]) .fg {each.selector}{{{each.dark}}}" for each in dark]
-    return "\n".join([*light, *chosen, "@media screen and (prefers-color-scheme: dark){", *followed, "}"])
+    screen = ["@media screen{", *chosen, "}", "@media screen and (prefers-color-scheme: dark){", *followed, "}"]
+    return "\n".join([*light, *screen])

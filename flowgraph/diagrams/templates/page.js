@@ -1,0 +1,59 @@
+// What a reader can do with the page beyond reading it, started. The page is whole without any of it.
+
+const all = (root, selector) => Array.from(root.querySelectorAll(selector));
+const between = (low, value, high) => Math.min(Math.max(low, value), high);
+
+function made(tag, text, fields = {}) {
+  return Object.assign(document.createElement(tag), { textContent: text, ...fields });
+}
+
+function button(text, name, action) {
+  const it = made("button", text, { type: "button", title: name, onclick: action });
+  it.setAttribute("aria-label", name);
+  return it;
+}
+
+// Keep a picture as it is shown, with its style; the page's policy does not stand in the way of a blob that is saved.
+function download(svg, name) {
+  const copy = svg.cloneNode(true);
+  const style = document.createElementNS(svg.namespaceURI, "style");
+  style.textContent = document.getElementById("picture-style").textContent;
+  all(copy, ".hit").forEach((each) => each.remove());
+  copy.append(style);
+  const address = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
+  made("a", "", { href: address, download: `${name}.svg` }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+function startPicture(section) {
+  const svg = section.querySelector("svg");
+  const title = section.querySelector("h2").textContent;
+  const tools = made("div", "", { className: "tools" });
+  const hint = made("span", "", { className: "hint" });
+  if (svg.querySelector(".box, .arrow")) hint.textContent = startTracing(svg);
+  if (svg.matches(".lanes") && svg.querySelector(".zoomed")) hint.textContent = startTimeline(svg, tools);
+  if (svg.querySelector('[tabindex="0"]')) svg.setAttribute("role", "group"); // an image has no parts
+  const name = title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "picture";
+  const save = button("Download SVG", `Download SVG: ${title}`, () => download(svg, name));
+  tools.append(hint, save);
+  section.querySelector("figure").prepend(tools);
+}
+
+function startPrinting() {
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = all(document, "details:not([open])");
+    opened.forEach((each) => (each.open = true));
+  });
+  addEventListener("afterprint", () => opened.forEach((each) => (each.open = false)));
+}
+
+recallTheme();
+document.addEventListener("DOMContentLoaded", () => {
+  startTheme(document.querySelector(".theme"));
+  all(document, ".pools").forEach(startPools);
+  all(document, "table").forEach(startSorting);
+  all(document, "main section").forEach(linkRows);
+  all(document, "main section:has(figure svg)").forEach(startPicture);
+  startPrinting();
+});

@@ -1,0 +1,62 @@
+// The bars of a timeline, drawn again for the seconds that are shown.
+
+// Read how a bar was drawn, so that it is drawn again with the same small distances. `data-label` is its whole label,
+// where the one that is drawn was cut.
+function readBar(bar, view) {
+  const [start, end] = [Number(bar.dataset.start), Number(bar.dataset.end)];
+  const rects = all(bar, "rect").map((rect) => {
+    const x = numberOf(rect, "x");
+    return { rect, before: x - view.place(start), after: x + numberOf(rect, "width") - view.place(end) };
+  });
+  const left = rects.length ? numberOf(rects[0].rect, "x") : view.place(start);
+  const texts = all(bar, "text").map((text, nth) => ({
+    text,
+    middle: text.getAttribute("text-anchor") === "middle",
+    offset: numberOf(text, "x") - left,
+    said: [...new Set([nth ? "" : bar.dataset.label, text.textContent])].filter(Boolean).map((say) => ({ say })),
+  }));
+  return { bar, start, end, rects, texts };
+}
+
+// Measure all that texts may say: every one is written before the first is read, since reading lays the page out.
+function measure(texts) {
+  for (const nth of [0, 1]) {
+    const some = texts.filter((each) => each.said[nth]);
+    for (const { text, said } of some) text.textContent = said[nth].say;
+    for (const { text, said } of some) said[nth].length = text.getComputedTextLength();
+  }
+}
+
+function drawBar({ bar, start, end, rects, texts }, view) {
+  const inside = (x) => between(view.left, x, view.right);
+  const spans = rects.map(({ before, after }) => [inside(view.place(start) + before), inside(view.place(end) + after)]);
+  const [low, high] = spans[0] ?? [0, 0];
+  setSeen(bar, start <= view.to && end >= view.from);
+  rects.forEach(({ rect }, nth) => {
+    rect.setAttribute("x", spans[nth][0]);
+    rect.setAttribute("width", Math.max(spans[nth][1] - spans[nth][0], 0.5));
+  });
+  for (const { text, middle, offset, said } of texts) {
+    const fits = said.find((each) => each.length + 4 <= high - low);
+    if (fits) text.textContent = fits.say;
+    text.setAttribute("x", middle ? (low + high) / 2 : low + offset);
+    setShown(text, fits);
+  }
+}
+
+function numberOf(element, name) {
+  return Number(element.getAttribute(name));
+}
+
+// What is out of view is still told by a screen reader and reached by keyboard, which brings it into view.
+function setSeen(element, seen) {
+  for (const [name, value] of [["opacity", "0"], ["pointer-events", "none"]]) {
+    if (seen) element.removeAttribute(name);
+    else element.setAttribute(name, value);
+  }
+}
+
+function setShown(element, shown) {
+  if (shown) element.removeAttribute("display");
+  else element.setAttribute("display", "none");
+}
