@@ -222,7 +222,7 @@ def _messages(diagram: SequenceDiagram, sheet: Sheet, places: dict[str, int], lo
 def _arrow(message: Message, sheet: Sheet, ends: tuple[int, int], y: float, pools: str, told: str) -> Drawn:
     start, end = sheet.centres[ends[0]], sheet.centres[ends[1]]
     side = 1 if end > start else -1
-    label = cut(message.label, min(abs(end - start) - LABEL_GAP, LABEL_AT_MOST), "small")
+    label = cut(message.label, abs(end - start) - 2 * LABEL_GAP, "small")
     words = Words((start + end) / 2, y - 6, label, "small halo", "middle")
     tip = _tip(end, y, side)
     return Drawn(message.style, pools, f"M{short(start)} {short(y)}H{short(end - 7 * side)}", tip, words, told)
