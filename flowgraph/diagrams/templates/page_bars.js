@@ -1,28 +1,43 @@
 // The bars of a timeline, drawn again for the seconds that are shown.
 
-// Read how a bar was drawn, so that it is drawn again with the same small distances. `data-label` is its whole label,
-// where the one that is drawn was cut.
+// Read how a bar was drawn, so that it is drawn again with the same small distances.
 function readBar(bar, view) {
   const [start, end] = [Number(bar.dataset.start), Number(bar.dataset.end)];
   const rects = all(bar, "rect").map((rect) => {
     const x = numberOf(rect, "x");
     return { rect, before: x - view.place(start), after: x + numberOf(rect, "width") - view.place(end) };
   });
+  addLabel(bar);
   const left = rects.length ? numberOf(rects[0].rect, "x") : view.place(start);
   const texts = all(bar, "text").map((text, nth) => ({
     text,
-    middle: text.getAttribute("text-anchor") === "middle",
+    middle: getComputedStyle(text).textAnchor === "middle",
     offset: numberOf(text, "x") - left,
-    said: [...new Set([nth ? "" : bar.dataset.label, text.textContent])].filter(Boolean).map((say) => ({ say })),
+    said: [...new Set([nth ? "" : bar.dataset.label, text.textContent])].filter(Boolean).map((words) => ({ words })),
   }));
   return { bar, start, end, rects, texts };
+}
+
+// A bar's `data-label` is its whole label; the drawn one may be cut, or not be there for want of room.
+function addLabel(bar) {
+  const rect = bar.querySelector("rect");
+  if (!rect || !bar.dataset.label || bar.querySelector("text")) return;
+  const text = document.createElementNS(rect.namespaceURI, "text");
+  const placed = { class: "on small", x: 0, y: numberOf(rect, "y") + numberOf(rect, "height") / 2 };
+  const aligned = { "text-anchor": "middle", "dominant-baseline": "central" };
+  for (const [name, value] of Object.entries({ ...placed, ...aligned })) text.setAttribute(name, value);
+  bar.append(text);
+}
+
+function say(text, words) {
+  if (text.textContent !== words) text.textContent = words;
 }
 
 // Measure all that texts may say: every one is written before the first is read, since reading lays the page out.
 function measure(texts) {
   for (const nth of [0, 1]) {
     const some = texts.filter((each) => each.said[nth]);
-    for (const { text, said } of some) text.textContent = said[nth].say;
+    for (const { text, said } of some) say(text, said[nth].words);
     for (const { text, said } of some) said[nth].length = text.getComputedTextLength();
   }
 }
@@ -38,7 +53,7 @@ function drawBar({ bar, start, end, rects, texts }, view) {
   });
   for (const { text, middle, offset, said } of texts) {
     const fits = said.find((each) => each.length + 4 <= high - low);
-    if (fits) text.textContent = fits.say;
+    if (fits) say(text, fits.words);
     text.setAttribute("x", middle ? (low + high) / 2 : low + offset);
     setShown(text, fits);
   }
