@@ -58,9 +58,9 @@ $(MADE):
 
 $(RUNTIME): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing what a run needs into $(VENV); torch is large, so the first time takes minutes"
-	$(INSTALL) pip -e '.[models,gym]'
+	$(INSTALL) pip -e '.[models,gym,draw]'
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(RUNTIME)
-	$(INSTALL) -e '.[models,gym,dev]'
+	$(INSTALL) -e '.[models,gym,draw,dev]'
 	@touch $@

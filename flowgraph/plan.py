@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
-from flowgraph.cluster import Cluster, Data, Device, Positive, dotted
+from flowgraph.cluster import Cluster, Data, Device, Positive, Told, dotted
 from flowgraph.errors import PlanError
 
 Precision = Literal["float32", "bfloat16", "fp8", "fp4"]
@@ -114,12 +114,19 @@ class Placed(Data):
         return f"lag={self.lag}" if self.lag else ""
 
 
-class Peak(Data):
-    """The most memory in use on each device of a pool in one phase of the step, and the role that works then."""
+class Peak(Told):
+    """The most memory in use on each device of a pool in one phase of the step, and the role that works then.
+
+    `held` are its bytes by role, of the program itself as `process`; nothing where that is not known.
+    """
 
     phase: str
     role: str
     memory_bytes: NonNegativeInt
+    held: dict[str, NonNegativeInt] = Field(default={})
+
+    def __hash__(self) -> int:
+        return hash((self.phase, self.role, self.memory_bytes))
 
 
 class Forecast(Data):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import comb
 
+from flowgraph.diagrams.amounts import many as many
+
 DATA = "data"
 """The setting of roles that says how many data ranks they have."""
 
@@ -210,15 +212,6 @@ def _cut_line(cut: Cut) -> str:
         return steps
     most = f"at most {many(cut.micro_batches, 'micro-batch', 'micro-batches')}"
     return f"{steps}, each of {most} on a rank" if cut.ranks > 1 else f"{steps}, each of {most}"
-
-
-def many(count: int, one: str, more: str = "") -> str:
-    """Say how many of something there are.
-
-    >>> many(1, "rank"), many(3, "rank")
-    ('1 rank', '3 ranks')
-    """
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 def span(least: int, most: int, one: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import fsum, inf
 
 from flowgraph.cluster import show_bytes
+from flowgraph.diagrams.amounts import show_s as show_s
 from flowgraph.plan import Forecast, Plan, Pool, Timed
 from placements.cuts import many
 from placements.finding import TIED_SHARE, Found
@@ -206,19 +207,6 @@ def show_seconds_by_part(task: Timed) -> str:
     return " · ".join(f"{name} {show_s(each)}" for name, each in told) if len(task.parts) > 1 else ""
 
 
-def show_s(seconds: float | None) -> str:
-    """Write seconds in three digits; what is not known as `unknown`.
-
-    >>> show_s(123.4), show_s(12.34), show_s(0.01234), show_s(None)
-    ('123 s', '12.3 s', '12.3 ms', 'unknown')
-    """
-    if seconds is None:
-        return "unknown"
-    if seconds and seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
-
-
 def _money(amount: float) -> str:
     return f"{amount:,.2f} a step"
 
@@ -287,8 +275,8 @@ def _named(found: Found, measure: Measure) -> Iterator[str]:
     yield "named placements, each at its best"
     rows, blank = list[list[str]](), [""] * (2 if measure.unit == "currency" else 1)
     seen = dict[tuple[tuple[str, ...], ...], str]()
-    for variant, ranked in _by_name(found):
-        parts = _sorted_parts(found, variant)
+    for variant, ranked in by_name(found):
+        parts = sorted_parts(found, variant)
         if parts in seen:
             rows.append([variant.name, *blank, f"the same as {seen[parts]} for this flow"])
             continue
@@ -296,25 +284,26 @@ def _named(found: Found, measure: Measure) -> Iterator[str]:
         if ranked is None:
             rows.append([variant.name, "does not fit", *blank[1:], variant.about])
         else:
-            rows.append([variant.name, *_figures(ranked, measure), _against(found, ranked, measure)])
+            rows.append([variant.name, *_figures(ranked, measure), against(found, ranked, measure)])
     yield from flowing(rows, "; ")
 
 
-def _by_name(found: Found) -> list[tuple[Variant, Ranked | None]]:
+def by_name(found: Found) -> list[tuple[Variant, Ranked | None]]:
     """Give the named placements in their order, but FIRST before all where another is the same."""
-    alike = Counter(_sorted_parts(found, variant) for variant, _ in found.named)
+    alike = Counter(sorted_parts(found, variant) for variant, _ in found.named)
 
     def later(each: tuple[Variant, Ranked | None]) -> bool:
-        return each[0].name != FIRST or alike[_sorted_parts(found, each[0])] == 1
+        return each[0].name != FIRST or alike[sorted_parts(found, each[0])] == 1
 
     return sorted(found.named, key=later)
 
 
-def _sorted_parts(found: Found, variant: Variant) -> tuple[tuple[str, ...], ...]:
+def sorted_parts(found: Found, variant: Variant) -> tuple[tuple[str, ...], ...]:
+    """Give the parts of a named placement in an order of their own: the same for placements of one form."""
     return tuple(sorted(variant.parts_of(found.setting.graph)))
 
 
-def _against(found: Found, ranked: Ranked, measure: Measure) -> str:
+def against(found: Found, ranked: Ranked, measure: Measure) -> str:
     """Say how a named placement at its best stands beside the best plan, and why it is no better."""
     more = _more(ranked, found.best, measure)
     if more <= 0:

@@ -34,6 +34,8 @@ Part = Literal[
     "sync",
 ]
 PARTS: tuple[Part, ...] = get_args(Part)
+PROCESS = "process"
+"""What holds the bytes that no role does."""
 
 FLOAT = 4  # bytes of float32, the only precision that the executor computes in on a CPU
 
@@ -106,6 +108,21 @@ def peaks(needs: Sequence[Need], process_bytes: int = PROCESS_BYTES) -> tuple[Ph
             role = max(working, key=lambda name: working[name])
             found.append(PhasePeak(phase, role, held + working[role]))
     return tuple(found)
+
+
+def held_by(needs: Sequence[Need], peak: PhasePeak, process_bytes: int = PROCESS_BYTES) -> dict[str, int]:
+    """Give the bytes of a peak by role, in the order of their needs, those of the process first.
+
+    >>> needs = Need("a", "weights", None, 2), Need("b", "weights", None, 1), Need("b", "logits", "logprob", 3)
+    >>> held_by(needs, peaks(needs, 9)[0], 9)
+    {'process': 9, 'a': 2, 'b': 4}
+    """
+    there = [*(need for need in needs if need.phase is None), *at_once(needs, peak.role, peak.phase)]
+    names = dict.fromkeys(need.role for need in needs)
+    found = {PROCESS: process_bytes} | {
+        name: total_bytes(need for need in there if need.role == name) for name in names
+    }
+    return {name: held for name, held in found.items() if held}
 
 
 def at_once(needs: Iterable[Need], role: str, phase: str) -> list[Need]:

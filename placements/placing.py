@@ -13,9 +13,9 @@ from flowgraph.store import structure_hash
 from placements.blocks import Offered, Sitting, tensors
 from placements.choices import Seat, footprint, moved_seconds, passing_seconds, sampling_seconds
 from placements.cycles import period
-from placements.footprint import Footprint, MemoryConstants
+from placements.footprint import Footprint, MemoryConstants, total_bytes
 from placements.loads import Load
-from placements.pool_peaks import Held, Turn, pool_peaks
+from placements.pool_peaks import Held, PoolPeak, Turn, pool_peaks
 from placements.problem import Option
 from placements.schedule import Schedule, Task, Wait
 from placements.seconds import Seconds, added
@@ -65,7 +65,7 @@ def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None =
         cluster=setting.cluster,
         pools=pools,
         placed=tuple(_placed(setting, home, held[home.role.name]) for home in _in_order(setting, homes)),
-        forecast=tuple(_forecast(setting, pool.name, homes, held) for pool in pools),
+        forecast=forecasts_of(setting, homes, held),
         costed=True,
         step=step,
         assumed=assumed,
@@ -228,6 +228,14 @@ def _footprint(setting: Setting, home: Home) -> Footprint:
 # ---------------------------------------------------------------------------------------- memory
 
 
+def forecasts_of(
+    setting: Setting, homes: Sequence[Home], held: Mapping[str, Footprint] | None = None
+) -> tuple[Forecast, ...]:
+    """Give the forecast of each pool of roles that live so; what roles hold is worked out unless it is `held`."""
+    known = held or {home.role.name: _footprint(setting, home) for home in homes}
+    return tuple(_forecast(setting, pool, homes, known) for pool in dict.fromkeys(home.pool for home in homes))
+
+
 def _forecast(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[str, Footprint]) -> Forecast:
     """Give the peaks of a pool: of each phase, and of each change of hands before it, named `to PHASE`."""
     own = [home for home in homes if home.pool == pool]
@@ -238,12 +246,18 @@ def _forecast(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[
         if load.role in {home.role for home in own}
     ]
     found = pool_peaks(roles, turns, bucket_bytes=MemoryConstants().bucket_bytes)
-    peaks = (
-        Peak(phase=f"to {each.phase}" if each.entering else each.phase, role=each.role, memory_bytes=each.peak_bytes)
-        for each in found
-    )
+    peaks = map(_told_peak, found)
     contexts = {home.engine: held[home.role.name].asleep.get("context", 0) for home in own}
     return Forecast(pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(dict.fromkeys(peaks)))
+
+
+def _told_peak(peak: PoolPeak) -> Peak:
+    return Peak(
+        phase=f"to {peak.phase}" if peak.entering else peak.phase,
+        role=peak.role,
+        memory_bytes=peak.peak_bytes,
+        held={role: size for role, parts in peak.roles.items() if (size := total_bytes(parts))},
+    )
 
 
 # ---------------------------------------------------------------------------------------- seconds

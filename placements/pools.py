@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flowgraph.check_plan import check_plan
 from flowgraph.graph import Graph
 from flowgraph.plan import Forecast, Peak, Plan, Pool
-from placements.memory import PROCESS_BYTES, Need, by_part, forecast, peaks
+from placements.memory import PROCESS_BYTES, Need, by_part, forecast, held_by, peaks
 from placements.work import Workload
 
 if TYPE_CHECKING:
@@ -55,5 +55,8 @@ def process_bytes(plan: Plan, pool: Pool) -> int:
 
 def _forecast(plan: Plan, pool: Pool, needs: Sequence[Need]) -> Forecast:
     own = process_bytes(plan, pool)
-    found = (Peak(phase=each.phase, role=each.role, memory_bytes=each.peak_bytes) for each in peaks(needs, own))
+    found = (
+        Peak(phase=each.phase, role=each.role, memory_bytes=each.peak_bytes, held=held_by(needs, each, own))
+        for each in peaks(needs, own)
+    )
     return Forecast(pool=pool.name, process_bytes=own, peaks=tuple(found))

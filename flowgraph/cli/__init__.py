@@ -11,7 +11,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run a command; an error of ours is printed whole and ends with its exit code."""
-    from flowgraph.cli.planner import app
+    from flowgraph.cli.drawings import app
     from flowgraph.files import refuse_shadowed_packages
 
     try:

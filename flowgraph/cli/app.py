@@ -98,11 +98,11 @@ def every(given: list[str] | None) -> tuple[str, ...]:
 
 @app.command()
 def show(
-    flow: Annotated[str | None, FLOW] = None,
+    flow: FlowName,
     stage: Annotated[str, typer.Option("--stage", help="described, named, placed or lowered")] = "named",
     diff: Annotated[
         tuple[str, str] | None,
-        typer.Option("--diff", help="compare two flows, or two stages of FLOW", metavar="A B"),
+        typer.Option("--diff", help="compare two stages; `diff` compares flows", metavar="STAGE STAGE"),
     ] = None,
     facts: Annotated[bool, typer.Option("--facts", help="tokens and FLOPs of nodes, bytes on edges, state")] = False,
     model: Models = None,
@@ -124,7 +124,7 @@ def show(
     from flowgraph.passes.verify import verified
 
     asked = Asked(
-        flow or "",
+        flow,
         tuple(model or ()),
         data,
         batch=batch,
@@ -165,26 +165,6 @@ def check(
 
     asked = Asked(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
     raise typer.Exit(check_flow(asked, Where(cluster, plan, placement=placement), json))
-
-
-@app.command()
-def draw(
-    flow: FlowName,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="write here, not to stdout")] = None,
-    stage: Annotated[str, typer.Option("--stage", help="named: the flow; placed: its plan")] = "named",
-    cluster: Clusters = None,
-    placement: Placement = None,
-    plan: PlanFile = None,
-    sets: Sets = None,
-    passes: Passes = None,
-) -> None:
-    """Draw a flow or its plan as a Mermaid diagram."""
-    from flowgraph.cli.inputs import Asked
-    from flowgraph.cli.plan import Where
-    from flowgraph.cli.show import Shown, draw_flow
-
-    asked = Asked(flow, sets=every(sets), passes=every(passes))
-    draw_flow(Shown(asked, stage, Where(cluster, plan, placement=placement)), out)
 
 
 @app.command()

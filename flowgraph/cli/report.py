@@ -13,6 +13,7 @@ from flowgraph.cli.plan import read_plan
 from flowgraph.cli.show import write_text
 from flowgraph.cli.trace import highest, ratio
 from flowgraph.cluster import show_bytes
+from flowgraph.diagrams.charts import Curves
 from flowgraph.diagrams.curves import curves_svg
 from flowgraph.diagrams.series import Series
 from flowgraph.diagrams.sparkline import sparkline
@@ -22,6 +23,7 @@ from flowgraph.runtime.record import RunFolder
 
 Points = list[tuple[int, float]]
 CURVE_CELLS = 20
+NODES_DRAWN = 4  # of those whose seconds are drawn, the slowest
 
 
 def list_runs(folder: Path, as_json: bool) -> None:
@@ -78,12 +80,10 @@ def report_run(path: Path, as_json: bool) -> None:
     """Sum a run up: each headline metric at first, at best and at last, seconds by node; draw its curves."""
     run = RunFolder.open(path)
     facts, curves = run.facts(), curves_of(run)
-    headlines = [name for name, metric in facts["metrics"].items() if metric["headline"]]
-    lead = [name for name in ("eval/accuracy", *headlines, "tokens_per_s") if name in curves]
+    lead = _lead(facts, curves)
     names = short(lead)
-    series = [Series(names[name], _unit(facts, name), tuple(curves[name]), True) for name in lead]
-    drawn = run.path / "curves.svg"
-    write_text(drawn, curves_svg(f"{facts['flow']} · {run.path.name}", series))
+    picture, drawn = curves_picture(run), run.path / "curves.svg"
+    write_text(drawn, curves_svg(picture.title, picture.series))
     if as_json:
         told = {name: {"first": curves[name][0], "last": curves[name][-1]} for name in curves}
         summed = {"run": facts, "metrics": told, "nodes_s": node_seconds(run), "peaks": peaks_of(run)}
@@ -103,6 +103,34 @@ def report_run(path: Path, as_json: bool) -> None:
             ["pool", "phase", "role", "peak forecast", "measured", "ratio"], [_peak_row(each) for each in peaks]
         )
     print(drawn)
+
+
+def curves_picture(run: RunFolder) -> Curves:
+    """Give a run's numbers over its steps: its headline metrics, then the seconds of its slowest nodes."""
+    facts, curves = run.facts(), curves_of(run)
+    lead = _lead(facts, curves)
+    names = short(lead)
+    series = [Series(names[name], _unit(facts, name), tuple(curves[name]), True) for name in lead]
+    slowest = list(node_seconds(run))[:NODES_DRAWN]
+    series += [Series(name, "s a step", tuple(points)) for name, points in _seconds_by_step(run, slowest).items()]
+    about = f"{facts['steps_done']} of {facts['steps']} steps of {facts['flow']}, {facts['status']}."
+    return Curves(f"{facts['flow']} · {run.path.name}", tuple(series), about)
+
+
+def _lead(facts: dict[str, Any], curves: dict[str, Points]) -> list[str]:
+    """Name the metrics that a run is judged by, as far as it has recorded them."""
+    headlines = [name for name, metric in facts["metrics"].items() if metric["headline"]]
+    return [name for name in ("eval/accuracy", *headlines, "tokens_per_s") if name in curves]
+
+
+def _seconds_by_step(run: RunFolder, nodes: list[str]) -> dict[str, Points]:
+    found: dict[str, Points] = {name: [] for name in nodes}
+    for line in run.metrics():
+        times = line.get("time", {}).get("nodes_s", {})
+        for name in nodes:
+            if name in times:
+                found[name].append((line["step"], times[name]))
+    return found
 
 
 def _row(name: str, values: list[float]) -> list[str]:

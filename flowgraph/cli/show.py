@@ -1,4 +1,4 @@
-"""`show` and `draw`: a flow at a stage, as text, JSON or a diagram; two side by side; its facts. No torch is loaded."""
+"""`show`: a flow at a stage, as text or JSON; two side by side; its facts. No torch is loaded."""
 
 from __future__ import annotations
 
@@ -55,13 +55,11 @@ def show_flow(shown: Shown, diff: tuple[str, str] | None, as_json: bool) -> None
     if diff is not None:
         _show_diff(shown, diff)
         return
-    if not shown.asked.flow:
-        raise UsageError("names no flow", where="show", hint="flowgraph show grpo")
     print(json.dumps(_as_data(shown), indent=1) if as_json else text_of(shown))
 
 
 def _show_diff(shown: Shown, diff: tuple[str, str]) -> None:
-    """Print a unified diff of two stages of a flow, or of two flows at a stage; nothing when they are the same."""
+    """Print a unified diff of two stages of a flow; nothing when they are the same."""
     one, other = (_named(shown, name) for name in diff)
     texts = [f"{_bare(each)}\n".splitlines(keepends=True) for each in (one, other)]
     names = [f"{each.asked.flow} {each.stage}" for each in (one, other)]
@@ -78,13 +76,10 @@ def _bare(shown: Shown) -> str:
     return text_of(shown, sites=False)
 
 
-def _named(shown: Shown, name: str) -> Shown:
-    """Give the stage or the flow that one side of a comparison names."""
-    if name in STAGES:
-        if not shown.asked.flow:
-            raise UsageError(f"`{name}` is a stage, but of no flow", where="--diff", hint=f"show FLOW --diff {name} …")
-        return replace(shown, stage=name)
-    return replace(shown, asked=replace(shown.asked, flow=name))
+def _named(shown: Shown, stage: str) -> Shown:
+    """Give the stage that one side of a comparison names."""
+    _check_stage(stage, STAGES)
+    return replace(shown, stage=stage)
 
 
 def text_of(shown: Shown, *, sites: bool = True) -> str:
@@ -134,33 +129,6 @@ def _lowered(found: Planned, where: Where) -> Program:
     return lower(found.graph, found.plan, where=str(where), watch=watch_engines)
 
 
-def draw_flow(shown: Shown, out: Path | None) -> None:
-    """Draw a flow, or its plan, as Mermaid text, to stdout or a file."""
-    _check_stage(shown.stage, ("named", "placed"))
-    if out is not None and out.suffix not in (".mmd", ".mermaid", ".md"):
-        raise UsageError(
-            f"cannot draw a {out.suffix or 'file without an ending'}", where=str(out), hint="write FILE.mmd"
-        )
-    text = _drawn(shown)
-    if out is None:
-        print(text)
-        return
-    fenced = f"```mermaid\n{text}\n```\n" if out.suffix == ".md" else f"{text}\n"
-    write_text(out, fenced)
-    print(out, file=sys.stderr)
-
-
-def _drawn(shown: Shown) -> str:
-    from flowgraph.diagrams.flow_picture import flow_picture
-    from flowgraph.diagrams.mermaid import mermaid
-
-    if shown.stage == "named":
-        return mermaid(flow_picture(compiled_flow(shown.asked)))
-    from flowgraph.diagrams.plan_picture import plan_picture
-
-    return mermaid(plan_picture(_lowered(plan_for(shown), shown.where)))
-
-
 def show_facts(asked: Asked, where: Where, as_json: bool) -> None:
     """Print what is known of a step before it runs: work of nodes, bytes on edges, and the state it carries."""
     from flowgraph.cli.facts import facts_json, facts_text, values_text
@@ -185,8 +153,13 @@ def _check_stage(stage: str, known: Sequence[str]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a file of text that a user named."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Write a file that a user named."""
     try:
-        path.write_text(text, "utf-8")
+        path.write_bytes(data)
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", where=str(path)) from error

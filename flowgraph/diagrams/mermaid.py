@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Literal
 
 from flowgraph.diagrams.labels import clean
-from flowgraph.diagrams.palette import ARROW_INKS, FRAME_LINES, INKS, TEXT
+from flowgraph.diagrams.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
 
 Direction = Literal["TD", "LR"]
@@ -33,6 +33,7 @@ _SHAPES: Mapping[BoxKind, tuple[str, str]] = {
     "model": ("{{", "}}"),
     "arithmetic": ("((", "))"),
     "result": ("([", "])"),
+    "device": ("[[", "]]"),
 }
 _ROUNDED = ("(", ")")
 _LINES: Mapping[ArrowStyle, str] = {
@@ -73,6 +74,7 @@ def mermaid(picture: Picture, direction: Direction = "TD") -> str:
         *(f"    {_arrow(arrow)}" for arrow in picture.arrows),
         *_classes(picture.boxes),
         *_colours(picture.arrows, len(ties)),
+        *_statuses(picture),
     ]
     kinds = {frame.kind for frame in picture.frames}
     lines += [
@@ -141,7 +143,27 @@ def _classes(boxes: Sequence[Box]) -> Iterator[str]:
 
 
 def _colours(arrows: Sequence[Arrow], first: int) -> Iterator[str]:
-    for style, ink in ARROW_INKS.items():
-        places = [str(place) for place, arrow in enumerate(arrows, first) if arrow.style is style]
-        if places:
-            yield f"    linkStyle {','.join(places)} stroke:{ink},stroke-width:{_WIDTHS_PX[style]}"
+    places: dict[str, list[str]] = {}
+    order = [*ARROW_INKS, ArrowStyle.DATA]
+    for place, arrow in sorted(enumerate(arrows, first), key=lambda each: order.index(each[1].style)):
+        places.setdefault(_look(arrow), []).append(str(place))
+    for look, found in places.items():
+        if look:
+            yield f"    linkStyle {','.join(found)} {look}"
+
+
+def _look(arrow: Arrow) -> str:
+    """Give an arrow's line: the colour of what became of it, else of what travels; a later style would replace it."""
+    ink = STATUS_INKS.get(arrow.status, ARROW_INKS.get(arrow.style))
+    dashes = ",stroke-dasharray:6 3" if arrow.status == "removed" else ""
+    return f"stroke:{ink},stroke-width:{_WIDTHS_PX.get(arrow.style, '3px')}{dashes}" if ink else ""
+
+
+def _statuses(picture: Picture) -> Iterator[str]:
+    """Mark what was added, removed or changed, over the look of its kind."""
+    for status, ink in STATUS_INKS.items():
+        ids = [each.id for each in (*picture.boxes, *picture.frames) if each.status == status]
+        if ids:
+            dashes = ",stroke-dasharray:6 3" if status == "removed" else ""
+            yield f"    class {','.join(ids)} {status}"
+            yield f"    classDef {status} stroke:{ink},stroke-width:3px{dashes}"

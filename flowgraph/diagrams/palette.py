@@ -72,3 +72,10 @@ BAR_INKS: Mapping[BarKind, Ink] = {
 
 # What became of a thing between two pictures; a line of its label says so too.
 STATUS_INKS: Mapping[Status, str] = {"added": "#0b8a64", "removed": "#c0392b", "changed": "#b87700"}
+
+# What is told apart by a name of a user's, such as roles in memory, in this order; its number or name stands in it too.
+TONES: tuple[Ink, ...] = tuple(
+    INKS[kind] for kind in ("model", "update", "score", "logprob", "advantage", "host", "generate", "data")
+)
+
+WARNING = "#c0392b"  # of what does not fit, which words say too

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from flowgraph.cluster import show_bytes
 from flowgraph.diagrams.flow_picture import CARRY_LABEL, edge_arrow, merged
+from flowgraph.diagrams.layout_text import layout_text as layout_text
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.graph import Edge, Node
 from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Transfer, results_of, value_name
-from flowgraph.plan import Layout, Pool
+from flowgraph.plan import Pool
 from flowgraph.signature import type_name
 from flowgraph.values import Model
 
@@ -84,16 +85,6 @@ def _frames(drawn: _Drawn) -> Iterator[Frame]:
 
 def _home_label(home: Home) -> str:
     return f"{home.param} · {home.engine} · {layout_text(home.layout)}"
-
-
-def layout_text(layout: Layout) -> str:
-    """Write the ways in which a layout splits a model, those alone.
-
-    >>> layout_text(Layout(data=2, sharding="full")), layout_text(Layout())
-    ('data=2 sharding=full', 'one device')
-    """
-    said = " ".join(part for part in str(layout).split() if not part.endswith("=1"))
-    return said or "one device"
 
 
 def devices_text(pool: Pool) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from flowgraph.diagrams.palette import ARROW_INKS, BAR_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
+from flowgraph.diagrams.palette import ARROW_INKS, BAR_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT, TONES, WARNING
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif'
 SIZE_PX, SMALL_PX, HEAD_PX = 12.0, 11.0, 16.0
@@ -43,15 +43,15 @@ def rules() -> Iterator[Rule]:
     yield Rule(".tip", "fill:#57606a", "fill:#9aa4ae")
     for kind, ink in INKS.items():
         yield Rule(f".kind-{kind} .shape", f"fill:{ink.fill};stroke:{ink.border}")
-    for kind, ink in BAR_INKS.items():
-        yield Rule(f".bar-{kind} .shape", f"fill:{ink.fill};stroke:{ink.border};stroke-width:1px")
+    for bar, ink in BAR_INKS.items():
+        yield Rule(f".bar-{bar} .shape", f"fill:{ink.fill};stroke:{ink.border};stroke-width:1px")
     for style, colour in ARROW_INKS.items():
         dashes = f";stroke-dasharray:{DASHES[style]}" if style in DASHES else ""
         drawn = f"stroke:{colour};stroke-width:{WIDTHS_PX[style]:g}px{dashes}"
         yield Rule(f".style-{style} .line", drawn, f"stroke:{colour}")
         yield Rule(f".style-{style} .tip", f"fill:{colour}", f"fill:{colour}")
-    for kind, drawn in FRAME_LINES.items():
-        yield Rule(f".frame-{kind} .border", f"fill:none;{drawn}")
+    for frame, border in FRAME_LINES.items():
+        yield Rule(f".frame-{frame} .border", f"fill:none;{border}")
     for status, colour in STATUS_INKS.items():
         yield Rule(f".status-{status} .shape", f"stroke:{colour};stroke-width:3px")
         yield Rule(f".status-{status} .border", f"stroke:{colour};stroke-width:2px")
@@ -59,6 +59,30 @@ def rules() -> Iterator[Rule]:
         yield Rule(f".status-{status} .tip", f"fill:{colour}", f"fill:{colour}")
     yield Rule(".status-removed .shape", "stroke-dasharray:6 3")
     yield Rule(".status-removed .line", "stroke-dasharray:6 3")
+    yield from chart_rules()
+
+
+def chart_rules() -> Iterator[Rule]:
+    """Give the rules of pictures with a scale: bars, columns, strips, dots, messages and curves."""
+    yield Rule(".band", "fill:#f6f8fa", "fill:#161b22")
+    yield Rule(".bar-idle text", "fill:#444c56;paint-order:stroke;stroke:#e6e6e6;stroke-width:4px", "fill:#444c56")
+    yield Rule(".stripes", "stroke:#ffffff;stroke-dasharray:1.5 5", "stroke:#ffffff")
+    yield Rule(".hatch", "fill:none;stroke:#1f2328;stroke-opacity:0.3;stroke-width:1px", "stroke:#1f2328")
+    yield Rule(".bar-idle .shape", "stroke-dasharray:3 2")
+    yield Rule(".edge", "stroke:#57606a;stroke-width:1.25px;stroke-dasharray:6 3;fill:none", "stroke:#9aa4ae")
+    for place, ink in enumerate(TONES):
+        yield Rule(f".tone-{place} .shape", f"fill:{ink.fill};stroke:{ink.border};stroke-width:1px")
+    yield Rule(".part-hatch", "fill:none;stroke:#1f2328;stroke-opacity:0.25;stroke-width:1px", "stroke:#1f2328")
+    yield Rule(".outline", "fill:none;stroke:#57606a;stroke-width:1px", "stroke:#9aa4ae")
+    yield Rule(".passing .outline", "stroke-dasharray:3 2")
+    yield Rule(".passing .shape", "fill-opacity:0.6;stroke-opacity:0.35")
+    yield Rule(".over .outline", f"stroke:{WARNING};stroke-width:3px;stroke-dasharray:none", "stroke:#ff7b72")
+    yield Rule(".over .hatch", f"stroke:{WARNING};stroke-opacity:1;stroke-width:1.5px", f"stroke:{WARNING}")
+    yield Rule("text.alarm", f"fill:{WARNING};font-weight:600", "fill:#ff7b72")
+    yield Rule(".capacity .line", "stroke:#1f2328;stroke-width:2px", "stroke:#e6edf3")
+    yield Rule(".room .line", "stroke:#57606a;stroke-dasharray:5 3", "stroke:#9aa4ae")
+    yield Rule(".mark", "stroke:#1f2328;stroke-width:3px", "stroke:#ffffff")
+    yield Rule(".mark-dot", "fill:#1f2328;stroke:#ffffff;stroke-width:1px", "fill:#ffffff;stroke:#0d1117")
 
 
 def stylesheet() -> str:
@@ -69,7 +93,7 @@ def stylesheet() -> str:
 
 
 def page_stylesheet() -> str:
-    """Give the style of pictures in a page, whose `data-theme` is light or dark, or not there: then as the viewer is.
+    """Give the style of pictures in a page: its `data-theme` is light or dark, or not there: then as the viewer is.
 
     On paper it is light.
     """

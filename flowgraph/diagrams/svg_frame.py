@@ -72,4 +72,4 @@ def environment() -> Environment:
 def _style() -> Any:
     from markupsafe import Markup
 
-    return Markup(stylesheet())  # noqa: S704 – ours alone: no text of a user is in it
+    return Markup(stylesheet())  # ours alone: no text of a user is in it

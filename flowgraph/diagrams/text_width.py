@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
+from flowgraph.diagrams.labels import clean
+
 # Thousandths of an em, from the space to the tilde, of DejaVu Sans 2.37: the widest of the sans-serif fonts in use.
 _WIDTHS = (
     *(318, 401, 460, 838, 636, 950, 780, 275, 390, 390, 500, 838, 318, 361, 318, 337, 636, 636, 636, 636, 636, 636),
@@ -47,3 +49,20 @@ def fitted(text: str, room_px: float, size_px: float, *, bold: bool = False) -> 
     while kept and text_width_px(kept + "…", size_px, bold=bold) > room_px:
         kept = kept[:-1]
     return kept.rstrip() + "…" if len(kept) > 1 else ""
+
+
+def wrapped(text: str, room_px: float, size_px: float, *, bold: bool = False, most: int = 3) -> tuple[str, ...]:
+    """Break a text at its spaces into lines that fit in a room, `most` at most; what is too long is cut.
+
+    >>> wrapped("n=16, temperature=1, max_tokens=512", 130, 11)
+    ('n=16, temperature=1,', 'max_tokens=512')
+    """
+    lines = [""]
+    for word in clean(text).split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and text_width_px(longer, size_px, bold=bold) > room_px:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    kept = lines if len(lines) <= most else [*lines[: most - 1], " ".join(lines[most - 1 :])]
+    return tuple(fitted(line, room_px, size_px, bold=bold) or "…" for line in kept)

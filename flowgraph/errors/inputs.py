@@ -12,6 +12,11 @@ class UsageError(FlowError, ValueError):
 
     exit_code = 2
 
+    @classmethod
+    def cannot_draw(cls, format_: str, drawing: str, formats: Iterable[str]) -> UsageError:
+        """Say that a format has no way to draw a kind of picture, and which formats have."""
+        return cls(f"{format_} cannot draw {drawing}", hint=f"these can: {', '.join(formats)}")
+
 
 class DataError(FlowError, ValueError):
     """A data file that cannot be read, or a row that lacks what is asked of it."""

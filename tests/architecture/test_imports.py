@@ -78,6 +78,8 @@ FACES = {
         "rows",
         "lowering.parts",
         "lowering.program",
+        *("diagrams.charts", "diagrams.series"),  # pictures as data, and the words on them
+        *("diagrams.amounts", "diagrams.layout_text"),
         "executors.layouts",
     ),
 }

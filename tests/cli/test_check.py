@@ -173,8 +173,8 @@ def test_what_a_stage_gives_as_json_can_be_read_back(flowgraph: Flowgraph) -> No
 
 def test_two_stages_and_two_flows_are_compared_line_by_line(flowgraph: Flowgraph, golden: Golden) -> None:
     golden(flowgraph("show", "grpo", "--diff", "described", "named").out, "cli/diff_stages.txt")
-    golden(flowgraph("show", "--diff", "grpo", "gpg").out, "cli/diff_flows.txt")
-    assert flowgraph("show", "--diff", "grpo", "grpo").out == ""
+    golden(flowgraph("diff", "grpo", "gpg").out, "cli/diff_flows.txt")
+    assert flowgraph("diff", "grpo", "grpo").out == ""
 
 
 def test_renaming_a_variable_changes_no_hash(flowgraph: Flowgraph) -> None:
@@ -196,10 +196,10 @@ def test_facts_tell_work_bytes_and_state(flowgraph: Flowgraph) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("show",), "show: names no flow\n  hint: flowgraph show grpo\n"),
+        (("show",), "Missing argument 'FLOW'"),
         (("show", "grpo", "--stage", "lowred"), "--stage: no stage `lowred`\n  hint: did you mean `lowered`?\n"),
-        (("show", "--diff", "named", "grpo"), "--diff: `named` is a stage, but of no flow\n  hint: "),
-        (("show", "--diff", "grpo", "gpgg"), "no shipped flow `gpgg`"),
+        (("show", "grpo", "--diff", "named", "gpg"), "--stage: no stage `gpg`"),
+        (("diff", "grpo", "gpgg"), "no shipped flow `gpgg`"),
         (("show", "grpo", "--pass", "nothing.py:f"), "nothing.py"),
         (("show", "grpo", "--pass", "tidy"), "no pass `tidy`"),
         (("check", "nothing.py"), "nothing.py"),

@@ -58,7 +58,7 @@ def test_show_takes_settings(flowgraph: Run) -> None:
 
 
 def test_draw_prints_mermaid_or_writes_it(flowgraph: Run, tmp_path: Path) -> None:
-    text = flowgraph("draw", "grpo").out
+    text = flowgraph("draw", "grpo", "--to", "mmd").out
     assert "flowchart" in text
     assert flowgraph("draw", "grpo", "-o", "grpo.mmd").code == 0
     assert (tmp_path / "grpo.mmd").read_text() == text

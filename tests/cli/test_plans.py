@@ -97,7 +97,7 @@ def test_a_plan_of_two_pools_prints_both(flowgraph: Run, plan: Any, golden: Gold
     golden(text_of(flowgraph("plan", "grpo", "--plan", edited)), "cli/plan_two_pools.txt")
     golden(text_of(flowgraph("show", "grpo", "--stage", "placed", "--plan", edited)), "cli/placed_two_pools.txt")
     golden(text_of(flowgraph("show", "grpo", "--stage", "lowered", "--plan", edited)), "cli/lowered_two_pools.txt")
-    golden(text_of(flowgraph("draw", "grpo", "--stage", "placed", "--plan", edited)), "cli/two_pools.mmd")
+    golden(text_of(flowgraph("draw", "grpo", "--to", "mmd", "--plan", edited)), "cli/two_pools.mmd")
 
 
 def test_a_plan_on_another_device_says_which(flowgraph: Run, plan: Any) -> None:
@@ -122,9 +122,9 @@ def test_show_gives_the_default_plan_and_its_program(flowgraph: Run, golden: Gol
 
 
 def test_draw_writes_a_plan_as_it_prints_it_and_fenced_for_markdown(flowgraph: Run) -> None:
-    text = text_of(flowgraph("draw", "grpo", "--stage", "placed"))
+    text = text_of(flowgraph("draw", "grpo", "--picture", "plan", "--to", "mmd"))
     for name in ("plan.mmd", "plan.md"):
-        said = flowgraph("draw", "grpo", "--stage", "placed", "-o", name)
+        said = flowgraph("draw", "grpo", "--picture", "plan", "-o", name)
         assert (said.code, said.out, said.err.splitlines()[-1]) == (0, "", name)
     assert Path("plan.mmd").read_text() == text
     assert Path("plan.md").read_text() == f"```mermaid\n{text}```\n"
@@ -150,7 +150,7 @@ def test_more_devices_than_cores_is_a_warning(flowgraph: Run) -> None:
     assert said.err.startswith(warning)
 
 
-@pytest.mark.parametrize("verb", [("plan",), ("run",), ("show", "--stage", "placed"), ("draw", "--stage", "placed")])
+@pytest.mark.parametrize("verb", [("plan",), ("run",), ("show", "--stage", "placed"), ("draw", "--picture", "plan")])
 def test_a_plan_of_another_flow_is_refused(flowgraph: Run, plan: Any, verb: tuple[str, ...]) -> None:
     hashes = {
         name: json.loads(text_of(flowgraph("show", name, "--json")))["structure_hash"] for name in ("grpo", "gpg")
@@ -257,7 +257,7 @@ def test_a_plan_has_its_own_cluster(flowgraph: Run, plan: Any, option: str, valu
 
 USAGE: dict[tuple[str, ...], str] = {
     ("show", "grpo", "--stage", "lowred"): "--stage: no stage `lowred`\n  hint: did you mean `lowered`?\n",
-    ("draw", "grpo", "--stage", "lowered"): "--stage: no stage `lowered`\n  hint: known: named, placed\n",
+    ("draw", "grpo", "--picture", "plans"): "--picture: no picture `plans`\n  hint: did you mean `plan`?\n",
     ("run", "grpo", "--runtime", "rey"): "--runtime: no runtime `rey`\n  hint: known: local, ray\n",
     ("run", "grpo", "--runtime", "local", "--address", "192.0.2.1:6379"): (
         "--address: an address is for Ray\n  hint: leave out --runtime local\n"
@@ -266,7 +266,7 @@ USAGE: dict[tuple[str, ...], str] = {
         "--address: `local` is no address of a cluster\n  hint: leave it out: then Ray is started here\n"
     ),
     ("plan", "grpo", "-o", "nowhere/plan.json"): "nowhere/plan.json: cannot be written: No such file or directory\n",
-    ("draw", "grpo", "--stage", "placed", "-o", "plan.png"): "plan.png: cannot draw a .png\n  hint: write FILE.mmd\n",
+    ("draw", "grpo", "-o", "plan.jpg"): "plan.jpg: cannot draw a .jpg\n  hint: did you mean `.svg`?\n",
 }
 
 

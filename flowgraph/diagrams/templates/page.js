@@ -31,7 +31,7 @@ function startPicture(section) {
   const title = section.querySelector("h2").textContent;
   const tools = made("div", "", { className: "tools" });
   const hint = made("span", "", { className: "hint" });
-  if (svg.querySelector(".box, .arrow")) hint.textContent = startTracing(svg);
+  if (svg.querySelector(MARKS)) hint.textContent = startTracing(svg);
   if (svg.matches(".lanes") && svg.querySelector(".zoomed")) hint.textContent = startTimeline(svg, tools);
   if (svg.querySelector('[tabindex="0"]')) svg.setAttribute("role", "group"); // an image has no parts
   if (hint.textContent) figure.prepend(tools);

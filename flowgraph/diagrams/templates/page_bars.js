@@ -9,16 +9,18 @@ function readBar(bar, view) {
   });
   addLabel(bar);
   const left = rects.length ? numberOf(rects[0].rect, "x") : view.place(start);
+  const labels = [bar.dataset.label, bar.querySelector("text")?.textContent, bar.dataset.key];
   const texts = all(bar, "text").map((text, nth) => ({
     text,
     middle: getComputedStyle(text).textAnchor === "middle",
     offset: numberOf(text, "x") - left,
-    said: [...new Set([nth ? "" : bar.dataset.label, text.textContent])].filter(Boolean).map((words) => ({ words })),
+    said: [...new Set(nth ? [text.textContent] : labels)].filter(Boolean).map((words) => ({ words })),
   }));
-  return { bar, start, end, rects, texts };
+  return { bar, start, end, rects, texts, lines: all(bar, "line") };
 }
 
-// A bar's `data-label` is its whole label; the drawn one may be cut, or not be there for want of room.
+// A bar's `data-label` is its whole label, its `data-key` the letter of its kind; what is drawn may be cut, or not be
+// there for want of room.
 function addLabel(bar) {
   const rect = bar.querySelector("rect");
   if (!rect || !bar.dataset.label || bar.querySelector("text")) return;
@@ -35,14 +37,14 @@ function say(text, words) {
 
 // Measure all that texts may say: every one is written before the first is read, since reading lays the page out.
 function measure(texts) {
-  for (const nth of [0, 1]) {
+  for (const nth of [0, 1, 2]) {
     const some = texts.filter((each) => each.said[nth]);
     for (const { text, said } of some) say(text, said[nth].words);
     for (const { text, said } of some) said[nth].length = text.getComputedTextLength();
   }
 }
 
-function drawBar({ bar, start, end, rects, texts }, view) {
+function drawBar({ bar, start, end, rects, texts, lines }, view) {
   const inside = (x) => between(view.left, x, view.right);
   const spans = rects.map(({ before, after }) => [inside(view.place(start) + before), inside(view.place(end) + after)]);
   const [low, high] = spans[0] ?? [0, 0];
@@ -51,8 +53,9 @@ function drawBar({ bar, start, end, rects, texts }, view) {
     rect.setAttribute("x", spans[nth][0]);
     rect.setAttribute("width", Math.max(spans[nth][1] - spans[nth][0], 0.5));
   });
+  lines.forEach((line) => [["x1", low], ["x2", high]].forEach(([name, x]) => line.setAttribute(name, x)));
   for (const { text, middle, offset, said } of texts) {
-    const fits = said.find((each) => each.length + 4 <= high - low);
+    const fits = said.find((each) => each.length + (middle ? 2 : offset + 2) <= high - low);
     if (fits) say(text, fits.words);
     text.setAttribute("x", middle ? (low + high) / 2 : low + offset);
     setShown(text, fits);
@@ -65,6 +68,7 @@ function numberOf(element, name) {
 
 // What is out of view is still told by a screen reader and reached by keyboard, which brings it into view.
 function setSeen(element, seen) {
+  element.classList.toggle("beyond", !seen); // for the page, whose other rules would win; a saved picture has the rest
   for (const [name, value] of [["opacity", "0"], ["pointer-events", "none"]]) {
     if (seen) element.removeAttribute(name);
     else element.setAttribute(name, value);

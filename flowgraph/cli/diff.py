@@ -1,0 +1,61 @@
+"""`diff`: two flows or two plans, as a unified diff of their texts or drawn as one picture."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+
+from flowgraph.cli import pictures
+from flowgraph.cli.draw import Wanted, deliver
+from flowgraph.cli.subject import Subject
+from flowgraph.diagrams.picture import Picture
+from flowgraph.errors import UsageError
+from flowgraph.text import graph_text
+
+
+def diff_subjects(old: Subject, new: Subject, wanted: Wanted) -> None:
+    """Print what differs, or draw it where a file, a format or a viewer is named; UsageError for a flow and a plan."""
+    if (old.kind == "flow") != (new.kind == "flow"):
+        what = f"is a {new.kind}, and {old.name} a {old.kind}: nothing to compare"
+        raise UsageError(what, where=new.name, hint="two flows, or two plans: `flowgraph plan FLOW -o plan.json`")
+    if wanted.out is None and not wanted.to and not wanted.show:
+        _print_diff(old, new)
+        return
+    both = [picture_of(each, wanted) for each in (old, new)]
+
+    def one() -> Picture:
+        from flowgraph.diagrams.diff_picture import diff_picture
+
+        return diff_picture(both[0], both[1])
+
+    def page() -> str:
+        from flowgraph.cli.page import single_page
+
+        return single_page(f"{old.name} and {new.name}", one())
+
+    deliver(one, page, wanted)
+
+
+def picture_of(subject: Subject, wanted: Wanted) -> Picture:
+    """Give the picture that is compared: a flow's own, else the plan's."""
+    return pictures.flow(subject) if subject.kind == "flow" else pictures.plan(subject, wanted.shown)
+
+
+def _print_diff(old: Subject, new: Subject) -> None:
+    """Print a unified diff of two texts, whole; nothing when they are the same."""
+    texts = [f"{_text(each)}\n".splitlines(keepends=True) for each in (old, new)]
+    if texts[0] == texts[1]:
+        print("no difference", file=sys.stderr)
+    whole = max(map(len, texts))
+    sys.stdout.writelines(difflib.unified_diff(texts[0], texts[1], old.name, new.name, n=whole))
+
+
+def _text(subject: Subject) -> str:
+    """Give what is compared as text, without lines of files."""
+    if subject.kind == "flow" and subject.graph is not None:
+        return graph_text(subject.graph, sites=False)
+    from placements import plan_text
+    from placements.found_text import plan_lines
+
+    plan = subject.placement.plan
+    return "\n".join(plan_lines(plan)) if plan.step is not None else plan_text(plan)

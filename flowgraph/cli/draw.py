@@ -1,0 +1,84 @@
+"""`draw` and `diff`: a picture in the terminal, in a file of any format, or a page of all that can be drawn."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowgraph.cli.lists import columns_there
+from flowgraph.cli.pictures import Shown, picture_named
+from flowgraph.cli.show import write_bytes
+from flowgraph.cli.subject import Subject
+from flowgraph.diagrams.drawing import Drawing
+from flowgraph.diagrams.formats import FORMATS, format_of, text_in
+from flowgraph.errors import UsageError, nearest
+
+PRINTED = tuple(name for name in FORMATS if name not in ("png", "html"))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Where a picture goes: into a file, to stdout in the format `to`, or into a viewer; else to the terminal.
+
+    `picture` names one picture; "" is the one that is meant if none is named, and all of them in a page.
+    """
+
+    out: Path | None = None
+    to: str = ""
+    show: bool = False
+    picture: str = ""
+    shown: Shown = field(default_factory=Shown)
+
+
+def draw(subject: Subject, wanted: Wanted) -> None:
+    """Draw what is wanted of a subject."""
+    from flowgraph.cli.page import page_of
+
+    def one() -> Drawing:
+        return picture_named(wanted.picture or subject.first, subject, wanted.shown)
+
+    deliver(one, lambda: page_of(subject, wanted.shown, wanted.picture), wanted)
+
+
+def deliver(one: Callable[[], Drawing], page: Callable[[], str], wanted: Wanted) -> None:
+    """Write a picture, or the page that it is on, to where it is wanted."""
+    if wanted.out is not None and wanted.to:
+        raise UsageError("says the format again: a file's ending does", where=f"--to {wanted.to}", hint="leave it out")
+    if wanted.to and wanted.to not in PRINTED:
+        hint = nearest(wanted.to, PRINTED) or f"known: {', '.join(PRINTED)}; a page or PNG needs -o FILE"
+        raise UsageError(f"cannot print `{wanted.to}`", where="--to", hint=hint)
+    if wanted.out is None and not wanted.show:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        print(text_in(one(), wanted.to or "text", columns=columns_there(), colour=colour).rstrip("\n"))
+        return
+    path = wanted.out or Path(tempfile.mkdtemp(prefix="flowgraph-")) / "picture.html"
+    name = format_of(path.suffix, str(path))
+    write_bytes(path, page().encode() if name == "html" else _encoded(one(), name))
+    print(path, file=sys.stderr)
+    if wanted.show:
+        _open(path)
+
+
+def _encoded(drawing: Drawing, name: str) -> bytes:
+    """Write a picture in a format that is a file's; say which letters a PNG may lack."""
+    if name != "png":
+        return text_in(drawing, name).encode()
+    from flowgraph.diagrams.png import png, uncovered
+
+    svg = text_in(drawing, "svg")
+    if lacking := uncovered(svg):
+        shown = lacking if len(lacking) <= 20 else f"{lacking[:20]}…"
+        print(f"a PNG's font has no {shown}: drawn only if a font of this machine has; -o FILE.svg", file=sys.stderr)
+    return png(svg)
+
+
+def _open(path: Path) -> None:
+    """Show a file in what this machine shows such files with; say so where it has no screen."""
+    screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not screen or not webbrowser.open(path.absolute().as_uri()):
+        print("this machine has no screen to show it on; copy the file to one that has", file=sys.stderr)

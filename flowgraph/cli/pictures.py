@@ -1,0 +1,153 @@
+"""The pictures of a flow, a plan or a run, by name: what each needs, and what is said where it cannot be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from flowgraph.cli.subject import Subject
+from flowgraph.diagrams.amounts import many
+from flowgraph.diagrams.charts import Curves, Lanes
+from flowgraph.diagrams.drawing import Drawing
+from flowgraph.diagrams.picture import Picture
+from flowgraph.errors import UsageError, nearest
+from flowgraph.plan import Plan
+from flowgraph.runtime.measured_file import read_measured
+
+STEPS = 2  # of a timeline: one shows what a step is, the next what it waits for
+KNOWN_SPEED = "name devices whose speed is known: --cluster 2x8xh100"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How much of a picture is shown: so many steps of a timeline, each device of a pool or folded."""
+
+    steps: int = STEPS
+    unfold: bool = False
+
+
+def picture_named(name: str, subject: Subject, shown: Shown) -> Drawing:
+    """Make one picture. Raises UsageError for a name that none has, and where the subject has no such picture."""
+    if name not in PICTURES:
+        hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
+        raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
+    return PICTURES[name](subject, shown)
+
+
+def flow(subject: Subject, _: Shown = Shown()) -> Picture:
+    """Draw the flow: nodes by kind, values by type, each loss as a frame."""
+    from flowgraph.diagrams.flow_picture import flow_picture
+
+    if subject.graph is None:
+        flow = subject.placement.plan.flow
+        raise _none("flow", subject, f"flow `{flow}` is not found, or is no longer the one that was planned")
+    return flow_picture(subject.graph)
+
+
+def plan(subject: Subject, shown: Shown = Shown()) -> Picture:
+    """Draw the plan: pools as frames, in them each copy of weights with what runs on it; roles alone without a flow."""
+    from flowgraph.diagrams.plan_picture import plan_picture, roles_picture
+
+    program = subject.placement.program
+    if program is None:
+        return roles_picture(subject.placement.plan, unfold=shown.unfold)
+    return plan_picture(program, subject.placement.sizes, unfold=shown.unfold)
+
+
+def sequence(subject: Subject, _: Shown = Shown()) -> Drawing:
+    """Draw who tells whom what in a step."""
+    from flowgraph.diagrams.sequence_picture import sequence_picture
+
+    program = subject.placement.program
+    if program is None:
+        raise _none("sequence", subject, "the plan's flow is not known")
+    return sequence_picture(program)
+
+
+def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
+    """Draw when each pool works and what it waits for: as forecast, and of a run as measured beside it."""
+    from flowgraph.diagrams.lanes_beside import lanes_beside
+    from flowgraph.runtime.measured_picture import measured_lanes
+
+    steps = [] if subject.run is None else read_measured(subject.run.path)[-shown.steps :]
+    forecast = forecast_lanes(subject.placement.plan, len(steps) or shown.steps)
+    if steps:
+        title = forecast.title if forecast is not None else f"{subject.placement.plan.flow}, measured"
+        return lanes_beside(forecast or Lanes(title, (), 0.0), measured_lanes(steps))
+    if forecast is None:
+        raise _none("timeline", subject, "no seconds are forecast", KNOWN_SPEED)
+    return forecast
+
+
+def forecast_lanes(plan: Plan, steps: int) -> Lanes | None:
+    """Play steps of a plan; None where it does not forecast the seconds of each task."""
+    from placements.placing import schedule_of
+    from placements.timeline import play
+    from placements.timeline_picture import timeline_picture
+
+    if plan.step is None or not plan.step.tasks or any(task.seconds is None for task in plan.step.tasks):
+        return None
+    played = play(schedule_of(plan.step.tasks, plan.step.waits), steps=steps)
+    return _in_order(timeline_picture(played, f"{plan.flow}: {many(steps, 'step')}"), plan)
+
+
+def _in_order(lanes: Lanes, plan: Plan) -> Lanes:
+    """Sort lanes as the plan has its pools, what runs on any machine last."""
+    order = {pool.name: place for place, pool in enumerate(plan.pools)}
+    return replace(lanes, lanes=tuple(sorted(lanes.lanes, key=lambda lane: order.get(lane.pool, len(order)))))
+
+
+def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
+    """Draw what each device holds, phase by phase, against what it has."""
+    from flowgraph.diagrams.memory_picture import memory_picture
+    from placements.footprint import FITS_SHARE
+
+    steps = [] if subject.run is None else read_measured(subject.run.path)
+    measured = [each for step in steps for each in step.forecast]
+    plan = subject.placement.plan
+    if not plan.forecast and not measured:
+        raise _none("memory", subject, "the plan forecasts no memory", "flowgraph plan FLOW -o plan.json")
+    return memory_picture(plan, measured, room_share=FITS_SHARE)
+
+
+def placements(subject: Subject, _: Shown = Shown()) -> Drawing:
+    """Draw the plan beside the named placements."""
+    from placements.search_picture import comparison_picture
+
+    if subject.found is None:
+        raise _none("placements", subject, "nothing was searched", KNOWN_SPEED)
+    return comparison_picture(subject.found)
+
+
+def search(subject: Subject, _: Shown = Shown()) -> Drawing:
+    """Draw the candidates of the search by seconds and memory."""
+    from placements.search_picture import search_picture
+
+    if subject.found is None:
+        raise _none("search", subject, "nothing was searched", KNOWN_SPEED)
+    return search_picture(subject.found)
+
+
+def run(subject: Subject, _: Shown = Shown()) -> Curves:
+    """Draw the numbers of a run over its steps."""
+    from flowgraph.cli.report import curves_picture
+
+    if subject.run is None:
+        raise _none("run", subject, "it is no run's folder", "flowgraph draw runs/grpo-1")
+    return curves_picture(subject.run)
+
+
+PICTURES: Mapping[str, Callable[[Subject, Shown], Drawing]] = {
+    "flow": flow,
+    "plan": plan,
+    "sequence": sequence,
+    "timeline": timeline,
+    "memory": memory,
+    "placements": placements,
+    "search": search,
+    "run": run,
+}
+
+
+def _none(name: str, subject: Subject, why: str, hint: str = "") -> UsageError:
+    return UsageError(f"has no picture `{name}`: {why}", where=subject.name, hint=hint)

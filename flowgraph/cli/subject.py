@@ -1,0 +1,216 @@
+"""What `draw` and `diff` are about: a flow, a plan's or a program's file, or a run's folder. No torch is loaded.
+
+Each part is found when a picture first asks for it: the flow alone needs no plan, and a plan no search.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from flowgraph.cli.inputs import Asked
+from flowgraph.cli.plan import DEFAULT_CLUSTER, Planned, Where, planned_for, read_plan
+from flowgraph.cli.setting import Question, cluster_of, has_profiles, planned_graph, pose, posed_by
+from flowgraph.errors import FlowError, UsageError
+from flowgraph.graph import Graph
+from flowgraph.plan import Plan
+from flowgraph.store import structure_hash
+
+if TYPE_CHECKING:
+    from flowgraph.lowering.program import Program
+    from flowgraph.runtime.record import RunFolder
+    from placements.finding import Found
+
+Kind = Literal["flow", "plan", "program", "run"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A plan that is drawn; its flow, and the sizes of what travels, where these are known."""
+
+    plan: Plan
+    graph: Graph | None = None
+    found: Callable[[], Found] | None = None
+    planned: Planned | None = None
+    lowered: Program | None = None
+    where: str = "plan"
+
+    @cached_property
+    def program(self) -> Program | None:
+        """Give what the runtime would be told; None where the flow is not known."""
+        if self.lowered is not None or self.graph is None:
+            return self.lowered
+        from flowgraph.lowering.lower import lower
+        from nodes.mismatch import watch_engines
+
+        return lower(self.graph, self.plan, where=self.where, watch=watch_engines)
+
+    @cached_property
+    def sizes(self) -> Mapping[tuple[str, str], int]:
+        """Give the bytes of what travels, by value and reader; none where lengths and models are not known."""
+        if self.planned is None:
+            return {}
+        from placements.arrow_sizes import arrow_sizes
+
+        from placements.step_facts import step_facts
+
+        made = self.planned
+        facts = step_facts(made.graph, made.shapes, made.work, self.plan)
+        return arrow_sizes(facts, made.shapes, self.plan)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A flow, plan, program or run that was named on a command line; `first` is the picture that is meant of it."""
+
+    name: str
+    kind: Kind
+    flow: Callable[[], Graph | None]
+    placed: Callable[[], Placement]
+    run: RunFolder | None = None
+    first: str = "flow"
+
+    @cached_property
+    def graph(self) -> Graph | None:
+        """Give the flow's graph; None for a plan that does not say of which flow it is."""
+        return self.flow()
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Give the plan, and what is known around it."""
+        return self.placed()
+
+    @cached_property
+    def found(self) -> Found | None:
+        """Give the search that found the plan, or that would; None where no seconds are known."""
+        return self.placement.found() if self.placement.found is not None else None
+
+
+def subject_of(question: Question, where: Where) -> Subject:
+    """Find what a question's flow names: a run's folder, a file of a plan or a program, or else a flow.
+
+    Raises UsageError for a file of JSON that holds neither, and for options that say of a flow what a file says itself.
+    """
+    asked = question.asked
+    path = Path(asked.flow)
+    if (path / "run.json").is_file() or (path.is_dir() and len(path.parts) > 1):
+        _refuse_options(question, where, "a run")
+        return _run(path)
+    if path.suffix == ".json":
+        _refuse_options(question, where, "a file")
+        return _file(path)
+    if where.plan is None and where.cluster is not None and has_profiles(cluster_of(where.cluster)):
+        return _flow(asked, where, lambda: _searched(question, where))
+    return _flow(asked, where, lambda: _planned(asked, where))
+
+
+def _flow(asked: Asked, where: Where, placed: Callable[[], Placement]) -> Subject:
+    first = "flow" if where == Where() else "plan"
+    return Subject(asked.flow, "flow", lambda: planned_graph(asked), placed, first=first)
+
+
+def _refuse_options(question: Question, where: Where, what: str) -> None:
+    if where != Where() or question != Question(Asked(question.asked.flow), ""):
+        hint = f"flowgraph draw {question.asked.flow}"
+        raise UsageError(f"{what} says itself what it was made for", where=question.asked.flow, hint=hint)
+
+
+def _planned(asked: Asked, where: Where) -> Placement:
+    """Plan a flow for this machine, or read its plan."""
+    made = planned_for(asked, where, fits=False)
+    if where.plan is not None and made.plan.costed:
+        return _costed(read_plan(where.plan), str(where.plan), made)
+    return Placement(made.plan, made.graph, None, made, where=str(where))
+
+
+def _searched(question: Question, where: Where) -> Placement:
+    """Search the best plan of a flow on devices whose speed is known, of a named placement if one is asked for."""
+    from flowgraph.cli.costed import Sought, asked_of
+    from flowgraph.cli.reforecast import work_of
+    from placements.finding import find
+    from placements.placing import plan_of
+
+    posed = pose(question)
+    setting = posed.setting
+    found = find(setting, asked_of(Sought(placement=where.placement or ""), setting))
+    plan = plan_of(setting, found.best.blocks, posed.assumed)
+    made = Planned(setting.graph, plan, (), setting.shapes, work_of(setting))
+    return Placement(plan, setting.graph, lambda: found, made, where=question.cluster or DEFAULT_CLUSTER)
+
+
+def _file(path: Path) -> Subject:
+    """Read a plan or a program, told apart by what the file holds."""
+    data = _json(path)
+    if isinstance(data, dict) and "tasks" in data and "graph" in data:
+        return _program(path)
+    plan = read_plan(path)
+    return Subject(
+        str(path), "plan", lambda: _graph_of(plan, str(path)), lambda: _placed(plan, str(path)), first="plan"
+    )
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except (ValueError, RecursionError):
+        raise UsageError("holds no JSON, so no plan and no program", where=str(path)) from None
+
+
+def _program(path: Path) -> Subject:
+    from flowgraph.lowering.program_store import program_from_json
+
+    program = program_from_json(path.read_text("utf-8"))
+    made = Placement(program.plan, program.graph, None, None, program, where=str(path))
+    return Subject(str(path), "program", lambda: program.graph, lambda: made, first="plan")
+
+
+def _run(path: Path) -> Subject:
+    from flowgraph.restore import from_json
+    from flowgraph.runtime.record import RunFolder
+
+    run = RunFolder.open(path)
+
+    def graph() -> Graph:
+        return from_json((run.path / "graph.json").read_text("utf-8"))
+
+    def placed() -> Placement:
+        plan = read_plan(run.path / "plan.json")
+        return Placement(plan, graph(), where=str(run.path / "plan.json"))
+
+    return Subject(str(path), "run", graph, placed, run, first="run")
+
+
+def _placed(plan: Plan, where: str) -> Placement:
+    if not plan.costed or plan.assumed is None:
+        return Placement(plan, _graph_of(plan, where), where=where)
+    from flowgraph.cli.reforecast import planned_again
+
+    return _costed(plan, where, planned_again(plan, Asked(plan.flow), where, fits=False))
+
+
+def _costed(plan: Plan, where: str, made: Planned) -> Placement:
+    """Give a plan of devices whose speed is known, with the search that its file says it comes from."""
+
+    def search() -> Found:
+        from placements.finding import find
+
+        return find(posed_by(plan, where).setting)
+
+    return Placement(made.plan, made.graph, search, made, where=where)
+
+
+def _graph_of(plan: Plan, where: str) -> Graph | None:
+    """Give the graph of a plan's flow, if the flow is found and is still the one that was planned."""
+    if plan.costed and plan.assumed is not None:
+        return posed_by(plan, where).setting.graph
+    try:
+        graph = planned_graph(Asked(plan.flow))
+    except FlowError:
+        return None
+    return graph if structure_hash(graph) == plan.structure_hash else None

@@ -1,0 +1,259 @@
+"""Where boxes, frames and arrows stand: sizes from their labels, places from Graphviz (layout `dot`).
+
+Graphviz is told sizes and generated ids alone, no word of a user, so that nothing in a name can be syntax to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
+from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
+from flowgraph.diagrams.text_width import text_width_px, wrapped
+from flowgraph.errors import UsageError
+
+if TYPE_CHECKING:
+    import pygraphviz
+
+POINTS_PER_INCH = 72
+LINE_PX = 15.0  # from one line of a label to the next
+BOX_ROOM_PX, ARROW_ROOM_PX, FRAME_ROOM_PX = 190.0, 120.0, 300.0  # for a line of a label
+PADDING_PX = {"model": 34.0, "data": 24.0, "result": 34.0, "arithmetic": 12.0}  # of a box, left and right together
+LINES_AT_MOST = 3
+LONG_WEIGHT = "3"  # of arrows between what is carried and what makes it, the longest: kept straight, all are shorter
+MARGIN_PX = 16.0
+
+Place = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A place on the picture, in units of it (CSS pixels), from its top left corner."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+    @property
+    def middle(self) -> Place:
+        """Give its middle."""
+        return self.left + self.width / 2, self.top + self.height / 2
+
+
+@dataclass(frozen=True)
+class LaidBox:
+    """A box, the lines of its label, of which the first `names` are its name, and where it stands."""
+
+    box: Box
+    lines: tuple[str, ...]
+    names: int
+    at: Rectangle
+
+
+@dataclass(frozen=True)
+class LaidFrame:
+    """A frame, the lines of its label, and where it stands."""
+
+    frame: Frame
+    lines: tuple[str, ...]
+    at: Rectangle
+
+
+@dataclass(frozen=True)
+class LaidArrow:
+    """An arrow as cubic curves: a first point, then three for each; where its tip is, and its label around a middle."""
+
+    arrow: Arrow
+    points: tuple[Place, ...]
+    tip: Place
+    lines: tuple[str, ...]
+    label_at: Place | None
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A picture that has been laid out: frames from the outermost in, and its size in CSS pixels."""
+
+    boxes: tuple[LaidBox, ...]
+    frames: tuple[LaidFrame, ...]
+    arrows: tuple[LaidArrow, ...]
+    width: float
+    height: float
+
+
+def laid_out(picture: Picture) -> Laid:
+    """Lay a picture out from top to bottom; arrows to the next step go back up and move nothing.
+
+    Raises UsageError where Graphviz is not installed.
+    """
+    made = _graph()
+    _add_frame(made, picture, None)
+    long = {(arrow.target, arrow.source) for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY}
+    for place, arrow in enumerate(picture.arrows):
+        _add_arrow(made, place, arrow, long)
+    if picture.boxes:
+        made.layout(prog="dot")
+    return _read(made, picture)
+
+
+def _graph() -> pygraphviz.AGraph:
+    try:
+        import pygraphviz
+    except ImportError:
+        hint = "pip install 'flowgraph[draw]'; -o FILE.mmd and FILE.dot need nothing"
+        raise UsageError("needs Graphviz, which is not installed", where="draw", hint=hint) from None
+    made = pygraphviz.AGraph(directed=True, strict=False, name="G", nodesep="0.22", ranksep="0.4", margin="0")
+    made.node_attr.update(fixedsize="true", label="", shape="box")
+    return made
+
+
+# ---------------------------------------------------------------------------------------- what Graphviz is told
+
+
+def _add_frame(inside: Any, picture: Picture, frame: str | None) -> None:
+    """Add the boxes that stand right inside a frame, then the frames in it."""
+    for box in picture.boxes:
+        if box.inside == frame:
+            width, height = box_size_px(box)
+            inside.add_node(box.id, width=_inches(width), height=_inches(height), shape=_shape(box))
+    for inner in picture.frames:
+        if inner.parent == frame:
+            room = _room(frame_lines(inner), SMALL_PX, bold=True)
+            made = inside.add_subgraph(name=f"cluster_{inner.id}", label=room, labeljust="l", margin="12")
+            _add_frame(made, picture, inner.id)
+
+
+def _add_arrow(made: Any, place: int, arrow: Arrow, long: Collection[tuple[str, str]]) -> None:
+    ends, told = _ends(arrow), dict[str, str]()
+    if arrow.label:
+        told["label"] = _room(arrow_lines(arrow), SMALL_PX)
+    if arrow.style is ArrowStyle.CARRY:
+        told["dir"] = "back"
+    if ends in long:
+        told["weight"] = LONG_WEIGHT
+    made.add_edge(*ends, key=f"e{place}", arrowsize="0.8", **told)
+
+
+def _ends(arrow: Arrow) -> tuple[str, str]:
+    """Give what is above and what is below: an arrow to the next step goes up."""
+    up = arrow.style is ArrowStyle.CARRY
+    return (arrow.target, arrow.source) if up else (arrow.source, arrow.target)
+
+
+def _shape(box: Box) -> str:
+    """Name the outline that arrows end at."""
+    return "ellipse" if box.kind == "arithmetic" else "box"
+
+
+def _inches(length_px: float) -> str:
+    return f"{length_px / POINTS_PER_INCH:.4f}"
+
+
+def _room(lines: Sequence[str], size_px: float, *, bold: bool = False) -> str:
+    """Give a table of just the size of some lines, as a label in which nothing is written."""
+    width = max(text_width_px(line, size_px, bold=bold) for line in lines) + 8
+    size = f'FIXEDSIZE="TRUE" WIDTH="{round(width)}" HEIGHT="{round(len(lines) * LINE_PX + 4)}"'
+    return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0" {size}><TR><TD></TD></TR></TABLE>>'
+
+
+def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Give the lines of a box's label as they are drawn: its name in bold, and the others, smaller."""
+    name, *others = box.label
+    smaller = (line for each in others for line in wrapped(each, BOX_ROOM_PX, SMALL_PX, most=LINES_AT_MOST))
+    return wrapped(name, BOX_ROOM_PX, SIZE_PX, bold=True, most=2), tuple(smaller)
+
+
+def box_size_px(box: Box) -> tuple[float, float]:
+    """Give the width and height that a box needs for its label."""
+    names, others = box_lines(box)
+    widths = [text_width_px(line, SIZE_PX, bold=True) for line in names]
+    widths += [text_width_px(line, SMALL_PX) for line in others]
+    width, height = max(widths) + PADDING_PX.get(box.kind, 20.0), len(widths) * LINE_PX + 14
+    if box.kind == "arithmetic":
+        return (max(width, height),) * 2
+    return max(width, 64.0), height + (8 if box.kind == "data" else 0)
+
+
+def arrow_lines(arrow: Arrow) -> tuple[str, ...]:
+    """Give the lines of an arrow's label as they are drawn."""
+    return wrapped(arrow.label, ARROW_ROOM_PX, SMALL_PX, most=4)
+
+
+def frame_lines(frame: Frame) -> tuple[str, ...]:
+    """Give the lines of a frame's label as they are drawn, in bold."""
+    return wrapped(frame.label, FRAME_ROOM_PX, SMALL_PX, bold=True, most=2)
+
+
+# ---------------------------------------------------------------------------------------- what Graphviz answers
+
+
+def _read(made: Any, picture: Picture) -> Laid:
+    left, bottom, right, top = _numbers(made.graph_attr["bb"] or "0,0,0,0")
+
+    def flipped(x: float, y: float) -> Place:
+        return x - left + MARGIN_PX, top - y + MARGIN_PX
+
+    borders = dict(_borders(made))
+    return Laid(
+        boxes=tuple(_laid_box(made, box, flipped) for box in picture.boxes),
+        frames=tuple(_laid_frames(picture, borders, flipped)),
+        arrows=tuple(_laid_arrow(made, place, arrow, flipped) for place, arrow in enumerate(picture.arrows)),
+        width=right - left + 2 * MARGIN_PX,
+        height=top - bottom + 2 * MARGIN_PX,
+    )
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(float, re.split("[ ,]", text.strip())))
+
+
+def _borders(made: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Give where each frame that has something in it stands, by its id, the outer before the inner."""
+    for each in made.subgraphs():
+        if each.graph_attr["bb"]:
+            yield each.name.removeprefix("cluster_"), _numbers(each.graph_attr["bb"])
+        yield from _borders(each)
+
+
+def _laid_box(made: Any, box: Box, flipped: Any) -> LaidBox:
+    x, y = flipped(*_numbers(made.get_node(box.id).attr["pos"]))
+    width, height = box_size_px(box)
+    names, others = box_lines(box)
+    return LaidBox(box, names + others, len(names), Rectangle(x - width / 2, y - height / 2, width, height))
+
+
+def _laid_frames(picture: Picture, borders: Mapping[str, tuple[float, ...]], flipped: Any) -> Iterator[LaidFrame]:
+    known = {frame.id: frame for frame in picture.frames}
+    for name, (left, bottom, right, top) in borders.items():
+        x, y = flipped(left, top)
+        at = Rectangle(x, y, right - left, top - bottom)
+        yield LaidFrame(known[name], frame_lines(known[name]), at)
+
+
+def _laid_arrow(made: Any, place: int, arrow: Arrow, flipped: Any) -> LaidArrow:
+    told = made.get_edge(*_ends(arrow), key=f"e{place}").attr
+    tip, points = _spline(told["pos"])
+    points = points[::-1] if arrow.style is ArrowStyle.CARRY else points
+    label_at = flipped(*_numbers(told["lp"])) if told["lp"] else None
+    return LaidArrow(arrow, tuple(flipped(*each) for each in points), flipped(*tip), arrow_lines(arrow), label_at)
+
+
+def _spline(text: str) -> tuple[Place, list[Place]]:
+    """Read a spline of one arrowhead, `e,x,y` at its end or `s,x,y` at its start.
+
+    >>> _spline("e,0,9 0,0 0,2 0,4 0,6")
+    ((0.0, 9.0), [(0.0, 0.0), (0.0, 2.0), (0.0, 4.0), (0.0, 6.0)])
+    """
+    marks, points = list[str](), list[Place]()
+    for word in text.split():
+        if word[0] in "es":
+            marks.append(word[2:])
+        else:
+            x, y = _numbers(word)
+            points.append((x, y))
+    x, y = _numbers(marks[0]) if marks else points[-1]
+    return (x, y), points

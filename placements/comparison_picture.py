@@ -1,0 +1,140 @@
+"""Placements beside each other, to be drawn as strips: the plan that was chosen, and what the named ones would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from flowgraph.cluster import Cluster, show_bytes
+from flowgraph.diagrams.amounts import many, show_s
+from flowgraph.diagrams.charts import Comparison, Part, Strip
+from flowgraph.diagrams.layout_text import layout_text
+from flowgraph.graph import Graph
+from flowgraph.plan import Layout, Plan
+from placements.decision import Decision
+from placements.finding import Found
+from placements.fits import overflow
+from placements.found_text import MEASURES, against, by_name, sorted_parts
+from placements.named import Variant
+from placements.placing import homes_of
+from placements.problem import Objective
+from placements.ranked import Ranked
+from placements.text import pool_sizes
+
+CHOSEN = "this plan"
+
+Names = tuple[str, ...]
+
+
+def comparison_picture(
+    found: Found, objective: Objective = "step", *, pins: Mapping[str, str] | None = None
+) -> Comparison:
+    """Give the best plan of a search, then each named placement at its best; those of one form share a strip.
+
+    A named placement whose best is the plan itself is in the plan's strip. One that does not fit has no parts. `pins`
+    name pools of the plan by a role, as for `plan_of`.
+    """
+    joined = list(_joined(found))
+    own = [names for names, _, ranked in joined if ranked is not None and ranked.blocks == found.best.blocks]
+    label = ", ".join([CHOSEN, *(name for names in own for name in names)])
+    chosen = Strip(label, found.best.step_s, _parts(found.best, pins), "the best", chosen=True)
+    others = (_strip(found, names, first, ranked, objective) for names, first, ranked in joined if names not in own)
+    strips = (chosen, *others)
+    title = f"placements of {found.setting.graph.name}"
+    return Comparison(title, strips, _devices(found.setting.cluster), _about(strips))
+
+
+def _joined(found: Found) -> Iterator[tuple[Names, Variant, Ranked | None]]:
+    """Give the named placements of one form together, with the first of them and its best plan."""
+    forms = dict[tuple[tuple[str, ...], ...], list[tuple[Variant, Ranked | None]]]()
+    for variant, ranked in by_name(found):
+        forms.setdefault(sorted_parts(found, variant), []).append((variant, ranked))
+    for alike in forms.values():
+        yield tuple(variant.name for variant, _ in alike), *alike[0]
+
+
+def _strip(found: Found, names: Names, first: Variant, ranked: Ranked | None, objective: Objective) -> Strip:
+    if ranked is None:
+        return Strip(", ".join(names), None, (), f"does not fit: {first.about}")
+    return Strip(", ".join(names), ranked.step_s, _parts(ranked), against(found, ranked, MEASURES[objective]))
+
+
+def _parts(ranked: Ranked, pins: Mapping[str, str] | None = None) -> tuple[Part, ...]:
+    homes = homes_of(ranked.setting, ranked.blocks, pins)
+    devices = {home.pool: home.seat.devices for home in homes}
+    own = {pool: [_role(home.role.name, home.layout) for home in homes if home.pool == pool] for pool in devices}
+    return tuple(Part(pool, count, tuple(own[pool])) for pool, count in devices.items())
+
+
+def _role(name: str, layout: Layout) -> str:
+    return f"{name} {layout_text(layout)}"
+
+
+def _devices(cluster: Cluster) -> int:
+    return sum(len(node.devices) for node in cluster.nodes)
+
+
+def _about(strips: Sequence[Strip]) -> str:
+    """Say which strip is the fastest, the slowest, and which do not fit."""
+    known = [(strip.seconds, strip.label) for strip in strips if strip.seconds is not None]
+    (least_s, fastest), (most_s, slowest) = min(known), max(known)
+    told = [f"The fastest is {fastest}: {show_s(least_s)} a step."]
+    told += [f"The slowest that fits is {slowest}: {show_s(most_s)}."] if slowest != fastest else []
+    short = [strip.label for strip in strips if strip.seconds is None]
+    return " ".join([*told, f"{'; '.join(short)} would not fit."] if short else told)
+
+
+# ------------------------------------------------------------------------------------------- where no speed is known
+
+
+def comparison_of(graph: Graph, decisions: Mapping[str, Decision | None], chosen: str = "") -> Comparison:
+    """Give placements of devices whose speed is not known, by name: what each holds in place of seconds.
+
+    Names whose plans are the same share a strip. `chosen` names the one that is the plan; it comes first. None is a
+    placement that there is no plan of.
+    """
+    names = sorted(decisions, key=lambda name: name != chosen)
+    alike = list[tuple[list[str], Decision | None]]()
+    for name in names:
+        same = next((known for known, of in alike if of and decisions[name] and _same(of, decisions[name])), None)
+        if same is not None:
+            same.append(name)
+        else:
+            alike.append(([name], decisions[name]))
+    strips = tuple(_held_strip(each, decision, chosen) for each, decision in alike)
+    counts = [_devices(each.plan.cluster) for each in decisions.values() if each is not None]
+    told = f"{many(len(decisions), 'placement')}, of which {many(len(strips), 'one differs', 'differ')}."
+    return Comparison(f"placements of {graph.name}", strips, max(counts, default=0), told)
+
+
+def _same(one: Decision, other: Decision | None) -> bool:
+    return other is not None and (one.plan.pools, one.plan.placed) == (other.plan.pools, other.plan.placed)
+
+
+def _held_strip(names: Sequence[str], decision: Decision | None, chosen: str) -> Strip:
+    own = chosen in names
+    label = ", ".join([CHOSEN, *names] if own else names)
+    if decision is None:
+        return Strip(label, None, (), "there is no plan of it", own)
+    return Strip(label, None, plan_parts(decision.plan), held_text(decision.plan), own)
+
+
+def plan_parts(plan: Plan) -> tuple[Part, ...]:
+    """Give the pools of a plan with their devices and roles."""
+    roles = {pool.name: [each for each in plan.placed if each.pool == pool.name] for pool in plan.pools}
+    return tuple(
+        Part(pool.name, len(pool.devices), tuple(_role(each.role, each.layout) for each in roles[pool.name]))
+        for pool in plan.pools
+    )
+
+
+def held_text(plan: Plan) -> str:
+    """Say how much of the fullest device a plan takes, or by how much it is too much."""
+    over = overflow(plan)
+    if over is not None:
+        return f"does not fit: {over.peak.phase} on {over.pool} takes {show_bytes(over.over_bytes)} too much"
+    sizes = {pool.name: min(pool_sizes(plan, pool), default=0) for pool in plan.pools}
+    peaks = [(each.worst.memory_bytes, each.pool) for each in plan.forecast if each.worst is not None]
+    if not peaks:
+        return "its memory is not known"
+    held, pool = max(peaks)
+    return f"at most {show_bytes(held)} of {show_bytes(sizes[pool])} on a device, on {pool}"

@@ -1,0 +1,85 @@
+"""What a search played as dots to be drawn: the seconds of a step, and the bytes on the fullest device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flowgraph.cluster import show_bytes
+from flowgraph.diagrams.amounts import many, show_s
+from flowgraph.diagrams.charts import Dot, DotMark, Scatter
+from placements.finding import Found
+from placements.found_text import MEASURES, against, pools_of
+from placements.named import name_of
+from placements.placing import forecasts_of, homes_of
+from placements.problem import Objective
+from placements.ranked import Ranked
+
+Point = tuple[float, int]
+"""Seconds of a step, and bytes on the fullest device."""
+
+
+def search_picture(found: Found, objective: Objective = "step") -> Scatter:
+    """Give the candidates that were played, in the order of the search; named placements that are not among them last.
+
+    The best is the plan that the search gives. A label starts with the candidate's rank.
+    """
+    played = candidates(found)
+    points = [(each.step_s, fullest_bytes(each)) for each in played]
+    dots = tuple(
+        Dot(*point, _label(found, place, each), _mark(place, point, points), _told(found, each, point, objective))
+        for place, (each, point) in enumerate(zip(played, points, strict=True))
+    )
+    return Scatter(f"plans of {found.setting.graph.name}", dots, " ".join(_about(found, dots)))
+
+
+def candidates(found: Found) -> list[Ranked]:
+    """Give each plan that was played once: those that are ranked, then the named ones that are not."""
+    there = {each.blocks for each in found.ranked}
+    named = {each.blocks: each for _, each in found.named if each is not None and each.blocks not in there}
+    return [*found.ranked, *named.values()]
+
+
+def fullest_bytes(ranked: Ranked) -> int:
+    """Give the highest peak of a plan, on any of its devices."""
+    forecasts = forecasts_of(ranked.setting, homes_of(ranked.setting, ranked.blocks))
+    return max((each.worst.memory_bytes for each in forecasts if each.worst is not None), default=0)
+
+
+def on_front(point: Point, points: Sequence[Point]) -> bool:
+    """Say whether no other point is better in one of both, seconds and bytes, and as good in the other.
+
+    >>> [on_front(each, [(1.0, 3), (2.0, 2), (3.0, 2)]) for each in [(1.0, 3), (2.0, 2), (3.0, 2)]]
+    [True, True, False]
+    """
+    return not any(other != point and other[0] <= point[0] and other[1] <= point[1] for other in points)
+
+
+def _mark(place: int, point: Point, points: Sequence[Point]) -> DotMark:
+    return "best" if place == 0 else "front" if on_front(point, points) else "other"
+
+
+def _label(found: Found, place: int, ranked: Ranked) -> str:
+    rank = f"{place + 1} " if place < len(found.ranked) else ""
+    return rank + (name_of(ranked.setting.graph, ranked.parts()) or pools_of(ranked))
+
+
+def _told(found: Found, ranked: Ranked, point: Point, objective: Objective) -> str:
+    """Say what a candidate is and takes, and of one that is not the best why it is not."""
+    figures = f"{show_s(point[0])} a step, at most {show_bytes(point[1])} on a device"
+    what = f"{pools_of(ranked)}: {many(ranked.devices, 'device')}, {figures}"
+    names = [variant.name for variant, each in found.named if each is not None and each.blocks == ranked.blocks]
+    named = f" It is {', '.join(names)} at its best." if names else ""
+    beside = against(found, ranked, MEASURES[objective])
+    why = "" if ranked.blocks == found.best.blocks else f" Beside the best: {beside}."
+    return f"{what}.{named}{why}"
+
+
+def _about(found: Found, dots: Sequence[Dot]) -> Iterator[str]:
+    """Say how many candidates there are, what the best takes, and which takes the least memory."""
+    best, least = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
+    yield f"{many(len(dots), 'plan')} played of {many(found.answer.examined, 'plan')} examined."
+    yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."
+    if least.memory_bytes < best.memory_bytes:
+        yield f"The least memory is {show_bytes(least.memory_bytes)}, at {show_s(least.seconds)} a step."
+    front = sum(dot.mark != "other" for dot in dots)
+    yield f"{many(front, 'of them has', 'of them have')} no other that takes less of both."

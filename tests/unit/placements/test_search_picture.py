@@ -1,0 +1,94 @@
+"""What a search played, as dots and as strips: the front is one, and strips fit the cluster."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import pytest
+
+from flowgraph.machine import laptop
+from placements import STRATEGIES, Decision, Workload
+from placements.comparison_picture import comparison_of, comparison_picture
+from placements.named import VARIANTS
+from placements.search_picture import candidates, fullest_bytes, on_front, search_picture
+from tests.unit.placements.small_settings import Of, called, found_of, graph_of, lagging, shapes_of
+
+EVERY = pytest.mark.parametrize("of", ["ppo", "grpo", "gpg", lagging], ids=called)
+
+
+@EVERY
+def test_a_dot_for_each_plan_that_was_played_and_the_best_first(of: Of) -> None:
+    found = found_of(of, "2x8xh100")
+    began = perf_counter()
+    picture = search_picture(found)
+    assert perf_counter() - began < 1.0
+    played = candidates(found)
+    assert played[: len(found.ranked)] == list(found.ranked)
+    assert {each.blocks for _, each in found.named if each} <= {each.blocks for each in played}
+    assert [dot.seconds for dot in picture.dots] == [each.step_s for each in played]
+    assert [dot.mark for dot in picture.dots].count("best") == 1 and picture.dots[0].mark == "best"
+
+
+@EVERY
+def test_the_fullest_device_is_that_of_the_plan(of: Of) -> None:
+    for each in found_of(of, "2x8xh100").ranked[:5]:
+        peaks = [told.worst.memory_bytes for told in each.plan().forecast if told.worst]
+        assert fullest_bytes(each) == max(peaks)
+
+
+@EVERY
+def test_the_front_is_what_no_other_beats_in_both(of: Of) -> None:
+    dots = search_picture(found_of(of, "2x8xh100")).dots
+    points = [(dot.seconds, dot.memory_bytes) for dot in dots]
+    for dot, (seconds, held) in zip(dots[1:], points[1:], strict=True):
+        beaten = any(other[0] < seconds and other[1] < held for other in points)
+        assert (dot.mark == "front") == (not beaten) == on_front((seconds, held), points)
+
+
+@EVERY
+def test_a_strip_for_each_named_placement_within_the_cluster(of: Of) -> None:
+    found = found_of(of, "2x8xh100")
+    picture = comparison_picture(found)
+    labels = [name for strip in picture.strips for name in strip.label.split(", ")]
+    assert sorted(labels) == sorted(["this plan", *(variant.name for variant in VARIANTS)])
+    assert [strip.chosen for strip in picture.strips] == [True] + [False] * (len(picture.strips) - 1)
+    assert picture.devices == 16
+    assert all(sum(part.devices for part in strip.parts) <= 16 for strip in picture.strips)
+    roles = {role.name for role in found.setting.roles}
+    for strip in picture.strips:
+        told = [role.split(" ")[0] for part in strip.parts for role in part.roles]
+        assert (set(told) == roles and len(told) == len(roles)) or strip.seconds is None
+
+
+def test_strips_say_what_they_are_and_how_they_stand() -> None:
+    picture = comparison_picture(found_of("grpo", "1x8xh100"))
+    first, other = picture.strips[0], picture.strips[-1]
+    assert first.label == "this plan, hybrid:verl, colocated:deepspeed-chat, split:nemo-aligner"
+    assert first.parts[0].roles[0] == "policy.train data=8 sharding=full"
+    assert other.why.startswith("+") or other.seconds is None
+    assert picture.about.startswith("The fastest is this plan, ")
+
+
+def test_placements_of_this_machine_are_told_by_what_they_hold() -> None:
+    graph = graph_of("ppo")
+    shapes, work = shapes_of(graph, "Qwen/Qwen3-0.6B"), Workload(prompts=16, prompt_tokens=12, response_tokens=64)
+    names = ["split:openrlhf", "hybrid:verl", "colocated:deepspeed-chat", "colocated"]
+    decisions: dict[str, Decision | None] = {
+        name: STRATEGIES[name](graph, laptop(4, 2**40), shapes, work) for name in names
+    }
+    decisions["standalone"] = None
+    picture = comparison_of(graph, decisions, "colocated")
+    assert picture.devices == 4
+    assert picture.strips[0].label.startswith("this plan, colocated") and picture.strips[0].chosen
+    assert all(strip.seconds is None for strip in picture.strips)
+    assert picture.strips[0].why.startswith("at most ") and picture.strips[0].why.endswith("on all")
+    assert picture.strips[-1].why == "there is no plan of it"
+    assert len({strip.label for strip in picture.strips}) == len(picture.strips) < len(decisions)
+
+
+def test_a_placement_that_is_too_much_says_by_how_much() -> None:
+    graph = graph_of("grpo")
+    shapes, work = shapes_of(graph, "Qwen/Qwen3-0.6B"), Workload(prompts=16, prompt_tokens=12, response_tokens=64)
+    told = STRATEGIES["colocated"](graph, laptop(2, 2**31), shapes, work)
+    (strip,) = comparison_of(graph, {"colocated": told}).strips
+    assert strip.why.startswith("does not fit: ") and strip.why.endswith(" too much") and strip.parts
