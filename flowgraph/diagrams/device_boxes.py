@@ -36,7 +36,7 @@ def device_boxes(
 
 
 def _about(pool: Pool, name: str, what: str, used: str) -> str:
-    return f"Pool {pool.name} has devices {used} of {name}, which has {what}."
+    return f"Pool {pool.name} has {used} of {name}, which has {what}."
 
 
 def _folded(pool: Pool, found: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
@@ -49,7 +49,7 @@ def _folded(pool: Pool, found: Sequence[tuple[str, str, str]]) -> Iterator[tuple
             yield f"{names[0]}: {what}", used, _about(pool, names[0], what, used)
         else:
             span = f"{names[0]} … {names[-1]}"
-            about = f"Pool {pool.name} has devices {used} of each of {len(names):,} machines, {', '.join(names)}."
+            about = f"Pool {pool.name} has {used} of each of {len(names):,} machines, {', '.join(names)}."
             yield f"{many(len(names), 'machine')} of {what}", span, about
 
 
@@ -75,9 +75,10 @@ def places_text(places: Sequence[int]) -> str:
     """Write places among a machine's devices, neighbours as a range.
 
     >>> places_text([0, 1, 2, 3, 6]), places_text([5])
-    ('0–3, 6', '5')
+    ('devices 0–3, 6', 'device 5')
     """
     ordered = sorted(places)
     runs = groupby(enumerate(ordered), key=lambda each: each[1] - each[0])
     spans = [[index for _, index in run] for _, run in runs]
-    return ", ".join(f"{span[0]}–{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
+    told = ", ".join(f"{span[0]}–{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
+    return f"{'device' if len(ordered) == 1 else 'devices'} {told}"

@@ -66,12 +66,13 @@ def _keyed(picture: Picture) -> _Keyed:
 
 def _outer_first(frames: Sequence[Frame]) -> Iterator[Frame]:
     """Give each frame after the one that it is in."""
-    given, left = {None: None}, list(frames)
+    given: set[str | None] = {None}
+    left = list(frames)
     while left:
         ready = [each for each in left if each.parent in given]
         assert ready, "frames are in frames of the picture, none in itself"
         yield from ready
-        given |= dict.fromkeys(each.id for each in ready)
+        given |= {each.id for each in ready}
         left = [each for each in left if each.id not in given]
 
 

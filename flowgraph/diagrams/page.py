@@ -94,7 +94,7 @@ def page_html(page: Page) -> str:
         .get_template("page.html.j2")
         .render(
             page=page,
-            policy=Markup(policy(styles, script)),  # ours alone, as what follows
+            policy=Markup(policy(styles, script)),
             styles=tuple(map(Markup, styles)),
             script=Markup(script),
             picture=Markup,

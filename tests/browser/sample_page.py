@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from flowgraph.diagrams.page import Cell, Page, Section, Table
+from flowgraph.diagrams.text_width import fitted
 
 POOLS = ("train", "generate")
 KINDS = {"prompts": "data", "generate": "generate", "score": "score", "logprobs": "logprob", "update": "update"}
@@ -83,11 +84,12 @@ def across(second: float) -> float:
 
 def bar(lane: int, kind: str, start: float, end: float, label: str) -> str:
     x, width, y = across(start), across(end) - across(start), 40 + 48 * lane
+    shown = fitted(label, width - 8, 11)
+    text = f'<text class="on small" x="{x + width / 2:.2f}" y="{y + 20}" text-anchor="middle">{shown}</text>'
     return (
         f'<g class="bar bar-{kind} p{lane}" data-start="{start}" data-end="{end}" data-label="{label}" tabindex="0">'
         f"<title>{label}: {start:.1f} to {end:.1f} s</title>"
-        f'<rect class="shape" x="{x:.2f}" y="{y}" width="{width:.2f}" height="32" rx="2"/>'
-        f'<text class="on small" x="{x + width / 2:.2f}" y="{y + 20}" text-anchor="middle">{label[:8]}</text></g>'
+        f'<rect class="shape" x="{x:.2f}" y="{y}" width="{width:.2f}" height="32" rx="2"/>{text if shown else ""}</g>'
     )
 
 

@@ -288,7 +288,7 @@ def test_on_paper_everything_is_shown_in_light(opened: Opened) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate("getComputedStyle(document.querySelector('.fg .page')).fill") == "rgb(255, 255, 255)"
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(31, 35, 40)"
-    assert not page.locator(".tools:visible, .topbar:visible, summary:visible").count()
+    assert not page.locator(".tools:visible, .save:visible, .topbar:visible, summary:visible").count()
     assert all(table.is_visible() for table in page.locator("table").all())
     assert opacity(page, ".lanes .bar.p0") == opacity(page, ".graph [data-id=n4]") == 1
     assert page.locator("#s2 tbody tr:visible").count() == 4

@@ -27,16 +27,19 @@ function download(svg, name) {
 
 function startPicture(section) {
   const svg = section.querySelector("svg");
+  const figure = section.querySelector("figure");
   const title = section.querySelector("h2").textContent;
   const tools = made("div", "", { className: "tools" });
   const hint = made("span", "", { className: "hint" });
-  if (svg.querySelector(".box, .arrow")) hint.textContent = startTracing(svg);
+  if (svg.querySelector(MARKS)) hint.textContent = startTracing(svg);
   if (svg.matches(".lanes") && svg.querySelector(".zoomed")) hint.textContent = startTimeline(svg, tools);
   if (svg.querySelector('[tabindex="0"]')) svg.setAttribute("role", "group"); // an image has no parts
+  if (hint.textContent) figure.prepend(tools);
+  tools.append(hint);
   const name = title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "picture";
   const save = button("Download SVG", `Download SVG: ${title}`, () => download(svg, name));
-  tools.append(hint, save);
-  section.querySelector("figure").prepend(tools);
+  save.className = "save";
+  figure.append(save);
 }
 
 function startPrinting() {

@@ -16,24 +16,26 @@ function drawTicks(area, view) {
 
 // Make ticks like one that was drawn.
 function roundTicks(drawn, view) {
-  const step = roundStep((view.span * TICK_GAP) / (view.right - view.left));
-  const unit = /\ss\s*$/.test(drawn.textContent) ? " s" : "";
-  const first = Math.ceil(view.from / step);
-  return Array.from({ length: Math.floor(view.to / step) - first + 1 }, (_, nth) => {
+  const step = roundStep(((view.span / view.unit.seconds) * TICK_GAP) / (view.right - view.left));
+  const stepSeconds = step * view.unit.seconds;
+  const first = Math.ceil(view.from / stepSeconds);
+  return Array.from({ length: Math.floor(view.to / stepSeconds) - first + 1 }, (_, nth) => {
     const tick = drawn.cloneNode(true);
-    const at = (first + nth) * step;
     tick.classList.add("made");
-    tick.dataset.at = at;
+    tick.dataset.at = (first + nth) * stepSeconds;
     setShown(tick, true);
-    move(tick, view.place(at));
-    all(tick, "text").forEach((text) => (text.textContent = secondsText(at, step) + unit));
+    move(tick, view.place((first + nth) * stepSeconds));
+    all(tick, "text").forEach((text) => say(text, `${rounded((first + nth) * step, step)} ${view.unit.name}`));
     return tick;
   });
 }
 
+// Move a mark, with whatever stands beside its line.
 function move(mark, x) {
-  for (const line of all(mark, "line")) ["x1", "x2"].forEach((name) => line.setAttribute(name, x));
-  for (const text of all(mark, "text")) text.setAttribute("x", x);
+  const lines = all(mark, "line");
+  const way = lines.length ? x - numberOf(lines[0], "x1") : 0;
+  for (const text of all(mark, "text")) text.setAttribute("x", numberOf(text, "x") + way);
+  for (const line of lines) ["x1", "x2"].forEach((name) => line.setAttribute(name, x));
 }
 
 // Give the next of 1, 2 or 5 times a power of ten.
@@ -42,6 +44,6 @@ function roundStep(rough) {
   return power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999);
 }
 
-function secondsText(seconds, step) {
-  return seconds.toFixed(between(0, -Math.floor(Math.log10(step) + 1e-9), 9));
+function rounded(value, step) {
+  return value.toFixed(between(0, -Math.floor(Math.log10(step) + 1e-9), 9));
 }

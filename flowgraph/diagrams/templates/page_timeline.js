@@ -7,6 +7,7 @@ class View {
   constructor(area) {
     [this.left, this.right, this.last] = ["left", "right", "end"].map((name) => Number(area.dataset[name]));
     [this.from, this.to] = [0, this.last];
+    this.unit = { name: area.dataset.unit ?? "s", seconds: Number(area.dataset.unitSeconds ?? 1) };
   }
   get span() {
     return this.to - this.from;
@@ -37,11 +38,10 @@ function startTimeline(svg, tools) {
 
   const show = (start, span) => {
     view.show(start, span);
-    const step = roundStep(view.span / 200);
     bars.forEach((bar) => drawBar(bar, view));
     drawTicks(area, view);
     svg.classList.toggle("zoomed-in", view.zoomed);
-    range.textContent = `${secondsText(view.from, step)} to ${secondsText(view.to, step)} s`;
+    range.textContent = rangeText(view);
   };
   const zoom = (factor, at = (view.from + view.to) / 2) => show(at - (at - view.from) / factor, view.span / factor);
   const pan = (part) => show(view.from + part * view.span, view.span);
@@ -58,7 +58,7 @@ function startTimeline(svg, tools) {
   zoomByKeys(svg.closest(".scroll"), { zoom, pan, whole });
   zoomByWheel(svg, view, zoom);
   panByDragging(svg, view, show);
-  rove(svg, ".bar", "img");
+  rove(svg, ".zoomed .bar", "img");
   svg.addEventListener("focusin", (event) => {
     const bar = bars.find((each) => each.bar === event.target);
     if (bar && (bar.end <= view.from || bar.start >= view.to)) show((bar.start + bar.end - view.span) / 2, view.span);
@@ -66,6 +66,11 @@ function startTimeline(svg, tools) {
   printWhole(view, show);
   whole();
   return "Drag to move, Ctrl and the wheel to zoom. Keys: + − 0, and Shift with an arrow.";
+}
+
+function rangeText({ from, to, span, unit }) {
+  const step = roundStep(span / unit.seconds / 200);
+  return `${rounded(from / unit.seconds, step)} to ${rounded(to / unit.seconds, step)} ${unit.name}`;
 }
 
 function zoomByKeys(root, { zoom, pan, whole }) {

@@ -1,25 +1,40 @@
 // Graphs: what belongs to a box or an arrow stays when it is pointed at, all else steps back.
 
+const MARKS = ".box[data-id], .arrow[data-from]"; // what a legend shows has no such name
+const LABELS = ".label[data-from]"; // of arrows: they stand over all boxes
+
 function ends(arrow) {
   return [arrow.dataset.from, arrow.dataset.to];
+}
+
+function haveSameEnds(a, b) {
+  return String(ends(a)) === String(ends(b));
+}
+
+// Give what is pointed at; a label stands for its arrow.
+function markOf(svg, target) {
+  const label = target.closest(LABELS);
+  return label ? all(svg, ".arrow[data-from]").find((arrow) => haveSameEnds(arrow, label)) : target.closest(MARKS);
 }
 
 // Give what stays when a mark is traced: an arrow and its two ends; a box, its arrows and their other ends.
 function traced(svg, mark) {
   const isArrow = mark.classList.contains("arrow");
-  const arrows = isArrow ? [mark] : all(svg, ".arrow").filter((each) => ends(each).includes(mark.dataset.id));
+  const arrows = all(svg, ".arrow[data-from]").filter((each) => (isArrow ? each === mark : ends(each).includes(mark.dataset.id)));
+  const labels = all(svg, LABELS).filter((label) => arrows.some((arrow) => haveSameEnds(arrow, label)));
   const ids = new Set(arrows.flatMap(ends));
-  const boxes = all(svg, ".box").filter((each) => each === mark || ids.has(each.dataset.id));
-  return new Set([...arrows, ...boxes]);
+  const boxes = all(svg, ".box[data-id]").filter((each) => each === mark || ids.has(each.dataset.id));
+  return new Set([...arrows, ...labels, ...boxes]);
 }
 
 function startTracing(svg) {
-  const marks = all(svg, ".box, .arrow");
+  const marks = all(svg, MARKS);
+  const parts = [...marks, ...all(svg, LABELS)];
   let held = null;
   const show = (mark) => {
     const kept = mark ? traced(svg, mark) : new Set();
     svg.classList.toggle("tracing", kept.size > 0);
-    marks.forEach((each) => each.classList.toggle("kept", kept.has(each)));
+    parts.forEach((each) => each.classList.toggle("kept", kept.has(each)));
   };
   const hold = (mark) => {
     held = mark === held ? null : mark;
@@ -29,24 +44,23 @@ function startTracing(svg) {
     }
     show(held);
   };
-  const markOf = (event) => event.target.closest(".box, .arrow");
 
-  for (const line of all(svg, ".arrow .line")) {
+  for (const line of all(svg, ".arrow[data-from] .line")) {
     const hit = line.cloneNode(false); // a thin line is hard to point at
     hit.removeAttribute("marker-end");
     hit.setAttribute("class", "hit");
     line.before(hit);
   }
-  rove(svg, ".box, .arrow", "button");
-  svg.addEventListener("pointerover", (event) => held || show(markOf(event)));
+  rove(svg, MARKS, "button");
+  svg.addEventListener("pointerover", (event) => held || show(markOf(svg, event.target)));
   svg.addEventListener("pointerleave", () => held || show(null));
-  svg.addEventListener("focusin", (event) => held || (event.target.matches(":focus-visible") && show(markOf(event))));
+  svg.addEventListener("focusin", (event) => held || (event.target.matches(":focus-visible") && show(markOf(svg, event.target))));
   svg.addEventListener("focusout", () => held || show(null));
-  svg.addEventListener("click", (event) => hold(markOf(event)));
+  svg.addEventListener("click", (event) => hold(markOf(svg, event.target)));
   svg.addEventListener("keydown", (event) => {
-    if (!markOf(event) || (event.key !== "Enter" && event.key !== " ")) return;
+    if (!markOf(svg, event.target) || (event.key !== "Enter" && event.key !== " ")) return;
     event.preventDefault();
-    hold(markOf(event));
+    hold(markOf(svg, event.target));
   });
   document.addEventListener("keydown", (event) => event.key === "Escape" && hold(null));
   hold(null);

@@ -287,16 +287,19 @@ def device_labels(pool: Pool, machines: int, *, unfold: bool = False) -> list[tu
 
 def test_a_pool_has_a_box_for_each_machine_and_one_for_many() -> None:
     few = Pool(name="p", devices=(*(("node-0", i) for i in range(8)), ("node-1", 0), ("node-1", 2)))
-    assert device_labels(few, 2) == [("node-0: 8 × h100 80.0 GiB", "0–7"), ("node-1: 8 × h100 80.0 GiB", "0, 2")]
+    assert device_labels(few, 2) == [
+        ("node-0: 8 × h100 80.0 GiB", "devices 0–7"),
+        ("node-1: 8 × h100 80.0 GiB", "devices 0, 2"),
+    ]
     large = Pool(name="p", devices=tuple((f"node-{i // 8}", i % 8) for i in range(1024)))
     assert device_labels(large, 128) == [("128 machines of 8 × h100 80.0 GiB", "node-0 … node-127")]
     assert len(device_labels(large, 128, unfold=True)) == 128
     rest = Pool(name="p", devices=tuple((f"node-{i // 8}", i % 8) for i in range(44)))
     assert device_labels(rest, 6) == [
         ("5 machines of 8 × h100 80.0 GiB", "node-0 … node-4"),
-        ("node-5: 8 × h100 80.0 GiB", "0–3"),
+        ("node-5: 8 × h100 80.0 GiB", "devices 0–3"),
     ]
-    assert device_labels(few, 1)[1] == ("node-1: not in the cluster", "0, 2")
+    assert device_labels(few, 1)[1] == ("node-1: not in the cluster", "devices 0, 2")
 
 
 def test_arrows_between_places_say_how_many_bytes_travel() -> None:
