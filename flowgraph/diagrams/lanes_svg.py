@@ -221,7 +221,7 @@ def _bar_words(bar: Bar, label: str, rect: Rect) -> Words:
 def _entries(lanes: Sequence[Lane]) -> list[Entry]:
     found = {bar.kind for lane in lanes for bar in lane.bars}
     return [
-        Entry(f"bar bar-{kind}", NAMES.get(kind, kind), key, "stripes" if kind == "idle" else "box")
+        Entry(f"bar-{kind}", NAMES.get(kind, kind), key, "stripes" if kind == "idle" else "box")
         for kind, key in KEYS.items()
         if kind in found
     ]

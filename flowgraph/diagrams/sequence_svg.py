@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from math import ceil
 
 from flowgraph.diagrams.geometry import (
     LINE,
@@ -127,8 +128,8 @@ def sequence_svg(diagram: SequenceDiagram, look: Look = ALONE) -> str:
 
 
 def _key(diagram: SequenceDiagram, width: float) -> Legend:
-    styles = [style for style in NAMES if any(message.style == style for message in diagram.messages)]
-    entries = [Entry(f"style-{style}", NAMES[style], sample="line") for style in styles]
+    used = {message.style for message in diagram.messages}
+    entries = [Entry(f"style-{style}", name, sample="line") for style, name in NAMES.items() if style in used]
     return legend(entries, TITLE_HEIGHT, right=width - MARGIN)
 
 
@@ -141,7 +142,7 @@ def _sheet(diagram: SequenceDiagram) -> tuple[Sheet, float]:
     for at, width in enumerate(widths):
         centres.append(centres[-1] + gaps[at - 1] if centres else MARGIN + POOL_PADDING + width / 2)
     right = max([*(x + _reach(at, widths, gaps) for at, x in enumerate(centres))], default=0.0)
-    whole = max(right + MARGIN + POOL_PADDING, WIDTH_AT_LEAST)
+    whole = float(ceil(max(right + MARGIN + POOL_PADDING, WIDTH_AT_LEAST)))
     pools = POOL_HEIGHT if any(actor.pool for actor in diagram.actors) else 0.0
     top = TITLE_HEIGHT + _key(diagram, whole).height + pools
     height = max((len(actor.label) for actor in diagram.actors), default=0) * LINE + 2 * BOX_PADDING - 4

@@ -16,7 +16,7 @@ from flowgraph.diagrams.style import stylesheet
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-TITLE_CHARACTERS = 100
+TITLE_CHARACTERS, ABOUT_CHARACTERS = 100, 4000
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def framed(template: str, look: Look, *, title: str, about: str, width: float, h
 
     `title` names the picture and `about` tells it in sentences, both as a user wrote them.
     """
-    shown = {"title": clean(title, TITLE_CHARACTERS), "about": about or clean(title, TITLE_CHARACTERS)}
+    shown = {"title": clean(title, TITLE_CHARACTERS), "about": clean(about or title, ABOUT_CHARACTERS)}
     size = {"width": width, "height": height}
     return environment().get_template(template).render(look=look, style=_style(), **shown, **size, **parts)
 

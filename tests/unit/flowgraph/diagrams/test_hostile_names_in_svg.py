@@ -1,0 +1,99 @@
+"""Sixty hostile names in every picture with a scale: they are text, and the markup around them is as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from xml.etree import ElementTree
+
+import pytest
+
+from flowgraph.diagrams.charts import (
+    Bar,
+    Comparison,
+    Dot,
+    Lane,
+    Lanes,
+    MemoryChart,
+    Part,
+    Phase,
+    Scatter,
+    Store,
+    Strip,
+)
+from flowgraph.diagrams.comparison_svg import comparison_svg
+from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.lanes_svg import lanes_svg
+from flowgraph.diagrams.memory_svg import memory_svg
+from flowgraph.diagrams.scatter_svg import scatter_svg
+from flowgraph.diagrams.sequence import Actor, Message, SequenceDiagram
+from flowgraph.diagrams.sequence_svg import sequence_svg
+from flowgraph.diagrams.svg_frame import Look
+from tests.unit.flowgraph.diagrams.test_hostile_names import BENIGN, HOSTILE
+
+Shape = list[tuple[str, tuple[tuple[str, str], ...]]]
+
+SVG = "{http://www.w3.org/2000/svg}"
+LOOK = Look(embedded=True)
+GIB = 2**30
+
+
+def lanes(name: str) -> str:
+    bars = (Bar(0, 3, name, "update", name), Bar(3, 3.001, name, "idle"), Bar(4, 9, name, "generate", step=1))
+    return lanes_svg(Lanes(name, (Lane(name, name, bars), Lane(name, name, bars, measured=True)), 9, f"{name}."), LOOK)
+
+
+def memory(name: str) -> str:
+    phases = (
+        Phase(name, ((name, 9 * GIB), (f"other {name}", GIB))),
+        Phase(f"to {name}", ((name, 5 * GIB),), transition=True),
+    )
+    return memory_svg(MemoryChart(name, (Store(name, name, phases, 8 * GIB, 7 * GIB),), f"{name}."), LOOK)
+
+
+def comparison(name: str) -> str:
+    strips = (
+        Strip(name, 1.0, (Part(name, 4, (name, name)),), f"{name}.", chosen=True),
+        Strip(name, None, (), f"{name}."),
+    )
+    return comparison_svg(Comparison(name, strips, 8, f"{name}."), LOOK)
+
+
+def scatter(name: str) -> str:
+    dots = (Dot(1, 2 * GIB, f"a {name}", "best", name), Dot(5, GIB, f"b {name}", "front", name))
+    return scatter_svg(Scatter(name, dots, f"{name}."), LOOK)
+
+
+def sequence(name: str) -> str:
+    actors = (Actor("a0", (name,), "driver"), Actor("a1", (name, name), "model", f"pool {name}"))
+    messages = (Message("a0", "a1", name), Message("a1", "a1", name), Message("a1", "a0", name, "reply"))
+    return sequence_svg(SequenceDiagram(name, actors, messages, f"{name}."), LOOK)
+
+
+@cache
+def benign_shape(draw: Callable[[str], str]) -> Shape:
+    return shape(draw(BENIGN))
+
+
+def shape(text: str) -> Shape:
+    """Give every element of a picture with the names of its attributes, and its classes.
+
+    Where a text is anchored is left out: a bar that is too narrow for its name has a letter in its middle.
+    """
+    return [
+        (
+            each.tag,
+            tuple(
+                (name, value if name == "class" else "") for name, value in each.attrib.items() if name != "text-anchor"
+            ),
+        )
+        for each in ElementTree.fromstring(text).iter()
+    ]
+
+
+@pytest.mark.parametrize("draw", [lanes, memory, comparison, scatter, sequence])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_only_text(name: str, draw: Callable[[str], str]) -> None:
+    text = draw(name)
+    assert shape(text) == benign_shape(draw)
+    assert ElementTree.fromstring(text).findtext(f"{SVG}title") == clean(name, 100)
