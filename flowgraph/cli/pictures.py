@@ -113,7 +113,7 @@ def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
 
 def placements(subject: Subject, _: Shown = Shown()) -> Drawing:
     """Draw the plan beside the named placements."""
-    from placements.search_picture import comparison_picture
+    from placements.comparison_picture import comparison_picture
 
     if subject.found is None:
         raise _none("placements", subject, "nothing was searched", KNOWN_SPEED)
