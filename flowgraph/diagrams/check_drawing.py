@@ -56,7 +56,7 @@ def _picture_faults(picture: Picture) -> Iterator[tuple[str, str]]:
 
 def _in_itself(frame: Frame, frames: Mapping[str, Frame]) -> bool:
     seen, outer = {frame.id}, frame.parent
-    while outer in frames:
+    while outer is not None and outer in frames:
         if outer in seen:
             return True
         seen.add(outer)
@@ -93,13 +93,19 @@ def _lane_faults(lanes: Lanes) -> Iterator[tuple[str, str]]:
 
 def _size_faults(drawing: MemoryChart | Comparison | Scatter) -> Iterator[tuple[str, str]]:
     """Say where a number is below zero or none."""
+    for place, size in _sizes(drawing):
+        if not 0 <= size < math.inf:
+            yield place, "has a size that is below zero or none"
+
+
+def _sizes(drawing: MemoryChart | Comparison | Scatter) -> Iterator[tuple[str, float]]:
     match drawing:
         case MemoryChart(stores=stores):
-            phases = [(f"stores[{i}].phases[{j}]", p) for i, s in enumerate(stores) for j, p in enumerate(s.phases)]
-            sizes = [(place, float(size)) for place, phase in phases for _, size in phase.held]
-            sizes += [(f"stores[{i}]", float(min(s.capacity_bytes, s.room_bytes))) for i, s in enumerate(stores)]
+            for i, store in enumerate(stores):
+                yield f"stores[{i}]", min(store.capacity_bytes, store.room_bytes)
+                for j, phase in enumerate(store.phases):
+                    yield from ((f"stores[{i}].phases[{j}]", size) for _, size in phase.held)
         case Comparison(strips=strips):
-            sizes = [(f"strips[{i}]", each.seconds or 0.0) for i, each in enumerate(strips)]
+            yield from ((f"strips[{i}]", strip.seconds or 0.0) for i, strip in enumerate(strips))
         case Scatter(dots=dots):
-            sizes = [(f"dots[{i}]", min(each.seconds, float(each.memory_bytes))) for i, each in enumerate(dots)]
-    yield from ((place, "has a size that is below zero or none") for place, size in sizes if not 0 <= size < math.inf)
+            yield from ((f"dots[{i}]", min(dot.seconds, dot.memory_bytes)) for i, dot in enumerate(dots))

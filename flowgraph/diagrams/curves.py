@@ -1,22 +1,17 @@
 """Draw a run's numbers over its steps: one SVG of small multiples, a panel a series.
 
-The geometry is here as data; `templates/curves.svg.j2` writes it. It holds no script and asks for nothing from outside.
+The geometry is here as data; `templates/curves.svg.j2` writes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.geometry import TITLE_HEIGHT, Words, cut, heading, widest, width_of
 from flowgraph.diagrams.series import Point, Series, known, running_mean, sentence, step_range, thinned
+from flowgraph.diagrams.svg_frame import ALONE, Look, framed, short
 from flowgraph.diagrams.ticks import number_text, padded, ticks, widened
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 __all__ = ["Series", "curves_svg"]
 
@@ -24,9 +19,9 @@ Place = tuple[float, float]  # on the picture
 
 SMOOTH_FROM = 12  # fewer values than this are no noisy curve
 PANEL_WIDTH, PANEL_HEIGHT = 300, 190
-MARGIN, TITLE_HEIGHT, PANEL_GAP = 16, 44, 14
+MARGIN, PANEL_GAP = 16, 14
 LEFT, RIGHT, TOP, BOTTOM = 38, 44, 30, 24  # room at least, for tick labels, the last value, the name
-CHARACTER_WIDTH, DIGIT_WIDTH = 7.5, 7.0  # of a name at 12 bold, of a number at 11 bold, in common sans-serif fonts
+UNIT_GAP, UNIT_AT_LEAST = 6.0, 24.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +69,7 @@ class Panel:
     cell: Cell
     area: Area
     step_ticks: tuple[Tick, ...]
+    step_name: Words | None
     value_ticks: tuple[Tick, ...]
     raw: tuple[tuple[Place, ...], ...]
     smooth: tuple[tuple[Place, ...], ...]
@@ -81,7 +77,9 @@ class Panel:
     about: str
 
 
-def curves_svg(title: str, series: Sequence[Series], *, width: int = 960, height: int | None = None) -> str:
+def curves_svg(
+    title: str, series: Sequence[Series], *, width: int = 960, height: int | None = None, look: Look = ALONE
+) -> str:
     """Draw series as one SVG, headline ones first; `height` is as tall as the panels need unless given.
 
     Both are in units of the picture (CSS pixels). All panels share the range of steps.
@@ -89,11 +87,21 @@ def curves_svg(title: str, series: Sequence[Series], *, width: int = 960, height
     ordered = sorted(series, key=lambda each: not each.headline)
     columns = max(1, min(len(ordered), width // PANEL_WIDTH))
     rows = -(-len(ordered) // columns)
-    tall = height if height is not None else TITLE_HEIGHT + max(1, rows) * (PANEL_HEIGHT + PANEL_GAP) + MARGIN
+    tall = height if height is not None else int(TITLE_HEIGHT) + max(1, rows) * (PANEL_HEIGHT + PANEL_GAP) + MARGIN
     steps = step_range(series)
     panels = [_panel(each, _cell(place, columns, rows, width, tall), steps) for place, each in enumerate(ordered)]
     about = " ".join(panel.about for panel in panels) or "There are no curves."
-    return _template().render(title=clean(title, 100), about=about, width=width, height=tall, panels=panels, path=path)
+    return framed(
+        "curves.svg.j2",
+        look,
+        title=title,
+        about=about,
+        width=width,
+        height=tall,
+        heading=heading(title, width),
+        panels=panels,
+        path=path,
+    )
 
 
 def _cell(place: int, columns: int, rows: int, width: int, height: int) -> Cell:
@@ -111,15 +119,17 @@ def _panel(series: Series, cell: Cell, steps: tuple[float, float]) -> Panel:
     marks = ticks(*shown) if found else ()
     last = number_text(values[-1]) if found else ""
     area = _area(cell, _tick_texts(marks), last, widened(*steps), shown)
-    letters = int(cell.width / CHARACTER_WIDTH)
-    name = clean(series.name, letters)
+    name = cut(series.name, cell.width, "strong") or "…"
+    room = cell.width - width_of(name, "strong") - UNIT_GAP
+    marked = _step_ticks(area, steps) if found else ()
     return Panel(
         name=name,
-        unit=clean(series.unit, letters - len(name)) if series.unit and letters - len(name) > 3 else "",
+        unit=cut(series.unit, room) if series.unit and room > UNIT_AT_LEAST else "",
         headline=series.headline,
         cell=cell,
         area=area,
-        step_ticks=_step_ticks(area, steps) if found else (),
+        step_ticks=marked,
+        step_name=_step_name(cell, area, marked),
         value_ticks=_value_ticks(area, marks),
         raw=tuple(_runs(area, thinned(points))),
         smooth=tuple(_runs(area, thinned(running_mean(points)))) if len(found) >= SMOOTH_FROM else (),
@@ -130,8 +140,8 @@ def _panel(series: Series, cell: Cell, steps: tuple[float, float]) -> Panel:
 
 def _area(cell: Cell, texts: Sequence[str], last: str, steps: tuple[float, float], values: tuple[float, float]) -> Area:
     """Give the rectangle of a curve inside its cell, with room for the longest text to either side."""
-    left = cell.left + max(LEFT, 12 + DIGIT_WIDTH * max(map(len, texts), default=0))
-    right = cell.left + cell.width - max(RIGHT, 12 + DIGIT_WIDTH * len(last))
+    left = cell.left + max(LEFT, 12 + widest(texts, "small"))
+    right = cell.left + cell.width - max(RIGHT, 12 + width_of(last, "small strong"))
     top, bottom = cell.top + TOP, cell.top + cell.height - BOTTOM
     return Area(left, top, max(right, left + 1), max(bottom, top + 1), steps, values)
 
@@ -140,6 +150,13 @@ def _step_ticks(area: Area, steps: tuple[float, float]) -> tuple[Tick, ...]:
     marks = ticks(*steps, 4, whole=True) or (steps[0],)
     gap = marks[1] - marks[0] if len(marks) > 1 else 1.0
     return tuple(Tick(area.place(mark, area.values[0])[0], number_text(mark, gap)) for mark in marks)
+
+
+def _step_name(cell: Cell, area: Area, marks: Sequence[Tick]) -> Words | None:
+    """Name the axis of steps at its end, where its last number leaves room."""
+    words = Words(cell.left + cell.width, area.bottom + 16, "step", "small muted", "end")
+    numbers = [Words(mark.at, area.bottom + 16, mark.text, "small muted", "middle").rect.right for mark in marks]
+    return words if numbers and max(numbers) + 4 < words.rect.left else None
 
 
 def _value_ticks(area: Area, marks: Sequence[float]) -> tuple[Tick, ...]:
@@ -173,22 +190,3 @@ def path(run: Sequence[Place]) -> str:
     'M1 2L3.25 4'
     """
     return "M" + "L".join(f"{short(x)} {short(y)}" for x, y in run)
-
-
-def short(length: float) -> str:
-    """Write a length to a hundredth of a unit.
-
-    >>> short(12.0), short(1234.567)
-    ('12', '1234.57')
-    """
-    return f"{length:.2f}".rstrip("0").rstrip(".")
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    folder = FileSystemLoader(Path(__file__).with_name("templates"), encoding="utf-8")
-    made = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters["short"] = short
-    return made.get_template("curves.svg.j2")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from flowgraph.diagrams.amounts import listed, many
+from flowgraph.diagrams.node_about import node_about, param_about, result_about
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.graph import Edge, Graph, Node, Param, Region
 from flowgraph.signature import type_name
@@ -38,14 +41,16 @@ def flow_picture(graph: Graph) -> Picture:
     boxes += [_node_box(ids[node], node, _home(node, losses)) for node in graph.all_nodes]
     results = [edge for i, edge in enumerate(graph.outputs) if i not in graph.carries().values()]
     ends = {edge: f"n{len(ids) + i}" for i, edge in enumerate(dict.fromkeys(results))}
-    boxes += [Box(end, (type_name(edge.type), "result"), "result") for edge, end in ends.items()]
+    boxes += [
+        Box(end, (type_name(edge.type), "result"), "result", about=result_about(edge)) for edge, end in ends.items()
+    ]
     drawn = [
         *_data_arrows(graph, losses, ids),
         *(edge_arrow(ids[edge.source], end, edge) for edge, end in ends.items()),
         *_carry_arrows(graph, ids),
     ]
     frames = tuple(Frame(loss.frame, loss.label()) for loss in losses)
-    return Picture(graph.name, tuple(boxes), frames, merged(drawn))
+    return Picture(graph.name, tuple(boxes), frames, merged(drawn), " ".join(_about(graph)))
 
 
 def _losses(graph: Graph) -> list[_Loss]:
@@ -58,18 +63,20 @@ def _home(node: Node, losses: Sequence[_Loss]) -> _Loss | None:
 
 
 def _param_box(name: str, param: Param) -> Box:
-    return Box(name, (param.name,), "model" if issubclass(param.type, Model) else "data")
+    return Box(name, (param.name,), "model" if issubclass(param.type, Model) else "data", about=param_about(param))
 
 
 def _node_box(name: str, node: Node, home: _Loss | None) -> Box:
     inside = home.frame if home else None
     if node.op.module == "flowgraph.arithmetic":
-        return Box(name, (_sign(node),), "arithmetic", inside)
+        return Box(name, (_sign(node),), "arithmetic", inside, node_about(node))
     shown = node.name or node.op.name
     shown = shown.removeprefix(f"{home.node.name}.") if home else shown
     said = [] if node.op.kind == "host" or node.op.kind in shown else [node.op.kind]
     settings = [f"{setting}={value}" for setting, value in shown_settings(node.settings)]
-    return Box(name, (shown, *said, *([", ".join(settings)] if settings else [])), node.op.kind, inside)
+    return Box(
+        name, (shown, *said, *([", ".join(settings)] if settings else [])), node.op.kind, inside, node_about(node)
+    )
 
 
 def _sign(node: Node) -> str:
@@ -121,3 +128,17 @@ def merged(arrows: Sequence[Arrow]) -> tuple[Arrow, ...]:
     for arrow in arrows:
         labels.setdefault(replace(arrow, label=""), {})[arrow.label] = None
     return tuple(replace(arrow, label=", ".join(names)) for arrow, names in labels.items())
+
+
+def _about(graph: Graph) -> Iterator[str]:
+    """Say what a flow reads, what its nodes are, and what is carried to the next step."""
+    kinds = Counter(node.op.kind for node in graph.nodes)
+    told = [f"{count} {kind}" for kind, count in kinds.items()]
+    params = listed([param.name for param in graph.params])
+    yield f"A step of {graph.name} reads {params or 'nothing'}."
+    losses = [f"{region.name} of {node.name}" for node in graph.nodes for _, region in node.regions]
+    inner = f", with the loss {listed(losses)}" if len(losses) == 1 else ""
+    inner = f", with the losses {listed(losses)}" if len(losses) > 1 else inner
+    yield f"It has {many(len(graph.nodes), 'node')}: {listed(told)}{inner}."
+    if carried := list(graph.carries()):
+        yield f"{listed(carried)} {'goes' if len(carried) == 1 else 'go'} on to the next step."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.labels import LABEL_CHARACTERS, clean
 from flowgraph.diagrams.style import HEAD_PX, SIZE_PX, SMALL_PX
+from flowgraph.diagrams.svg_frame import short
 from flowgraph.diagrams.text_width import fitted, text_width_px
 
 WIDTH, MARGIN = 960.0, 16.0
@@ -105,9 +107,9 @@ def width_of(text: str, classes: str = "") -> float:
     return text_width_px(text, size_px(classes), bold=is_bold(classes))
 
 
-def cut(text: str, room: float, classes: str = "") -> str:
+def cut(text: str, room: float, classes: str = "", limit_characters: int = LABEL_CHARACTERS) -> str:
     """Make a user's text fit in a room: one line, cut where it is too long."""
-    return fitted(clean(text), room, size_px(classes), bold=is_bold(classes))
+    return fitted(clean(text, limit_characters), room, size_px(classes), bold=is_bold(classes))
 
 
 def is_bold(classes: str) -> bool:
@@ -141,8 +143,6 @@ def hatching(rect: Rect, gap: float = 6.0) -> str:
     >>> hatching(Rect(0, 0, 12, 6))
     'M0 6L6 0M6 6L12 0'
     """
-    from flowgraph.diagrams.svg_frame import short
-
     lines = [_slanting(rect, at * gap) for at in range(1, int((rect.width + rect.height) / gap) + 1)]
     drawn = [(one, other) for one, other in lines if one != other]
     return "".join("M{} {}L{} {}".format(*map(short, (*one, *other))) for one, other in drawn)
@@ -152,6 +152,16 @@ def _slanting(rect: Rect, at: float) -> tuple[tuple[float, float], tuple[float, 
     """Give the ends of the line on which the ways from the left and from the top make `at`."""
     low, high = min(at, rect.height), max(0.0, at - rect.width)
     return (rect.left + at - low, rect.top + low), (rect.left + at - high, rect.top + high)
+
+
+def star(x: float, y: float, radius: float) -> str:
+    """Give the corners of a star of five points, as an SVG polygon has them.
+
+    >>> star(0, 0, 10).split()[0], len(star(0, 0, 10).split())
+    ('0,-10', 10)
+    """
+    turns = [(at * math.pi / 5, radius if at % 2 == 0 else radius * 0.45) for at in range(10)]
+    return " ".join(f"{short(x + far * math.sin(turn))},{short(y - far * math.cos(turn))}" for turn, far in turns)
 
 
 def shares(weights: Sequence[float], room: float, least: float) -> tuple[float, ...]:

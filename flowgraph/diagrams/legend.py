@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flowgraph.diagrams.geometry import LINE, MARGIN, WIDTH, Rect, Words, baseline, cut, hatching
+from flowgraph.diagrams.geometry import LINE, MARGIN, WIDTH, Rect, Words, baseline, cut, hatching, star
 
 SWATCH_WIDTH, SWATCH_HEIGHT, GAP, ROW = 20.0, 14.0, 18.0, 20.0
 NAME_AT_MOST = 220.0
 
-Sample = Literal["box", "hatched", "stripes", "line", "mark", "dot"]
+Sample = Literal["box", "hatched", "stripes", "line", "mark", "dot", "star"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Swatch:
     entry: Entry
     rect: Rect
     key: Words
+    corners: str
     name: Words
     hatch: str
 
@@ -65,4 +66,5 @@ def _swatch(entry: Entry, name: str, left: float, top: float) -> Swatch:
     level = baseline(rect.middle, "small")
     key = Words(rect.centre, level, entry.key, "on small", "middle")
     hatch = hatching(rect) if entry.sample == "hatched" else ""
-    return Swatch(entry, rect, key, Words(rect.right + 6, level, name, "small"), hatch)
+    corners = star(rect.centre, rect.middle, 7.0) if entry.sample == "star" else ""
+    return Swatch(entry, rect, key, corners, Words(rect.right + 6, level, name, "small"), hatch)

@@ -293,7 +293,7 @@ def _column(
     over = Rect(rect.left, top, width, capacity - top) if phase.size_bytes > store.capacity_bytes else None
     return Column(
         rect=rect,
-        segments=_segments(phase, scale, rect, names, lines),
+        segments=_segments(phase, scale, rect, names, lines, store.capacity_bytes),
         passing=phase.transition,
         over=over,
         hatch=hatching(over, 5.0) if over else "",
@@ -322,7 +322,7 @@ def _phase_told(phase: Phase, store: Store) -> str:
 
 
 def _segments(
-    phase: Phase, scale: Bytes, column: Rect, names: Sequence[str], lines: Sequence[float]
+    phase: Phase, scale: Bytes, column: Rect, names: Sequence[str], lines: Sequence[float], limit_bytes: int
 ) -> tuple[Segment, ...]:
     segments, below = list[Segment](), 0
     for name, size in phase.held:
@@ -330,8 +330,19 @@ def _segments(
         rect = Rect(column.left, top, column.width, scale.y(below) - top)
         at, below = names.index(name), below + size
         hatch = hatching(rect) if at >= len(TONES) else ""
-        segments.append(Segment(_tone(at), rect, _segment_words(name, at, rect, lines), hatch, clean(name)))
+        words = _segment_words(name, at, below_line(rect, scale.y(limit_bytes)), lines)
+        segments.append(Segment(_tone(at), rect, words, hatch, clean(name)))
     return tuple(segments)
+
+
+def below_line(rect: Rect, y: float) -> Rect:
+    """Give what of a rectangle is below a line, where names are not on the hatching.
+
+    >>> below_line(Rect(0, 10, 5, 20), 15), below_line(Rect(0, 10, 5, 20), 50).height
+    (Rect(left=0, top=15, width=5, height=15), 0.0)
+    """
+    top = max(rect.top, y)
+    return Rect(rect.left, top, rect.width, max(rect.bottom - top, 0.0))
 
 
 def _segment_words(name: str, at: int, rect: Rect, lines: Sequence[float]) -> Words | None:

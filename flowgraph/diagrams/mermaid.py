@@ -162,7 +162,8 @@ def _look(arrow: Arrow) -> str:
 def _statuses(picture: Picture) -> Iterator[str]:
     """Mark what was added, removed or changed, over the look of its kind."""
     for status, ink in STATUS_INKS.items():
-        ids = [each.id for each in (*picture.boxes, *picture.frames) if each.status == status]
+        ids = [box.id for box in picture.boxes if box.status == status]
+        ids += [frame.id for frame in picture.frames if frame.status == status]
         if ids:
             dashes = ",stroke-dasharray:6 3" if status == "removed" else ""
             yield f"    class {','.join(ids)} {status}"

@@ -9,6 +9,7 @@ from flowgraph.diagrams.charts import MemoryChart, Phase, Store
 from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.mermaid import escaped
 from flowgraph.diagrams.palette import ARROW_INKS, INKS
+from flowgraph.diagrams.picture import ArrowStyle
 
 _GIB = 2**30
 _BAR_PX, _MARGIN_PX = 34, 110
@@ -38,7 +39,7 @@ def mermaid_memory(chart: MemoryChart) -> str:
 
 
 def _settings(phases: int) -> dict[str, object]:
-    colours = f"{INKS['model'].fill}, {ARROW_INKS['carry']}"
+    colours = f"{INKS['model'].fill}, {ARROW_INKS[ArrowStyle.CARRY]}"
     sizes = {"width": 800, "height": _MARGIN_PX + _BAR_PX * max(1, phases)}
     return {"look": "classic", "xyChart": sizes, "themeVariables": {"xyChart": {"plotColorPalette": colours}}}
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from flowgraph.cluster import show_bytes
+from flowgraph.diagrams.amounts import listed, many
+from flowgraph.diagrams.arrow_sizes import RETURN, ArrowSizes
+from flowgraph.diagrams.device_boxes import device_boxes
 from flowgraph.diagrams.flow_picture import CARRY_LABEL, edge_arrow, merged
 from flowgraph.diagrams.layout_text import layout_text as layout_text
+from flowgraph.diagrams.node_about import node_about, param_about, result_about
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.graph import Edge, Node
 from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Transfer, results_of, value_name
-from flowgraph.plan import Pool
+from flowgraph.plan import Placed, Pool
 from flowgraph.signature import type_name
 from flowgraph.values import Model
 
@@ -27,6 +32,7 @@ class _Drawn:
     """A program with what is drawn of it: versions of weights, nodes with the run they belong to, results, and ids."""
 
     program: Program
+    sizes: ArrowSizes
     homes: tuple[Home, ...]
     weights: tuple[Weights, ...]
     nodes: tuple[tuple[Node, Run], ...]
@@ -35,18 +41,20 @@ class _Drawn:
     frames: dict[object, str]
 
 
-def plan_picture(program: Program) -> Picture:
+def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: bool = False) -> Picture:
     """Give the picture of a program, in its order.
 
     A version of weights is a box in each home that has it. A loss is drawn as a line of the node that has it, for it
-    runs there; what it reads goes to that node.
+    runs there; what it reads goes to that node. Of what travels between places `sizes` says how many bytes that is. A
+    pool on many machines has one box for those that are alike, unless they are to be unfolded.
     """
-    drawn = _drawn(program)
+    drawn = _drawn(program, sizes or ArrowSizes())
     arrows = merged([*_syncs(drawn), *_reads(drawn), *_results(drawn), *_carries(drawn)])
-    return Picture(program.graph.name, tuple(_boxes(drawn)), tuple(_frames(drawn)), arrows)
+    boxes = (*_boxes(drawn), *_devices(drawn, unfold))
+    return Picture(program.graph.name, boxes, tuple(_frames(drawn)), arrows, " ".join(_about(drawn)))
 
 
-def _drawn(program: Program) -> _Drawn:
+def _drawn(program: Program, sizes: ArrowSizes) -> _Drawn:
     graph = program.graph
     homes = tuple(dict.fromkeys([*program.homes, *(home for _, home in program.origins)]))
     synced = [(task.value, task.target) for task in program.tasks if isinstance(task, Sync)]
@@ -63,6 +71,7 @@ def _drawn(program: Program) -> _Drawn:
     frames: list[object] = [HOST, *program.plan.pools, *homes]
     return _Drawn(
         program,
+        sizes,
         homes,
         weights,
         nodes,
@@ -77,9 +86,9 @@ def _frames(drawn: _Drawn) -> Iterator[Frame]:
     for pool in drawn.program.plan.pools:
         here = [home for home in drawn.homes if home.pool == pool.name]
         if here:
-            yield Frame(drawn.frames[pool], f"{pool.name}: {devices_text(pool)}", kind="pool")
+            yield Frame(drawn.frames[pool], f"{pool.name}: {devices_text(pool)}", kind="pool", pool=pool.name)
         for home in here:
-            yield Frame(drawn.frames[home], _home_label(home), drawn.frames[pool], "home")
+            yield Frame(drawn.frames[home], _home_label(home), drawn.frames[pool], "home", pool.name)
     yield Frame(drawn.frames[HOST], HOST, kind="anywhere")
 
 
@@ -99,7 +108,7 @@ def devices_text(pool: Pool) -> str:
         return ", ".join(f"{node}/{index}" for node, index in pool.devices)
     counts = Counter(node for node, _ in pool.devices)
     if len(counts) <= NODES_IN_FULL:
-        return ", ".join(f"{count} of {node}" for node, count in counts.items())
+        return ", ".join(f"{own} of {node}" for node, own in counts.items())
     return f"{len(pool.devices)} on {len(counts)} nodes"
 
 
@@ -108,25 +117,48 @@ def _boxes(drawn: _Drawn) -> Iterator[Box]:
     for name, home in drawn.weights:
         roles = [] if home in first else _roles(drawn, home)
         first.add(home)
-        yield Box(ids[name, home], (name, *roles), "model", frames[home])
+        yield Box(ids[name, home], (name, *roles), "model", frames[home], " ".join(_weights_about(drawn, name, home)))
     for param in drawn.program.graph.params:
         if not issubclass(param.type, Model):
-            yield Box(ids[param.name], (param.name,), "data", frames[HOST])
+            yield Box(ids[param.name], (param.name,), "data", frames[HOST], param_about(param))
     for node, run in drawn.nodes:
-        yield Box(ids[node], tuple(_node_label(node)), node.op.kind, frames[run.home or HOST])
+        yield Box(ids[node], tuple(_node_label(node)), node.op.kind, frames[run.home or HOST], node_about(node))
     for edge in drawn.results:
-        yield Box(ids["result", edge], (type_name(edge.type), "result"), "result", frames[HOST])
+        yield Box(ids["result", edge], (type_name(edge.type), "result"), "result", frames[HOST], result_about(edge))
+
+
+def _devices(drawn: _Drawn, unfold: bool) -> Iterator[Box]:
+    used, ids = {home.pool for home in drawn.homes}, (f"n{place}" for place in count(len(drawn.ids)))
+    for pool in drawn.program.plan.pools:
+        if pool.name in used:
+            yield from device_boxes(pool, drawn.program.plan.cluster, drawn.frames[pool], ids, unfold=unfold)
+
+
+def _weights_about(drawn: _Drawn, name: str, home: Home) -> Iterator[str]:
+    """Say where a version of weights is, how it came there, which roles read it, and what they hold."""
+    yield f"Weights {name} on {home.pool}, engine {home.engine}, {layout_text(home.layout)}."
+    if str(home.running):
+        yield f"Running: {home.running}."
+    synced = any(isinstance(task, Sync) and (task.value, task.target) == (name, home) for task in drawn.program.tasks)
+    yield "A copy, by sync." if synced else "Loaded, never changed." if name in drawn.program.frozen else "The newest."
+    for placed in _served(drawn, home):
+        parts = ", ".join(f"{part} {show_bytes(size)}" for part, size in placed.memory.items())
+        yield f"{placed.role} holds {parts}." if parts else f"{placed.role} reads it."
 
 
 def _roles(drawn: _Drawn, home: Home) -> list[str]:
     """Say which roles a home serves, with what each holds on a device if the plan has it."""
-    origins, lines = dict(drawn.program.origins), list[str]()
+    held = [(placed.role, sum(placed.memory.values())) for placed in _served(drawn, home)]
+    return [f"{role} {show_bytes(size)}" if size else role for role, size in held]
+
+
+def _served(drawn: _Drawn, home: Home) -> Iterator[Placed]:
+    """Give the roles that a home serves, as they are placed."""
+    origins = dict(drawn.program.origins)
     for placed in drawn.program.plan.placed:
         param = origins[placed.role.rpartition(".")[0]].param
         if Home(param, placed.pool, placed.engine, placed.layout, placed.running) == home:
-            held = sum(placed.memory.values())
-            lines.append(f"{placed.role} {show_bytes(held)}" if held else placed.role)
-    return lines
+            yield placed
 
 
 def _node_label(node: Node) -> Iterator[str]:
@@ -141,7 +173,13 @@ def _syncs(drawn: _Drawn) -> Iterator[Arrow]:
     for task in drawn.program.tasks:
         if isinstance(task, Sync):
             source, target = _held(drawn, task.value, task.source), drawn.ids[task.value, task.target]
-            yield Arrow(source, target, f"sync {task.value}{f', lag {task.lag}' if task.lag else ''}", ArrowStyle.SYNC)
+            size = _size(drawn.sizes.weights.get(task.target.param))
+            late = f", lag {task.lag}" if task.lag else ""
+            yield Arrow(source, target, f"sync {task.value}{size}{late}", ArrowStyle.SYNC)
+
+
+def _size(size_bytes: int | None) -> str:
+    return f" {show_bytes(size_bytes)}" if size_bytes is not None else ""
 
 
 def _reads(drawn: _Drawn) -> Iterator[Arrow]:
@@ -152,7 +190,7 @@ def _reads(drawn: _Drawn) -> Iterator[Arrow]:
                 name = value_name(edge)
                 yield edge_arrow(_held(drawn, name, homes[name]), drawn.ids[node], edge)
             else:
-                yield _brought(drawn, edge, drawn.ids[node], run.place)
+                yield _brought(drawn, edge, drawn.ids[node], run.place, node.name)
 
 
 def _held(drawn: _Drawn, name: str, home: Home) -> str:
@@ -166,14 +204,18 @@ def _maker(drawn: _Drawn, name: str) -> str:
     return made[name] if name in made else drawn.ids[name]
 
 
-def _brought(drawn: _Drawn, edge: Edge, reader: str, place: str) -> Arrow:
-    """Draw the whole value that a reader takes from its own place, or that was transferred there."""
+def _brought(drawn: _Drawn, edge: Edge, reader: str, place: str, named: str) -> Arrow:
+    """Draw the whole value that a reader takes from its own place, or that was transferred there.
+
+    `reader` is the id of its box, `named` its name.
+    """
     name = value_name(edge)
     moved = any(
         isinstance(task, Transfer) and (task.value, task.target) == (name, place) for task in drawn.program.tasks
     )
     style = ArrowStyle.TRANSFER if moved else ArrowStyle.DATA
-    return Arrow(_maker(drawn, name), reader, _whole_type(edge), style)
+    size = _size(drawn.sizes.values.get((name, named))) if moved else ""
+    return Arrow(_maker(drawn, name), reader, f"{_whole_type(edge)}{size}", style)
 
 
 def _whole_type(edge: Edge) -> str:
@@ -185,7 +227,7 @@ def _whole_type(edge: Edge) -> str:
 
 
 def _results(drawn: _Drawn) -> Iterator[Arrow]:
-    return (_brought(drawn, edge, drawn.ids["result", edge], HOST) for edge in drawn.results)
+    return (_brought(drawn, edge, drawn.ids["result", edge], HOST, RETURN) for edge in drawn.results)
 
 
 def _carries(drawn: _Drawn) -> Iterator[Arrow]:
@@ -195,3 +237,17 @@ def _carries(drawn: _Drawn) -> Iterator[Arrow]:
         if isinstance(edge.source, Node):
             target = drawn.ids[name, origins[name]] if name in origins else drawn.ids[name]
             yield Arrow(drawn.ids[edge.source], target, CARRY_LABEL, ArrowStyle.CARRY)
+
+
+def _about(drawn: _Drawn) -> Iterator[str]:
+    """Say what lives on each pool, and how much goes from place to place."""
+    plan, tasks = drawn.program.plan, drawn.program.tasks
+    for pool in plan.pools:
+        roles = [placed.role for placed in plan.placed if placed.pool == pool.name]
+        if roles:
+            yield f"{pool.name} has {many(len(pool.devices), 'device')} for {listed(roles)}."
+    hosted = [node.name for node, run in drawn.nodes if run.home is None]
+    if hosted:
+        yield f"The host runs {listed(hosted)}."
+    moved, synced = (sum(isinstance(task, kind) for task in tasks) for kind in (Transfer, Sync))
+    yield f"In a step {many(moved, 'value is', 'values are')} transferred and weights synced {many(synced, 'time')}."

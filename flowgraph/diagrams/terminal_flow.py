@@ -38,7 +38,7 @@ def flow_lines(picture: Picture) -> list[Text]:
     drawn = list[Text]()
     for line in lines:
         texts = (_padded(line.name, wide), Text(line.rails.ljust(far)), _padded(line.kind, kinds), line.reads)
-        drawn.append(Text(_GAP).join(texts))
+        drawn.append(Text(_GAP, no_wrap=True, overflow="ellipsis").join(texts))
         drawn[-1].rstrip()
     return [*drawn, *(_way_back(picture, arrow) for arrow in ways_back(picture))]
 

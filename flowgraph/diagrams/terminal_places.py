@@ -43,7 +43,7 @@ def panels(picture: Picture) -> Iterator[RenderableType]:
 
 
 def _panel(picture: Picture, frame: Frame) -> Panel:
-    inside = [
+    inside: list[RenderableType] = [
         *(_box(picture, box) for box in picture.boxes if box.inside == frame.id),
         *(_panel(picture, inner) for inner in picture.frames if inner.parent == frame.id),
     ]

@@ -26,8 +26,7 @@ def _table(*columns: str, rows: Sequence[Sequence[str]], right: Sequence[str] = 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     for place in kept:
-        justify = "right" if columns[place] in right else "left"
-        table.add_column(Text(columns[place]), justify=justify, overflow="fold")
+        table.add_column(Text(columns[place]), justify="right" if columns[place] in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(row[place]) for place in kept))
     return table

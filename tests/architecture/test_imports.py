@@ -78,7 +78,7 @@ FACES = {
         "rows",
         "lowering.parts",
         "lowering.program",
-        *("diagrams.charts", "diagrams.series"),  # pictures as data, and the words on them
+        *("diagrams.arrow_sizes", "diagrams.charts", "diagrams.series"),  # pictures as data, and the words on them
         *("diagrams.amounts", "diagrams.layout_text"),
         "executors.layouts",
     ),

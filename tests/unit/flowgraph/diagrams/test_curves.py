@@ -127,7 +127,7 @@ def test_no_series_at_all_is_still_a_picture() -> None:
 def test_a_long_noisy_curve_is_pale_under_its_running_mean() -> None:
     noisy = curve(*[i % 2 for i in range(100)])
     lines = [each.attrib["class"] for each in panels(drawn(noisy))[0].iter(f"{SVG}path")]
-    assert lines == ["line pale", "line"]
+    assert lines == ["curve pale", "curve"]
     smooth = [value for _, value in running_mean(tuple(enumerate([0.0, 1.0] * 50))) if value is not None]
     assert max(abs(value - 0.5) for value in smooth) < 0.1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from itertools import count
 
 import pytest
 
@@ -12,12 +13,15 @@ from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Flow, Graph, Loss, Model, Trainable, flow, node, stale
 from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.diagrams.arrow_sizes import ArrowSizes
+from flowgraph.diagrams.device_boxes import device_boxes
+from flowgraph.diagrams.flow_picture import flow_picture
 from flowgraph.diagrams.mermaid import mermaid
 from flowgraph.diagrams.picture import Picture
 from flowgraph.diagrams.plan_picture import devices_text, layout_text, plan_picture
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Program
+from flowgraph.lowering.program import Program, Transfer
 from flowgraph.passes import compile_graph
 from flowgraph.plan import Layout, Placed, Plan, Pool
 from flowgraph.roles import roles
@@ -25,6 +29,8 @@ from flowgraph.store import structure_hash
 from flowgraph.values import State
 from nodes import Policy, Prompts, Rollout, Scores, evaluate, generate, gpg_advantages, logprobs, policy_gradient, score
 from nodes import update as train
+from placements.arrow_sizes import arrow_sizes_of
+from tests.unit.placements.small_settings import found_of
 
 Golden = Callable[[str, str], None]
 Place = tuple[str, str, Layout]
@@ -112,7 +118,11 @@ def names(picture: Picture) -> dict[str, str]:
     frames = {frame.id: frame.label.partition(" ·")[0].partition(":")[0] for frame in picture.frames}
     outer = {frame.id: frame.parent for frame in picture.frames}
     pool = {frame.id: frames[outer[frame.id] or frame.id] for frame in picture.frames}
-    return {box.id: f"{pool[box.inside or '']}/{frames[box.inside or '']} {box.label[0]}" for box in picture.boxes}
+    return {
+        box.id: f"{pool[box.inside or '']}/{frames[box.inside or '']} {box.label[0]}"
+        for box in picture.boxes
+        if box.kind != "device"
+    }
 
 
 def arrows(name: str, style: str) -> list[tuple[str, str, str]]:
@@ -261,7 +271,67 @@ def test_ids_are_generated_and_every_end_of_an_arrow_is_a_box(name: str) -> None
     assert sorted(ids, key=lambda one: int(one[1:])) == [f"n{i}" for i in range(len(ids))]
     assert {end for arrow in picture.arrows for end in (arrow.source, arrow.target)} <= set(ids)
     assert len(set(frames)) == len(frames) and {box.inside for box in picture.boxes} <= {*frames}
-    assert {arrow.source for arrow in picture.arrows} | {arrow.target for arrow in picture.arrows} == {*ids}
+    joined = {arrow.source for arrow in picture.arrows} | {arrow.target for arrow in picture.arrows}
+    assert joined == {box.id for box in picture.boxes if box.kind != "device"}
+
+
+# ------------------------------------------------------------------------------------------- devices, bytes, words
+
+
+def device_labels(pool: Pool, machines: int, *, unfold: bool = False) -> list[tuple[str, ...]]:
+    gpu = Device(kind="gpu", memory_bytes=80 * 2**30, model="h100")
+    nodes = (Node(name=f"node-{i}", devices=(gpu,) * 8, host_memory_bytes=1, cores=1) for i in range(machines))
+    ids = map("n{}".format, count())
+    return [box.label for box in device_boxes(pool, Cluster(nodes=tuple(nodes)), "f1", ids, unfold=unfold)]
+
+
+def test_a_pool_has_a_box_for_each_machine_and_one_for_many() -> None:
+    few = Pool(name="p", devices=(*(("node-0", i) for i in range(8)), ("node-1", 0), ("node-1", 2)))
+    assert device_labels(few, 2) == [
+        ("node-0: 8 × h100 80.0 GiB", "devices 0–7"),
+        ("node-1: 8 × h100 80.0 GiB", "devices 0, 2"),
+    ]
+    large = Pool(name="p", devices=tuple((f"node-{i // 8}", i % 8) for i in range(1024)))
+    assert device_labels(large, 128) == [("128 machines of 8 × h100 80.0 GiB", "node-0 … node-127")]
+    assert len(device_labels(large, 128, unfold=True)) == 128
+    rest = Pool(name="p", devices=tuple((f"node-{i // 8}", i % 8) for i in range(44)))
+    assert device_labels(rest, 6) == [
+        ("5 machines of 8 × h100 80.0 GiB", "node-0 … node-4"),
+        ("node-5: 8 × h100 80.0 GiB", "devices 0–3"),
+    ]
+    assert device_labels(few, 1)[1] == ("node-1: not in the cluster", "devices 0, 2")
+
+
+def test_arrows_between_places_say_how_many_bytes_travel() -> None:
+    sizes = ArrowSizes({("policy.generate", "ref.logprobs"): 5 * 2**20}, {"policy": 14 * 2**30, "ref": 1})
+    told = {arrow.label for arrow in plan_picture(PROGRAMS["grpo_reference_apart"], sizes).arrows}
+    plain = {arrow.label for arrow in plan_picture(PROGRAMS["grpo_reference_apart"]).arrows}
+    assert told - plain == {"Rollout 5.0 MiB", "sync policy 14.0 GiB"}
+
+
+@pytest.mark.parametrize("flow", ["grpo", "ppo"])
+def test_a_found_plan_says_the_bytes_of_what_it_transfers_and_syncs(flow: str) -> None:
+    found = found_of(flow, "2x8xh100")
+    plan = found.best.plan()
+    program = lower(found.setting.graph, plan)
+    sizes = arrow_sizes_of(found.setting, plan)
+    labels = [(each.style.value, each.label) for each in plan_picture(program, sizes).arrows]
+    assert [label for style, label in labels if style == "sync"] == ["sync policy 1.1 GiB"]
+    moved = [label for style, label in labels if style == "transfer" and "Rollout" in label]
+    assert any(label.endswith(("KiB", "MiB")) for label in moved)
+    transferred = {task.value for task in program.tasks if isinstance(task, Transfer)}
+    assert transferred & {value for value, _ in sizes.values}
+
+
+def test_pictures_say_in_sentences_what_is_to_be_seen() -> None:
+    picture = plan_picture(PROGRAMS["grpo_reference_apart"])
+    assert picture.about == (
+        "all has 2 devices for policy.train and policy.sample. apart has 2 devices for ref.infer. "
+        "The host runs score and group_normalize. In a step 5 values are transferred and weights synced 1 time."
+    )
+    assert all(box.about.endswith(".") for box in (*picture.boxes, *flow_picture(PROGRAMS["comparing"].graph).boxes))
+    assert flow_picture(compile_graph(grpo.graph())).about.startswith("A step of grpo reads prompts, policy and ref.")
+    assert {frame.pool for frame in picture.frames} == {"all", "apart", ""}
 
 
 def test_the_frame_with_the_newest_weights_comes_first_wherever_its_pool_stands() -> None:

@@ -1,0 +1,39 @@
+"""How many bytes travel between the places of a plan in a step, for its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import TYPE_CHECKING
+
+from flowgraph.diagrams.arrow_sizes import ArrowSizes
+from flowgraph.graph import Graph
+from flowgraph.plan import Plan
+from placements.memory import FLOAT
+from placements.setting import Setting
+from placements.step_facts import step_facts
+from placements.training import WEIGHT_BYTES
+from placements.work import Workload
+
+if TYPE_CHECKING:
+    from flowgraph.models import ModelShape
+
+
+def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: Workload, plan: Plan) -> ArrowSizes:
+    """Give the bytes of each value that a node reads, and of the weights of each model.
+
+    Every response is taken to have its most tokens. Weights that are trained are sent: in bfloat16 by engines of a
+    costed plan, in float32 by those that run here.
+    """
+    facts, known = step_facts(graph, shapes, workload, plan), {param.name for param in graph.params}
+    values = {(each.value, each.reader): each.size_bytes for each in facts.edges if each.size_bytes is not None}
+    each_bytes = WEIGHT_BYTES if plan.costed else FLOAT
+    weights = {name: int(each_bytes * shape.trained) for name, shape in shapes.items() if name in known}
+    return ArrowSizes(values, weights)
+
+
+def arrow_sizes_of(setting: Setting, plan: Plan) -> ArrowSizes:
+    """Give the bytes that travel in a step of a setting under a plan of it."""
+    most = {} if setting.response is None else {"response_tokens": ceil(setting.response.most)}
+    workload = Workload(setting.prompts, ceil(setting.prompt.most), **most)
+    return arrow_sizes(setting.graph, setting.shapes, workload, plan)
