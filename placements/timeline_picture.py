@@ -38,7 +38,7 @@ def _bar(timeline: Timeline, event: Event) -> Bar:
 
 
 def _idle(timeline: Timeline, bubble: Bubble) -> Bar:
-    about = f"{bubble.pool} is idle for {show_s(bubble.seconds)}, {bubble.share:.0%} of the time: {bubble.why}."
+    about = f"{bubble.pool} is idle for {show_s(bubble.seconds)}, {bubble.share:.1%} of the time: {bubble.why}."
     return Bar(bubble.start_s, bubble.end_s, bubble.why, "idle", about, _step_at(timeline, bubble))
 
 

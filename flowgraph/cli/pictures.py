@@ -46,7 +46,8 @@ def flow(subject: Subject, _: Shown = Shown()) -> Picture:
 
 def plan(subject: Subject, shown: Shown = Shown()) -> Picture:
     """Draw the plan: pools as frames, in them each copy of weights with what runs on it; roles alone without a flow."""
-    from flowgraph.diagrams.plan_picture import plan_picture, roles_picture
+    from flowgraph.diagrams.plan_picture import plan_picture
+    from flowgraph.diagrams.roles_picture import roles_picture
 
     program = subject.placement.program
     if program is None:
@@ -112,7 +113,7 @@ def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
 
 def placements(subject: Subject, _: Shown = Shown()) -> Drawing:
     """Draw the plan beside the named placements."""
-    from placements.search_picture import comparison_picture
+    from placements.comparison_picture import comparison_picture
 
     if subject.found is None:
         raise _none("placements", subject, "nothing was searched", KNOWN_SPEED)

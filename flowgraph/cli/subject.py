@@ -6,7 +6,7 @@ Each part is found when a picture first asks for it: the flow alone needs no pla
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flowgraph.cli.inputs import Asked
 from flowgraph.cli.plan import DEFAULT_CLUSTER, Planned, Where, planned_for, read_plan
 from flowgraph.cli.setting import Question, cluster_of, has_profiles, planned_graph, pose, posed_by
+from flowgraph.diagrams.arrow_sizes import ArrowSizes
 from flowgraph.errors import FlowError, UsageError
 from flowgraph.graph import Graph
 from flowgraph.plan import Plan
@@ -50,17 +51,14 @@ class Placement:
         return lower(self.graph, self.plan, where=self.where, watch=watch_engines)
 
     @cached_property
-    def sizes(self) -> Mapping[tuple[str, str], int]:
-        """Give the bytes of what travels, by value and reader; none where lengths and models are not known."""
+    def sizes(self) -> ArrowSizes:
+        """Give the bytes of what travels; none where lengths and models are not known."""
         if self.planned is None:
-            return {}
+            return ArrowSizes()
         from placements.arrow_sizes import arrow_sizes
 
-        from placements.step_facts import step_facts
-
         made = self.planned
-        facts = step_facts(made.graph, made.shapes, made.work, self.plan)
-        return arrow_sizes(facts, made.shapes, self.plan)
+        return arrow_sizes(made.graph, made.shapes, made.work, self.plan)
 
 
 @dataclass(frozen=True)

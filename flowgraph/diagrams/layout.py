@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.text_width import text_width_px, wrapped
@@ -22,6 +23,7 @@ POINTS_PER_INCH = 72
 LINE_PX = 15.0  # from one line of a label to the next
 BOX_ROOM_PX, ARROW_ROOM_PX, FRAME_ROOM_PX = 190.0, 120.0, 300.0  # for a line of a label
 PADDING_PX = {"model": 34.0, "data": 24.0, "result": 34.0, "arithmetic": 12.0}  # of a box, left and right together
+PLATE_PX = 22.0  # from one plate of devices to the next
 LINES_AT_MOST = 3
 LONG_WEIGHT = "3"  # of arrows between what is carried and what makes it, the longest: kept straight, all are shorter
 MARGIN_PX = 16.0
@@ -117,12 +119,12 @@ def _graph() -> pygraphviz.AGraph:
 def _add_frame(inside: Any, picture: Picture, frame: str | None) -> None:
     """Add the boxes that stand right inside a frame, then the frames in it."""
     for box in picture.boxes:
-        if box.inside == frame:
+        if box.inside == frame and not _is_plate(box):
             width, height = box_size_px(box)
             inside.add_node(box.id, width=_inches(width), height=_inches(height), shape=_shape(box))
     for inner in picture.frames:
         if inner.parent == frame:
-            room = _room(frame_lines(inner), SMALL_PX, bold=True)
+            room = _head_room(inner, plates_in(picture, inner))
             made = inside.add_subgraph(name=f"cluster_{inner.id}", label=room, labeljust="l", margin="12")
             _add_frame(made, picture, inner.id)
 
@@ -153,11 +155,41 @@ def _inches(length_px: float) -> str:
     return f"{length_px / POINTS_PER_INCH:.4f}"
 
 
-def _room(lines: Sequence[str], size_px: float, *, bold: bool = False) -> str:
-    """Give a table of just the size of some lines, as a label in which nothing is written."""
-    width = max(text_width_px(line, size_px, bold=bold) for line in lines) + 8
-    size = f'FIXEDSIZE="TRUE" WIDTH="{round(width)}" HEIGHT="{round(len(lines) * LINE_PX + 4)}"'
+def _room(lines: Sequence[str], size_px: float) -> str:
+    """Give room for some lines, as a label in which nothing is written."""
+    return _table(max(text_width_px(line, size_px) for line in lines) + 8, len(lines) * LINE_PX + 4)
+
+
+def _head_room(frame: Frame, plates: Sequence[Box]) -> str:
+    """Give room for what stands at the head of a frame: its label, and the plates of its devices beneath."""
+    lines = frame_lines(frame)
+    widths = [text_width_px(line, SMALL_PX, bold=True) for line in lines] + [plate_width_px(each) for each in plates]
+    return _table(max(widths) + 8, len(lines) * LINE_PX + 4 + len(plates) * PLATE_PX)
+
+
+def _table(width_px: float, height_px: float) -> str:
+    size = f'FIXEDSIZE="TRUE" WIDTH="{round(width_px)}" HEIGHT="{round(height_px)}"'
     return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0" {size}><TR><TD></TD></TR></TABLE>>'
+
+
+def _is_plate(box: Box) -> bool:
+    """Say whether a box is a plate at the head of its frame: no arrow ends at devices."""
+    return box.kind == "device" and box.inside is not None
+
+
+def plates_in(picture: Picture, frame: Frame) -> list[Box]:
+    """Give the plates of a frame: the devices that it stands for."""
+    return [box for box in picture.boxes if box.inside == frame.id and _is_plate(box)]
+
+
+def plate_line(box: Box) -> str:
+    """Give what is written on a plate."""
+    return " · ".join(clean(line) for line in box.label)
+
+
+def plate_width_px(box: Box) -> float:
+    """Give the width of a plate."""
+    return text_width_px(plate_line(box), SMALL_PX) + 16
 
 
 def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -197,21 +229,22 @@ def _read(made: Any, picture: Picture) -> Laid:
     def flipped(x: float, y: float) -> Place:
         return x - left + MARGIN_PX, top - y + MARGIN_PX
 
-    borders = dict(_borders(made))
+    frames = tuple(_laid_frames(picture, dict(_borders(made)), flipped))
+    boxes = (_laid_box(made, box, flipped) for box in picture.boxes if not _is_plate(box))
     return Laid(
-        boxes=tuple(_laid_box(made, box, flipped) for box in picture.boxes),
-        frames=tuple(_laid_frames(picture, borders, flipped)),
+        boxes=(*boxes, *(plate for frame in frames for plate in _laid_plates(picture, frame))),
+        frames=frames,
         arrows=tuple(_laid_arrow(made, place, arrow, flipped) for place, arrow in enumerate(picture.arrows)),
         width=right - left + 2 * MARGIN_PX,
         height=top - bottom + 2 * MARGIN_PX,
     )
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(map(float, re.split("[ ,]", text.strip())))
+def _numbers(text: str) -> list[float]:
+    return [float(each) for each in re.split("[ ,]", text.strip())]
 
 
-def _borders(made: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
+def _borders(made: Any) -> Iterator[tuple[str, list[float]]]:
     """Give where each frame that has something in it stands, by its id, the outer before the inner."""
     for each in made.subgraphs():
         if each.graph_attr["bb"]:
@@ -226,7 +259,15 @@ def _laid_box(made: Any, box: Box, flipped: Any) -> LaidBox:
     return LaidBox(box, names + others, len(names), Rectangle(x - width / 2, y - height / 2, width, height))
 
 
-def _laid_frames(picture: Picture, borders: Mapping[str, tuple[float, ...]], flipped: Any) -> Iterator[LaidFrame]:
+def _laid_plates(picture: Picture, frame: LaidFrame) -> Iterator[LaidBox]:
+    """Give the plates of a frame, one beneath the other under its label."""
+    top = frame.at.top + 8 + len(frame.lines) * LINE_PX
+    for place, box in enumerate(plates_in(picture, frame.frame)):
+        at = Rectangle(frame.at.left + 10, top + place * PLATE_PX, plate_width_px(box), PLATE_PX - 4)
+        yield LaidBox(box, (plate_line(box),), 0, at)
+
+
+def _laid_frames(picture: Picture, borders: Mapping[str, Sequence[float]], flipped: Any) -> Iterator[LaidFrame]:
     known = {frame.id: frame for frame in picture.frames}
     for name, (left, bottom, right, top) in borders.items():
         x, y = flipped(left, top)

@@ -67,12 +67,13 @@ def _label(forecast: Forecast, peak: Peak) -> str:
 
 
 def parts_of(peak: Peak) -> tuple[tuple[str, int], ...]:
-    """Give what is held by role; all of it by the role that works, where no more is known.
+    """Give what is held by role; all of it by the role that works, where no more is known or it is not all.
 
     >>> parts_of(Peak(phase="update", role="m.train", memory_bytes=8))
     (('m.train', 8),)
     """
-    return tuple(peak.held.items()) or ((peak.role, peak.memory_bytes),)
+    told = sum(peak.held.values()) == peak.memory_bytes
+    return tuple(peak.held.items()) if peak.held and told else ((peak.role, peak.memory_bytes),)
 
 
 def _about(store: Store) -> str:

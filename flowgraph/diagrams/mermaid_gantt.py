@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from flowgraph.diagrams.charts import Bar, Lane, Lanes
@@ -88,9 +88,28 @@ def _lane_label(lane: Lane) -> str:
 
 
 def _bars(lane: Lane, number: int, end_s: float) -> Iterator[str]:
-    for place, bar in enumerate(lane.bars):
+    for place, (bar, (start_ms, stop_ms)) in enumerate(zip(lane.bars, _spans_ms(lane.bars), strict=True)):
         tags = "".join(f"{tag}, " for tag in [_TAGS.get(bar.kind)] if tag)
-        yield f"    {_task(_label(bar, end_s))} :{tags}b{number}x{place}, {_when(bar.start_s)}, {_length_ms(bar)}ms"
+        when, name = _when(start_ms), f"b{number}x{place}"
+        yield f"    {_task(_label(bar, end_s))} :{tags}{name}, {when}, {stop_ms - start_ms}ms"
+
+
+def _spans_ms(bars: Sequence[Bar]) -> list[tuple[int, int]]:
+    """Give each bar's first and last millisecond, at least one; one that follows another starts no sooner than it ends.
+
+    Else Mermaid would give it a row of its own.
+
+    >>> _spans_ms([Bar(0, 0.0004, "a", "sync"), Bar(0.0004, 2, "b", "idle")])
+    [(0, 1), (1, 2000)]
+    """
+    spans, last_s, last_ms = list[tuple[int, int]](), 0.0, 0
+    for bar in bars:
+        start_s, stop_s = min(bar.start_s, _LONGEST_S), min(bar.end_s, _LONGEST_S)
+        start_ms = round(start_s * 1000)
+        start_ms = max(start_ms, last_ms) if start_s >= last_s else start_ms
+        spans.append((start_ms, max(start_ms + 1, round(stop_s * 1000))))
+        last_s, last_ms = stop_s, spans[-1][1]
+    return spans
 
 
 def _task(label: str) -> str:
@@ -108,14 +127,10 @@ def _label(bar: Bar, end_s: float) -> str:
     return fitted(clean(bar.label), share * _BARS_PX - 6, _TEXT_PX) or "·"
 
 
-def _when(seconds: float) -> str:
+def _when(start_ms: int) -> str:
     """Give a moment as a date.
 
-    >>> _when(61.5)
+    >>> _when(61_500)
     '2001-01-01 00:01:01.500'
     """
-    return (_START + timedelta(seconds=min(seconds, _LONGEST_S))).isoformat(" ", "milliseconds")
-
-
-def _length_ms(bar: Bar) -> int:
-    return max(1, round((min(bar.end_s, _LONGEST_S) - min(bar.start_s, _LONGEST_S)) * 1000))
+    return (_START + timedelta(milliseconds=start_ms)).isoformat(" ", "milliseconds")

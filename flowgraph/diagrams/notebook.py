@@ -10,9 +10,11 @@ import unicodedata
 from typing import Any
 
 from flowgraph.diagrams.flow_picture import flow_picture
+from flowgraph.diagrams.layout_text import layout_text
 from flowgraph.diagrams.mermaid import mermaid
-from flowgraph.diagrams.picture import Box, Frame, Picture
-from flowgraph.diagrams.plan_picture import devices_text, layout_text
+from flowgraph.diagrams.picture import Picture
+from flowgraph.diagrams.plan_picture import devices_text
+from flowgraph.diagrams.roles_picture import roles_picture
 from flowgraph.dsl import Flow
 from flowgraph.errors import FlowError
 from flowgraph.graph import Graph
@@ -47,7 +49,7 @@ def mimebundle(thing: Flow[..., Any] | Graph | Plan) -> dict[str, str]:
 
 def _shown(thing: Flow[..., Any] | Graph | Plan) -> tuple[str, Picture]:
     if isinstance(thing, Plan):
-        return _plan_text(thing), _roles_picture(thing)
+        return _plan_text(thing), roles_picture(thing)
     named = name_nodes(thing) if isinstance(thing, Graph) else compile_graph(thing.graph())
     return graph_text(named), flow_picture(named)
 
@@ -59,20 +61,6 @@ def _plan_text(plan: Plan) -> str:
     lines += [f"  pool  {line}" for line in columns(pools)]
     lines += [f"  role  {line}" for line in columns(placed)]
     return "\n".join(lines)
-
-
-def _roles_picture(plan: Plan) -> Picture:
-    """Draw what a plan says without its graph: pools as frames, and in them the roles that they host."""
-    frames = {
-        pool.name: Frame(f"f{i}", f"{pool.name}: {devices_text(pool)}", None, "pool")
-        for i, pool in enumerate(plan.pools)
-    }
-    boxes = (
-        Box(f"n{i}", (each.role, f"{each.engine} · {layout_text(each.layout)}"), "model", frames[each.pool].id)
-        for i, each in enumerate(plan.placed)
-        if each.pool in frames
-    )
-    return Picture(plan.flow, tuple(boxes), tuple(frames.values()), ())
 
 
 def _readable(text: str) -> str:

@@ -84,8 +84,6 @@ class Page:
 
 def page_html(page: Page) -> str:
     """Write a page as one HTML file: texts are a user's and are escaped, pictures are taken as ours."""
-    from markupsafe import Markup
-
     # A picture's own style would be refused by the page's policy, which a reader's console then says.
     assert not any("<style" in section.svg for section in page.sections), "draw with Look(embedded=True)"
     styles, script = (asset(STYLE), page_stylesheet()), page_script()
@@ -94,10 +92,9 @@ def page_html(page: Page) -> str:
         .get_template("page.html.j2")
         .render(
             page=page,
-            policy=Markup(policy(styles, script)),
-            styles=tuple(map(Markup, styles)),
-            script=Markup(script),
-            picture=Markup,
+            policy=policy(styles, script),
+            styles=styles,
+            script=script,
             heading=heading,
             line=line,
             text=text,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -16,7 +16,7 @@ from flowgraph.diagrams.layout_text import layout_text as layout_text
 from flowgraph.diagrams.node_about import node_about, param_about, result_about
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.graph import Edge, Node
-from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Transfer, results_of, value_name
+from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Transfer, results_of, typed_results, value_name
 from flowgraph.plan import Placed, Pool
 from flowgraph.signature import type_name
 from flowgraph.values import Model
@@ -25,16 +25,18 @@ DEVICES_IN_FULL = 4  # a pool of more says how many it has of each node
 NODES_IN_FULL = 3  # and a pool on more nodes than these says on how many
 
 Weights = tuple[str, Home]  # a version of a model, by the name of its value, and a home that has it
+Brought = tuple[str, str]  # a value, by its name, and a place that it is transferred to
 
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A program with what is drawn of it: versions of weights, nodes with the run they belong to, results, and ids."""
+    """A program with what is drawn of it: weights, values in other places, nodes with their run, results, and ids."""
 
     program: Program
     sizes: ArrowSizes
     homes: tuple[Home, ...]
     weights: tuple[Weights, ...]
+    brought: Mapping[Brought, Transfer]
     nodes: tuple[tuple[Node, Run], ...]
     results: tuple[Edge, ...]
     ids: dict[object, str]
@@ -45,11 +47,12 @@ def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: b
     """Give the picture of a program, in its order.
 
     A version of weights is a box in each home that has it. A loss is drawn as a line of the node that has it, for it
-    runs there; what it reads goes to that node. Of what travels between places `sizes` says how many bytes that is. A
-    pool on many machines has one box for those that are alike, unless they are to be unfolded.
+    runs there; what it reads goes to that node. A value that is transferred is a box in each place that it goes to, for
+    it goes there once, however many read it; `sizes` says how many bytes that is. A pool on many machines has one box
+    for those that are alike, unless they are to be unfolded.
     """
     drawn = _drawn(program, sizes or ArrowSizes())
-    arrows = merged([*_syncs(drawn), *_reads(drawn), *_results(drawn), *_carries(drawn)])
+    arrows = merged([*_syncs(drawn), *_transfers(drawn), *_reads(drawn), *_results(drawn), *_carries(drawn)])
     boxes = (*_boxes(drawn), *_devices(drawn, unfold))
     return Picture(program.graph.name, boxes, tuple(_frames(drawn)), arrows, " ".join(_about(drawn)))
 
@@ -67,13 +70,16 @@ def _drawn(program: Program, sizes: ArrowSizes) -> _Drawn:
         edge for i, edge in enumerate(graph.outputs) if i not in carried and not issubclass(edge.type, Model)
     )
     data = [param.name for param in graph.params if not issubclass(param.type, Model)]
+    brought = {(task.value, task.target): task for task in program.tasks if isinstance(task, Transfer)}
     boxes: list[object] = [*weights, *data, *(node for node, _ in nodes), *(("result", edge) for edge in results)]
+    boxes += brought
     frames: list[object] = [HOST, *program.plan.pools, *homes]
     return _Drawn(
         program,
         sizes,
         homes,
         weights,
+        brought,
         nodes,
         tuple(dict.fromkeys(results)),
         {each: f"n{i}" for i, each in enumerate(dict.fromkeys(boxes))},
@@ -125,6 +131,23 @@ def _boxes(drawn: _Drawn) -> Iterator[Box]:
         yield Box(ids[node], tuple(_node_label(node)), node.op.kind, frames[run.home or HOST], node_about(node))
     for edge in drawn.results:
         yield Box(ids["result", edge], (type_name(edge.type), "result"), "result", frames[HOST], result_about(edge))
+    for (value, place), task in drawn.brought.items():
+        parts = f": {', '.join(task.parts)}" if task.parts else ""
+        about = f"{value}, transferred from {task.source} to {place}{parts}."
+        label = dict.fromkeys((_types(drawn)[value], value))
+        yield Box(ids[value, place], tuple(label), "data", _frame_of(drawn, place), about)
+
+
+def _frame_of(drawn: _Drawn, place: str) -> str:
+    """Give the frame of a place: a pool's, or the host's."""
+    pool = drawn.program.plan.pool(place)
+    return drawn.frames[HOST if pool is None else pool]
+
+
+def _types(drawn: _Drawn) -> dict[str, str]:
+    """Name the type of each value, by its name."""
+    told = {param.name: type_name(param.type) for param in drawn.program.graph.params}
+    return told | {name: type_name(kind) for node, _ in drawn.nodes for name, kind in typed_results(node)}
 
 
 def _devices(drawn: _Drawn, unfold: bool) -> Iterator[Box]:
@@ -182,15 +205,41 @@ def _size(size_bytes: int | None) -> str:
     return f" {show_bytes(size_bytes)}" if size_bytes is not None else ""
 
 
+def _transfers(drawn: _Drawn) -> Iterator[Arrow]:
+    """Draw each value on its way to a place, with the bytes of all that is read of it there."""
+    types, readers = _types(drawn), _readers(drawn)
+    for (value, place), task in drawn.brought.items():
+        size = _size(drawn.sizes.brought_bytes(value, readers.get((value, place), ())))
+        yield Arrow(
+            _there(drawn, value, task.source), drawn.ids[value, place], f"{types[value]}{size}", ArrowStyle.TRANSFER
+        )
+
+
+def _readers(drawn: _Drawn) -> dict[Brought, list[str]]:
+    """Name the nodes that read a value in a place."""
+    found = dict[Brought, list[str]]()
+    for node, run in drawn.nodes:
+        for edge in node.edges():
+            if not issubclass(edge.type, Model):
+                found.setdefault((value_name(edge), run.place), []).append(node.name)
+    for edge in drawn.results:
+        found.setdefault((value_name(edge), HOST), []).append(RETURN)
+    return found
+
+
 def _reads(drawn: _Drawn) -> Iterator[Arrow]:
     for node, run in drawn.nodes:
         homes = dict(run.homes)
         for edge in node.edges():
-            if issubclass(edge.type, Model):
-                name = value_name(edge)
-                yield edge_arrow(_held(drawn, name, homes[name]), drawn.ids[node], edge)
-            else:
-                yield _brought(drawn, edge, drawn.ids[node], run.place, node.name)
+            name = value_name(edge)
+            weights = issubclass(edge.type, Model)
+            source = _held(drawn, name, homes[name]) if weights else _there(drawn, name, run.place)
+            yield edge_arrow(source, drawn.ids[node], edge)
+
+
+def _there(drawn: _Drawn, value: str, place: str) -> str:
+    """Give the id of what has a value in a place: its box if it was transferred, or the node that made it."""
+    return drawn.ids[value, place] if (value, place) in drawn.brought else _maker(drawn, value)
 
 
 def _held(drawn: _Drawn, name: str, home: Home) -> str:
@@ -204,30 +253,9 @@ def _maker(drawn: _Drawn, name: str) -> str:
     return made[name] if name in made else drawn.ids[name]
 
 
-def _brought(drawn: _Drawn, edge: Edge, reader: str, place: str, named: str) -> Arrow:
-    """Draw the whole value that a reader takes from its own place, or that was transferred there.
-
-    `reader` is the id of its box, `named` its name.
-    """
-    name = value_name(edge)
-    moved = any(
-        isinstance(task, Transfer) and (task.value, task.target) == (name, place) for task in drawn.program.tasks
-    )
-    style = ArrowStyle.TRANSFER if moved else ArrowStyle.DATA
-    size = _size(drawn.sizes.values.get((name, named))) if moved else ""
-    return Arrow(_maker(drawn, name), reader, f"{_whole_type(edge)}{size}", style)
-
-
-def _whole_type(edge: Edge) -> str:
-    """Name the type of the value that an edge reads a part of."""
-    source = edge.source
-    if isinstance(source, Node):
-        return type_name(source.returns[int(edge.port.partition(".")[0]) if len(source.returns) > 1 else 0])
-    return type_name(getattr(source, "type", edge.type))
-
-
 def _results(drawn: _Drawn) -> Iterator[Arrow]:
-    return (_brought(drawn, edge, drawn.ids["result", edge], HOST, RETURN) for edge in drawn.results)
+    for edge in drawn.results:
+        yield edge_arrow(_there(drawn, value_name(edge), HOST), drawn.ids["result", edge], edge)
 
 
 def _carries(drawn: _Drawn) -> Iterator[Arrow]:

@@ -39,12 +39,13 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
 
     Once the test is done, none of them may have said anything on the console or asked for anything but its file.
     """
-    file, said, asked = tmp_path / "page.html", [], []
+    file, said, asked, contexts = tmp_path / "page.html", [], [], []
 
     def open_page(told: PageData, **context: Any) -> Page:
         file.write_text(page_html(told), encoding="utf-8")
         usual = {"viewport": {"width": 1200, "height": 800}, "reduced_motion": "reduce"}
-        page = browser.new_context(**{**usual, **context}).new_page()
+        contexts.append(browser.new_context(**{**usual, **context}))
+        page = contexts[-1].new_page()
         page.set_default_timeout(10_000)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
@@ -53,7 +54,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
         return page
 
     yield open_page
-    for context in browser.contexts:
-        context.close()
+    for each in contexts:
+        each.close()
     assert said == []
     assert set(asked) <= {file.as_uri()}

@@ -48,10 +48,11 @@ def box(place: int, name: str, kind: str, x: int, y: int, pool: str) -> str:
 
 
 def arrow(source: int, target: int, style: str, line: str, label: str, x: int, y: int) -> str:
+    ends = f'data-from="n{source}" data-to="n{target}"'
+    told = f'<text class="small muted halo" x="{x}" y="{y}" text-anchor="middle">{label}</text>'
     return (
-        f'<g class="arrow style-{style}" data-from="n{source}" data-to="n{target}" tabindex="0">'
-        f'<title>{label}</title><path class="line" d="{line}"/>'
-        f'<text class="small muted halo" x="{x}" y="{y}" text-anchor="middle">{label}</text></g>'
+        f'<g class="arrow style-{style}" {ends} tabindex="0"><title>{label}</title><path class="line" d="{line}"/></g>'
+        f'<g class="label" {ends}>{told}</g>'
     )
 
 

@@ -9,7 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from flowgraph.diagrams.charts import Bar, Lane, Lanes
+from flowgraph.diagrams.lanes_svg import lanes_svg
 from flowgraph.diagrams.page import Cell, Page, Section, Table
+from flowgraph.diagrams.svg_frame import Look
+from flowgraph.plan import TaskKind
 from tests.browser.sample_page import END_S, sample_page
 
 if TYPE_CHECKING:
@@ -69,6 +73,14 @@ def test_an_arrow_that_is_pointed_at_stays_with_its_two_ends(page: Shown) -> Non
     assert place is not None
     page.mouse.move(place["x"] + 170, place["y"] + 104)  # four units beside its thin line
     assert sorted(kept(page)) == ["Prompts", "generate", "prompts"]
+
+
+def test_the_label_of_an_arrow_goes_with_it(page: Shown) -> None:
+    page.hover(".label[data-to=n1]")
+    assert sorted(kept(page)) == ["Prompts", "generate", "prompts"]
+    assert opacity(page, ".label[data-to=n1]") == 1
+    page.hover("[data-id=n3] rect")
+    assert opacity(page, ".label[data-to=n1]") < 0.2
 
 
 def test_a_click_holds_what_is_traced_until_escape_or_a_second_click(page: Shown) -> None:
@@ -188,6 +200,40 @@ def test_the_mouse_takes_the_timeline_along(page: Shown) -> None:
     page.mouse.up()
     page.mouse.move(place["x"] + 200, place["y"] + 60)
     assert range_s(page) == pytest.approx([END_S * 3 / 8, END_S * 7 / 8], abs=0.1)
+
+
+def drawn(page: Shown) -> dict[str, list[Any]]:
+    """Give where bars, ticks and the edges of steps are, in thousandths, and what ticks say."""
+    read = (
+        "found => found.map(each => ['x', 'width', 'x1', 'x2'].map(name => Math.round(each.getAttribute(name) * 1e3)))"
+    )
+    marks = {name: page.locator(f".zoomed {name}").evaluate_all(read) for name in (".bar rect", "line", ".step-edge *")}
+    return marks | {"ticks": page.locator(".tick text").all_text_contents()}
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.001, 10.0])
+def test_a_timeline_of_ours_is_whole_again_as_it_was_drawn(opened: Opened, scale: float) -> None:
+    steps = range(3)
+    kinds: tuple[tuple[TaskKind, float, float], ...] = (("generate", 0, 31), ("transfer", 31, 31.2), ("sync", 57, 58))
+    bars = [
+        Bar((58 * step + start) * scale, (58 * step + end) * scale, f"{kind} of the policy", kind, step=step)
+        for step in steps
+        for kind, start, end in kinds
+    ]
+    lanes = Lanes("Steps", (Lane("train", "train", tuple(bars)),), 174 * scale)
+    told = Page("t", sections=(Section("Steps", svg=lanes_svg(lanes, Look(embedded=True))),))
+    before = drawn(opened(told, java_script_enabled=False))
+    page = opened(told)
+    assert drawn(page) == before
+    for _ in range(4):
+        page.click("button[aria-label='Zoom in']")
+    page.click("button[aria-label='Later']")
+    unit = page.locator("output").inner_text().split()[-1]
+    assert page.locator(".tick.made text").count() > 3
+    assert all(text.endswith(f" {unit}") for text in page.locator(".tick text").all_text_contents())
+    assert drawn(page)[".bar rect"] != before[".bar rect"]
+    page.click("button[aria-label='Whole timeline']")
+    assert drawn(page) == before
 
 
 # ---------------------------------------------------------------------------------------------------- candidates

@@ -22,6 +22,7 @@ from flowgraph.check_plan import VERBS
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.diagrams.mermaid import mermaid
 from flowgraph.diagrams.plan_picture import plan_picture
+from flowgraph.diagrams.sequence_picture import sequence_picture
 from flowgraph.errors import LawError, PlanError
 from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.executors.local import LocalModel
@@ -351,7 +352,7 @@ def test_a_picture_has_every_node_once_and_an_arrow_for_each_task_between_places
     if program is None:
         return
     picture = plan_picture(program)
-    drawn = Counter(box.label[0] for box in picture.boxes if box.kind not in ("data", "model", "result"))
+    drawn = Counter(box.label[0] for box in picture.boxes if box.kind not in ("data", "model", "result", "device"))
     assert drawn == Counter(node.name for node in program.graph.nodes)
     styles = Counter(arrow.style.value for arrow in picture.arrows)
     assert styles["sync"] == sum(isinstance(task, Sync) for task in program.tasks)
@@ -363,6 +364,19 @@ def test_a_picture_has_every_node_once_and_an_arrow_for_each_task_between_places
         crosses = pool[inside[arrow.source] or ""] != pool[inside[arrow.target] or ""]
         assert crosses or arrow.style.value != "transfer"
         assert not crosses or arrow.style.value in ("transfer", "sync")
+
+
+@given(cases())
+def test_a_sequence_has_a_call_for_each_run_and_a_message_for_each_sync(case: tuple[Graph, Plan]) -> None:
+    program = lowered(case)
+    if program is None:
+        return
+    diagram = sequence_picture(program)
+    told = Counter(each.style for each in diagram.messages if each.source != each.target)
+    assert told["call"] == sum(isinstance(task, Run) and task.home is not None for task in program.tasks)
+    assert told["sync"] == sum(isinstance(task, Sync) for task in program.tasks)
+    assert {end for each in diagram.messages for end in (each.source, each.target)} <= {a.id for a in diagram.actors}
+    assert all(each.source != each.target for each in diagram.messages if each.style == "transfer")
 
 
 @given(cases())

@@ -32,7 +32,8 @@ function startPicture(section) {
   const tools = made("div", "", { className: "tools" });
   const hint = made("span", "", { className: "hint" });
   if (svg.querySelector(MARKS)) hint.textContent = startTracing(svg);
-  if (svg.matches(".lanes") && svg.querySelector(".zoomed")) hint.textContent = startTimeline(svg, tools);
+  else if (svg.querySelector(".zoomed")) hint.textContent = startTimeline(svg, tools);
+  else rove(svg, "[tabindex]", "img");
   if (svg.querySelector('[tabindex="0"]')) svg.setAttribute("role", "group"); // an image has no parts
   if (hint.textContent) figure.prepend(tools);
   tools.append(hint);

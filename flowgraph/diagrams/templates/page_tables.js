@@ -1,4 +1,4 @@
-// Tables that are sorted by a column, and whose rows are linked with the dots of a scatter.
+// Tables that are sorted by a column, and whose rows are linked with what stands for them in a picture.
 
 function compare(a, b, sign) {
   const [x, y] = [a.dataset.sort, b.dataset.sort];
@@ -26,21 +26,22 @@ function startSorting(table) {
   });
 }
 
+// Link the parts of a picture that are a row of its table each, with that row.
 function linkRows(section) {
   const rows = new Map(all(section, "tbody tr").map((row) => [row.dataset.row, row]));
-  const pairs = all(section, ".dot[data-row]").flatMap((dot) => (rows.has(dot.dataset.row) ? [[dot, rows.get(dot.dataset.row)]] : []));
-  if (!pairs.length) return;
-  for (const [dot, row] of pairs) {
-    const mark = (on) => [dot, row].forEach((each) => each.classList.toggle("marked", on));
-    for (const each of [dot, row]) {
-      ["pointerenter", "focusin"].forEach((name) => each.addEventListener(name, () => mark(true)));
-      ["pointerleave", "focusout"].forEach((name) => each.addEventListener(name, () => mark(false)));
-    }
-    dot.addEventListener("click", () => {
-      row.closest("details")?.setAttribute("open", "");
-      row.scrollIntoView({ block: "nearest" });
-    });
+  const parts = all(section, "svg :is(.dot, .strip, .message)[data-row]").filter((part) => rows.has(part.dataset.row));
+  parts.forEach((part) => link(part, rows.get(part.dataset.row)));
+  if (parts.length) rove(section.querySelector("tbody"), "tr", "");
+}
+
+function link(part, row) {
+  const mark = (on) => [part, row].forEach((each) => each.classList.toggle("marked", on));
+  for (const each of [part, row]) {
+    ["pointerenter", "focusin"].forEach((name) => each.addEventListener(name, () => mark(true)));
+    ["pointerleave", "focusout"].forEach((name) => each.addEventListener(name, () => mark(false)));
   }
-  rove(section.querySelector("svg"), ".dot", "img");
-  rove(section.querySelector("tbody"), "tr", "");
+  part.addEventListener("click", () => {
+    row.closest("details")?.setAttribute("open", "");
+    row.scrollIntoView({ block: "nearest" });
+  });
 }

@@ -59,7 +59,7 @@ def test_bars_and_bubbles_say_what_they_are() -> None:
     assert [(bar.label, bar.kind) for bar in a.bars] == [("draw", "generate"), (OVER, "idle")]
     assert [(bar.label, bar.kind) for bar in b.bars] == [("waits for draw", "idle"), ("learn", "update")]
     assert b.bars[1].about == "learn of step 0 takes 1 s, from 2 s on; it starts once draw of step 0 has ended."
-    assert b.bars[0].about == "b is idle for 2 s, 67% of the time: waits for draw."
+    assert b.bars[0].about == "b is idle for 2 s, 66.7% of the time: waits for draw."
     assert picture.about == (
         "1 step in 3 s. a is busy 67% of the time and b is busy 33% of the time. "
         "The longest idle time is of b: 2 s, waits for draw."

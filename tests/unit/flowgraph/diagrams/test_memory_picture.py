@@ -8,7 +8,7 @@ import pytest
 
 from flowgraph import Graph
 from flowgraph.cluster import Cluster, Device, Node
-from flowgraph.diagrams.memory_picture import memory_picture
+from flowgraph.diagrams.memory_picture import memory_picture, parts_of
 from flowgraph.plan import Forecast, Peak, Plan, Pool
 from placements.footprint import FITS_SHARE
 from tests.unit.placements.small_settings import found_of, graph_of, shapes_of
@@ -92,3 +92,9 @@ def test_a_plan_that_does_not_say_who_holds_what_still_reads_and_stays_as_it_is(
     told = Peak(phase="update", role="a", memory_bytes=1, held={"a": 1})
     assert Peak.model_validate_json(told.model_dump_json()) == told
     assert len({told, told}) == 1
+
+
+def test_parts_that_are_not_all_of_an_edited_peak_are_not_shown() -> None:
+    peak = Peak(phase="update", role="a", memory_bytes=3, held={"a": 1, "b": 1})
+    assert parts_of(peak) == (("a", 3),)
+    assert parts_of(peak.model_copy(update={"memory_bytes": 2})) == (("a", 1), ("b", 1))
