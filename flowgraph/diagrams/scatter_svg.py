@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
 
 from flowgraph.cluster import show_bytes
 from flowgraph.diagrams.charts import Dot, DotMark, Scatter
@@ -72,8 +72,7 @@ class Shown:
 
 def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
     """Draw candidates as one SVG, 960 units wide."""
-    marks = [mark for mark in RADII if any(dot.mark == mark for dot in scatter.dots)]
-    key = legend([_entry(mark, scatter) for mark in marks], TITLE_HEIGHT)
+    key = legend(_entries(scatter), TITLE_HEIGHT)
     plot = Rect(MARGIN + LEFT, TITLE_HEIGHT + key.height + 20, WIDTH - 2 * MARGIN - LEFT - 10, PLOT_HEIGHT)
     unit, across = _seconds_axis(scatter.dots, plot)
     size, up = _memory_axis(scatter.dots, plot)
@@ -102,12 +101,15 @@ def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
     )
 
 
-def _entry(mark: DotMark, scatter: Scatter) -> Entry:
-    """Say what a mark stands for; the best one's name stands here too, where it has no place beside it."""
-    if mark != "best":
-        return Entry(f"dot-{mark}", NAMES[mark], sample="dot")
-    best = next(dot.label for dot in scatter.dots if dot.mark == "best")
-    return Entry("dot-best", f"{NAMES['best']}: {clean(best)}" if best else NAMES["best"], sample="star")
+def _entries(scatter: Scatter) -> list[Entry]:
+    """Say what each mark stands for; the best one's name stands here too, where it may have no place beside it."""
+    found = {dot.mark: dot.label for dot in reversed(scatter.dots)}
+    best = f": {clean(found['best'])}" if found.get("best") else ""
+    return [
+        Entry(f"dot-{mark}", name + best if mark == "best" else name, sample="star" if mark == "best" else "dot")
+        for mark, name in NAMES.items()
+        if mark in found
+    ]
 
 
 def _log(value: float) -> float:
@@ -217,10 +219,10 @@ def _around(shown: Shown) -> Rect:
 
 def _first_free(dot: Dot, shown: Shown, taken: Sequence[Rect], room: Rect) -> Words | None:
     classes = "strong halo" if dot.mark == "best" else "small halo" if dot.mark == "front" else "small muted halo"
-    rooms_px, sides = (LABELS_PX[:1], _SIDES) if dot.mark == "other" else (LABELS_PX, (*_SIDES, _higher))
-    for room_px, side in product(rooms_px, sides):
-        text = cut(dot.label, room_px, classes)
-        words = side(shown, text, classes)
+    rooms_px = LABELS_PX[:1] if dot.mark == "other" else LABELS_PX
+    sides = _SIDES if dot.mark == "other" else (*_SIDES, _higher)
+    tried = (side(shown, cut(dot.label, room_px, classes), classes) for room_px in rooms_px for side in sides)
+    for words in tried:
         if room.holds(words.rect) and not any(words.rect.meets(other) for other in taken):
             return words
     return None
