@@ -9,7 +9,7 @@ from typing import Literal
 from flowgraph.diagrams.geometry import LINE, MARGIN, WIDTH, Rect, Words, baseline, cut, hatching, star
 
 SWATCH_WIDTH, SWATCH_HEIGHT, GAP, ROW = 20.0, 14.0, 18.0, 20.0
-NAME_AT_MOST = 220.0
+NAME_AT_MOST = 320.0
 
 Sample = Literal["box", "hatched", "stripes", "line", "mark", "dot", "star"]
 

@@ -13,6 +13,7 @@ from flowgraph.diagrams.palette import TONES
 
 TRANSITION_SHARE = 0.6  # of the width of a phase
 COLUMN_SHARE, COLUMN_AT_MOST = 0.74, 84.0
+GAP_SHARE = 0.8  # of the gap between two columns, beside a narrower one
 NAME_HEIGHT = 12.0  # a part that is lower has no name in it
 LABEL_AT_MOST = 104.0  # of the name of a phase, where it is slanted
 SLANT = 0.7072  # of 45 degrees
@@ -39,6 +40,7 @@ class Column:
     passing: bool
     over: Rect | None
     hatch: str
+    keys: tuple[Words, ...]
     label: Words
     slanted: bool
     measured: float | None
@@ -122,9 +124,11 @@ def _column(
         scale.y(size) for size in (store.capacity_bytes, store.room_bytes, phase.measured_bytes) if size is not None
     ]
     over = Rect(rect.left, top, width, capacity - top) if phase.size_bytes > store.capacity_bytes else None
+    segments = _segments(phase, scale, rect, names, lines, store.capacity_bytes)
     return Column(
         rect=rect,
-        segments=_segments(phase, scale, rect, names, lines, store.capacity_bytes),
+        segments=segments,
+        keys=_keys_beside(phase, segments, names, slot.width - width),
         passing=phase.transition,
         over=over,
         hatch=hatching(over, 5.0) if over else "",
@@ -164,6 +168,19 @@ def _segments(
         words = _segment_words(name, at, below_line(rect, scale.y(limit_bytes)), lines)
         segments.append(Segment(tone_of(at), rect, words, hatch, clean(name)))
     return tuple(segments)
+
+
+def _keys_beside(phase: Phase, segments: Sequence[Segment], names: Sequence[str], gap: float) -> tuple[Words, ...]:
+    """Write the number of each part that is too low for it beside the column, above the axis and what is below it."""
+    keys, free = list[Words](), segments[0].rect.bottom - NAME_HEIGHT / 2 if segments else 0.0
+    for (name, size), part in zip(phase.held, segments, strict=True):
+        level = min(part.rect.middle, free)
+        key = Words(part.rect.right + 4, baseline(level, "small"), str(names.index(name) + 1), "small")
+        near = part.rect.middle - level < 1.5 * NAME_HEIGHT
+        if part.words is None and size and near and key.width + 7 <= gap * GAP_SHARE:
+            keys.append(key)
+            free = level - NAME_HEIGHT
+    return tuple(keys)
 
 
 def below_line(rect: Rect, y: float) -> Rect:

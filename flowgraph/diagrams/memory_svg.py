@@ -42,7 +42,7 @@ from flowgraph.diagrams.palette import TONES
 from flowgraph.diagrams.svg_frame import ALONE, Look, framed
 from flowgraph.diagrams.ticks import number_text, ticks
 
-PLOT_HEIGHT, HEAD_HEIGHT, PANEL_GAP = 180.0, 58.0, 20.0
+PLOT_HEIGHT, HEAD_HEIGHT, PANEL_GAP = 180.0, 52.0, 20.0
 FOOT = 24.0  # below a plot, for the names of phases
 LEFT, RIGHT = 44.0, 66.0  # room for the numbers of the axis, and for the names of the two lines
 PEAK_LINE = 13.0
@@ -75,7 +75,6 @@ class Panel:
     pool: str
     told: str
     name: Words
-    about: Words
     plot: Rect
     unit: Words
     ticks: tuple[Mark, ...]
@@ -145,7 +144,7 @@ def _is_tight(store: Store, width: float) -> bool:
 def _slanted_foot(chart: MemoryChart) -> float:
     """Give the room that the slanted names of phases need below the plots."""
     labels = [cut(phase.label, LABEL_AT_MOST, "small") for store in chart.stores for phase in store.phases]
-    return FOOT + widest(labels, "small") * SLANT
+    return 16.0 + widest(labels, "small") * SLANT
 
 
 def _most_bytes(store: Store, stores: Sequence[Store]) -> float:
@@ -163,7 +162,6 @@ def _panel(store: Store, cell: Rect, most_bytes: float, names: Sequence[str], lo
         pool=look.pool(store.pool),
         told=_told(store),
         name=Words(cell.left, cell.top + 12, cut(store.label, cell.width, "strong"), "strong"),
-        about=Words(cell.left, cell.top + 27, "on each device, phase by phase", "small muted"),
         plot=plot,
         unit=Words(plot.left - 6, plot.top - 14, _unit(scale)[0], "small muted", "end"),
         ticks=_ticks(scale),
@@ -215,9 +213,12 @@ def _peak(store: Store, columns: Sequence[Column], scale: Bytes) -> tuple[Words,
     at = max(range(len(columns)), key=lambda place: store.phases[place].size_bytes)
     phase, rect = store.phases[at], columns[at].rect
     texts = _peak_texts(phase, store)
+    keys = [key.rect.top for each in columns for key in each.keys]
     marks = [each.measured - 6 for each in columns if each.measured is not None]
     high = NAME_HEIGHT + PEAK_LINE * (len(texts) - 1)
-    foot = above_lines(min([rect.top, *marks]) - 4, high, [scale.y(store.room_bytes), scale.y(store.capacity_bytes)])
+    foot = above_lines(
+        min([rect.top, *marks, *keys]) - 4, high, [scale.y(store.room_bytes), scale.y(store.capacity_bytes)]
+    )
     levels = [foot - 2 - PEAK_LINE * after for after in reversed(range(len(texts)))]
     return tuple(
         Words(_clamped(rect.centre, width_of(text, classes), scale.plot), y, text, classes, "middle")

@@ -31,10 +31,10 @@ from flowgraph.diagrams.ticks import number_text, padded, ticks
 
 PLOT_HEIGHT, LEFT, FOOT = 380.0, 58.0, 44.0
 LOG_FROM = 20.0  # times the least seconds: a wider range is drawn by its logarithm
-LABEL_AT_MOST = 200.0
+LABELS_PX = (200.0, 110.0)  # of a name, and of one that has found no place
 LABELS_AT_MOST = 24
-RADII = {"best": 8.0, "front": 5.0, "other": 3.0}
-NAMES = {"best": "the best", "front": "no other is better in both", "other": "other candidates"}
+RADII: dict[DotMark, float] = {"best": 8.0, "front": 5.0, "other": 3.0}
+NAMES: dict[DotMark, str] = {"best": "the best", "front": "no other is better in both", "other": "other candidates"}
 GIB, MIB = float(2**30), float(2**20)
 
 Place = tuple[float, float]
@@ -72,8 +72,7 @@ class Shown:
 
 def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
     """Draw candidates as one SVG, 960 units wide."""
-    marks = [mark for mark in RADII if any(dot.mark == mark for dot in scatter.dots)]
-    key = legend([Entry(f"dot-{mark}", NAMES[mark], sample="star" if mark == "best" else "dot") for mark in marks], 44)
+    key = legend(_entries(scatter), TITLE_HEIGHT)
     plot = Rect(MARGIN + LEFT, TITLE_HEIGHT + key.height + 20, WIDTH - 2 * MARGIN - LEFT - 10, PLOT_HEIGHT)
     unit, across = _seconds_axis(scatter.dots, plot)
     size, up = _memory_axis(scatter.dots, plot)
@@ -100,6 +99,17 @@ def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
         labels=tuple(_labels(scatter.dots, dots, plot)),
         empty=Words(plot.centre, plot.middle, "no candidates", "muted", "middle") if not dots else None,
     )
+
+
+def _entries(scatter: Scatter) -> list[Entry]:
+    """Say what each mark stands for; the best one's name stands here too, where it may have no place beside it."""
+    found = {dot.mark: dot.label for dot in reversed(scatter.dots)}
+    best = f": {clean(found['best'])}" if found.get("best") else ""
+    return [
+        Entry(f"dot-{mark}", name + best if mark == "best" else name, sample="star" if mark == "best" else "dot")
+        for mark, name in NAMES.items()
+        if mark in found
+    ]
 
 
 def _log(value: float) -> float:
@@ -209,9 +219,10 @@ def _around(shown: Shown) -> Rect:
 
 def _first_free(dot: Dot, shown: Shown, taken: Sequence[Rect], room: Rect) -> Words | None:
     classes = "strong halo" if dot.mark == "best" else "small halo" if dot.mark == "front" else "small muted halo"
-    text = cut(dot.label, LABEL_AT_MOST, classes)
-    for side in (*_SIDES, _higher) if dot.mark == "best" else _SIDES:
-        words = side(shown, text, classes)
+    rooms_px = LABELS_PX[:1] if dot.mark == "other" else LABELS_PX
+    sides = _SIDES if dot.mark == "other" else (*_SIDES, _higher)
+    tried = (side(shown, cut(dot.label, room_px, classes), classes) for room_px in rooms_px for side in sides)
+    for words in tried:
         if room.holds(words.rect) and not any(words.rect.meets(other) for other in taken):
             return words
     return None
