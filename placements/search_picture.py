@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flowgraph.cluster import show_bytes
-from flowgraph.diagrams.amounts import many, show_s
+from flowgraph.diagrams.amounts import listed, many, show_s
 from flowgraph.diagrams.charts import Dot, DotMark, Scatter
 from placements.finding import Found
 from placements.found_text import MEASURES, against, pools_of
@@ -21,12 +21,12 @@ Point = tuple[float, int]
 def search_picture(found: Found, objective: Objective = "step") -> Scatter:
     """Give the candidates that were played, in the order of the search; named placements that are not among them last.
 
-    The best is the plan that the search gives. A label starts with the candidate's rank.
+    The best is the plan that the search gives.
     """
     played = candidates(found)
     points = [(each.step_s, fullest_bytes(each)) for each in played]
     dots = tuple(
-        Dot(*point, _label(found, place, each), _mark(place, point, points), _told(found, each, point, objective))
+        Dot(*point, _label(each), _mark(place, point, points), _what(found, each), _why(found, each, objective))
         for place, (each, point) in enumerate(zip(played, points, strict=True))
     )
     return Scatter(f"plans of {found.setting.graph.name}", dots, " ".join(_about(found, dots)))
@@ -58,20 +58,19 @@ def _mark(place: int, point: Point, points: Sequence[Point]) -> DotMark:
     return "best" if place == 0 else "front" if on_front(point, points) else "other"
 
 
-def _label(found: Found, place: int, ranked: Ranked) -> str:
-    rank = f"{place + 1} " if place < len(found.ranked) else ""
-    return rank + (name_of(ranked.setting.graph, ranked.parts()) or pools_of(ranked))
+def _label(ranked: Ranked) -> str:
+    return name_of(ranked.setting.graph, ranked.parts()) or pools_of(ranked)
 
 
-def _told(found: Found, ranked: Ranked, point: Point, objective: Objective) -> str:
-    """Say what a candidate is and takes, and of one that is not the best why it is not."""
-    figures = f"{show_s(point[0])} a step, at most {show_bytes(point[1])} on a device"
-    what = f"{pools_of(ranked)}: {many(ranked.devices, 'device')}, {figures}"
+def _what(found: Found, ranked: Ranked) -> str:
+    """Say on which pools a candidate is, and which named placements it is at their best."""
     names = [variant.name for variant, each in found.named if each is not None and each.blocks == ranked.blocks]
-    named = f" It is {', '.join(names)} at its best." if names else ""
-    beside = against(found, ranked, MEASURES[objective])
-    why = "" if ranked.blocks == found.best.blocks else f" Beside the best: {beside}."
-    return f"{what}.{named}{why}"
+    named = f"; {listed(names)} at its best" if names else ""
+    return f"{pools_of(ranked)}: {many(ranked.devices, 'device')}{named}"
+
+
+def _why(found: Found, ranked: Ranked, objective: Objective) -> str:
+    return "" if ranked.blocks == found.best.blocks else against(found, ranked, MEASURES[objective])
 
 
 def _about(found: Found, dots: Sequence[Dot]) -> Iterator[str]:

@@ -123,13 +123,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Dot:
-    """One candidate of a search: seconds a step, bytes on the fullest device, and what it is."""
+    """One candidate of a search: seconds a step, bytes on the fullest device, its name, and what it is.
+
+    `why` says how it stands beside the best one.
+    """
 
     seconds: float
     memory_bytes: int
     label: str
     mark: DotMark = "other"
     about: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)

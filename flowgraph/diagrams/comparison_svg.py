@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flowgraph.diagrams.amounts import show_s
 from flowgraph.diagrams.charts import Comparison, Part, Strip
-from flowgraph.diagrams.durations import duration
 from flowgraph.diagrams.geometry import (
     LINE,
     MARGIN,
@@ -24,7 +24,9 @@ from flowgraph.diagrams.geometry import (
     width_of,
 )
 from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.style import SIZE_PX
 from flowgraph.diagrams.svg_frame import ALONE, Look, framed
+from flowgraph.diagrams.text_width import wrapped
 
 NAME_AT_MOST, NAME_AT_LEAST = 190.0, 64.0
 BAR_ROOM, BAR_HEIGHT = 230.0, 16.0
@@ -109,7 +111,7 @@ def _columns(strips: Sequence[Strip]) -> Columns:
 def _seconds_text(strip: Strip) -> str:
     """Write a placement's seconds; without any it does not fit, or what is written below it says why."""
     if strip.seconds is not None:
-        return duration(strip.seconds)
+        return show_s(strip.seconds)
     return "no time" if strip.why else "does not fit"
 
 
@@ -145,8 +147,9 @@ def _row(strip: Strip, columns: Columns, top: float, devices: int, most_s: float
 
 def _name(strip: Strip, columns: Columns, top: float) -> tuple[Words, ...]:
     room = columns.strip_left - 14 - MARGIN
-    name = Words(MARGIN, top + 14, cut(strip.label, room, "strong"), "strong")
-    return (name, Words(MARGIN, top + 30, CHOSEN, "small strong")) if strip.chosen else (name,)
+    lines = wrapped(strip.label, room, SIZE_PX, bold=True, most=2)
+    told = [Words(MARGIN, top + 14 + place * LINE, line, "strong") for place, line in enumerate(lines)]
+    return (*told, Words(MARGIN, top + 14 + len(lines) * LINE, CHOSEN, "small strong")) if strip.chosen else tuple(told)
 
 
 def _told(strip: Strip) -> str:
@@ -156,7 +159,7 @@ def _told(strip: Strip) -> str:
     'all on one (chosen): 2 s a step; all, 8 devices: policy. the best'
     """
     chosen = f" ({CHOSEN})" if strip.chosen else ""
-    seconds = "does not fit" if strip.seconds is None else f"{duration(strip.seconds)} a step"
+    seconds = "does not fit" if strip.seconds is None else f"{show_s(strip.seconds)} a step"
     parts = "; ".join(_part_told(part) for part in strip.parts)
     why = f". {clean(strip.why, 2 * WHY_CHARACTERS)}" if strip.why else ""
     return f"{clean(strip.label)}{chosen}: {seconds}{'; ' + parts if parts else ''}{why}"

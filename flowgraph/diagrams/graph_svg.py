@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 
-from flowgraph.diagrams.label_places import Place, Rectangle
+from flowgraph.diagrams.geometry import Rect, Words
+from flowgraph.diagrams.label_places import Place
 from flowgraph.diagrams.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, laid_out
 from flowgraph.diagrams.picture import ArrowStyle, BoxKind, Picture
 from flowgraph.diagrams.style import HEAD_PX, SMALL_PX, WIDTHS_PX
@@ -35,16 +36,6 @@ STYLE_NAMES: Mapping[ArrowStyle, str] = {
     ArrowStyle.TRANSFER: "transfer",
     ArrowStyle.SYNC: "sync of weights",
 }
-
-
-@dataclass(frozen=True)
-class Text:
-    """One line of text around or from a place on its baseline."""
-
-    text: str
-    x: float
-    y: float
-    strong: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,14 +85,17 @@ def _pool(picture: Picture, laid: LaidBox, look: Look) -> str:
 class _Frame:
     id: str
     css: str
-    at: Rectangle
-    texts: tuple[Text, ...]
+    at: Rect
+    texts: tuple[Words, ...]
 
     @classmethod
     def of(cls, laid: LaidFrame, look: Look) -> _Frame:
         frame, at = laid.frame, laid.at
         css = _classes(f"frame frame-{frame.kind}", frame.status, look.pool(frame.pool))
-        texts = (Text(line, at.left + 10, at.top + 17 + i * LINE_PX) for i, line in enumerate(laid.lines))
+        texts = (
+            Words(at.left + 10, at.top + 17 + i * LINE_PX, line, "small strong halo")
+            for i, line in enumerate(laid.lines)
+        )
         return cls(frame.id, css, at, tuple(texts))
 
 
@@ -109,16 +103,19 @@ class _Frame:
 class _Box:
     id: str
     css: str
-    at: Rectangle
+    at: Rect
     outline: str
     about: str
-    texts: tuple[Text, ...]
+    texts: tuple[Words, ...]
 
     @classmethod
     def of(cls, laid: LaidBox, pool: str) -> _Box:
-        box, (x, middle) = laid.box, laid.at.middle
-        first = middle - (len(laid.lines) - 1) * LINE_PX / 2 + 4 + (4 if box.kind == "data" else 0)
-        texts = (Text(line, x, first + i * LINE_PX, i < laid.names) for i, line in enumerate(laid.lines))
+        box, at = laid.box, laid.at
+        first = at.middle - (len(laid.lines) - 1) * LINE_PX / 2 + 4 + (4 if box.kind == "data" else 0)
+        texts = (
+            Words(at.centre, first + i * LINE_PX, line, "on strong" if i < laid.names else "on small", "middle")
+            for i, line in enumerate(laid.lines)
+        )
         about = box.about or ", ".join(box.label)
         return cls(
             box.id,
@@ -138,7 +135,7 @@ class _Arrow:
     path: str
     tip: str
     about: str
-    texts: tuple[Text, ...]
+    texts: tuple[Words, ...]
 
     @classmethod
     def of(cls, laid: LaidArrow) -> _Arrow:
@@ -154,11 +151,11 @@ class _Arrow:
         )
 
 
-def _label(laid: LaidArrow) -> Iterator[Text]:
+def _label(laid: LaidArrow) -> Iterator[Words]:
     if laid.label_at is not None:
         x, y = laid.label_at
         for i, line in enumerate(laid.lines):
-            yield Text(line, x, y + 4 + (i - (len(laid.lines) - 1) / 2) * LINE_PX)
+            yield Words(x, y + 4 + (i - (len(laid.lines) - 1) / 2) * LINE_PX, line, "small halo", "middle")
 
 
 def _classes(kind: str, status: str, pool: str = "") -> str:
@@ -191,7 +188,7 @@ def arrowhead(end: Place, tip: Place, width_px: float) -> str:
     return " ".join(f"{short(x)},{short(y)}" for x, y in corners)
 
 
-def outline(kind: BoxKind, at: Rectangle) -> str:
+def outline(kind: BoxKind, at: Rect) -> str:
     """Give the outline of a box as the data of an SVG path: each family of kinds has a shape of its own."""
     left, top, right, bottom = at.left, at.top, at.left + at.width, at.top + at.height
     middle = (top + bottom) / 2

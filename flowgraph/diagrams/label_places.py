@@ -4,48 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import dist
+from math import hypot
+
+from flowgraph.diagrams.geometry import Rect
 
 Place = tuple[float, float]
 
 NEAR_PX = 14.0  # from a label to its arrow: farther, it seems to be another's
 SAMPLES = 8  # of each cubic curve
 GAP_PX = 2.0  # between a label and what it must not cover
-
-
-@dataclass(frozen=True)
-class Rectangle:
-    """A place on the picture, in units of it (CSS pixels), from its top left corner."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-
-    @property
-    def middle(self) -> Place:
-        """Give its middle."""
-        return self.left + self.width / 2, self.top + self.height / 2
-
-    def covers(self, other: Rectangle, gap_px: float = 0.0) -> bool:
-        """Say whether another place is less than a gap away from this one.
-
-        >>> Rectangle(0, 0, 9, 9).covers(Rectangle(8, 8, 9, 9)), Rectangle(0, 0, 9, 9).covers(Rectangle(10, 0, 9, 9))
-        (True, False)
-        """
-        across = min(self.left + self.width, other.left + other.width) - max(self.left, other.left)
-        down = min(self.top + self.height, other.top + other.height) - max(self.top, other.top)
-        return across > -gap_px and down > -gap_px
-
-    def away_px(self, point: Place) -> float:
-        """Give how far a point is from its nearest side; 0 inside.
-
-        >>> Rectangle(0, 0, 10, 10).away_px((13, 14)), Rectangle(0, 0, 10, 10).away_px((5, 5))
-        (5.0, 0.0)
-        """
-        across = max(self.left - point[0], 0.0, point[0] - self.left - self.width)
-        down = max(self.top - point[1], 0.0, point[1] - self.top - self.height)
-        return dist((across, down), (0.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -58,7 +25,7 @@ class Label:
     kept: Place
 
 
-def label_places(labels: Sequence[Label], boxes: Sequence[Rectangle]) -> list[Place]:
+def label_places(labels: Sequence[Label], boxes: Sequence[Rect]) -> list[Place]:
     """Give the middle of each label, one after the other: beside its arrow, and on no box or earlier label if it can.
 
     A label whose kept room is far from its arrow goes to the free place on the arrow that is nearest to its middle.
@@ -70,20 +37,40 @@ def label_places(labels: Sequence[Label], boxes: Sequence[Rectangle]) -> list[Pl
         if not stays:
             kept[place] = _free(labels[place], taken) or kept[place]
             taken.append(kept[place])
-    return [at.middle for at in kept]
+    return [(at.centre, at.middle) for at in kept]
 
 
-def _free(label: Label, taken: Sequence[Rectangle]) -> Rectangle | None:
+def _free(label: Label, taken: Sequence[Rect]) -> Rect | None:
     """Give the free place on an arrow that is nearest to its middle."""
-    return next((at for at in _candidates(label) if not any(at.covers(other, GAP_PX) for other in taken)), None)
+    return next((at for at in _candidates(label) if not any(crowded(at, other) for other in taken)), None)
 
 
-def is_near(label: Rectangle, points: Sequence[Place]) -> bool:
+def is_near(label: Rect, points: Sequence[Place]) -> bool:
     """Say whether a label stands beside its arrow."""
-    return min(map(label.away_px, sampled(points))) <= NEAR_PX
+    return min(away_px(label, point) for point in sampled(points)) <= NEAR_PX
 
 
-def _candidates(label: Label) -> Iterator[Rectangle]:
+def crowded(one: Rect, other: Rect) -> bool:
+    """Say whether there is less than a gap between two rectangles.
+
+    >>> crowded(Rect(0, 0, 9, 9), Rect(10, 0, 9, 9)), crowded(Rect(0, 0, 9, 9), Rect(12, 0, 9, 9))
+    (True, False)
+    """
+    across = min(one.right, other.right) - max(one.left, other.left)
+    return across > -GAP_PX and min(one.bottom, other.bottom) - max(one.top, other.top) > -GAP_PX
+
+
+def away_px(at: Rect, point: Place) -> float:
+    """Give how far a point is from the nearest side of a rectangle; 0 inside.
+
+    >>> away_px(Rect(0, 0, 10, 10), (13, 14)), away_px(Rect(0, 0, 10, 10), (5, 5))
+    (5.0, 0.0)
+    """
+    across = max(at.left - point[0], 0.0, point[0] - at.right)
+    return hypot(across, max(at.top - point[1], 0.0, point[1] - at.bottom))
+
+
+def _candidates(label: Label) -> Iterator[Rect]:
     """Give places on an arrow, the middle first, then outwards to either end."""
     line = list(sampled(label.points))
     middle = len(line) // 2
@@ -91,8 +78,8 @@ def _candidates(label: Label) -> Iterator[Rectangle]:
         yield _at(label, line[place])
 
 
-def _at(label: Label, middle: Place) -> Rectangle:
-    return Rectangle(middle[0] - label.width / 2, middle[1] - label.height / 2, label.width, label.height)
+def _at(label: Label, middle: Place) -> Rect:
+    return Rect(middle[0] - label.width / 2, middle[1] - label.height / 2, label.width, label.height)
 
 
 def sampled(points: Sequence[Place]) -> Iterator[Place]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flowgraph.diagrams.amounts import show_s
 from flowgraph.diagrams.charts import Bar, BarKind, Lane, Lanes
-from flowgraph.diagrams.durations import duration, time_ticks, unit_of
 from flowgraph.diagrams.geometry import (
     LINE,
     MARGIN,
@@ -26,6 +26,7 @@ from flowgraph.diagrams.geometry import (
 from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.legend import Entry, legend
 from flowgraph.diagrams.svg_frame import ALONE, Look, framed
+from flowgraph.diagrams.time_axis import time_ticks, unit_of
 
 BAR_HEIGHT, BAR_GAP, LANE_GAP, POOL_GAP = 24.0, 2.0, 5.0, 14.0
 NAME_AT_MOST = 190.0
@@ -202,7 +203,7 @@ def _span(bar: Bar, scale: Scale, top: float) -> Span:
     left, right = scale.x(bar.start_s), scale.x(bar.end_s)
     rect = Rect(left, top, max(right - left, BAR_AT_LEAST), BAR_HEIGHT)
     label = clean(bar.label)
-    seconds = f"{duration(max(bar.end_s - bar.start_s, 0.0))}, from {duration(max(bar.start_s, 0.0))}"
+    seconds = f"{show_s(max(bar.end_s - bar.start_s, 0.0))}, from {show_s(max(bar.start_s, 0.0))}"
     told = f"{clean(bar.about, 400) if bar.about else label} ({seconds})"
     return Span(bar.kind, bar.start_s, bar.end_s, rect, _bar_words(bar, label, rect), label, told)
 

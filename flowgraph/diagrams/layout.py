@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.diagrams.label_places import Label, Place, Rectangle, label_places
+from flowgraph.diagrams.geometry import Rect
+from flowgraph.diagrams.label_places import Label, Place, label_places
 from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
@@ -37,7 +38,7 @@ class LaidBox:
     box: Box
     lines: tuple[str, ...]
     names: int
-    at: Rectangle
+    at: Rect
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class LaidFrame:
 
     frame: Frame
     lines: tuple[str, ...]
-    at: Rectangle
+    at: Rect
 
 
 @dataclass(frozen=True)
@@ -242,14 +243,14 @@ def _laid_box(made: Any, box: Box, flipped: Any) -> LaidBox:
     x, y = flipped(*_numbers(made.get_node(box.id).attr["pos"]))
     width, height = box_size_px(box)
     names, others = box_lines(box)
-    return LaidBox(box, names + others, len(names), Rectangle(x - width / 2, y - height / 2, width, height))
+    return LaidBox(box, names + others, len(names), Rect(x - width / 2, y - height / 2, width, height))
 
 
 def _laid_plates(picture: Picture, frame: LaidFrame) -> Iterator[LaidBox]:
     """Give the plates of a frame, one beneath the other under its label."""
     top = frame.at.top + 8 + len(frame.lines) * LINE_PX
     for place, box in enumerate(plates_in(picture, frame.frame)):
-        at = Rectangle(frame.at.left + 10, top + place * PLATE_PX, plate_width_px(box), PLATE_PX - 4)
+        at = Rect(frame.at.left + 10, top + place * PLATE_PX, plate_width_px(box), PLATE_PX - 4)
         yield LaidBox(box, (plate_line(box),), 0, at)
 
 
@@ -257,7 +258,7 @@ def _laid_frames(picture: Picture, borders: Mapping[str, Sequence[float]], flipp
     known = {frame.id: frame for frame in picture.frames}
     for name, (left, bottom, right, top) in borders.items():
         x, y = flipped(left, top)
-        at = Rectangle(x, y, right - left, top - bottom)
+        at = Rect(x, y, right - left, top - bottom)
         yield LaidFrame(known[name], frame_lines(known[name]), at)
 
 
@@ -269,7 +270,7 @@ def _laid_arrow(made: Any, place: int, arrow: Arrow, flipped: Any) -> LaidArrow:
     return LaidArrow(arrow, tuple(flipped(*each) for each in points), flipped(*tip), arrow_lines(arrow), label_at)
 
 
-def _labelled(arrows: Sequence[LaidArrow], boxes: Sequence[Rectangle]) -> Iterator[LaidArrow]:
+def _labelled(arrows: Sequence[LaidArrow], boxes: Sequence[Rect]) -> Iterator[LaidArrow]:
     """Move labels that Graphviz put far from their arrows."""
     labels = [
         Label(*_size_px(arrow.lines), arrow.points, arrow.label_at) for arrow in arrows if arrow.label_at is not None

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from flowgraph.cluster import show_bytes
+from flowgraph.diagrams.amounts import show_s
 from flowgraph.diagrams.charts import Dot, DotMark, Scatter
-from flowgraph.diagrams.durations import duration, unit_of
 from flowgraph.diagrams.geometry import (
     MARGIN,
     TITLE_HEIGHT,
@@ -28,6 +28,7 @@ from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.legend import Entry, legend
 from flowgraph.diagrams.svg_frame import ALONE, Look, framed, short
 from flowgraph.diagrams.ticks import number_text, padded, ticks
+from flowgraph.diagrams.time_axis import unit_of
 
 PLOT_HEIGHT, LEFT, FOOT = 380.0, 58.0, 44.0
 LOG_FROM = 20.0  # times the least seconds: a wider range is drawn by its logarithm
@@ -174,9 +175,9 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
 
 def _shown(row: int, dot: Dot, across: Axis, up: Axis) -> Shown:
     x, y, radius = across.place(dot.seconds), up.place(dot.memory_bytes), RADII[dot.mark]
-    told = f"{clean(dot.label)}: {duration(dot.seconds)} a step, {show_bytes(dot.memory_bytes)} on the fullest device"
-    about = f". {clean(dot.about, 400)}" if dot.about else ""
-    return Shown(row, dot.mark, x, y, radius, star(x, y, radius) if dot.mark == "best" else "", told + about)
+    told = f"{clean(dot.label)}: {show_s(dot.seconds)} a step, {show_bytes(dot.memory_bytes)} on the fullest device"
+    more = "".join(f". {clean(text, 400)}" for text in (dot.about, dot.why) if text)
+    return Shown(row, dot.mark, x, y, radius, star(x, y, radius) if dot.mark == "best" else "", told + more)
 
 
 def front_path(shown: Sequence[Shown]) -> str:

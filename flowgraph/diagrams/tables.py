@@ -104,15 +104,16 @@ def _scatter(scatter: Scatter) -> Table:
         (
             Cell(str(rank), rank),
             Cell(dot.label),
+            Cell(dot.about),
             _seconds(dot.seconds),
             _bytes(dot.memory_bytes),
             Cell({"best": "the best", "front": "on the front", "other": ""}[dot.mark]),
-            Cell(dot.about),
+            Cell(dot.why),
         )
         for rank, dot in enumerate(scatter.dots, 1)
     )
-    heads = ("rank", "candidate", "a step takes", "fullest device", "mark", "more")
-    return Table(heads, rows, numeric=(0, 2, 3), shown=True)
+    heads = ("rank", "candidate", "pools", "a step takes", "fullest device", "mark", "beside the best")
+    return Table(heads, rows, numeric=(0, 3, 4), shown=True)
 
 
 def _sequence(diagram: SequenceDiagram) -> Table:

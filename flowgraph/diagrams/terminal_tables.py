@@ -57,11 +57,11 @@ def scatter_table(scatter: Scatter) -> Table:
             number_text(dot.seconds),
             show_bytes(dot.memory_bytes),
             _MARKS[dot.mark],
-            clean(dot.about) if dot.about else "",
+            clean(dot.why) if dot.why else "",
         )
         for number, dot in enumerate(scatter.dots, 1)
     ]
-    head = ("", "candidate", "s a step", "memory", "", " ")
+    head = ("", "candidate", "s a step", "memory", "", "beside the best")
     return _table(*head, rows=rows, right=("", "s a step", "memory"))
 
 

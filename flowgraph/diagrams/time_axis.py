@@ -1,4 +1,4 @@
-"""Seconds in words, and the unit in which an axis of time is told."""
+"""The unit in which an axis of time is told, and its marks."""
 
 from __future__ import annotations
 
@@ -26,20 +26,6 @@ def unit_of(length_s: float) -> TimeUnit:
     ('ms', 's', 'min', 'h')
     """
     return [unit for unit, least in zip(UNITS, FROM_S, strict=True) if length_s >= least][-1]
-
-
-def duration(seconds: float) -> str:
-    """Write seconds to three digits in the unit that fits them.
-
-    >>> duration(0.0123), duration(2.0), duration(119.6), duration(600.0), duration(0.0)
-    ('12.3 ms', '2 s', '120 s', '10 min', '0 s')
-    """
-    unit = unit_of(seconds) if seconds else UNITS[1]
-    return f"{_three_digits(seconds / unit.seconds)} {unit.name}"
-
-
-def _three_digits(value: float) -> str:
-    return number_text(value) if value < 1000 else f"{value:,.0f}" if value < 1e9 else f"{value:.3g}"
 
 
 def time_ticks(length_s: float, about: int = 8) -> tuple[tuple[float, str], ...]:
