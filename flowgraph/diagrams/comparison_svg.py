@@ -20,6 +20,7 @@ from flowgraph.diagrams.geometry import (
     cut,
     heading,
     shares,
+    two_lines,
     widest,
     width_of,
 )
@@ -145,8 +146,10 @@ def _row(strip: Strip, columns: Columns, top: float, devices: int, most_s: float
 
 def _name(strip: Strip, columns: Columns, top: float) -> tuple[Words, ...]:
     room = columns.strip_left - 14 - MARGIN
-    name = Words(MARGIN, top + 14, cut(strip.label, room, "strong"), "strong")
-    return (name, Words(MARGIN, top + 30, CHOSEN, "small strong")) if strip.chosen else (name,)
+    first, second = two_lines(strip.label, room, "strong")
+    name = Words(MARGIN, top + 14, first, "strong"), Words(MARGIN, top + 14 + LINE, second, "strong")
+    below = top + 30 + (LINE if second else 0.0)
+    return (*name, Words(MARGIN, below, CHOSEN, "small strong")) if strip.chosen else name
 
 
 def _told(strip: Strip) -> str:
@@ -181,7 +184,7 @@ def _blocks(strip: Strip, columns: Columns, top: float, devices: int, look: Look
     unused = devices - sum(part.devices for part in strip.parts)
     counts = [float(part.devices) for part in strip.parts] + ([float(unused)] if unused > 0 else [])
     room = columns.strip_right - columns.strip_left - PART_GAP * (len(counts) - 1)
-    height = 2 * PART_PADDING + LINE * (2 + max((_lines_of(part) for part in strip.parts), default=0))
+    height = 2 * PART_PADDING + LINE * (2 + max((_lines_of(part) for part in strip.parts), default=1))
     left = columns.strip_left
     for at, width in enumerate(shares(counts, room, PART_AT_LEAST)):
         rect = Rect(left, top, width, height)

@@ -112,6 +112,19 @@ def cut(text: str, room: float, classes: str = "", limit_characters: int = LABEL
     return fitted(clean(text, limit_characters), room, size_px(classes), bold=is_bold(classes))
 
 
+def two_lines(text: str, room: float, classes: str = "") -> tuple[str, str]:
+    """Make a user's text fit in a room on two lines, the second empty where one is enough.
+
+    >>> two_lines("split in three", 60), two_lines("split", 60), two_lines("splitinthree", 60)
+    (('split in', 'three'), ('split', ''), ('splitinth…', ''))
+    """
+    words, first = clean(text).split(" "), ""
+    while words and width_of(longer := f"{first} {words[0]}".strip(), classes) <= room:
+        first = longer
+        words.pop(0)
+    return (first, cut(" ".join(words), room, classes) if words else "") if first else (cut(text, room, classes), "")
+
+
 def is_bold(classes: str) -> bool:
     """Say whether text with these classes is bold."""
     return bool({"head", "strong"} & set(classes.split()))
