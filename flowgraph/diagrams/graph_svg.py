@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 
-from flowgraph.diagrams.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, Place, Rectangle, laid_out
+from flowgraph.diagrams.label_places import Place, Rectangle
+from flowgraph.diagrams.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, laid_out
 from flowgraph.diagrams.picture import ArrowStyle, BoxKind, Picture
 from flowgraph.diagrams.style import HEAD_PX, SMALL_PX, WIDTHS_PX
 from flowgraph.diagrams.svg_frame import ALONE, Look, framed, short

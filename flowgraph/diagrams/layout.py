@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.diagrams.label_places import Label, Place, Rectangle, label_places
 from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
@@ -27,23 +28,6 @@ PLATE_PX = 22.0  # from one plate of devices to the next
 LINES_AT_MOST = 3
 LONG_WEIGHT = "3"  # of arrows between what is carried and what makes it, the longest: kept straight, all are shorter
 MARGIN_PX = 16.0
-
-Place = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Rectangle:
-    """A place on the picture, in units of it (CSS pixels), from its top left corner."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-
-    @property
-    def middle(self) -> Place:
-        """Give its middle."""
-        return self.left + self.width / 2, self.top + self.height / 2
 
 
 @dataclass(frozen=True)
@@ -230,11 +214,13 @@ def _read(made: Any, picture: Picture) -> Laid:
         return x - left + MARGIN_PX, top - y + MARGIN_PX
 
     frames = tuple(_laid_frames(picture, dict(_borders(made)), flipped))
-    boxes = (_laid_box(made, box, flipped) for box in picture.boxes if not _is_plate(box))
+    boxes = [_laid_box(made, box, flipped) for box in picture.boxes if not _is_plate(box)]
+    boxes += [plate for frame in frames for plate in _laid_plates(picture, frame)]
+    arrows = [_laid_arrow(made, place, arrow, flipped) for place, arrow in enumerate(picture.arrows)]
     return Laid(
-        boxes=(*boxes, *(plate for frame in frames for plate in _laid_plates(picture, frame))),
+        boxes=tuple(boxes),
         frames=frames,
-        arrows=tuple(_laid_arrow(made, place, arrow, flipped) for place, arrow in enumerate(picture.arrows)),
+        arrows=tuple(_labelled(arrows, [box.at for box in boxes])),
         width=right - left + 2 * MARGIN_PX,
         height=top - bottom + 2 * MARGIN_PX,
     )
@@ -281,6 +267,20 @@ def _laid_arrow(made: Any, place: int, arrow: Arrow, flipped: Any) -> LaidArrow:
     points = points[::-1] if arrow.style is ArrowStyle.CARRY else points
     label_at = flipped(*_numbers(told["lp"])) if told["lp"] else None
     return LaidArrow(arrow, tuple(flipped(*each) for each in points), flipped(*tip), arrow_lines(arrow), label_at)
+
+
+def _labelled(arrows: Sequence[LaidArrow], boxes: Sequence[Rectangle]) -> Iterator[LaidArrow]:
+    """Move labels that Graphviz put far from their arrows."""
+    labels = [
+        Label(*_size_px(arrow.lines), arrow.points, arrow.label_at) for arrow in arrows if arrow.label_at is not None
+    ]
+    places = iter(label_places(labels, boxes))
+    for arrow in arrows:
+        yield arrow if arrow.label_at is None else replace(arrow, label_at=next(places))
+
+
+def _size_px(lines: Sequence[str]) -> tuple[float, float]:
+    return max(text_width_px(line, SMALL_PX) for line in lines), len(lines) * LINE_PX
 
 
 def _spline(text: str) -> tuple[Place, list[Place]]:
