@@ -184,7 +184,7 @@ def _blocks(strip: Strip, columns: Columns, top: float, devices: int, look: Look
     unused = devices - sum(part.devices for part in strip.parts)
     counts = [float(part.devices) for part in strip.parts] + ([float(unused)] if unused > 0 else [])
     room = columns.strip_right - columns.strip_left - PART_GAP * (len(counts) - 1)
-    height = 2 * PART_PADDING + LINE * (2 + max((_lines_of(part) for part in strip.parts), default=0))
+    height = 2 * PART_PADDING + LINE * (2 + max((_lines_of(part) for part in strip.parts), default=1))
     left = columns.strip_left
     for at, width in enumerate(shares(counts, room, PART_AT_LEAST)):
         rect = Rect(left, top, width, height)
