@@ -26,11 +26,7 @@ def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: Worklo
     costed plan, in float32 by those that run here.
     """
     facts, known = step_facts(graph, shapes, workload, plan), {param.name for param in graph.params}
-    values = {
-        (each.value, each.reader): {part.name: part.size_bytes or 0 for part in each.parts}
-        for each in facts.edges
-        if not each.unknown
-    }
+    values = {(each.value, each.reader): {part.name: part.size_bytes for part in each.parts} for each in facts.edges}
     each_bytes = WEIGHT_BYTES if plan.costed else FLOAT
     weights = {name: int(each_bytes * shape.trained) for name, shape in shapes.items() if name in known}
     return ArrowSizes(values, weights)

