@@ -137,8 +137,8 @@ def _about(graph: Graph) -> Iterator[str]:
     params = listed([param.name for param in graph.params])
     yield f"A step of {graph.name} reads {params or 'nothing'}."
     losses = [f"{region.name} of {node.name}" for node in graph.nodes for _, region in node.regions]
-    inner = f", with the loss {listed(losses)}" if len(losses) == 1 else ""
-    inner = f", with the losses {listed(losses)}" if len(losses) > 1 else inner
+    inner = f", with a loss: {listed(losses)}" if len(losses) == 1 else ""
+    inner = f", with losses: {listed(losses)}" if len(losses) > 1 else inner
     yield f"It has {many(len(graph.nodes), 'node')}: {listed(told)}{inner}."
     if carried := list(graph.carries()):
         yield f"{listed(carried)} {'goes' if len(carried) == 1 else 'go'} on to the next step."

@@ -48,7 +48,8 @@ def terminal(drawing: Drawing, width: int, colour: bool) -> str:
     with console.capture() as captured:
         console.print(Text(clean(drawing.title), "bold"), no_wrap=True, overflow="ignore", crop=False)
         for part in _parts(drawing, wide):
-            console.print(part, overflow="fold", crop=False)
+            cut = isinstance(part, Text) and part.overflow == "ellipsis"  # which rich forgets as it joins texts
+            console.print(part, overflow="ellipsis" if cut else "fold", no_wrap=cut or None, crop=False)
         if drawing.about:
             console.print(Text(clean(drawing.about, ABOUT_CHARACTERS), "dim"))
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())

@@ -189,12 +189,12 @@ def test_a_value_goes_once_to_each_place_where_it_is_read_and_from_there_to_each
     ]
     assert arrows("grpo_reference_apart", "data") == [
         ("all/all Prompts", "Prompts", "all/policy policy.generate"),
-        ("apart/apart Rollout", "Rollout", "apart/ref ref.logprobs"),
         ("host/host Rollout", "Rollout", "host/host score"),
         ("host/host score", "Scores", "host/host group_normalize"),
         ("host/host Rollout", "Group", "host/host group_normalize"),
-        ("all/all Advantages", "Advantages", "all/policy policy.update"),
+        ("apart/apart Rollout", "Rollout", "apart/ref ref.logprobs"),
         ("all/policy policy.generate", "Rollout, Mask, LogProbs", "all/policy policy.update"),
+        ("all/all Advantages", "Advantages", "all/policy policy.update"),
         ("all/all LogProbs", "LogProbs", "all/policy policy.update"),
     ]
 
