@@ -266,7 +266,7 @@ USAGE: dict[tuple[str, ...], str] = {
         "--address: `local` is no address of a cluster\n  hint: leave it out: then Ray is started here\n"
     ),
     ("plan", "grpo", "-o", "nowhere/plan.json"): "nowhere/plan.json: cannot be written: No such file or directory\n",
-    ("draw", "grpo", "-o", "plan.jpg"): "plan.jpg: cannot draw a .jpg\n  hint: did you mean `.svg`?\n",
+    ("draw", "grpo", "-o", "plan.jpg"): "plan.jpg: cannot draw a .jpg\n  hint: did you mean `.png`?\n",
 }
 
 
