@@ -6,15 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 
-from flowgraph.diagrams.geometry import Rect, Words
+from flowgraph.diagrams.geometry import Rect, Words, heading
 from flowgraph.diagrams.label_places import Place
+from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, laid_out
 from flowgraph.diagrams.picture import ArrowStyle, BoxKind, Picture
-from flowgraph.diagrams.style import HEAD_PX, SMALL_PX, WIDTHS_PX
+from flowgraph.diagrams.style import SMALL_PX, WIDTHS_PX
 from flowgraph.diagrams.svg_frame import ALONE, Look, framed, short
-from flowgraph.diagrams.text_width import fitted, text_width_px
+from flowgraph.diagrams.text_width import text_width_px
 
 TITLE_PX, LEGEND_PX = 40.0, 22.0
+ABOUT_CHARACTERS = 400  # of what is told when a thing is pointed at
 TIP_LENGTH_PX, TIP_WIDTH_PX = 8.0, 3.5
 
 KIND_NAMES: Mapping[BoxKind, str] = {
@@ -62,7 +64,7 @@ def graph_svg(picture: Picture, look: Look = ALONE) -> str:
         about=picture.about,
         width=width,
         height=TITLE_PX + laid.height + rows * LEGEND_PX + (8 if signs else 0),
-        head=fitted(picture.title, width - 32, HEAD_PX, bold=True),
+        head=heading(picture.title, width),
         shift=TITLE_PX,
         frames=[_Frame.of(each, look) for each in laid.frames],
         arrows=[_Arrow.of(each) for each in laid.arrows],
@@ -116,7 +118,7 @@ class _Box:
             Words(at.centre, first + i * LINE_PX, line, "on strong" if i < laid.names else "on small", "middle")
             for i, line in enumerate(laid.lines)
         )
-        about = box.about or ", ".join(box.label)
+        about = clean(box.about or ", ".join(box.label), ABOUT_CHARACTERS)
         return cls(
             box.id,
             _classes(f"box kind-{box.kind}", box.status, pool),
@@ -146,7 +148,7 @@ class _Arrow:
             _classes(f"arrow style-{arrow.style}", arrow.status),
             curve(laid.points),
             arrowhead(laid.points[-1], laid.tip, WIDTHS_PX.get(arrow.style, 1.0)),
-            arrow.label,
+            clean(arrow.label, ABOUT_CHARACTERS),
             tuple(_label(laid)),
         )
 
