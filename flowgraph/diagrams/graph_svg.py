@@ -11,7 +11,7 @@ from flowgraph.diagrams.label_places import Place
 from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, laid_out
 from flowgraph.diagrams.palette import STATUS_INKS
-from flowgraph.diagrams.picture import ArrowStyle, BoxKind, Picture
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
 from flowgraph.diagrams.style import SMALL_PX, WIDTHS_PX
 from flowgraph.diagrams.svg_frame import ALONE, Look, framed, short
 from flowgraph.diagrams.text_width import text_width_px
@@ -223,7 +223,8 @@ def _legend(picture: Picture, width: float, top: float) -> Iterator[Sign]:
     kinds, styles = {box.kind for box in picture.boxes}, {arrow.style for arrow in picture.arrows}
     entries = [(f"kind-{kind}", name, False) for kind, name in KIND_NAMES.items() if kind in kinds]
     entries += [(f"style-{style}", name, True) for style, name in STYLE_NAMES.items() if style in styles]
-    statuses = {each.status for each in (*picture.boxes, *picture.frames, *picture.arrows)}
+    things: list[Box | Frame | Arrow] = [*picture.boxes, *picture.frames, *picture.arrows]
+    statuses = {each.status for each in things}
     entries += [(f"kind-result status-{name}", name, False) for name in STATUS_INKS if name in statuses]
     x, y = 16.0, top + 8
     for css, name, is_line in entries:

@@ -220,12 +220,13 @@ def _read(made: Any, picture: Picture) -> Laid:
     boxes = [_laid_box(made, box, flipped) for box in picture.boxes if not _is_plate(box)]
     boxes += [plate for frame in frames for plate in _laid_plates(picture, frame)]
     arrows = [_laid_arrow(made, place, arrow, flipped) for place, arrow in enumerate(picture.arrows)]
+    page = Rect(0.0, 0.0, right - left + 2 * MARGIN_PX, top - bottom + 2 * MARGIN_PX)
     return Laid(
         boxes=tuple(boxes),
         frames=frames,
-        arrows=tuple(_labelled(arrows, [box.at for box in boxes])),
-        width=right - left + 2 * MARGIN_PX,
-        height=top - bottom + 2 * MARGIN_PX,
+        arrows=tuple(_labelled(arrows, [box.at for box in boxes], page)),
+        width=page.width,
+        height=page.height,
     )
 
 
@@ -272,12 +273,12 @@ def _laid_arrow(made: Any, place: int, arrow: Arrow, flipped: Any) -> LaidArrow:
     return LaidArrow(arrow, tuple(flipped(*each) for each in points), flipped(*tip), arrow_lines(arrow), label_at)
 
 
-def _labelled(arrows: Sequence[LaidArrow], boxes: Sequence[Rect]) -> Iterator[LaidArrow]:
+def _labelled(arrows: Sequence[LaidArrow], boxes: Sequence[Rect], page: Rect) -> Iterator[LaidArrow]:
     """Move labels that Graphviz put far from their arrows."""
     labels = [
         Label(*_size_px(arrow.lines), arrow.points, arrow.label_at) for arrow in arrows if arrow.label_at is not None
     ]
-    places = iter(label_places(labels, boxes))
+    places = iter(label_places(labels, boxes, page))
     for arrow in arrows:
         yield arrow if arrow.label_at is None else replace(arrow, label_at=next(places))
 
