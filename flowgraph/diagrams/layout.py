@@ -78,13 +78,14 @@ def laid_out(picture: Picture) -> Laid:
 
     Raises UsageError where Graphviz is not installed.
     """
+    if all(_is_plate(box) for box in picture.boxes):
+        return Laid((), (), (), 2 * MARGIN_PX, 2 * MARGIN_PX)
     made = _graph()
     _add_frame(made, picture, None)
     long = {(arrow.target, arrow.source) for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY}
     for place, arrow in enumerate(picture.arrows):
         _add_arrow(made, place, arrow, long)
-    if picture.boxes:
-        made.layout(prog="dot")
+    made.layout(prog="dot")
     return _read(made, picture)
 
 
@@ -211,7 +212,7 @@ def frame_lines(frame: Frame) -> tuple[str, ...]:
 
 
 def _read(made: Any, picture: Picture) -> Laid:
-    left, bottom, right, top = _numbers(made.graph_attr["bb"] or "0,0,0,0")
+    left, bottom, right, top = _numbers(made.graph_attr["bb"])
 
     def flipped(x: float, y: float) -> Place:
         return x - left + MARGIN_PX, top - y + MARGIN_PX
