@@ -33,6 +33,10 @@ class Shown:
 
 def picture_named(name: str, subject: Subject, shown: Shown) -> Drawing:
     """Make one picture. Raises UsageError for a name that none has, and where the subject has no such picture."""
+    if subject.drawing is not None:
+        if name:
+            raise UsageError("is one picture already", where=subject.name, hint=f"leave out --picture {name}")
+        return subject.drawing
     if name not in PICTURES:
         hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
         raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
