@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.diagrams.geometry import Rect
 from flowgraph.diagrams.label_places import Label, Place, label_places
-from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.labels import SIGNS, clean, signed
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.text_width import text_width_px, wrapped
@@ -169,7 +169,7 @@ def plates_in(picture: Picture, frame: Frame) -> list[Box]:
 
 def plate_line(box: Box) -> str:
     """Give what is written on a plate."""
-    return " · ".join(clean(line) for line in box.label)
+    return SIGNS[box.status] + " · ".join(clean(line) for line in box.label)
 
 
 def plate_width_px(box: Box) -> float:
@@ -181,7 +181,7 @@ def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Give the lines of a box's label as they are drawn: its name in bold, and the others, smaller."""
     name, *others = box.label
     smaller = (line for each in others for line in wrapped(each, BOX_ROOM_PX, SMALL_PX, most=LINES_AT_MOST))
-    return wrapped(name, BOX_ROOM_PX, SIZE_PX, bold=True, most=2), tuple(smaller)
+    return wrapped(signed(name, box.status), BOX_ROOM_PX, SIZE_PX, bold=True, most=2), tuple(smaller)
 
 
 def box_size_px(box: Box) -> tuple[float, float]:
@@ -197,12 +197,12 @@ def box_size_px(box: Box) -> tuple[float, float]:
 
 def arrow_lines(arrow: Arrow) -> tuple[str, ...]:
     """Give the lines of an arrow's label as they are drawn."""
-    return wrapped(arrow.label, ARROW_ROOM_PX, SMALL_PX, most=4)
+    return wrapped(signed(arrow.label, arrow.status), ARROW_ROOM_PX, SMALL_PX, most=4)
 
 
 def frame_lines(frame: Frame) -> tuple[str, ...]:
     """Give the lines of a frame's label as they are drawn, in bold."""
-    return wrapped(frame.label, FRAME_ROOM_PX, SMALL_PX, bold=True, most=2)
+    return wrapped(signed(frame.label, frame.status), FRAME_ROOM_PX, SMALL_PX, bold=True, most=2)
 
 
 # ---------------------------------------------------------------------------------------- what Graphviz answers
