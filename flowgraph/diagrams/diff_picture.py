@@ -45,7 +45,7 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
     frames = {key: f"f{place}" for place, key in enumerate({**after.frames, **before.frames})}
     boxes = {key: f"n{place}" for place, key in enumerate({**after.boxes, **before.boxes})}
     drawn = Picture(
-        new.title if old.title == new.title else f"from {old.title} to {new.title}",
+        new.title if old.title == new.title else f"{old.title} and {new.title}",
         tuple(_boxes(before, after, frames, boxes)),
         tuple(_frames(before, after, frames)),
         tuple(_arrows(before, after, boxes)),
@@ -143,8 +143,10 @@ def _boxes(before: _Keyed, after: _Keyed, frames: Mapping[Key, str], ids: Mappin
 
 
 def _was(old: Box, new: Box) -> str:
-    """Say what a box was: its other lines, or its kind if these are the same or there were none."""
-    return ", ".join(old.label[1:]) if old.label[1:] and old.label != new.label else old.kind
+    """Say what a box was: its other lines, its kind if these are the same, or that it had none."""
+    if old.label == new.label:
+        return old.kind
+    return ", ".join(old.label[1:]) or "without"
 
 
 def _arrows(before: _Keyed, after: _Keyed, ids: Mapping[Key, str]) -> Iterator[Arrow]:
@@ -163,7 +165,7 @@ def _about(picture: Picture) -> str:
     for status in ("added", "removed", "changed"):
         counts = [(sum(each.status == status for each in things), one, more) for things, one, more in _kinds(picture)]
         told += [f"{many(count, one, more)} {status}" for count, one, more in counts if count]
-    return f"{listed(told)}." if told else "Nothing differs."
+    return f"{listed(told)}." if told else "Nothing that is drawn differs."
 
 
 def _kinds(picture: Picture) -> tuple[tuple[Sequence[Box | Frame | Arrow], str, str], ...]:
