@@ -37,7 +37,8 @@ def uncovered(svg: str) -> str:
     >>> uncovered("<text>policy ≤ 4 политика</text>"), uncovered("<text>模型, 模</text>")
     ('', '模型')
     """
-    return "".join(dict.fromkeys(letter for letter in svg if not _COVERED.fullmatch(letter)))
+    drawn = "".join(re.findall("<text[^>]*>([^<]*)", svg))  # and not what is told when a thing is pointed at
+    return "".join(dict.fromkeys(letter for letter in drawn if not _COVERED.fullmatch(letter)))
 
 
 def _sides_px(svg: str) -> tuple[float, float]:
