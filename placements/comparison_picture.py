@@ -86,35 +86,37 @@ def _about(strips: Sequence[Strip]) -> str:
 # ------------------------------------------------------------------------------------------- where no speed is known
 
 
-def comparison_of(graph: Graph, decisions: Mapping[str, Decision | None], chosen: str = "") -> Comparison:
+def comparison_of(graph: Graph, decisions: Mapping[str, Decision | str], chosen: str = "") -> Comparison:
     """Give placements of devices whose speed is not known, by name: what each holds in place of seconds.
 
-    Names whose plans are the same share a strip. `chosen` names the one that is the plan; it comes first. None is a
-    placement that there is no plan of.
+    Names whose plans are the same share a strip. `chosen` names the one that is the plan; it comes first. A text says
+    why there is no plan of a placement.
     """
     names = sorted(decisions, key=lambda name: name != chosen)
-    alike = list[tuple[list[str], Decision | None]]()
+    alike = list[tuple[list[str], Decision | str]]()
     for name in names:
-        same = next((known for known, of in alike if of and decisions[name] and _same(of, decisions[name])), None)
+        same = next((known for known, of in alike if _same(of, decisions[name])), None)
         if same is not None:
             same.append(name)
         else:
             alike.append(([name], decisions[name]))
     strips = tuple(_held_strip(each, decision, chosen) for each, decision in alike)
-    counts = [_devices(each.plan.cluster) for each in decisions.values() if each is not None]
+    counts = [_devices(each.plan.cluster) for each in decisions.values() if not isinstance(each, str)]
     told = f"{many(len(decisions), 'placement')}, of which {many(len(strips), 'one differs', 'differ')}."
     return Comparison(f"placements of {graph.name}", strips, max(counts, default=0), told)
 
 
-def _same(one: Decision, other: Decision | None) -> bool:
-    return other is not None and (one.plan.pools, one.plan.placed) == (other.plan.pools, other.plan.placed)
+def _same(one: Decision | str, other: Decision | str) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    return (one.plan.pools, one.plan.placed) == (other.plan.pools, other.plan.placed)
 
 
-def _held_strip(names: Sequence[str], decision: Decision | None, chosen: str) -> Strip:
+def _held_strip(names: Sequence[str], decision: Decision | str, chosen: str) -> Strip:
     own = chosen in names
     label = ", ".join([CHOSEN, *names] if own else names)
-    if decision is None:
-        return Strip(label, None, (), "there is no plan of it", own)
+    if isinstance(decision, str):
+        return Strip(label, None, (), decision, own)
     return Strip(label, None, plan_parts(decision.plan), held_text(decision.plan), own)
 
 

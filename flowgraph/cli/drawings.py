@@ -12,7 +12,7 @@ from flowgraph.cli.planner import PromptTokens, ResponseTokens, app
 
 __all__ = ["app"]
 
-WHAT = "a flow, a plan's or a program's file, or a run's folder"
+WHAT = "a flow, a file of a plan, program or picture, or a run's folder"
 What = Annotated[str, typer.Argument(help=WHAT, metavar="WHAT")]
 DrawnOut = Annotated[
     Path | None, typer.Option("-o", "--out", help="write .svg .png .html .mmd .md .dot .json .txt", metavar="FILE")

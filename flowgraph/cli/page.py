@@ -30,7 +30,7 @@ TITLES: Mapping[str, str] = {
 
 def page_of(subject: Subject, shown: Shown, only: str = "") -> str:
     """Give the page of a subject: every picture that it has, or `only` one of them."""
-    if only:
+    if only or subject.drawing is not None:
         return single_page(subject.name, picture_named(only, subject, shown), _pools(subject, only))
     drawn, lacking = _drawn(subject, shown)
     plan = subject.placement.plan
@@ -51,7 +51,7 @@ def single_page(title: str, drawing: Drawing, pools: tuple[str, ...] = ()) -> st
 
 
 def _pools(subject: Subject, only: str) -> tuple[str, ...]:
-    return () if only in ("flow", "run") else tuple(pool.name for pool in subject.placement.plan.pools)
+    return () if only in ("", "flow", "run") else tuple(pool.name for pool in subject.placement.plan.pools)
 
 
 def _drawn(subject: Subject, shown: Shown) -> tuple[dict[str, Drawing], list[str]]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from flowgraph.cli.subject import Subject
 from flowgraph.diagrams.amounts import many
-from flowgraph.diagrams.charts import Curves, Lanes
+from flowgraph.diagrams.charts import Comparison, Curves, Lanes
 from flowgraph.diagrams.drawing import Drawing
 from flowgraph.diagrams.picture import Picture
-from flowgraph.errors import UsageError, nearest
+from flowgraph.errors import FlowError, UsageError, nearest
 from flowgraph.plan import Plan
 from flowgraph.runtime.measured_file import read_measured
+
+if TYPE_CHECKING:
+    from flowgraph.cli.plan import Planned
+    from placements import Decision
 
 STEPS = 2  # of a timeline: one shows what a step is, the next what it waits for
 KNOWN_SPEED = "name devices whose speed is known: --cluster 2x8xh100"
@@ -28,6 +33,10 @@ class Shown:
 
 def picture_named(name: str, subject: Subject, shown: Shown) -> Drawing:
     """Make one picture. Raises UsageError for a name that none has, and where the subject has no such picture."""
+    if subject.drawing is not None:
+        if name:
+            raise UsageError("is one picture already", where=subject.name, hint=f"leave out --picture {name}")
+        return subject.drawing
     if name not in PICTURES:
         hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
         raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
@@ -111,13 +120,33 @@ def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
     return memory_picture(plan, measured, room_share=FITS_SHARE)
 
 
-def placements(subject: Subject, _: Shown = Shown()) -> Drawing:
-    """Draw the plan beside the named placements."""
+def placements(subject: Subject, _: Shown = Shown()) -> Comparison:
+    """Draw the plan beside the named placements: by seconds, or by memory where no speed is known."""
     from placements.comparison_picture import comparison_picture
 
-    if subject.found is None:
-        raise _none("placements", subject, "nothing was searched", KNOWN_SPEED)
-    return comparison_picture(subject.found)
+    if subject.found is not None:
+        return comparison_picture(subject.found)
+    made = subject.placement.planned
+    if made is None:
+        raise _none("placements", subject, "its models are not known", KNOWN_SPEED)
+    return _ruled(made)
+
+
+def _ruled(made: Planned) -> Comparison:
+    """Place a flow by the rule of each named placement, on the cluster of its plan."""
+    from placements import search
+    from placements.comparison_picture import comparison_of
+    from placements.named import VARIANTS
+
+    decisions: dict[str, Decision | str] = {}
+    for variant in VARIANTS:
+        try:
+            decisions[variant.name] = search(variant.name, made.graph, made.plan.cluster, made.shapes, made.work)
+        except FlowError as error:
+            decisions[variant.name] = error.what
+    placed = {name: each.plan.placed for name, each in decisions.items() if not isinstance(each, str)}
+    chosen = (name for name, each in placed.items() if each == made.plan.placed)
+    return comparison_of(made.graph, decisions, next(chosen, ""))
 
 
 def search(subject: Subject, _: Shown = Shown()) -> Drawing:

@@ -11,10 +11,11 @@ from flowgraph.cli.display import short
 from flowgraph.cli.lists import print_table
 from flowgraph.cli.plan import read_plan
 from flowgraph.cli.show import write_text
-from flowgraph.cli.trace import highest, ratio
+from flowgraph.cli.trace import ratio
 from flowgraph.cluster import show_bytes
 from flowgraph.diagrams.charts import Curves
 from flowgraph.diagrams.curves import curves_svg
+from flowgraph.diagrams.memory_picture import highest
 from flowgraph.diagrams.series import Series
 from flowgraph.diagrams.sparkline import sparkline
 from flowgraph.errors import RunFolderError

@@ -16,6 +16,7 @@ from flowgraph.cli.inputs import Asked
 from flowgraph.cli.plan import DEFAULT_CLUSTER, Planned, Where, planned_for, read_plan
 from flowgraph.cli.setting import Question, cluster_of, has_profiles, planned_graph, pose, posed_by
 from flowgraph.diagrams.arrow_sizes import ArrowSizes
+from flowgraph.diagrams.drawing import Drawing
 from flowgraph.errors import FlowError, UsageError
 from flowgraph.graph import Graph
 from flowgraph.plan import Plan
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from flowgraph.runtime.record import RunFolder
     from placements.finding import Found
 
-Kind = Literal["flow", "plan", "program", "run"]
+Kind = Literal["flow", "plan", "program", "run", "picture"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ class Placement:
 
 @dataclass(frozen=True)
 class Subject:
-    """A flow, plan, program or run that was named on a command line; `first` is the picture that is meant of it."""
+    """A flow, plan, program or run that was named on a command line; `first` is the picture that is meant of it.
+
+    A picture from a file is itself all there is to draw.
+    """
 
     name: str
     kind: Kind
@@ -71,6 +75,7 @@ class Subject:
     placed: Callable[[], Placement]
     run: RunFolder | None = None
     first: str = "flow"
+    drawing: Drawing | None = None
 
     @cached_property
     def graph(self) -> Graph | None:
@@ -141,8 +146,10 @@ def _searched(question: Question, where: Where) -> Placement:
 
 
 def _file(path: Path) -> Subject:
-    """Read a plan or a program, told apart by what the file holds."""
+    """Read a plan, a program or a picture, told apart by what the file holds."""
     data = _json(path)
+    if isinstance(data, dict) and "picture" in data:
+        return _picture(path)
     if isinstance(data, dict) and "tasks" in data and "graph" in data:
         return _program(path)
     plan = read_plan(path)
@@ -157,7 +164,7 @@ def _json(path: Path) -> Any:
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from None
     except (ValueError, RecursionError):
-        raise UsageError("holds no JSON, so no plan and no program", where=str(path)) from None
+        raise UsageError("holds no JSON, so no plan, program or picture", where=str(path)) from None
 
 
 def _program(path: Path) -> Subject:
@@ -166,6 +173,17 @@ def _program(path: Path) -> Subject:
     program = program_from_json(path.read_text("utf-8"))
     made = Placement(program.plan, program.graph, None, None, program, where=str(path))
     return Subject(str(path), "program", lambda: program.graph, lambda: made, first="plan")
+
+
+def _picture(path: Path) -> Subject:
+    from flowgraph.diagrams.as_data import from_json
+
+    drawing = from_json(path.read_text("utf-8"), str(path))
+
+    def no_plan() -> Placement:
+        raise UsageError("is a picture, and has no plan", where=str(path))
+
+    return Subject(str(path), "picture", lambda: None, no_plan, first="", drawing=drawing)
 
 
 def _run(path: Path) -> Subject:

@@ -18,8 +18,9 @@ from flowgraph.cli.lists import columns_there
 from flowgraph.cli.plan import read_plan
 from flowgraph.cli.show import write_text
 from flowgraph.cluster import show_bytes
+from flowgraph.diagrams.memory_picture import highest
 from flowgraph.errors import RunFolderError
-from flowgraph.plan import Forecast, Plan, Timed
+from flowgraph.plan import Plan, Timed
 from flowgraph.runtime.measured_file import NAME, read_measured
 from flowgraph.runtime.measured_step import MeasuredStep
 from flowgraph.runtime.measured_trace import measured_events
@@ -114,16 +115,6 @@ def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[Beside]:
     yield Beside("host", ("host",), _total(each for each in forecast if each.kind == "host"), _median(host), None, None)
     period_s = plan.step.period_s if plan.step is not None else None
     yield Beside("a step", (), period_s, _median(step.timed.period_s for step in steps), None, None)
-
-
-def highest(forecasts: Iterable[Forecast]) -> dict[tuple[str, str, str], int]:
-    """Give the highest peak of each pool, phase and role."""
-    found = dict[tuple[str, str, str], int]()
-    for forecast in forecasts:
-        for peak in forecast.peaks:
-            key = (forecast.pool, peak.phase, peak.role)
-            found[key] = max(found.get(key, 0), peak.memory_bytes)
-    return found
 
 
 def _same(forecast: Timed, measured: Timed) -> bool:

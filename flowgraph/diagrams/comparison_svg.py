@@ -109,10 +109,10 @@ def _columns(strips: Sequence[Strip]) -> Columns:
 
 
 def _seconds_text(strip: Strip) -> str:
-    """Write a placement's seconds; without any it does not fit, or what is written below it says why."""
+    """Write a placement's seconds; without any it does not fit, or has pools whose speed is not known."""
     if strip.seconds is not None:
         return show_s(strip.seconds)
-    return "no time" if strip.why else "does not fit"
+    return "not known" if strip.parts else "does not fit"
 
 
 def _rows(comparison: Comparison, columns: Columns, top: float, look: Look) -> Iterator[Row]:

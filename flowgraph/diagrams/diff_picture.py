@@ -45,7 +45,7 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
     frames = {key: f"f{place}" for place, key in enumerate({**after.frames, **before.frames})}
     boxes = {key: f"n{place}" for place, key in enumerate({**after.boxes, **before.boxes})}
     drawn = Picture(
-        new.title if old.title == new.title else f"{old.title} to {new.title}",
+        new.title if old.title == new.title else f"from {old.title} to {new.title}",
         tuple(_boxes(before, after, frames, boxes)),
         tuple(_frames(before, after, frames)),
         tuple(_arrows(before, after, boxes)),

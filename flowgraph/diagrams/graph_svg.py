@@ -6,15 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 
-from flowgraph.diagrams.geometry import Rect, Words
+from flowgraph.diagrams.geometry import Rect, Words, heading
 from flowgraph.diagrams.label_places import Place
-from flowgraph.diagrams.layout import LINE_PX, MARGIN_PX, Laid, LaidArrow, LaidBox, LaidFrame, laid_out
-from flowgraph.diagrams.picture import ArrowStyle, BoxKind, Picture, Status
-from flowgraph.diagrams.style import HEAD_PX, SMALL_PX, WIDTHS_PX
+from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, laid_out
+from flowgraph.diagrams.palette import STATUS_INKS
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
+from flowgraph.diagrams.style import SMALL_PX, WIDTHS_PX
 from flowgraph.diagrams.svg_frame import ALONE, Look, framed, short
-from flowgraph.diagrams.text_width import fitted, text_width_px
+from flowgraph.diagrams.text_width import text_width_px
 
 TITLE_PX, LEGEND_PX = 40.0, 22.0
+ABOUT_CHARACTERS = 400  # of what is told when a thing is pointed at
 TIP_LENGTH_PX, TIP_WIDTH_PX = 8.0, 3.5
 
 KIND_NAMES: Mapping[BoxKind, str] = {
@@ -49,17 +52,12 @@ class Sign:
     is_line: bool
 
 
-STATUSES: tuple[Status, ...] = ("added", "removed", "changed")
-
-
 def graph_svg(picture: Picture, look: Look = ALONE) -> str:
     """Draw a picture of boxes and arrows. Raises UsageError where Graphviz is not installed."""
     laid = laid_out(picture)
-    before, after = _beyond(laid)
-    drawn = before + laid.width + after
-    signs = tuple(_legend(picture, max(drawn, 320.0), TITLE_PX + laid.height))
+    signs = tuple(_legend(picture, max(laid.width, 320.0), TITLE_PX + laid.height))
     rows = len({sign.y for sign in signs})
-    width = max(drawn, 320.0, *(sign.x + 40 + text_width_px(sign.text, SMALL_PX) for sign in signs))
+    width = max(laid.width, 320.0, *(sign.x + 40 + text_width_px(sign.text, SMALL_PX) for sign in signs))
     return framed(
         "graph.svg.j2",
         look,
@@ -67,24 +65,13 @@ def graph_svg(picture: Picture, look: Look = ALONE) -> str:
         about=picture.about,
         width=width,
         height=TITLE_PX + laid.height + rows * LEGEND_PX + (8 if signs else 0),
-        head=fitted(picture.title, width - 32, HEAD_PX, bold=True),
-        across=before,
+        head=heading(picture.title, width),
         shift=TITLE_PX,
         frames=[_Frame.of(each, look) for each in laid.frames],
         arrows=[_Arrow.of(each) for each in laid.arrows],
         boxes=[_Box.of(each, _pool(picture, each, look)) for each in laid.boxes],
         signs=signs,
     )
-
-
-def _beyond(laid: Laid) -> tuple[float, float]:
-    """Give how far labels of arrows reach into the margins of a picture, left and right."""
-    left, right = MARGIN_PX, laid.width - MARGIN_PX
-    for arrow in laid.arrows:
-        if arrow.label_at is not None:
-            half = max(text_width_px(line, SMALL_PX) for line in arrow.lines) / 2
-            left, right = min(left, arrow.label_at[0] - half), max(right, arrow.label_at[0] + half)
-    return MARGIN_PX - left, right - laid.width + MARGIN_PX
 
 
 def _pool(picture: Picture, laid: LaidBox, look: Look) -> str:
@@ -132,7 +119,7 @@ class _Box:
             Words(at.centre, first + i * LINE_PX, line, "on strong" if i < laid.names else "on small", "middle")
             for i, line in enumerate(laid.lines)
         )
-        about = box.about or ", ".join(box.label)
+        about = clean(box.about or ", ".join(box.label), ABOUT_CHARACTERS)
         return cls(
             box.id,
             _classes(f"box kind-{box.kind}", box.status, pool),
@@ -162,7 +149,7 @@ class _Arrow:
             _classes(f"arrow style-{arrow.style}", arrow.status),
             curve(laid.points),
             arrowhead(laid.points[-1], laid.tip, WIDTHS_PX.get(arrow.style, 1.0)),
-            arrow.label,
+            clean(arrow.label, ABOUT_CHARACTERS),
             tuple(_label(laid)),
         )
 
@@ -232,12 +219,13 @@ def _rounded(left: float, top: float, right: float, bottom: float, round_px: flo
 
 
 def _legend(picture: Picture, width: float, top: float) -> Iterator[Sign]:
-    """Give the legend: kinds of boxes, styles of arrows and what became of things, in rows as wide as the picture."""
+    """Give the legend: kinds of boxes and styles of arrows that occur, in rows as wide as the picture."""
     kinds, styles = {box.kind for box in picture.boxes}, {arrow.style for arrow in picture.arrows}
     entries = [(f"kind-{kind}", name, False) for kind, name in KIND_NAMES.items() if kind in kinds]
     entries += [(f"style-{style}", name, True) for style, name in STYLE_NAMES.items() if style in styles]
-    became = {each.status for things in (picture.boxes, picture.frames, picture.arrows) for each in things}
-    entries += [(f"kind-result status-{status}", status, False) for status in STATUSES if status in became]
+    things: list[Box | Frame | Arrow] = [*picture.boxes, *picture.frames, *picture.arrows]
+    statuses = {each.status for each in things}
+    entries += [(f"kind-result status-{name}", name, False) for name in STATUS_INKS if name in statuses]
     x, y = 16.0, top + 8
     for css, name, is_line in entries:
         wide = 28 + text_width_px(name, SMALL_PX) + 16

@@ -10,7 +10,7 @@ from flowgraph.diagrams.geometry import Rect
 
 Place = tuple[float, float]
 
-NEAR_PX = 14.0  # from a label to its arrow: farther, it seems to be another's
+NEAR_PX = 20.0  # from a label to its arrow: farther, it seems to be another's
 SAMPLES = 8  # of each cubic curve
 GAP_PX = 2.0  # between a label and what it must not cover
 
@@ -25,24 +25,26 @@ class Label:
     kept: Place
 
 
-def label_places(labels: Sequence[Label], boxes: Sequence[Rect]) -> list[Place]:
+def label_places(labels: Sequence[Label], boxes: Sequence[Rect], page: Rect) -> list[Place]:
     """Give the middle of each label, one after the other: beside its arrow, and on no box or earlier label if it can.
 
-    A label whose kept room is far from its arrow goes to the free place on the arrow that is nearest to its middle.
+    A label whose kept room is far from its arrow goes to the free place on the arrow, and on the page, that is nearest
+    to the arrow's middle.
     """
     kept = [_at(each, each.kept) for each in labels]
     near = [is_near(at, each.points) for at, each in zip(kept, labels, strict=True)]
     taken = [*boxes, *(at for at, stays in zip(kept, near, strict=True) if stays)]
     for place, stays in enumerate(near):
         if not stays:
-            kept[place] = _free(labels[place], taken) or kept[place]
+            kept[place] = _free(labels[place], taken, page) or kept[place]
             taken.append(kept[place])
     return [(at.centre, at.middle) for at in kept]
 
 
-def _free(label: Label, taken: Sequence[Rect]) -> Rect | None:
+def _free(label: Label, taken: Sequence[Rect], page: Rect) -> Rect | None:
     """Give the free place on an arrow that is nearest to its middle."""
-    return next((at for at in _candidates(label) if not any(crowded(at, other) for other in taken)), None)
+    there = (at for at in _candidates(label) if page.holds(at))
+    return next((at for at in there if not any(crowded(at, other) for other in taken)), None)
 
 
 def is_near(label: Rect, points: Sequence[Place]) -> bool:
@@ -71,11 +73,13 @@ def away_px(at: Rect, point: Place) -> float:
 
 
 def _candidates(label: Label) -> Iterator[Rect]:
-    """Give places on an arrow, the middle first, then outwards to either end."""
+    """Give places on an arrow, the middle first, then outwards to either end; and then beside it."""
     line = list(sampled(label.points))
     middle = len(line) // 2
-    for place in sorted(range(1, len(line) - 1), key=lambda each: abs(each - middle)):
-        yield _at(label, line[place])
+    places = [line[each] for each in sorted(range(1, len(line) - 1), key=lambda each: abs(each - middle))]
+    beside = label.width / 2 + GAP_PX
+    for aside in (0.0, beside, -beside):
+        yield from (_at(label, (x + aside, y)) for x, y in places)
 
 
 def _at(label: Label, middle: Place) -> Rect:

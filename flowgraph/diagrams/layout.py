@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.diagrams.geometry import Rect
 from flowgraph.diagrams.label_places import Label, Place, label_places
 from flowgraph.diagrams.labels import clean
-from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture, Status
 from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.text_width import text_width_px, wrapped
 from flowgraph.errors import UsageError
@@ -27,6 +27,7 @@ BOX_ROOM_PX, ARROW_ROOM_PX, FRAME_ROOM_PX = 190.0, 120.0, 300.0  # for a line of
 PADDING_PX = {"model": 34.0, "data": 24.0, "result": 34.0, "arithmetic": 12.0}  # of a box, left and right together
 PLATE_PX = 22.0  # from one plate of devices to the next
 LINES_AT_MOST = 3
+SIGNS: Mapping[Status, str] = {"same": "", "added": "+ ", "removed": "− ", "changed": ""}  # a changed one says `was`
 LONG_WEIGHT = "3"  # of arrows between what is carried and what makes it, the longest: kept straight, all are shorter
 MARGIN_PX = 16.0
 
@@ -77,13 +78,14 @@ def laid_out(picture: Picture) -> Laid:
 
     Raises UsageError where Graphviz is not installed.
     """
+    if all(_is_plate(box) for box in picture.boxes):
+        return Laid((), (), (), 2 * MARGIN_PX, 2 * MARGIN_PX)
     made = _graph()
     _add_frame(made, picture, None)
     long = {(arrow.target, arrow.source) for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY}
     for place, arrow in enumerate(picture.arrows):
         _add_arrow(made, place, arrow, long)
-    if picture.boxes:
-        made.layout(prog="dot")
+    made.layout(prog="dot")
     return _read(made, picture)
 
 
@@ -169,7 +171,7 @@ def plates_in(picture: Picture, frame: Frame) -> list[Box]:
 
 def plate_line(box: Box) -> str:
     """Give what is written on a plate."""
-    return " · ".join(clean(line) for line in box.label)
+    return SIGNS[box.status] + " · ".join(clean(line) for line in box.label)
 
 
 def plate_width_px(box: Box) -> float:
@@ -180,6 +182,7 @@ def plate_width_px(box: Box) -> float:
 def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Give the lines of a box's label as they are drawn: its name in bold, and the others, smaller."""
     name, *others = box.label
+    name = SIGNS[box.status] + name
     smaller = (line for each in others for line in wrapped(each, BOX_ROOM_PX, SMALL_PX, most=LINES_AT_MOST))
     return wrapped(name, BOX_ROOM_PX, SIZE_PX, bold=True, most=2), tuple(smaller)
 
@@ -197,19 +200,19 @@ def box_size_px(box: Box) -> tuple[float, float]:
 
 def arrow_lines(arrow: Arrow) -> tuple[str, ...]:
     """Give the lines of an arrow's label as they are drawn."""
-    return wrapped(arrow.label, ARROW_ROOM_PX, SMALL_PX, most=4)
+    return wrapped(SIGNS[arrow.status] + arrow.label, ARROW_ROOM_PX, SMALL_PX, most=4)
 
 
 def frame_lines(frame: Frame) -> tuple[str, ...]:
     """Give the lines of a frame's label as they are drawn, in bold."""
-    return wrapped(frame.label, FRAME_ROOM_PX, SMALL_PX, bold=True, most=2)
+    return wrapped(SIGNS[frame.status] + frame.label, FRAME_ROOM_PX, SMALL_PX, bold=True, most=2)
 
 
 # ---------------------------------------------------------------------------------------- what Graphviz answers
 
 
 def _read(made: Any, picture: Picture) -> Laid:
-    left, bottom, right, top = _numbers(made.graph_attr["bb"] or "0,0,0,0")
+    left, bottom, right, top = _numbers(made.graph_attr["bb"])
 
     def flipped(x: float, y: float) -> Place:
         return x - left + MARGIN_PX, top - y + MARGIN_PX
@@ -218,12 +221,13 @@ def _read(made: Any, picture: Picture) -> Laid:
     boxes = [_laid_box(made, box, flipped) for box in picture.boxes if not _is_plate(box)]
     boxes += [plate for frame in frames for plate in _laid_plates(picture, frame)]
     arrows = [_laid_arrow(made, place, arrow, flipped) for place, arrow in enumerate(picture.arrows)]
+    page = Rect(0.0, 0.0, right - left + 2 * MARGIN_PX, top - bottom + 2 * MARGIN_PX)
     return Laid(
         boxes=tuple(boxes),
         frames=frames,
-        arrows=tuple(_labelled(arrows, [box.at for box in boxes])),
-        width=right - left + 2 * MARGIN_PX,
-        height=top - bottom + 2 * MARGIN_PX,
+        arrows=tuple(_labelled(arrows, [box.at for box in boxes], page)),
+        width=page.width,
+        height=page.height,
     )
 
 
@@ -270,12 +274,12 @@ def _laid_arrow(made: Any, place: int, arrow: Arrow, flipped: Any) -> LaidArrow:
     return LaidArrow(arrow, tuple(flipped(*each) for each in points), flipped(*tip), arrow_lines(arrow), label_at)
 
 
-def _labelled(arrows: Sequence[LaidArrow], boxes: Sequence[Rect]) -> Iterator[LaidArrow]:
+def _labelled(arrows: Sequence[LaidArrow], boxes: Sequence[Rect], page: Rect) -> Iterator[LaidArrow]:
     """Move labels that Graphviz put far from their arrows."""
     labels = [
         Label(*_size_px(arrow.lines), arrow.points, arrow.label_at) for arrow in arrows if arrow.label_at is not None
     ]
-    places = iter(label_places(labels, boxes))
+    places = iter(label_places(labels, boxes, page))
     for arrow in arrows:
         yield arrow if arrow.label_at is None else replace(arrow, label_at=next(places))
 

@@ -47,6 +47,7 @@ FOOT = 24.0  # below a plot, for the names of phases
 LEFT, RIGHT = 44.0, 66.0  # room for the numbers of the axis, and for the names of the two lines
 PEAK_LINE = 13.0
 PHASES_IN_A_THIRD, PHASES_IN_A_HALF = 4.3, 8.0  # of a row, for a panel with that many phases
+SMALL_SHARE, HEADROOM = 0.15, 1.4  # of the capacity: where less is held, a panel ends so far above what is held
 KIB = 1024.0
 UNITS = (("B", 1.0), ("KiB", KIB), ("MiB", KIB**2), ("GiB", KIB**3))
 
@@ -148,10 +149,13 @@ def _slanted_foot(chart: MemoryChart) -> float:
 
 
 def _most_bytes(store: Store, stores: Sequence[Store]) -> float:
-    """Give the bytes at the top of a panel: of all that have its capacity."""
+    """Give the bytes at the top of a panel: of all that have its capacity, which itself is left out if far above."""
     alike = [each for each in stores if each.capacity_bytes == store.capacity_bytes]
     sizes = [size for each in alike for phase in each.phases for size in (phase.size_bytes, phase.measured_bytes or 0)]
-    return 1.04 * max([*sizes, store.capacity_bytes, store.room_bytes, 1])
+    held = max(sizes, default=0)
+    if 0 < held < SMALL_SHARE * store.capacity_bytes:
+        return HEADROOM * held
+    return 1.04 * max(held, store.capacity_bytes, store.room_bytes, 1)
 
 
 def _panel(store: Store, cell: Rect, most_bytes: float, names: Sequence[str], look: Look, *, slanted: bool) -> Panel:
@@ -195,8 +199,15 @@ def _ticks(scale: Bytes) -> tuple[Mark, ...]:
 
 
 def _levels(store: Store, scale: Bytes) -> tuple[Level, ...]:
-    """Give the two lines with their names: that of the capacity above its line, that of the room below."""
-    x, capacity, room = scale.plot.right + 6, scale.y(store.capacity_bytes), scale.y(store.room_bytes)
+    """Give the two lines with their names: that of the capacity above its line, that of the room below.
+
+    Where both are far above, the top of the panel says so.
+    """
+    x, top = scale.plot.right + 6, scale.plot.top
+    if store.capacity_bytes > scale.most_bytes:
+        above = _lines(x, top + 4, ("capacity", show_bytes(store.capacity_bytes), "far above"))
+        return (Level(top, "beyond", above),)
+    capacity, room = scale.y(store.capacity_bytes), scale.y(store.room_bytes)
     above = _lines(x, capacity - 5 - 12, ("capacity", show_bytes(store.capacity_bytes)))
     below = _lines(x, room + 12, ("room", show_bytes(store.room_bytes)))
     return Level(capacity, "capacity", above), Level(room, "room", below)

@@ -1,12 +1,13 @@
-"""What a notebook shows of a flow, a graph or a plan: its text, and its drawing as Mermaid.
+"""What a notebook shows of a flow, a graph or a plan: its text, and its drawing as `draw -o x.svg` writes it.
 
-No HTML: JupyterLab prefers it to Mermaid (ranks 50 and 61, the least first), so it would hide the drawing. Front ends
-that draw no Mermaid show the text.
+Without Graphviz the drawing is Mermaid, and front ends that draw none show the text. Never both: JupyterLab prefers
+Mermaid to SVG (ranks 61 and 80, the least first).
 """
 
 from __future__ import annotations
 
 import unicodedata
+from importlib.util import find_spec
 from typing import Any
 
 from flowgraph.diagrams.flow_picture import flow_picture
@@ -25,6 +26,7 @@ from flowgraph.plan import Plan
 from flowgraph.text import graph_text
 
 TEXT = "text/plain"
+SVG = "image/svg+xml"
 MERMAID = "text/vnd.mermaid"  # drawn by JupyterLab 4.1 and Notebook 7.1, or newer
 
 # Mermaid's own limits (`maxEdges`, `maxTextSize`): of more it draws an error.
@@ -35,16 +37,25 @@ CHARACTERS_AT_MOST = 50_000
 def mimebundle(thing: Flow[..., Any] | Graph | Plan) -> dict[str, str]:
     """Give what a notebook shows of a thing, by MIME type.
 
-    A flow that cannot be described shows why, as text: a cell that ends with one does not fail. A picture that Mermaid
-    would refuse for its size is left out.
+    A flow that cannot be described shows why, as text: a cell that ends with one does not fail. A picture too large to
+    be read, or for Mermaid, is left out.
     """
     try:
         text, picture = _shown(thing)
     except FlowError as error:
         return {TEXT: _readable(str(error))}
-    drawn = mermaid(picture) if len(picture.arrows) <= ARROWS_AT_MOST else ""
-    shown = {TEXT: _readable(text)}
-    return shown | {MERMAID: drawn} if 0 < len(drawn) <= CHARACTERS_AT_MOST else shown
+    return {TEXT: _readable(text)} | _drawn(picture)
+
+
+def _drawn(picture: Picture) -> dict[str, str]:
+    if len(picture.arrows) > ARROWS_AT_MOST:
+        return {}
+    if find_spec("pygraphviz") is not None:
+        from flowgraph.diagrams.graph_svg import graph_svg
+
+        return {SVG: graph_svg(picture)}
+    text = mermaid(picture)
+    return {MERMAID: text} if len(text) <= CHARACTERS_AT_MOST else {}
 
 
 def _shown(thing: Flow[..., Any] | Graph | Plan) -> tuple[str, Picture]:

@@ -46,7 +46,7 @@ def homes_in_order(program: Program) -> list[Home]:
 
 
 def _actor(name: str, home: Home) -> Actor:
-    return Actor(name, (f"{home.param} · {home.engine}", home.pool, layout_text(home.layout)), pool=home.pool)
+    return Actor(name, (f"{home.param} · {home.engine}", layout_text(home.layout)), pool=home.pool)
 
 
 def _messages(told: _Told) -> Iterator[Message]:

@@ -80,6 +80,7 @@ def chart_rules() -> Iterator[Rule]:
     yield Rule(".over .hatch", f"stroke:{WARNING};stroke-opacity:1;stroke-width:1.5px", f"stroke:{WARNING}")
     yield Rule("text.alarm", f"fill:{WARNING};font-weight:600", "fill:#ff7b72")
     yield Rule(".capacity .line", "stroke:#1f2328;stroke-width:2px", "stroke:#e6edf3")
+    yield Rule(".beyond .line", "stroke:#57606a;stroke-dasharray:1 4", "stroke:#9aa4ae")
     yield Rule(".room .line", "stroke:#57606a;stroke-dasharray:5 3", "stroke:#9aa4ae")
     yield Rule(".mark", "stroke:#1f2328;stroke-width:3px", "stroke:#ffffff")
     yield Rule(".casing", "stroke:#ffffff;stroke-width:6px", "stroke:#0d1117")

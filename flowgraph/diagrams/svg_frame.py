@@ -5,6 +5,7 @@ Each value that a template writes is escaped. A picture holds no script and asks
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TITLE_CHARACTERS, ABOUT_CHARACTERS = 100, 4000
+
+_ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,25 @@ def environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = FileSystemLoader(Path(__file__).with_name("templates"), encoding="utf-8")
-    made = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(
+        loader=folder,
+        autoescape=True,
+        finalize=_legal,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.filters["short"] = short
     return made
+
+
+def _legal(value: object) -> object:
+    r"""Leave out of a text what no XML may hold, escaped or not (XML 1.0, section 2.2).
+
+    >>> _legal("a\x1b[31m\ud83d b")
+    'a[31m b'
+    """
+    return _ILLEGAL.sub("", value) if isinstance(value, str) and _ILLEGAL.search(value) else value
 
 
 @cache

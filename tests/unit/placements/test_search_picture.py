@@ -70,16 +70,16 @@ def test_placements_of_this_machine_are_told_by_what_they_hold() -> None:
     graph = graph_of("ppo")
     shapes, work = shapes_of(graph, "Qwen/Qwen3-0.6B"), Workload(prompts=16, prompt_tokens=12, response_tokens=64)
     names = ["split:openrlhf", "hybrid:verl", "colocated:deepspeed-chat", "colocated"]
-    decisions: dict[str, Decision | None] = {
+    decisions: dict[str, Decision | str] = {
         name: STRATEGIES[name](graph, laptop(4, 2**40), shapes, work) for name in names
     }
-    decisions["standalone"] = None
+    decisions["standalone"] = "needs 4 devices"
     picture = comparison_of(graph, decisions, "colocated")
     assert picture.devices == 4
     assert picture.strips[0].label.startswith("this plan, colocated") and picture.strips[0].chosen
     assert all(strip.seconds is None for strip in picture.strips)
     assert picture.strips[0].why.startswith("at most ") and picture.strips[0].why.endswith("on all")
-    assert picture.strips[-1].why == "there is no plan of it"
+    assert picture.strips[-1].why == "needs 4 devices"
     assert len({strip.label for strip in picture.strips}) == len(picture.strips) < len(decisions)
 
 

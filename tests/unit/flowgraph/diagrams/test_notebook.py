@@ -6,21 +6,26 @@ import importlib.util
 import re
 from collections.abc import Callable
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from examples.grpo import grpo
 from flowgraph import Graph, flow
 from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.diagrams import notebook
 from flowgraph.diagrams.flow_picture import flow_picture
+from flowgraph.diagrams.graph_svg import graph_svg
 from flowgraph.diagrams.mermaid import mermaid
-from flowgraph.diagrams.notebook import ARROWS_AT_MOST, CHARACTERS_AT_MOST, MERMAID, TEXT, mimebundle
+from flowgraph.diagrams.notebook import ARROWS_AT_MOST, CHARACTERS_AT_MOST, MERMAID, SVG, TEXT, mimebundle
 from flowgraph.passes import compile_graph
 from flowgraph.plan import Layout, Placed, Plan, Pool
 from flowgraph.text import graph_text
 from nodes import Policy, Prompts, Scores, generate, score
 
 OnePlan = Callable[[Graph], Plan]
+
+needs_graphviz = pytest.mark.skipif(importlib.util.find_spec("pygraphviz") is None, reason="Graphviz is not installed")
 
 
 @flow
@@ -53,11 +58,25 @@ def plan_of(name: str) -> Plan:
     )
 
 
-def test_a_flow_shows_its_compiled_text_and_its_drawing() -> None:
+@pytest.fixture
+def no_graphviz(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Graphviz not be installed."""
+    monkeypatch.setattr(notebook, "find_spec", lambda name: None)
+
+
+@needs_graphviz
+def test_a_flow_shows_its_compiled_text_and_the_drawing_that_draw_writes() -> None:
+    graph = compile_graph(grpo.graph())
+    assert mimebundle(grpo) == {TEXT: graph_text(graph), SVG: graph_svg(flow_picture(graph))}
+
+
+@pytest.mark.usefixtures("no_graphviz")
+def test_without_graphviz_it_is_drawn_as_mermaid() -> None:
     graph = compile_graph(grpo.graph())
     assert mimebundle(grpo) == {TEXT: graph_text(graph), MERMAID: mermaid(flow_picture(graph))}
 
 
+@pytest.mark.usefixtures("no_graphviz")
 def test_a_graph_shows_itself_as_it_is_described() -> None:
     graph = grpo.graph()
     assert not any(node.name for node in graph.nodes)
@@ -67,6 +86,7 @@ def test_a_graph_shows_itself_as_it_is_described() -> None:
     assert shown[MERMAID].startswith("%%{init")
 
 
+@pytest.mark.usefixtures("no_graphviz")
 def test_a_plan_shows_its_pools_and_the_roles_on_them(one_device: OnePlan) -> None:
     shown = mimebundle(one_device(compile_graph(grpo.graph())))
     head, *lines = shown[TEXT].splitlines()
@@ -81,6 +101,7 @@ def test_a_plan_shows_its_pools_and_the_roles_on_them(one_device: OnePlan) -> No
     assert all(f'"{role}<br/>' in shown[MERMAID] for role in ("policy.train", "policy.sample", "ref.infer"))
 
 
+@pytest.mark.usefixtures("no_graphviz")
 def test_a_role_on_a_pool_that_is_not_there_stands_in_the_text() -> None:
     plan = plan_of("all")
     lost = plan.model_copy(update={"placed": (Placed(role="policy.train", pool="nowhere", engine="local"),)})
@@ -95,6 +116,7 @@ def test_a_flow_that_cannot_be_described_shows_why_and_does_not_raise() -> None:
     assert mimebundle(raising)[TEXT].endswith("flow raising raised ZeroDivisionError: no such luck [31m")
 
 
+@pytest.mark.usefixtures("no_graphviz")
 def test_a_drawing_that_mermaid_would_refuse_is_left_out() -> None:
     shown = mimebundle(long)
     assert set(shown) == {TEXT}
@@ -102,7 +124,7 @@ def test_a_drawing_that_mermaid_would_refuse_is_left_out() -> None:
     assert len(mimebundle(grpo)[MERMAID]) < CHARACTERS_AT_MOST / 5
 
 
-@pytest.mark.parametrize(
+NAMES = pytest.mark.parametrize(
     "name",
     [
         "<script>alert(1)</script>",
@@ -115,6 +137,21 @@ def test_a_drawing_that_mermaid_would_refuse_is_left_out() -> None:
         "two\nlines",
     ],
 )
+
+
+@NAMES
+@needs_graphviz
+def test_a_hostile_name_is_inert_in_a_drawing(name: str) -> None:
+    shapes = []
+    for told in (name, "name"):
+        drawn = ElementTree.fromstring(mimebundle(plan_of(told))[SVG])
+        whole = [each for each in drawn.iter() if not each.tag.endswith("text")]  # a long name has more lines
+        shapes.append([(each.tag, each.get("class"), each.get("data-id")) for each in whole])
+    assert shapes[0] == shapes[1]
+
+
+@NAMES
+@pytest.mark.usefixtures("no_graphviz")
 def test_a_hostile_name_is_inert(name: str) -> None:
     shown, plain = mimebundle(plan_of(name)), mimebundle(plan_of("name"))
     assert "text/html" not in shown

@@ -30,9 +30,9 @@ def test_a_step_of_a_reference_apart_is_told_in_its_order() -> None:
     diagram = sequence_picture(program_of(grpo, TWO | {"ref.infer": APART}))
     assert [actor.label for actor in diagram.actors] == [
         ("driver",),
-        ("policy · fsdp", "all", "data=2 sharding=full"),
-        ("policy · local", "all", "data=2"),
-        ("ref · local", "apart", "one device"),
+        ("policy · fsdp", "data=2 sharding=full"),
+        ("policy · local", "data=2"),
+        ("ref · local", "one device"),
     ]
     driver, trained, drawn, ref = "driver", "policy · fsdp on all", "policy · local on all", "ref · local on apart"
     assert lines(diagram) == [

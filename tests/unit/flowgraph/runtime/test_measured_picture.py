@@ -54,7 +54,6 @@ def test_a_measured_lane_stands_beneath_the_forecast_of_its_pool() -> None:
     predicted = Lanes("t", (Lane("pool", "pool", ()), Lane("host", "host", ())), 3.0, "One step.")
     measured = measured_lanes([step_of(0, task("a", "host", 0, 1), task("b", "pool", 1, 4), task("c", "more", 1, 1))])
     both = lanes_beside(predicted, measured)
-    lanes = [("pool", False), ("pool", True), ("more", True), ("host", False), ("host", True)]
-    assert [(lane.label, lane.measured) for lane in both.lanes] == lanes
+    assert [lane.label for lane in both.lanes] == ["pool", "pool", "more", "host", "host"]
     assert (both.end_s, both.about) == (5.0, "One step. Measured, the same steps took 5 s.")
     assert lanes_beside(predicted, ()).end_s == 3.0
