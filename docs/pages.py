@@ -146,7 +146,7 @@ class Page:
         code, out, err = flowgraph(command[1:])
         small = err.startswith("no placement for ")  # what fits depends on the memory that is free here
         absent = code and err.rpartition("\n  hint: ")[0].endswith("which is not installed")  # Graphviz, say
-        if code and not (code == 1 and (refused or small)) and not absent:
+        if code and not (code in (1, 2) and refused) and not (code == 1 and small) and not absent:
             raise PageError(f"{self.path.name}:{block.line}: {shlex.join(command)}: exit code {code}\n{err}")
         return out or err
 
