@@ -23,7 +23,21 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[1]
 # Verbs that load no model and train nothing.
 CHEAP = (
-    *("show", "plan", "fit", "explain", "compare", "simulate", "export", "draw", "diff", "cp", "flows", "check", "nodes"),
+    *(
+        "show",
+        "plan",
+        "fit",
+        "explain",
+        "compare",
+        "simulate",
+        "export",
+        "draw",
+        "diff",
+        "cp",
+        "flows",
+        "check",
+        "nodes",
+    ),
     "eval",
 )
 ELLIPSIS = "…"

@@ -201,7 +201,9 @@ def outline(kind: BoxKind, at: Rect) -> str:
     if kind == "data":
         arc = f"A{short(at.width / 2)} 6 0 0"
         body = f"M{short(left)} {short(top + 6)}{arc} 1 {short(right)} {short(top + 6)}V{short(bottom - 6)}"
-        lid = f"M{short(right)} {short(top + 6)}{arc} 1 {short(left)} {short(top + 6)}"  # turns as the body does: filled
+        lid = (
+            f"M{short(right)} {short(top + 6)}{arc} 1 {short(left)} {short(top + 6)}"  # turns as the body does: filled
+        )
         return f"{body}{arc} 1 {short(left)} {short(bottom - 6)}Z{lid}"
     round_px = at.height / 2 if kind in ("result", "arithmetic") else 3.0 if kind == "device" else 8.0
     return _rounded(left, top, right, bottom, round_px)
