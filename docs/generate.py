@@ -1,4 +1,4 @@
-"""Write what is generated in these pages: the reference, the algorithms, and every output block.
+"""Write what is generated in these pages: the reference, the algorithms, every output block, and the pictures.
 
 Run it from anywhere: `python docs/generate.py`. A test runs the same and compares. Not here: how a page is run
 (`pages.py`); what is known of each shipped flow (`flows.py`); what the pages say (`templates/`).
@@ -376,13 +376,19 @@ def main() -> None:
     _write(wanted)
     for page in pages():
         with tempfile.TemporaryDirectory() as folder:
-            _write({page.path: page.rewritten(Path(folder))})
+            _write({page.path: page.rewritten(Path(folder))} | pictures_of(page, Path(folder)))
 
 
 def there() -> list[Path]:
     """Give the generated files that are there now."""
     found = [path for name in ("reference", "algorithms") for path in (DOCS / name).rglob("*")]
     return sorted(path for path in found if path.suffix in (".md", ".svg"))
+
+
+def pictures_of(page: Page, folder: Path) -> dict[Path, str]:
+    """Give the pictures that the commands of `diagrams.md` have drawn in a folder, by where they are shown from."""
+    drawn = folder.glob("*.svg") if page.path == DOCS / "diagrams.md" else ()
+    return {DOCS / "pictures" / path.name: path.read_text(encoding="utf-8") for path in drawn}
 
 
 def _write(wanted: Mapping[Path, str]) -> None:

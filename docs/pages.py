@@ -23,7 +23,21 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[1]
 # Verbs that load no model and train nothing.
 CHEAP = (
-    *("show", "plan", "fit", "explain", "compare", "simulate", "export", "draw", "cp", "flows", "check", "nodes"),
+    *(
+        "show",
+        "plan",
+        "fit",
+        "explain",
+        "compare",
+        "simulate",
+        "export",
+        "draw",
+        "diff",
+        "cp",
+        "flows",
+        "check",
+        "nodes",
+    ),
     "eval",
 )
 ELLIPSIS = "…"
@@ -145,7 +159,8 @@ class Page:
             return ""
         code, out, err = flowgraph(command[1:])
         small = err.startswith("no placement for ")  # what fits depends on the memory that is free here
-        if code and not (code == 1 and (refused or small)):
+        absent = code and err.rpartition("\n  hint: ")[0].endswith("which is not installed")  # Graphviz, say
+        if code and not (code in (1, 2) and refused) and not (code == 1 and small) and not absent:
             raise PageError(f"{self.path.name}:{block.line}: {shlex.join(command)}: exit code {code}\n{err}")
         return out or err
 

@@ -40,7 +40,8 @@ def page_of(subject: Subject, shown: Shown, only: str = "") -> str:
         sections.insert(list(drawn).index("plan") + 1, Section("Which model is on which device", table=_devices(plan)))
     if lacking:
         sections.append(Section("What is not drawn", notes=tuple(lacking)))
-    page = Page(f"{plan.flow} · {subject.name}", _about(subject), tuple(_facts(subject)), tuple(sections), pools)
+    title = plan.flow if subject.name == plan.flow else f"{plan.flow} · {subject.name}"
+    page = Page(title, _about(subject), tuple(_facts(subject)), tuple(sections), pools)
     return page_html(page)
 
 

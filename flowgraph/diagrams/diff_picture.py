@@ -45,7 +45,7 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
     frames = {key: f"f{place}" for place, key in enumerate({**after.frames, **before.frames})}
     boxes = {key: f"n{place}" for place, key in enumerate({**after.boxes, **before.boxes})}
     drawn = Picture(
-        new.title if old.title == new.title else f"{old.title} and {new.title}",
+        new.title if old.title == new.title else f"from {old.title} to {new.title}",
         tuple(_boxes(before, after, frames, boxes)),
         tuple(_frames(before, after, frames)),
         tuple(_arrows(before, after, boxes)),
@@ -143,10 +143,9 @@ def _boxes(before: _Keyed, after: _Keyed, frames: Mapping[Key, str], ids: Mappin
 
 
 def _was(old: Box, new: Box) -> str:
-    """Say what a box was: its other lines, its kind if these are the same, or that it had none."""
-    if old.label == new.label:
-        return old.kind
-    return ", ".join(old.label[1:]) or "without"
+    """Say what a box was: those of its lines that are there no more, else its kind if that is another."""
+    gone = [line for line in old.label[1:] if line not in new.label]
+    return ", ".join(gone) or ("without" if old.kind == new.kind else old.kind)
 
 
 def _arrows(before: _Keyed, after: _Keyed, ids: Mapping[Key, str]) -> Iterator[Arrow]:

@@ -199,9 +199,11 @@ def outline(kind: BoxKind, at: Rect) -> str:
         return "M" + "L".join(f"{short(x)} {short(y)}" for x, y in (*corners, (left, middle))) + "Z"
     if kind == "data":
         arc = f"A{short(at.width / 2)} 6 0 0"
-        lid = f"M{short(left)} {short(top + 6)}{arc} 0 {short(right)} {short(top + 6)}"
-        body = f"V{short(bottom - 6)}{arc} 1 {short(left)} {short(bottom - 6)}V{short(top + 6)}"
-        return f"{lid}{body}{arc} 1 {short(right)} {short(top + 6)}"
+        body = f"M{short(left)} {short(top + 6)}{arc} 1 {short(right)} {short(top + 6)}V{short(bottom - 6)}"
+        lid = (
+            f"M{short(right)} {short(top + 6)}{arc} 1 {short(left)} {short(top + 6)}"  # turns as the body does: filled
+        )
+        return f"{body}{arc} 1 {short(left)} {short(bottom - 6)}Z{lid}"
     round_px = at.height / 2 if kind in ("result", "arithmetic") else 3.0 if kind == "device" else 8.0
     return _rounded(left, top, right, bottom, round_px)
 

@@ -16,9 +16,9 @@ def lanes_beside(predicted: Lanes, measured: Sequence[Lane]) -> Lanes:
     The picture ends where the longer of both ends; nothing is drawn in a lane after its own end.
 
     >>> lanes = Lanes("", (Lane("a", "a", ()), Lane("host", "host", ())), 0.0)
-    >>> there = lanes_beside(lanes, [Lane("host, measured", "host", ()), Lane("a, measured", "a", ())])
-    >>> [lane.label for lane in there.lanes]
-    ['a', 'a, measured', 'host', 'host, measured']
+    >>> there = lanes_beside(lanes, [Lane("host", "host", (), True), Lane("a", "a", (), True)])
+    >>> [(lane.label, lane.measured) for lane in there.lanes]
+    [('a', False), ('a', True), ('host', False), ('host', True)]
     """
     both = [*predicted.lanes, *measured]
     pools = sorted(dict.fromkeys(lane.pool for lane in both), key=lambda pool: pool == HOST)

@@ -115,6 +115,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "LawError.not_stored": lambda: raised(from_json, "{}"),
     "UserCodeError.another_module": lambda: UserCodeError.another_module("two/flow.py", "my_nodes", "one/my_nodes.py"),
     "UsageError": lambda: UsageError("no stage `lowerd`", where="--stage", hint="did you mean `lowered`?"),
+    "UsageError.cannot_draw": lambda: UsageError.cannot_draw("Mermaid", "a scatter of candidates", ("svg", "png")),
     "DataError.missing": lambda: DataError.missing("prompts.parquet", "from the Hugging Face hub: hf:prompts.parquet"),
     "DataError.unusable": lambda: DataError.unusable("prompts.jsonl", "has no rows"),
     "DataError.failed": lambda: DataError.failed(

@@ -60,6 +60,16 @@ def test_what_is_generated_is_what_the_sources_say() -> None:
     assert [name for name, text in wanted.items() if there[name] != text] == [], HINT
 
 
+def test_the_pictures_are_what_the_commands_above_them_draw_now(tmp_path: Path) -> None:
+    pytest.importorskip("pygraphviz")
+    (page,) = [each for each in generate.pages() if each.path == DOCS / "diagrams.md"]
+    page.rewritten(tmp_path)
+    drawn = generate.pictures_of(page, tmp_path)
+    by_hand = {DOCS / "pictures" / "run.svg"}  # of a run, which takes a minute
+    assert drawn.keys() | by_hand == set((DOCS / "pictures").glob("*.svg")), HINT
+    assert [path.name for path, text in drawn.items() if path.read_text(encoding="utf-8") != text] == [], HINT
+
+
 def test_what_is_generated_names_no_place_of_a_machine_and_no_line_of_our_sources() -> None:
     for name, path in GENERATED.items():
         text = path.read_text(encoding="utf-8")
