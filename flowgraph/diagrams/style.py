@@ -65,10 +65,11 @@ def rules() -> Iterator[Rule]:
 def chart_rules() -> Iterator[Rule]:
     """Give the rules of pictures with a scale: bars, columns, strips, dots, messages and curves."""
     yield Rule(".band", "fill:#f6f8fa", "fill:#161b22")
-    yield Rule(".bar-idle text", "fill:#444c56;paint-order:stroke;stroke:#e6e6e6;stroke-width:4px", "fill:#444c56")
-    yield Rule(".stripes", "stroke:#ffffff;stroke-dasharray:1.5 5", "stroke:#ffffff")
+    idle = "fill:#444c56;paint-order:stroke;stroke:#e6e6e6;stroke-width:4px"
+    yield Rule(".bar-idle text", idle, "fill:#9aa4ae;stroke:#21262d")
+    yield Rule(".stripes", "stroke:#ffffff;stroke-dasharray:1.5 5", "stroke:#30363d")
     yield Rule(".hatch", "fill:none;stroke:#1f2328;stroke-opacity:0.3;stroke-width:1px", "stroke:#1f2328")
-    yield Rule(".bar-idle .shape", "stroke-dasharray:3 2")
+    yield Rule(".bar-idle .shape", "stroke-dasharray:3 2", "fill:#21262d;stroke:#484f58")
     yield Rule(".edge", "stroke:#57606a;stroke-width:1.25px;stroke-dasharray:6 3;fill:none", "stroke:#9aa4ae")
     for place, ink in enumerate(TONES):
         yield Rule(f".tone-{place} .shape", f"fill:{ink.fill};stroke:{ink.border};stroke-width:1px")
