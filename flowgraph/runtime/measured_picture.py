@@ -26,7 +26,7 @@ def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
     start_s = min((task.begin_s for _, task in tasks), default=0.0)
     end_s = max((task.end_s for _, task in tasks), default=0.0) - start_s
     pools = sorted({task.pool for _, task in tasks}, key=lambda pool: (pool == HOST, pool))
-    return tuple(Lane(f"{pool}, measured", pool, tuple(_bars(tasks, pool, start_s, end_s)), True) for pool in pools)
+    return tuple(Lane(pool, pool, tuple(_bars(tasks, pool, start_s, end_s)), True) for pool in pools)
 
 
 def _bars(tasks: Sequence[Done], pool: str, start_s: float, end_s: float) -> Iterator[Bar]:

@@ -31,7 +31,7 @@ def test_the_busiest_rank_of_each_pool_is_shown_and_the_host_last() -> None:
         step_of(8, task("b", "pool", 5, 2, 0), task("b", "pool", 5, 2, 1)),
     ]
     pool, host = measured_lanes(steps)
-    assert (pool.label, pool.pool, pool.measured, host.pool) == ("pool, measured", "pool", True, "host")
+    assert (pool.label, pool.pool, pool.measured, host.pool) == ("pool", "pool", True, "host")
     told = [(bar.label, bar.start_s, bar.end_s, bar.step) for bar in pool.bars]
     assert told == [("idle", 0, 1, 0), ("b", 1, 4, 0), ("idle", 4, 5, 1), ("b", 5, 7, 1)]
     assert pool.bars[1].about == "b of step 0 took 3 s on rank 1 of pool as m.train."
@@ -54,6 +54,13 @@ def test_a_measured_lane_stands_beneath_the_forecast_of_its_pool() -> None:
     predicted = Lanes("t", (Lane("pool", "pool", ()), Lane("host", "host", ())), 3.0, "One step.")
     measured = measured_lanes([step_of(0, task("a", "host", 0, 1), task("b", "pool", 1, 4), task("c", "more", 1, 1))])
     both = lanes_beside(predicted, measured)
-    assert [lane.label for lane in both.lanes] == ["pool", "pool, measured", "more, measured", "host", "host, measured"]
+    assert [(lane.label, lane.measured) for lane in both.lanes] == [
+        ("pool", False),
+        ("pool", True),
+        ("more", True),
+        ("host", False),
+        ("host", True),
+    ]
     assert (both.end_s, both.about) == (5.0, "One step. Measured, the same steps took 5 s.")
     assert lanes_beside(predicted, ()).end_s == 3.0
+    assert lanes_beside(Lanes("t", (), 0.0), measured).about == "Measured, the steps took 5 s."
