@@ -9,13 +9,13 @@ from flowgraph.cli.subject import Subject
 from flowgraph.diagrams.amounts import many
 from flowgraph.diagrams.charts import Curves, Lanes
 from flowgraph.diagrams.drawing import Drawing
+from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.picture import Picture
 from flowgraph.errors import UsageError, nearest
 from flowgraph.plan import Plan
 from flowgraph.runtime.measured_file import read_measured
 
 STEPS = 2  # of a timeline: one shows what a step is, the next what it waits for
-KNOWN_SPEED = "name devices whose speed is known: --cluster 2x8xh100"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def flow(subject: Subject, _: Shown = Shown()) -> Picture:
 
     if subject.graph is None:
         flow = subject.placement.plan.flow
-        raise _none("flow", subject, f"flow `{flow}` is not found, or is no longer the one that was planned")
+        raise _none("flow", subject, f"flow `{clean(flow)}` is not found, or is no longer the one that was planned")
     return flow_picture(subject.graph)
 
 
@@ -76,7 +76,7 @@ def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
         title = forecast.title if forecast is not None else f"{subject.placement.plan.flow}, measured"
         return lanes_beside(forecast or Lanes(title, (), 0.0), measured_lanes(steps))
     if forecast is None:
-        raise _none("timeline", subject, "no seconds are forecast", KNOWN_SPEED)
+        raise _none("timeline", subject, "no seconds are forecast", _known_speed(subject))
     return forecast
 
 
@@ -116,8 +116,8 @@ def placements(subject: Subject, _: Shown = Shown()) -> Drawing:
     from placements.comparison_picture import comparison_picture
 
     if subject.found is None:
-        raise _none("placements", subject, "nothing was searched", KNOWN_SPEED)
-    return comparison_picture(subject.found)
+        raise _none("placements", subject, "nothing was searched", _known_speed(subject))
+    return comparison_picture(subject.found, plan=subject.placement.plan)
 
 
 def search(subject: Subject, _: Shown = Shown()) -> Drawing:
@@ -125,8 +125,8 @@ def search(subject: Subject, _: Shown = Shown()) -> Drawing:
     from placements.search_picture import search_picture
 
     if subject.found is None:
-        raise _none("search", subject, "nothing was searched", KNOWN_SPEED)
-    return search_picture(subject.found)
+        raise _none("search", subject, "nothing was searched", _known_speed(subject))
+    return search_picture(subject.found, plan=subject.placement.plan)
 
 
 def run(subject: Subject, _: Shown = Shown()) -> Curves:
@@ -148,6 +148,13 @@ PICTURES: Mapping[str, Callable[[Subject, Shown], Drawing]] = {
     "search": search,
     "run": run,
 }
+
+
+def _known_speed(subject: Subject) -> str:
+    """Say how devices whose speed is known are named: a file or a run has its own, so its flow is planned again."""
+    if subject.kind == "flow":
+        return "name devices whose speed is known: --cluster 2x8xh100"
+    return "plan its flow for devices whose speed is known: flowgraph plan FLOW --cluster 2x8xh100 -o plan.json"
 
 
 def _none(name: str, subject: Subject, why: str, hint: str = "") -> UsageError:
