@@ -9,7 +9,6 @@ from flowgraph.cli.subject import Subject
 from flowgraph.diagrams.amounts import many
 from flowgraph.diagrams.charts import Curves, Lanes
 from flowgraph.diagrams.drawing import Drawing
-from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.picture import Picture
 from flowgraph.errors import UsageError, nearest
 from flowgraph.plan import Plan
@@ -40,7 +39,7 @@ def flow(subject: Subject, _: Shown = Shown()) -> Picture:
 
     if subject.graph is None:
         flow = subject.placement.plan.flow
-        raise _none("flow", subject, f"flow `{clean(flow)}` is not found, or is no longer the one that was planned")
+        raise _none("flow", subject, f"flow `{flow}` is not found, or is no longer the one that was planned")
     return flow_picture(subject.graph)
 
 
