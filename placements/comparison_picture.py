@@ -15,32 +15,63 @@ from placements.finding import Found
 from placements.fits import overflow
 from placements.found_text import MEASURES, against, by_name, sorted_parts
 from placements.named import Variant
-from placements.placing import homes_of
+from placements.placing import Home, homes_by, homes_of
 from placements.problem import Objective
 from placements.ranked import Ranked
 from placements.text import pool_sizes
 
-CHOSEN = "this plan"
+CHOSEN, BEST = "this plan", "the best found"
 
 Names = tuple[str, ...]
 
 
-def comparison_picture(
-    found: Found, objective: Objective = "step", *, pins: Mapping[str, str] | None = None
-) -> Comparison:
-    """Give the best plan of a search, then each named placement at its best; those of one form share a strip.
+def comparison_picture(found: Found, objective: Objective = "step", *, plan: Plan | None = None) -> Comparison:
+    """Give a plan, then each named placement at its best; those of one form share a strip.
 
-    A named placement whose best is the plan itself is in the plan's strip. One that does not fit has no parts. `pins`
-    name pools of the plan by a role, as for `plan_of`.
+    The plan is the best of the search, unless it is another of the same setting: then the best has a strip too. A named
+    placement whose best is the plan itself is in the plan's strip. One that does not fit has no parts.
     """
+    drawn = plan or found.best.plan()
     joined = list(_joined(found))
-    own = [names for names, _, ranked in joined if ranked is not None and ranked.blocks == found.best.blocks]
+    own = [names for names, _, ranked in joined if ranked is not None and is_plan(ranked, drawn)]
     label = ", ".join([CHOSEN, *(name for names in own for name in names)])
-    chosen = Strip(label, found.best.step_s, _parts(found.best, pins), "the best", chosen=True)
+    chosen = Strip(label, period_s(drawn), plan_parts(drawn), _how(found, drawn, objective), chosen=True)
+    best = Strip(BEST, found.best.step_s, _parts(found.best), "the best")
     others = (_strip(found, names, first, ranked, objective) for names, first, ranked in joined if names not in own)
-    strips = (chosen, *others)
+    strips = (chosen, *([] if is_plan(found.best, drawn) else [best]), *others)
     title = f"placements of {found.setting.graph.name}"
     return Comparison(title, strips, _devices(found.setting.cluster), _about(strips))
+
+
+def is_plan(ranked: Ranked, plan: Plan) -> bool:
+    """Say whether a candidate of a search is a plan: the same roles share as many devices, running the same way."""
+    return _lives(homes_of(ranked.setting, ranked.blocks)) == _lives(homes_by(ranked.setting, plan))
+
+
+def period_s(plan: Plan) -> float | None:
+    """Give the seconds from one step of a plan to the next; None where they are not known."""
+    return None if plan.step is None else plan.step.period_s
+
+
+def _lives(homes: Sequence[Home]) -> dict[str, object]:
+    """Give where each role lives, whatever the pools and machines are called."""
+    shared = {home.pool: frozenset(each.role.name for each in homes if each.pool == home.pool) for home in homes}
+    return {
+        home.role.name: (shared[home.pool], home.seat.devices, home.engine, home.layout, home.running) for home in homes
+    }
+
+
+def _how(found: Found, plan: Plan, objective: Objective) -> str:
+    """Say how the plan that is drawn stands beside the best of the search."""
+    faster = any(each is not None and each.step_s < found.best.step_s * 0.9995 for _, each in found.named)
+    if is_plan(found.best, plan):
+        return "the best of what was asked for" if faster else "the best"
+    played = (*found.ranked, *(each for _, each in found.named if each is not None))
+    same = next((each for each in played if is_plan(each, plan)), None)
+    if same is not None:
+        return against(found, same, MEASURES[objective])
+    mine_s = period_s(plan)
+    return "" if mine_s is None else f"{mine_s / found.best.step_s - 1:+.1%} beside the best"
 
 
 def _joined(found: Found) -> Iterator[tuple[Names, Variant, Ranked | None]]:
@@ -58,8 +89,8 @@ def _strip(found: Found, names: Names, first: Variant, ranked: Ranked | None, ob
     return Strip(", ".join(names), ranked.step_s, _parts(ranked), against(found, ranked, MEASURES[objective]))
 
 
-def _parts(ranked: Ranked, pins: Mapping[str, str] | None = None) -> tuple[Part, ...]:
-    homes = homes_of(ranked.setting, ranked.blocks, pins)
+def _parts(ranked: Ranked) -> tuple[Part, ...]:
+    homes = homes_of(ranked.setting, ranked.blocks)
     devices = {home.pool: home.seat.devices for home in homes}
     own = {pool: [_role(home.role.name, home.layout) for home in homes if home.pool == pool] for pool in devices}
     return tuple(Part(pool, count, tuple(own[pool])) for pool, count in devices.items())

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from flowgraph.cluster import show_bytes
 from flowgraph.diagrams.amounts import listed, many, show_s
 from flowgraph.diagrams.charts import Dot, DotMark, Scatter
+from flowgraph.plan import Plan
+from placements.comparison_picture import is_plan, period_s
 from placements.finding import Found
 from placements.found_text import MEASURES, against, pools_of
 from placements.named import name_of
@@ -18,10 +20,10 @@ Point = tuple[float, int]
 """Seconds of a step, and bytes on the fullest device."""
 
 
-def search_picture(found: Found, objective: Objective = "step") -> Scatter:
+def search_picture(found: Found, objective: Objective = "step", *, plan: Plan | None = None) -> Scatter:
     """Give the candidates that were played, in the order of the search; named placements that are not among them last.
 
-    The best is the plan that the search gives.
+    The best is the plan that the search gives; that `plan` is another is said.
     """
     played = candidates(found)
     points = [(each.step_s, fullest_bytes(each)) for each in played]
@@ -29,7 +31,7 @@ def search_picture(found: Found, objective: Objective = "step") -> Scatter:
         Dot(*point, _label(each), _mark(place, point, points), _what(found, each), _why(found, each, objective))
         for place, (each, point) in enumerate(zip(played, points, strict=True))
     )
-    return Scatter(f"plans of {found.setting.graph.name}", dots, " ".join(_about(found, dots)))
+    return Scatter(f"plans of {found.setting.graph.name}", dots, " ".join(_about(found, dots, plan)))
 
 
 def candidates(found: Found) -> list[Ranked]:
@@ -73,11 +75,13 @@ def _why(found: Found, ranked: Ranked, objective: Objective) -> str:
     return "" if ranked.blocks == found.best.blocks else against(found, ranked, MEASURES[objective])
 
 
-def _about(found: Found, dots: Sequence[Dot]) -> Iterator[str]:
+def _about(found: Found, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
     """Say how many candidates there are, what the best takes, and which takes the least memory."""
     best, least = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
     yield f"{many(len(dots), 'plan')} played of {many(found.answer.examined, 'plan')} examined."
     yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."
+    if plan is not None and not is_plan(found.best, plan):
+        yield f"This plan is another: it takes {show_s(period_s(plan))} a step."
     if least.memory_bytes < best.memory_bytes:
         yield f"The least memory is {show_bytes(least.memory_bytes)}, at {show_s(least.seconds)} a step."
     front = sum(dot.mark != "other" for dot in dots)

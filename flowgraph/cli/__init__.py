@@ -18,7 +18,9 @@ def main() -> None:
         refuse_shadowed_packages()
         app()
     except FlowError as error:
-        print(error, file=sys.stderr)
+        from flowgraph.diagrams.labels import seen
+
+        print(seen(str(error)), file=sys.stderr)  # names in it may be those of a file that was given to us
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

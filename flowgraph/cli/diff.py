@@ -8,6 +8,7 @@ import sys
 from flowgraph.cli import pictures
 from flowgraph.cli.draw import Wanted, deliver
 from flowgraph.cli.subject import Subject
+from flowgraph.diagrams.labels import seen
 from flowgraph.diagrams.picture import Picture
 from flowgraph.errors import UsageError
 from flowgraph.text import graph_text
@@ -43,7 +44,7 @@ def picture_of(subject: Subject, wanted: Wanted) -> Picture:
 
 def _print_diff(old: Subject, new: Subject) -> None:
     """Print a unified diff of two texts, whole; nothing when they are the same."""
-    texts = [f"{_text(each)}\n".splitlines(keepends=True) for each in (old, new)]
+    texts = [f"{seen(_text(each))}\n".splitlines(keepends=True) for each in (old, new)]
     if texts[0] == texts[1]:
         print("no difference", file=sys.stderr)
     whole = max(map(len, texts))

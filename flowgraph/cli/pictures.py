@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from placements import Decision
 
 STEPS = 2  # of a timeline: one shows what a step is, the next what it waits for
-KNOWN_SPEED = "name devices whose speed is known: --cluster 2x8xh100"
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
         title = forecast.title if forecast is not None else f"{subject.placement.plan.flow}, measured"
         return lanes_beside(forecast or Lanes(title, (), 0.0), measured_lanes(steps))
     if forecast is None:
-        raise _none("timeline", subject, "no seconds are forecast", KNOWN_SPEED)
+        raise _none("timeline", subject, "no seconds are forecast", _known_speed(subject))
     return forecast
 
 
@@ -125,10 +124,10 @@ def placements(subject: Subject, _: Shown = Shown()) -> Comparison:
     from placements.comparison_picture import comparison_picture
 
     if subject.found is not None:
-        return comparison_picture(subject.found)
+        return comparison_picture(subject.found, plan=subject.placement.plan)
     made = subject.placement.planned
     if made is None:
-        raise _none("placements", subject, "its models are not known", KNOWN_SPEED)
+        raise _none("placements", subject, "its models are not known", _known_speed(subject))
     return _ruled(made)
 
 
@@ -154,8 +153,8 @@ def search(subject: Subject, _: Shown = Shown()) -> Drawing:
     from placements.search_picture import search_picture
 
     if subject.found is None:
-        raise _none("search", subject, "nothing was searched", KNOWN_SPEED)
-    return search_picture(subject.found)
+        raise _none("search", subject, "nothing was searched", _known_speed(subject))
+    return search_picture(subject.found, plan=subject.placement.plan)
 
 
 def run(subject: Subject, _: Shown = Shown()) -> Curves:
@@ -177,6 +176,13 @@ PICTURES: Mapping[str, Callable[[Subject, Shown], Drawing]] = {
     "search": search,
     "run": run,
 }
+
+
+def _known_speed(subject: Subject) -> str:
+    """Say how devices whose speed is known are named: a file or a run has its own, so its flow is planned again."""
+    if subject.kind == "flow":
+        return "name devices whose speed is known: --cluster 2x8xh100"
+    return "plan its flow for devices whose speed is known: flowgraph plan FLOW --cluster 2x8xh100 -o plan.json"
 
 
 def _none(name: str, subject: Subject, why: str, hint: str = "") -> UsageError:

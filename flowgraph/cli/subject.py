@@ -170,7 +170,11 @@ def _json(path: Path) -> Any:
 def _program(path: Path) -> Subject:
     from flowgraph.lowering.program_store import program_from_json
 
-    program = program_from_json(path.read_text("utf-8"))
+    try:
+        program = program_from_json(path.read_text("utf-8"))
+    except FlowError as error:
+        error.where = error.where or str(path)
+        raise
     made = Placement(program.plan, program.graph, None, None, program, where=str(path))
     return Subject(str(path), "program", lambda: program.graph, lambda: made, first="plan")
 
@@ -207,7 +211,7 @@ def _placed(plan: Plan, where: str) -> Placement:
         return Placement(plan, _graph_of(plan, where), where=where)
     from flowgraph.cli.reforecast import planned_again
 
-    return _costed(plan, where, planned_again(plan, Asked(plan.flow), where, fits=False))
+    return _costed(plan, where, planned_again(plan, Asked(plan.assumed.flow), where, fits=False))
 
 
 def _costed(plan: Plan, where: str, made: Planned) -> Placement:
@@ -225,6 +229,8 @@ def _graph_of(plan: Plan, where: str) -> Graph | None:
     """Give the graph of a plan's flow, if the flow is found and is still the one that was planned."""
     if plan.costed and plan.assumed is not None:
         return posed_by(plan, where).setting.graph
+    if not plan.flow.isidentifier():  # a flow's own name: a file's would be run
+        return None
     try:
         graph = planned_graph(Asked(plan.flow))
     except FlowError:

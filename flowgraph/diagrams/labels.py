@@ -33,6 +33,15 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     return shortened(line, limit_characters) or "?"
 
 
+def seen(text: str) -> str:
+    r"""Give lines of text without what would steer a terminal that they are printed on.
+
+    >>> seen("two\nlines\x1b[31m\u202e")
+    'two\nlines[31m'
+    """
+    return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter) not in _UNSEEN)
+
+
 def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) -> str:
     """Give a label as `clean` does, after the sign of what became of its thing.
 

@@ -24,8 +24,8 @@ def lanes_beside(predicted: Lanes, measured: Sequence[Lane]) -> Lanes:
     pools = sorted(dict.fromkeys(lane.pool for lane in both), key=lambda pool: pool == HOST)
     lanes = tuple(lane for pool in pools for lane in both if lane.pool == pool)
     ends_s = [_end_s(lane) for lane in measured]
-    same = "Measured, the same steps took" if predicted.lanes else "Measured, they took"
-    told = f"{same} {show_s(max(ends_s))}." if ends_s else "Nothing was measured."
+    same = "the same steps" if predicted.lanes else "the steps"
+    told = f"Measured, {same} took {show_s(max(ends_s))}." if ends_s else "Nothing was measured."
     about = f"{predicted.about} {told}".strip()
     return replace(predicted, lanes=lanes, end_s=max([predicted.end_s, *ends_s]), about=about)
 

@@ -245,7 +245,7 @@ def _step_edges(lanes: Sequence[Lane], scale: Scale, level: float) -> tuple[Tick
         return ()
     edges, free = list[Tick](), scale.left
     for step, at_s in sorted(starts.items()):
-        words = Words(scale.x(at_s) + 4, level, f"step {step + 1}", "small muted")
+        words = Words(scale.x(at_s) + 4, level, f"step {step}", "small muted")
         fits = free <= words.x and words.rect.right <= WIDTH - MARGIN / 2
         edges.append(Tick(at_s, scale.x(at_s), words if fits else Words(words.x, level, "", "small muted")))
         free = words.rect.right + 4 if fits else free

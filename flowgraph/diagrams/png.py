@@ -13,7 +13,7 @@ ZOOM = 2  # pixels for each unit of the picture: sharp on the screens of today
 LARGEST_PX = 16_000  # of a side: a larger picture is drawn smaller, else it would take gigabytes
 
 # What Roboto has no glyph for is drawn by a font of the machine, if one has it.
-_COVERED = re.compile("[\u0000-\u052f\u1e00-\u1fff\u2000-\u206f\u20a0-\u20bf\u2122\u2212\u2264\u2265]*")
+_COVERED = re.compile("[\u0000-\u03e1\u03f0-\u052f\u1e00-\u1fff\u2000-\u206f\u20a0-\u20be\u2122\u2212\u2264\u2265]*")
 
 
 def png(svg: str) -> bytes:
@@ -34,11 +34,15 @@ def png(svg: str) -> bytes:
 def uncovered(svg: str) -> str:
     """Give the letters of an SVG's texts that a PNG may have to leave out: its font has none of them.
 
-    >>> uncovered("<text>policy ≤ 4 политика</text>"), uncovered("<text>模型, 模</text>")
-    ('', '模型')
+    >>> uncovered("<title>a → b</title><text>policy ≤ 4 политика</text>"), uncovered("<text>模型 → 模</text>")
+    ('', '模型→')
     """
-    drawn = "".join(re.findall("<text[^>]*>([^<]*)", svg))  # and not what is told when a thing is pointed at
-    return "".join(dict.fromkeys(letter for letter in drawn if not _COVERED.fullmatch(letter)))
+    return "".join(dict.fromkeys(letter for letter in _texts(svg) if not _COVERED.fullmatch(letter)))
+
+
+def _texts(svg: str) -> str:
+    """Give what is written in an SVG, without what is only told when it is pointed at."""
+    return "".join(re.findall(r"<text[^>]*>([^<]*)", svg))
 
 
 def _sides_px(svg: str) -> tuple[float, float]:

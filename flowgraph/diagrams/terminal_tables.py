@@ -39,7 +39,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def _strip(strip: Strip) -> tuple[str, ...]:
-    name = clean(strip.label) + (" (this plan)" if strip.chosen else "")
+    name = clean(strip.label) + (" (chosen)" if strip.chosen else "")
     seconds = "-" if strip.seconds is None else number_text(strip.seconds)
     return name, seconds, "\n".join(map(_part, strip.parts)), clean(strip.why) if strip.why else ""
 

@@ -6,7 +6,7 @@ import pytest
 
 from flowgraph.machine import laptop
 from placements import STRATEGIES, Decision, Workload
-from placements.comparison_picture import comparison_of, comparison_picture
+from placements.comparison_picture import comparison_of, comparison_picture, plan_parts
 from placements.named import VARIANTS
 from placements.search_picture import candidates, fullest_bytes, on_front, search_picture
 from tests.unit.placements.small_settings import Of, called, found_of, graph_of, lagging, shapes_of
@@ -64,6 +64,33 @@ def test_strips_say_what_they_are_and_how_they_stand() -> None:
     assert first.parts[0].roles[0] == "policy.train data=8 sharding=full"
     assert other.why.startswith("+") or other.seconds is None
     assert picture.about.startswith("The fastest is this plan, ")
+
+
+def test_a_plan_that_is_not_the_best_is_drawn_as_itself_and_the_best_beside_it() -> None:
+    found = found_of("ppo", "2x8xh100")
+    slow = next(each for variant, each in found.named if variant.name == "hybrid:verl" and each is not None)
+    first, second, *others = comparison_picture(found, plan=slow.plan()).strips
+    assert first.label.startswith("this plan, hybrid:verl") and first.chosen and first.seconds == slow.step_s
+    assert first.why.startswith("+") and first.parts == plan_parts(slow.plan())
+    assert (second.label, second.seconds, second.chosen) == ("the best found", found.best.step_s, False)
+    assert all("hybrid:verl" not in each.label for each in others)
+    assert "This plan is another" in search_picture(found, plan=slow.plan()).about
+    assert "another" not in search_picture(found, plan=found.best.plan()).about
+
+
+def test_a_plan_that_no_search_played_says_only_how_far_it_is_from_the_best() -> None:
+    found = found_of("ppo", "2x8xh100")
+    plan = found.best.plan()
+    assert plan.step is not None
+    kept = plan.placed[0].model_copy(update={"engine": "another"})
+    own = plan.model_copy(
+        update={
+            "placed": (kept, *plan.placed[1:]),
+            "step": plan.step.model_copy(update={"period_s": 2 * found.best.step_s}),
+        }
+    )
+    first, second, *_ = comparison_picture(found, plan=own).strips
+    assert (first.label, first.why, second.label) == ("this plan", "+100.0% beside the best", "the best found")
 
 
 def test_placements_of_this_machine_are_told_by_what_they_hold() -> None:

@@ -296,8 +296,8 @@ def test_bars_at_the_same_time_do_not_cover_each_other() -> None:
 
 def test_steps_are_named_where_they_begin() -> None:
     shown = [each.words.text for each in texts(ElementTree.fromstring(lanes_svg(two_steps())))]
-    assert {"step 1", "step 2"} <= set(shown)
-    assert "step 1" not in [each.words.text for each in texts(ElementTree.fromstring(lanes_svg(extreme_lanes())))]
+    assert {"step 0", "step 1"} <= set(shown)
+    assert "step 0" not in [each.words.text for each in texts(ElementTree.fromstring(lanes_svg(extreme_lanes())))]
 
 
 def test_a_phase_of_twice_the_bytes_is_twice_as_high() -> None:

@@ -54,6 +54,13 @@ def test_a_measured_lane_stands_beneath_the_forecast_of_its_pool() -> None:
     predicted = Lanes("t", (Lane("pool", "pool", ()), Lane("host", "host", ())), 3.0, "One step.")
     measured = measured_lanes([step_of(0, task("a", "host", 0, 1), task("b", "pool", 1, 4), task("c", "more", 1, 1))])
     both = lanes_beside(predicted, measured)
-    assert [lane.label for lane in both.lanes] == ["pool", "pool", "more", "host", "host"]
+    assert [(lane.label, lane.measured) for lane in both.lanes] == [
+        ("pool", False),
+        ("pool", True),
+        ("more", True),
+        ("host", False),
+        ("host", True),
+    ]
     assert (both.end_s, both.about) == (5.0, "One step. Measured, the same steps took 5 s.")
     assert lanes_beside(predicted, ()).end_s == 3.0
+    assert lanes_beside(Lanes("t", (), 0.0), measured).about == "Measured, the steps took 5 s."
