@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.labels import clean, signed
 from flowgraph.diagrams.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture, Status
 
@@ -81,7 +81,8 @@ def _boxes(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
 def _frame(picture: Picture, frame: Frame, indent: str) -> Iterator[str]:
     inside = [*_boxes(picture, frame.id, indent + "    ")]
     yield f"{indent}subgraph cluster_{frame.id} {{"
-    yield f"{indent}    label={quoted(frame.label)}; labeljust=l; fontsize=12; margin=14; {_border(frame)}"
+    label = quoted(signed(frame.label, frame.status))
+    yield f"{indent}    label={label}; labeljust=l; fontsize=12; margin=14; {_border(frame)}"
     yield from inside or [f"{indent}    {frame.id}_empty [shape=point, style=invis]"]  # else it would not be drawn
     yield f"{indent}}}"
 
@@ -98,7 +99,8 @@ def _border(frame: Frame) -> str:
 def _box(box: Box) -> str:
     ink = INKS[box.kind]
     border = STATUS_INKS.get(box.status, ink.border)
-    said = [f"label={quoted(*box.label)}", f'fillcolor="{ink.fill}"', f'color="{border}"']
+    label = [signed(line, "same" if place else box.status) for place, line in enumerate(box.label)]
+    said = [f"label={quoted(*label)}", f'fillcolor="{ink.fill}"', f'color="{border}"']
     said += [_SHAPES[box.kind]] if box.kind in _SHAPES else []
     said += [_status(box)] if box.status in _STATUS else []
     return f"{box.id} [{', '.join(said)}]"
@@ -110,7 +112,7 @@ def _status(box: Box) -> str:
 
 def _arrow(arrow: Arrow) -> str:
     """Write an arrow; one to the next step from its end to its start, so that it points back and pulls nothing."""
-    said = [f'label="  {_escaped(arrow.label)} "']  # a little away from its line
+    said = [f'label="  {_escaped(signed(arrow.label, arrow.status))} "']  # a little away from its line
     ink = STATUS_INKS.get(arrow.status, ARROW_INKS.get(arrow.style))
     said += [f'color="{ink}"'] if ink else []
     said += [_LINES[arrow.style]] if arrow.style in _LINES else []

@@ -8,16 +8,15 @@ from math import hypot
 
 from flowgraph.diagrams.geometry import Rect, Words, heading
 from flowgraph.diagrams.label_places import Place
-from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.labels import SIGNS, signed
 from flowgraph.diagrams.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, laid_out
 from flowgraph.diagrams.palette import STATUS_INKS
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
 from flowgraph.diagrams.style import SMALL_PX, WIDTHS_PX
-from flowgraph.diagrams.svg_frame import ALONE, Look, framed, short
+from flowgraph.diagrams.svg_frame import ABOUT_CHARACTERS, ALONE, Look, framed, short
 from flowgraph.diagrams.text_width import text_width_px
 
 TITLE_PX, LEGEND_PX = 40.0, 22.0
-ABOUT_CHARACTERS = 400  # of what is told when a thing is pointed at
 TIP_LENGTH_PX, TIP_WIDTH_PX = 8.0, 3.5
 
 KIND_NAMES: Mapping[BoxKind, str] = {
@@ -119,7 +118,7 @@ class _Box:
             Words(at.centre, first + i * LINE_PX, line, "on strong" if i < laid.names else "on small", "middle")
             for i, line in enumerate(laid.lines)
         )
-        about = clean(box.about or ", ".join(box.label), ABOUT_CHARACTERS)
+        about = signed(box.about or ", ".join(box.label), box.status, ABOUT_CHARACTERS)
         return cls(
             box.id,
             _classes(f"box kind-{box.kind}", box.status, pool),
@@ -149,7 +148,7 @@ class _Arrow:
             _classes(f"arrow style-{arrow.style}", arrow.status),
             curve(laid.points),
             arrowhead(laid.points[-1], laid.tip, WIDTHS_PX.get(arrow.style, 1.0)),
-            clean(arrow.label, ABOUT_CHARACTERS),
+            signed(arrow.label, arrow.status, ABOUT_CHARACTERS),
             tuple(_label(laid)),
         )
 
@@ -221,13 +220,13 @@ def _rounded(left: float, top: float, right: float, bottom: float, round_px: flo
 
 
 def _legend(picture: Picture, width: float, top: float) -> Iterator[Sign]:
-    """Give the legend: kinds of boxes and styles of arrows that occur, in rows as wide as the picture."""
+    """Give the legend: kinds of boxes, styles of arrows and statuses that occur, in rows as wide as the picture."""
     kinds, styles = {box.kind for box in picture.boxes}, {arrow.style for arrow in picture.arrows}
+    things: tuple[Box | Frame | Arrow, ...] = (*picture.boxes, *picture.frames, *picture.arrows)
+    statuses = {each.status for each in things}
     entries = [(f"kind-{kind}", name, False) for kind, name in KIND_NAMES.items() if kind in kinds]
     entries += [(f"style-{style}", name, True) for style, name in STYLE_NAMES.items() if style in styles]
-    things: list[Box | Frame | Arrow] = [*picture.boxes, *picture.frames, *picture.arrows]
-    statuses = {each.status for each in things}
-    entries += [(f"kind-result status-{name}", name, False) for name in STATUS_INKS if name in statuses]
+    entries += [(f"kind-result status-{each}", SIGNS[each] + each, False) for each in STATUS_INKS if each in statuses]
     x, y = 16.0, top + 8
     for css, name, is_line in entries:
         wide = 28 + text_width_px(name, SMALL_PX) + 16

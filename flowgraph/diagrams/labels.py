@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
+
+from flowgraph.diagrams.picture import Status
 
 LABEL_CHARACTERS = 60  # a longer label would make its box wider than its neighbours' frames
+
+SIGNS: Mapping[Status, str] = {"same": "", "added": "+ ", "removed": "- ", "changed": "~ "}
+"""What stands before a label, so that what became of a thing is not told by colour alone."""
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidirectional marks, what no font draws
 _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]{2})[\u0300-\u20ff]*")
@@ -25,6 +31,16 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     seen = "".join(letter for letter in spaced if unicodedata.category(letter) not in _UNSEEN)
     line = _MARKS.sub(_two_marks, unicodedata.normalize("NFC", seen)).strip()
     return shortened(line, limit_characters) or "?"
+
+
+def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) -> str:
+    """Give a label as `clean` does, after the sign of what became of its thing.
+
+    >>> signed("policy", "added"), signed("policy", "same"), signed("", "removed")
+    ('+ policy', 'policy', '- ?')
+    """
+    sign = SIGNS[status]
+    return sign + clean(text, limit_characters - len(sign))
 
 
 def _two_marks(found: re.Match[str]) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.diagrams.geometry import Rect
 from flowgraph.diagrams.label_places import Label, Place, label_places
-from flowgraph.diagrams.labels import clean
-from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture, Status
+from flowgraph.diagrams.labels import SIGNS, clean, signed
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.text_width import text_width_px, wrapped
 from flowgraph.errors import UsageError
@@ -27,7 +27,6 @@ BOX_ROOM_PX, ARROW_ROOM_PX, FRAME_ROOM_PX = 190.0, 120.0, 300.0  # for a line of
 PADDING_PX = {"model": 34.0, "data": 24.0, "result": 34.0, "arithmetic": 12.0}  # of a box, left and right together
 PLATE_PX = 22.0  # from one plate of devices to the next
 LINES_AT_MOST = 3
-SIGNS: Mapping[Status, str] = {"same": "", "added": "+ ", "removed": "− ", "changed": ""}  # a changed one says `was`
 LONG_WEIGHT = "3"  # of arrows between what is carried and what makes it, the longest: kept straight, all are shorter
 MARGIN_PX = 16.0
 
@@ -182,9 +181,8 @@ def plate_width_px(box: Box) -> float:
 def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Give the lines of a box's label as they are drawn: its name in bold, and the others, smaller."""
     name, *others = box.label
-    name = SIGNS[box.status] + name
     smaller = (line for each in others for line in wrapped(each, BOX_ROOM_PX, SMALL_PX, most=LINES_AT_MOST))
-    return wrapped(name, BOX_ROOM_PX, SIZE_PX, bold=True, most=2), tuple(smaller)
+    return wrapped(signed(name, box.status), BOX_ROOM_PX, SIZE_PX, bold=True, most=2), tuple(smaller)
 
 
 def box_size_px(box: Box) -> tuple[float, float]:
@@ -200,12 +198,12 @@ def box_size_px(box: Box) -> tuple[float, float]:
 
 def arrow_lines(arrow: Arrow) -> tuple[str, ...]:
     """Give the lines of an arrow's label as they are drawn."""
-    return wrapped(SIGNS[arrow.status] + arrow.label, ARROW_ROOM_PX, SMALL_PX, most=4)
+    return wrapped(signed(arrow.label, arrow.status), ARROW_ROOM_PX, SMALL_PX, most=4)
 
 
 def frame_lines(frame: Frame) -> tuple[str, ...]:
     """Give the lines of a frame's label as they are drawn, in bold."""
-    return wrapped(SIGNS[frame.status] + frame.label, FRAME_ROOM_PX, SMALL_PX, bold=True, most=2)
+    return wrapped(signed(frame.label, frame.status), FRAME_ROOM_PX, SMALL_PX, bold=True, most=2)
 
 
 # ---------------------------------------------------------------------------------------- what Graphviz answers

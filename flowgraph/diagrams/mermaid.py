@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
-from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.labels import clean, signed
 from flowgraph.diagrams.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
 
@@ -120,7 +120,7 @@ def _boxes(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
 
 
 def _frame(picture: Picture, frame: Frame, indent: str) -> Iterator[str]:
-    yield f'{indent}subgraph {frame.id}["{escaped(frame.label)}"]'
+    yield f'{indent}subgraph {frame.id}["{escaped(signed(frame.label, frame.status))}"]'
     yield from _boxes(picture, frame.id, indent + "    ")
     yield f"{indent}end"
     yield f"{indent}class {frame.id} {frame.kind}"
@@ -128,11 +128,12 @@ def _frame(picture: Picture, frame: Frame, indent: str) -> Iterator[str]:
 
 def _box(box: Box) -> str:
     left, right = _SHAPES.get(box.kind, _ROUNDED)
-    return f'{box.id}{left}"{"<br/>".join(escaped(line) for line in box.label)}"{right}:::{box.kind}'
+    label = [signed(line, "same" if place else box.status) for place, line in enumerate(box.label)]
+    return f'{box.id}{left}"{"<br/>".join(map(escaped, label))}"{right}:::{box.kind}'
 
 
 def _arrow(arrow: Arrow) -> str:
-    return f'{arrow.source} {_LINES[arrow.style]}|"{escaped(arrow.label)}"| {arrow.target}'
+    return f'{arrow.source} {_LINES[arrow.style]}|"{escaped(signed(arrow.label, arrow.status))}"| {arrow.target}'
 
 
 def _classes(boxes: Sequence[Box]) -> Iterator[str]:

@@ -70,7 +70,7 @@ BAR_INKS: Mapping[BarKind, Ink] = {
     "idle": Ink("#e6e6e6", "#9a9a9a"),
 }
 
-# What became of a thing between two pictures; a line of its label says so too.
+# What became of a thing between two pictures; a sign before its label says so too.
 STATUS_INKS: Mapping[Status, str] = {"added": "#0b8a64", "removed": "#c0392b", "changed": "#b87700"}
 
 # What is told apart by a name of a user's, such as roles in memory, in this order; its number or name stands in it too.

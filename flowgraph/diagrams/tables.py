@@ -6,6 +6,7 @@ from flowgraph.cluster import show_bytes
 from flowgraph.diagrams.amounts import show_s
 from flowgraph.diagrams.charts import Comparison, Curves, Lanes, MemoryChart, Part, Scatter
 from flowgraph.diagrams.drawing import Drawing
+from flowgraph.diagrams.labels import SIGNS
 from flowgraph.diagrams.page import Cell, Table
 from flowgraph.diagrams.picture import Box, Picture
 from flowgraph.diagrams.sequence import SequenceDiagram
@@ -37,7 +38,7 @@ def _boxes(picture: Picture) -> Table:
     frames = {frame.id: frame.label for frame in picture.frames}
     read: dict[str, list[str]] = {box.id: [] for box in picture.boxes}
     for arrow in picture.arrows:
-        read[arrow.target].append(f"{arrow.label} from {names[arrow.source]}")
+        read[arrow.target].append(f"{SIGNS[arrow.status]}{arrow.label} from {names[arrow.source]}")
     rows = tuple(
         _texts(box.label[0], box.kind, frames.get(box.inside or "", ""), "; ".join(read[box.id]), _more(box))
         for box in picture.boxes

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.text import Text
 
-from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.labels import SIGNS, clean, signed
 from flowgraph.diagrams.palette import ARROW_INKS, INKS, STATUS_INKS
-from flowgraph.diagrams.picture import Arrow, Box, Frame, Picture, Status
+from flowgraph.diagrams.picture import Arrow, Box, Frame, Picture
 from flowgraph.diagrams.rails import Row, rows, ways_back
 
-SIGNS: Mapping[Status, str] = {"same": "", "added": "+ ", "removed": "- ", "changed": "~ "}
 _UNCOLOURED = {"data", "arithmetic", "result", "device"}  # of these the written kind alone tells
 _GAP = "  "
 
@@ -73,7 +72,7 @@ def around(picture: Picture, box: Box) -> Path:
 
 def _opened(frame: Frame, level: int) -> Text:
     ink = STATUS_INKS.get(frame.status, "")
-    return Text.assemble("│ " * level, "╭ ", (SIGNS[frame.status] + clean(frame.label), f"italic {ink}"))
+    return Text.assemble("│ " * level, "╭ ", (signed(frame.label, frame.status), f"italic {ink}"))
 
 
 def _bracket(path: Path, beneath: Path, depth: int) -> Text:
@@ -84,7 +83,7 @@ def _bracket(path: Path, beneath: Path, depth: int) -> Text:
 
 
 def _name(box: Box) -> Text:
-    return Text(SIGNS[box.status] + clean(box.label[0] if box.label else ""), STATUS_INKS.get(box.status, ""))
+    return Text(signed(box.label[0] if box.label else "", box.status), STATUS_INKS.get(box.status, ""))
 
 
 def kind_text(box: Box) -> Text:
@@ -97,7 +96,7 @@ def _side(row: Row) -> Text:
     said = list[Text]()
     for arrow in dict.fromkeys(row.arrows):
         ink = STATUS_INKS.get(arrow.status) or ARROW_INKS.get(arrow.style) or ""
-        text = Text(SIGNS[arrow.status] + clean(arrow.label), ink)
+        text = Text(signed(arrow.label, arrow.status), ink)
         said += [] if text in said else [text]
     reads = Text(", ").join(said)
     more = details(row.box)

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.labels import SIGNS, clean, signed
 from flowgraph.diagrams.palette import ARROW_INKS, STATUS_INKS
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
-from flowgraph.diagrams.terminal_flow import SIGNS, around, details, kind_text
+from flowgraph.diagrams.terminal_flow import around, details, kind_text
 
 _BORDERS: Mapping[str, str] = {"home": ARROW_INKS[ArrowStyle.SYNC]}
 
@@ -49,7 +49,7 @@ def _panel(picture: Picture, frame: Frame) -> Panel:
     ]
     return Panel(
         Group(*inside),
-        title=Text(SIGNS[frame.status] + clean(frame.label), "bold"),
+        title=Text(signed(frame.label, frame.status), "bold"),
         title_align="left",
         box=SQUARE if frame.kind == "pool" else ROUNDED,
         border_style=STATUS_INKS.get(frame.status) or _BORDERS.get(frame.kind) or "",
@@ -58,7 +58,7 @@ def _panel(picture: Picture, frame: Frame) -> Panel:
 
 def _box(picture: Picture, box: Box) -> Text:
     """Write a box's name and kind, what its label says beneath its name, and what it reads where it is."""
-    name = SIGNS[box.status] + clean(box.label[0] if box.label else "")
+    name = signed(box.label[0] if box.label else "", box.status)
     line = Text.assemble((name, f"bold {STATUS_INKS.get(box.status, '')}"), "  ", kind_text(box))
     line.append(f" · {more}" if (more := details(box)) else "")
     read = [arrow for arrow in picture.arrows if arrow.target == box.id and arrow.style not in _LISTED]

@@ -15,8 +15,10 @@ from examples.grpo import grpo
 from examples.ppo import ppo
 from flowgraph.diagrams.diff_picture import diff_picture
 from flowgraph.diagrams.flow_picture import flow_picture
+from flowgraph.diagrams.formats import text_in
 from flowgraph.diagrams.picture import Arrow, Box, Frame, Picture
 from flowgraph.diagrams.plan_picture import plan_picture
+from flowgraph.diagrams.tables import table_of
 from flowgraph.lowering.lower import lower
 from flowgraph.passes import compile_graph
 from tests.unit.flowgraph.diagrams.test_plan_picture import PROGRAMS
@@ -44,7 +46,7 @@ def test_a_picture_beside_itself_is_the_same(name: str) -> None:
     assert [(arrow.label, arrow.style) for arrow in both.arrows] == [
         (arrow.label, arrow.style) for arrow in picture.arrows
     ]
-    assert both.about == "Nothing differs."
+    assert both.about == "Nothing that is drawn differs."
 
 
 @pytest.mark.parametrize(("one", "other"), [each for each in product(PICTURES, PICTURES) if each[0] < each[1]])
@@ -92,8 +94,30 @@ def test_what_changed_says_what_it_was() -> None:
         ("Policy 3 B, was Policy", "changed"),
         ("next step", "added"),
     ]
-    assert both.title == "from old to new"
+    assert both.title == "old and new"
     assert both.about == "1 arrow added, 2 boxes changed, 2 frames changed and 1 arrow changed."
+
+
+def test_settings_that_are_new_are_said_to_be_so() -> None:
+    one, other = (Picture("p", (Box("x", label, "update"),), (), ()) for label in (("m",), ("m", "minibatch=8")))
+    assert diff_picture(one, other).boxes[0].label == ("m", "minibatch=8", "was without")
+
+
+@pytest.mark.parametrize("name", ["svg", "mmd", "dot", "text"])
+def test_no_status_is_told_by_colour_alone(name: str) -> None:
+    one, other = (
+        Picture("p", (Box("x", ("gone",), "host"),), (), ()),
+        Picture("p", (Box("x", ("new",), "host"),), (), ()),
+    )
+    text = text_in(diff_picture(one, other), name).replace("#43;", "+").replace("#45;", "-")
+    assert "+ new" in text and "- gone" in text
+    assert name != "svg" or ("+ added" in text and "- removed" in text and "~ changed" not in text)
+
+
+def test_a_table_says_which_arrows_are_gone() -> None:
+    ends = Box("x", ("a",), "host"), Box("y", ("b",), "host")
+    one, other = Picture("p", ends, (), (Arrow("x", "y", "Mask"),)), Picture("p", ends, (), ())
+    assert table_of(diff_picture(one, other)).rows[1][3].text == "- Mask from a"
 
 
 def test_a_box_in_another_frame_is_another_box() -> None:

@@ -1,4 +1,4 @@
-"""Sixty hostile names in every picture with a scale: they are text, and the markup around them is as it was."""
+"""Sixty hostile names in every picture: they are text, and the markup around them is as it was."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from flowgraph.diagrams.charts import (
     Strip,
 )
 from flowgraph.diagrams.comparison_svg import comparison_svg
+from flowgraph.diagrams.graph_svg import graph_svg
 from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.lanes_svg import lanes_svg
 from flowgraph.diagrams.memory_svg import memory_svg
+from flowgraph.diagrams.picture import Arrow, Box, Frame, Picture
 from flowgraph.diagrams.scatter_svg import scatter_svg
 from flowgraph.diagrams.sequence import Actor, Message, SequenceDiagram
 from flowgraph.diagrams.sequence_svg import sequence_svg
@@ -70,6 +72,13 @@ def sequence(name: str) -> str:
     return sequence_svg(SequenceDiagram(name, actors, messages, f"{name}."), LOOK)
 
 
+def boxes(name: str) -> str:
+    """Draw boxes and arrows; lines are broken to fit, so every name is cut to one word of the same length."""
+    word = "".join(clean(name).split())[:4].ljust(4, "x")
+    pair = Box("n0", (word,), "host", about=name), Box("n1", (word,), "update", "f0", about=f"about {name}")
+    return graph_svg(Picture(name, pair, (Frame("f0", word),), (Arrow("n0", "n1", word),)), LOOK)
+
+
 @cache
 def benign_shape(draw: Callable[[str], str]) -> Shape:
     return shape(draw(BENIGN))
@@ -91,7 +100,7 @@ def shape(text: str) -> Shape:
     ]
 
 
-@pytest.mark.parametrize("draw", [lanes, memory, comparison, scatter, sequence])
+@pytest.mark.parametrize("draw", [lanes, memory, comparison, scatter, sequence, boxes])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_is_only_text(name: str, draw: Callable[[str], str]) -> None:
     text = draw(name)
