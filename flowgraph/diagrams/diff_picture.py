@@ -164,7 +164,7 @@ def _about(picture: Picture) -> str:
     for status in ("added", "removed", "changed"):
         counts = [(sum(each.status == status for each in things), one, more) for things, one, more in _kinds(picture)]
         told += [f"{many(count, one, more)} {status}" for count, one, more in counts if count]
-    return f"{listed(told)}." if told else "Nothing differs."
+    return f"{listed(told)}." if told else "Nothing that is drawn differs."
 
 
 def _kinds(picture: Picture) -> tuple[tuple[Sequence[Box | Frame | Arrow], str, str], ...]:
