@@ -165,7 +165,8 @@ def _value_ticks(area: Area, marks: Sequence[float]) -> tuple[Tick, ...]:
 
 
 def _tick_texts(marks: Sequence[float]) -> list[str]:
-    return [number_text(mark, marks[1] - marks[0]) for mark in marks]
+    gap = marks[1] - marks[0] if len(marks) > 1 else 0.0
+    return [number_text(mark, gap) for mark in marks]
 
 
 def _runs(area: Area, points: Sequence[Point]) -> Iterator[tuple[Place, ...]]:

@@ -94,7 +94,7 @@ def test_what_changed_says_what_it_was() -> None:
         ("Policy 3 B, was Policy", "changed"),
         ("next step", "added"),
     ]
-    assert both.title == "old and new"
+    assert both.title == "from old to new"
     assert both.about == "1 arrow added, 2 boxes changed, 2 frames changed and 1 arrow changed."
 
 
