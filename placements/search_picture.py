@@ -10,8 +10,7 @@ from flowgraph.diagrams.charts import Dot, DotMark, Scatter
 from flowgraph.plan import Plan
 from placements.comparison_picture import is_plan, period_s
 from placements.finding import Found
-from placements.found_text import MEASURES, against, pools_of
-from placements.named import name_of
+from placements.found_text import MEASURES, against, by_name, pools_of, sorted_parts
 from placements.placing import forecasts_of, homes_of
 from placements.problem import Objective
 from placements.ranked import Ranked
@@ -28,7 +27,7 @@ def search_picture(found: Found, objective: Objective = "step", *, plan: Plan | 
     played = candidates(found)
     points = [(each.step_s, fullest_bytes(each)) for each in played]
     dots = tuple(
-        Dot(*point, _label(each), _mark(place, point, points), _what(found, each), _why(found, each, objective))
+        Dot(*point, _label(found, each), _mark(place, point, points), _what(found, each), _why(found, each, objective))
         for place, (each, point) in enumerate(zip(played, points, strict=True))
     )
     return Scatter(f"plans of {found.setting.graph.name}", dots, " ".join(_about(found, dots, plan)))
@@ -60,8 +59,11 @@ def _mark(place: int, point: Point, points: Sequence[Point]) -> DotMark:
     return "best" if place == 0 else "front" if on_front(point, points) else "other"
 
 
-def _label(ranked: Ranked) -> str:
-    return name_of(ranked.setting.graph, ranked.parts()) or pools_of(ranked)
+def _label(found: Found, ranked: Ranked) -> str:
+    """Name a candidate by the first named placement that has its parts, else by its pools."""
+    own = tuple(sorted(ranked.parts()))
+    named = (variant.name for variant, _ in by_name(found) if sorted_parts(found, variant) == own)
+    return next(named, "") or pools_of(ranked)
 
 
 def _what(found: Found, ranked: Ranked) -> str:

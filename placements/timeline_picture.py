@@ -11,35 +11,40 @@ from placements.steps import HOST
 from placements.timeline import Event, Timeline
 
 
-def timeline_picture(timeline: Timeline, title: str) -> Lanes:
+def timeline_picture(timeline: Timeline, title: str, *, first_step: int = 0) -> Lanes:
     """Give the lanes of a played schedule, the host's last; a task without a pool is in none.
 
-    The bars of a lane come one after another from 0 to the end; a task that takes no time has none.
+    The bars of a lane come one after another from 0 to the end; a task that takes no time has none. The first step is
+    told as `first_step`.
     """
     idle = bubbles(timeline)
     pools = sorted(timeline.schedule.pools, key=lambda pool: pool == HOST)
-    lanes = tuple(Lane(pool, pool, _bars(timeline, idle, pool)) for pool in pools)
+    lanes = tuple(Lane(pool, pool, _bars(timeline, idle, pool, first_step)) for pool in pools)
     return Lanes(title, lanes, timeline.end_s, " ".join(_about(timeline, idle)))
 
 
-def _bars(timeline: Timeline, idle: tuple[Bubble, ...], pool: str) -> tuple[Bar, ...]:
-    tasks = (_bar(timeline, each) for each in timeline.events if each.pool == pool and each.end_s > each.start_s)
-    waits = (_idle(timeline, each) for each in idle if each.pool == pool)
+def _bars(timeline: Timeline, idle: tuple[Bubble, ...], pool: str, first_step: int) -> tuple[Bar, ...]:
+    tasks = (
+        _bar(timeline, each, first_step) for each in timeline.events if each.pool == pool and each.end_s > each.start_s
+    )
+    waits = (_idle(timeline, each, first_step) for each in idle if each.pool == pool)
     return tuple(sorted([*tasks, *waits], key=lambda bar: bar.start_s))
 
 
-def _bar(timeline: Timeline, event: Event) -> Bar:
+def _bar(timeline: Timeline, event: Event, first_step: int) -> Bar:
     task, run = timeline.schedule.by_name[event.task], timeline.by_job[event.task, event.step]
-    lasts = f"{event.task} of step {event.step} takes {show_s(event.end_s - event.start_s)}"
+    lasts = f"{event.task} of step {first_step + event.step} takes {show_s(event.end_s - event.start_s)}"
     where = f" on {listed(task.pools)}" if len(task.pools) > 1 else ""
-    after = f"; it starts once {run.freed_by[0]} of step {run.freed_by[1]} has ended" if run.freed_by else ""
+    after = (
+        f"; it starts once {run.freed_by[0]} of step {first_step + run.freed_by[1]} has ended" if run.freed_by else ""
+    )
     about = f"{lasts}{where}, from {show_s(event.start_s)} on{after}."
-    return Bar(event.start_s, event.end_s, event.task, task.kind, about, event.step)
+    return Bar(event.start_s, event.end_s, event.task, task.kind, about, first_step + event.step)
 
 
-def _idle(timeline: Timeline, bubble: Bubble) -> Bar:
+def _idle(timeline: Timeline, bubble: Bubble, first_step: int) -> Bar:
     about = f"{bubble.pool} is idle for {show_s(bubble.seconds)}, {bubble.share:.1%} of the time: {bubble.why}."
-    return Bar(bubble.start_s, bubble.end_s, bubble.why, "idle", about, _step_at(timeline, bubble))
+    return Bar(bubble.start_s, bubble.end_s, bubble.why, "idle", about, first_step + _step_at(timeline, bubble))
 
 
 def _step_at(timeline: Timeline, bubble: Bubble) -> int:

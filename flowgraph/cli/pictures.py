@@ -79,7 +79,7 @@ def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
     from flowgraph.runtime.measured_picture import measured_lanes
 
     steps = [] if subject.run is None else read_measured(subject.run.path)[-shown.steps :]
-    forecast = forecast_lanes(subject.placement.plan, len(steps) or shown.steps)
+    forecast = forecast_lanes(subject.placement.plan, len(steps) or shown.steps, steps[0].step if steps else 0)
     if steps:
         title = forecast.title if forecast is not None else f"{subject.placement.plan.flow}, measured"
         return lanes_beside(forecast or Lanes(title, (), 0.0), measured_lanes(steps))
@@ -88,7 +88,7 @@ def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
     return forecast
 
 
-def forecast_lanes(plan: Plan, steps: int) -> Lanes | None:
+def forecast_lanes(plan: Plan, steps: int, first_step: int = 0) -> Lanes | None:
     """Play steps of a plan; None where it does not forecast the seconds of each task."""
     from placements.placing import schedule_of
     from placements.timeline import play
@@ -97,7 +97,7 @@ def forecast_lanes(plan: Plan, steps: int) -> Lanes | None:
     if plan.step is None or not plan.step.tasks or any(task.seconds is None for task in plan.step.tasks):
         return None
     played = play(schedule_of(plan.step.tasks, plan.step.waits), steps=steps)
-    return _in_order(timeline_picture(played, f"{plan.flow}: {many(steps, 'step')}"), plan)
+    return _in_order(timeline_picture(played, f"{plan.flow}: {many(steps, 'step')}", first_step=first_step), plan)
 
 
 def _in_order(lanes: Lanes, plan: Plan) -> Lanes:

@@ -58,8 +58,8 @@ class Placement:
             return ArrowSizes()
         from placements.arrow_sizes import arrow_sizes
 
-        made = self.planned
-        return arrow_sizes(made.graph, made.shapes, made.work, self.plan)
+        made, graph = self.planned, self.planned.graph if self.program is None else self.program.graph
+        return arrow_sizes(graph, made.shapes, made.work, self.plan)
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from flowgraph.diagrams.geometry import (
     width_of,
 )
 from flowgraph.diagrams.labels import clean
-from flowgraph.diagrams.style import SIZE_PX
+from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.svg_frame import ALONE, Look, framed
 from flowgraph.diagrams.text_width import wrapped
 
 NAME_AT_MOST, NAME_AT_LEAST = 190.0, 64.0
 BAR_ROOM, BAR_HEIGHT = 230.0, 16.0
-PART_AT_LEAST, PART_PADDING, PART_GAP = 74.0, 6.0, 3.0
+PART_AT_LEAST, PART_PADDING, PART_GAP = 96.0, 6.0, 3.0
 ROLES_AT_MOST = 6  # lines in a pool; of more, the last says how many there are
 HEAD_HEIGHT, ROW_GAP = 18.0, 16.0
 CHOSEN = "chosen"
@@ -185,16 +185,18 @@ def _blocks(strip: Strip, columns: Columns, top: float, devices: int, look: Look
     unused = devices - sum(part.devices for part in strip.parts)
     counts = [float(part.devices) for part in strip.parts] + ([float(unused)] if unused > 0 else [])
     room = columns.strip_right - columns.strip_left - PART_GAP * (len(counts) - 1)
-    height = 2 * PART_PADDING + LINE * (2 + max((_lines_of(part) for part in strip.parts), default=1))
-    left = columns.strip_left
-    for at, width in enumerate(shares(counts, room, PART_AT_LEAST)):
+    widths, left = shares(counts, room, PART_AT_LEAST), columns.strip_left
+    lines = [len(_role_lines(part, width)) for part, width in zip(strip.parts, widths, strict=False)]
+    height = 2 * PART_PADDING + LINE * (2 + max(lines, default=1))
+    for at, width in enumerate(widths):
         rect = Rect(left, top, width, height)
         left += width + PART_GAP
         yield _part(strip.parts[at], rect, look) if at < len(strip.parts) else _unused(unused, rect)
 
 
-def _lines_of(part: Part) -> int:
-    return min(len(part.roles), ROLES_AT_MOST)
+def _role_lines(part: Part, width: float) -> list[str]:
+    """Give the roles of a pool as they are written in a block of this width, each on two lines at most."""
+    return [line for role in shown(part) for line in wrapped(role, width - 2 * PART_PADDING, SMALL_PX, most=2)]
 
 
 def _part(part: Part, rect: Rect, look: Look) -> Block:
@@ -203,8 +205,7 @@ def _part(part: Part, rect: Rect, look: Look) -> Block:
     first = rect.top + PART_PADDING + 10
     name = Words(x, first, cut(part.pool, room, "on small strong"), "on small strong")
     roles = tuple(
-        Words(x, first + LINE * (at + 1), cut(text, room, "on small"), "on small")
-        for at, text in enumerate(shown(part))
+        Words(x, first + LINE * (at + 1), text, "on small") for at, text in enumerate(_role_lines(part, rect.width))
     )
     devices = Words(x, rect.bottom - PART_PADDING - 2, _devices_in(part.devices, room, "on small"), "on small")
     return Block("part", look.pool(part.pool), rect, (name, *roles, devices), _part_told(part))

@@ -11,12 +11,13 @@ from flowgraph.diagrams.label_places import Place
 from flowgraph.diagrams.labels import SIGNS, signed
 from flowgraph.diagrams.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, laid_out
 from flowgraph.diagrams.palette import STATUS_INKS
-from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture, Status
 from flowgraph.diagrams.style import SMALL_PX, WIDTHS_PX
 from flowgraph.diagrams.svg_frame import ABOUT_CHARACTERS, ALONE, Look, framed, short
 from flowgraph.diagrams.text_width import text_width_px
 
 TITLE_PX, LEGEND_PX = 40.0, 22.0
+SHARED_INKS = (ArrowStyle.TRANSFER, ArrowStyle.STALE)  # theirs are those of what is added, and changed
 TIP_LENGTH_PX, TIP_WIDTH_PX = 8.0, 3.5
 
 KIND_NAMES: Mapping[BoxKind, str] = {
@@ -67,7 +68,7 @@ def graph_svg(picture: Picture, look: Look = ALONE) -> str:
         head=heading(picture.title, width),
         shift=TITLE_PX,
         frames=[_Frame.of(each, look) for each in laid.frames],
-        arrows=[_Arrow.of(each) for each in laid.arrows],
+        arrows=[_Arrow.of(each, len(statuses_of(picture)) > 1) for each in laid.arrows],
         boxes=[_Box.of(each, _pool(picture, each, look)) for each in laid.boxes],
         signs=signs,
     )
@@ -140,12 +141,14 @@ class _Arrow:
     texts: tuple[Words, ...]
 
     @classmethod
-    def of(cls, laid: LaidArrow) -> _Arrow:
+    def of(cls, laid: LaidArrow, differs: bool) -> _Arrow:
+        """Give an arrow; beside what differs, one that is the same keeps to the ink of data, for others mean change."""
         arrow = laid.arrow
+        style = ArrowStyle.DATA if differs and arrow.style in SHARED_INKS else arrow.style
         return cls(
             arrow.source,
             arrow.target,
-            _classes(f"arrow style-{arrow.style}", arrow.status),
+            _classes(f"arrow style-{style}", arrow.status),
             curve(laid.points),
             arrowhead(laid.points[-1], laid.tip, WIDTHS_PX.get(arrow.style, 1.0)),
             signed(arrow.label, arrow.status, ABOUT_CHARACTERS),
@@ -219,11 +222,16 @@ def _rounded(left: float, top: float, right: float, bottom: float, round_px: flo
     )
 
 
+def statuses_of(picture: Picture) -> set[Status]:
+    """Give what became of things in a picture; "same" alone where it is no comparison."""
+    things: tuple[Box | Frame | Arrow, ...] = (*picture.boxes, *picture.frames, *picture.arrows)
+    return {each.status for each in things}
+
+
 def _legend(picture: Picture, width: float, top: float) -> Iterator[Sign]:
     """Give the legend: kinds of boxes, styles of arrows and statuses that occur, in rows as wide as the picture."""
     kinds, styles = {box.kind for box in picture.boxes}, {arrow.style for arrow in picture.arrows}
-    things: tuple[Box | Frame | Arrow, ...] = (*picture.boxes, *picture.frames, *picture.arrows)
-    statuses = {each.status for each in things}
+    statuses = statuses_of(picture)
     entries = [(f"kind-{kind}", name, False) for kind, name in KIND_NAMES.items() if kind in kinds]
     entries += [(f"style-{style}", name, True) for style, name in STYLE_NAMES.items() if style in styles]
     entries += [(f"kind-result status-{each}", SIGNS[each] + each, False) for each in STATUS_INKS if each in statuses]

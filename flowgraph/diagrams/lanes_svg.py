@@ -49,7 +49,7 @@ KEYS: Mapping[BarKind, str] = {
     "idle": "–",
 }
 NAMES: Mapping[BarKind, str] = {
-    "logprob": "log-probs",
+    "logprob": "log-prob",
     "sync": "weight sync",
     "idle": "idle",
 }

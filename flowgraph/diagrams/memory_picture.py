@@ -40,7 +40,7 @@ def highest(forecasts: Iterable[Forecast]) -> dict[Key, int]:
 def _store(plan: Plan, pool: Pool, forecast: Forecast, seen: Mapping[Key, int], room_share: float) -> Store:
     smallest = smallest_bytes(plan, pool)
     phases = tuple(_phases(forecast, seen))
-    return Store(f"{pool.name}: each of {_devices(pool)}", pool.name, phases, smallest, int(room_share * smallest))
+    return Store(f"{pool.name}: {_each_device(pool)}", pool.name, phases, smallest, int(room_share * smallest))
 
 
 def smallest_bytes(plan: Plan, pool: Pool) -> int:
@@ -49,8 +49,8 @@ def smallest_bytes(plan: Plan, pool: Pool) -> int:
     return min((device.memory_bytes for device in found if device is not None), default=0)
 
 
-def _devices(pool: Pool) -> str:
-    return "1 device" if len(pool.devices) == 1 else f"{len(pool.devices):,} devices"
+def _each_device(pool: Pool) -> str:
+    return "1 device" if len(pool.devices) == 1 else f"each of {len(pool.devices):,} devices"
 
 
 def _phases(forecast: Forecast, seen: Mapping[Key, int]) -> Iterator[Phase]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 
 from flowgraph.cluster import show_bytes
@@ -12,7 +13,7 @@ from flowgraph.diagrams.amounts import listed, many
 from flowgraph.diagrams.arrow_sizes import RETURN, ArrowSizes
 from flowgraph.diagrams.device_boxes import device_boxes
 from flowgraph.diagrams.flow_picture import CARRY_LABEL, edge_arrow, merged
-from flowgraph.diagrams.layout_text import layout_text as layout_text
+from flowgraph.diagrams.layout_text import layout_text
 from flowgraph.diagrams.node_about import node_about, param_about, result_about
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.graph import Edge, Node
@@ -41,6 +42,17 @@ class _Drawn:
     results: tuple[Edge, ...]
     ids: dict[object, str]
     frames: dict[object, str]
+
+    @cached_property
+    def makers(self) -> Mapping[str, str]:
+        """Give the id of the node that makes each value, by the value's name."""
+        return {result: self.ids[node] for node, _ in self.nodes for result in results_of(node)}
+
+    @cached_property
+    def types(self) -> Mapping[str, str]:
+        """Name the type of each value, by its name."""
+        told = {param.name: type_name(param.type) for param in self.program.graph.params}
+        return told | {name: type_name(kind) for node, _ in self.nodes for name, kind in typed_results(node)}
 
 
 def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: bool = False) -> Picture:
@@ -121,7 +133,7 @@ def devices_text(pool: Pool) -> str:
 def _boxes(drawn: _Drawn) -> Iterator[Box]:
     ids, frames, first = drawn.ids, drawn.frames, set[Home]()
     for name, home in drawn.weights:
-        roles = [] if home in first else _roles(drawn, home)
+        roles = [] if home in first else [*_roles(drawn, home), *filter(None, [str(home.running)])]
         first.add(home)
         yield Box(ids[name, home], (name, *roles), "model", frames[home], " ".join(_weights_about(drawn, name, home)))
     for param in drawn.program.graph.params:
@@ -134,7 +146,7 @@ def _boxes(drawn: _Drawn) -> Iterator[Box]:
     for (value, place), task in drawn.brought.items():
         parts = f": {', '.join(task.parts)}" if task.parts else ""
         about = f"{value}, transferred from {task.source} to {place}{parts}."
-        label = dict.fromkeys((_types(drawn)[value], value))
+        label = dict.fromkeys((drawn.types[value], value))
         yield Box(ids[value, place], tuple(label), "data", _frame_of(drawn, place), about)
 
 
@@ -142,12 +154,6 @@ def _frame_of(drawn: _Drawn, place: str) -> str:
     """Give the frame of a place: a pool's, or the host's."""
     pool = drawn.program.plan.pool(place)
     return drawn.frames[HOST if pool is None else pool]
-
-
-def _types(drawn: _Drawn) -> dict[str, str]:
-    """Name the type of each value, by its name."""
-    told = {param.name: type_name(param.type) for param in drawn.program.graph.params}
-    return told | {name: type_name(kind) for node, _ in drawn.nodes for name, kind in typed_results(node)}
 
 
 def _devices(drawn: _Drawn, unfold: bool) -> Iterator[Box]:
@@ -204,11 +210,14 @@ def _syncs(drawn: _Drawn) -> Iterator[Arrow]:
 
 def _transfers(drawn: _Drawn) -> Iterator[Arrow]:
     """Draw each value on its way to a place, with the bytes of all that is read of it there."""
-    types, readers = _types(drawn), _readers(drawn)
+    readers = _readers(drawn)
     for (value, place), task in drawn.brought.items():
         size = drawn.sizes.brought(value, readers.get((value, place), ()))
         yield Arrow(
-            _there(drawn, value, task.source), drawn.ids[value, place], f"{types[value]}{size}", ArrowStyle.TRANSFER
+            _there(drawn, value, task.source),
+            drawn.ids[value, place],
+            f"{drawn.types[value]}{size}",
+            ArrowStyle.TRANSFER,
         )
 
 
@@ -246,8 +255,7 @@ def _held(drawn: _Drawn, name: str, home: Home) -> str:
 
 def _maker(drawn: _Drawn, name: str) -> str:
     """Give the id of the node that makes a value, or of the parameter that it is."""
-    made = {result: drawn.ids[node] for node, _ in drawn.nodes for result in results_of(node)}
-    return made[name] if name in made else drawn.ids[name]
+    return drawn.makers.get(name) or drawn.ids[name]
 
 
 def _results(drawn: _Drawn) -> Iterator[Arrow]:

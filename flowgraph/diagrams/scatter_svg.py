@@ -201,7 +201,10 @@ def _along_front(shown: Sequence[Shown]) -> Iterator[Rect]:
 
 
 def _labels(dots: Sequence[Dot], shown: Sequence[Shown], plot: Rect) -> Iterator[Words]:
-    """Name the best, then the front, then others that have a name, wherever a name meets no dot and no other name."""
+    """Name the best, then the front, then others that have a name, wherever a name meets no dot and no other name.
+
+    A name begins with the candidate's rank, which the table beside the picture has too.
+    """
     order = sorted(range(len(dots)), key=lambda row: list(RADII).index(dots[row].mark))
     taken = [*map(_around, shown), *_along_front(shown)]
     room = Rect(plot.left + 2, plot.top - 8, plot.width + 8, plot.height + 6)
@@ -222,7 +225,8 @@ def _first_free(dot: Dot, shown: Shown, taken: Sequence[Rect], room: Rect) -> Wo
     classes = "strong halo" if dot.mark == "best" else "small halo" if dot.mark == "front" else "small muted halo"
     rooms_px = LABELS_PX[:1] if dot.mark == "other" else LABELS_PX
     sides = _SIDES if dot.mark == "other" else (*_SIDES, _higher)
-    tried = (side(shown, cut(dot.label, room_px, classes), classes) for room_px in rooms_px for side in sides)
+    name = f"{shown.row + 1} {dot.label}"
+    tried = (side(shown, cut(name, room_px, classes), classes) for room_px in rooms_px for side in sides)
     for words in tried:
         if room.holds(words.rect) and not any(words.rect.meets(other) for other in taken):
             return words

@@ -24,7 +24,7 @@ _NAMES: Mapping[str, str] = {
     "scatter": "a scatter of candidates",
     "curves": "curves",
 }
-_DRAW_ALL = ("svg", "png", "html", "json")
+_DRAW_ALL = ("svg", "png", "html", "json", "txt")
 
 
 def mermaid_text(drawing: Drawing) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from flowgraph.diagrams.labels import clean
@@ -16,6 +17,8 @@ _WIDTHS = (
 )
 _WIDE, _OTHER = 1000, 750  # of East Asian letters and emoji; of any other
 BOLD = 1.11  # times the width
+TEXT_CHARACTERS = 200  # of what is broken into lines
+_BREAKS = re.compile(r" (?!(?:[KMGT]i)?B\b)")  # not between a number and its unit
 
 
 def text_width_px(text: str, size_px: float, *, bold: bool = False) -> float:
@@ -58,7 +61,7 @@ def wrapped(text: str, room_px: float, size_px: float, *, bold: bool = False, mo
     ('n=16, temperature=1,', 'max_tokens=512')
     """
     lines = [""]
-    for word in clean(text).split(" "):
+    for word in _BREAKS.split(clean(text, TEXT_CHARACTERS)):
         longer = f"{lines[-1]} {word}" if lines[-1] else word
         if lines[-1] and text_width_px(longer, size_px, bold=bold) > room_px:
             lines.append(word)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from math import inf
 
 SPREAD_AT_LEAST = 1e-9  # of the largest value: a smaller spread is rounding, and is drawn as a constant
 LEAST = 1e-290  # a spread below it cannot be cut into parts
@@ -48,12 +49,13 @@ def ticks(low: float, high: float, about: int = 4, *, whole: bool = False) -> tu
 def padded(low: float, high: float) -> tuple[float, float]:
     """Give a range with a little room to either side; one that is never negative starts at zero or above.
 
-    >>> padded(0.0, 1.0), padded(-1.0, 1.0)
-    ((0.0, 1.05), (-1.1, 1.1))
+    >>> padded(0.0, 1.0), padded(-1.0, 1.0), padded(0.0, 0.0)
+    ((0.0, 1.05), (-1.1, 1.1), (0.0, 1.1))
     """
+    least = 0.0 if low >= 0 else -inf
     low, high = widened(low, high)
     room = (high - low) / 20
-    return (max(0.0, low - room) if low >= 0 else low - room), high + room
+    return max(least, low - room), high + room
 
 
 def number_text(value: float, step: float = 0.0) -> str:

@@ -13,16 +13,18 @@ from flowgraph.lowering.program import HOST
 from flowgraph.runtime.measure import Measured
 from flowgraph.runtime.measured_step import MeasuredStep
 
-Done = tuple[int, Measured]  # a task and the step that it is of, from 0
+Done = tuple[int, Measured]  # a task and the step of the run that it is of
 
 
 def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
     """Give what each pool did in these steps, in seconds from the begin of the first task; the host comes last.
 
+    Steps keep the numbers that the run has for them.
+
     Of several ranks the one that was busy longest is shown. Of two tasks at once on it the later begins, in the
     picture, where the other ends.
     """
-    tasks = [(step.step - steps[0].step, task) for step in steps for task in step.tasks]
+    tasks = [(step.step, task) for step in steps for task in step.tasks]
     start_s = min((task.begin_s for _, task in tasks), default=0.0)
     end_s = max((task.end_s for _, task in tasks), default=0.0) - start_s
     pools = sorted({task.pool for _, task in tasks}, key=lambda pool: (pool == HOST, pool))
@@ -31,7 +33,7 @@ def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
 
 def _bars(tasks: Sequence[Done], pool: str, start_s: float, end_s: float) -> Iterator[Bar]:
     """Give the bars of a pool, one after another from 0 to the end."""
-    last_s, last_step = 0.0, 0
+    last_s, last_step = 0.0, tasks[0][0] if tasks else 0
     for step, task in _busiest([each for each in tasks if each[1].pool == pool]):
         begin_s, until_s = max(last_s, task.begin_s - start_s), task.end_s - start_s
         if until_s > begin_s:

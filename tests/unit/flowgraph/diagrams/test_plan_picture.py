@@ -16,9 +16,10 @@ from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.diagrams.arrow_sizes import ArrowSizes
 from flowgraph.diagrams.device_boxes import device_boxes
 from flowgraph.diagrams.flow_picture import flow_picture
+from flowgraph.diagrams.layout_text import layout_text
 from flowgraph.diagrams.mermaid import mermaid
 from flowgraph.diagrams.picture import Picture
-from flowgraph.diagrams.plan_picture import devices_text, layout_text, plan_picture
+from flowgraph.diagrams.plan_picture import devices_text, plan_picture
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Transfer

@@ -341,7 +341,7 @@ def test_dots_know_their_row_and_the_best_is_a_shape_of_its_own_with_its_name() 
     assert sorted(int(dot.attrib["data-row"]) for dot in dots) == list(range(30))
     (best,) = groups(picture, "dot-best")[1:]  # the first is in the legend
     assert [tag(each) for each in best] == ["title", "polygon"]
-    assert "split in three" in [each.words.text for each in texts(picture)]
+    assert "1 split in three" in [each.words.text for each in texts(picture)]
 
 
 def test_seconds_far_apart_are_drawn_by_their_logarithm() -> None:

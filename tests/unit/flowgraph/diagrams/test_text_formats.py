@@ -109,7 +109,9 @@ def test_shipped_flows_in_a_terminal(name: str, golden: Golden) -> None:
 def test_what_a_format_cannot_draw_it_says_and_which_can() -> None:
     with pytest.raises(UsageError) as raised:
         mermaid_text(EVERY["scatter"](None))
-    assert str(raised.value) == "Mermaid cannot draw a scatter of candidates\n  hint: these can: svg, png, html, json"
+    assert (
+        str(raised.value) == "Mermaid cannot draw a scatter of candidates\n  hint: these can: svg, png, html, json, txt"
+    )
     with pytest.raises(UsageError, match="Graphviz cannot draw a timeline"):
         dot_text(lanes())
     assert {kind for kind in KINDS if kind not in MERMAID} == {"comparison", "scatter", "curves"}

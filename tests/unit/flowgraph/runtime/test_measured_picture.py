@@ -33,8 +33,8 @@ def test_the_busiest_rank_of_each_pool_is_shown_and_the_host_last() -> None:
     pool, host = measured_lanes(steps)
     assert (pool.label, pool.pool, pool.measured, host.pool) == ("pool", "pool", True, "host")
     told = [(bar.label, bar.start_s, bar.end_s, bar.step) for bar in pool.bars]
-    assert told == [("idle", 0, 1, 0), ("b", 1, 4, 0), ("idle", 4, 5, 1), ("b", 5, 7, 1)]
-    assert pool.bars[1].about == "b of step 0 took 3 s on rank 1 of pool as m.train."
+    assert told == [("idle", 0, 1, 7), ("b", 1, 4, 7), ("idle", 4, 5, 8), ("b", 5, 7, 8)]
+    assert pool.bars[1].about == "b of step 7 took 3 s on rank 1 of pool as m.train."
     assert [(bar.label, bar.end_s) for bar in host.bars] == [("a", 1), ("idle", 7)]
 
 
