@@ -8,10 +8,11 @@ from math import hypot
 
 from flowgraph.diagrams.geometry import Rect, Words
 from flowgraph.diagrams.label_places import Place
+from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, laid_out
 from flowgraph.diagrams.picture import ArrowStyle, BoxKind, Picture
 from flowgraph.diagrams.style import HEAD_PX, SMALL_PX, WIDTHS_PX
-from flowgraph.diagrams.svg_frame import ALONE, Look, framed, short
+from flowgraph.diagrams.svg_frame import ABOUT_CHARACTERS, ALONE, Look, framed, short
 from flowgraph.diagrams.text_width import fitted, text_width_px
 
 TITLE_PX, LEGEND_PX = 40.0, 22.0
@@ -116,7 +117,7 @@ class _Box:
             Words(at.centre, first + i * LINE_PX, line, "on strong" if i < laid.names else "on small", "middle")
             for i, line in enumerate(laid.lines)
         )
-        about = box.about or ", ".join(box.label)
+        about = clean(box.about or ", ".join(box.label), ABOUT_CHARACTERS)
         return cls(
             box.id,
             _classes(f"box kind-{box.kind}", box.status, pool),
@@ -146,7 +147,7 @@ class _Arrow:
             _classes(f"arrow style-{arrow.style}", arrow.status),
             curve(laid.points),
             arrowhead(laid.points[-1], laid.tip, WIDTHS_PX.get(arrow.style, 1.0)),
-            arrow.label,
+            clean(arrow.label, ABOUT_CHARACTERS),
             tuple(_label(laid)),
         )
 
