@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowgraph.cli.lists import columns_there
 from flowgraph.cli.pictures import Shown, picture_named
 from flowgraph.cli.show import write_bytes
 from flowgraph.cli.subject import Subject
@@ -53,8 +52,7 @@ def deliver(one: Callable[[], Drawing], page: Callable[[], str], wanted: Wanted)
         hint = nearest(wanted.to, PRINTED) or f"known: {', '.join(PRINTED)}; a page or PNG needs -o FILE"
         raise UsageError(f"cannot print `{wanted.to}`", where="--to", hint=hint)
     if wanted.out is None and not wanted.show:
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(text_in(one(), wanted.to or "text", columns=columns_there(), colour=colour).rstrip("\n"))
+        print(_printed(one(), wanted.to).rstrip("\n"))
         return
     path = wanted.out or Path(tempfile.mkdtemp(prefix="flowgraph-")) / "picture.html"
     name = format_of(path.suffix, str(path))
@@ -62,6 +60,16 @@ def deliver(one: Callable[[], Drawing], page: Callable[[], str], wanted: Wanted)
     print(path, file=sys.stderr)
     if wanted.show:
         _open(path)
+
+
+def _printed(drawing: Drawing, name: str) -> str:
+    """Write a picture in a format, or as wide as the terminal is; only that needs what writes to terminals."""
+    if name not in ("", "text"):
+        return text_in(drawing, name)
+    from flowgraph.cli.lists import columns_there
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return text_in(drawing, "text", columns=columns_there(), colour=colour)
 
 
 def _encoded(drawing: Drawing, name: str) -> bytes:

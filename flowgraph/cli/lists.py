@@ -9,10 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from flowgraph.errors import UsageError
 from flowgraph.files import find_flow, known_flows
 
@@ -28,6 +24,10 @@ def cache_folder(cache: Path | None) -> Path:
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a plain table; its cells are data, never markup."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for each in head:
         table.add_column(each, overflow="fold")

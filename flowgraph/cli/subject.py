@@ -100,7 +100,7 @@ def subject_of(question: Question, where: Where) -> Subject:
     """
     asked = question.asked
     path = Path(asked.flow)
-    if (path / "run.json").is_file() or (path.is_dir() and len(path.parts) > 1):
+    if (path / "run.json").is_file() or (path.is_dir() and asked.flow != path.name):  # a flow's name is one word
         _refuse_options(question, where, "a run")
         return _run(path)
     if path.suffix == ".json":

@@ -13,38 +13,63 @@ Place = tuple[float, float]
 NEAR_PX = 20.0  # from a label to its arrow: farther, it seems to be another's
 SAMPLES = 8  # of each cubic curve
 GAP_PX = 2.0  # between a label and what it must not cover
+BAND_PX = 60.0  # about a label's height
 
 
 @dataclass(frozen=True)
 class Label:
-    """A label to be placed: its size, the curves of its arrow, and the middle of the room that was kept for it."""
+    """A label to be placed: its size, the curves of its arrow, and the middle of the room that was kept, if any was."""
 
     width: float
     height: float
     points: tuple[Place, ...]
-    kept: Place
+    kept: Place | None
 
 
-def label_places(labels: Sequence[Label], boxes: Sequence[Rect], page: Rect) -> list[Place]:
-    """Give the middle of each label, one after the other: beside its arrow, and on no box or earlier label if it can.
+def label_places(labels: Sequence[Label], others: Sequence[Rect], width: float) -> list[Place | None]:
+    """Give the middle of each label, one after the other: at its arrow, inside the picture's width, on nothing else.
 
-    A label whose kept room is far from its arrow goes to the free place on the arrow, and on the page, that is nearest
-    to the arrow's middle.
+    A label whose kept room is far from its arrow, or on something, goes to the free place at the arrow that is nearest
+    to the arrow's middle; where there is none it is nowhere.
     """
-    kept = [_at(each, each.kept) for each in labels]
-    near = [is_near(at, each.points) for at, each in zip(kept, labels, strict=True)]
-    taken = [*boxes, *(at for at, stays in zip(kept, near, strict=True) if stays)]
-    for place, stays in enumerate(near):
-        if not stays:
-            kept[place] = _free(labels[place], taken, page) or kept[place]
-            taken.append(kept[place])
-    return [(at.centre, at.middle) for at in kept]
+    taken, found = _Taken(others, width), list[Rect | None]()
+    for label in labels:
+        room = None if label.kept is None else _at(label, label.kept)
+        found.append(room if room and is_near(room, label.points) and not taken.crowds(room) else None)
+        taken.add(found[-1])
+    for place, label in enumerate(labels):
+        if found[place] is None:
+            found[place] = _free(label, taken)
+            taken.add(found[place])
+    return [None if at is None else (at.centre, at.middle) for at in found]
 
 
-def _free(label: Label, taken: Sequence[Rect], page: Rect) -> Rect | None:
+class _Taken:
+    """Rectangles by the bands of the picture that they reach into, so that only those near a place are looked at."""
+
+    def __init__(self, rects: Sequence[Rect], width: float) -> None:
+        self._width, self._bands = width, dict[int, list[Rect]]()
+        for rect in rects:
+            self.add(rect)
+
+    def add(self, rect: Rect | None) -> None:
+        if rect is not None:
+            for band in _bands(rect):
+                self._bands.setdefault(band, []).append(rect)
+
+    def crowds(self, at: Rect) -> bool:
+        if at.left < 0 or at.right > self._width:
+            return True
+        return any(crowded(at, other) for band in _bands(at) for other in self._bands.get(band, ()))
+
+
+def _bands(at: Rect) -> range:
+    return range(int((at.top - GAP_PX) // BAND_PX), int((at.bottom + GAP_PX) // BAND_PX) + 1)
+
+
+def _free(label: Label, taken: _Taken) -> Rect | None:
     """Give the free place on an arrow that is nearest to its middle."""
-    there = (at for at in _candidates(label) if page.holds(at))
-    return next((at for at in there if not any(crowded(at, other) for other in taken)), None)
+    return next((at for at in _candidates(label) if not taken.crowds(at)), None)
 
 
 def is_near(label: Rect, points: Sequence[Place]) -> bool:
@@ -73,13 +98,14 @@ def away_px(at: Rect, point: Place) -> float:
 
 
 def _candidates(label: Label) -> Iterator[Rect]:
-    """Give places on an arrow, the middle first, then outwards to either end; and then beside it."""
+    """Give places on an arrow, the middle first, then outwards to either end; then such right and left of it."""
     line = list(sampled(label.points))
     middle = len(line) // 2
-    places = [line[each] for each in sorted(range(1, len(line) - 1), key=lambda each: abs(each - middle))]
-    beside = label.width / 2 + GAP_PX
-    for aside in (0.0, beside, -beside):
-        yield from (_at(label, (x + aside, y)) for x, y in places)
+    aside, far = label.width / 2 + GAP_PX, label.width / 2 + NEAR_PX
+    for across in (0.0, aside, -aside, far, -far):
+        for place in sorted(range(1, len(line) - 1), key=lambda each: abs(each - middle)):
+            x, y = line[place]
+            yield _at(label, (x + across, y))
 
 
 def _at(label: Label, middle: Place) -> Rect:

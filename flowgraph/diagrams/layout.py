@@ -29,6 +29,10 @@ PLATE_PX = 22.0  # from one plate of devices to the next
 LINES_AT_MOST = 3
 LONG_WEIGHT = "3"  # of arrows between what is carried and what makes it, the longest: kept straight, all are shorter
 MARGIN_PX = 16.0
+LABELS_KEPT = 150  # of so many Graphviz keeps room; 400 take it 1 s and 900 take 95 s, or it loses arrows of theirs
+# Labels in frames that are ranked each by itself make Graphviz 14 end the process, at an assertion, or lose arrows.
+WITH_LABELS: Mapping[str, str] = {"ranksep": "0.4", "newrank": "true"}
+WITHOUT_LABELS: Mapping[str, str] = {"ranksep": "0.8", "nslimit": "4"}  # without a limit 500 boxes take 11 s, not 2
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,10 @@ class LaidFrame:
 
 @dataclass(frozen=True)
 class LaidArrow:
-    """An arrow as cubic curves: a first point, then three for each; where its tip is, and its label around a middle."""
+    """An arrow as cubic curves: a first point, then three for each; where its tip is, and its label around a middle.
+
+    A label for which there is no room is nowhere; a viewer tells it when the arrow is pointed at.
+    """
 
     arrow: Arrow
     points: tuple[Place, ...]
@@ -79,22 +86,31 @@ def laid_out(picture: Picture) -> Laid:
     """
     if all(_is_plate(box) for box in picture.boxes):
         return Laid((), (), (), 2 * MARGIN_PX, 2 * MARGIN_PX)
-    made = _graph()
-    _add_frame(made, picture, None)
-    long = {(arrow.target, arrow.source) for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY}
-    for place, arrow in enumerate(picture.arrows):
-        _add_arrow(made, place, arrow, long)
-    made.layout(prog="dot")
+    labelled = len(picture.arrows) <= LABELS_KEPT
+    made = _arranged(picture, labelled)
+    if labelled and not all(_told(made, place, arrow)["pos"] for place, arrow in enumerate(picture.arrows)):
+        made = _arranged(picture, labelled=False)
     return _read(made, picture)
 
 
-def _graph() -> pygraphviz.AGraph:
+def _arranged(picture: Picture, labelled: bool) -> pygraphviz.AGraph:
+    """Have Graphviz arrange a picture, with room for the labels of arrows or without."""
+    made = _graph(**(WITH_LABELS if labelled else WITHOUT_LABELS))
+    _add_frame(made, picture, None)
+    long = {(arrow.target, arrow.source) for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY}
+    for place, arrow in enumerate(picture.arrows):
+        _add_arrow(made, place, arrow if labelled else replace(arrow, label=""), long)
+    made.layout(prog="dot")
+    return made
+
+
+def _graph(**more: str) -> pygraphviz.AGraph:
     try:
         import pygraphviz
     except ImportError:
         hint = "pip install 'flowgraph[draw]'; -o FILE.mmd and FILE.dot need nothing"
         raise UsageError("needs Graphviz, which is not installed", where="draw", hint=hint) from None
-    made = pygraphviz.AGraph(directed=True, strict=False, name="G", nodesep="0.22", ranksep="0.4", margin="0")
+    made = pygraphviz.AGraph(directed=True, strict=False, name="G", nodesep="0.22", margin="0", **more)
     made.node_attr.update(fixedsize="true", label="", shape="box")
     return made
 
@@ -219,13 +235,13 @@ def _read(made: Any, picture: Picture) -> Laid:
     boxes = [_laid_box(made, box, flipped) for box in picture.boxes if not _is_plate(box)]
     boxes += [plate for frame in frames for plate in _laid_plates(picture, frame)]
     arrows = [_laid_arrow(made, place, arrow, flipped) for place, arrow in enumerate(picture.arrows)]
-    page = Rect(0.0, 0.0, right - left + 2 * MARGIN_PX, top - bottom + 2 * MARGIN_PX)
+    width = right - left + 2 * MARGIN_PX
     return Laid(
         boxes=tuple(boxes),
         frames=frames,
-        arrows=tuple(_labelled(arrows, [box.at for box in boxes], page)),
-        width=page.width,
-        height=page.height,
+        arrows=tuple(_labelled(arrows, [*(box.at for box in boxes), *map(_head, frames)], width)),
+        width=width,
+        height=top - bottom + 2 * MARGIN_PX,
     )
 
 
@@ -265,21 +281,29 @@ def _laid_frames(picture: Picture, borders: Mapping[str, Sequence[float]], flipp
 
 
 def _laid_arrow(made: Any, place: int, arrow: Arrow, flipped: Any) -> LaidArrow:
-    told = made.get_edge(*_ends(arrow), key=f"e{place}").attr
+    told = _told(made, place, arrow)
     tip, points = _spline(told["pos"])
     points = points[::-1] if arrow.style is ArrowStyle.CARRY else points
     label_at = flipped(*_numbers(told["lp"])) if told["lp"] else None
     return LaidArrow(arrow, tuple(flipped(*each) for each in points), flipped(*tip), arrow_lines(arrow), label_at)
 
 
-def _labelled(arrows: Sequence[LaidArrow], boxes: Sequence[Rect], page: Rect) -> Iterator[LaidArrow]:
-    """Move labels that Graphviz put far from their arrows."""
-    labels = [
-        Label(*_size_px(arrow.lines), arrow.points, arrow.label_at) for arrow in arrows if arrow.label_at is not None
-    ]
-    places = iter(label_places(labels, boxes, page))
-    for arrow in arrows:
-        yield arrow if arrow.label_at is None else replace(arrow, label_at=next(places))
+def _head(frame: LaidFrame) -> Rect:
+    """Give where a frame's label is drawn."""
+    width = max(text_width_px(line, SMALL_PX, bold=True) for line in frame.lines)
+    return Rect(frame.at.left + 10, frame.at.top + 5, width, len(frame.lines) * LINE_PX)
+
+
+def _told(made: Any, place: int, arrow: Arrow) -> Any:
+    return made.get_edge(*_ends(arrow), key=f"e{place}").attr
+
+
+def _labelled(arrows: Sequence[LaidArrow], taken: Sequence[Rect], width: float) -> Iterator[LaidArrow]:
+    """Place labels that Graphviz put far from their arrows, or nowhere."""
+    labels = [Label(*_size_px(each.lines), each.points, each.label_at) if each.arrow.label else None for each in arrows]
+    places = iter(label_places([each for each in labels if each is not None], taken, width))
+    for arrow, label in zip(arrows, labels, strict=True):
+        yield arrow if label is None else replace(arrow, label_at=next(places))
 
 
 def _size_px(lines: Sequence[str]) -> tuple[float, float]:

@@ -62,7 +62,7 @@ def _parts(drawing: Drawing, width: int) -> Iterable[RenderableType]:
     match drawing:
         case Picture():
             placed = terminal_places.is_placed(drawing)
-            return terminal_places.panels(drawing) if placed else terminal_flow.flow_lines(drawing)
+            return terminal_places.panels(drawing) if placed else terminal_flow.flow_lines(drawing, width)
         case SequenceDiagram():
             return terminal_tables.sequence_lines(drawing)
         case Lanes():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -28,9 +28,11 @@ class _Line:
     reads: Text
 
 
-def flow_lines(picture: Picture) -> list[Text]:
-    """Give the lines of a flow, what no rail can show beneath it."""
+def flow_lines(picture: Picture, width: int) -> list[Text]:
+    """Give the lines of a flow, what no rail can show beneath it; numbered where rails would fill half of the width."""
     lines = [*_lines(picture)]
+    if any(len(line.rails) > width // 2 for line in lines):
+        lines = [*_lines(picture, {row.box.id: place for place, row in enumerate(rows(picture), 1)})]
     wide = max((line.name.cell_len for line in lines), default=0)
     far = max((len(line.rails) for line in lines), default=0)
     kinds = max((line.kind.cell_len for line in lines), default=0)
@@ -48,16 +50,18 @@ def _padded(text: Text, width: int) -> Text:
     return padded
 
 
-def _lines(picture: Picture) -> Iterator[_Line]:
-    """Give a line for each box, and one above the first box of a frame."""
+def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterator[_Line]:
+    """Give a line for each box, and one above the first box of a frame; with `numbers`, these in place of rails."""
     laid = rows(picture)
     paths = [around(picture, row.box) for row in laid]
     depth = max(map(len, paths), default=0)
     for row, above, path, beneath in zip(laid, [(), *paths], paths, [*paths[1:], ()], strict=False):
         for level, frame in enumerate(path):
             if path[: level + 1] != above[: level + 1]:
-                yield _Line(_opened(frame, level), _passing(row), Text(), Text())
-        yield _Line(_bracket(path, beneath, depth) + _name(row.box), _rails(row), kind_text(row.box), _side(row))
+                yield _Line(_opened(frame, level), "" if numbers else _passing(row), Text(), Text())
+        rails = f"● {numbers[row.box.id]}" if numbers else _rails(row)
+        name = _bracket(path, beneath, depth) + _name(row.box)
+        yield _Line(name, rails, kind_text(row.box), _side(row, numbers))
 
 
 def around(picture: Picture, box: Box) -> Path:
@@ -91,12 +95,13 @@ def kind_text(box: Box) -> Text:
     return Text(box.kind, "" if box.kind in _UNCOLOURED else INKS[box.kind].border)
 
 
-def _side(row: Row) -> Text:
-    """Say what a box reads, then what its label says beneath its name."""
+def _side(row: Row, numbers: Mapping[str, int] | None) -> Text:
+    """Say what a box reads, and of which number where there are numbers; then what its label says beneath its name."""
     said = list[Text]()
     for arrow in dict.fromkeys(row.arrows):
         ink = STATUS_INKS.get(arrow.status) or ARROW_INKS.get(arrow.style) or ""
-        text = Text(signed(arrow.label, arrow.status), ink)
+        of = f" of {numbers[arrow.source]}" if numbers else ""
+        text = Text(signed(arrow.label, arrow.status) + of, ink)
         said += [] if text in said else [text]
     reads = Text(", ").join(said)
     more = details(row.box)

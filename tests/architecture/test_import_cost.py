@@ -87,3 +87,44 @@ def test_help_takes_less_than_three_times_what_its_libraries_take() -> None:
 def test_reading_a_flow_on_the_command_line_loads_no_engine(verb: str) -> None:
     modules = loaded_by(f"sys.argv = ['flowgraph', {verb!r}, 'grpo']; from flowgraph.cli import main; main()")
     assert libraries(modules) & ENGINES == set()
+
+
+DRAWING = {"rich", "pygraphviz", "jinja2", "resvg_py"}
+NEEDED = {  # what each format may load of these
+    "text": {"rich"},
+    "mmd": set[str](),
+    "md": set[str](),
+    "dot": set[str](),
+    "json": set[str](),
+    "svg": {"pygraphviz", "jinja2"},
+}
+
+
+def said_by(*arguments: str) -> set[str]:
+    """Give the libraries that a command has loaded in the end."""
+    return libraries(loaded_by(f"sys.argv = ['flowgraph', *{arguments!r}]; from flowgraph.cli import main; main()"))
+
+
+@pytest.mark.parametrize("to", NEEDED)
+def test_drawing_loads_what_its_format_needs_and_no_engine(to: str) -> None:
+    loaded = said_by("draw", "grpo", "--to", to)
+    assert loaded & ENGINES == set()
+    assert loaded & DRAWING <= NEEDED[to]
+
+
+@pytest.mark.parametrize("name", ["drawn.html", "drawn.png"])
+def test_drawing_a_file_loads_no_engine(name: str, tmp_path: Path) -> None:
+    assert said_by("draw", "grpo", "-o", str(tmp_path / name)) & ENGINES == set()
+
+
+def test_drawing_a_searched_plan_loads_no_engine() -> None:
+    assert said_by("draw", "grpo", "--cluster", "1x8xh100", "--model", "policy=Qwen/Qwen3-0.6B") & ENGINES == set()
+
+
+@pytest.mark.parametrize("to", NEEDED)
+def test_comparing_loads_what_its_format_needs_and_no_engine(to: str) -> None:
+    assert said_by("diff", "grpo", "gpg", "--to", to) & (ENGINES | DRAWING) <= NEEDED[to]
+
+
+def test_comparing_as_text_loads_nothing_that_draws() -> None:
+    assert said_by("diff", "grpo", "gpg") & (ENGINES | DRAWING) == set()

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-
-import pytest
 
 from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Flow, Kind, Loss, Trainable, Value, flow, node, stale
 from flowgraph.diagrams.flow_picture import flow_picture
-from flowgraph.diagrams.mermaid import mermaid
 from flowgraph.diagrams.picture import Arrow, ArrowStyle, Frame, Picture
 from flowgraph.passes import compile_graph
 from nodes import (
@@ -79,11 +75,6 @@ def arrows(picture: Picture) -> set[tuple[str, str, str, str]]:
     """Give arrows by the names of what they join."""
     names = {box.id: box.label[0] for box in picture.boxes}
     return {(names[a.source], a.label, names[a.target], a.style.value) for a in picture.arrows}
-
-
-@pytest.mark.parametrize("shipped", [grpo, gpg], ids=lambda shipped: shipped.name)
-def test_the_shipped_flows_are_drawn_as_before(shipped: Flow[..., object], golden: Callable[[str, str], None]) -> None:
-    golden(mermaid(drawn(shipped)), f"diagrams/{shipped.name}.mmd")
 
 
 def test_parameters_come_first_as_models_and_data() -> None:

@@ -99,11 +99,12 @@ def test_a_model_is_wider_than_its_name_by_what_its_shape_takes() -> None:
 def test_a_label_far_from_its_arrow_is_moved_onto_it_but_not_onto_a_box() -> None:
     line = ((0.0, 100.0), (100.0, 100.0), (200.0, 100.0), (300.0, 100.0))
     far = Label(40.0, 12.0, line, (150.0, 300.0))
-    page = Rect(0.0, 0.0, 400.0, 400.0)
-    (middle,) = label_places([far], [], page)
+    (middle,) = label_places([far], [], 400.0)
     assert middle == pytest.approx((150.0, 100.0))
     box = Rect(120.0, 80.0, 60.0, 40.0)
-    (moved,) = label_places([far], [box], page)
+    (moved,) = label_places([far], [box], 400.0)
+    assert moved is not None
     assert not crowded(Rect(moved[0] - 20, moved[1] - 6, 40, 12), box) and moved[1] == pytest.approx(100.0)
     near = Label(40.0, 12.0, line, (150.0, 110.0))
-    assert label_places([near], [], page) == [(150.0, 110.0)]
+    assert label_places([near], [], 400.0) == [(150.0, 110.0)]
+    assert label_places([far], [Rect(0.0, 0.0, 400.0, 400.0)], 400.0) == [None]

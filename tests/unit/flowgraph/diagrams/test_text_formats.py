@@ -101,11 +101,6 @@ def test_the_whole_json(kind: str, golden: Golden) -> None:
     golden(as_json(EVERY[kind](None)), f"diagrams/{kind}.json")
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo"])
-def test_shipped_flows_in_a_terminal(name: str, golden: Golden) -> None:
-    golden(terminal(PICTURES[name], 100, colour=False), f"diagrams/{name}.txt")
-
-
 def test_what_a_format_cannot_draw_it_says_and_which_can() -> None:
     with pytest.raises(UsageError) as raised:
         mermaid_text(EVERY["scatter"](None))

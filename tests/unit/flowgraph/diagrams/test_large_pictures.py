@@ -1,0 +1,247 @@
+"""Large pictures: 500 nodes and 1,024 devices are laid out, folded, and can be read, which is asserted of the data."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from flowgraph import Flow, Kind, Linear, Loss, Mask, Trainable, flow, node
+from flowgraph.cli.inputs import Asked
+from flowgraph.cli.pictures import Shown, picture_named
+from flowgraph.cli.plan import Where
+from flowgraph.cli.setting import Question
+from flowgraph.cli.subject import Subject, subject_of
+from flowgraph.diagrams.device_boxes import MACHINES_IN_FULL
+from flowgraph.diagrams.flow_picture import flow_picture
+from flowgraph.diagrams.formats import text_in
+from flowgraph.diagrams.geometry import Rect
+from flowgraph.diagrams.layout import LABELS_KEPT, LINE_PX, Laid, LaidBox, laid_out
+from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
+from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
+from flowgraph.diagrams.text_width import text_width_px
+from flowgraph.passes import compile_graph
+from nodes import LogProbs, update
+
+pytest.importorskip("pygraphviz", reason="Graphviz is not installed")
+
+SECONDS = 5.0
+KINDS = ("generate", "score", "logprob", "advantage", "update", "host")
+TYPES = ("Rollout", "Scores", "Advantages", "Mask, LogProbs")
+
+
+class Level(Linear):
+    """A number."""
+
+    kind = Kind.SCALAR
+
+
+class Net(Trainable):
+    """Weights."""
+
+
+@node
+def join(a: Level, *, b: Level, weight: float = 1.0) -> Level:
+    """Join two numbers."""
+    raise NotImplementedError
+
+
+@node
+def observe(model: Net, level: Level) -> LogProbs:
+    """Read weights."""
+    raise NotImplementedError
+
+
+@node
+def select(level: Level) -> Mask:
+    """Make a mask."""
+    raise NotImplementedError
+
+
+@node
+def descend(new: LogProbs, mask: Mask) -> Loss:
+    """Make a loss."""
+    raise NotImplementedError
+
+
+@flow
+def rounds(start: Level, net: Net, *, times: int) -> Net:
+    """Describe rounds of nine nodes and an update, each of the weights that the last one left."""
+    for i in range(times):
+        left, right = join(start, b=start, weight=float(i)), join(start, b=start, weight=-1.0)
+        for place in range(5):
+            left, right = join(left, b=right, weight=float(place)), left
+
+        net, start = update(net, loss_on(left)), left
+    return net
+
+
+def loss_on(level: Level) -> Callable[[Net], Loss]:
+    def loss(model: Net) -> Loss:
+        return descend(observe(model, level), select(level))
+
+    return loss
+
+
+@flow
+def chain(start: Level, *, nodes: int) -> Level:
+    """Describe one long chain."""
+    for i in range(nodes):
+        start = join(start, b=start, weight=float(i))
+    return start
+
+
+@flow
+def tree(start: Level, *, nodes: int) -> Level:
+    """Describe a tree of joins."""
+    ends = [join(start, b=start, weight=float(i)) for i in range(nodes // 2)]
+    while len(ends) > 1:
+        ends = [join(a, b=b) for a, b in zip(ends[::2], ends[1::2], strict=False)] + ends[len(ends) // 2 * 2 :]
+    return ends[0]
+
+
+def described(of: Flow[..., object], **settings: int) -> Picture:
+    return flow_picture(compile_graph(of.graph(settings)))
+
+
+def generated(boxes: int, *, near: int = 12, seed: int = 0, frames: int = 0) -> Picture:
+    """Make a picture whose boxes each read one to three of the `near` ones before, some in frames in frames."""
+    draw = random.Random(seed)
+    inside = [Frame(f"f{i}", f"loss_{i}(pi)", None if i % 3 == 0 else f"f{i - i % 3}") for i in range(frames)]
+    made, arrows = list[Box](), list[Arrow]()
+    for i in range(boxes):
+        kind = "model" if i < 4 else draw.choice(KINDS)
+        frame = draw.choice(inside).id if inside and i >= 4 and draw.random() < 0.6 else None
+        made.append(Box(f"n{i}", (f"policy.{kind}#{i}", *["n=16, temperature=1"] * (i % 3 == 0)), kind, frame))
+        sources = {draw.randrange(max(0, i - near), i) for _ in range(draw.choice((1, 2, 2, 3)))} if i >= 4 else set()
+        arrows += [Arrow(f"n{source}", f"n{i}", draw.choice(TYPES)) for source in sorted(sources)]
+    arrows += [Arrow(f"n{boxes - 1 - i}", f"n{i}", "next step", ArrowStyle.CARRY) for i in range(4)]
+    return Picture("generated", tuple(made), tuple(inside), tuple(arrows))
+
+
+LARGE = {
+    "rounds": lambda: described(rounds, times=50),
+    "chain": lambda: described(chain, nodes=500),
+    "tree": lambda: described(tree, nodes=500),
+    "reads from near": lambda: generated(500),
+    "reads from far": lambda: generated(500, near=200),
+    "in frames": lambda: generated(500, near=20, frames=20),
+}
+
+
+@cache
+def large(name: str) -> Picture:
+    return LARGE[name]()
+
+
+@cache
+def laid(name: str) -> Laid:
+    return laid_out(large(name))
+
+
+@cache
+def planned() -> Subject:
+    """Search a plan of PPO for 1,024 devices."""
+    asked = Asked("ppo", models=("policy=Qwen/Qwen2.5-7B",))
+    return subject_of(Question(asked, "128x8xh100", "512", "mean=1k,max=4k"), Where("128x8xh100"))
+
+
+def labels(found: Laid) -> Iterator[Rect]:
+    for arrow in found.arrows:
+        if arrow.label_at is not None:
+            width = max(text_width_px(line, SMALL_PX) for line in arrow.lines)
+            x, y = arrow.label_at
+            yield Rect(x - width / 2, y - len(arrow.lines) * LINE_PX / 2, width, len(arrow.lines) * LINE_PX)
+
+
+def overlapping(ones: Sequence[Rect], others: Sequence[Rect]) -> list[tuple[Rect, Rect]]:
+    return [
+        (one, other)
+        for one in ones
+        for other in others
+        if one is not other
+        and min(one.right, other.right) - max(one.left, other.left) > 0.1
+        and min(one.bottom, other.bottom) - max(one.top, other.top) > 0.1
+    ]
+
+
+def room_left(box: LaidBox) -> float:
+    """Give how much wider a box is than the widest line in it."""
+    sizes = [(SIZE_PX, True)] * box.names + [(SMALL_PX, False)] * (len(box.lines) - box.names)
+    widths = [text_width_px(line, size, bold=bold) for line, (size, bold) in zip(box.lines, sizes, strict=True)]
+    return box.at.width - max(widths)
+
+
+def can_be_read(found: Laid) -> None:
+    """Assert that every text is where its box is, on nothing else, inside the picture."""
+    boxes, named = [box.at for box in found.boxes], list(labels(found))
+    assert overlapping(boxes, boxes) == []
+    assert overlapping(named, [*named, *boxes]) == []
+    assert min(room_left(box) for box in found.boxes) >= 0
+    assert all(at.left >= 0 and at.right <= found.width and at.top >= 0 for at in [*boxes, *named])
+    assert all(at.bottom <= found.height for at in [*boxes, *named])
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_graph_of_500_nodes_can_be_read(name: str) -> None:
+    assert len(large(name).boxes) >= 500
+    can_be_read(laid(name))
+    assert all(len(arrow.points) >= 4 for arrow in laid(name).arrows), "no arrow is lost"
+    told = [arrow for arrow in laid(name).arrows if arrow.arrow.label]
+    assert sum(arrow.label_at is not None for arrow in told) >= 0.97 * len(told), "the others are told when pointed at"
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_graph_of_500_nodes_is_a_line_or_a_shape_for_each_in_every_format(name: str) -> None:
+    picture = large(name)
+    assert text_in(picture, "dot").count("fillcolor=") == len(picture.boxes)
+    lines = [line for line in text_in(picture, "text").splitlines() if "●" in line]
+    assert len(lines) == len(picture.boxes)
+    assert sum(line.endswith("…") for line in lines) <= 0.2 * len(lines), "a line says what is read, not only rails"
+    assert all(f"{box.id}" in text_in(picture, "mmd") for box in picture.boxes[-3:])
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_graph_of_500_nodes_takes_less_than_five_seconds_of_processor(name: str) -> None:
+    began = time.process_time()
+    text_in(large(name), "svg")
+    assert time.process_time() - began < SECONDS
+
+
+def test_a_plan_of_1024_devices_is_folded_and_can_be_read() -> None:
+    began = time.process_time()
+    plan = picture_named("plan", planned(), Shown())
+    texts = {name: text_in(plan, name) for name in ("svg", "mmd", "dot", "json", "text")}
+    assert time.process_time() - began < SECONDS
+    assert isinstance(plan, Picture)
+    plates = [box for box in plan.boxes if box.kind == "device"]
+    pools = [frame for frame in plan.frames if frame.kind == "pool"]
+    assert len(pools) <= len(plates) <= MACHINES_IN_FULL * len(pools), "machines that are alike are one plate"
+    assert len(planned().placement.plan.cluster.nodes) == 128
+    can_be_read(laid_out(plan))
+    assert all(len(text) < 100_000 for text in texts.values())
+    assert max(map(len, texts["text"].splitlines())) <= 100
+
+
+def test_a_plan_of_1024_devices_unfolded_has_a_plate_for_each_machine() -> None:
+    plan = picture_named("plan", planned(), Shown(unfold=True))
+    assert isinstance(plan, Picture)
+    machines = [{name for name, _ in pool.devices} for pool in planned().placement.plan.pools]
+    assert sum(box.kind == "device" for box in plan.boxes) == sum(map(len, machines)) > 100
+    can_be_read(laid_out(plan))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_frames_that_cross_lose_no_arrow_and_end_no_process(seed: int) -> None:
+    """Ranked frame by frame, Graphviz 14.1 aborts for a fifth of these and loses an arrow of a tenth of the others."""
+    draw = random.Random(seed)
+    picture = generated(draw.randrange(10, 85), near=draw.randrange(2, 40), seed=seed, frames=draw.randrange(1, 10))
+    found = laid_out(replace(picture, arrows=picture.arrows[:LABELS_KEPT]))
+    assert all(len(arrow.points) >= 4 for arrow in found.arrows)
+    named = list(labels(found))
+    assert overlapping(named, named) == []
+    assert sum(arrow.label_at is None for arrow in found.arrows) <= 2
