@@ -25,7 +25,7 @@ Run = Callable[..., Any]
 SEARCHED = ("--cluster", "2x8xh100", "--model", "policy=Qwen/Qwen3-0.6B", "--response-tokens", "mean=1k,max=4k")
 PRINTED = ("text", "mmd", "md", "dot", "json", "svg")
 PICTURES = {  # what each subject has
-    "flow": {"flow", "plan", "sequence", "memory"},
+    "flow": {"flow", "plan", "sequence", "memory", "placements"},
     "flow on a cluster": {"flow", "plan", "sequence", "timeline", "memory", "placements", "search"},
     "plan of this machine": {"flow", "plan", "sequence", "memory"},
     "costed plan": {"flow", "plan", "sequence", "timeline", "memory", "placements", "search"},
@@ -44,6 +44,9 @@ SHOWN = {  # which formats a picture has, of those that are printed
     "run": ("text", "json", "svg"),
 }
 NO_SPEED = "  hint: name devices whose speed is known: --cluster 2x8xh100\n"
+NO_SPEEDS = (
+    "  hint: plan its flow for devices whose speed is known: flowgraph plan FLOW --cluster 2x8xh100 -o plan.json\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -172,10 +175,10 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
         ("no.json",): "no.json: cannot be read: No such file or directory\n",
         ("list.json",): "list.json: Input should be an object\n",
         ("other.json",): f"other.json: a: a plan has no `a` here\n  hint: known: {known}\n",
-        ("none.json",): "none.json: holds no JSON, so no plan and no program\n",
-        ("half.json",): "half.json: holds no JSON, so no plan and no program\n",
+        ("none.json",): "none.json: holds no JSON, so no plan, program or picture\n",
+        ("half.json",): "half.json: holds no JSON, so no plan, program or picture\n",
         ("./empty",): "empty: holds no run\n",
-        ("plan.json", "--picture", "search"): f"plan.json: has no picture `search`: nothing was searched\n{NO_SPEED}",
+        ("plan.json", "--picture", "search"): f"plan.json: has no picture `search`: nothing was searched\n{NO_SPEEDS}",
         ("grpo", "--picture", "timeline"): f"grpo: has no picture `timeline`: no seconds are forecast\n{NO_SPEED}",
         ("plan.json", "--picture", "run"): (
             "plan.json: has no picture `run`: it is no run's folder\n  hint: flowgraph draw runs/grpo-1\n"
@@ -184,7 +187,7 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
             "plan.json: a file says itself what it was made for\n  hint: flowgraph draw plan.json\n"
         ),
         ("costed.json", "--picture", "search", "--to", "mmd"): (
-            "Mermaid cannot draw a scatter of candidates\n  hint: these can: svg, png, html, json\n"
+            "Mermaid cannot draw a scatter of candidates\n  hint: these can: svg, png, html, json, txt\n"
         ),
         ("gropo",): "no shipped flow `gropo`\n  hint: did you mean `grpo`?\n",
     }
