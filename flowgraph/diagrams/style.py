@@ -5,7 +5,8 @@ A picture of its own follows its viewer's choice of light or dark; in a page, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from flowgraph.diagrams.palette import ARROW_INKS, BAR_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT, TONES, WARNING
@@ -106,11 +107,21 @@ def chart_rules() -> Iterator[Rule]:
     yield Rule(".around", "fill:none;stroke:#1f2328;stroke-width:2.5px", "stroke:#e6edf3")
 
 
-def stylesheet() -> str:
-    """Give the style of a picture of its own: light, and dark where its viewer is."""
-    light = (f".fg {each.selector}{{{each.light}}}" for each in rules())
-    dark = (f".fg {each.selector}{{{each.dark}}}" for each in rules() if each.dark)
+def stylesheet(classes: Collection[str]) -> str:
+    """Give the style of a picture of its own that has these classes: light, and dark where its viewer is."""
+    used = [each for each in rules() if classes_in(each.selector) <= set(classes)]
+    light = (f".fg {each.selector}{{{each.light}}}" for each in used)
+    dark = (f".fg {each.selector}{{{each.dark}}}" for each in used if each.dark)
     return "\n".join([*light, "@media (prefers-color-scheme: dark){", *dark, "}"])
+
+
+def classes_in(selector: str) -> set[str]:
+    """Name the classes of a selector.
+
+    >>> sorted(classes_in(".kind-host .shape")), classes_in("text")
+    (['kind-host', 'shape'], set())
+    """
+    return set(re.findall(r"\.([\w-]+)", selector))
 
 
 def page_stylesheet() -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TITLE_CHARACTERS, ABOUT_CHARACTERS = 100, 4000
+NO_STYLE = "<style></style>"  # what a template leaves room by; no text of a user can be it, for each is escaped
 
 _ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
@@ -48,7 +49,13 @@ def framed(template: str, look: Look, *, title: str, about: str, width: float, h
     """
     shown = {"title": clean(title, TITLE_CHARACTERS), "about": clean(about or title, ABOUT_CHARACTERS)}
     size = {"width": width, "height": height}
-    return environment().get_template(template).render(look=look, style=_style(), **shown, **size, **parts)
+    drawn = environment().get_template(template).render(look=look, **shown, **size, **parts)
+    return drawn if look.embedded else drawn.replace(NO_STYLE, f"<style>\n{_style(drawn)}\n</style>")
+
+
+def _style(drawn: str) -> str:
+    """Give the style of the classes that a picture has."""
+    return stylesheet({name for names in re.findall('class="([^"]*)"', drawn) for name in names.split()})
 
 
 def short(length: float) -> str:
@@ -85,10 +92,3 @@ def _legal(value: object) -> object:
     'a[31m b'
     """
     return _ILLEGAL.sub("", value) if isinstance(value, str) and _ILLEGAL.search(value) else value
-
-
-@cache
-def _style() -> Any:
-    from markupsafe import Markup
-
-    return Markup(stylesheet())  # ours alone: no text of a user is in it
