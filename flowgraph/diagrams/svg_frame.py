@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TITLE_CHARACTERS, ABOUT_CHARACTERS = 100, 4000
+SCREEN_PX = 1600  # CSS pixels: letters of a picture a third wider than it can still be read
 NO_STYLE = "<style></style>"  # what a template leaves room by; no text of a user can be it, for each is escaped
 
 _ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
@@ -45,10 +46,12 @@ ALONE = Look()
 def framed(template: str, look: Look, *, title: str, about: str, width: float, height: float, **parts: Any) -> str:
     """Fill in `templates/TEMPLATE`, which extends `base.svg.j2`; lengths are in units of the picture (CSS pixels).
 
-    `title` names the picture and `about` tells it in sentences, both as a user wrote them.
+    `title` names the picture and `about` tells it in sentences, both as a user wrote them. A picture wider than a
+    screen is shown as wide as one.
     """
     shown = {"title": clean(title, TITLE_CHARACTERS), "about": clean(about or title, ABOUT_CHARACTERS)}
-    size = {"width": width, "height": height}
+    scale = min(1.0, SCREEN_PX / width)
+    size = {"width": width, "height": height, "shown_width": scale * width, "shown_height": scale * height}
     drawn = environment().get_template(template).render(look=look, **shown, **size, **parts)
     return drawn if look.embedded else drawn.replace(NO_STYLE, f"<style>\n{_style(drawn)}\n</style>")
 

@@ -55,7 +55,7 @@ def border(panel: Element) -> tuple[float, float, float, float]:
 
 
 def assert_inside(picture: Element) -> None:
-    wide, tall = float(picture.attrib["width"]), float(picture.attrib["height"])
+    wide, tall = map(float, picture.attrib["viewBox"].split()[2:])
     for panel in panels(picture):
         left, right, top, bottom = border(panel)
         assert 0 <= left < right <= wide
