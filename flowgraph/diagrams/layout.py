@@ -213,7 +213,8 @@ def box_size_px(box: Box) -> tuple[float, float]:
     widths += [text_width_px(line, SMALL_PX) for line in others]
     width, height = max(widths) + PADDING_PX.get(box.kind, 20.0), len(widths) * LINE_PX + 14
     if box.kind == "arithmetic":
-        return (max(width, height),) * 2
+        side = max(width, height)
+        return side, side
     return max(width, 64.0), height + (8 if box.kind == "data" else 0)
 
 
