@@ -25,7 +25,8 @@ def mermaid_sequence(diagram: SequenceDiagram) -> str:
 
 
 def _actor(actor: Actor) -> str:
-    return f"participant {actor.id} as {'<br/>'.join(escaped(line) for line in actor.label)}"
+    lines = [*actor.label, *([actor.pool] if actor.pool else [])]
+    return f"participant {actor.id} as {'<br/>'.join(map(escaped, lines))}"
 
 
 def _message(message: Message) -> str:

@@ -99,10 +99,11 @@ def _told(message: Message, names: Mapping[str, str]) -> str:
 
 
 def _names(actors: Sequence[Actor]) -> dict[str, str]:
-    """Name each actor, by all of its label where its first line is another's too."""
+    """Name each actor, by its pool and all of its label where its first line is another's too."""
     counts = Counter(clean(actor.label[0] if actor.label else "") for actor in actors)
     names = dict[str, str]()
     for actor in actors:
         first, *more = [clean(line) for line in actor.label] or ["?"]
+        more += [clean(actor.pool)] if actor.pool else []
         names[actor.id] = f"{first} ({', '.join(more)})" if more and counts[first] > 1 else first
     return names

@@ -1,4 +1,4 @@
-"""One Chromium for all pages that are driven, and pages in it that watch what they say and ask for."""
+"""One Chromium for the pages of a module, and pages in it that watch what they say and ask for."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ QUIET = ("background-networking", "component-update", "gpu", "quic", "sync")  # 
 ARGUMENTS = ("--no-sandbox", "--no-first-run", *(f"--disable-{each}" for each in QUIET))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start the machine's own Chromium, without a window."""
+    """Start the machine's own Chromium, without a window.
+
+    It ends with its module: while it is driven an event loop runs in this thread, and other tests start their own.
+    """
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:

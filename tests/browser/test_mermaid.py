@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flowgraph.cli.pictures import Shown, picture_named
 from flowgraph.diagrams.drawing import Drawing
 from flowgraph.diagrams.flow_picture import flow_picture
 from flowgraph.diagrams.labels import clean
@@ -15,6 +16,8 @@ from flowgraph.diagrams.picture import Arrow, Box, Frame, Picture
 from flowgraph.diagrams.text_formats import mermaid_text
 from flowgraph.files import known_flows
 from flowgraph.passes import compile_graph
+from tests.browser.plans import planned_on_two_machines
+from tests.unit.flowgraph.diagrams.drawings import EVERY
 from tests.unit.flowgraph.diagrams.test_hostile_names import HOSTILE
 
 if TYPE_CHECKING:
@@ -63,6 +66,19 @@ def test_each_shipped_flow_is_read_and_drawn(name: str, mermaid: Page) -> None:
     found = drawn(mermaid, picture)
     assert found["acts"] == []
     assert all(box.label[0] in found["words"] for box in picture.boxes)
+
+
+@pytest.mark.parametrize("name", ["plan", "sequence", "timeline", "memory"])
+def test_each_picture_of_a_plan_that_mermaid_can_draw_is_read_and_drawn(name: str, mermaid: Page) -> None:
+    found = drawn(mermaid, picture_named(name, planned_on_two_machines(), Shown()))
+    assert found["acts"] == []
+    assert "pool0" in found["words"]
+
+
+@pytest.mark.parametrize("kind", ["boxes", "flow", "sequence", "lanes", "memory"])
+def test_each_kind_of_picture_with_hostile_names_acts_on_nothing(kind: str, mermaid: Page) -> None:
+    for name in HOSTILE:
+        assert drawn(mermaid, EVERY[kind](name))["acts"] == []
 
 
 @pytest.mark.parametrize("name", HOSTILE)
