@@ -39,7 +39,7 @@ def test_every_verb_that_plans_takes_a_placement(flowgraph: Run) -> None:
     split = ("--placement", "split", "--cluster", "3xcpu")
     shown = text_of(flowgraph("show", "ppo", "--stage", "lowered", *split))
     assert re.search(r"run +policy.generate +on pool1/local, role policy.sample\n", shown)
-    drawn = text_of(flowgraph("draw", "ppo", "--stage", "placed", *split))
+    drawn = text_of(flowgraph("draw", "ppo", "--to", "mmd", *split))
     assert [f"pool{place}#58; laptop#47;{place}" in drawn for place in range(4)] == [True, True, True, False]
     assert flowgraph("check", "ppo", *split).code == 0
     data = json.loads(text_of(flowgraph("plan", "ppo", *split, "--json")))
