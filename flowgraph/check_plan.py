@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from flowgraph import spec
+from flowgraph.engines.capabilities import MAX_RANKS, EngineCapabilities, Support
+from flowgraph.engines.table import ENGINES, VERBS
 from flowgraph.errors import FlowError, PlanError
-from flowgraph.executors.layouts import COSTED, LAYOUTS, POOL_WIDE, Offer
 from flowgraph.graph import Edge, Graph, Node, carried_from
 from flowgraph.lowering.program import HOST
-from flowgraph.plan import Placed, Plan, Running
+from flowgraph.plan import Layout, Placed, Plan, Running
 from flowgraph.roles import Role, models_read, roles
 from flowgraph.store import structure_hash
 
-# What an engine must offer to run a role of each use.
-VERBS = {"train": ("step", "token_stats"), "sample": ("sample",), "infer": ("token_stats",)}
 DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")  # the ways to split or repeat a model
 
 
@@ -130,68 +129,93 @@ def _placed_faults(plan: Plan, placed: Placed, role: Role, where: str) -> Iterat
     pool = plan.pool(placed.pool)
     if pool is None:
         yield PlanError.unknown(where, f"pool of {placed.role}:", placed.pool, [each.name for each in plan.pools])
-    offers = COSTED if plan.costed else LAYOUTS
-    if placed.engine not in offers:
-        yield PlanError.unknown(where, f"engine of {placed.role}:", placed.engine, offers)
-    if pool is None or placed.engine not in offers:
+    engine = ENGINES.get(placed.engine)
+    if engine is None:
+        yield PlanError.unknown(where, f"engine of {placed.role}:", placed.engine, ENGINES)
+    if pool is None or engine is None:
         return
     needs, has = placed.layout.devices, len(pool.devices)
     if needs > has:
         yield PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
-    yield from _engine_faults(placed, offers[placed.engine], role, where)
-    yield from _layout_faults(placed, offers[placed.engine], where)
-    for device in (plan.cluster.device(node, index) for node, index in pool.devices):
-        if device is not None and device.kind not in offers[placed.engine].devices:
-            runs = f"it runs on {_listed(offers[placed.engine].devices)}"
-            yield PlanError.not_offered(where, placed.role, placed.engine, f"a {device.kind} of `{pool.name}`", runs)
-    if plan.costed and needs < has:  # its seconds and bytes are forecast for all devices of the pool
-        yield PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
+    for what, runs in _misfits(plan, placed, engine, engine.modelled, role.use):
+        yield PlanError.not_offered(where, placed.role, placed.engine, what, runs)
 
 
-def _engine_faults(placed: Placed, offer: Offer, role: Role, where: str) -> Iterator[FlowError]:
-    layout = placed.layout
-    lacks = [verb for verb in VERBS[role.use] if verb not in offer.verbs]
+def unsupported(plan: Plan) -> list[str]:
+    """Return what a plan names that can be forecast and exported but not run here, in the order of the plan.
+
+    Engines without an executor, layouts and settings that an executor does not support, steps that overlap, and models
+    that are left out. A plan that can be run names none.
+    """
+    found = list[str]()
+    for placed in plan.placed:
+        engine, use = ENGINES.get(placed.engine), placed.role.rpartition(".")[2]
+        if engine is None or engine.supported is None:
+            found.append(f"`{placed.engine}` for {placed.role}")
+        elif use in VERBS:
+            misfits = _misfits(plan, placed, engine, engine.supported, use)
+            found += [f"{what} on `{placed.engine}` for {placed.role}" for what, _ in misfits]
+    if plan.assumed is not None:
+        found += ["steps that overlap"] if plan.assumed.staleness else []
+        found += [f"a run without `{name}`" for name in plan.assumed.without]
+    return found
+
+
+def refuse_unsupported(plan: Plan, where: str) -> None:
+    """Raise PlanError for a plan that names what cannot be run here; `where` is its file."""
+    if names := unsupported(plan):
+        raise PlanError.not_supported(where, plan.flow, names)
+
+
+Misfit = tuple[str, str]
+"""What a plan asks of an engine that its column of the table does not have, and what it has."""
+
+
+def _misfits(plan: Plan, placed: Placed, engine: EngineCapabilities, support: Support, use: str) -> Iterator[Misfit]:
+    layout, pool = placed.layout, plan.pool(placed.pool)
+    lacks = [verb for verb in VERBS[use] if verb not in engine.verbs]
     if lacks:
-        runs = f"it does {_listed(offer.verbs)}"
-        yield PlanError.not_offered(where, placed.role, placed.engine, f"`{lacks[0]}`", runs)
-    alone = [verb for verb in VERBS[role.use] if verb in offer.alone]
+        yield f"`{lacks[0]}`", f"it does {_listed(engine.verbs)}"
+    alone = [verb for verb in VERBS[use] if verb in support.single_device]
     if alone and layout.devices > 1:
-        what = f"`{alone[0]}` on {layout.devices} devices"
-        yield PlanError.not_offered(where, placed.role, placed.engine, what, "it does that on one device")
-    yield from _running_faults(placed, offer, where)
+        yield f"`{alone[0]}` on {layout.devices} devices", "it does that on one device"
+    yield from _setting_misfits(placed.running, support)
+    yield from _layout_misfits(layout, support)
+    for device in (plan.cluster.device(node, index) for node, index in (pool.devices if pool is not None else ())):
+        if device is not None and device.kind not in support.devices:
+            yield f"a {device.kind} of `{placed.pool}`", f"it runs on {_listed(support.devices)}"
+            return
 
 
-def _running_faults(placed: Placed, offer: Offer, where: str) -> Iterator[FlowError]:
-    """Find a setting that an engine does not go by, or not in this way."""
-    heeds = offer.heeds
-    for name, usual in Running() if heeds is not None else ():
-        value = getattr(placed.running, name)
-        if value == usual or (heeds is not None and name in heeds and (not heeds[name] or value in heeds[name])):
-            continue
-        what = str(Running().model_copy(update={name: value}))
-        yield PlanError.not_offered(where, placed.role, placed.engine, what, _heeded(name, usual, heeds or {}))
+def _setting_misfits(running: Running, support: Support) -> Iterator[Misfit]:
+    """Find a setting that an engine does not follow, or not with this value."""
+    known = support.settings
+    for name, usual in Running() if known is not None else ():
+        value = getattr(running, name)
+        if value != usual and known is not None and not (name in known and (not known[name] or value in known[name])):
+            yield str(Running().model_copy(update={name: value})), _values_taken(name, usual, known)
 
 
-def _heeded(name: str, usual: object, heeds: Mapping[str, tuple[object, ...]]) -> str:
-    """Say which values of a setting an engine takes."""
-    values = heeds.get(name) or (usual,)
-    told = [" and ".join(each) or "none" if isinstance(each, tuple) else str(each) for each in values]
-    return f"it runs {name}={', '.join(told)}"
+def _values_taken(name: str, usual: object, known: Mapping[str, tuple[object, ...]]) -> str:
+    """Return which values of a setting an engine takes, as a hint."""
+    values = known.get(name) or (usual,)
+    texts = [" and ".join(each) or "none" if isinstance(each, tuple) else str(each) for each in values]
+    return f"it runs {name}={', '.join(texts)}"
 
 
-def _layout_faults(placed: Placed, offer: Offer, where: str) -> Iterator[FlowError]:
-    layout = placed.layout
-    if any(getattr(layout, degree) > getattr(offer, degree) for degree in DEGREES):
-        data = "data of any degree" if offer.data == POOL_WIDE else f"data={offer.data}"
-        rare = "".join(f", {name}={degree}" for name in DEGREES[3:] if 1 < (degree := getattr(offer, name)) < POOL_WIDE)
-        runs = f"it runs up to {data}, tensor={offer.tensor}, pipeline={offer.pipeline}{rare}"
-        yield PlanError.not_offered(where, placed.role, placed.engine, str(layout), runs)
-    if layout.sharding not in offer.sharding:
-        runs = f"it runs sharding={_listed(offer.sharding)}"
-        yield PlanError.not_offered(where, placed.role, placed.engine, f"sharding={layout.sharding}", runs)
+def _layout_misfits(layout: Layout, support: Support) -> Iterator[Misfit]:
+    if any(getattr(layout, degree) > getattr(support, degree) for degree in DEGREES):
+        data = "data of any degree" if support.data == MAX_RANKS else f"data={support.data}"
+        rare = "".join(
+            f", {name}={degree}" for name in DEGREES[3:] if 1 < (degree := getattr(support, name)) < MAX_RANKS
+        )
+        yield str(layout), f"it runs up to {data}, tensor={support.tensor}, pipeline={support.pipeline}{rare}"
+    if layout.sharding not in support.sharding:
+        yield f"sharding={layout.sharding}", f"it runs sharding={_listed(support.sharding)}"
     if layout.replicas > 1 and (layout.sharding != "full" or layout.data * layout.sequence % layout.replicas):
-        runs = f"whole copies divide the {layout.data * layout.sequence} ranks over which full sharding cuts a model"
-        yield PlanError.not_offered(where, placed.role, placed.engine, f"replicas={layout.replicas}", runs)
+        ranks = layout.data * layout.sequence
+        runs = f"whole copies divide the {ranks} ranks over which full sharding cuts a model"
+        yield f"replicas={layout.replicas}", runs
 
 
 def _expert_faults(placed: Placed, role: Role, at: PlacedGraph) -> Iterator[FlowError]:
@@ -210,7 +234,7 @@ def _lag_faults(plan: Plan, graph: Graph, placed: Placed, role: Role, where: str
         ((edge.at_most, node) for node in graph.all_nodes if node.name in role.nodes for edge in _read_by(node, role)),
         key=lambda each: each[0],
     )
-    assumed = plan.assumed.staleness if plan.costed and plan.assumed is not None else None
+    assumed = plan.assumed.staleness if plan.assumed is not None else None
     if placed.lag > max(bound, assumed or 0):
         yield PlanError.lags_too_far(where, role.name, placed.lag, reader.name, bound, str(reader.at))
     trained = next((each for each in plan.placed if each.role == f"{role.param}.train"), None)

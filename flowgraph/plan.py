@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from flowgraph.cluster import Cluster, Data, Device, Positive, Told, dotted
 from flowgraph.errors import PlanError
@@ -183,34 +183,40 @@ class Step(Data):
 
 
 class Assumed(Data):
-    """All that a forecast was made for: from it and from the cluster the same forecast is made again.
+    """All that a plan was made for: from it and from the cluster the same plan and forecast are made again.
 
-    Flow, models and passes are as they were named; rows and lengths are of a step. `precision` is of the weights that
-    draw; `constants` are those of engines that were not the shipped ones. A `staleness` lets what draws lag further
-    than the flow does, `ratio` fixes the devices that draw to those that train, `streamed` says that drawing goes on
-    across steps, and models of `without` are those of the flow that the run does without.
+    Flow, models, data and passes are as they were named; rows and lengths are of a step, those of the `data` set if one
+    is named. `engines` are those that were asked for by use, and `precision` that of the weights that generate
+    responses; None and what is not there are as the devices have them. `constants` are those of engines that were not
+    the shipped ones. A `staleness` lets rollouts lag further than the flow does, `ratio` fixes the rollout devices to
+    the training devices, `streamed` lets generation go on across steps, and models of `without` are those of the flow
+    that the run does without. `sample_rows` and `forward_tokens` are of engines that run in the process of a device.
     """
 
     flow: str
     models: dict[str, str]
+    data: str = ""
     batch: Annotated[int, Field(gt=0, le=MOST_PROMPTS)]
     prompt_tokens: str
     response_tokens: str = ""
     settings: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
     engines: dict[str, str] = Field(default_factory=dict[str, str])
-    precision: Precision = "bfloat16"
+    precision: Precision | None = None
     constants: dict[str, dict[str, float]] = Field(default_factory=dict[str, dict[str, float]])
     staleness: NonNegativeInt | None = None
     ratio: tuple[Positive, Positive] | None = None
     streamed: bool = False
     without: tuple[str, ...] = ()
+    sample_rows: Positive = 256
+    forward_tokens: Positive = 4096
 
 
 class Plan(Data):
     """Where every role of a flow lives, for the graph of one structure hash.
 
-    A `costed` plan is for costing and export: it may name engines and settings that no executor of ours runs.
+    It may name engines, layouts and settings that are only modelled: `check_plan.unsupported` returns what of a plan
+    cannot be run here.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -222,9 +228,14 @@ class Plan(Data):
     pools: tuple[Pool, ...]
     placed: tuple[Placed, ...]
     forecast: tuple[Forecast, ...] = ()
-    costed: bool = False
     step: Step | None = None
     assumed: Assumed | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_costed(cls, data: Any) -> Any:
+        """Leave out what files of before said of themselves, and what follows from the table of engines now."""
+        return {key: each for key, each in data.items() if key != "costed"} if isinstance(data, dict) else data
 
     def to_json(self) -> str:
         """Write it as JSON; `from_json` reads it back the same."""

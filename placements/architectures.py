@@ -146,9 +146,22 @@ OTHER = replace(
     chunk_s=3.2e-6,
 )
 
+# A core, nominally: products go through it one after another, and starting one costs nothing that is counted.
+CORE = replace(
+    OTHER,
+    attention_launch_s=1e-7,
+    block_s=1e-7,
+    merge_s=1e-7,
+    matmul_launch_s=1e-7,
+    collective_launch_s=1e-7,
+    step_s=1e-7,
+    chunk_s=1e-7,
+)
+
 # Architecture, processors and bytes of the last cache, by how a profile's name begins. Source: data sheets and
 # architecture white papers of NVIDIA and AMD; counts of processors as drivers report them.
 DEVICES: Mapping[str, tuple[Attained, int, float]] = {
+    "cpu": (CORE, 1, 2e6),
     "a100": (AMPERE, 108, 40e6),
     "a800": (AMPERE, 108, 40e6),
     "a30": (AMPERE, 56, 24e6),

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: Workload, plan: Plan) -> ArrowSizes:
     """Give the bytes of each value that a node reads, and of the weights of each model.
 
-    Every response is taken to have its most tokens. Weights that are trained are sent: in bfloat16 by engines of a
-    costed plan, in float32 by those that run here.
+    Every response is taken to have its most tokens. Weights that are trained are sent: in bfloat16 between GPUs, in
+    float32 between CPU devices.
     """
     facts, known = step_facts(graph, shapes, workload, plan), {param.name for param in graph.params}
     values = {(each.value, each.reader): {part.name: part.size_bytes for part in each.parts} for each in facts.edges}
-    each_bytes = WEIGHT_BYTES if plan.costed else FLOAT
+    gpus = any(device.kind == "gpu" for device in plan.used())
+    each_bytes = WEIGHT_BYTES if gpus else FLOAT
     weights = {name: int(each_bytes * shape.trained) for name, shape in shapes.items() if name in known}
     return ArrowSizes(values, weights)
 

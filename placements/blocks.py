@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
+from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.plan import Layout
+from flowgraph.roles import USES, Role
 from placements.choices import Choice, Seat, Ways
 from placements.folding import HOST, Columns
 from placements.problem import Option
@@ -163,12 +165,15 @@ class Blocks:
         if key not in self._alone:
             ways = self.ways(place, seat)
             first = () if ways.fastest is None else (ways.fastest,)
-            engines = sorted(set(self.setting.engines.values()))
             share = self.setting.host.slowed_share if slowed else 1.0
             own = first if fastest else ways.unbeaten
-            bit = 1 << engines.index(self.setting.engines[role.use])
-            self._alone[key] = Columns.of(own, bit, share) if own else self._none
+            self._alone[key] = Columns.of(own, self._process_bit(role), share) if own else self._none
         return self._alone[key]
+
+    def _process_bit(self, role: Role) -> int:
+        """Return the bit of the process that hosts a role: one for all in their device's, one for each server."""
+        hosts = dict.fromkeys(process_of(self.setting.engines_of(use)[0]) for use in USES)
+        return 1 << list(hosts).index(process_of(self.setting.engines_of(role.use)[0]))
 
     def ways(self, place: int, seat: Seat) -> Ways:
         """Give the ways to run one role there."""
@@ -209,6 +214,11 @@ def sync_s(setting: Setting, seat: Seat, trains: bool, draws: bool, target: str)
         sent = sync_seconds(size_bytes, tensors(shape.layers), links, seat.devices, links, seat.devices)
         return sent.total_s or 0.0
     return 0.0
+
+
+def process_of(engine: str) -> str:
+    """Return the name of the process that an engine's models live in: the engine's own, or that of the device."""
+    return engine if is_server(engine) or ENGINES[engine].supported is None else "device"
 
 
 def tensors(layers: int) -> int:

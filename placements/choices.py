@@ -11,7 +11,8 @@ from functools import cached_property
 from itertools import groupby
 from math import ceil, inf
 
-from flowgraph.executors.layouts import COSTED
+from flowgraph.engines.capabilities import Support
+from flowgraph.engines.table import ENGINES, VERBS, is_server
 from flowgraph.plan import Checkpointing, Layout, Offloaded, Running, Sharding
 from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
@@ -22,7 +23,7 @@ from placements.generation import cache_wanted, generate_seconds
 from placements.loads import Load
 from placements.profiles import Links
 from placements.seconds import Seconds
-from placements.setting import ENGINES, Setting
+from placements.setting import Setting
 from placements.topology import DeviceClass
 from placements.training import forward_seconds, update_seconds
 from placements.transitions import offload_seconds
@@ -74,8 +75,9 @@ class Seat:
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """One layout of a role, all that it holds on its devices, and the seconds of each of its loads."""
+    """One layout of a role on an engine, all that it holds on its devices, and the seconds of each of its loads."""
 
+    engine: str
     layout: Layout
     running: Running
     told: tuple[Seconds, ...]
@@ -118,32 +120,36 @@ class Ways:
     def _own(self) -> list[Load]:
         return self.setting.loads_of(self.role)
 
-    def _layouts(self) -> Iterator[Layout]:
-        """Give the layouts that the role's engine is taken to run on all devices of the seat.
+    def _layouts(self, engine: str) -> Iterator[Layout]:
+        """Return the layouts of an engine on all devices of the seat, out of those that a search may choose.
 
         Tensor groups lie in a domain and divide heads; where there are several domains they fill each of them. Engines
         that are asked for by name also cut layers into stages, and experts over ranks, as far as they offer it.
         """
         shape, of, devices = self.setting.shape(self.role), self.seat.of, self.seat.devices
-        for tensor in (degree for degree in POWERS if degree <= min(self._most_tensor, devices)):
+        support = self.setting.support_of(engine)
+        most = min(self._most_tensor(engine), devices, support.tensor)
+        for tensor in (degree for degree in POWERS if degree <= most):
             filled = devices <= of.reach or of.reach % tensor == 0 or tensor > of.reach
             if shape.heads % tensor == 0 and devices % tensor == 0 and filled:
-                yield from self._spread(devices // tensor, tensor)
+                yield from self._spread(engine, devices // tensor, tensor)
 
-    def _spread(self, ranks: int, tensor: int) -> Iterator[Layout]:
-        """Give the layouts of so many tensor groups: how many are stages, and how ranks share what they hold."""
-        shape, engine = self.setting.shape(self.role), self.setting.engines[self.role.use]
+    def _spread(self, engine: str, ranks: int, tensor: int) -> Iterator[Layout]:
+        """Return the layouts of so many tensor groups: how many are stages, and how ranks share what they hold."""
+        shape, support = self.setting.shape(self.role), self.setting.support_of(engine)
+        verbs = VERBS[self.role.use]
+        if support.single_device.intersection(verbs) and ranks * tensor > 1:
+            return
         if self.role.use == "sample":
             yield Layout(data=ranks, tensor=tensor)
             return
-        offer = COSTED[engine] if engine not in ENGINES.values() else None
-        for pipeline in (degree for degree in POWERS if degree <= (min(offer.pipeline, MOST_STAGES) if offer else 1)):
+        stages = (degree for degree in POWERS if degree <= min(support.pipeline, MOST_STAGES))
+        for pipeline in stages:
             if ranks % pipeline or shape.layers % pipeline:
                 continue
             data = ranks // pipeline
-            kinds: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
-            for sharding in (kinds if offer else ("full",)) if data > 1 else ("none",):
-                for expert in self._experts(data) if offer else (1,):
+            for sharding in _shardings(support, data, pipeline):
+                for expert in self._experts(data) if ENGINES[engine].supported is None else (1,):
                     yield Layout(data=data, tensor=tensor, pipeline=pipeline, expert=expert, sharding=sharding)
 
     def _experts(self, data: int) -> list[int]:
@@ -152,11 +158,10 @@ class Ways:
         known = [degree for degree in POWERS if experts and data % degree == experts % degree == 0]
         return sorted({1, *[degree for degree in known if degree <= self.seat.of.reach][-1:], *known[-1:]})
 
-    @property
-    def _most_tensor(self) -> int:
+    def _most_tensor(self, engine: str) -> int:
         """Give the largest tensor-parallel degree: of one domain, or of several for what draws and fits in none."""
         reach = min(TENSOR_AT_MOST, self.seat.of.reach)
-        if self.role.use != "sample" or any(self._room(Layout(tensor=t), CACHE_SHARES[-1]) for t in (1, reach)):
+        if self.role.use != "sample" or any(self._room(engine, Layout(tensor=t), CACHE_SHARES[-1]) for t in (1, reach)):
             return reach
         return SPREAD_AT_MOST
 
@@ -165,9 +170,15 @@ class Ways:
 
         More of them are looked at as long as they are faster, or as memory may want them.
         """
+        for engine in self.setting.engines_of(self.role.use):
+            if found := list(self._passing_on(engine)):
+                yield from found  # the next engine is for what this one cannot run
+                return
+
+    def _passing_on(self, engine: str) -> Iterator[Way]:
         before_s, roomy = inf, False
-        for _, layouts in groupby(self._layouts(), lambda layout: layout.tensor):
-            found = [way for layout in layouts for way in self._passing_in(layout)]
+        for _, layouts in groupby(self._layouts(engine), lambda layout: layout.tensor):
+            found = [way for layout in layouts for way in self._passing_in(engine, layout)]
             yield from found
             best_s = min((sum(way.stages_s) for way in found), default=inf)
             if roomy and best_s > before_s:
@@ -178,21 +189,42 @@ class Ways:
             roomy = leanest is not None and self._held(leanest).peak_bytes <= ROOMY_SHARE * self.seat.of.memory_bytes
             before_s = best_s
 
-    def _passing_in(self, layout: Layout) -> Iterator[Way]:
-        longest = max(load.longest_tokens for load in self._own)
-        total, trains = max(load.tokens.tokens for load in self._own), self.role.use == "train"
-        if layout.data > self.setting.most_ranks:
+    def _passing_in(self, engine: str, layout: Layout) -> Iterator[Way]:
+        own = self.setting.loads_of(self.role, engine)
+        total, trains = max(load.tokens.tokens for load in own), self.role.use == "train"
+        if layout.data > (1 if self._whole_rows else self.setting.most_ranks):
             return
-        read = dict[tuple[str, int], Seconds]()  # a pass without gradients is the same whatever is computed again
-        for micro, checkpointing in self._micro_batches(total / layout.data, longest, trains=trains):
-            running = Running(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
+        read = dict[
+            tuple[str, int | None], Seconds
+        ]()  # a pass without gradients is the same whatever is computed again
+        for running in self._runnings(engine, total / layout.data, trains=trains):
             told = list[Seconds]()
-            for load in self._own:
-                key = load.node, micro
+            for load in own:
+                key = load.node, running.micro_batch_tokens
                 if key not in read or load.phase == "update":
-                    read[key] = passing_seconds(self.setting, self.seat, layout, running, load)
+                    read[key] = passing_seconds(self.setting, self.seat, engine, layout, running, load)
                 told.append(read[key])
-            yield from self._way(layout, running, told)
+            yield from self._way(engine, layout, running, own, told)
+
+    @cached_property
+    def _whole_rows(self) -> bool:
+        """Return whether a node of the role reads all rows together, so that ranks cannot share them."""
+        return bool(self.setting.whole_rows.intersection(self.role.nodes))
+
+    def _runnings(self, engine: str, local: float, *, trains: bool) -> Iterator[Running]:
+        """Return the ways to compute: on a CPU as executors do unasked, or less at once; else in mixed precision."""
+        longest = max(load.longest_tokens for load in self._own)
+        settings = self.setting.support_of(engine).settings
+        if self.seat.of.kind == "cpu":
+            yield Running()
+            if trains and settings is not None and "micro_batch_tokens" in settings:
+                yield Running(micro_batch_tokens=longest)
+            return
+        if settings is not None and "precision" not in settings:
+            yield Running()
+            return
+        for micro, checkpointing in self._micro_batches(local, longest, trains=trains):
+            yield Running(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
 
     def _micro_batches(self, local: float, longest: int, *, trains: bool) -> Iterator[tuple[int, Checkpointing]]:
         """Give the tokens that go through at once, of so many that a rank has, and what is computed again."""
@@ -208,34 +240,52 @@ class Ways:
 
     def _sampling(self) -> Iterator[Way]:
         """Give the ways to draw, each with the least share of memory with which no row waits, or else with the most."""
-        for layout in self._layouts():
-            shares = [share for share in CACHE_SHARES if self._room(layout, share) >= self._wanted(layout)]
-            yield from self._drawing(layout, shares[0] if shares else CACHE_SHARES[-1])
+        for engine in self.setting.engines_of("sample"):
+            for layout in self._layouts(engine):
+                if layout.data > 1 and self._whole_rows and not is_server(engine):
+                    continue
+                if layout.data > self.setting.most_ranks and not is_server(engine):
+                    continue
+                if not self._has_share(engine):
+                    yield from self._drawing(engine, layout, None)
+                    continue
+                shares = [s for s in CACHE_SHARES if self._room(engine, layout, s) >= self._wanted(engine, layout)]
+                yield from self._drawing(engine, layout, shares[0] if shares else CACHE_SHARES[-1])
 
-    def _drawing(self, layout: Layout, share: float) -> Iterator[Way]:
-        running = Running(precision=self.setting.sampling, cache_share=share, sleeps=True)
-        told = [sampling_seconds(self.setting, self.seat, layout, running, load) for load in self._own]
-        yield from self._way(layout, running, [each for each in told if each is not None])
+    def _has_share(self, engine: str) -> bool:
+        """Return whether an engine is given a share of its device's memory; what is on a CPU takes what it needs."""
+        return (self.seat.of.kind == "gpu" and is_server(engine)) or ENGINES[engine].supported is None
 
-    def _room(self, layout: Layout, share: float) -> int:
-        shape, serving = self.setting.shape(self.role), self.setting.serving
-        return cache_tokens(shape, self.seat.links.device, layout.tensor, share, serving, self.setting.sampling)
+    def _drawing(self, engine: str, layout: Layout, share: float | None) -> Iterator[Way]:
+        precision = self.setting.sampling_precision
+        running = Running(precision=precision, cache_share=share, sleeps=share is not None)
+        if not is_server(engine) and ENGINES[engine].supported is not None:
+            running = Running()
+        told = [sampling_seconds(self.setting, self.seat, engine, layout, running, load) for load in self._own]
+        yield from self._way(engine, layout, running, self._own, [each for each in told if each is not None])
 
-    def _wanted(self, layout: Layout) -> float:
+    def _room(self, engine: str, layout: Layout, share: float) -> int:
+        shape, serving = self.setting.shape(self.role), self.setting.serving_of(engine)
+        precision = self.setting.sampling_precision
+        return cache_tokens(shape, self.seat.links.device, layout.tensor, share, serving, precision)
+
+    def _wanted(self, engine: str, layout: Layout) -> float:
         def wanted(load: Load) -> float:
             lengths = load.prompt, load.response
-            rows = cache_wanted(load.round_rows, *lengths, layout, self.setting.serving, load.samples)
+            rows = cache_wanted(load.round_rows, *lengths, layout, self.setting.serving_of(engine), load.samples)
             return max(load.longest_tokens, rows)
 
         return max(map(wanted, self._own))
 
-    def _way(self, layout: Layout, running: Running, told: Sequence[Seconds]) -> Iterator[Way]:
+    def _way(
+        self, engine: str, layout: Layout, running: Running, own: Sequence[Load], told: Sequence[Seconds]
+    ) -> Iterator[Way]:
         stages = [0.0] * (self.setting.stages + 1)
         totals = [each.total_s for each in told]
-        for load, total in zip(self._own, totals, strict=False):
+        for load, total in zip(own, totals, strict=False):
             stages[load.stage] += total or 0.0
-        if len(told) == len(self._own) and None not in totals:
-            yield Way(layout, running, tuple(told), tuple(stages))
+        if len(told) == len(own) and None not in totals:
+            yield Way(engine, layout, running, tuple(told), tuple(stages))
 
     # ------------------------------------------------------------------------------------ what is kept where
 
@@ -248,18 +298,19 @@ class Ways:
             yield self._choice(way)
             for share in CACHE_SHARES:
                 if share < (way.running.cache_share or 0.0):
-                    yield from (self._choice(less) for less in self._drawing(way.layout, share))
+                    yield from (self._choice(less) for less in self._drawing(way.engine, way.layout, share))
             return
         held = self._held(way)
         yield self._choice(way, held)
+        if self.seat.of.kind == "cpu":
+            return  # host memory is the device's own
         yield self._choice(replace(way, running=way.running.model_copy(update={"sleeps": True})), held)
         if held.peak_bytes > TIGHT_SHARE * self.seat.of.memory_bytes:
-            offload = ALL_OFFLOADED if self.role.use == "train" else ALL_OFFLOADED[:1]
-            yield self._choice(replace(way, running=way.running.model_copy(update={"offload": offload})))
+            yield self._choice(replace(way, running=way.running.model_copy(update={"offload": ALL_OFFLOADED})))
 
     def _held(self, way: Way) -> Footprint:
         if way not in self._footprints:
-            self._footprints[way] = footprint(self.setting, self.role, self.seat, way.layout, way.running)
+            self._footprints[way] = footprint(self.setting, self.role, self.seat, way.engine, way.layout, way.running)
         return self._footprints[way]
 
     def _choice(self, way: Way, held: Footprint | None = None) -> Choice:
@@ -270,7 +321,7 @@ class Ways:
             moved = moved_seconds(found, self.seat, way.layout, running, self._own).total_s or 0.0
         stages[self._own[-1].stage] += moved
         return Choice(
-            engine=self.setting.engines[self.role.use],
+            engine=way.engine,
             layout=way.layout,
             running=running,
             stages_s=tuple(stages),
@@ -287,6 +338,15 @@ def choices(setting: Setting, role: Role, seat: Seat) -> tuple[Choice, ...]:
     return Ways(setting, role, seat).unbeaten
 
 
+def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ...]:
+    """Return how ranks may share what they hold: one rank as an engine calls that, stages never by full sharding."""
+    if data == 1 and "none" in support.sharding:
+        return ("none",)
+    wanted: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
+    offered = tuple(each for each in wanted if each in support.sharding)
+    return offered or (("none",) if "none" in support.sharding else ())
+
+
 def _slower(one: Sequence[float], other: Sequence[float]) -> bool:
     return any(a > b for a, b in zip(one, other, strict=True))
 
@@ -294,19 +354,18 @@ def _slower(one: Sequence[float], other: Sequence[float]) -> bool:
 # ---------------------------------------------------------------------------------------- what a choice takes and holds
 
 
-def passing_seconds(setting: Setting, seat: Seat, layout: Layout, running: Running, load: Load) -> Seconds:
+def passing_seconds(setting: Setting, seat: Seat, engine: str, layout: Layout, running: Running, load: Load) -> Seconds:
     """Give the seconds of one load of a role that trains or reads rows, what it offloads left out."""
     shape = setting.shape(load.role)
-    micro = running.micro_batch_tokens or load.longest_tokens
+    micro, constants = running.micro_batch_tokens or load.longest_tokens, setting.training_of(engine)
     if load.phase != "update":
-        engine = setting.training if load.role.use == "train" else setting.inferring
-        return forward_seconds(shape, load.tokens, layout, seat.links, engine, micro_batch_tokens=micro)
+        return forward_seconds(shape, load.tokens, layout, seat.links, constants, micro_batch_tokens=micro)
     once = update_seconds(
         shape,
         load.tokens,
         layout,
         seat.links,
-        setting.training,
+        constants,
         micro_batch_tokens=micro,
         checkpointing=running.checkpointing,
         steps=max(1, load.steps // load.epochs),
@@ -314,11 +373,18 @@ def passing_seconds(setting: Setting, seat: Seat, layout: Layout, running: Runni
     return once.times(load.epochs)
 
 
-def sampling_seconds(setting: Setting, seat: Seat, layout: Layout, running: Running, load: Load) -> Seconds | None:
-    """Give the seconds of drawing a step's responses; None if a replica's cache does not hold one row."""
-    shape, device = setting.shape(load.role), seat.links.device
-    share = running.cache_share or 1.0
-    room = cache_tokens(shape, device, layout.tensor, share, setting.serving, running.precision)
+def sampling_seconds(
+    setting: Setting, seat: Seat, engine: str, layout: Layout, running: Running, load: Load
+) -> Seconds | None:
+    """Return the seconds of generating a step's responses; None if a replica's cache does not hold one row.
+
+    What runs in the process of its device has no share of it for a cache, and grows its cache as rows need it.
+    """
+    shape, device, serving = setting.shape(load.role), seat.links.device, setting.serving_of(engine)
+    room: float = inf
+    if seat.of.kind == "gpu" and engine != "local":
+        share = running.cache_share or 1.0
+        room = cache_tokens(shape, device, layout.tensor, share, serving, running.precision)
     if room < load.longest_tokens:
         return None
     once = generate_seconds(
@@ -328,7 +394,7 @@ def sampling_seconds(setting: Setting, seat: Seat, layout: Layout, running: Runn
         load.response,
         layout,
         seat.links,
-        setting.serving,
+        serving,
         cache_tokens=room,
         precision=running.precision,
         shared_prompts=load.samples,
@@ -358,17 +424,18 @@ def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running
     return Seconds({"offload": offload_seconds(passes * weights + 2 * steps * states, device)})
 
 
-def footprint(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> Footprint:
-    """Give what a role holds on each device, under one layout and one way to run."""
+def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
+    """Return what a role holds on each device, on one engine, in one layout and one way to run."""
     shape, own = setting.shape(role), setting.loads_of(role)
     if role.use == "sample":
         return generation_bytes(
             shape,
             layout,
             precision=running.precision,
-            engine=setting.engines["sample"],
+            engine=engine,
             device_bytes=seat.of.memory_bytes,
             cache_share=running.cache_share,
+            cache_tokens=None if running.cache_share is not None else max(load.longest_tokens for load in own),
         )
     longest = max(load.longest_tokens for load in own)
     micro = running.micro_batch_tokens or longest

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from flowgraph.cluster import Cluster, show_bytes
-from flowgraph.diagrams.amounts import many, show_s
+from flowgraph.cluster import Cluster
+from flowgraph.diagrams.amounts import show_s
 from flowgraph.diagrams.charts import Comparison, Part, Strip
 from flowgraph.diagrams.layout_text import layout_text
-from flowgraph.graph import Graph
 from flowgraph.plan import Layout, Plan
-from placements.decision import Decision
 from placements.finding import Found
-from placements.fits import overflow
 from placements.found_text import MEASURES, against, by_name, sorted_parts
 from placements.named import Variant
 from placements.placing import Home, homes_by, homes_of
 from placements.problem import Objective
 from placements.ranked import Ranked
-from placements.text import pool_sizes
 
 CHOSEN, BEST = "this plan", "the best found"
 
@@ -114,43 +110,6 @@ def _about(strips: Sequence[Strip]) -> str:
     return " ".join([*told, f"{'; '.join(short)} would not fit."] if short else told)
 
 
-# ------------------------------------------------------------------------------------------- where no speed is known
-
-
-def comparison_of(graph: Graph, decisions: Mapping[str, Decision | str], chosen: str = "") -> Comparison:
-    """Give placements of devices whose speed is not known, by name: what each holds in place of seconds.
-
-    Names whose plans are the same share a strip. `chosen` names the one that is the plan; it comes first. A text says
-    why there is no plan of a placement.
-    """
-    names = sorted(decisions, key=lambda name: name != chosen)
-    alike = list[tuple[list[str], Decision | str]]()
-    for name in names:
-        same = next((known for known, of in alike if _same(of, decisions[name])), None)
-        if same is not None:
-            same.append(name)
-        else:
-            alike.append(([name], decisions[name]))
-    strips = tuple(_held_strip(each, decision, chosen) for each, decision in alike)
-    counts = [_devices(each.plan.cluster) for each in decisions.values() if not isinstance(each, str)]
-    told = f"{many(len(decisions), 'placement')}, of which {many(len(strips), 'one differs', 'differ')}."
-    return Comparison(f"placements of {graph.name}", strips, max(counts, default=0), told)
-
-
-def _same(one: Decision | str, other: Decision | str) -> bool:
-    if isinstance(one, str) or isinstance(other, str):
-        return one == other
-    return (one.plan.pools, one.plan.placed) == (other.plan.pools, other.plan.placed)
-
-
-def _held_strip(names: Sequence[str], decision: Decision | str, chosen: str) -> Strip:
-    own = chosen in names
-    label = ", ".join([CHOSEN, *names] if own else names)
-    if isinstance(decision, str):
-        return Strip(label, None, (), decision, own)
-    return Strip(label, None, plan_parts(decision.plan), held_text(decision.plan), own)
-
-
 def plan_parts(plan: Plan) -> tuple[Part, ...]:
     """Give the pools of a plan with their devices and roles."""
     roles = {pool.name: [each for each in plan.placed if each.pool == pool.name] for pool in plan.pools}
@@ -158,16 +117,3 @@ def plan_parts(plan: Plan) -> tuple[Part, ...]:
         Part(pool.name, len(pool.devices), tuple(_role(each.role, each.layout) for each in roles[pool.name]))
         for pool in plan.pools
     )
-
-
-def held_text(plan: Plan) -> str:
-    """Say how much of the fullest device a plan takes, or by how much it is too much."""
-    over = overflow(plan)
-    if over is not None:
-        return f"does not fit: {over.peak.phase} on {over.pool} takes {show_bytes(over.over_bytes)} too much"
-    sizes = {pool.name: min(pool_sizes(plan, pool), default=0) for pool in plan.pools}
-    peaks = [(each.worst.memory_bytes, each.pool) for each in plan.forecast if each.worst is not None]
-    if not peaks:
-        return "its memory is not known"
-    held, pool = max(peaks)
-    return f"at most {show_bytes(held)} of {show_bytes(sizes[pool])} on a device, on {pool}"

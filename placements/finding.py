@@ -119,7 +119,7 @@ def _problem(setting: Setting, blocks: Blocks, asked: Asked, together: Pairs, ap
         options=blocks.options if setting.ratio is None else in_ratio(setting, blocks, setting.ratio),
         tokens=setting.overlapped,
         objective=asked.objective,
-        together=together,
+        together=(*together, *setting.together),
         apart=apart,
     )
     if asked.objective != "step" or asked.method == "greedy" or setting.ratio or not whole.allows(_everyone(setting)):

@@ -95,7 +95,7 @@ def layouts(setting: Setting, plan: Plan, role: str) -> tuple[Other, ...]:
 def _other(setting: Setting, plan: Plan, home: Home, layout: Layout, running: Running, *, own: bool = False) -> Other:
     there = replace(home, layout=layout, running=running)
     works = [work_of(setting, there, load).seconds.total_s for load in setting.loads_of(home.role)]
-    held = footprint(setting, home.role, home.seat, layout, running).peak_bytes
+    held = footprint(setting, home.role, home.seat, home.engine, layout, running).peak_bytes
     placed = (
         each.model_copy(update={"layout": layout, "running": running}) if each.role == home.role.name else each
         for each in plan.placed

@@ -129,6 +129,5 @@ def _fullest(plan: Plan) -> str:
     if not peaks:
         return ABSENT
     most, pool, role = max(peaks, key=lambda peak: peak[0] / rooms[peak[1]])
-    fills = FITS_SHARE if plan.costed else 1.0
-    full = "" if most <= fills * rooms[pool] else f": does not fit, it has {show_bytes(rooms[pool])}"
+    full = "" if most <= FITS_SHARE * rooms[pool] else f": does not fit, it has {show_bytes(rooms[pool])}"
     return f"{show_bytes(most)} on {pool}, {role}{full}"

@@ -7,13 +7,15 @@ scores (a reward model, a judge).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flowgraph.errors import UnknownNameError
 from flowgraph.graph import Graph, Node, carried_from, reachable
+from flowgraph.lowering.program import read_by
 from flowgraph.roles import Role, models_read, roles
 from flowgraph.values import Model
+from placements.problem import fused
 from placements.work import passes_rows
 
 Parts = tuple[tuple[str, ...], ...]
@@ -35,8 +37,8 @@ class Variant:
         return f"{self.placement}:{self.system}"
 
     def parts_of(self, graph: Graph) -> Parts:
-        """Give the roles of a named graph by the pool that they share."""
-        return self.parts(sorted_roles(graph))
+        """Return the roles of a named graph by the pool that they share; those that one node reads share one."""
+        return kept_together(graph, self.parts(sorted_roles(graph)))
 
 
 @dataclass(frozen=True)
@@ -171,12 +173,33 @@ def parts(graph: Graph, name: str) -> Parts:
     return variant(name).parts_of(graph)
 
 
+def read_together(graph: Graph) -> Iterator[frozenset[str]]:
+    """Return the roles of each node of a named graph that reads models in several roles: they must share a pool."""
+    role_of = {(role.param, name): role.name for role in roles(graph) for name in role.nodes}
+    for node in graph.nodes:
+        models = ((edge, reader) for edge, reader in read_by(node) if issubclass(edge.type, Model))
+        read = {role_of[root.name, reader] for edge, reader in models if (root := carried_from(edge)) is not None}
+        if len(read) > 1:
+            yield frozenset(read)
+
+
+def kept_together(graph: Graph, parts: Parts) -> Parts:
+    """Return the parts with roles that one node reads moved to the pool of the first of them, in the flow's order."""
+    names = [role.name for role in roles(graph)]
+    at = {name: place for place, part in enumerate(parts) for name in part}
+    read = [frozenset(map(names.index, together)) for together in read_together(graph)]
+    for block in fused(read, len(names)):
+        first, *others = sorted(block)
+        at |= {names[role]: at[names[first]] for role in others}
+    shared = ([name for name in names if at[name] == place] for place in range(len(parts)))
+    return tuple(tuple(part) for part in shared if part)
+
+
 def name_of(graph: Graph, found: Sequence[Sequence[str]]) -> str:
     """Give the first named placement that has these parts; "" if none has.
 
     Two variants of one flow may have the same parts: a flow without a critic or a reward model has fewer forms.
     """
     wanted = {frozenset(part) for part in found}
-    at = sorted_roles(graph)
-    fitting = (each.name for each in VARIANTS if {frozenset(part) for part in each.parts(at)} == wanted)
+    fitting = (each.name for each in VARIANTS if {frozenset(part) for part in each.parts_of(graph)} == wanted)
     return next(fitting, "")

@@ -26,6 +26,7 @@ from placements.training import WEIGHT_BYTES
 from placements.transitions import reshard_seconds, sync_seconds, wake_seconds
 
 Block = tuple[frozenset[int], Option]
+ALL = "all"  # the name of the one pool that all roles share
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,6 @@ def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None =
         pools=pools,
         placed=tuple(_placed(setting, home, held[home.role.name]) for home in _in_order(setting, homes)),
         forecast=forecasts_of(setting, homes, held),
-        costed=True,
         step=step,
         assumed=assumed,
     )
@@ -92,7 +92,8 @@ def forecast_again(setting: Setting, plan: Plan, assumed: Assumed | None = None)
 def homes_of(setting: Setting, blocks: Sequence[Block], pins: Mapping[str, str] | None = None) -> list[Home]:
     """Give where each role lives, by the first role of each pool.
 
-    A pool has the name that a role of it is pinned to; the others are `pool0`, `pool1` and so on, taken names left out.
+    A pool has the name that a role of it is pinned to; the others are `pool0`, `pool1` and so on, taken names left out,
+    and `all` is the one that all roles share.
     """
     ordered = sorted(blocks, key=lambda block: min(block[0]))
     names = _names(setting, [block for block, _ in ordered], pins or {})
@@ -100,7 +101,8 @@ def homes_of(setting: Setting, blocks: Sequence[Block], pins: Mapping[str, str] 
 
 
 def _names(setting: Setting, blocks: Sequence[frozenset[int]], pins: Mapping[str, str]) -> Iterator[str]:
-    free = (name for number in range(len(blocks) + len(pins)) if (name := f"pool{number}") not in pins.values())
+    numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
+    free = (name for name in ([ALL] if len(blocks) == 1 else numbered) if name not in pins.values())
     for block in blocks:
         own = [pins[name] for place in sorted(block) if (name := setting.roles[place].name) in pins]
         yield own[0] if own else next(free)
@@ -222,7 +224,7 @@ def _memory(held: Footprint) -> dict[str, int]:
 
 
 def _footprint(setting: Setting, home: Home) -> Footprint:
-    return footprint(setting, home.role, home.seat, home.layout, home.running)
+    return footprint(setting, home.role, home.seat, home.engine, home.layout, home.running)
 
 
 # ---------------------------------------------------------------------------------------- memory
@@ -292,9 +294,9 @@ def work_of(setting: Setting, home: Home, load: Load) -> Work:
     """Give how long a load takes where its role lives, what it keeps off its devices and loses by sharing included."""
     seat = home.seat
     if home.role.use == "sample":
-        drawn = sampling_seconds(setting, seat, home.layout, home.running, load)
+        drawn = sampling_seconds(setting, seat, home.engine, home.layout, home.running, load)
         return Work(load, home.pool, drawn if drawn is not None else Seconds({"decode": None}))
-    passing = passing_seconds(setting, seat, home.layout, home.running, load)
+    passing = passing_seconds(setting, seat, home.engine, home.layout, home.running, load)
     parts = [passing, _slowed(setting, home, passing)]
     if load == setting.loads_of(home.role)[-1]:
         parts.append(

@@ -16,11 +16,13 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from flowgraph.cluster import Cluster, Data, Device, Node
+from flowgraph.cluster import Cluster, Data, Device, DeviceKind, Node
 from flowgraph.errors import UnknownNameError
 from flowgraph.plan import Precision as Precision
 
 FOLDER = Path(__file__).with_name("devices")
+NOMINAL = FOLDER / "nominal"
+"""Profiles by kind of device, for devices of no known model: seconds by them only tell one plan from another."""
 Place = tuple[str, int]  # a device: the name of its node, and its place among the node's devices
 
 
@@ -38,11 +40,17 @@ class Profile:
     network_bytes_per_s: float | None  # the share of one device, as machines with it usually have
     shares: Mapping[str, float] = field(hash=False)  # measured: what is attained of the data sheet, by what is done
     joins_machines: bool = False  # whether a domain may be larger than a machine, as a rack is
+    kind: DeviceKind = "gpu"
+
+    @property
+    def nominal(self) -> bool:
+        """Return whether it stands for any device of its kind, so that its rates are nobody's in particular."""
+        return self.name in ("cpu", "gpu")
 
     @property
     def device(self) -> Device:
         """Give a device of this kind."""
-        return Device(kind="gpu", memory_bytes=self.memory_bytes, model=self.name)
+        return Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.name)
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,16 @@ def profiles() -> Mapping[str, Profile]:
     return MappingProxyType({name: found for name, (found, _) in _shipped().items()})  # cached, so not to be changed
 
 
+@cache
+def _nominal() -> Mapping[str, Profile]:
+    return {path.stem: read_profile(path)[0] for path in sorted(NOMINAL.glob("*.toml"))}
+
+
+def profile_of(device: Device) -> Profile:
+    """Return the profile of a device's model, or where that is not known the nominal one of its kind."""
+    return profiles().get(device.model) or _nominal()[device.kind]
+
+
 def known_devices() -> Mapping[str, Device]:
     """Give a device of each kind by its name and its aliases, as `flowgraph.cluster_text.read_cluster` asks for it."""
     return {name: found.device for name, found in _names().items()}
@@ -84,8 +102,8 @@ def domain_of(node: Node, device: Device, same: int) -> int:
 
     A node may tell it, else the profile does; of a device without a profile, the machine is taken to be a domain.
     """
-    known = profiles().get(device.model)
-    if node.domain is not None or known is None:
+    known = profile_of(device)
+    if node.domain is not None or known.nominal:
         return node.domain or same
     return known.domain if known.joins_machines else min(known.domain, same)
 
@@ -124,8 +142,8 @@ def links_of(cluster: Cluster, devices: Sequence[Place]) -> Links | None:
     """
     nodes = {node.name: node for node in cluster.nodes}
     here = [nodes[name].devices[index] for name, index in devices]
-    known = [profiles()[device.model] for device in here if device.model in profiles()]
-    if not known or len(known) < len(devices):
+    known = [profile_of(device) for device in here]
+    if not known:
         return None
     rates = [network_share(nodes[name], kind) for (name, _), kind in zip(devices, known, strict=True)]
     told = [rate for rate in rates if rate is not None]
@@ -180,6 +198,7 @@ class _File(Data):
     link_bytes_per_s: _Number
     domain: _Whole
     joins_machines: bool = False
+    kind: DeviceKind = "gpu"
     host_bytes_per_s: _Number
     network_bytes_per_s: _Number | None = None
     peak_flops: dict[Precision, _Number]
@@ -198,6 +217,7 @@ class _File(Data):
             host_bytes_per_s=self.host_bytes_per_s.value,
             network_bytes_per_s=None if network is None else network.value,
             shares={what: each.value for what, each in self.shares.items()},
+            kind=self.kind,
             joins_machines=self.joins_machines,
         )
 

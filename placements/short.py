@@ -97,7 +97,7 @@ def _ways(setting: Setting, role: Role, seat: Seat) -> Iterator[Least]:
     room_bytes = seat.of.host_memory_bytes // seat.of.node_devices
     fitting = [each for each in choices(setting, role, seat) if each.host_bytes <= room_bytes]
     for each in fitting:
-        held = footprint(setting, role, seat, each.layout, each.running)
+        held = footprint(setting, role, seat, each.engine, each.layout, each.running)
         yield Least(role, seat, each.layout, each.running, held)
     if role.use == "sample" and not fitting:
         yield from _with_one_row(setting, role, seat)
@@ -111,12 +111,12 @@ def _with_one_row(setting: Setting, role: Role, seat: Seat) -> Iterator[Least]:
         held = generation_bytes(
             shape,
             layout,
-            precision=setting.sampling,
-            engine=setting.engines["sample"],
+            precision=setting.sampling_precision,
+            engine=setting.engines_of("sample")[0],
             device_bytes=seat.of.memory_bytes,
             cache_tokens=longest,
         )
-        yield Least(role, seat, layout, Running(precision=setting.sampling), held)
+        yield Least(role, seat, layout, Running(precision=setting.sampling_precision), held)
 
 
 def _seats(of: DeviceClass) -> Iterator[Seat]:
@@ -152,7 +152,7 @@ def larger_settings(setting: Setting) -> Iterator[tuple[str, Iterator[tuple[str,
         counts = (setting.prompts * times for times in LARGER)
         yield "batch", ((f"--batch {prompts}", replace(setting, prompts=prompts)) for prompts in counts)
     yield "responses", _shortened(setting)
-    if setting.sampling == "bfloat16":
+    if setting.sampling_precision == "bfloat16":
         yield "precision", iter([("--precision fp8", replace(setting, sampling="fp8"))])
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from flowgraph.cluster import Cluster, Device, DeviceKind
 from flowgraph.errors import ResourceError
 from flowgraph.plan import Pool
-from placements.profiles import Links, Place, domain_of, domains, network_share, profiles
+from placements.profiles import Links, Place, domain_of, domains, network_share, profile_of
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class DeviceClass:
 
     def links(self, devices: int) -> Links | None:
         """Say what a pool of so many would talk over, as `links_of` does once it has its places; None if not known."""
-        known = profiles().get(self.model)
-        if known is None or (self.network_bytes_per_s is None and devices > self.node_devices):
+        if self.network_bytes_per_s is None and devices > self.node_devices:
             return None
+        known = profile_of(Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.model))
         per_node = min(devices, self.node_devices)
         within = self.domain if devices <= self.domain else devices % self.domain or self.domain
         return Links(
@@ -111,9 +111,7 @@ def _classes_of_nodes(cluster: Cluster) -> list[dict[Device, DeviceClass]]:
     for node in cluster.nodes:
         here = dict[Device, DeviceClass]()
         for device, same in Counter(node.devices).items():
-            known = profiles().get(device.model)
-            told = node.network_bytes_per_s
-            share = network_share(node, known) if known else told and told / len(node.devices)
+            share = network_share(node, profile_of(device))
             here[device] = DeviceClass(
                 kind=device.kind,
                 model=device.model,

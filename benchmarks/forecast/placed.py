@@ -210,10 +210,12 @@ def drawing_seconds(testbed: Setup, trained: int) -> dict[int, float]:
     found = dict[int, float]()
     for tensor in TENSOR_DEGREES:
         layout = Layout(data=testbed.devices // tensor, tensor=tensor)
-        runnings = (Running(precision=setting.sampling, cache_share=share, sleeps=True) for share in CACHE_SHARES)
+        runnings = (
+            Running(precision=setting.sampling_precision, cache_share=share, sleeps=True) for share in CACHE_SHARES
+        )
         fitting = (each for each in runnings if _fits(setting, seat, role, layout, each, held))
         for running in islice(fitting, 1):
-            drawn = sampling_seconds(setting, seat, layout, running, setting.loads_of(role)[0])
+            drawn = sampling_seconds(setting, seat, "vllm", layout, running, setting.loads_of(role)[0])
             if drawn is not None and drawn.total_s is not None:
                 found[tensor] = drawn.total_s
     return found
@@ -223,11 +225,13 @@ def _held_bytes(setting: Setting, seat: Seat, role: str, tensor: int) -> int:
     """Give what a role holds on each device while another works: weights, gradients and states cut over `tensor`."""
     cut = Layout(data=seat.devices // tensor, tensor=tensor, sharding="optimizer" if role.endswith("train") else "none")
     found = next(each for each in setting.roles if each.name == role)
-    return total_bytes(footprint(setting, found, seat, cut, Running(precision="bfloat16")).resident)
+    return total_bytes(
+        footprint(setting, found, seat, setting.engines_of(found.use)[0], cut, Running(precision="bfloat16")).resident
+    )
 
 
 def _fits(setting: Setting, seat: Seat, role: Role, layout: Layout, running: Running, held_bytes: int) -> bool:
-    needed_bytes = footprint(setting, role, seat, layout, running).peak_bytes
+    needed_bytes = footprint(setting, role, seat, setting.engines_of(role.use)[0], layout, running).peak_bytes
     return fits(held_bytes + needed_bytes, seat.of.memory_bytes)
 
 

@@ -85,7 +85,7 @@ def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -
             way = chosen.get(role.name) if cut is None else _stated(setting, role, seat, cut, _Ways(rows, alone))
             if way is None:
                 return f"{role.name} does not fit {devices} devices as it is said to run"
-            found.append(Home(role, pool, seat, setting.engines[role.use], *way, shared=shared))
+            found.append(Home(role, pool, seat, setting.engines_of(role.use)[0], *way, shared=shared))
     return found
 
 
@@ -114,7 +114,7 @@ class _Ways:
         longest = max(load.longest_tokens for load in setting.loads_of(role))
         if role.use == "sample":
             for share in OWN_CACHE if self.alone else SHARED_CACHE:
-                yield Running(precision=setting.sampling, cache_share=share, sleeps=not self.alone)
+                yield Running(precision=setting.sampling_precision, cache_share=share, sleeps=not self.alone)
             return
         for count in self.rows:
             yield (running := Running(precision="bfloat16", micro_batch_tokens=count * longest))
@@ -124,7 +124,7 @@ class _Ways:
 
 def _stated(setting: Setting, role: Role, seat: Seat, cut: Degrees, ways: _Ways) -> Way | None:
     """Give a layout of stated degrees, and the fastest way to run it that fits; None if none does."""
-    layout = cut.layout(seat.devices, setting.engines[role.use], trains=role.use == "train")
+    layout = cut.layout(seat.devices, setting.engines_of(role.use)[0], trains=role.use == "train")
     if layout is None:
         return None
     if role.use == "sample":
@@ -136,12 +136,18 @@ def _stated(setting: Setting, role: Role, seat: Seat, cut: Degrees, ways: _Ways)
 
 
 def _fits(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> bool:
-    return fits(footprint(setting, role, seat, layout, running).peak_bytes, seat.of.memory_bytes)
+    return fits(
+        footprint(setting, role, seat, setting.engines_of(role.use)[0], layout, running).peak_bytes,
+        seat.of.memory_bytes,
+    )
 
 
 def _busy_s(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> float:
     loads = setting.loads_of(role)
-    return sum(passing_seconds(setting, seat, layout, running, load).total_s or inf for load in loads)
+    return sum(
+        passing_seconds(setting, seat, setting.engines_of(role.use)[0], layout, running, load).total_s or inf
+        for load in loads
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- phases

@@ -169,7 +169,9 @@ def check(
 
 @app.command()
 def run(
-    flow: FlowName,
+    flow: Annotated[
+        str, typer.Argument(help="a shipped flow, or one in a file; none: that of --plan", metavar="[FLOW]")
+    ] = "",
     model: Models = None,
     data: Data = None,
     held_out: HeldOut = None,

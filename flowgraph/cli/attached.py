@@ -10,8 +10,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
 from flowgraph.cluster import dotted
+from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.errors import UsageError, nearest
-from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.lowering.program import Home
 
 
@@ -42,10 +42,10 @@ def read_attached(path: Path, homes: Iterable[Home]) -> Mapping[str, tuple[Attac
         fault = error.errors(include_url=False, include_input=False)[0]
         hint = json.dumps({"policy": [{"url": "http://127.0.0.1:30000"}]})
         raise UsageError(f"{dotted(fault['loc'])}: {fault['msg']}", where=where, hint=hint) from None
-    served = {home.param: home for home in homes if LAYOUTS[home.engine].serves}
+    served = {home.param: home for home in homes if is_server(home.engine)}
     for name, servers in told.items():
         if name not in served:
-            engines = ", ".join(sorted(engine for engine, offer in LAYOUTS.items() if offer.serves))
+            engines = ", ".join(sorted(filter(is_server, ENGINES)))
             hint = nearest(name, served) if served else f"a plan's file says which engine hosts a role: {engines}"
             raise UsageError(f"the plan has no servers for `{name}`", where=where, hint=hint)
         home = served[name]

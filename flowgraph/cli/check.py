@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from flowgraph.cli.inputs import Asked, read_inputs
+from flowgraph.cli.inputs import Asked
 from flowgraph.cli.show import compiled_flow, described_flow
 from flowgraph.errors import FlowError, ResourceError
 from flowgraph.files import find_flow
@@ -17,6 +17,8 @@ from flowgraph.settings import setting_faults, split_assignments
 
 if TYPE_CHECKING:
     from flowgraph.cli.plan import Where
+    from flowgraph.cli.setting import Posed
+    from flowgraph.graph import Graph
     from flowgraph.plan import Plan
 
 
@@ -67,63 +69,74 @@ def _faults(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowError]
 
 
 def _where(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowError]:
-    """Give the faults of a plan that is there, of the devices that are named, or of this machine."""
+    """Return the faults of a plan that is there, or of the flow on the devices that are named or on this machine."""
     from flowgraph.cli.plan import read_plan
-    from flowgraph.cli.setting import cluster_of, has_profiles
 
-    plan = None if where.plan is None else read_plan(where.plan)
-    if plan is not None and plan.costed and plan.assumed is not None:
-        yield from _in_costed(asked, plan, str(where))
-    elif where.cluster is not None and has_profiles(cluster_of(where.cluster)):
-        yield from _on_devices(asked, where.cluster, where.placement or "", notes)
+    if where.plan is not None:
+        yield from _in_plan(asked, read_plan(where.plan), where, notes)
     else:
-        yield from _in_plan(asked, where)
+        yield from _on_devices(asked, where, notes)
 
 
-def _in_costed(asked: Asked, plan: Plan, where: str) -> Iterator[FlowError]:
-    """Give the faults of a plan for costing, for the models, rows and lengths that it names."""
+def _in_plan(asked: Asked, plan: Plan, where: Where, notes: list[str]) -> Iterator[FlowError]:
+    """Return the faults of a plan from a file, for the models, rows and lengths that it or the command line names."""
+    from flowgraph.check_plan import unsupported
     from flowgraph.cli.plan import sizes_of
-    from flowgraph.cli.reforecast import faults_of, planned_again
-    from flowgraph.cli.run import refuse_untrainable
-    from flowgraph.cli.setting import posed_by
+    from flowgraph.cli.reforecast import faults_of, planned_again, posed_again
 
-    posed = posed_by(plan, where, asked=asked)
-    yield from _raised(lambda: refuse_untrainable(posed.setting.graph))
-    found = list(faults_of(plan, posed, where))
+    posed = posed_again(plan, where.question(asked), str(where))
+    yield from _raised(lambda: _refuse(posed))
+    found = list(faults_of(plan, posed, str(where)))
     yield from found
     if not found:
-        yield from _raised(lambda: sizes_of(planned_again(plan, asked, where, fits=False)))
+        yield from _raised(lambda: sizes_of(planned_again(plan, posed, str(where), fits=False)))
+        yield from _raised(lambda: _lower(posed.setting.graph, plan, where))
+    notes += [f"the plan names {name}, which cannot be run here" for name in unsupported(plan)]
 
 
-def _on_devices(asked: Asked, cluster: str, placement: str, notes: list[str]) -> Iterator[FlowError]:
-    """Give the faults of a flow on devices whose speed is known, and say whether it fits if its models are named."""
-    from flowgraph.cli.costed import Sought, asked_of
-    from flowgraph.cli.run import refuse_untrainable, refuse_what_cannot_run
-    from flowgraph.cli.setting import Question, planned_graph, pose
-    from placements.batch_sizes import solve_batch
-    from placements.finding import find
+def _on_devices(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowError]:
+    """Return the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
+    from flowgraph.cli.plan import Sought, searched, sizes_of
+    from flowgraph.cli.setting import pose
     from placements.found_text import show_s
 
-    graph = planned_graph(asked)
-    if asked.data is not None:
-        refuse_what_cannot_run(read_inputs(asked))
-    refuse_untrainable(graph)
-    if not asked.models:
-        command = f"flowgraph check {asked.flow} --cluster {cluster} --model Qwen/Qwen3-8B"
-        notes.append(f"whether it fits on {cluster} is not known: no model is named\n  hint: {command}")
+    posed = pose(where.question(asked))
+    yield from _raised(lambda: _refuse(posed))
+    if not asked.models and posed.inputs is None:
+        command = f"flowgraph check {asked.flow} --cluster {where} --model Qwen/Qwen3-8B"
+        notes.append(f"whether it fits on {where} is not known: no model is named\n  hint: {command}")
         return
-    posed = pose(Question(asked, cluster))
-    rows = f"{posed.setting.prompts:,} prompts a step, of {posed.assumed.prompt_tokens} tokens"
-    notes.append(f"taken: {rows}, and responses as long as they may be; `flowgraph plan` takes others")
+    if posed.inputs is None:
+        rows = f"{posed.setting.prompts:,} prompts a step, of {posed.assumed.prompt_tokens} tokens"
+        notes.append(f"taken: {rows}, and responses as long as they may be; `flowgraph plan` takes others")
     try:
-        best = find(posed.setting, asked_of(Sought(placement=placement), posed.setting)).best
+        made = searched(posed, Sought(placement=where.placement or ""), str(where))
     except ResourceError as error:
         yield error
         return
-    plan, tokens = best.plan(posed.assumed), int(posed.setting.prompt.most)
-    yield from _raised(lambda: solve_batch(graph, posed.setting.prompts, plan=plan, prompt_tokens=tokens))
-    devices = "1 device" if best.devices == 1 else f"{best.devices} devices"
-    notes.append(f"it fits on {cluster}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` says how")
+    yield from _raised(lambda: sizes_of(made))
+    yield from _raised(lambda: _lower(made.graph, made.plan, where))
+    if posed.inputs is None and made.found is not None:
+        best = made.found.best
+        devices = "1 device" if best.devices == 1 else f"{best.devices} devices"
+        notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` says how")
+
+
+def _refuse(posed: Posed) -> None:
+    """Raise what a run of the question's flow would be refused for, wherever it runs."""
+    from flowgraph.cli.run import refuse_untrainable, refuse_what_cannot_run
+
+    if posed.inputs is None:
+        refuse_untrainable(posed.setting.graph)
+    else:
+        refuse_what_cannot_run(posed.inputs)
+
+
+def _lower(graph: Graph, plan: Plan, where: Where) -> None:
+    from flowgraph.lowering.lower import lower
+    from nodes.mismatch import watch_engines
+
+    lower(graph, plan, where=str(where), watch=watch_engines)
 
 
 def _in_text(asked: Asked) -> Iterator[FlowError]:
@@ -135,24 +148,6 @@ def _in_text(asked: Asked) -> Iterator[FlowError]:
 def _in_settings(asked: Asked) -> Iterator[FlowError]:
     _, graph, chosen = described_flow(asked.flow, asked.sets)
     yield from setting_faults(named(graph), chosen)
-
-
-def _in_plan(asked: Asked, where: Where) -> Iterator[FlowError]:
-    from flowgraph.cli.plan import planned, refuse_what_does_not_fit, sizes_of
-    from flowgraph.cli.run import refuse_what_cannot_run
-    from flowgraph.lowering.lower import lower
-    from nodes.mismatch import watch_engines
-
-    try:
-        inputs = read_inputs(asked)
-        yield from _raised(lambda: refuse_what_cannot_run(inputs))
-        found = planned(inputs, where, fits=False)
-    except FlowError as error:
-        yield error
-        return
-    yield from _raised(lambda: sizes_of(found))
-    yield from _raised(lambda: refuse_what_does_not_fit(found, where))
-    yield from _raised(lambda: lower(inputs.graph, found.plan, where=str(where), watch=watch_engines))
 
 
 def _raised(doing: Callable[[], object]) -> Iterator[FlowError]:

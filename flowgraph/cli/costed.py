@@ -1,17 +1,16 @@
-"""`plan` on devices whose speed is known: the search, what it found, and why the named placements lost. No torch."""
+"""The search of `plan` and `fit`: what it is asked, what it found, and why the named placements lost. No torch."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from flowgraph.cli.inputs import Asked as Inquired
-from flowgraph.cli.plan import DEFAULT_CLUSTER
-from flowgraph.cli.setting import Posed, Question, cluster_of, known_cluster, of_unknown_speed, pose
+from flowgraph.cli.plan import Planned, Sought, batch_lines, sizes_of, warn
+from flowgraph.cli.setting import Posed, Question, cluster_of, pose
 from flowgraph.cli.show import write_text
 from flowgraph.errors import ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
@@ -25,22 +24,6 @@ if TYPE_CHECKING:
     from placements.what_if import Changed
 
 
-@dataclass(frozen=True)
-class Sought:
-    """How a command line has a plan looked for: the objective, the search, what is fixed, how much is shown."""
-
-    objective: str = "step"
-    method: str = "auto"
-    placement: str = ""
-    pins: tuple[str, ...] = ()
-    top: int = 5
-    what_if: tuple[str, ...] = ()
-    robust: bool = False
-    staleness: str = ""
-    ratio: str = ""
-    streamed: bool = False
-
-
 def print_costed(question: Question, sought: Sought, out: Path | None, as_json: bool) -> None:
     """Print the best plans of a question, and write the best one to `out`."""
     from placements.finding import find
@@ -49,6 +32,7 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
     from placements.placing import plan_of
 
     posed = pose(question)
+    warn(posed)
     for note in posed.notes:
         print(note, file=sys.stderr)
     posed, tried = _late(_in_ratio(posed.having(streamed=sought.streamed), sought.ratio), sought)
@@ -64,6 +48,8 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
         )
     others = [_changed(setting, text, sought) for text in sought.what_if]
     plan = plan_of(setting, found.best.blocks, posed.assumed, asked.pins)
+    planned = Planned(posed, plan, question.cluster, found)
+    sizes_of(planned)
     if out is not None:
         write_text(out, plan.to_json())
     print(f"searched in {found.seconds:.2f} s", file=sys.stderr)
@@ -75,7 +61,8 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
     else:
         told = [late_text(tried, setting.lag)] if tried else []
         told += [what_if_text(found, others, asked.objective)] if others else []
-        print("\n\n".join([found_text(found, plan, top=sought.top, objective=asked.objective), *told]))
+        shown = found_text(found, plan, top=sought.top, objective=asked.objective)
+        print("\n\n".join([shown, *told, "\n".join(batch_lines(planned))]))
     if out is not None:
         print(out, file=sys.stderr)
 
@@ -91,7 +78,7 @@ def _late(posed: Posed, sought: Sought) -> tuple[Posed, tuple[Late, ...]]:
     if not text:
         return posed, ()
     if text == "auto":
-        tried = stalenesses(posed.setting, posed.setting.lag or MOST_STALE, asked_of(sought, posed.setting))
+        tried = stalenesses(posed.setting, posed.setting.staleness_bound or MOST_STALE, asked_of(sought, posed.setting))
         if not tried:
             return posed, ()
         chosen = least(tried).staleness
@@ -130,45 +117,24 @@ def _is_count(text: str) -> bool:
 _OPTIONS = {"engines": "engine", "pins": "pin", "method": "search"}  # by the field that holds what an option says
 
 
-def _said(one: object, other: object, name: str) -> bool:
-    return name != "top" and getattr(one, name) != getattr(other, name)
-
-
-def refuse_without_speeds(question: Question, sought: Sought, plan: Path | None = None) -> None:
-    """Refuse options that only a search answers, on devices whose speed is not known, or beside a plan's file."""
-    # A named placement needs no search: there is a rule for it. Beside a plan's file it says nothing.
-    plain, nothing = Question(question.asked, question.cluster), Sought(placement="" if plan else sought.placement)
-    given = [_OPTIONS.get(each.name, each.name) for each in fields(question) if _said(question, plain, each.name)]
-    given += [_OPTIONS.get(each.name, each.name) for each in fields(sought) if _said(sought, nothing, each.name)]
-    options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-    if given and plan is not None:
-        hint = f"leave out --plan: flowgraph plan {question.asked.flow} --cluster 2x8xh100"
-        raise UsageError(f"{options}: nothing is searched where a plan is given", where=f"--plan {plan}", hint=hint)
-    if given:
-        cluster = question.cluster or DEFAULT_CLUSTER
-        what = f"{options}: nothing is searched on {cluster}: the speed of {of_unknown_speed(cluster_of(cluster))}, "
-        hint = "name devices of a known kind: --cluster 2x8xh100"
-        raise UsageError(f"{what}is not known", where="plan", hint=hint)
-
-
-def refuse_for_this_machine(asked: Inquired, memory: str | None) -> None:
-    """Refuse options that say nothing of devices whose speed is known: memory is of this machine, rows are of a run."""
-    if memory is not None:
-        hint = "say it of the devices, as in --cluster 2x8xh100-40GiB"
-        raise UsageError(
-            "is of this machine, and nothing is planned for it here", where=f"--memory {memory}", hint=hint
-        )
-    if asked.data is not None:
-        what = "is read by a run; a forecast goes by how long rows are"
-        raise UsageError(what, where=f"--data {asked.data}", hint="--prompt-tokens mean=300,p99=2k")
+def given_options(question: Question, sought: Sought) -> str:
+    """Return the options of a search that a command line gives, as it writes them; "" if it gives none."""
+    plain = Question(question.asked, question.cluster, memory=question.memory)
+    names = [each.name for each in fields(question) if getattr(question, each.name) != getattr(plain, each.name)]
+    names += [
+        each.name
+        for each in fields(sought)
+        if each.name != "top" and getattr(sought, each.name) != getattr(Sought(), each.name)
+    ]
+    return ", ".join(f"--{_OPTIONS.get(name, name).replace('_', '-')}" for name in names)
 
 
 def _changed(setting: Setting, text: str, sought: Sought) -> Changed:
     """Search again with one thing changed."""
     from placements.finding import find
-    from placements.what_if import WHERE, Changed, changed
+    from placements.what_if import Changed, changed
 
-    other = changed(setting, text, lambda devices: known_cluster(devices, f"{WHERE} {text}"))
+    other = changed(setting, text, cluster_of)
     try:
         return Changed(text, find(other, asked_of(sought, other)))
     except ResourceError:

@@ -55,8 +55,6 @@ def _text(subject: Subject) -> str:
     """Give what is compared as text, without lines of files."""
     if subject.kind == "flow" and subject.graph is not None:
         return graph_text(subject.graph, sites=False)
-    from placements import plan_text
     from placements.found_text import plan_lines
 
-    plan = subject.placement.plan
-    return "\n".join(plan_lines(plan)) if plan.step is not None else plan_text(plan)
+    return "\n".join(plan_lines(subject.placement.plan))

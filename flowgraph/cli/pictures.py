@@ -11,13 +11,12 @@ from flowgraph.diagrams.amounts import many
 from flowgraph.diagrams.charts import Comparison, Curves, Lanes
 from flowgraph.diagrams.drawing import Drawing
 from flowgraph.diagrams.picture import Picture
-from flowgraph.errors import FlowError, UsageError, nearest
+from flowgraph.errors import UsageError, nearest
 from flowgraph.plan import Plan
 from flowgraph.runtime.measured_file import read_measured
 
 if TYPE_CHECKING:
-    from flowgraph.cli.plan import Planned
-    from placements import Decision
+    pass
 
 STEPS = 2  # of a timeline: one shows what a step is, the next what it waits for
 
@@ -120,32 +119,12 @@ def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
 
 
 def placements(subject: Subject, _: Shown = Shown()) -> Comparison:
-    """Draw the plan beside the named placements: by seconds, or by memory where no speed is known."""
+    """Draw the plan beside the named placements, by the seconds of a step."""
     from placements.comparison_picture import comparison_picture
 
     if subject.found is not None:
         return comparison_picture(subject.found, plan=subject.placement.plan)
-    made = subject.placement.planned
-    if made is None:
-        raise _none("placements", subject, "its models are not known", _known_speed(subject))
-    return _ruled(made)
-
-
-def _ruled(made: Planned) -> Comparison:
-    """Place a flow by the rule of each named placement, on the cluster of its plan."""
-    from placements import search
-    from placements.comparison_picture import comparison_of
-    from placements.named import VARIANTS
-
-    decisions: dict[str, Decision | str] = {}
-    for variant in VARIANTS:
-        try:
-            decisions[variant.name] = search(variant.name, made.graph, made.plan.cluster, made.shapes, made.work)
-        except FlowError as error:
-            decisions[variant.name] = error.what
-    placed = {name: each.plan.placed for name, each in decisions.items() if not isinstance(each, str)}
-    chosen = (name for name, each in placed.items() if each == made.plan.placed)
-    return comparison_of(made.graph, decisions, next(chosen, ""))
+    raise _none("placements", subject, "its models are not known", "flowgraph plan FLOW -o plan.json")
 
 
 def search(subject: Subject, _: Shown = Shown()) -> Drawing:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from flowgraph.cli.plan import Where
 from flowgraph.cluster import show_bytes
+from flowgraph.engines.table import is_server
 from flowgraph.errors import ResourceError, UsageError
-from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.files import FlowFile
 from flowgraph.graph import Graph, Node, rewrite
 from flowgraph.lowering.program import Program, Run
 from flowgraph.machine import available_cores, free_bytes
-from flowgraph.models.shapes import shape
-from flowgraph.models.sources import ModelSource
+from flowgraph.models.shapes import ModelShape
 from flowgraph.plan import Plan
 from flowgraph.runtime.deadlines import Deadlines
 from flowgraph.runtime.hosting import ModelSetup, Told, heads_of
@@ -55,7 +54,7 @@ class Opened:
     timings: dict[str, float]
 
 
-def choose(plan: Plan, where: Where, sources: Mapping[str, ModelSource]) -> Chosen:
+def choose(plan: Plan, where: Where, shapes: Mapping[str, ModelShape]) -> Chosen:
     """Choose where a plan runs: in this process if it has one device, else on Ray; refuse what this machine lacks."""
     if where.runtime is not None and where.runtime not in RUNTIMES:
         raise UsageError(f"no runtime `{where.runtime}`", where="--runtime", hint=f"known: {', '.join(RUNTIMES)}")
@@ -68,7 +67,7 @@ def choose(plan: Plan, where: Where, sources: Mapping[str, ModelSource]) -> Chos
     picked = where.runtime or ("ray" if devices > 1 or where.address is not None else "local")
     if where.address is None:
         refuse_other_machine(plan)
-    largest = max(shape(source).parameters for source in sources.values())
+    largest = max(shape.parameters for shape in shapes.values())
     each = 1 if picked == "local" else devices
     own = 1 if largest < ONE_THREAD_PARAMETERS else max(1, available_cores() // each)
     return Chosen(picked, where.address, where.threads or own)
@@ -158,7 +157,7 @@ def _limits_s(program: Program) -> dict[str, float]:
     """Give how long the samples of a step may take on an engine's servers, by the parameter that draws them."""
     deadlines, found = Deadlines.of(program.plan), dict[str, float]()
     for task in program.tasks:
-        if isinstance(task, Run) and (home := task.home) is not None and LAYOUTS[home.engine].serves:
+        if isinstance(task, Run) and (home := task.home) is not None and is_server(home.engine):
             found[home.param] = max(found.get(home.param, 0.0), deadlines.limit_s(", ".join(task.nodes)))
     return found
 
@@ -182,7 +181,7 @@ def _in_process(program: Program, models: ModelSetup, chosen: Chosen, scratch: P
     start = time.perf_counter()
     torch.set_num_threads(chosen.threads)
     device = "cuda" if {each.kind for each in program.plan.used()} == {"gpu"} else "cpu"
-    apart = [home for home in program.homes if LAYOUTS[home.engine].serves]
+    apart = [home for home in program.homes if is_server(home.engine)]
     here = [home for home in program.homes if home not in apart]
     handles, told = host(here, program.trained, models, device=device, say=_say)
     places = InProcess(handles, Servers(models, scratch, START_LIMIT_S, chosen.threads), profiles)

@@ -1,36 +1,28 @@
-"""`plan`, and what `run`, `show` and `draw` plan by: the cluster, the plan made or read, whether it fits. No torch."""
+"""`plan`, and what `run`, `show`, `draw` and `check` plan by: one search, or a plan's file forecast again. No torch."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.check_plan import check_plan
-from flowgraph.cli.inputs import Asked, Inputs, read_inputs
+from flowgraph.cli.inputs import Asked, Inputs
+from flowgraph.cli.setting import Posed, Question, pose
 from flowgraph.cli.show import write_text
-from flowgraph.cluster import Cluster, parse_bytes
-from flowgraph.cluster_text import read_cluster
 from flowgraph.errors import PlanError, UsageError
 from flowgraph.graph import Graph
-from flowgraph.machine import laptop, warnings_for
-from flowgraph.models.shapes import ModelShape, shape
+from flowgraph.machine import warnings_for
 from flowgraph.plan import Plan
-from flowgraph.runtime.hosting import heads_of
 
 if TYPE_CHECKING:
-    from placements import Decision, Workload
     from placements.cuts import BatchSizes
-
-DEFAULT_CLUSTER = "laptop"
-RULE = "colocated"  # where no placement is named
-SAMPLE_ROWS, FORWARD_TOKENS = 256, 4096  # rows decoded side by side, and padded tokens of a pass without gradients
-CHARACTERS_PER_TOKEN = 3  # English is near 4 with the tokenizers of today; fewer keeps the forecast on the safe side
-TEMPLATE_TOKENS = 48  # what a chat template adds, a default system prompt included
+    from placements.finding import Found
+    from placements.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -52,141 +44,160 @@ class Where:
     def __post_init__(self) -> None:
         if self.plan is not None and (self.cluster is not None or self.memory is not None):
             other = "--cluster" if self.cluster is not None else "--memory"
-            raise UsageError(f"a plan has its own cluster, so {other} says nothing", where=f"--plan {self.plan}")
+            raise UsageError(f"{other} has no effect: the plan defines its cluster", where=f"--plan {self.plan}")
         if self.plan is not None and self.placement is not None:
-            raise UsageError("a plan has its own pools, so --placement says nothing", where=f"--plan {self.plan}")
+            raise UsageError("--placement has no effect: the plan defines its pools", where=f"--plan {self.plan}")
 
     def __str__(self) -> str:
         return str(self.plan) if self.plan is not None else self.cluster or "this machine"
 
+    def question(self, asked: Asked, **more: Any) -> Question:
+        """Return the question of what to place there; `more` are other fields of it."""
+        return Question(asked, self.cluster or "", memory=self.memory, **more)
+
+
+@dataclass(frozen=True)
+class Sought:
+    """How a command line has a plan looked for: the objective, the search, what is fixed, how much is shown."""
+
+    objective: str = "step"
+    method: str = "auto"
+    placement: str = ""
+    pins: tuple[str, ...] = ()
+    top: int = 5
+    what_if: tuple[str, ...] = ()
+    robust: bool = False
+    staleness: str = ""
+    ratio: str = ""
+    streamed: bool = False
+
 
 @dataclass(frozen=True)
 class Planned:
-    """A flow and the plan that it runs by, with the decisions that led there (none for a plan from a file).
+    """A plan and what it is an answer to; `found` is the search that made it, None for a plan from a file."""
 
-    `inputs` is None for a plan for costing, which says itself what it was made for.
-    """
-
-    graph: Graph
+    posed: Posed
     plan: Plan
-    trace: tuple[str, ...]
-    shapes: Mapping[str, ModelShape]
-    work: Workload
-    inputs: Inputs | None = None
+    where: str
+    found: Found | None = field(default=None, repr=False)
+
+    @property
+    def setting(self) -> Setting:
+        """Return the planning problem."""
+        return self.posed.setting
+
+    @property
+    def graph(self) -> Graph:
+        """Return the flow's graph."""
+        return self.setting.graph
+
+    @property
+    def inputs(self) -> Inputs | None:
+        """Return the rows and settings of a run; None where only lengths are known."""
+        return self.posed.inputs
 
 
-def plan_flow(asked: Asked, where: Where, out: Path | None, as_json: bool) -> None:
+def plan_flow(question: Question, sought: Sought, where: Where, out: Path | None, as_json: bool) -> None:
     """Print the plan of a flow, and write it to `out` as a file to edit; refuse one that does not fit."""
-    from flowgraph.runtime.fingerprint import without_bits
-    from placements import plan_text
-    from placements.cuts import batch_text
-    from placements.found_text import plan_lines
-    from placements.text import flowing
+    from flowgraph.cli.costed import print_costed
 
-    found = planned_for(asked, where)
+    if where.plan is None:
+        print_costed(question, sought, out, as_json)
+        return
+    refuse_search_options(question, sought, where.plan)
+    planned = planned_for(question, where)
     if out is not None:
-        write_text(out, found.plan.to_json())
+        write_text(out, planned.plan.to_json())
     if as_json:
-        print(json.dumps({"plan": json.loads(found.plan.to_json()), "trace": found.trace}, indent=1))
+        print(json.dumps({"plan": json.loads(planned.plan.to_json())}, indent=1))
     else:
-        text = "\n".join(plan_lines(found.plan)) if found.plan.step is not None else plan_text(found.plan)
-        print(f"{text}\nbatch\n{indent(batch_text(sizes_of(found)), '  ')}")
-        if not found.plan.costed and (loose := without_bits(found.plan)):
-            print(f"no same bits\n  {', '.join(loose)}: the same command, or `resume`, gives a run alike on average")
-        if where.placement is not None:
-            print("\n".join(["why", *flowing([[line] for line in found.trace])]))
+        from placements.found_text import plan_lines
+
+        print("\n".join([*plan_lines(planned.plan), *batch_lines(planned)]))
     if out is not None:
         print(out, file=sys.stderr)
 
 
-def planned_for(asked: Asked, where: Where, *, fits: bool = True) -> Planned:
-    """Plan a flow, or read its plan, which may be for costing: then it says itself for which models, rows and lengths.
+def batch_lines(planned: Planned) -> list[str]:
+    """Return the sizes of a step as lines, then what of a plan promises no same bits."""
+    from flowgraph.runtime.fingerprint import without_bits
+    from placements.cuts import batch_text
 
-    Refuses a plan that does not fit unless told not to.
+    lines = ["batch", indent(batch_text(sizes_of(planned)), "  ")]
+    if loose := without_bits(planned.plan):
+        alike = "the same command, or `resume`, gives a run alike on average"
+        lines += ["no same bits", f"  {', '.join(loose)}: {alike}"]
+    return lines
+
+
+Check = Callable[[Inputs | None, Graph], None]
+"""What refuses rows and settings, or where there are none a graph, before anything is planned."""
+
+
+def planned_for(question: Question, where: Where, *, fits: bool = True, check: Check | None = None) -> Planned:
+    """Plan a flow on its cluster, or read the plan that is named, which says itself what it was made for.
+
+    Refuses a plan from a file that does not fit unless told not to, and first what `check` refuses.
     """
+    from flowgraph.cli.reforecast import planned_again, posed_again
+
     plan = None if where.plan is None else read_plan(where.plan)
-    if plan is None or not plan.costed or plan.assumed is None:
-        return planned(read_inputs(asked), where, fits=fits)
-    from flowgraph.cli.reforecast import planned_again
+    posed = pose(question) if plan is None else posed_again(plan, question, str(where))
+    if check is not None:
+        check(posed.inputs, posed.setting.graph)
+    if plan is None:
+        return searched(posed, replace(Sought(), placement=where.placement or ""), str(where))
+    return planned_again(plan, posed, str(where), fits=fits)
 
-    return planned_again(plan, asked, str(where.plan), fits=fits)
+
+def searched(posed: Posed, sought: Sought, where: str) -> Planned:
+    """Search the plan of a question. Raises ResourceError where nothing fits."""
+    from flowgraph.cli.costed import asked_of
+    from placements.finding import find
+    from placements.placing import plan_of
+
+    warn(posed)
+    asked = asked_of(sought, posed.setting)
+    found = find(posed.setting, asked, robust=sought.robust)
+    plan = plan_of(posed.setting, found.best.blocks, posed.assumed, asked.pins)
+    check_plan(plan, posed.setting.graph, f"plan of {plan.flow}")
+    return Planned(posed, plan, where, found)
 
 
-def planned(
-    inputs: Inputs,
-    where: Where,
-    sample_rows: int = SAMPLE_ROWS,
-    forward_tokens: int = FORWARD_TOKENS,
-    *,
-    fits: bool = True,
-) -> Planned:
-    """Plan the flow on its cluster, or read the plan that is named; refuse one that does not fit unless told not to."""
-    from placements import forecast_plan
-
-    heads = heads_of(inputs.graph)
-    shapes = {name: shape(source, heads[name]) for name, source in inputs.sources.items()}
-    work = workload(inputs, sample_rows, forward_tokens)
-    if where.plan is None:
-        decision = _searched(inputs, where, shapes, work)
-        plan, trace = decision.plan, decision.trace
-    else:
-        plan, trace = read_plan(where.plan), ()
-        check_plan(plan, inputs.graph, str(where.plan))
-        plan = plan if plan.costed else forecast_plan(plan, inputs.graph, shapes, work)
-    for line in warnings_for(plan.cluster):
+def warn(posed: Posed) -> None:
+    """Print that CPU devices are more than the cores they run on, where they are."""
+    for line in warnings_for(posed.setting.cluster):
         print(line, file=sys.stderr)
-    found = Planned(inputs.graph, plan, trace, shapes, work, inputs)
-    if fits:
-        sizes_of(found)
-    if fits and not plan.costed:
-        refuse_what_does_not_fit(found, where)
-    return found
 
 
-def refuse_what_does_not_fit(found: Planned, where: Where) -> None:
-    """Refuse a plan that needs more memory than a device has."""
-    from placements import check_fits
+def refuse_search_options(question: Question, sought: Sought, plan: Path) -> None:
+    """Refuse options that only a search answers beside a plan's file."""
+    from flowgraph.cli.costed import given_options
 
-    check_fits(found.plan, found.graph, found.shapes, found.work, on=str(where))
+    if given := given_options(question, sought):
+        hint = f"leave out --plan: flowgraph plan {question.asked.flow} --cluster 2x8xh100"
+        raise UsageError(f"{given}: nothing is searched where a plan is given", where=f"--plan {plan}", hint=hint)
 
 
 def batch_sizes(inputs: Inputs) -> BatchSizes:
     """Solve for the sizes of a step, wherever it runs: rows and minibatches; refuse what does not go together."""
     from placements.batch_sizes import solve_batch
 
-    return solve_batch(inputs.graph, inputs.batch, **_told(inputs))
+    return solve_batch(inputs.graph, inputs.batch, **_rows_of(inputs))
 
 
-def sizes_of(found: Planned) -> BatchSizes:
+def sizes_of(planned: Planned) -> BatchSizes:
     """Solve for the sizes of a planned step: rows, shares of ranks, minibatches; refuse what does not go together."""
     from placements.batch_sizes import solve_batch
 
-    told = {} if found.inputs is None else _told(found.inputs)
-    tokens = found.work.prompt_tokens
-    return solve_batch(found.graph, found.work.prompts, plan=found.plan, prompt_tokens=tokens, **told)
+    setting, rows = planned.setting, {} if planned.inputs is None else _rows_of(planned.inputs)
+    tokens = int(setting.prompt.most)
+    return solve_batch(setting.graph, setting.prompts, plan=planned.plan, prompt_tokens=tokens, **rows)
 
 
-def _told(inputs: Inputs) -> dict[str, Any]:
+def _rows_of(inputs: Inputs) -> dict[str, Any]:
     origins = {each.name: each.origin for each in inputs.resolved}
     return {"data_rows": inputs.data.train.num_rows, "origins": origins}
-
-
-def _searched(inputs: Inputs, where: Where, shapes: Any, work: Workload) -> Decision:
-    from placements import search
-    from placements.named import variant
-    from placements.profiles import known_devices
-
-    memory = None if where.memory is None else parse_bytes(where.memory)
-
-    def here(devices: int) -> Cluster:
-        return laptop(devices, memory)
-
-    cluster = read_cluster(DEFAULT_CLUSTER if where.cluster is None else where.cluster, here, known_devices())
-    if memory is not None and all(device.kind == "gpu" for node in cluster.nodes for device in node.devices):
-        what = f"is of this machine, and {where.cluster} has devices of its own"
-        raise UsageError(what, where=f"--memory {where.memory}", hint="say it of the devices, as in 2x8xgpu-40GiB")
-    rule = RULE if where.placement is None else variant(where.placement).name
-    return search(rule, inputs.graph, cluster, shapes, work)
 
 
 def read_plan(path: Path) -> Plan:
@@ -198,14 +209,3 @@ def read_plan(path: Path) -> Plan:
     except UnicodeDecodeError:
         raise PlanError.unreadable(str(path), "", "is no text, so no plan") from None
     return Plan.from_json(text, str(path))
-
-
-def workload(inputs: Inputs, sample_rows: int = SAMPLE_ROWS, forward_tokens: int = FORWARD_TOKENS) -> Workload:
-    """Say what a step reads: its prompts, and an upper estimate of their tokens from their characters."""
-    from placements import Workload
-
-    prompts: list[list[dict[str, Any]]] = inputs.data.train.column("prompt").to_pylist()
-    longest = max(sum(len(message["content"]) for message in messages) for messages in prompts)
-    real = any(source.kind != "tiny" for source in inputs.sources.values())
-    tokens = longest // CHARACTERS_PER_TOKEN + TEMPLATE_TOKENS if real else longest + 2
-    return Workload(prompts=inputs.batch, prompt_tokens=tokens, sample_rows=sample_rows, forward_tokens=forward_tokens)

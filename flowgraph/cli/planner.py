@@ -105,23 +105,18 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what runs where, the memory it needs and, on devices whose speed is known, how long a step takes."""
-    from flowgraph.cli.costed import Sought, print_costed, refuse_for_this_machine, refuse_without_speeds
     from flowgraph.cli.inputs import Asked
-    from flowgraph.cli.plan import Where, plan_flow
-    from flowgraph.cli.setting import Question, cluster_of, has_profiles
+    from flowgraph.cli.plan import Sought, Where, plan_flow
+    from flowgraph.cli.setting import Question
     from flowgraph.passes.verify import verified
 
     asked = Asked(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
-    question = Question(asked, cluster or "", prompt_tokens, response_tokens, every(engine), precision, profile)
+    lengths = prompt_tokens, response_tokens
+    question = Question(asked, cluster or "", *lengths, every(engine), precision, profile, memory)
     late = staleness or "", ratio or "", streamed
     sought = Sought(objective, search, placement or "", every(pin), top, every(what_if), robust, *late)
     with verified(verify):
-        if plan is None and cluster is not None and has_profiles(cluster_of(cluster)):
-            refuse_for_this_machine(asked, memory)
-            print_costed(question, sought, out, json)
-        else:
-            refuse_without_speeds(question, sought, plan)
-            plan_flow(asked, Where(cluster, plan, memory, placement=placement), out, json)
+        plan_flow(question, sought, Where(cluster, plan, memory, placement=placement), out, json)
 
 
 PlanPath = Annotated[Path, typer.Argument(help="a plan's file, from `plan -o`", metavar="PLAN.json")]
@@ -147,8 +142,8 @@ def fit(
     json: Json = False,
 ) -> None:
     """Find the fewest devices of a cluster on which a flow fits."""
-    from flowgraph.cli.costed import Sought
     from flowgraph.cli.inputs import Asked
+    from flowgraph.cli.plan import Sought
     from flowgraph.cli.plans import fit as fit_flow
     from flowgraph.cli.setting import Question
 

@@ -10,9 +10,10 @@ from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowgraph.cli.costed import Sought, print_costed
+from flowgraph.check_plan import unsupported
+from flowgraph.cli.costed import print_costed
 from flowgraph.cli.lists import columns_there
-from flowgraph.cli.plan import read_plan
+from flowgraph.cli.plan import Sought, read_plan
 from flowgraph.cli.setting import Posed, Question, cluster_of, posed_by
 from flowgraph.cli.show import write_text
 from flowgraph.errors import PlanError, UsageError, nearest
@@ -132,8 +133,10 @@ def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
     else:
         for text in faults:
             print(text)
-        if plan.costed and not faults:
+        if not faults:
             print("".join(_forecast_now(plan, posed, str(path), there)), end="", file=sys.stderr)
+            for name in unsupported(plan):
+                print(f"it names {name}, which cannot be run here", file=sys.stderr)
         print(count_faults(len(faults), str(path)), file=sys.stderr)
     return 1 if faults else 0
 
@@ -195,8 +198,8 @@ def _measured(path: Path, seconds: Sequence[str]) -> MeasuredRun:
     folder = None if alone else RunFolder.open(path)
     file = path if folder is None else folder.path / "plan.json"
     plan = read_plan(file)
-    if not plan.costed:
-        hint = "run a plan for devices of a known kind: `plan FLOW --cluster 1x8xh100 -o plan.json`"
+    if plan.step is None:
+        hint = "`plan FLOW -o plan.json` makes one that does"
         raise PlanError.unreadable(str(file), "", f"forecasts no seconds, so there is nothing to fit; {hint}")
     if folder is None:
         nodes = _nodes_s(seconds, path)

@@ -1,4 +1,4 @@
-"""A plan for costing, read from its file: forecast again, and what is wrong with it. No torch is loaded."""
+"""A plan that is read from its file: forecast again, and what is wrong with it. No torch is loaded."""
 
 from __future__ import annotations
 
@@ -7,43 +7,40 @@ from typing import TYPE_CHECKING
 
 from flowgraph import spec
 from flowgraph.check_plan import PlacedGraph, forecast_faults, pool_faults
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Planned, sizes_of
-from flowgraph.cli.setting import Posed, posed_by
-from flowgraph.errors import FlowError, PlanError, ResourceError, UsageError
+from flowgraph.cli.plan import Planned, sizes_of, warn
+from flowgraph.cli.setting import Posed, Question, pose, posed_by
+from flowgraph.engines.table import is_server
+from flowgraph.errors import FlowError, PlanError, ResourceError
 from flowgraph.plan import Plan, Step
 
 if TYPE_CHECKING:
     from flowgraph.cluster import Cluster
-    from placements import Workload
     from placements.placing import Home
     from placements.setting import Setting
+    from placements.work import Workload
 
 
-def planned_again(plan: Plan, asked: Asked, where: str, *, fits: bool = True) -> Planned:
-    """Forecast a costed plan again for a flow, with the models, rows and lengths that its file names.
+def posed_again(plan: Plan, question: Question, where: str) -> Posed:
+    """Return the question that a plan from a file answers: the flow, models, rows and lengths that its file names.
 
-    What the command line says of them goes before it. Raises what is wrong with the plan; if `fits`, that it does not
-    fit too.
+    What the command line says of them goes before it; a file that names none answers what the command line says.
     """
+    if plan.assumed is None:
+        return pose(question, there=plan.cluster)
+    return posed_by(plan, where, asked=question.asked)
+
+
+def planned_again(plan: Plan, posed: Posed, where: str, *, fits: bool = True) -> Planned:
+    """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
     from placements.placing import forecast_again, homes_by
     from placements.short import overflows
 
-    if asked.data is not None:
-        what = "is read by a run; this plan says itself how long rows are"
-        raise UsageError(what, where=f"--data {asked.data}", hint="leave it out")
-    posed = posed_by(plan, where, asked=asked)
     setting = posed.setting
+    warn(posed)
     refuse(law_faults(plan, setting, where))
     if fits:
         refuse(_home_faults(setting, homes_by(setting, plan), where))
-    found = Planned(
-        graph=setting.graph,
-        plan=forecast_again(setting, plan, posed.assumed),
-        trace=(),
-        shapes=setting.shapes,
-        work=work_of(setting),
-    )
+    found = Planned(posed, forecast_again(setting, plan, posed.assumed), where)
     if fits:
         sizes_of(found)
         refuse(overflows(found.plan, where))
@@ -77,7 +74,7 @@ def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = No
     setting = posed.setting
     found = list(law_faults(plan, setting, where))
     yield from found
-    if found or not plan.costed:
+    if found:
         return
     try:
         if plan.step is not None:
@@ -115,12 +112,13 @@ def _home_faults(setting: Setting, homes: Sequence[Home], where: str) -> Iterato
     from placements.cuts import many
 
     for home in homes:
-        of, tensor, draws = home.seat.of, home.layout.tensor, home.role.use == "sample"
+        of, tensor = home.seat.of, home.layout.tensor
+        shares = home.role.use == "sample" and of.kind == "gpu" and is_server(home.engine)
         longest = max(load.longest_tokens for load in setting.loads_of(home.role))
-        room = _room(setting, home, tensor, home.running.cache_share or 1.0) if draws else longest
+        room = _room(setting, home, tensor, home.running.cache_share or 1.0) if shares else longest
         if room < longest:
             yield _no_cache(home, room, longest, where)
-        if tensor > of.reach and (not draws or _room(setting, home, of.reach, 1.0)):
+        if tensor > of.reach and (not shares or _room(setting, home, of.reach, 1.0)):
             domain = f"no domain there has more than {many(of.reach, 'device')}"
             yield ResourceError.not_here(f"{where}: {home.role.name}", f"tensor groups of {tensor} devices", domain)
 
@@ -130,7 +128,7 @@ def _room(setting: Setting, home: Home, tensor: int, share: float) -> int:
     from placements.cache_room import cache_tokens
 
     device, precision = home.seat.links.device, home.running.precision
-    return cache_tokens(setting.shape(home.role), device, tensor, share, setting.serving, precision)
+    return cache_tokens(setting.shape(home.role), device, tensor, share, setting.serving_of(home.engine), precision)
 
 
 def _no_cache(home: Home, room: int, longest: int, where: str) -> FlowError:
@@ -170,11 +168,14 @@ def played_s(step: Step, where: str) -> float | None:
 
 def work_of(setting: Setting) -> Workload:
     """Give what a step of a setting reads, its prompts as long as the longest."""
-    from placements import Workload
+    from placements.work import Workload
 
     longest = int(setting.prompt.most)
     return Workload(
-        prompts=setting.prompts, prompt_tokens=longest, sample_rows=SAMPLE_ROWS, forward_tokens=FORWARD_TOKENS
+        prompts=setting.prompts,
+        prompt_tokens=longest,
+        sample_rows=setting.sample_rows,
+        forward_tokens=setting.forward_tokens,
     )
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowgraph.cli.inputs import Inputs, read_inputs
+from flowgraph.cli.inputs import Inputs
 from flowgraph.cli.plan import Where
-from flowgraph.cli.run import Prepared, RunOptions, carry_out, options_from_plain, prepared, refuse_costed
+from flowgraph.cli.run import Prepared, RunOptions, carry_out, options_from_plain, prepared
 from flowgraph.cli.standing import checkpoints_of, say_what_changed
 from flowgraph.errors import RunFolderError, UsageError
 from flowgraph.runtime.checkpoint import Checkpoint
@@ -99,10 +99,7 @@ def _resume(kept: Kept, steps: int, where: Where, scratch: Path) -> int:
     flow = _flow(kept, scratch)
     asked = replace(kept.options.asked, flow=flow, steps=steps, batch=kept.facts["batch"])
     options = replace(kept.options, asked=asked, where=where)
-    refuse_costed(asked, where)
-    inputs = read_inputs(asked)
-    refuse_another_run(kept, inputs)
-    ready = prepared(inputs, options)
+    ready = prepared(options, lambda inputs: refuse_another_run(kept, inputs))
     found = checkpoints_of(kept.folder).newest(lambda line: print(line, file=sys.stderr))
     start = found.steps if found is not None else 0
     if ready.job.steps < start:

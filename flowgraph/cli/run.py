@@ -15,16 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.check_plan import refuse_unsupported
 from flowgraph.cli import INTERRUPTED
 from flowgraph.cli.attached import Attached, read_attached
-from flowgraph.cli.inputs import Asked, Inputs, model_params, read_inputs
+from flowgraph.cli.inputs import Asked, Inputs, model_params
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.places import Chosen, choose, opened
-from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Where, batch_sizes, planned, read_plan
+from flowgraph.cli.plan import Where, batch_sizes, planned_for, read_plan
+from flowgraph.cli.setting import FORWARD_TOKENS, SAMPLE_ROWS
 from flowgraph.cli.standing import refuse_other_weights, saver_of
-from flowgraph.errors import FlowError, FlowTypeError, PlanError, WorkerError
-from flowgraph.executors.layouts import LAYOUTS
+from flowgraph.engines.table import is_server
+from flowgraph.errors import FlowError, FlowTypeError, PlanError, UsageError, WorkerError
 from flowgraph.facts import readers_of_others
 from flowgraph.graph import Graph, Param, rewrite
 from flowgraph.lowering.follow import follow
@@ -95,22 +97,60 @@ class Prepared:
 
 def run_flow(options: RunOptions) -> int:
     """Check everything that can be checked, then load, train and save; give the exit code."""
-    refuse_costed(options.asked, options.where)
-    inputs = read_inputs(options.asked)
-    ready = prepared(inputs, options)
-    folder = RunFolder.create(options.out or fresh(Path("runs"), inputs.graph.name))
+    options = with_flow(options)
+    ready = prepared(options)
+    folder = RunFolder.create(options.out or fresh(Path("runs"), ready.inputs.graph.name))
     with folder.locked():
         return carry_out(ready, folder, lambda: begin(ready, folder))
 
 
-def prepared(inputs: Inputs, options: RunOptions) -> Prepared:
-    """Check what goes together, plan, and put together what the driver runs."""
+def with_flow(options: RunOptions) -> RunOptions:
+    """Return the options with the flow that their plan was made for, where the command line names none.
+
+    Raises PlanError for a plan that does not say, or that names what cannot be run here.
+    """
+    asked, where = options.asked, options.where
+    if where.plan is None:
+        if not asked.flow:
+            raise UsageError(
+                "names no flow and no plan", where="run", hint="flowgraph run grpo, or run --plan PLAN.json"
+            )
+        return options
+    plan = read_plan(where.plan)
+    refuse_unsupported(plan, str(where))
+    if asked.flow:
+        return options
+    if plan.assumed is None:
+        why = f"does not say which flow it was made for: flowgraph run {plan.flow} --plan {where}"
+        raise PlanError.unreadable(str(where), "", why)
+    return replace(options, asked=replace(asked, flow=plan.assumed.flow))
+
+
+def prepared(options: RunOptions, expected: Callable[[Inputs], None] = lambda _: None) -> Prepared:
+    """Check what goes together, plan, and put together what the driver runs.
+
+    `expected` is given the flow, rows and settings before anything is planned, to refuse what is not as it was.
+    """
     o = options
     _ = o.trackers, o.profiled  # each refuses what it cannot do
-    refuse_what_cannot_run(inputs)
-    refuse_other_tokenizers(inputs, o.asked.cache)
-    plan = planned(inputs, o.where, o.sample_rows, o.forward_tokens)
-    chosen = choose(plan.plan, o.where, inputs.sources)
+    question = o.where.question(o.asked, sample_rows=o.sample_rows, forward_tokens=o.forward_tokens)
+
+    def check(inputs: Inputs | None, graph: Graph) -> None:
+        if inputs is None:
+            refuse_untrainable(graph)
+            return
+        expected(inputs)
+        refuse_what_cannot_run(inputs)
+        refuse_other_tokenizers(inputs, o.asked.cache)
+
+    plan = planned_for(question, o.where, check=check)
+    refuse_unsupported(plan.plan, str(o.where))
+    chosen = choose(plan.plan, o.where, plan.setting.shapes)
+    inputs = plan.inputs
+    if inputs is None:
+        what = "was planned for lengths of rows, and names no data to train on"
+        raise UsageError(what, where=str(o.where), hint="--data gsm8k")
+    inputs = replace(inputs, steps=o.asked.steps or inputs.steps)
     replay = Replay(RunFolder.open(o.replay), inputs.graph) if o.replay is not None else None
     if replay is not None:
         inputs = replace(inputs, steps=min(inputs.steps, replay.steps()))
@@ -165,14 +205,6 @@ def goes_on(folder: RunFolder) -> str:
     """Say how to go on from the newest checkpoint, if there is one."""
     there = Checkpoints(folder.path / "checkpoints").there()
     return f"; `flowgraph resume {folder.path}` goes on after step {there[-1].steps}" if there else ""
-
-
-def refuse_costed(asked: Asked, where: Where) -> None:
-    """Refuse a plan that was made for costing, before anything else is looked at."""
-    plan = None if where.plan is None else read_plan(where.plan)
-    if plan is not None and plan.costed:
-        engines = dict.fromkeys(f"`{each.engine}`" for each in plan.placed)
-        raise PlanError.only_costed(str(where), asked.flow, engines)
 
 
 def refuse_what_cannot_run(inputs: Inputs) -> None:
@@ -276,7 +308,7 @@ def _unknown(ready: Prepared) -> dict[Home, int]:
     """Give the copies on servers that someone else started: whatever they hold, ours come before the first sample."""
     program = ready.job.program
     names = set(ready.attached) - {*program.frozen}
-    return {home: LOST for home in program.homes if home.param in names and LAYOUTS[home.engine].serves}
+    return {home: LOST for home in program.homes if home.param in names and is_server(home.engine)}
 
 
 def _models(ready: Prepared) -> ModelSetup:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.check_plan import refuse_unsupported
 from flowgraph.cli.generations import Parts, partial_path, write_part
-from flowgraph.cli.inputs import DEFAULT_DATA, Inputs
+from flowgraph.cli.inputs import DEFAULT_DATA, Asked, Inputs
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.places import Chosen, choose, opened
-from flowgraph.cli.plan import FORWARD_TOKENS, SAMPLE_ROWS, Planned, Where, planned, read_plan, workload
-from flowgraph.cli.plan import refuse_what_does_not_fit as refuse_unfit
+from flowgraph.cli.plan import Planned, Sought, Where, read_plan, searched
+from flowgraph.cli.setting import SAMPLE_ROWS, pose
 from flowgraph.cli.weights import Subject
 from flowgraph.dsl import Flow
 from flowgraph.errors import DataError, FlowError, PlanError, UsageError
@@ -25,10 +26,9 @@ from flowgraph.keys import Key
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
-from flowgraph.models.shapes import shape
 from flowgraph.passes import named, simplified
 from flowgraph.plan import Plan
-from flowgraph.runtime.hosting import ModelSetup, heads_of
+from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.settings import resolve_settings, split_assignments
 from flowgraph.store import structure_hash
 
@@ -149,8 +149,8 @@ def prepared(
     batch = min(wanted.batch or max(1, wanted.sample_rows // draws["n"]), asking.table.num_rows)
     file = FlowFile(flow, Path(flow.signature.at.file), SHIPPED)
     inputs = Inputs(file, graph, {PARAM: subject.source}, _as_data(asking), batch, 1, ())
-    plan = plan_of(inputs, wanted, subject)
-    chosen = choose(plan, wanted.where, inputs.sources)
+    planned = plan_of(inputs, wanted, subject)
+    plan, chosen = planned.plan, choose(planned.plan, wanted.where, planned.setting.shapes)
     seed = subject.seed if wanted.seed is None else wanted.seed
     models = ModelSetup(inputs.sources, seed, cache_folder(wanted.cache), wanted.sample_rows)
     about = {"model": subject.name, "step": subject.step, "data": asking.name, "split": asking.split}
@@ -179,22 +179,20 @@ def _as_data(asking: Asking) -> DataSet:
     return DataSet(asking.name, asking.table, None, "", asking.digest)
 
 
-def plan_of(inputs: Inputs, wanted: Wanted, subject: Subject) -> Plan:
+def plan_of(inputs: Inputs, wanted: Wanted, subject: Subject) -> Planned:
     """Plan, or read a plan: one of this flow, or one of a flow that samples, such as a run's, whose place is taken."""
-    where = wanted.where
-    plan = None if where.plan is None else read_plan(where.plan)
-    if plan is not None and plan.costed:
-        raise PlanError.only_costed(str(where), "eval", dict.fromkeys(f"`{each.engine}`" for each in plan.placed))
-    if plan is None or plan.structure_hash == structure_hash(inputs.graph):
-        return planned(inputs, where, wanted.sample_rows, FORWARD_TOKENS).plan
-    from placements import forecast_plan
+    from flowgraph.cli.reforecast import planned_again
 
-    followed = _followed(plan, inputs, str(where), subject.param)
-    shapes = {name: shape(source, heads_of(inputs.graph)[name]) for name, source in inputs.sources.items()}
-    work = workload(inputs, wanted.sample_rows, FORWARD_TOKENS)
-    forecast = forecast_plan(followed, inputs.graph, shapes, work)
-    refuse_unfit(Planned(inputs.graph, forecast, (), shapes, work, inputs), where)
-    return forecast
+    where = wanted.where
+    question = where.question(Asked(inputs.graph.name), sample_rows=wanted.sample_rows)
+    plan = None if where.plan is None else read_plan(where.plan)
+    if plan is None:
+        posed = pose(question, inputs=inputs)
+        return searched(posed, replace(Sought(), placement=where.placement or ""), str(where))
+    refuse_unsupported(plan, str(where))
+    if plan.structure_hash != structure_hash(inputs.graph):
+        plan = _followed(plan, inputs, str(where), subject.param)
+    return planned_again(plan, pose(question, there=plan.cluster, inputs=inputs), str(where))
 
 
 def _followed(plan: Plan, inputs: Inputs, where: str, param: str) -> Plan:

@@ -1,21 +1,20 @@
-"""What the planner's commands share: from a command line to the setting of a search. No torch is loaded."""
+"""What every command that plans shares: from a command line to the setting of one search. No torch is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from flowgraph.check_plan import VERBS
-from flowgraph.cli.inputs import DEFAULT_MODEL, Asked, model_params, model_sources
+from flowgraph.cli.inputs import DEFAULT_DATA, DEFAULT_MODEL, Asked, Inputs, model_params, model_sources, read_inputs
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.passes import find_passes
 from flowgraph.cli.show import described_flow
-from flowgraph.cluster import Cluster, show_bytes
+from flowgraph.cluster import Cluster, parse_bytes, show_bytes
 from flowgraph.cluster_text import read_cluster
+from flowgraph.engines.table import engines_for
 from flowgraph.errors import DataError, FlowTypeError, ModelError, PlanError, UsageError, nearest
-from flowgraph.executors.layouts import COSTED
 from flowgraph.graph import Graph
 from flowgraph.machine import laptop
 from flowgraph.models.shapes import shape
@@ -33,7 +32,11 @@ if TYPE_CHECKING:
     from placements.lengths import Lengths
     from placements.setting import Setting
 
-DEFAULT_BATCH, DEFAULT_PROMPT_TOKENS = 256, "512"  # where a command line does not say
+DEFAULT_CLUSTER = "laptop"
+DEFAULT_BATCH, DEFAULT_PROMPT_TOKENS = 256, "512"  # where neither a command line nor a data set says
+SAMPLE_ROWS, FORWARD_TOKENS = 256, 4096  # rows decoded side by side, and padded tokens of a pass without gradients
+CHARACTERS_PER_TOKEN = 3  # English is near 4 with the tokenizers of today; fewer keeps the forecast on the safe side
+TEMPLATE_TOKENS = 48  # what a chat template adds, a default system prompt included
 MANY_STEPS = 16  # optimizer steps of one update, from which on a minibatch is more likely a laptop's than meant
 
 
@@ -41,26 +44,33 @@ MANY_STEPS = 16  # optimizer steps of one update, from which on a minibatch is m
 class Question:
     """What a command line asks of the planner: a flow, a cluster, the lengths, and what runs the models.
 
-    Lengths are texts that `Lengths.parse` reads, or `FILE.parquet:COLUMN`. `engines` are texts such as
-    `train=megatron`; `profile` is a file that `calibrate` wrote.
+    `cluster` "" is this machine, whose memory `memory` may bound. Lengths are texts that `Lengths.parse` reads, or
+    `FILE.parquet:COLUMN`. `engines` are texts such as `train=megatron`; `profile` is a file that `calibrate` wrote.
     """
 
     asked: Asked
-    cluster: str
+    cluster: str = ""
     prompt_tokens: str | None = None
     response_tokens: str | None = None
     engines: tuple[str, ...] = ()
     precision: str | None = None
     profile: Path | None = None
+    memory: str | None = None
+    sample_rows: int = SAMPLE_ROWS
+    forward_tokens: int = FORWARD_TOKENS
 
 
 @dataclass(frozen=True)
 class Posed:
-    """A question that can be answered: the setting, what a plan says that it was made for, and what to tell of it."""
+    """A question that can be answered: the setting, what a plan says that it was made for, and notes for the user.
+
+    `inputs` are the rows and settings of a run, None where only lengths are known.
+    """
 
     setting: Setting
     assumed: Assumed
     notes: tuple[str, ...]
+    inputs: Inputs | None = None
 
     def having(
         self,
@@ -92,47 +102,69 @@ def of_unknown_speed(cluster: Cluster) -> str:
     return ""
 
 
-def known_cluster(text: str, where: str) -> Cluster:
-    """Read a cluster. Raises ClusterError for what is none, UsageError where the speed of a device is not known."""
-    cluster = cluster_of(text)
-    unknown = of_unknown_speed(cluster)
-    if unknown:
-        hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"
-        raise UsageError(f"the speed of {unknown}, is not known", where=where, hint=hint)
+def cluster_of(text: str, memory: str | None = None) -> Cluster:
+    """Return the cluster of a short form or a file; "" is this machine, of whose memory `memory` says how much to use.
+
+    Raises ClusterError for what is none, UsageError for memory of devices that have their own.
+    """
+    from placements.profiles import known_devices
+
+    bound = None if memory is None else parse_bytes(memory)
+
+    def here(devices: int) -> Cluster:
+        return laptop(devices, bound)
+
+    cluster = read_cluster(text or DEFAULT_CLUSTER, here, known_devices())
+    if memory is not None and all(device.kind == "gpu" for node in cluster.nodes for device in node.devices):
+        what = f"applies to this machine only, and the devices of {text} have memory of their own"
+        raise UsageError(what, where=f"--memory {memory}", hint="set it per device: --cluster 2x8xgpu-40GiB")
     return cluster
 
 
-def cluster_of(text: str) -> Cluster:
-    """Read a cluster from its short form or its file. Raises ClusterError."""
-    from placements.profiles import known_devices
+def pose(question: Question, there: Cluster | None = None, inputs: Inputs | None = None) -> Posed:
+    """Read everything that a question names, for its own cluster or for another that is `there`.
 
-    return read_cluster(text, laptop, known_devices())
+    `inputs` are the flow, rows and settings where they have been read already.
 
-
-def pose(question: Question) -> Posed:
-    """Read everything that a question names. Raises what the parts raise, each of which names the option."""
-    from placements.setting import ENGINES
-
-    asked, cluster = question.asked, known_cluster(question.cluster, f"--cluster {question.cluster}")
-    graph = planned_graph(asked)
-    sources = model_sources(graph, asked.models, cache_folder(asked.cache))
+    Rows are those of the data set that is named. Without one, devices of a known model are planned for by lengths, and
+    other devices, this machine's for one, for the data set that a run takes by default. Raises what the parts raise,
+    each of which names the option.
+    """
+    asked, cluster = question.asked, there or cluster_of(question.cluster, question.memory)
+    by_lengths = question.prompt_tokens is not None or has_profiles(cluster)
+    if inputs is None and not (asked.data is None and by_lengths):
+        inputs = read_inputs(asked)
+    graph = planned_graph(asked) if inputs is None else inputs.graph
+    sources = model_sources(graph, asked.models, cache_folder(asked.cache)) if inputs is None else inputs.sources
+    prompt_tokens = DEFAULT_PROMPT_TOKENS if inputs is None else str(longest_prompt(inputs))
     assumed = Assumed(
         flow=asked.flow,
         models={name: source.name for name, source in sources.items()},
-        batch=asked.batch or DEFAULT_BATCH,
-        prompt_tokens=_anywhere(question.prompt_tokens or DEFAULT_PROMPT_TOKENS),
+        data="" if inputs is None else asked.data or DEFAULT_DATA,
+        batch=asked.batch or (DEFAULT_BATCH if inputs is None else inputs.batch),
+        prompt_tokens=_anywhere(question.prompt_tokens or prompt_tokens),
         response_tokens=_capped(_anywhere(question.response_tokens or ""), graph, asked.sets),
         settings=asked.sets,
         passes=asked.passes,
-        engines=_by_use({**ENGINES, **_engines(question.engines)}),
-        precision=_precision(question.precision or "bfloat16"),
+        engines=_by_use(_engines(question.engines)),
+        precision=_precision(question.precision),
         constants={engine: dict(values) for engine, values in _calibrated(question.profile).items()},
+        sample_rows=question.sample_rows,
+        forward_tokens=question.forward_tokens,
     )
     setting = _setting(assumed, graph, sources, cluster, "--prompt-tokens", "--response-tokens")
     if not setting.roles:
         why = "runs no model, so there is nothing to place"
         raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
-    return Posed(setting, assumed, tuple(_notes(question, setting)))
+    return Posed(setting, assumed, tuple(_notes(question, setting, inputs)), inputs)
+
+
+def longest_prompt(inputs: Inputs) -> int:
+    """Return an upper estimate of the tokens of the longest prompt of a data set, from its characters."""
+    prompts: list[list[dict[str, Any]]] = inputs.data.train.column("prompt").to_pylist()
+    longest = max(sum(len(message["content"]) for message in messages) for messages in prompts)
+    real = any(source.kind != "tiny" for source in inputs.sources.values())
+    return longest // CHARACTERS_PER_TOKEN + TEMPLATE_TOKENS if real else longest + 2
 
 
 def posed_by(plan: Plan, where: str, cluster: Cluster | None = None, asked: Asked | None = None) -> Posed:
@@ -149,14 +181,17 @@ def posed_by(plan: Plan, where: str, cluster: Cluster | None = None, asked: Aske
         raise PlanError.other_graph(where, plan.flow, plan.structure_hash, graph.name, structure_hash(graph))
     _refuse_unnamed_models(graph, plan.assumed, asked, where)
     try:
+        inputs = None if wanted.data is None else read_inputs(wanted)
         sources = model_sources(graph, wanted.models, cache_folder(wanted.cache))
     except ModelError as error:
         error.where = error.where or where
         raise
+    graph = graph if inputs is None else inputs.graph
     told = {
         "flow": wanted.flow,
+        "data": wanted.data or "",
         "models": {name: source.name for name, source in sources.items()},
-        "batch": wanted.batch,
+        "batch": wanted.batch or DEFAULT_BATCH,
         "settings": wanted.sets,
         "passes": wanted.passes,
         "engines": _by_use(_engines_in(plan.assumed, where)),
@@ -165,7 +200,8 @@ def posed_by(plan: Plan, where: str, cluster: Cluster | None = None, asked: Aske
     assumed = plan.assumed.model_copy(update=told)
     setting = _setting(assumed, graph, sources, cluster or plan.cluster, where, where)
     lags = {each.lag for each in plan.placed if each.role in setting.synced}
-    return Posed(replace(setting, staleness=min(lags)) if lags else setting, assumed, ())
+    own = replace(setting, sync_lag=min(lags)) if lags else setting
+    return Posed(own, assumed, (), None if inputs is None else replace(inputs, batch=assumed.batch))
 
 
 def _refuse_unnamed_models(graph: Graph, assumed: Assumed, asked: Asked | None, where: str) -> None:
@@ -185,6 +221,7 @@ def asked_by(assumed: Assumed, given: Asked | None = None) -> Asked:
     return replace(
         given,
         models=given.models or tuple(f"{name}={model}" for name, model in assumed.models.items()),
+        data=given.data or assumed.data or None,
         batch=given.batch or assumed.batch,
         sets=(*assumed.settings, *given.sets),
         passes=given.passes or assumed.passes,
@@ -203,22 +240,24 @@ def _setting(
     from placements.setting import Setting
 
     heads, response = heads_of(graph), assumed.response_tokens
-    return Setting(
+    setting = Setting(
         graph=graph,
         cluster=cluster,
         shapes={name: _shape(source, heads[name]) for name, source in sources.items()},
         prompts=assumed.batch,
         prompt=lengths(prompt_option, assumed.prompt_tokens),
         response=lengths(response_option, response) if response else None,
-        engines={use: assumed.engines[use] for use in USES},
+        engines={use: assumed.engines[use] for use in USES if use in assumed.engines},
         sampling=assumed.precision,
         calibrated=assumed.constants,
         staleness=assumed.staleness,
         ratio=assumed.ratio,
         streamed=assumed.streamed,
         without=frozenset(assumed.without),
-        watched=_watched(graph, assumed),
+        sample_rows=assumed.sample_rows,
+        forward_tokens=assumed.forward_tokens,
     )
+    return replace(setting, watched=_watched(setting))
 
 
 def _shape(source: ModelSource, head: Head) -> ModelShape:
@@ -245,13 +284,18 @@ def _capped(text: str, graph: Graph, sets: Sequence[str]) -> str:
     return f"{text},max={max(most)}" if most and "=" in text and "max=" not in text else text
 
 
-def _watched(graph: Graph, assumed: Assumed) -> Graph | None:
-    """Give the graph that a run has where one engine samples what another trains: their mismatch is measured in it."""
+def _watched(setting: Setting) -> Graph | None:
+    """Return the graph that a run has where one engine samples what another trains: their mismatch is measured in it.
+
+    None where no plan of the setting has two: of one CPU device, or with one engine for both.
+    """
     from nodes.mismatch import watch_engines
 
-    if assumed.engines["train"] == assumed.engines["sample"]:
+    apart = {*setting.engines_of("train")} - {*setting.engines_of("sample")}
+    alone = setting.kind == "cpu" and sum(of.count for of in setting.classes) == 1
+    if not apart or (alone and "train" not in setting.engines):
         return None
-    return watch_engines(graph, [role.param for role in roles(graph) if role.use == "train"])
+    return watch_engines(setting.graph, [role.param for role in roles(setting.graph) if role.use == "train"])
 
 
 def planned_graph(asked: Asked) -> Graph:
@@ -319,7 +363,7 @@ def _engines(texts: Sequence[str]) -> Mapping[Use, str]:
             raise UsageError(
                 "should be USE=ENGINE", where=f"--engine {text}", hint=f"uses are {', '.join(USES)}: train=megatron"
             )
-        offered = _offered(known)
+        offered = engines_for(known)
         if found.get(known, engine) != engine:
             raise UsageError(f"what does {use} is said to be `{found[known]}` too", where=f"--engine {text}")
         if engine not in offered:
@@ -329,15 +373,13 @@ def _engines(texts: Sequence[str]) -> Mapping[Use, str]:
 
 
 def _engines_in(assumed: Assumed, where: str) -> Mapping[Use, str]:
-    """Give the engine of each use that a plan's file names, or the one that is taken. Raises PlanError."""
-    from placements.setting import ENGINES
-
+    """Return the engine of each use that a plan's file names. Raises PlanError for one that does not have the use."""
     found = dict[Use, str]()
     for use in USES:
-        engine, offered = assumed.engines.get(use, ENGINES[use]), _offered(use)
-        if engine not in offered:
-            raise PlanError.unknown(where, f"engine to {use}:", engine, offered)
-        found[use] = engine
+        engine = assumed.engines.get(use)
+        if engine is not None and engine not in engines_for(use):
+            raise PlanError.unknown(where, f"engine to {use}:", engine, engines_for(use))
+        found |= {use: engine} if engine is not None else {}
     return found
 
 
@@ -349,22 +391,20 @@ def _constants_in(assumed: Assumed, where: str) -> Mapping[str, Mapping[str, flo
 
 
 def _by_use(engines: Mapping[Use, str]) -> dict[str, str]:
-    return {use: engines[use] for use in USES}
+    return {use: engines[use] for use in USES if use in engines}
 
 
-def _offered(use: Use) -> list[str]:
-    return [name for name, offer in COSTED.items() if offer.verbs.issuperset(VERBS[use])]
-
-
-def _notes(question: Question, setting: Setting) -> list[str]:
-    """Say what was taken without being asked for, and what a run would do otherwise."""
+def _notes(question: Question, setting: Setting, inputs: Inputs | None) -> list[str]:
+    """Return what was assumed without being asked for, and what a run would do otherwise."""
     from placements.loads import taken
 
     told, asked = list[str](), question.asked
-    if not asked.models and setting.shapes:
+    if not asked.models and setting.shapes and inputs is None:
         told.append(f"models are taken to be `{DEFAULT_MODEL}`: --model says otherwise")
-    if question.prompt_tokens is None:
+    if question.prompt_tokens is None and inputs is None:
         told.append(f"prompts are taken to have {DEFAULT_PROMPT_TOKENS} tokens: --prompt-tokens says otherwise")
+    if unknown := of_unknown_speed(setting.cluster):
+        told.append(f"the speed of {unknown}, is not known: seconds are nominal, to tell one plan from another")
     response, text = setting.response, question.response_tokens or ""
     if (
         response is not None
@@ -382,14 +422,20 @@ def _notes(question: Question, setting: Setting) -> list[str]:
             if longest > most:
                 told.append(f"a run cuts responses at {node.name}.max_tokens={most:,}; these go up to {longest:,}")
     for load in setting.loads:
-        if load.steps >= MANY_STEPS and not any(each.startswith(f"{load.node}.minibatch=") for each in asked.sets):
+        if (
+            inputs is None
+            and load.steps >= MANY_STEPS
+            and not any(each.startswith(f"{load.node}.minibatch=") for each in asked.sets)
+        ):
             fewer = f"--set {load.node}.minibatch={max(1, setting.prompts // 4)}"
             told.append(f"{load.node} makes {load.steps} optimizer steps in each step: {fewer} makes fewer")
     return [*told, *taken(setting.running, setting.prompts)]
 
 
-def _precision(text: str) -> Precision:
+def _precision(text: str | None) -> Precision | None:
     known: tuple[Precision, ...] = get_args(Precision)
+    if text is None:
+        return None
     if text not in known:
         raise UsageError(f"no precision `{text}`", where="--precision", hint=nearest(text, known))
     return known[known.index(text)]

@@ -119,7 +119,7 @@ def plan_for(shown: Shown) -> Planned:
     """Plan a flow, whether the plan fits or not."""
     from flowgraph.cli.plan import planned_for
 
-    return planned_for(shown.asked, shown.where, fits=False)
+    return planned_for(shown.where.question(shown.asked), shown.where, fits=False)
 
 
 def _lowered(found: Planned, where: Where) -> Program:
@@ -133,12 +133,14 @@ def show_facts(asked: Asked, where: Where, as_json: bool) -> None:
     """Print what is known of a step before it runs: work of nodes, bytes on edges, and the state it carries."""
     from flowgraph.cli.facts import facts_json, facts_text, values_text
     from flowgraph.cli.plan import planned_for
+    from flowgraph.cli.reforecast import work_of
     from flowgraph.facts import values_of
     from flowgraph.state import state_of
     from placements.step_facts import step_facts
 
-    found = planned_for(asked, where, fits=False)
-    facts, state = step_facts(found.graph, found.shapes, found.work, found.plan), state_of(found.graph)
+    found = planned_for(where.question(asked), where, fits=False)
+    facts = step_facts(found.graph, found.setting.shapes, work_of(found.setting), found.plan)
+    state = state_of(found.graph)
     values = values_of(found.graph)
     if as_json:
         print(json.dumps(facts_json(facts, state) | {"values": [asdict(each) for each in values]}, indent=1))

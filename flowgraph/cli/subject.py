@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowgraph.cli.inputs import Asked
-from flowgraph.cli.plan import DEFAULT_CLUSTER, Planned, Where, planned_for, read_plan
-from flowgraph.cli.setting import Question, cluster_of, has_profiles, planned_graph, pose, posed_by
+from flowgraph.cli.plan import Planned, Where, planned_for, read_plan
+from flowgraph.cli.setting import Question, planned_graph, posed_by
 from flowgraph.diagrams.arrow_sizes import ArrowSizes
 from flowgraph.diagrams.drawing import Drawing
 from flowgraph.errors import FlowError, UsageError
@@ -56,10 +56,11 @@ class Placement:
         """Give the bytes of what travels; none where lengths and models are not known."""
         if self.planned is None:
             return ArrowSizes()
+        from flowgraph.cli.reforecast import work_of
         from placements.arrow_sizes import arrow_sizes
 
-        made, graph = self.planned, self.planned.graph if self.program is None else self.program.graph
-        return arrow_sizes(graph, made.shapes, made.work, self.plan)
+        setting, graph = self.planned.setting, self.planned.graph if self.program is None else self.program.graph
+        return arrow_sizes(graph, setting.shapes, work_of(setting), self.plan)
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,7 @@ def subject_of(question: Question, where: Where) -> Subject:
     if path.suffix == ".json":
         _refuse_options(question, where, "a file")
         return _file(path)
-    if where.plan is None and where.cluster is not None and has_profiles(cluster_of(where.cluster)):
-        return _flow(asked, where, lambda: _searched(question, where))
-    return _flow(asked, where, lambda: _planned(asked, where))
+    return _flow(asked, where, lambda: _planned(question, where))
 
 
 def _flow(asked: Asked, where: Where, placed: Callable[[], Placement]) -> Subject:
@@ -117,32 +116,26 @@ def _flow(asked: Asked, where: Where, placed: Callable[[], Placement]) -> Subjec
 
 
 def _refuse_options(question: Question, where: Where, what: str) -> None:
-    if where != Where() or question != Question(Asked(question.asked.flow), ""):
+    if where != Where() or question != Question(Asked(question.asked.flow)):
         hint = f"flowgraph draw {question.asked.flow}"
         raise UsageError(f"{what} says itself what it was made for", where=question.asked.flow, hint=hint)
 
 
-def _planned(asked: Asked, where: Where) -> Placement:
-    """Plan a flow for this machine, or read its plan."""
-    made = planned_for(asked, where, fits=False)
-    if where.plan is not None and made.plan.costed:
-        return _costed(read_plan(where.plan), str(where.plan), made)
-    return Placement(made.plan, made.graph, None, made, where=str(where))
+def _planned(question: Question, where: Where) -> Placement:
+    """Search the best plan of a flow, of a named placement if one is asked for, or read its plan."""
+    return _of(planned_for(question, where, fits=False))
 
 
-def _searched(question: Question, where: Where) -> Placement:
-    """Search the best plan of a flow on devices whose speed is known, of a named placement if one is asked for."""
-    from flowgraph.cli.costed import Sought, asked_of
-    from flowgraph.cli.reforecast import work_of
-    from placements.finding import find
-    from placements.placing import plan_of
+def _of(made: Planned) -> Placement:
+    """Return a plan to be drawn, with the search that found it, or that its file says it comes from."""
 
-    posed = pose(question)
-    setting = posed.setting
-    found = find(setting, asked_of(Sought(placement=where.placement or ""), setting))
-    plan = plan_of(setting, found.best.blocks, posed.assumed)
-    made = Planned(setting.graph, plan, (), setting.shapes, work_of(setting))
-    return Placement(plan, setting.graph, lambda: found, made, where=question.cluster or DEFAULT_CLUSTER)
+    def search() -> Found:
+        from placements.finding import find
+
+        return find(made.setting)
+
+    known = made.found
+    return Placement(made.plan, made.graph, search if known is None else lambda: known, made, where=made.where)
 
 
 def _file(path: Path) -> Subject:
@@ -207,27 +200,16 @@ def _run(path: Path) -> Subject:
 
 
 def _placed(plan: Plan, where: str) -> Placement:
-    if not plan.costed or plan.assumed is None:
+    if plan.assumed is None:
         return Placement(plan, _graph_of(plan, where), where=where)
     from flowgraph.cli.reforecast import planned_again
 
-    return _costed(plan, where, planned_again(plan, Asked(plan.assumed.flow), where, fits=False))
-
-
-def _costed(plan: Plan, where: str, made: Planned) -> Placement:
-    """Give a plan of devices whose speed is known, with the search that its file says it comes from."""
-
-    def search() -> Found:
-        from placements.finding import find
-
-        return find(posed_by(plan, where).setting)
-
-    return Placement(made.plan, made.graph, search, made, where=where)
+    return _of(planned_again(plan, posed_by(plan, where), where, fits=False))
 
 
 def _graph_of(plan: Plan, where: str) -> Graph | None:
     """Give the graph of a plan's flow, if the flow is found and is still the one that was planned."""
-    if plan.costed and plan.assumed is not None:
+    if plan.assumed is not None:
         return posed_by(plan, where).setting.graph
     if not plan.flow.isidentifier():  # a flow's own name: a file's would be run
         return None

@@ -91,13 +91,12 @@ class PlanError(FlowError, ValueError):
         return cls(what, where=f"plan of {flow}", hint=f"it runs on {', '.join(sorted(kinds))}")
 
     @classmethod
-    def only_costed(cls, where: str, flow: str, engines: Iterable[str]) -> PlanError:
-        """Say that a plan is for costing and export, and which engines it counts on."""
-        what = f"this plan of {flow} is for costing and export: {', '.join(engines)} are not driven from here yet"
-        hint = (
-            f"`flowgraph plan {flow} --cluster laptop` makes one that runs here; `flowgraph export` hands this one over"
-        )
-        return cls(what, where=where, hint=hint)
+    def not_supported(cls, where: str, flow: str, names: Sequence[str]) -> PlanError:
+        """Return the error of a plan that can be forecast and exported, and names what cannot be run here."""
+        first, *rest = names
+        what = f"this plan of {flow} names {first}, which cannot be run here"
+        notes = [f"nor {name}" for name in rest]
+        return cls(what, where=where, notes=notes, hint="plan it without --engine, or `flowgraph export` it")
 
     @classmethod
     def lags_too_far(cls, where: str, role: str, lag: int, node: str, at_most: int, at: str) -> PlanError:

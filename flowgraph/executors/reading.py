@@ -7,9 +7,9 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.engines.table import ENGINES
 from flowgraph.errors import LawError
 from flowgraph.executors.base import Verb
-from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.models.heads import head_of
 from flowgraph.models.lora import adapters_off, carried_names
 from flowgraph.plan import Running
@@ -52,9 +52,10 @@ def reading(model: Any, under: bool) -> Generator[None]:
 def heed(running: Running, engine: str) -> Running:
     """Give settings back if an engine heeds all that are not as by default; raise LawError for one that it does not.
 
-    `LAYOUTS` says what it heeds.
+    What it heeds is in the table of engines.
     """
-    heeds, plain = LAYOUTS[engine].heeds, Running()
+    supported, plain = ENGINES[engine].supported, Running()
+    heeds = supported.settings if supported is not None else {}
     for name, told in running:
         if heeds is None or told == getattr(plain, name):
             continue

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from flowgraph.executors.layouts import LAYOUTS, ranks_of
+from flowgraph.engines.table import is_server, ranks_of
 from flowgraph.graph import Edge, Graph, Node
 from flowgraph.plan import Layout, Plan, Running
 from flowgraph.values import Model, Value
@@ -37,8 +37,7 @@ class Home:
     @property
     def members(self) -> range:
         """Give the devices of the pool, by place, whose actors run its nodes: of an engine with servers the first."""
-        offer = LAYOUTS.get(self.engine)
-        return range(1 if offer is not None and offer.serves else self.layout.devices)
+        return range(1 if is_server(self.engine) else self.layout.devices)
 
     def rank_of(self, place: int) -> int:
         """Give which of `ranks` a member is: those who share a data rank are neighbours, and get the same rows."""

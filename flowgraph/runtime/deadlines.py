@@ -23,8 +23,9 @@ class Deadlines:
 
     @classmethod
     def of(cls, plan: Plan) -> Deadlines:
-        """Read the forecast of a plan, if it has one."""
-        tasks = plan.step.tasks if plan.step is not None else ()
+        """Read the forecast of a plan, if it has one for devices whose speed is known."""
+        known = all(device.model for device in plan.used())
+        tasks = plan.step.tasks if plan.step is not None and known else ()
         return cls({each.name: each.seconds for each in tasks if each.seconds is not None})
 
     def limit_s(self, task: str) -> float:

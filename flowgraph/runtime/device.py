@@ -17,9 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from flowgraph.engines import fsdp
+from flowgraph.engines.table import is_server
 from flowgraph.errors import FlowError
 from flowgraph.executors.base import Alone, Handle, Ranks
-from flowgraph.executors.layouts import JOIN, LAYOUTS
 from flowgraph.files import import_file
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
@@ -128,7 +129,7 @@ class Device:
         self.measures, self.profiles = Measures(seat.rank, kind), profiles
         note_process(kind)
         ranks = _parts(seat, meeting, limit_s)
-        here = [home for home in seat.homes if seat.rank in home.members and not LAYOUTS[home.engine].serves]
+        here = [home for home in seat.homes if seat.rank in home.members and not is_server(home.engine)]
         handles, told = host(here, seat.trained, models, device=seat.torch_device, ranks=ranks)
         self.handles.update(handles)
         return told
@@ -341,8 +342,8 @@ def _parts(seat: Seat, meeting: Path | str | None, limit_s: float) -> dict[Home,
     """Give the ranks of each home that this process has a part in; every rank asks for all, in one order."""
     if meeting is None:
         return {home: Alone() for home in seat.homes}
-    ranks = named(JOIN)(seat.rank, seat.count, meeting, device=seat.torch_device, limit_s=limit_s)
-    parts = {home: ranks.part(home.layout.devices) for home in seat.homes if not LAYOUTS[home.engine].serves}
+    ranks = named(fsdp.ENGINE.process_group)(seat.rank, seat.count, meeting, device=seat.torch_device, limit_s=limit_s)
+    parts = {home: ranks.part(home.layout.devices) for home in seat.homes if not is_server(home.engine)}
     return {home: part for home, part in parts.items() if part is not None}
 
 

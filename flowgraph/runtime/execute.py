@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.errors import LawError
 from flowgraph.evaluate import Observed
-from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.lowering.program import (
@@ -166,7 +166,7 @@ class Executor:
         if (home in self.asleep) is awake:
             self.places.switch(home, awake=awake)
             self.asleep ^= {home}
-            if not awake and LAYOUTS[home.engine].serves and home.param not in program.frozen:
+            if not awake and is_server(home.engine) and home.param not in program.frozen:
                 self.held[home] = LOST
 
     def _wake(self, program: Program, *used: Home) -> None:
@@ -192,7 +192,7 @@ class Executor:
             self.places.save_state(home, folder / MODELS / param)
         copies = [home for home in program.homes if self._lags(home, moving)]
         for place, home in enumerate(copies):
-            if "token_stats" in LAYOUTS[home.engine].verbs:  # an engine that only samples gives no weights
+            if "token_stats" in ENGINES[home.engine].verbs:  # an engine that only samples gives no weights
                 self._wake(program, home)
                 self.places.save_state(home, folder / COPIES / str(place))
         for name, item in self.carried.items():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Literal
 
-from flowgraph.executors.layouts import LAYOUTS
+from flowgraph.engines.table import is_server
 from flowgraph.plan import Plan
 
 Promise = Literal["bitwise", "1e-5", "statistical"]
@@ -59,6 +59,5 @@ def promised(plan: Plan, changed: bool = False) -> Promise:
 
 def without_bits(plan: Plan) -> list[str]:
     """Name what of a plan promises no bits: roles on engines of other systems, and GPUs."""
-    offers = {each.role: LAYOUTS.get(each.engine) for each in plan.placed}
-    found = [f"{each.role} on {each.engine}" for each in plan.placed if (o := offers[each.role]) is None or o.serves]
+    found = [f"{each.role} on {each.engine}" for each in plan.placed if is_server(each.engine)]
     return found + (["GPUs"] if any(each.kind == "gpu" for each in plan.used()) else [])

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.engines.table import ENGINES
 from flowgraph.executors.base import Alone, Handle, Ranks
-from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.graph import Graph
 from flowgraph.lowering.program import Home
 from flowgraph.values import Head, Model
@@ -84,7 +84,7 @@ def host(
         have = loaded[key]
         waiting.remove(key)
         module: Any = copy.deepcopy(have.model) if key in waiting else have.model
-        kind = named(LAYOUTS[home.engine if ranks is not None else REFERENCE].handle)
+        kind = named(ENGINES[home.engine if ranks is not None else REFERENCE].handle)
         handles[home] = kind(
             module.to(device),
             have.tokenizer,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.engines.table import is_server
 from flowgraph.evaluate import Observed
-from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.lowering.program import Home, Run, Switch, Sync, Transfer
@@ -66,7 +66,7 @@ class InProcess:
     def sync(self, task: Sync, version: int) -> None:
         """Copy the weights; an engine with processes of its own takes them whole, without adapters."""
         source, target = self.handles[task.source], self.handles[task.target]
-        apart = LAYOUTS[task.target.engine].serves
+        apart = is_server(task.target.engine)
         with self.measures.of(task) as meter:
             weights = dict(outgoing(source)) if apart else source.weights()
             meter.gives(*weights.values())

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.errors import ResourceError
-from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.graph import Graph
 from flowgraph.lowering.program import Home, Program, Sync
 from flowgraph.plan import Pool
@@ -141,7 +141,7 @@ def _look(program: Program, places: RayPlaces, told: Mapping[Seat, Mapping[str, 
     for name, members in places.pools.items():
         abouts = [(told[each.seat], each.seat.kind == "gpu") for each in members]
         places.spots[name] = [Spot(about["machine"], about["sees"], gpu) for about, gpu in abouts]
-    served = [home for home in program.homes if LAYOUTS[home.engine].serves]
+    served = [home for home in program.homes if is_server(home.engine)]
     for home in served:
         if home.param not in places.attached:
             refuse_split_servers(home, places.spots)
@@ -158,7 +158,7 @@ def _serve(
 
     They listen on loopback, or each at the address of its machine if the plan's machines are `apart`.
     """
-    if not LAYOUTS[home.engine].serves:
+    if not is_server(home.engine):
         return []
     pool, found = places.pools[home.pool], list[tuple[Home, Pending]]()
     places.doors[home] = ()
@@ -193,7 +193,7 @@ def meeting_of(
     On one machine that does not have the driver's folder they meet at a port of loopback. Ranks that meet on loopback
     talk nowhere else: where servers of other machines are sent weights, the machines being `apart`, none do.
     """
-    if not any(LAYOUTS[engine].meets for engine in engines):
+    if not any(ENGINES[engine].process_group for engine in engines):
         return None
     if apart or len({node for node, _ in pool.devices}) > 1:
         return f"tcp://{first['ip']}:{first['port']}"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.engines.table import ENGINES
 from flowgraph.errors import LawError
-from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.lowering.program import Home
 from flowgraph.runtime.deadlines import UNKNOWN_S
 from flowgraph.runtime.hosting import ModelSetup, named
@@ -130,7 +130,7 @@ class Servers:
 
 def engine_of(home: Home) -> Engine:
     """Give the engine of a home that has processes of its own."""
-    engine: Engine = named(LAYOUTS[home.engine].serves)()
+    engine: Engine = named(ENGINES[home.engine].server)()
     return engine
 
 

@@ -1,0 +1,20 @@
+"""The reference engine: torch and transformers in the process of a device. It runs all that it is modelled to run."""
+
+from __future__ import annotations
+
+from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabilities, Support
+
+_SUPPORT = Support(
+    devices=EVERYWHERE,
+    data=MAX_RANKS,
+    single_device=frozenset({"step"}),
+    settings={"sleeps": ()},
+)
+
+ENGINE = EngineCapabilities(
+    name="local",
+    verbs=frozenset({"token_stats", "sample", "step", "weights"}),
+    supported=_SUPPORT,
+    modelled=_SUPPORT,
+    handle="flowgraph.executors.local:LocalModel",
+)

@@ -1,0 +1,20 @@
+"""Megatron-LM, for plans that are exported: no executor of ours runs it. Source: Megatron-LM, parallel_state."""
+
+from __future__ import annotations
+
+from flowgraph.engines.capabilities import GPUS, MAX_RANKS, SHARDINGS, EngineCapabilities, Support
+
+ENGINE = EngineCapabilities(
+    name="megatron",
+    verbs=frozenset({"token_stats", "step", "weights"}),
+    modelled=Support(
+        devices=GPUS,
+        data=MAX_RANKS,
+        tensor=64,
+        pipeline=64,
+        sequence=64,
+        expert=MAX_RANKS,
+        sharding=SHARDINGS,
+        settings=None,
+    ),
+)

@@ -1,0 +1,18 @@
+"""vLLM's servers. Modelled besides: experts over replicas, narrower weights. Source: its server arguments."""
+
+from __future__ import annotations
+
+from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabilities, Support
+
+ENGINE = EngineCapabilities(
+    name="vllm",
+    verbs=frozenset({"sample", "weights"}),
+    supported=Support(
+        devices=EVERYWHERE,
+        data=MAX_RANKS,
+        tensor=64,
+        settings={"precision": ("float32", "bfloat16"), "cache_share": (), "sleeps": (), "weights_by": ()},
+    ),
+    modelled=Support(devices=EVERYWHERE, data=MAX_RANKS, tensor=64, expert=MAX_RANKS, settings=None),
+    server="flowgraph.executors.vllm:Vllm",
+)
