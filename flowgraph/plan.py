@@ -5,10 +5,11 @@ A plan written by hand is as good as a found one. Not here: whether it fits a gr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
+from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
 from flowgraph.cluster import Cluster, Data, Device, Positive, Told, dotted
 from flowgraph.errors import PlanError
@@ -231,12 +232,6 @@ class Plan(Data):
     step: Step | None = None
     assumed: Assumed | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_costed(cls, data: Any) -> Any:
-        """Leave out what files of before said of themselves, and what follows from the table of engines now."""
-        return {key: each for key, each in data.items() if key != "costed"} if isinstance(data, dict) else data
-
     def to_json(self) -> str:
         """Write it as JSON; `from_json` reads it back the same."""
         return self.model_dump_json(indent=1) + "\n"
@@ -248,7 +243,7 @@ class Plan(Data):
         Raises PlanError for text that is no plan: what stands where, and for an unknown key the nearest that is known.
         """
         try:
-            return cls.model_validate_json(text)
+            return cls.model_validate_json(_without_costed(text))
         except ValidationError as error:
             faults = error.errors(include_url=False)
             unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
@@ -270,6 +265,17 @@ class Plan(Data):
     def pool(self, name: str) -> Pool | None:
         """Give the pool of this name, if there is one."""
         return next((pool for pool in self.pools if pool.name == name), None)
+
+
+def _without_costed(text: str) -> str:
+    """Leave out what plans once said of themselves, and what follows from the table of engines now."""
+    if '"costed"' not in text:
+        return text
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return text  # which is reported where it is read
+    return json.dumps({key: each for key, each in data.items() if key != "costed"}) if isinstance(data, dict) else text
 
 
 def _keys_at(place: Sequence[int | str]) -> list[str]:
