@@ -47,9 +47,9 @@ def _setting(text: str) -> Setting:
     engines = tuple(f"{use}={engine}" for use, engine in workload.engines.items())
     lengths = workload.prompt_tokens, workload.response_tokens
     posed = pose(Question(asked, workload.cluster, *lengths, engines, workload.precision))
-    return replace(
-        posed.setting, streamed=workload.streamed, watched=None
-    )  # what the flow of a run says is all that it runs
+    # What the flow of a run says is all that it runs; other systems overlap steps, and run layouts that ours do not.
+    setting = replace(posed.setting, streamed=workload.streamed, watched=None, modelled=True)
+    return replace(setting, staleness=setting.staleness_bound or None)
 
 
 def step(workload: Workload) -> Step | str:

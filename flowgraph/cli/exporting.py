@@ -186,7 +186,9 @@ def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
         own = [home for home in homes if home.pool == pool]
         of = own[0].seat.of
         room = of.host_memory_bytes // of.node_devices
-        held = [(home, footprint(setting, home.role, home.seat, home.engine, home.layout, home.running)) for home in own]
+        held = [
+            (each, footprint(setting, each.role, each.seat, each.engine, each.layout, each.running)) for each in own
+        ]
         needs = sum(total_bytes(each.host) + home.running.sleeps * total_bytes(each.asleep_host) for home, each in held)
         if needs > room:
             what = f"`{pool}` keeps {show_bytes(needs)} in host memory for each device"
@@ -238,4 +240,5 @@ def homes_of_run(setting: Setting, run: AsRun) -> Iterator[Home]:
         for name in names:
             layout = run.layouts.get(name) or Layout(data=part.devices, sharding="full")
             running = run.running.get(name) or Running(precision="bfloat16")
-            yield Home(roles[name], f"pool{number}", seat, setting.engines_of(roles[name].use)[0], layout, running, shared)
+            engine = setting.engines_of(roles[name].use)[0]
+            yield Home(roles[name], f"pool{number}", seat, engine, layout, running, shared)
