@@ -147,10 +147,20 @@ class Ways:
         for pipeline in stages:
             if ranks % pipeline or shape.layers % pipeline:
                 continue
-            data = ranks // pipeline
-            for sharding in _shardings(support, data, pipeline):
+            sequence = self._sequence(support, ranks // pipeline)
+            data = ranks // pipeline // sequence
+            for sharding in _shardings(support, data * sequence, pipeline):
                 for expert in self._experts(data) if ENGINES[engine].supported is None else (1,):
-                    yield Layout(data=data, tensor=tensor, pipeline=pipeline, expert=expert, sharding=sharding)
+                    yield Layout(
+                        data=data, tensor=tensor, pipeline=pipeline, expert=expert, sequence=sequence, sharding=sharding
+                    )
+
+    def _sequence(self, support: Support, ranks: int) -> int:
+        """Return over how many devices the tokens of a row are spread: as few as leave each data rank a row."""
+        heads, most = self.setting.shape(self.role).heads, self.setting.most_ranks
+        spread = (s for s in POWERS if s <= min(self.seat.of.reach, support.sequence) and heads % s == ranks % s == 0)
+        enough = (s for s in spread if ranks // s <= most)
+        return next(enough, 1) if self.seat.of.kind == "gpu" and support.tensor == 1 else 1
 
     def _experts(self, data: int) -> list[int]:
         """Give degrees over which experts are spread: none, those of a domain, and as many as there can be."""
