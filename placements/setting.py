@@ -14,6 +14,7 @@ from flowgraph.roles import Role, Use, models_read, roles
 from placements.batch_sizes import most_ranks
 from placements.constants import constants
 from placements.decode import ServingConstants
+from placements.host_work import HostWork, host_work
 from placements.lengths import Lengths
 from placements.loads import Load, loads, of_role, stage_count
 from placements.steps import HOST, HostConstants, host_constants
@@ -106,9 +107,14 @@ class Setting:
         return min(bounds, default=0)
 
     @property
+    def overlaps(self) -> bool:
+        """Return whether steps overlap. That is forecast where it was asked for: a run takes step after step."""
+        return self.lag > 0 and (self.staleness is not None or self.ratio is not None or self.streamed)
+
+    @property
     def overlapped(self) -> int:
         """Give how many steps may be under way at once: what draws, what only reads, and what trains."""
-        return min(self.lag, 2) + 1
+        return min(self.lag, 2) + 1 if self.overlaps else 1
 
     def loads_of(self, role: Role) -> list[Load]:
         """Give the loads of one role."""
@@ -122,6 +128,13 @@ class Setting:
     def host(self) -> HostConstants:
         """Give the constants of what is done beside models."""
         return host_constants(self.calibrated.get(HOST))
+
+    @cached_property
+    def host_work(self) -> HostWork:
+        """Return what is done beside models in a step."""
+        rows = max((load.rows for load in self.loads), default=self.prompts)
+        response = self.response or max((load.response for load in self.loads), key=lambda each: each.mean)
+        return host_work(self.running, self.prompts, self.prompt, response, rows)
 
     @cached_property
     def training(self) -> TrainingConstants:

@@ -47,9 +47,9 @@ def _setting(text: str) -> Setting:
     engines = tuple(f"{use}={engine}" for use, engine in workload.engines.items())
     lengths = workload.prompt_tokens, workload.response_tokens
     posed = pose(Question(asked, workload.cluster, *lengths, engines, workload.precision))
-    return replace(
-        posed.setting, streamed=workload.streamed, watched=None
-    )  # what the flow of a run says is all that it runs
+    # What the flow of a run says is all that it runs; where its weights may lag, its steps overlap.
+    lag = posed.setting.lag or None
+    return replace(posed.setting, streamed=workload.streamed, staleness=lag, watched=None)
 
 
 def step(workload: Workload) -> Step | str:
@@ -85,7 +85,8 @@ def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -
             way = chosen.get(role.name) if cut is None else _stated(setting, role, seat, cut, _Ways(rows, alone))
             if way is None:
                 return f"{role.name} does not fit {devices} devices as it is said to run"
-            found.append(Home(role, pool, seat, setting.engines[role.use], *way, shared=shared))
+            lag = setting.lag if role.name in setting.synced else 0
+            found.append(Home(role, pool, seat, setting.engines[role.use], *way, shared=shared, lag=lag))
     return found
 
 

@@ -165,7 +165,8 @@ def posed_by(plan: Plan, where: str, cluster: Cluster | None = None, asked: Aske
     assumed = plan.assumed.model_copy(update=told)
     setting = _setting(assumed, graph, sources, cluster or plan.cluster, where, where)
     lags = {each.lag for each in plan.placed if each.role in setting.synced}
-    return Posed(replace(setting, staleness=min(lags)) if lags else setting, assumed, ())
+    overlaps = assumed.staleness is not None  # else a plan's lag only makes syncs rarer
+    return Posed(replace(setting, staleness=min(lags)) if lags and overlaps else setting, assumed, ())
 
 
 def _refuse_unnamed_models(graph: Graph, assumed: Assumed, asked: Asked | None, where: str) -> None:
