@@ -119,8 +119,7 @@ def _homes(setting: Setting, pool: str, block: Block) -> Iterator[Home]:
     for place, choice in zip(places, sitting.chosen, strict=True):
         running = choice.running if len(places) > 1 else choice.running.model_copy(update={"sleeps": False})
         role = setting.roles[place]
-        lag = setting.lag if role.name in setting.synced else 0
-        yield Home(role, pool, seat, choice.engine, choice.layout, running, shared, lag)
+        yield Home(role, pool, seat, choice.engine, choice.layout, running, shared, setting.lag_of(role))
 
 
 def homes_by(setting: Setting, plan: Plan) -> list[Home]:

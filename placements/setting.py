@@ -106,6 +106,10 @@ class Setting:
         ]
         return min(bounds, default=0)
 
+    def lag_of(self, role: Role) -> int:
+        """Return how many updates old the weights of a role may be: none unless another role trains them."""
+        return self.lag if role.name in self.synced else 0
+
     @property
     def overlaps(self) -> bool:
         """Return whether steps overlap. That is forecast where it was asked for: a run takes step after step."""

@@ -85,8 +85,8 @@ def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -
             way = chosen.get(role.name) if cut is None else _stated(setting, role, seat, cut, _Ways(rows, alone))
             if way is None:
                 return f"{role.name} does not fit {devices} devices as it is said to run"
-            lag = setting.lag if role.name in setting.synced else 0
-            found.append(Home(role, pool, seat, setting.engines[role.use], *way, shared=shared, lag=lag))
+            engine, lag = setting.engines[role.use], setting.lag_of(role)
+            found.append(Home(role, pool, seat, engine, *way, shared=shared, lag=lag))
     return found
 
 
