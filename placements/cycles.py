@@ -41,7 +41,7 @@ class Period:
 
 
 def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: Sequence[float | None]) -> Period:
-    """Return the seconds of one step by itself, and its critical path as the cycle: the chain of tasks that takes longest.
+    """Return the seconds of one step by itself; the cycle is its critical path, the chain of tasks that takes longest.
 
     `before` are the places of those that end before each task begins, all earlier than it. Of chains that take as long
     the one through earlier tasks is named; what takes no time is not.

@@ -6,7 +6,7 @@ one column (`wire`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil
@@ -101,5 +101,3 @@ class HostWork:
 def host_work(graph: Graph, prompts: int, prompt: Lengths, response: Lengths, rows: int) -> HostWork:
     """Return what the host works on in a step of so many prompts, of these lengths."""
     return HostWork(graph, prompts, ceil(prompt.mean), ceil(response.mean), rows)
-
-

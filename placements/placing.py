@@ -370,7 +370,11 @@ class _Worked:
                 share = 1 / _synced_every(self._found, task)
                 return _sync_seconds(self._setting, self._by_copy[source][0], self._by_copy[target][0]).times(share)
             case Switch(home, awake):
-                return _switch_seconds(self._setting, self._by_copy[home], awake=awake) if moves else Seconds({"call": 0.0})
+                return (
+                    _switch_seconds(self._setting, self._by_copy[home], awake=awake)
+                    if moves
+                    else Seconds({"call": 0.0})
+                )
 
     def _run(self, nodes: Sequence[str]) -> Seconds:
         loads = [self._loads[name] for name in nodes if name in self._loads]

@@ -266,7 +266,9 @@ def overlapped(graph: Graph, spots: tuple[Spot, ...], staged: tuple[Staged, ...]
         lates.append(latest)
     return Outline(
         program,
-        tuple(frozenset(new[each] for each in needs[number]) if number >= 0 else frozenset[int]() for number in numbers),
+        tuple(
+            frozenset(new[each] for each in needs[number]) if number >= 0 else frozenset[int]() for number in numbers
+        ),
         tuple(reversed(lates)),
         tuple((new[one], new[user]) for one, user in _carried(base)),
     )

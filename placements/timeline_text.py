@@ -29,7 +29,9 @@ def timeline_text(timeline: Timeline, columns: int = 100) -> str:
     if timeline.steps * STEP_COLUMNS > width:
         lines.append(f"too many to draw in {columns} columns, which have room for {width // STEP_COLUMNS}")
     else:
-        lines += [f"{pool.ljust(margin)} {_lane(timeline, pool, width)}" for pool in _host_last(timeline.schedule.pools)]
+        lines += [
+            f"{pool.ljust(margin)} {_lane(timeline, pool, width)}" for pool in _host_last(timeline.schedule.pools)
+        ]
         lines.append(" " * margin + f" {_scale(timeline.end_s, width)}")
     lines += _idle(timeline)
     return "\n".join(line.rstrip() for line in lines)

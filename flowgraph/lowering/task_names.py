@@ -1,4 +1,4 @@
-"""What the tasks of a program are called, of which kind they are, and on which pool: in forecasts as in measurements."""
+"""What the tasks of a program are called, their kinds and their pools: the same in a forecast as in a measurement."""
 
 from __future__ import annotations
 
