@@ -21,6 +21,7 @@ from placements.problem import Answer, Objective
 from placements.ranked import Ranked
 from placements.robust import COST_ERROR, DRAWS
 from placements.setting import Setting
+from placements.step_rows import Row, step_rows
 from placements.steps import HOST
 from placements.text import broken, flowing, pool_sizes, show_devices, show_range, table
 from placements.what_if import Changed
@@ -158,27 +159,20 @@ def _seconds(plan: Plan) -> Iterator[str]:
     if step is None:
         return
     yield "seconds of a step"
-    longest = max((each.seconds or 0.0 for each in step.tasks), default=0.0)
-    rows = [
-        [
-            _label(each),
-            "+".join(each.pools),
-            show_s(each.seconds),
-            bar(each.seconds, longest),
-            show_seconds_by_part(each),
-        ]
-        for each in step.tasks
-    ]
-    yield from flowing(rows, " · ")
+    rows, longest = step_rows(step), max((each.seconds or 0.0 for each in step.tasks), default=0.0)
+    yield from flowing([_second_cells(each, longest) for each in rows], " · ")
+    between_s = max((each.pause_s for each in step.waits), default=0.0)
+    if between_s:
+        yield f"between steps, by the driver: {show_s(between_s)}"
     if step.cycle:
-        everything = len(step.cycle) == len(step.tasks)
+        everything = all(each.name in step.cycle for each in step.tasks if each.pools and each.seconds)
         named = "everything, one after another" if everything else " → ".join(step.cycle)
-        yield from flowing([[f"what comes round slowest: {named}"]], " → ")
+        yield from flowing([[f"critical path: {named}"]], " → ")
 
 
-def _label(task: Timed) -> str:
-    """Give the name of a task; of a sync, whose name has both its ends, what it goes to."""
-    return f"to {task.role}" if task.kind == "sync" and task.role else task.name
+def _second_cells(row: Row, longest: float) -> list[str]:
+    told = show_seconds_by_part(row.tasks[0]) if len(row.tasks) == 1 else f"{len(row.tasks)} of them"
+    return [row.label, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), told]
 
 
 def bar(seconds: float | None, longest: float) -> str:

@@ -12,7 +12,7 @@ from placements.choices import choices, footprint
 from placements.finding import solved
 from placements.footprint import FITS_SHARE
 from placements.named import Parts
-from placements.placing import Home, forecast_again, homes_by, work_of
+from placements.placing import Home, forecast_again, homes_by, switching_of, work_of
 from placements.ranked import Ranked
 from placements.setting import Setting
 from placements.short import overflows
@@ -94,7 +94,8 @@ def layouts(setting: Setting, plan: Plan, role: str) -> tuple[Other, ...]:
 
 def _other(setting: Setting, plan: Plan, home: Home, layout: Layout, running: Running, *, own: bool = False) -> Other:
     there = replace(home, layout=layout, running=running)
-    works = [work_of(setting, there, load).seconds.total_s for load in setting.loads_of(home.role)]
+    works = [work_of(setting, there, load).total_s for load in setting.loads_of(home.role)]
+    works.append(switching_of(setting, there).total_s)
     held = footprint(setting, home.role, home.seat, home.engine, layout, running).peak_bytes
     placed = (
         each.model_copy(update={"layout": layout, "running": running}) if each.role == home.role.name else each

@@ -21,7 +21,8 @@ from flowgraph.plan import TaskKind
 class Task:
     """What runs once a step and then occupies all of its pools; a task without a pool occupies nothing.
 
-    `seconds` is None where not known. In its last `tail_s` seconds a task works on its longest few rows only.
+    `seconds` is None where not known. In its last `tail_s` seconds a task works on its longest few rows only. Of the
+    first steps it leaves out `shift`: it works on what others made so many steps before.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Task:
     pools: tuple[str, ...]
     seconds: float | None
     tail_s: float = 0.0
+    shift: int = 0
 
 
 @dataclass(frozen=True)

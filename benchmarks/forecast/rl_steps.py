@@ -85,7 +85,8 @@ def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -
             way = chosen.get(role.name) if cut is None else _stated(setting, role, seat, cut, _Ways(rows, alone))
             if way is None:
                 return f"{role.name} does not fit {devices} devices as it is said to run"
-            found.append(Home(role, pool, seat, setting.engines_of(role.use)[0], *way, shared=shared))
+            engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
+            found.append(Home(role, pool, seat, engine, *way, shared=shared, lag=lag))
     return found
 
 

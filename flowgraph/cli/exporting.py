@@ -240,5 +240,6 @@ def homes_of_run(setting: Setting, run: AsRun) -> Iterator[Home]:
         for name in names:
             layout = run.layouts.get(name) or Layout(data=part.devices, sharding="full")
             running = run.running.get(name) or Running(precision="bfloat16")
-            engine = setting.engines_of(roles[name].use)[0]
-            yield Home(roles[name], f"pool{number}", seat, engine, layout, running, shared)
+            role = roles[name]
+            engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
+            yield Home(role, f"pool{number}", seat, engine, layout, running, shared, lag)
