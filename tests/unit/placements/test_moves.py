@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,7 +117,8 @@ def with_way(plan: Plan, role: str, **parts: Any) -> Plan:
 
 
 def test_each_tensor_degree_is_told_at_its_fastest_that_fits_and_the_plans_own_way_is_marked() -> None:
-    setting, plan = setting_of("grpo", CLUSTER, model="Qwen/Qwen3-8B"), found_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
+    setting = replace(setting_of("grpo", CLUSTER, model="Qwen/Qwen3-8B"), modelled=True)
+    plan = found_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
     own = way_of(plan.best.plan(), "policy.train")
     found = layouts(setting, plan.best.plan(), "policy.train")
     assert {1, 2, 4} <= {each.layout.tensor for each in found}
