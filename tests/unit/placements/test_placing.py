@@ -127,8 +127,9 @@ def test_tasks_take_what_the_search_counted_on_each_pool_in_each_stage(case: Cas
     stage_of = {load.node: load.stage for load in ranked.setting.loads}
     tasks = [each for each in ranked.step.tasks if each.name in stage_of]
     for number, (_, option) in enumerate(ranked.blocks):
+        pool = "all" if len(ranked.blocks) == 1 else f"pool{number}"
         for stage in range(ranked.setting.stages):
-            own = [t.seconds or 0.0 for t in tasks if t.pools == (f"pool{number}",) and stage_of[t.name] == stage]
+            own = [t.seconds or 0.0 for t in tasks if t.pools == (pool,) and stage_of[t.name] == stage]
             assert fsum(own) == pytest.approx(option.stages_s[stage])
 
 
