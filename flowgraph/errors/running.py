@@ -24,9 +24,7 @@ class PlanError(FlowError, ValueError):
     def other_graph(cls, where: str, planned: str, planned_hash: str, flow: str, flow_hash: str) -> PlanError:
         """Say which structure a plan is for, and which the flow has."""
         notes = [f"plan: {planned} {planned_hash[:16]}", f"flow: {flow} {flow_hash[:16]}"]
-        what = (
-            "this plan is for another structure" if planned == flow else f"a plan of {planned}, not of {flow}"
-        )
+        what = "this plan is for another structure" if planned == flow else f"a plan of {planned}, not of {flow}"
         hint = "plan this flow anew" if planned == flow else f"flowgraph plan {flow}, or run without a flow"
         return cls(what, where=where, notes=notes, hint=hint)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import pytest
 import torch
+from flowgraph.executors.layouts import LAYOUTS
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,6 @@ from flowgraph.diagrams.mermaid import mermaid
 from flowgraph.diagrams.plan_picture import plan_picture
 from flowgraph.diagrams.sequence_picture import sequence_picture
 from flowgraph.errors import LawError, PlanError
-from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.executors.local import LocalModel
 from flowgraph.lowering import LOWERING, OPTIONAL
 from flowgraph.lowering.check_program import check_program

@@ -166,7 +166,7 @@ def test_an_overfull_device_is_marked_beside_other_plans() -> None:
     text = plans_text([("right.json", plan), ("full.json", full)], 200)
     (line,) = (line for line in text.splitlines() if line.startswith("fullest device"))
     assert line.count("does not fit") == 1
-    assert line.endswith(f"143.0 GiB on pool0, {peak.role}: does not fit, it has 79.6 GiB")
+    assert line.endswith(f"143.0 GiB on all, {peak.role}: does not fit, it has 79.6 GiB")
 
 
 def test_plans_that_have_no_room_beside_each_other_stand_below_each_other() -> None:
