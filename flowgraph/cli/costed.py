@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from flowgraph.cli.plan import Planned, Sought, batch_lines, sizes_of, warn
 from flowgraph.cli.setting import Posed, Question, cluster_of, pose
 from flowgraph.cli.show import write_text
-from flowgraph.errors import ResourceError, UsageError, nearest
+from flowgraph.errors import PlanError, ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
 
 if TYPE_CHECKING:
@@ -155,11 +155,28 @@ def asked_of(sought: Sought, setting: Setting) -> Asked:
         placement=variant(sought.placement).name if sought.placement else "",
     )
     _refuse_contradictions(asked, setting)
+    _refuse_too_few_devices(asked, setting)
     unpriced = dict.fromkeys(of.model for of in setting.classes if of.price_per_hour is None)
     if asked.objective == "cost" and unpriced:
         hint = "say `price_per_hour` of each machine in a cluster's file"
         raise UsageError(f"what {' and '.join(unpriced)} cost is not known", where="--objective cost", hint=hint)
     return asked
+
+
+def _refuse_too_few_devices(asked: Asked, setting: Setting) -> None:
+    """Refuse a named placement with more pools than there are devices."""
+    from placements.cuts import many
+    from placements.named import variant
+
+    chosen = variant(asked.placement) if asked.placement else None
+    parts = chosen.parts_of(setting.graph) if chosen is not None else ()
+    there = sum(of.count for of in setting.classes)
+    if chosen is not None and len(parts) > there:
+        pools = f"{chosen.name} puts {setting.graph.name} on {len(parts)} pools, which take a device each"
+        notes = [f"pool{place}: {', '.join(part)}" for place, part in enumerate(parts)]
+        what = f"{pools}; the cluster has {many(there, f'{setting.kind} device')}"
+        hint = f"--cluster {len(parts)}xcpu" if setting.kind == "cpu" else f"{len(parts)} gpu devices at least"
+        raise PlanError(what, where=f"plan of {setting.graph.name}", notes=notes, hint=hint)
 
 
 def _refuse_contradictions(asked: Asked, setting: Setting) -> None:
