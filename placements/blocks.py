@@ -11,8 +11,9 @@ from functools import cached_property
 from math import inf
 
 from flowgraph.plan import Layout
-from placements.choices import Choice, Seat, Ways
-from placements.folding import HOST, Columns
+from placements.choices import Choice, Seat, Ways, process_of
+from placements.folding import HOST, SYNC_BYTES, Columns
+from placements.footprint import room_bytes
 from placements.problem import Option
 from placements.seconds import added
 from placements.setting import Setting
@@ -126,7 +127,7 @@ class Blocks:
 
     def _first(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
         if not places:
-            return self._nothing
+            return _nothing(self.setting.stages + 1, seat)
         key = places, seat, shared
         if key not in self._firsts:
             before, own = self._first(places[:-1], seat, shared), self._own(places[-1], seat, shared, fastest=True)
@@ -134,17 +135,13 @@ class Blocks:
         return self._firsts[key]
 
     @cached_property
-    def _nothing(self) -> Columns:
-        return Columns.nothing(self.setting.stages + 1)
-
-    @cached_property
     def _none(self) -> Columns:
-        return self._nothing.some([])
+        return Columns.nothing(self.setting.stages + 1).some([])
 
     def _all(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
         """Give the ways to run the roles at these places, of a pool that is `shared` with drawing or is not."""
         if not places:
-            return self._nothing
+            return _nothing(self.setting.stages + 1, seat)
         key = places, seat, shared
         if key not in self._folded:
             before, own = self._all(places[:-1], seat, shared), self._own(places[-1], seat, shared, fastest=False)
@@ -153,7 +150,9 @@ class Blocks:
         return self._folded[key]
 
     def _fitting(self, found: Columns, seat: Seat) -> Columns:
-        return found.fitting(seat.of.memory_bytes, seat.of.host_memory_bytes // seat.of.node_devices)
+        return found.fitting(
+            room_bytes(seat.of.memory_bytes, seat.of.kind), seat.of.host_memory_bytes // seat.of.node_devices
+        )
 
     def _own(self, place: int, seat: Seat, shared: bool, fastest: bool) -> Columns:
         """Give the ways to run one role, of which what trains is slower in a pool that is shared with drawing."""
@@ -163,10 +162,10 @@ class Blocks:
         if key not in self._alone:
             ways = self.ways(place, seat)
             first = () if ways.fastest is None else (ways.fastest,)
-            engines = sorted(set(self.setting.engines.values()))
+            processes = sorted({process_of(engine) for engine in self.setting.engines.values()})
             share = self.setting.host.slowed_share if slowed else 1.0
             own = first if fastest else ways.unbeaten
-            bit = 1 << engines.index(self.setting.engines[role.use])
+            bit = 1 << processes.index(process_of(self.setting.engines[role.use]))
             self._alone[key] = Columns.of(own, bit, share) if own else self._none
         return self._alone[key]
 
@@ -189,6 +188,11 @@ class Blocks:
                 self._syncs[key] = sync_s(self.setting, *key)
             total += self._syncs[key]
         return total
+
+
+def _nothing(stages: int, seat: Seat) -> Columns:
+    """Return the one way to run no role there; between processes of ours on CPUs no buckets pass."""
+    return Columns.nothing(stages, 0 if seat.of.kind == "cpu" else SYNC_BYTES)
 
 
 def _price(seat: Seat) -> float:

@@ -95,7 +95,7 @@ def layouts(setting: Setting, plan: Plan, role: str) -> tuple[Other, ...]:
 def _other(setting: Setting, plan: Plan, home: Home, layout: Layout, running: Running, *, own: bool = False) -> Other:
     there = replace(home, layout=layout, running=running)
     works = [work_of(setting, there, load).seconds.total_s for load in setting.loads_of(home.role)]
-    held = footprint(setting, home.role, home.seat, layout, running).peak_bytes
+    held = footprint(setting, home.role, home.seat, home.engine, layout, running).peak_bytes
     placed = (
         each.model_copy(update={"layout": layout, "running": running}) if each.role == home.role.name else each
         for each in plan.placed
@@ -103,5 +103,5 @@ def _other(setting: Setting, plan: Plan, home: Home, layout: Layout, running: Ru
     fits = held <= FITS_SHARE * home.seat.of.memory_bytes
     if fits:  # by itself; what lies beside it counts too
         again = forecast_again(setting, plan.model_copy(update={"placed": tuple(placed)}))
-        fits = not any(True for _ in overflows(again, ""))
+        fits = not any(True for _ in overflows(again, setting, ""))
     return Other(layout, running, fsum(each or 0.0 for each in works), held, fits, own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flowgraph.cluster import Device
@@ -11,12 +11,21 @@ from flowgraph.plan import Assumed, Forecast, Layout, Peak, Placed, Plan, Pool, 
 from flowgraph.roles import Role
 from flowgraph.store import structure_hash
 from placements.blocks import Offered, Sitting, tensors
-from placements.choices import Seat, footprint, moved_seconds, passing_seconds, sampling_seconds
+from placements.choices import (
+    OWN,
+    Seat,
+    footprint,
+    moved_seconds,
+    passing_seconds,
+    process_of,
+    sampling_seconds,
+)
 from placements.cycles import period
-from placements.footprint import Footprint, MemoryConstants, total_bytes
+from placements.footprint import Footprint, MemoryConstants, room_bytes, total_bytes, with_more
 from placements.loads import Load
 from placements.pool_peaks import Held, PoolPeak, Turn, pool_peaks
 from placements.problem import Option
+from placements.profiles import Links, Profile
 from placements.schedule import Schedule, Task, Wait
 from placements.seconds import Seconds, added
 from placements.setting import Setting
@@ -64,7 +73,7 @@ def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None =
         structure_hash=structure_hash(setting.graph),
         cluster=setting.cluster,
         pools=pools,
-        placed=tuple(_placed(setting, home, held[home.role.name]) for home in _in_order(setting, homes)),
+        placed=_with_parts(setting, [_placed(setting, home) for home in _in_order(setting, homes)], homes, held),
         forecast=forecasts_of(setting, homes, held),
         costed=True,
         step=step,
@@ -81,7 +90,7 @@ def forecast_again(setting: Setting, plan: Plan, assumed: Assumed | None = None)
     held = {home.role.name: _footprint(setting, home) for home in homes}
     return plan.model_copy(
         update={
-            "placed": tuple(each.model_copy(update={"memory": _memory(held[each.role])}) for each in plan.placed),
+            "placed": _with_parts(setting, plan.placed, homes, held),
             "forecast": tuple(_forecast(setting, pool.name, homes, held) for pool in plan.pools),
             "step": step_of(setting, homes),
             "assumed": assumed or plan.assumed,
@@ -204,7 +213,7 @@ def _synced(setting: Setting, own: Sequence[Home], pool_of: Mapping[str, str]) -
             yield pool_of[source if target in names else target]
 
 
-def _placed(setting: Setting, home: Home, held: Footprint) -> Placed:
+def _placed(setting: Setting, home: Home) -> Placed:
     lag = setting.lag if home.role.name in setting.synced else 0
     return Placed(
         role=home.role.name,
@@ -213,16 +222,24 @@ def _placed(setting: Setting, home: Home, held: Footprint) -> Placed:
         layout=home.layout,
         lag=lag,
         running=home.running,
-        memory=_memory(held),
     )
 
 
-def _memory(held: Footprint) -> dict[str, int]:
-    return {str(part): size for parts in (held.resident, held.working) for part, size in parts.items() if size}
+def _with_parts(
+    setting: Setting, placed: Iterable[Placed], homes: Sequence[Home], held: Mapping[str, Footprint]
+) -> tuple[Placed, ...]:
+    """Return roles with the parts that each holds when it holds most: of the peaks of its pool, so that both agree."""
+    found = dict[str, dict[str, int]]()
+    for pool in dict.fromkeys(home.pool for home in homes):
+        for peak in _peaks_of(setting, pool, homes, held)[1]:
+            for role, parts in peak.roles.items():
+                if total_bytes(parts) > sum(found.get(role, {}).values()):
+                    found[role] = {str(part): size for part, size in parts.items() if size}
+    return tuple(each.model_copy(update={"memory": found.get(each.role, {})}) for each in placed)
 
 
 def _footprint(setting: Setting, home: Home) -> Footprint:
-    return footprint(setting, home.role, home.seat, home.layout, home.running)
+    return footprint(setting, home.role, home.seat, home.engine, home.layout, home.running)
 
 
 # ---------------------------------------------------------------------------------------- memory
@@ -231,32 +248,167 @@ def _footprint(setting: Setting, home: Home) -> Footprint:
 def forecasts_of(
     setting: Setting, homes: Sequence[Home], held: Mapping[str, Footprint] | None = None
 ) -> tuple[Forecast, ...]:
-    """Give the forecast of each pool of roles that live so; what roles hold is worked out unless it is `held`."""
+    """Return the forecast of each pool of roles that live so; what roles hold is worked out unless it is `held`."""
     known = held or {home.role.name: _footprint(setting, home) for home in homes}
     return tuple(_forecast(setting, pool, homes, known) for pool in dict.fromkeys(home.pool for home in homes))
 
 
-def _forecast(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[str, Footprint]) -> Forecast:
-    """Give the peaks of a pool: of each phase, and of each change of hands before it, named `to PHASE`."""
-    own = [home for home in homes if home.pool == pool]
-    roles = [Held(home.role.name, held[home.role.name], home.running.sleeps, home.engine) for home in own]
-    turns = [
-        Turn(load.phase, load.role.name, setting.synced.get(load.role.name, "") if load.phase == "generate" else "")
-        for load in setting.loads
-        if load.role in {home.role for home in own}
+@dataclass(frozen=True)
+class Resident:
+    """What the devices of one pool hold, peak by peak; the smallest has `memory_bytes`, of which a plan fills a part."""
+
+    pool: str
+    devices: int
+    memory_bytes: int
+    room_bytes: int
+    even: bool
+    peaks: tuple[PoolPeak, ...]
+
+
+def residents(setting: Setting, plan: Plan) -> tuple[Resident, ...]:
+    """Return what the pools of a plan hold, as it is forecast now; no speed of any device needs to be known.
+
+    Raises ResourceError where a device of a plan is not there.
+    """
+    homes = _homes_at_rest(setting, plan)
+    held = {home.role.name: _footprint(setting, home) for home in homes}
+    return tuple(_resident(setting, pool, homes, held) for pool in plan.pools)
+
+
+def _resident(setting: Setting, pool: Pool, homes: Sequence[Home], held: Mapping[str, Footprint]) -> Resident:
+    found = [setting.cluster.device(*place) for place in pool.devices]
+    memory = [device.memory_bytes for device in found if device is not None]
+    kind = next((device.kind for device in found if device is not None), "gpu")
+    least = min(memory, default=0)
+    peaks = _peaks_of(setting, pool.name, homes, held)[1]
+    return Resident(pool.name, len(pool.devices), least, room_bytes(least, kind), len({*memory}) <= 1, peaks)
+
+
+def with_memory(setting: Setting, plan: Plan) -> Plan:
+    """Return a plan with the memory of each role and pool as it is forecast now; all else stays.
+
+    No speed of any device needs to be known. Raises ResourceError where a device of a plan is not there.
+    """
+    homes = _homes_at_rest(setting, plan)
+    held = {home.role.name: _footprint(setting, home) for home in homes}
+    return plan.model_copy(
+        update={
+            "placed": _with_parts(setting, plan.placed, homes, held),
+            "forecast": tuple(_forecast(setting, pool.name, homes, held) for pool in plan.pools),
+        }
+    )
+
+
+def _homes_at_rest(setting: Setting, plan: Plan) -> list[Home]:
+    """Return where roles live by a plan, on devices whose speed may be unknown."""
+    roles = {role.name: role for role in setting.roles}
+    seats = {pool.name: _unhurried(setting, pool) for pool in plan.pools}
+    return [
+        Home(roles[each.role], each.pool, seats[each.pool], each.engine, each.layout, each.running, shared=False)
+        for each in plan.placed
     ]
-    found = pool_peaks(roles, turns, bucket_bytes=MemoryConstants().bucket_bytes)
-    peaks = map(_told_peak, found)
-    contexts = {home.engine: held[home.role.name].asleep.get("context", 0) for home in own}
-    return Forecast(pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(dict.fromkeys(peaks)))
+
+
+def _unhurried(setting: Setting, pool: Pool) -> Seat:
+    """Return the seat of a pool on devices whose speed may be unknown: of its first device, as all have one layout."""
+    of = _class_of(setting, *pool.devices[0])
+    if of is None:
+        raise ResourceError.not_here(f"pool `{pool.name}`", f"{pool.devices[0][0]}/{pool.devices[0][1]}", "it is not")
+    return Seat(of, len(pool.devices), of.links(len(pool.devices)) or UNKNOWN)
+
+
+UNKNOWN = Links(Profile("", 0, {}, 0.0, 0.0, 1, 0.0, None, {}), domain=1, node_devices=1, network_bytes_per_s=0.0)
+"""Links of devices whose speed nobody knows."""
+
+
+def _forecast(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[str, Footprint]) -> Forecast:
+    """Return the peaks of a pool: of each phase, and of each change of hands before it, named `to PHASE`."""
+    roles, found = _peaks_of(setting, pool, homes, held)
+    contexts = dict[str, int]()
+    for each in roles:
+        context = each.footprint.resident.get("context", 0)
+        contexts[each.process] = max(contexts.get(each.process, 0), context)
+    return Forecast(pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(dict.fromkeys(map(_told_peak, found))))
+
+
+def _peaks_of(
+    setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[str, Footprint]
+) -> tuple[list[Held], tuple[PoolPeak, ...]]:
+    """Return what the roles of a pool hold by themselves, and the peaks of all of them together."""
+    own = [home for home in homes if home.pool == pool]
+    by_role = {home.role.name: home for home in homes}
+    trained = [home for home in homes if home.role.use == "train"]
+    roles = [
+        Held(
+            home.role.name,
+            _with_mapped(setting, home, by_role, held[home.role.name]),
+            home.running.sleeps,
+            process_of(home.engine),
+            _copy(setting, home, trained),
+        )
+        for home in own
+    ]
+    kept = max((each.footprint.kept for each in roles if each.process == "ours"), default=0)
+    turns = [_turn(setting, load, by_role, kept) for load in setting.loads if load.role in {home.role for home in own}]
+    return roles, pool_peaks(roles, turns, bucket_bytes=MemoryConstants().bucket_bytes)
+
+
+def _turn(setting: Setting, load: Load, homes: Mapping[str, Home], kept: int) -> Turn:
+    """Return the turn of a load, and what passes when weights are brought to it first, none if it has them already.
+
+    Between processes of ours on CPUs they come whole, out of blocks that a heap of `kept` bytes has, but for large ones.
+    """
+    name = load.role.name
+    home, source = homes[name], homes.get(setting.synced.get(name, ""))
+    if load.phase != "generate" or source is None or _one_copy(source, home):
+        return Turn(load.phase, name)
+    if home.seat.of.kind != "cpu":
+        return Turn(load.phase, name, source.role.name)
+    if home.engine not in OWN:
+        bucket = int(MemoryConstants().bucket_bytes)
+        return Turn(load.phase, name, source.role.name, min(bucket, 4 * setting.shape(load.role).trained))
+    shape = setting.shape(load.role)
+    table = 4 * shape.vocabulary * shape.hidden
+    large = table * shape.tables if table > MemoryConstants().kept_block_bytes and not shape.adapters else 0
+    return Turn(load.phase, name, source.role.name, large + max(0, 4 * shape.trained - large - kept))
+
+
+def _with_mapped(setting: Setting, home: Home, homes: Mapping[str, Home], held: Footprint) -> Footprint:
+    """Add the weights that went from one CPU process to another: pages of the store that they share stay mapped."""
+    if home.seat.of.kind != "cpu" or home.engine not in OWN:
+        return held
+    ends = [(homes[target], homes[source]) for target, source in setting.synced.items() if {target, source} <= {*homes}]
+    apart = any(home in pair and pair[0].pool != pair[1].pool and pair[0].engine in OWN for pair in ends)
+    return with_more(held, {"sync": 4 * setting.shape(home.role).trained}) if apart else held
+
+
+def _copy(setting: Setting, home: Home, trained: Sequence[Home]) -> str:
+    """Name the copy of weights that a role reads on a CPU; a frozen base of adapters that are trained there is theirs."""
+    if home.seat.of.kind != "cpu":
+        return ""
+    shape = setting.shape(home.role)
+    for other in trained:
+        base = setting.shape(other.role)
+        alike = base.adapters > 0 and not shape.adapters and (base.base, base.head) == (shape.base, shape.head)
+        if alike and (other.pool, other.engine, other.layout) == (home.pool, home.engine, home.layout):
+            return f"{other.role.param} {other.engine} {other.layout}"
+    return f"{home.role.param} {home.engine} {home.layout}"
+
+
+def _one_copy(one: Home, other: Home) -> bool:
+    """Say whether two roles of a model on CPUs read one copy of it."""
+    alike = (one.pool, one.engine, one.layout) == (other.pool, other.engine, other.layout)
+    return alike and one.seat.of.kind == "cpu" and one.role.param == other.role.param
 
 
 def _told_peak(peak: PoolPeak) -> Peak:
+    context = sum(parts.get("context", 0) for parts in peak.roles.values())
+    own = {role: total_bytes(parts) - parts.get("context", 0) for role, parts in peak.roles.items()}
     return Peak(
         phase=f"to {peak.phase}" if peak.entering else peak.phase,
         role=peak.role,
         memory_bytes=peak.peak_bytes,
-        held={role: size for role, parts in peak.roles.items() if (size := total_bytes(parts))},
+        held={name: size for name, size in {"process": context, **own}.items() if size},
     )
 
 

@@ -36,6 +36,8 @@ class Setting:
     flow does; `ratio` fixes the devices that draw to those that train, where these are apart. Where responses are
     `streamed`, drawing goes on across steps and waits for no longest response. Models of `without` are those of the
     flow that this run does without. A graph that is `watched` runs in place of the flow's: it measures more.
+    Of our own executors, `sample_rows` are decoded side by side on a rank, and a pass without gradients reads
+    `forward_tokens`.
     """
 
     graph: Graph
@@ -52,6 +54,8 @@ class Setting:
     streamed: bool = False
     without: frozenset[str] = frozenset()
     watched: Graph | None = None
+    sample_rows: int = 256
+    forward_tokens: int = 4096
 
     @property
     def running(self) -> Graph:

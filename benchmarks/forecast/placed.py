@@ -223,11 +223,11 @@ def _held_bytes(setting: Setting, seat: Seat, role: str, tensor: int) -> int:
     """Give what a role holds on each device while another works: weights, gradients and states cut over `tensor`."""
     cut = Layout(data=seat.devices // tensor, tensor=tensor, sharding="optimizer" if role.endswith("train") else "none")
     found = next(each for each in setting.roles if each.name == role)
-    return total_bytes(footprint(setting, found, seat, cut, Running(precision="bfloat16")).resident)
+    return total_bytes(footprint(setting, found, seat, setting.engines[found.use], cut, Running(precision="bfloat16")).resident)
 
 
 def _fits(setting: Setting, seat: Seat, role: Role, layout: Layout, running: Running, held_bytes: int) -> bool:
-    needed_bytes = footprint(setting, role, seat, layout, running).peak_bytes
+    needed_bytes = footprint(setting, role, seat, setting.engines[role.use], layout, running).peak_bytes
     return fits(held_bytes + needed_bytes, seat.of.memory_bytes)
 
 

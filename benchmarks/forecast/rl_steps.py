@@ -136,7 +136,7 @@ def _stated(setting: Setting, role: Role, seat: Seat, cut: Degrees, ways: _Ways)
 
 
 def _fits(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> bool:
-    return fits(footprint(setting, role, seat, layout, running).peak_bytes, seat.of.memory_bytes)
+    return fits(footprint(setting, role, seat, setting.engines[role.use], layout, running).peak_bytes, seat.of.memory_bytes)
 
 
 def _busy_s(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> float:

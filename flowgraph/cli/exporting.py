@@ -186,7 +186,7 @@ def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
         own = [home for home in homes if home.pool == pool]
         of = own[0].seat.of
         room = of.host_memory_bytes // of.node_devices
-        held = [(home, footprint(setting, home.role, home.seat, home.layout, home.running)) for home in own]
+        held = [(home, footprint(setting, home.role, home.seat, home.engine, home.layout, home.running)) for home in own]
         needs = sum(total_bytes(each.host) + home.running.sleeps * total_bytes(each.asleep_host) for home, each in held)
         if needs > room:
             what = f"`{pool}` keeps {show_bytes(needs)} in host memory for each device"

@@ -115,7 +115,7 @@ def test_to_sleep_or_to_offload_holds_less_beside_others_and_takes_longer() -> N
     asleep = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=4 * (512 + 4000), sleeps=True)
     away = asleep.model_copy(update={"sleeps": False, "offload": ("parameters", "gradients", "optimizer")})
     there = asleep.model_copy(update={"sleeps": False})
-    held = [footprint(setting, role, seat, layout, each) for each in (there, asleep, away)]
+    held = [footprint(setting, role, seat, setting.engines[role.use], layout, each) for each in (there, asleep, away)]
     moved = [
         moved_seconds(one, seat, layout, each, own).total_s or 0.0
         for one, each in zip(held, (there, asleep, away), strict=True)
@@ -140,7 +140,7 @@ def test_a_choice_says_the_seconds_and_bytes_of_its_parts(name: str, kept: dict[
     for each in choices(setting, role, seat):
         if each.layout != layout:
             continue
-        held = footprint(setting, role, seat, layout, each.running)
+        held = footprint(setting, role, seat, each.engine, layout, each.running)
         told = [passing_seconds(setting, seat, layout, each.running, load) for load in setting.loads_of(role)]
         told.append(moved_seconds(held, seat, layout, each.running, setting.loads_of(role)))
         assert sum(each.stages_s) == pytest.approx(sum(one.total_s or 0.0 for one in told))
