@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
-from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.plan import Layout
 from flowgraph.roles import USES, Role
-from placements.choices import Choice, Seat, Ways
-from placements.folding import HOST, Columns
+from placements.choices import Choice, Seat, Ways, process_of
+from placements.folding import HOST, SYNC_BYTES, Columns
+from placements.footprint import room_bytes
 from placements.problem import Option
 from placements.seconds import added
 from placements.setting import Setting
@@ -128,7 +128,7 @@ class Blocks:
 
     def _first(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
         if not places:
-            return self._nothing
+            return _nothing(self.setting.stages + 1, seat)
         key = places, seat, shared
         if key not in self._firsts:
             before, own = self._first(places[:-1], seat, shared), self._own(places[-1], seat, shared, fastest=True)
@@ -136,17 +136,13 @@ class Blocks:
         return self._firsts[key]
 
     @cached_property
-    def _nothing(self) -> Columns:
-        return Columns.nothing(self.setting.stages + 1)
-
-    @cached_property
     def _none(self) -> Columns:
-        return self._nothing.some([])
+        return Columns.nothing(self.setting.stages + 1).some([])
 
     def _all(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
         """Give the ways to run the roles at these places, of a pool that is `shared` with drawing or is not."""
         if not places:
-            return self._nothing
+            return _nothing(self.setting.stages + 1, seat)
         key = places, seat, shared
         if key not in self._folded:
             before, own = self._all(places[:-1], seat, shared), self._own(places[-1], seat, shared, fastest=False)
@@ -155,7 +151,9 @@ class Blocks:
         return self._folded[key]
 
     def _fitting(self, found: Columns, seat: Seat) -> Columns:
-        return found.fitting(seat.of.memory_bytes, seat.of.host_memory_bytes // seat.of.node_devices)
+        return found.fitting(
+            room_bytes(seat.of.memory_bytes, seat.of.kind), seat.of.host_memory_bytes // seat.of.node_devices
+        )
 
     def _own(self, place: int, seat: Seat, shared: bool, fastest: bool) -> Columns:
         """Give the ways to run one role, of which what trains is slower in a pool that is shared with drawing."""
@@ -196,6 +194,11 @@ class Blocks:
         return total
 
 
+def _nothing(stages: int, seat: Seat) -> Columns:
+    """Return the one way to run no role there; between processes of ours on CPUs no buckets pass."""
+    return Columns.nothing(stages, 0 if seat.of.kind == "cpu" else SYNC_BYTES)
+
+
 def _price(seat: Seat) -> float:
     """Give what a seat costs for a second."""
     return (seat.of.price_per_hour or 0.0) / 3600 * seat.devices
@@ -214,11 +217,6 @@ def sync_s(setting: Setting, seat: Seat, trains: bool, draws: bool, target: str)
         sent = sync_seconds(size_bytes, tensors(shape.layers), links, seat.devices, links, seat.devices)
         return sent.total_s or 0.0
     return 0.0
-
-
-def process_of(engine: str) -> str:
-    """Return the name of the process that an engine's models live in: the engine's own, or that of the device."""
-    return engine if is_server(engine) or ENGINES[engine].supported is None else "device"
 
 
 def tensors(layers: int) -> int:

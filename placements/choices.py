@@ -16,8 +16,9 @@ from flowgraph.engines.table import ENGINES, VERBS, is_server
 from flowgraph.plan import Checkpointing, Layout, Offloaded, Running, Sharding
 from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
-from placements.footprint import Footprint, total_bytes
-from placements.footprint_serving import awake_bytes, generation_bytes, inference_bytes
+from placements.footprint import Footprint, MemoryConstants, total_bytes
+from placements.footprint_process import process_footprint
+from placements.footprint_serving import awake_bytes, generation_bytes, inference_bytes, server_bytes
 from placements.footprint_training import Training, training_bytes
 from placements.generation import cache_wanted, generate_seconds
 from placements.loads import Load
@@ -437,6 +438,8 @@ def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running
 def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
     """Return what a role holds on each device, on one engine, in one layout and one way to run."""
     shape, own = setting.shape(role), setting.loads_of(role)
+    if seat.of.kind == "cpu":
+        return _on_cpu(setting, role, seat, engine, layout, running)
     if role.use == "sample":
         return generation_bytes(
             shape,
@@ -460,6 +463,43 @@ def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Lay
         stats=stats,
     )
     return training_bytes(shape, training, sequence_tokens=longest)
+
+
+def process_of(engine: str) -> str:
+    """Return the name of the process that an engine's models live in: that of the device, or the engine's own.
+
+    >>> process_of("local") == process_of("fsdp"), process_of("sglang")
+    (True, 'sglang')
+    """
+    return "device" if ENGINES[engine].handle else engine
+
+
+def _on_cpu(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
+    """Return what a role holds on each CPU device: in the process of the device, or in a server beside it."""
+    shape, constants = setting.shape(role), MemoryConstants()
+    if not ENGINES[engine].handle:
+        return server_bytes(shape, layout, running, process_bytes_of(setting, seat, constants), constants)
+    return process_footprint(
+        shape,
+        setting.loads_of(role),
+        layout,
+        running,
+        sample_rows=setting.sample_rows,
+        forward_tokens=setting.forward_tokens,
+        trains=role.use == "train",
+        context_bytes=process_bytes_of(setting, seat, constants),
+        constants=constants,
+    )
+
+
+def process_bytes_of(setting: Setting, seat: Seat, constants: MemoryConstants) -> float:
+    """Return what a process of ours has on a CPU device without any model, its share of Ray included.
+
+    A cluster of one device needs no Ray; else the CPU devices of a machine share it.
+    """
+    if sum(of.count for of in setting.classes) == 1:
+        return constants.process_bytes
+    return constants.process_bytes + constants.worker_bytes + constants.ray_bytes / seat.of.node_devices
 
 
 def waking_bytes(found: Footprint) -> int:

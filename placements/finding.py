@@ -5,7 +5,7 @@ A pure function of what it is given: files, printing and drawing are for the com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from time import perf_counter
@@ -18,7 +18,7 @@ from placements.problem import Answer, Choice, Objective, Option, Problem
 from placements.ranked import Ranked
 from placements.robust import Regret, regrets
 from placements.setting import Setting
-from placements.short import larger_settings, nothing_fits
+from placements.short import nothing_fits
 from placements.solve import Method, solve
 
 Pairs = tuple[frozenset[int], ...]
@@ -76,7 +76,7 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
     blocks = Blocks(setting)
     answer = solve(problem(setting, blocks, asked), method=asked.method)
     if answer is None:
-        raise nothing_fits(setting, _changes(setting, asked))
+        raise nothing_fits(setting, lambda changed: _found(changed, asked))
     kept = [_ranked(setting, each) for each in (answer.best, *answer.runners_up)[:REPLAYED]]
     first = kept[0]
     beside = tuple((each, solved(setting, blocks, each.parts_of(setting.graph), asked.objective)) for each in VARIANTS)
@@ -185,10 +185,6 @@ def _ranked(setting: Setting, choice: Choice) -> Ranked:
     return Ranked(setting, choice.blocks, choice.value)
 
 
-def _changes(setting: Setting, asked: Asked) -> Iterator[str]:
-    """Give of each kind of change the smallest after which something fits."""
-    for _, ever_larger in larger_settings(setting):
-        for name, changed in ever_larger:
-            if solve(problem(changed, Blocks(changed), asked), method="greedy") is not None:
-                yield name
-                break
+def _found(setting: Setting, asked: Asked) -> bool:
+    """Return whether a quick search finds something that fits."""
+    return solve(problem(setting, Blocks(setting), asked), method="greedy") is not None

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from flowgraph.errors import ResourceError
 from placements.finding import Asked, Found, find
 from placements.found_text import show_s
-from placements.placing import homes_of, synced_every
+from placements.homes import homes_of
 from placements.setting import Setting
+from placements.step_forecast import synced_every
 from placements.text import table
 
 WORTH_SHARE = 0.01  # of a step, that one more update of staleness has to save

@@ -11,9 +11,10 @@ from flowgraph.errors import DataError
 from placements.calibrate import Calibration, Measured, calibrate, refuse_no_seconds
 from placements.constants import Constants
 from placements.decode import ServingConstants
+from placements.homes import Home
 from placements.loads import Load
-from placements.placing import Home, work_of
 from placements.setting import Setting
+from placements.step_forecast import work_of
 from placements.training_passes import TrainingConstants
 
 # What is fitted, the most telling first: as many as there are measurements, less one.

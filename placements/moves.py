@@ -11,11 +11,13 @@ from placements.blocks import Blocks
 from placements.choices import choices, footprint
 from placements.finding import solved
 from placements.footprint import FITS_SHARE
+from placements.homes import Home, homes_by
 from placements.named import Parts
-from placements.placing import Home, forecast_again, homes_by, switching_of, work_of
+from placements.placing import forecast_again
 from placements.ranked import Ranked
 from placements.setting import Setting
 from placements.short import overflows
+from placements.step_forecast import switching_of, work_of
 
 
 @dataclass(frozen=True)
@@ -104,5 +106,5 @@ def _other(setting: Setting, plan: Plan, home: Home, layout: Layout, running: Ru
     fits = held <= FITS_SHARE * home.seat.of.memory_bytes
     if fits:  # by itself; what lies beside it counts too
         again = forecast_again(setting, plan.model_copy(update={"placed": tuple(placed)}))
-        fits = not any(True for _ in overflows(again, ""))
+        fits = not any(True for _ in overflows(again, setting, ""))
     return Other(layout, running, fsum(each or 0.0 for each in works), held, fits, own)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flowgraph.plan import Assumed, Plan, Step
-from placements.placing import Block, homes_of, plan_of, step_of
+from placements.homes import Block, homes_of
+from placements.placing import plan_of
 from placements.setting import Setting
+from placements.step_forecast import step_of
 
 
 @dataclass(frozen=True)

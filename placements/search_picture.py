@@ -11,7 +11,8 @@ from flowgraph.plan import Plan
 from placements.comparison_picture import is_plan, period_s
 from placements.finding import Found
 from placements.found_text import MEASURES, against, by_name, pools_of, sorted_parts
-from placements.placing import forecasts_of, homes_of
+from placements.homes import homes_of
+from placements.memory_forecast import forecasts_of
 from placements.problem import Objective
 from placements.ranked import Ranked
 

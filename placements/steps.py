@@ -111,7 +111,7 @@ class Outline:
 
     @cached_property
     def moving(self) -> tuple[bool, ...]:
-        """Say of each switch whether it moves anything: what is so already, as the step before left it, costs nothing."""
+        """Return of each switch whether it moves anything: what the step before left so costs nothing."""
         last = {task.home: task.awake for task in self.tasks if isinstance(task, Switch)}
         found = list[bool]()
         for task in self.tasks:
@@ -134,7 +134,7 @@ class Outline:
 
     @cached_property
     def waits(self) -> tuple[Waits, ...]:
-        """Return what waits for what: in its own step, or on rows of an earlier one, and last what waits for the step before."""
+        """Return what waits for what: in its own step, on rows of an earlier one, and last for the step before."""
         names, late = self.names, self.shifts or (0,) * len(self.tasks)
         rows = (
             Waits(before=names[need], after=names[place], delay=0 if self._is_first(need) else late[place] - late[need])
@@ -167,7 +167,7 @@ class Outline:
         return (*self.waits[:count], *across) if driver_s else self.waits
 
     def _is_first(self, place: int) -> bool:
-        """Say whether a task is a sync of what the step before trained: who reads that does so in the step of the sync."""
+        """Return whether a task syncs what the step before trained: who reads that does so in the step of the sync."""
         return isinstance(self.tasks[place], Sync) and not self.needs[place]
 
     def _role(self, task: Task) -> str:

@@ -108,8 +108,8 @@ class Timeline:
 def play(schedule: Schedule, *, steps: int = 1) -> Timeline:
     """Run the first steps of a schedule: each task as early as what it waits for and its pools allow.
 
-    A task with a `shift` does not run in the first steps: nothing is there yet that it could work on, and what waits for
-    it does not.
+    A task with a `shift` does not run in the first steps, since nothing is there yet that it could work on; and what
+    waits for it does not.
 
     A pool takes its tasks in their order; one in any order takes what has been ready longest, a task of several
     pools not before the pool's others that were ready sooner. In their order a faster task never makes any run later;

@@ -30,8 +30,8 @@ from placements.constants import bounds
 from placements.finding import TIED_SHARE, solved
 from placements.footprint import fits, total_bytes
 from placements.found_text import show_s
+from placements.homes import seat_for
 from placements.named import variant
-from placements.placing import seat_for
 from placements.ranked import Ranked
 from placements.setting import Setting
 

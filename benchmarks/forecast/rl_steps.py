@@ -22,8 +22,9 @@ from flowgraph.roles import Role
 from placements.blocks import Blocks
 from placements.choices import Choice, Seat, footprint, passing_seconds
 from placements.footprint import fits
-from placements.placing import Home, seat_for, step_of
+from placements.homes import Home, seat_for
 from placements.setting import Setting
+from placements.step_forecast import step_of
 
 ROOT = Path(__file__).parents[2]  # what a workload's flow is relative to
 SHARED_CACHE, OWN_CACHE = (0.6, 0.5, 0.4, 0.3), (0.9, 0.85, 0.8, 0.7, 0.6, 0.5)

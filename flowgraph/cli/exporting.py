@@ -16,7 +16,7 @@ from flowgraph.plan import Plan
 if TYPE_CHECKING:
     from flowgraph.cli.setting import Posed
     from nodes.interop import AsRun, Exported
-    from placements.placing import Home
+    from placements.homes import Home
     from placements.ranked import Ranked
     from placements.setting import Setting
 
@@ -169,7 +169,7 @@ def _faults(setting: Setting, homes: Sequence[Home], plan: Plan) -> Iterator[str
     """Say what is short of memory, on devices and on their hosts, and what is too short for one row."""
     from placements.short import overflows
 
-    for error in overflows(plan, plan.flow):
+    for error in overflows(plan, setting, plan.flow):
         short = error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
         yield short.replace(" in to ", " on the way to ")
     yield from _host_faults(setting, homes)
@@ -198,7 +198,7 @@ def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
 def _others(posed: Posed, plan: Plan) -> Iterator[Plan]:
     """Give the plan with what trains the policy in other layouts, fastest first, then with all else put away too."""
     from placements.choices import Ways
-    from placements.placing import homes_by
+    from placements.homes import homes_by
 
     synced = set(posed.setting.synced.values())
     home = next((home for home in homes_by(posed.setting, plan) if home.role.name in synced), None)
@@ -230,7 +230,7 @@ def _put_away(plan: Plan) -> Plan:
 def homes_of_run(setting: Setting, run: AsRun) -> Iterator[Home]:
     """Give where each role of a run lives: in the pools that it shares, in the layouts that it says."""
     from flowgraph.plan import Layout, Running
-    from placements.placing import Home, seat_for
+    from placements.homes import Home, seat_for
 
     roles = {role.name: role for role in setting.roles}
     for number, part in enumerate(run.parts):

@@ -89,7 +89,7 @@ def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
 
 def forecast_lanes(plan: Plan, steps: int, first_step: int = 0) -> Lanes | None:
     """Play steps of a plan; None where it does not forecast the seconds of each task."""
-    from placements.placing import schedule_of
+    from placements.step_forecast import schedule_of
     from placements.timeline import play
     from placements.timeline_picture import timeline_picture
 

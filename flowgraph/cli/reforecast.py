@@ -15,7 +15,7 @@ from flowgraph.plan import Plan, Step
 
 if TYPE_CHECKING:
     from flowgraph.cluster import Cluster
-    from placements.placing import Home
+    from placements.homes import Home
     from placements.setting import Setting
     from placements.work import Workload
 
@@ -32,7 +32,8 @@ def posed_again(plan: Plan, question: Question, where: str) -> Posed:
 
 def planned_again(plan: Plan, posed: Posed, where: str, *, fits: bool = True) -> Planned:
     """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
-    from placements.placing import forecast_again, homes_by
+    from placements.homes import homes_by
+    from placements.placing import forecast_again
     from placements.short import overflows
 
     setting = posed.setting
@@ -43,7 +44,7 @@ def planned_again(plan: Plan, posed: Posed, where: str, *, fits: bool = True) ->
     found = Planned(posed, forecast_again(setting, plan, posed.assumed), where)
     if fits:
         sizes_of(found)
-        refuse(overflows(found.plan, where))
+        refuse(overflows(found.plan, setting, where))
     return found
 
 
@@ -52,7 +53,8 @@ def forecast_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = 
 
     Raises what is wrong with the plan, but not that it does not fit.
     """
-    from placements.placing import forecast_again, homes_by, plan_from
+    from placements.homes import homes_by
+    from placements.placing import forecast_again, plan_from
 
     setting = posed.setting
     refuse(law_faults(plan, setting, where))
@@ -68,7 +70,7 @@ def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = No
 
     What is found last is looked for only in a plan that keeps the laws.
     """
-    from placements.placing import homes_by
+    from placements.homes import homes_by
     from placements.short import overflows
 
     setting = posed.setting
@@ -84,7 +86,7 @@ def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = No
     except FlowError as error:
         yield error
         return
-    yield from found if there is None else overflows(there, where)
+    yield from (found if there is None else overflows(there, setting, where))
 
 
 def law_faults(plan: Plan, setting: Setting, where: str) -> Iterator[FlowError]:
@@ -156,7 +158,7 @@ def played_s(step: Step, where: str) -> float | None:
     Raises PlanError where there is no task, where one waits for what is not there, or where tasks wait in a circle.
     """
     from placements.cycles import period
-    from placements.placing import schedule_of
+    from placements.step_forecast import schedule_of
 
     if not step.tasks:
         raise PlanError.unreadable(where, "step", "has no task")

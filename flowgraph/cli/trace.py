@@ -68,7 +68,7 @@ def trace_run(path: Path, out: Path | None, steps: int, compare: bool, as_json: 
 def predicted_events(plan: Plan, steps: int) -> list[dict[str, Any]]:
     """Give the events of so many steps as the plan forecasts them, as process 1, a lane for each pool; else none."""
     from placements.chrome_trace import chrome_trace
-    from placements.placing import schedule_of
+    from placements.step_forecast import schedule_of
     from placements.timeline import play
 
     if plan.step is None or any(task.seconds is None for task in plan.step.tasks):

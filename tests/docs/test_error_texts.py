@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from flowgraph.executors.layouts import LAYOUTS
 
 from flowgraph import Loss, flow
 from flowgraph.errors import (
@@ -32,7 +33,6 @@ from flowgraph.errors import (
     UserCodeError,
     WorkerError,
 )
-from flowgraph.executors.layouts import LAYOUTS
 from flowgraph.lowering.program import HOST, Run
 from flowgraph.models import smollm2
 from flowgraph.passes import compile_graph

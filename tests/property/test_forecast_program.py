@@ -17,8 +17,9 @@ from flowgraph.roles import roles
 from nodes.mismatch import watch_engines
 from placements.cycles import period
 from placements.finding import Found, find
-from placements.placing import forecast_again, schedule_of
+from placements.placing import forecast_again
 from placements.setting import Setting
+from placements.step_forecast import schedule_of
 from placements.timeline import play
 from tests.unit.placements.small_settings import SHIPPED, graph_of, setting_of
 

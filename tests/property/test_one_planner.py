@@ -46,7 +46,7 @@ def refuse_nothing(setting: Setting, plan: Plan) -> None:
     """Assert all that is promised of a plan that a search gives."""
     again = forecast_again(setting, plan)
     assert (again.forecast, again.step) == (plan.forecast, plan.step), "what is run is forecast otherwise"
-    assert list(overflows(plan, "here")) == []
+    assert list(overflows(plan, setting, "here")) == []
     assert unsupported(plan) == []
     program = lower(setting.graph, plan, watch=watch_engines)
     assert plan.step is not None

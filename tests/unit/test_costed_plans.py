@@ -6,6 +6,7 @@ import json
 from typing import Any, get_args
 
 import pytest
+from flowgraph.executors.layouts import COSTED, LAYOUTS
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -14,7 +15,6 @@ from flowgraph import Graph, spec
 from flowgraph.check_plan import VERBS, PlacedGraph, check_plan
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.errors import PlanError
-from flowgraph.executors.layouts import COSTED, LAYOUTS
 from flowgraph.plan import (
     Assumed,
     Checkpointing,

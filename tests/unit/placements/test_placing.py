@@ -13,9 +13,10 @@ from placements.blocks import Blocks, Offered
 from placements.finding import solved
 from placements.footprint import FITS_SHARE
 from placements.named import VARIANTS, Parts
-from placements.placing import forecast_again, plan_of, schedule_of
+from placements.placing import forecast_again, plan_of
 from placements.profiles import domains
 from placements.ranked import Ranked
+from placements.step_forecast import schedule_of
 from placements.steps import host_constants
 from placements.timeline import play
 from tests.examples.flows.two_agents import two_agents

@@ -29,7 +29,7 @@ from nodes import (
 from placements.cycles import makespan, period
 from placements.lengths import Lengths
 from placements.loads import loads
-from placements.placing import DRIVER, schedule_of
+from placements.step_forecast import DRIVER, schedule_of
 from placements.steps import HOST, Outline, Spot, Staged, outline, overlapped, shifts
 from placements.timeline import play
 from tests.examples.flows.two_agents import show_first, two_agents
