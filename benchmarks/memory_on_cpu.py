@@ -25,8 +25,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]  # so that `python benchmarks/memory_on_cpu.py` works too
 
-from flowgraph.plan import Plan  # noqa: E402 - after the path above
+from flowgraph.cli.setting import posed_by  # noqa: E402 - after the path above
+from flowgraph.plan import Plan  # noqa: E402
 from placements.footprint import MemoryConstants  # noqa: E402
+from placements.placing import forecast_again  # noqa: E402
 
 STEPS, SEED, LIMIT_S = 3, 5, 900.0
 MIB = 2**20
@@ -161,7 +163,7 @@ def compared(case: Case, work: Path, *, again: bool = False) -> Iterator[Compare
         run = runs / f"{named(case)}-{time.time_ns()}"
         ray_bytes = ran(command(case, work, run))
     plan = Plan.from_json((run / "plan.json").read_text("utf-8"))
-    plan = forecast_plan(case, run, plan, model_of(case, work))
+    plan = forecast_again(posed_by(plan, str(run)).setting, plan) if again else plan
     steps, constants = read_measured(run), MemoryConstants()
     ray = sum(len(pool.devices) for pool in plan.pools) > 1
     own = int(constants.process_bytes + constants.worker_bytes * ray)
@@ -181,26 +183,6 @@ def compared(case: Case, work: Path, *, again: bool = False) -> Iterator[Compare
             share * devices,
             ray_bytes,
         )
-
-
-def forecast_plan(case: Case, run: Path, plan: Plan, model: str) -> Plan:
-    """Return the plan of a run with its memory as it is forecast now: a folder may be older than the forecast."""
-    from flowgraph.files import find_flow
-    from flowgraph.models import resolve
-    from flowgraph.models.shapes import shape
-    from flowgraph.passes import compile_graph
-    from flowgraph.runtime.hosting import heads_of
-    from flowgraph.settings import resolve_settings
-    from placements.lengths import Lengths
-    from placements.placing import with_memory
-    from placements.setting import Setting
-
-    given = dict(each.split("=", 1) for each in settings_of(case))
-    graph = resolve_settings(compile_graph(find_flow(case.flow).flow.graph()), [], given)[0]
-    names = {"policy": model + "".join(case.more)}
-    shapes = {name: shape(resolve(names.get(name, model), cache=run), head) for name, head in heads_of(graph).items()}
-    prompt = Lengths.fixed(PROMPT_CHARACTERS + 2)
-    return with_memory(Setting(graph, plan.cluster, shapes, case.batch, prompt), plan)
 
 
 def settings_of(case: Case) -> tuple[str, ...]:

@@ -172,13 +172,8 @@ def work_of(setting: Setting) -> Workload:
     """Give what a step of a setting reads, its prompts as long as the longest."""
     from placements.work import Workload
 
-    longest = int(setting.prompt.most)
-    return Workload(
-        prompts=setting.prompts,
-        prompt_tokens=longest,
-        sample_rows=setting.sample_rows,
-        forward_tokens=setting.forward_tokens,
-    )
+    sizes = setting.sample_rows, setting.forward_tokens
+    return Workload(setting.prompts, int(setting.prompt.most), sample_rows=sizes[0], forward_tokens=sizes[1])
 
 
 def experts_of(setting: Setting) -> dict[str, int]:
