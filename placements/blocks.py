@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
+from math import fsum, inf
 
 from flowgraph.plan import Layout
+from placements.barriers import Barriers, barriers_of
 from placements.choices import Choice, Seat, Ways
+from placements.collectives import network_bytes_per_s
 from placements.folding import HOST, Columns
 from placements.problem import Option
 from placements.seconds import added
@@ -59,6 +61,9 @@ class Blocks:
     )
 
     _syncs: dict[tuple[Seat, bool, bool, str], float] = field(default_factory=dict[tuple[Seat, bool, bool, str], float])
+    _least_syncs: dict[tuple[Seat, str, Layout | None, Layout | None], float] = field(
+        default_factory=dict[tuple[Seat, str, Layout | None, Layout | None], float]
+    )
 
     @cached_property
     def seats(self) -> tuple[tuple[tuple[int, ...], Seat], ...]:
@@ -77,11 +82,63 @@ class Blocks:
         Sizes at which the roles take more than `most_s` whatever they do are left out before more is worked out.
         """
         return tuple(
-            Option(devices=taken, stages_s=each.stages_s, cost=_price(seat), key=Offered(seat, each))
+            self._option(taken, seat, sorted(block), each)
             for taken, seat in self.seats
             if self._least_s(block, seat) <= most_s
             for each in self.sittings(block, seat)[:OFFERED_AT_MOST]
         )
+
+    @cached_property
+    def barriers(self) -> Barriers:
+        """Return the spans of a step that no placement changes."""
+        return barriers_of(self.setting)
+
+    def _option(self, taken: tuple[int, ...], seat: Seat, places: Sequence[int], sitting: Sitting) -> Option:
+        """Return a sitting with the seconds that its pool is busy in each span of a step at least, as it is played.
+
+        A role's own coming and going is not slowed by drawing beside it, though a sitting counts it so.
+        """
+        barriers, setting = self.barriers, self.setting
+        spans_s, busy_s = [0.0] * barriers.spans, 0.0
+        for stage, seconds in enumerate(sitting.stages_s[:-1]):
+            spans_s[barriers.of_stage[stage]] += seconds
+            busy_s += seconds
+        shared = any(setting.roles[place].use == "sample" for place in places)
+        for place, choice in zip(places, sitting.chosen, strict=True):
+            slowed = setting.host.slowed_share if shared and setting.roles[place].use == "train" else 1.0
+            last = max((stage for stage, seconds in enumerate(choice.stages_s) if seconds), default=0)
+            over_s = (slowed - 1) * choice.moved_s
+            spans_s[barriers.of_stage[last]] -= over_s
+            busy_s -= over_s
+            for stage in barriers.beside.get(place, ()):
+                spans_s[barriers.of_stage[stage]] -= slowed * choice.stages_s[stage] - over_s * (stage == last)
+        spans_s = [max(0.0, seconds) * (1 + barriers.host_share) for seconds in spans_s]
+        for target, source in setting.synced.items():
+            sync_s = barriers.synced * self._least_sync_s(places, seat, sitting, source, target)
+            busy_s += sync_s
+            if target in barriers.syncs:
+                spans_s[barriers.syncs[target]] += sync_s
+        return Option(
+            devices=taken,
+            stages_s=tuple(spans_s),
+            cost=_price(seat),
+            key=Offered(seat, sitting),
+            pool_s=busy_s if barriers.tokens > 1 else None,
+        )
+
+    def _least_sync_s(self, places: Sequence[int], seat: Seat, sitting: Sitting, source: str, target: str) -> float:
+        """Return the seconds that a sync takes at least, by what this pool alone says of it; 0 if it has neither end.
+
+        A pool that both trains and draws says all of it. Syncs between pools take no less than either end needs.
+        """
+        chosen = {self.setting.roles[place].name: own for place, own in zip(places, sitting.chosen, strict=True)}
+        ends = chosen.get(source), chosen.get(target)
+        if ends == (None, None):
+            return 0.0
+        key = seat, target, *(end and end.layout for end in ends)
+        if key not in self._least_syncs:
+            self._least_syncs[key] = least_sync_s(self.setting, *key)
+        return self._least_syncs[key]
 
     def together_s(self) -> float:
         """Give the seconds of a step of all roles on one pool of all devices; infinite if they do not fit."""
@@ -209,6 +266,22 @@ def sync_s(setting: Setting, seat: Seat, trains: bool, draws: bool, target: str)
         sent = sync_seconds(size_bytes, tensors(shape.layers), links, seat.devices, links, seat.devices)
         return sent.total_s or 0.0
     return 0.0
+
+
+def least_sync_s(setting: Setting, seat: Seat, target: str, trains: Layout | None, draws: Layout | None) -> float:
+    """Return the seconds that a sync takes at least, by the layouts of those of its ends that are on a seat."""
+    role = next(each for each in setting.roles if each.name == target)
+    shape, links = setting.shape(role), seat.links
+    size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape.layers)
+    if trains is not None and draws is not None:
+        moved = reshard_seconds(size_bytes, count, trains, draws, links)
+        return added([moved, wake_seconds(size_bytes / draws.tensor, links.device)]).total_s or 0.0
+    # As to another pool like this one, whose own part is left out: a slower one only takes longer.
+    replicas = draws.data if draws is not None else 1
+    parts = sync_seconds(size_bytes, count, links, seat.devices, links, seat.devices, replicas).parts
+    own = ("pause", "install", "transfer") if draws is not None else ("pause", "gather")
+    sent_s = 0.0 if draws is not None else size_bytes / network_bytes_per_s(links)
+    return fsum(parts.get(name) or 0.0 for name in own) + sent_s
 
 
 def tensors(layers: int) -> int:
