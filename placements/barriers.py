@@ -1,25 +1,27 @@
 """Where every pool of a step waits for every other, whatever the placement: what makes a bound on played seconds.
 
-Loads of a step are in stages, syncs of weights come after them. Between two stages there is a barrier if everything
-after it depends, through the graph, on everything before it. Then no pool starts on what is after before all pools have
-ended what is before, so the step takes at least the sum, over the spans between barriers, of the busiest pool there.
-Stages without a barrier between them are one span: a pool may be done with the first long before another is.
+A step begins with syncs of weights, and its loads are in stages, with work of the host between them. Between two of
+these there is a barrier if everything after it depends, through the graph, on everything before it. Then no pool starts on what is after before all pools have
+ended what is before, so a step takes at least the sum, over the spans between barriers, of the busiest pool there.
+Stages without a barrier between them are one span: a pool may be done with the first long before another is. What lies
+between steps takes a share of each, so that a span takes that share longer.
 
 Where steps overlap (staleness), spans are only those of the circle that each new version of the weights goes round:
-what draws, what reads its rows, the update, the sync. `tokens` steps share it, and no circle of waits takes longer than
-`tokens` steps. Source: the rate of a marked graph, R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968.
+the sync, what samples, what reads its rows, the update. `tokens` steps share it, and no circle of waits takes longer
+than `tokens` steps. Source: the rate of a marked graph, R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968.
 
-Host work lies between what reads rows and the updates and takes a share of all models' seconds, so that spans of models
-take that share longer. Not here: what one option takes in each span (`blocks`), and the search (`exact`).
+Not here: what one option takes in each span (`blocks`), and the search (`exact`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from math import fsum
 
 from flowgraph.graph import Node, reachable
+from flowgraph.roles import roles
 from placements.loads import Load
 from placements.setting import Setting
 
@@ -31,18 +33,23 @@ Needs = Mapping[str, AbstractSet[str]]
 class Barriers:
     """The spans of a step between its barriers.
 
-    `spans` is the number of them, `of_stage` the span of each stage. `beside` are stages of a role, by its place, whose
-    seconds may fall into no span. Syncs fall into the span `syncs`, and as many as there are bring `synced` of their
-    seconds into each step.
+    `of_stage` is the span of each stage; those of roles that `beside` lists, by place, may fall into no span. Syncs to
+    `syncs` fall into the first span; each step has the share `synced` of theirs. The host works for so many seconds in
+    each span. `share` is what a step takes for each second of its tasks.
     """
 
-    spans: int
+    host_s: tuple[float, ...]
     of_stage: tuple[int, ...]
     beside: Mapping[int, tuple[int, ...]]
-    syncs: Mapping[str, int]
+    syncs: tuple[str, ...]
     synced: float
     tokens: int
-    host_share: float
+    share: float
+
+    @property
+    def spans(self) -> int:
+        """Return the number of spans."""
+        return len(self.host_s)
 
     def spans_s(self, place: int, stages_s: Sequence[float]) -> list[float]:
         """Return the seconds in each span of a role that takes so many in each stage, what falls into none left out."""
@@ -56,59 +63,90 @@ def barriers_of(setting: Setting) -> Barriers:
     """Return the barriers of a setting's step, the same for all its placements."""
     needs = _needs(setting)
     if setting.overlapped == 1:
-        syncs = {target: _needs_of_sync(setting, needs, source) for target, source in setting.synced.items()}
-        return _barriers(setting, [load for load in setting.loads if load.node in needs], syncs, needs)
-    circles = [_circle(setting, needs, target, source) for target, source in setting.synced.items()]
-    loads, syncs = max(circles, key=lambda circle: len(circle[0]), default=(list[Load](), {}))
-    return _barriers(setting, loads, syncs, needs)
+        host_s = _host_seconds(setting)
+        loads = [load for load in setting.loads if load.node in needs]
+        return _barriers(setting, loads, list(setting.synced), needs, host_s)
+    circles = [(_circle(setting, needs, *ends), ends[0]) for ends in setting.synced.items()]
+    loads, target = max(circles, key=lambda circle: len(circle[0]), default=(list[Load](), ""))
+    return _barriers(setting, loads, [target] if loads else [], needs, {})
+
+
+def _host_seconds(setting: Setting) -> dict[str, float]:
+    """Return by node the seconds of what runs on the host, calls left out."""
+    of_roles = {name for role in roles(setting.running) for name in role.nodes}
+    nodes = [node.name for node in setting.running.nodes if node.name not in of_roles]
+    found = {name: setting.host_work.node_seconds(name, setting.host).total_s or 0.0 for name in nodes}
+    return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 
 def _needs(setting: Setting) -> dict[str, set[str]]:
-    """Return of each load's node the nodes of loads that it depends on; roles that pass no rows have no node."""
+    """Return of each load's node the nodes that it depends on; roles that pass no rows have no node."""
     names = {load.node for load in setting.loads}
-    nodes = [node for node in setting.running.nodes if node.name in names]
     return {
-        node.name: {each.name for each in reachable(node.edges()) if isinstance(each, Node)} & names for node in nodes
+        node.name: {each.name for each in reachable(node.edges()) if isinstance(each, Node)}
+        for node in setting.running.nodes
+        if node.name in names
     }
 
 
-def _needs_of_sync(setting: Setting, needs: Needs, source: str) -> set[str]:
-    """Return what a sync depends on: its source's last update, and what that depends on."""
-    update = _last_update(setting, source)
-    return {update, *needs.get(update, ())} if update else set()
-
-
-def _last_update(setting: Setting, role: str) -> str:
-    updates = [load.node for load in setting.loads if load.role.name == role and load.phase == "update"]
-    return updates[-1] if updates else ""
-
-
-def _circle(setting: Setting, needs: Needs, target: str, source: str) -> tuple[list[Load], dict[str, set[str]]]:
-    """Return the loads from drawing with synced weights to the update that makes the next ones, and their sync."""
-    before = _needs_of_sync(setting, needs, source)
-    drawn = {load.node for load in setting.loads if load.role.name == target}
-    found = [
-        load for load in setting.loads if load.node in before and (load.node in drawn or needs[load.node] & drawn)
-    ]
-    return (found, {target: before}) if found else ([], {})
+def _circle(setting: Setting, needs: Needs, target: str, source: str) -> list[Load]:
+    """Return the loads from sampling with synced weights to the last update, which makes the next ones."""
+    updates = [load.node for load in setting.loads if load.role.name == source and load.phase == "update"]
+    sampled = {load.node for load in setting.loads if load.role.name == target}
+    inside = {updates[-1], *needs[updates[-1]]} if updates else set[str]()
+    return [load for load in setting.loads if load.node in inside and (load.node in sampled or needs[load.node] & sampled)]
 
 
 def _barriers(
-    setting: Setting, loads: Collection[Load], syncs: Mapping[str, AbstractSet[str]], needs: Needs
+    setting: Setting, loads: Collection[Load], targets: Collection[str], needs: Needs, host_s: Mapping[str, float]
 ) -> Barriers:
-    levels = {load.node: load.stage for load in loads} | {f"sync {target}": setting.stages for target in syncs}
-    after = {**needs, **{f"sync {target}": before for target, before in syncs.items()}}
-    spans = _spans(levels, after, setting.stages + 1)
-    inside = {load.node for load in loads}
+    """Return the barriers between these loads, the syncs to these roles, and what runs on the host."""
+    syncs = [target for target in targets if _is_first(setting, target, needs)]
+    levels = {_sync(target): 0 for target in syncs} | {load.node: 2 * load.stage + 2 for load in loads}
+    after = {name: {*own, *_synced_before(setting, syncs, name, own)} for name, own in needs.items()}
+    count = 2 * setting.stages + 2
+    for node, before in _host_needs(setting, host_s).items():
+        # Work of the host that may go on past a barrier is left out.
+        level = max((levels[each] for each in before if each in levels), default=0) // 2 * 2 + 1
+        more = {**levels, node: level}, {**after, node: {*before, *_synced_before(setting, syncs, node, before)}}
+        if len(set(_spans(*more, count))) >= len(set(_spans(levels, after, count))):
+            levels, after = more
+    spans = _spans(levels, after, count)
+    own_s = [fsum(host_s.get(name, 0.0) for name, at in levels.items() if spans[at] == span) for span in range(spans[-1] + 1)]
     return Barriers(
-        spans=spans[-1] + 1,
-        of_stage=spans[:-1],
-        beside=_beside(setting, inside),
-        syncs={target: spans[-1] for target in syncs},
-        synced=1 / max(1, setting.lag) if setting.overlapped > 1 else 1.0,
-        tokens=setting.overlapped + _reordered(setting, loads, lambda load: spans[load.stage]),
-        host_share=setting.host.other_share,
+        host_s=tuple(own_s),
+        of_stage=spans[2::2],
+        beside=_beside(setting, {load.node for load in loads}),
+        syncs=tuple(syncs),
+        synced=1 / max(1, setting.lag if setting.overlapped > 1 else setting.lag + 1),
+        tokens=setting.overlapped + _reordered(setting, loads, spans[2::2]),
+        share=1.0 if setting.overlapped > 1 else 1 + setting.host.driver_share,
     )
+
+
+def _host_needs(setting: Setting, host_s: Mapping[str, float]) -> dict[str, set[str]]:
+    nodes = [node for node in setting.running.nodes if node.name in host_s]
+    return {node.name: {each.name for each in reachable(node.edges()) if isinstance(each, Node)} for node in nodes}
+
+
+def _sync(target: str) -> str:
+    return f"sync {target}"
+
+
+def _first_sampled(setting: Setting, target: str) -> set[str]:
+    """Return the nodes that sample first with a target's weights."""
+    own = [load for load in setting.loads if load.role.name == target]
+    return {load.node for load in own if load.stage == own[0].stage}
+
+
+def _is_first(setting: Setting, target: str, needs: Needs) -> bool:
+    """Return whether a step begins with a sync to a role: it samples before its weights are trained."""
+    updates = {load.node for load in setting.loads if load.role.name == setting.synced[target] and load.phase == "update"}
+    return not any(needs[node] & updates for node in _first_sampled(setting, target) & needs.keys())
+
+
+def _synced_before(setting: Setting, syncs: Collection[str], node: str, own: AbstractSet[str]) -> set[str]:
+    return {_sync(target) for target in syncs if _first_sampled(setting, target) & {node, *own}}
 
 
 def _spans(levels: Mapping[str, int], needs: Needs, count: int) -> tuple[int, ...]:
@@ -119,11 +157,14 @@ def _spans(levels: Mapping[str, int], needs: Needs, count: int) -> tuple[int, ..
     >>> _spans({"draw": 0, "read": 1, "train": 2}, {"read": {"draw"}, "train": {"draw"}}, 3)
     (0, 1, 1)
     """
-    found = [0]
+    found, begin = [0], 0
     for level in range(1, count):
         before = {item for item, own in levels.items() if own < level}
         after = [item for item, own in levels.items() if own >= level]
-        found.append(found[-1] + (bool(before) and bool(after) and all(before <= needs[item] for item in after)))
+        here = any(begin <= own < level for own in levels.values())
+        is_barrier = here and bool(after) and all(before <= needs[item] for item in after)
+        begin = level if is_barrier else begin
+        found.append(found[-1] + is_barrier)
     return tuple(found)
 
 
@@ -137,17 +178,18 @@ def _beside(setting: Setting, inside: AbstractSet[str]) -> dict[int, tuple[int, 
     return found
 
 
-def _reordered(setting: Setting, loads: Collection[Load], span_of: Callable[[Load], int]) -> int:
-    """Count the steps by which pools may go round a circle later than its data, for taking older rows first.
+def _reordered(setting: Setting, loads: Collection[Load], of_stage: Sequence[int]) -> int:
+    """Return by how many steps a circle may have more tokens, because pools take what was sampled longest ago first.
 
-    In a span of several stages, or of drawing beside other work, a pool may take a later step's load first.
+    In a span of several stages a pool may have rows of two steps; beside sampling, of as many as may be under way.
     """
     if setting.overlapped == 1:
         return 0
-
-    def late(own: list[Load]) -> Iterator[int]:
-        drawn = {load.role.name in setting.synced for load in own}
-        yield min(setting.lag, 2) if len(drawn) > 1 else int(setting.lag > 1 and len({each.stage for each in own}) > 1)
-
-    spans = {span_of(load) for load in loads}
-    return sum(sum(late([load for load in loads if span_of(load) == span])) for span in spans)
+    more = 0
+    for span in set(of_stage):
+        own = [load for load in loads if of_stage[load.stage] == span]
+        if len({load.role.name in setting.synced for load in own}) > 1:
+            more += min(setting.lag, 2)
+        elif setting.lag > 1 and len({load.stage for load in own}) > 1:
+            more += 1
+    return more

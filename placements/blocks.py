@@ -96,7 +96,8 @@ class Blocks:
     def _option(self, taken: tuple[int, ...], seat: Seat, places: Sequence[int], sitting: Sitting) -> Option:
         """Return a sitting with the seconds that its pool is busy in each span of a step at least, as it is played.
 
-        A role's own coming and going is not slowed by drawing beside it, though a sitting counts it so.
+        Left out is when roles go to sleep and wake, which may be in another span; what else is moved is not slowed by
+        sampling beside it, though a sitting counts it so.
         """
         barriers, setting = self.barriers, self.setting
         spans_s, busy_s = [0.0] * barriers.spans, 0.0
@@ -107,20 +108,18 @@ class Blocks:
         for place, choice in zip(places, sitting.chosen, strict=True):
             slowed = setting.host.slowed_share if shared and setting.roles[place].use == "train" else 1.0
             last = max((stage for stage, seconds in enumerate(choice.stages_s) if seconds), default=0)
-            over_s = (slowed - 1) * choice.moved_s
+            over_s = (slowed if choice.running.sleeps else slowed - 1) * choice.moved_s
             spans_s[barriers.of_stage[last]] -= over_s
             busy_s -= over_s
             for stage in barriers.beside.get(place, ()):
                 spans_s[barriers.of_stage[stage]] -= slowed * choice.stages_s[stage] - over_s * (stage == last)
-        spans_s = [max(0.0, seconds) * (1 + barriers.host_share) for seconds in spans_s]
         for target, source in setting.synced.items():
             sync_s = barriers.synced * self._least_sync_s(places, seat, sitting, source, target)
             busy_s += sync_s
-            if target in barriers.syncs:
-                spans_s[barriers.syncs[target]] += sync_s
+            spans_s[0] += sync_s if target in barriers.syncs else 0.0
         return Option(
             devices=taken,
-            stages_s=tuple(spans_s),
+            stages_s=tuple(barriers.share * max(own) for own in zip(spans_s, barriers.host_s, strict=True)),
             cost=_price(seat),
             key=Offered(seat, sitting),
             pool_s=busy_s if barriers.tokens > 1 else None,
@@ -274,8 +273,7 @@ def least_sync_s(setting: Setting, seat: Seat, target: str, trains: Layout | Non
     shape, links = setting.shape(role), seat.links
     size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape.layers)
     if trains is not None and draws is not None:
-        moved = reshard_seconds(size_bytes, count, trains, draws, links)
-        return added([moved, wake_seconds(size_bytes / draws.tensor, links.device)]).total_s or 0.0
+        return reshard_seconds(size_bytes, count, trains, draws, links).total_s or 0.0
     # As to another pool like this one, whose own part is left out: a slower one only takes longer.
     replicas = draws.data if draws is not None else 1
     parts = sync_seconds(size_bytes, count, links, seat.devices, links, seat.devices, replicas).parts

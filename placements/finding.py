@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
-from math import inf
+from math import fsum, inf
 from time import perf_counter
 
-from placements.blocks import Blocks
+from placements.blocks import Blocks, Offered
 from placements.exact import ROUNDING, WITHIN, Keys, choices_below, is_below, keys_of
 from placements.named import VARIANTS, Parts, Variant, variant
 from placements.placing import has_room
@@ -23,8 +23,9 @@ from placements.short import larger_settings, nothing_fits
 from placements.solve import Method, is_exact, solve
 
 Pairs = tuple[frozenset[int], ...]
-REPLAYED = 50  # of the search's answers of the least bounds, how many are played as steps whatever they come to
-PLAYED_AT_MOST = 100  # more, of those that may be better than the best so far
+REPLAYED = 25  # of the search's answers of the least bounds, how many are played as steps whatever they come to
+PLAYED_AT_MOST = 60  # more, of those that may be better than the best so far
+PROMISING = 20  # of these, how many are played first, those of the least seconds if all stages were barriers
 NAMED_REPLAYED = 5  # of the best answers of each named placement
 TIED_SHARE = 0.05  # plans nearer than this are ties: the forecast is no better. Source: HybridFlow's own, section 8
 
@@ -112,7 +113,7 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
         told = _steadiest_first(ranked, asked.objective)
         ranked = [*(each.ranked for each in told), *ranked[len(told) :]]
     else:
-        ranked = list(dropwhile(lambda each: each is not ranked[-1] and not has_room(setting, each.blocks), ranked))
+        ranked = list(dropwhile(lambda each: each is not ranked[-1] and played.lacks_room(each), ranked))
     bound, bound_s = _told(least, ranked[0], asked.objective)
     return Found(
         setting=setting,
@@ -129,11 +130,11 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
 
 
 class _Played:
-    """Plans that were played, each once, and the keys of the best one that the cluster has room for."""
+    """Plans that were played, each once. Whether the cluster has room for one is asked of the best ones alone."""
 
     def __init__(self, setting: Setting, objective: Objective) -> None:
         self.setting, self.objective = setting, objective
-        self.best: Keys = (inf, inf)
+        self._without_room = set[tuple[tuple[frozenset[int], Option], ...]]()
         self._by_blocks: dict[tuple[tuple[frozenset[int], Option], ...], Ranked] = {}
 
     def __len__(self) -> int:
@@ -149,10 +150,24 @@ class _Played:
     def add_ranked(self, plans: Sequence[Ranked]) -> None:
         """Add plans, which are played if they were not."""
         for each in plans:
-            if self._by_blocks.setdefault(each.blocks, each) is each:
-                keys = _keys(each, self.objective)
-                if keys < self.best and has_room(self.setting, each.blocks):
-                    self.best = keys
+            self._by_blocks.setdefault(each.blocks, each)
+
+    def best_keys(self) -> Keys:
+        """Return the keys of the best plan, those left out that the cluster is known to have no room for."""
+        there = (plan for blocks, plan in self._by_blocks.items() if blocks not in self._without_room)
+        return min((_keys(each, self.objective) for each in there), default=(inf, inf))
+
+    def lacks_room(self, ranked: Ranked) -> bool:
+        """Return whether the cluster is known to have no room for a plan."""
+        return ranked.blocks in self._without_room
+
+    def best_has_room(self) -> bool:
+        """Return whether the cluster has room for the best plan; if not, another is the best from then on."""
+        best = next((each for each in self.ranked() if each.blocks not in self._without_room), None)
+        if best is None or has_room(self.setting, best.blocks):
+            return True
+        self._without_room.add(best.blocks)
+        return False
 
     def ranked(self) -> list[Ranked]:
         """Return the plans, best first."""
@@ -167,19 +182,32 @@ def _play_below(posed: Problem, answer: Answer, played: _Played, *, exactly: boo
     come back where that is less. Sought are only so many: PLAYED_AT_MOST.
     """
     if not exactly:
-        return None if answer.bound is None else min((answer.bound, 0.0), played.best)
-    listing, more = choices_below(posed, played.best), PLAYED_AT_MOST
-    least = min(listing.open_keys, (posed.left_out, 0.0))
-    for choice in listing.choices:
-        keys = keys_of(posed, choice)
-        if choice in played:
-            continue
-        if not more or not is_below(keys, played.best):
-            least = min(least, keys)
-            break
-        played.add([choice])
-        more -= 1
-    return min(least, played.best)
+        while not played.best_has_room():
+            pass
+        return None if answer.bound is None else min((answer.bound, 0.0), played.best_keys())
+    first = len(played)
+    while True:
+        listing = choices_below(posed, played.best_keys())
+        least = min(listing.open_keys, (posed.left_out, 0.0))
+        promising = sorted(listing.choices, key=lambda choice: _as_if_barriers(posed, choice))[:PROMISING]
+        for choice in [*promising, *listing.choices]:
+            keys = keys_of(posed, choice)
+            if choice in played or not is_below(keys, played.best_keys()):
+                continue
+            if len(played) - first == PLAYED_AT_MOST:
+                least = min(least, keys)
+            else:
+                played.add([choice])
+        if played.best_has_room():
+            return min(least, played.best_keys())
+
+
+def _as_if_barriers(posed: Problem, choice: Choice) -> tuple[float, float]:
+    """Return about what a choice takes, as if all its pools waited for each other after each stage."""
+    sittings = [option.key.sitting for _, option in choice.blocks if isinstance(option.key, Offered)]
+    seconds = fsum(map(max, zip(*(sitting.stages_s for sitting in sittings), strict=True)))
+    step_s = max(seconds / posed.tokens, *(option.busy_s for _, option in choice.blocks))
+    return {"step": (step_s, 0.0), "cost": (step_s * choice.cost, 0.0), "devices": (choice.value, step_s)}[posed.objective]
 
 
 def _told(least: Keys | None, best: Ranked, objective: Objective) -> tuple[float | None, float | None]:

@@ -75,8 +75,9 @@ def _values(ranked: Ranked, error: float, draws: int) -> NDArray[float64]:
         for place, choice in zip(sorted(block), offered.sitting.chosen, strict=True):
             more = _factors(place, sum(option.devices), error, draws) - 1
             own_s = barriers.spans_s(place, choice.stages_s)
-            spans_s += numpy.outer(more, own_s) * (1 + barriers.host_share)
+            spans_s += numpy.outer(more, own_s) * barriers.share
             busy_s += more * sum(choice.stages_s)
+        spans_s = numpy.maximum(spans_s, numpy.multiply(barriers.share, barriers.host_s))
         slowest, busiest = numpy.maximum(slowest, spans_s), numpy.maximum(busiest, busy_s)
     summed: NDArray[float64] = slowest.sum(axis=1) / barriers.tokens
     return summed if barriers.tokens == 1 else numpy.maximum(summed, busiest)
