@@ -58,6 +58,8 @@ class Choice:
     host_bytes: int
     wakes_bytes: int = 0
     context_bytes: int = 0
+    moved_s: float = 0.0
+    """Of its seconds, those in which what it keeps off its devices comes and goes: in the stage of its last load."""
 
     @property
     def over_bytes(self) -> int:
@@ -341,6 +343,7 @@ class Ways:
             host_bytes=total_bytes(found.host) + (total_bytes(found.asleep_host) if running.sleeps else 0),
             wakes_bytes=waking_bytes(found) if running.sleeps else 0,
             context_bytes=found.asleep.get("context", 0),
+            moved_s=moved,
         )
 
 

@@ -17,7 +17,7 @@ from placements.cuts import many
 from placements.finding import TIED_SHARE, Found
 from placements.moves import Here
 from placements.named import Variant, name_of
-from placements.problem import Answer, Objective
+from placements.problem import Objective
 from placements.ranked import Ranked
 from placements.robust import COST_ERROR, DRAWS
 from placements.setting import Setting
@@ -41,16 +41,14 @@ Played = Ranked | Here
 class Measure:
     """What a search makes least: how much of it a plan takes, in which unit, how that is shown, and what the least is.
 
-    Money is in the currency of the cluster's prices. `own` is what the search itself goes by: it sums the slowest pool
-    of each stage, which a step that is played may take more or less than. `worse` is a plan that takes more than
-    another where seconds are other than forecast.
+    Money is in the currency of the cluster's prices. `worse` is a plan that takes more than another where seconds are
+    other than forecast.
     """
 
     unit: str
     of: Callable[[Ranked], float]
     show: Callable[[float], str]
     least: str
-    own: str
     worse: str
 
 
@@ -75,17 +73,14 @@ def found_text(found: Found, plan: Plan, *, top: int = TOP, objective: Objective
 
 
 def _head(found: Found, measure: Measure) -> Iterator[str]:
-    setting, best, answer = found.setting, found.best, found.answer
+    setting, best = found.setting, found.best
     tokens = _tokens(setting)
     yield f"{setting.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
-    own = f"the search's {measure.own} is {measure.show(answer.value)}"
-    yield f"{own}, {_proof(answer)}; {many(answer.examined, 'plan')} examined"
-    if found.moved and found.regrets:
-        yield "where costs are other than forecast, another plan than the search's first loses least"
-    elif found.moved:
-        yield f"played as steps, another plan than the search's first is the {measure.least}"
+    yield f"{_proof(found, measure)}; {many(found.played, 'plan')} played"
+    if found.regrets and best is not min(found.ranked, key=measure.of):
+        yield f"it is not the {measure.least} as forecast, but loses least where costs are other than forecast"
 
 
 def _tokens(setting: Setting) -> float:
@@ -121,11 +116,17 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"a step takes {show_s(plan.step.period_s)}"
 
 
-def _proof(answer: Answer) -> str:
-    """Say how sure the search is that nothing is better, by its own figure."""
-    if answer.exact:
-        return "proven the least"
-    return f"at most {answer.gap:.1%} above the least" if answer.gap is not None else "not bounded"
+def _proof(found: Found, measure: Measure) -> str:
+    """Return what no plan takes less than, of those that the search has considered."""
+    if found.proven:
+        return f"proven the {measure.least} of the layouts considered"
+    if found.bound is None or found.gap is None:
+        return "how much less another plan may take is not known"
+    if found.bound_s is not None and measure.unit == "devices":
+        bound = f"{measure.show(found.bound)} takes less than {show_s(found.bound_s)} a step"
+        return f"no layout considered on {bound} ({found.gap:.1%} less)"
+    unit = " a step" if measure.unit == "s" else ""
+    return f"no layout considered takes less than {measure.show(found.bound)}{unit} ({found.gap:.1%} less)"
 
 
 def _pools(plan: Plan) -> Iterator[str]:
@@ -210,9 +211,9 @@ def _devices_of(count: float) -> str:
 
 
 MEASURES: Mapping[Objective, Measure] = {
-    "step": Measure("s", lambda plan: plan.step_s, show_s, "fastest", "sum over stages", "slower"),
-    "cost": Measure("currency", lambda plan: plan.cost_per_step, _money, "cheapest", "sum over stages", "dearer"),
-    "devices": Measure("devices", lambda plan: float(plan.devices), _devices_of, "smallest", "count", "slower"),
+    "step": Measure("s", lambda plan: plan.step_s, show_s, "fastest", "slower"),
+    "cost": Measure("currency", lambda plan: plan.cost_per_step, _money, "cheapest", "dearer"),
+    "devices": Measure("devices", lambda plan: float(plan.devices), _devices_of, "smallest", "slower"),
 }
 
 

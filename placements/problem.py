@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import fsum
+from math import fsum, inf
 from typing import Literal
 
 Objective = Literal["step", "devices", "cost"]
@@ -32,6 +32,8 @@ class Option:
     """Money per second of its devices; within a class, more devices never cost less."""
     key: Hashable = None
     """What the caller made it from; the search only carries it."""
+    pool_s: float | None = None
+    """Seconds that its pool is busy in one step, if not the sum of its stages; counts where steps overlap."""
 
     @property
     def device_class(self) -> int:
@@ -40,8 +42,8 @@ class Option:
 
     @property
     def busy_s(self) -> float:
-        """Give the seconds that its pool is busy in one step."""
-        return fsum(self.stages_s)
+        """Return the seconds that its pool is busy in one step."""
+        return fsum(self.stages_s) if self.pool_s is None else self.pool_s
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Problem:
     objective: Objective = "step"
     together: tuple[Block, ...] = ()
     apart: tuple[Block, ...] = ()
+    left_out: float = inf
+    """What a choice is worth at least that holds an option which `options` leaves out."""
 
     def __post_init__(self) -> None:
         """Refuse what is no problem."""

@@ -81,7 +81,7 @@ def _why(found: Found, ranked: Ranked, objective: Objective) -> str:
 def _about(found: Found, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
     """Say how many candidates there are, what the best takes, and which takes the least memory."""
     best, least = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
-    yield f"{many(len(dots), 'plan')} played of {many(found.answer.examined, 'plan')} examined."
+    yield f"{many(len(dots), 'plan')} played."
     yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."
     if plan is not None and not is_plan(found.best, plan):
         yield f"This plan is another: it takes {show_s(period_s(plan))} a step."
