@@ -136,6 +136,7 @@ class _Played:
         self.setting, self.objective = setting, objective
         self._without_room = set[tuple[tuple[frozenset[int], Option], ...]]()
         self._by_blocks: dict[tuple[tuple[frozenset[int], Option], ...], Ranked] = {}
+        self._best: Keys | None = None
 
     def __len__(self) -> int:
         return len(self._by_blocks)
@@ -151,11 +152,14 @@ class _Played:
         """Add plans, which are played if they were not."""
         for each in plans:
             self._by_blocks.setdefault(each.blocks, each)
+        self._best = None
 
     def best_keys(self) -> Keys:
         """Return the keys of the best plan, those left out that the cluster is known to have no room for."""
-        there = (plan for blocks, plan in self._by_blocks.items() if blocks not in self._without_room)
-        return min((_keys(each, self.objective) for each in there), default=(inf, inf))
+        if self._best is None:
+            there = (plan for blocks, plan in self._by_blocks.items() if blocks not in self._without_room)
+            self._best = min((_keys(each, self.objective) for each in there), default=(inf, inf))
+        return self._best
 
     def lacks_room(self, ranked: Ranked) -> bool:
         """Return whether the cluster is known to have no room for a plan."""
@@ -167,6 +171,7 @@ class _Played:
         if best is None or has_room(self.setting, best.blocks):
             return True
         self._without_room.add(best.blocks)
+        self._best = None
         return False
 
     def ranked(self) -> list[Ranked]:
@@ -233,7 +238,9 @@ def _keys(ranked: Ranked, objective: Objective) -> Keys:
 
 def value_of(ranked: Ranked, objective: Objective) -> float:
     """Return what a plan takes, as it is played: seconds of a step, money for it, or devices."""
-    return {"cost": ranked.cost_per_step, "devices": float(ranked.devices), "step": ranked.step_s}[objective]
+    if objective == "devices":
+        return float(ranked.devices)
+    return ranked.step_s if objective == "step" else ranked.cost_per_step
 
 
 def _steadiest_first(ranked: Sequence[Ranked], objective: Objective) -> list[Regret]:
