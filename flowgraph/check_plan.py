@@ -145,14 +145,16 @@ def unsupported(plan: Plan) -> list[str]:
     """Return what a plan names that can be forecast and exported but not run here, in the order of the plan.
 
     Engines without an executor, layouts and settings that an executor does not support, steps that overlap, and models
-    that are left out. A plan that can be run names none.
+    that are left out. A plan that can be run names none. What is not modelled either is for `check_plan` to refuse.
     """
     found = list[str]()
     for placed in plan.placed:
         engine, use = ENGINES.get(placed.engine), placed.role.rpartition(".")[2]
-        if engine is None or engine.supported is None:
+        if engine is None or use not in VERBS:
+            continue
+        if engine.supported is None:
             found.append(f"`{placed.engine}` for {placed.role}")
-        elif use in VERBS:
+        elif next(_misfits(plan, placed, engine, engine.modelled, use), None) is None:
             misfits = _misfits(plan, placed, engine, engine.supported, use)
             found += [f"{what} on `{placed.engine}` for {placed.role}" for what, _ in misfits]
     if plan.assumed is not None:

@@ -87,12 +87,6 @@ class PlanError(FlowError, ValueError):
         return cls(f"the sizes of `{param}` are not given", where=f"plan of {flow}", hint=nearest(param, known))
 
     @classmethod
-    def no_device(cls, flow: str, engine: str, kinds: Iterable[str]) -> PlanError:
-        """Say that a cluster has no device that an engine runs on."""
-        what = f"the cluster has no device that the engine `{engine}` runs on"
-        return cls(what, where=f"plan of {flow}", hint=f"it runs on {', '.join(sorted(kinds))}")
-
-    @classmethod
     def not_supported(cls, where: str, flow: str, names: Sequence[str]) -> PlanError:
         """Return the error of a plan that can be forecast and exported, and names what cannot be run here."""
         first, *rest = names

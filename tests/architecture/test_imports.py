@@ -40,7 +40,7 @@ LAYERS = (
 LAYER_OF = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
 # Modules that are data about an engine, without the engine: anyone may read them.
-READ_BY_ALL = {"flowgraph.executors.base", "flowgraph.executors.layouts"}
+READ_BY_ALL = {"flowgraph.executors.base"}
 
 # Imports of an outer layer, each inside a function: an operator between values draws a node; a notebook draws.
 UPWARD = {("values", "arithmetic"), ("values", "graph")} | {(shown, "diagrams") for shown in ("dsl", "graph", "plan")}
@@ -82,7 +82,7 @@ FACES = {
         *("lowering.task_names", "lowering.waits"),
         *("diagrams.arrow_sizes", "diagrams.charts", "diagrams.series"),  # pictures as data, and the words on them
         *("diagrams.amounts", "diagrams.layout_text"),
-        "executors.layouts",
+        *("engines.capabilities", "engines.table"),
     ),
 }
 

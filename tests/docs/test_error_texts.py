@@ -227,8 +227,9 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "PlanError.lags_in_place": lambda: PlanError.lags_in_place(
         "plan.json", "policy.sample", 2, "it reads the very weights of policy.train"
     ),
-    "PlanError.only_costed": lambda: PlanError.only_costed("plan.json", "grpo", ["`fsdp`", "`sglang`"]),
-    "PlanError.no_device": lambda: PlanError.no_device("grpo", "fsdp", LAYOUTS["fsdp"].devices),
+    "PlanError.not_supported": lambda: PlanError.not_supported(
+        "plan.json", "grpo", ["`megatron` for policy.train", "`trtllm` for policy.sample"]
+    ),
     "ResourceError.no_placement": lambda: ResourceError.no_placement(
         "grpo",
         "1xcpu-4GiB",

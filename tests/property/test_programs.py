@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Graph, Key, Kind, Loss, Mask, Parts, Trainable, Value, flow, node, stale
-from flowgraph.check_plan import VERBS
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.diagrams.mermaid import mermaid
 from flowgraph.diagrams.plan_picture import plan_picture
 from flowgraph.diagrams.sequence_picture import sequence_picture
+from flowgraph.engines.table import ENGINES, VERBS
 from flowgraph.errors import LawError, PlanError
 from flowgraph.executors.local import LocalModel
 from flowgraph.lowering import LOWERING, OPTIONAL
@@ -265,13 +265,17 @@ def lags(graph: Graph, placed: Placed, others: Sequence[Placed]) -> st.SearchStr
 
 @st.composite
 def places(draw: st.DrawFn, role: Role, pools: tuple[Pool, ...]) -> Placed:
-    """Put a role on a pool, in a layout that its engine offers."""
+    """Put a role on a pool, in a layout that its engine supports."""
     pool, verbs = draw(st.sampled_from(pools)), {*VERBS[role.use]}
-    offers = {name: each for name, each in LAYOUTS.items() if verbs <= each.verbs and "cpu" in each.devices}
-    engine = draw(st.sampled_from(sorted(offers)))
-    offer = offers[engine]
-    most = 1 if verbs & offer.alone else min(offer.data, len(pool.devices))
-    layout = {"data": draw(st.integers(1, most)), "sharding": draw(st.sampled_from(sorted(offer.sharding)))}
+    supports = {
+        name: each.supported
+        for name, each in ENGINES.items()
+        if each.supported is not None and verbs <= each.verbs and "cpu" in each.supported.devices
+    }
+    engine = draw(st.sampled_from(sorted(supports)))
+    support = supports[engine]
+    most = 1 if verbs & support.single_device else min(support.data, len(pool.devices))
+    layout = {"data": draw(st.integers(1, most)), "sharding": draw(st.sampled_from(sorted(support.sharding)))}
     return Placed(role=role.name, pool=pool.name, engine=engine, layout=Layout.model_validate(layout))
 
 

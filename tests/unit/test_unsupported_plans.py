@@ -1,4 +1,4 @@
-"""Plans for costing: their fields, JSON, and what a check lets a costed plan name that one to run may not."""
+"""What a plan may name that is only modelled, what of a plan cannot be run here, and its fields and JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from flowgraph import Graph, spec
-from flowgraph.check_plan import VERBS, PlacedGraph, check_plan
+from flowgraph.check_plan import PlacedGraph, check_plan, refuse_unsupported, unsupported
 from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.engines.table import ENGINES, engines_for
 from flowgraph.errors import PlanError
 from flowgraph.plan import (
     Assumed,
@@ -36,7 +37,9 @@ from flowgraph.store import structure_hash
 from tests.unit.placements.small_settings import graph_of
 
 GPU = Device(kind="gpu", memory_bytes=80 * 2**30, model="h100-sxm-80g")
-ENGINES = {"policy.train": "fsdp", "policy.sample": "sglang", "ref.infer": "fsdp"}
+ENGINE_OF = {"policy.train": "fsdp", "policy.sample": "sglang", "ref.infer": "fsdp"}
+WHOLE, SHARDS = Layout(data=8), Layout(data=8, sharding="full")
+LAYOUTS = {"policy.train": SHARDS, "policy.sample": WHOLE, "ref.infer": SHARDS}
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +48,12 @@ def graph() -> Graph:
     return graph_of("grpo")
 
 
-def plan_of(graph: Graph, changed: str = "", kind: Any = GPU, costed: bool = True, **parts: Any) -> Plan:
-    """Give a right plan for GRPO on eight devices, with parts of one role replaced."""
+def plan_of(graph: Graph, changed: str = "", kind: Any = GPU, **parts: Any) -> Plan:
+    """Give a plan for GRPO on eight devices that runs here, with parts of one role replaced."""
     device = kind if isinstance(kind, Device) else Device(kind=kind, memory_bytes=2**36)
     node = Node(name="node-1", devices=(device,) * 8, host_memory_bytes=2**40, cores=64)
     right: list[dict[str, Any]] = [
-        {"role": role, "pool": "all", "engine": each, "layout": Layout(data=8)} for role, each in ENGINES.items()
+        {"role": role, "pool": "all", "engine": each, "layout": LAYOUTS[role]} for role, each in ENGINE_OF.items()
     ]
     placed = [Placed(**(each | (parts if each["role"] == changed else {}))) for each in right]
     return Plan(
@@ -59,7 +62,6 @@ def plan_of(graph: Graph, changed: str = "", kind: Any = GPU, costed: bool = Tru
         cluster=Cluster(nodes=(node,)),
         pools=(Pool(name="all", devices=tuple(("node-1", place) for place in range(8))),),
         placed=tuple(placed),
-        costed=costed,
     )
 
 
@@ -70,21 +72,68 @@ def refusal(plan: Plan, graph: Graph) -> str:
     return str(caught.value)
 
 
-RIGHT: list[tuple[str, dict[str, Any]]] = [
-    ("policy.train", {}),
-    ("policy.train", {"layout": Layout(data=4, tensor=2, sharding="full")}),
-    ("policy.train", {"engine": "megatron", "layout": Layout(data=2, tensor=2, pipeline=2, sharding="optimizer")}),
-    ("policy.train", {"running": Running(precision="bfloat16", checkpointing="full", offload=("optimizer",))}),
-    ("policy.sample", {"engine": "vllm", "layout": Layout(data=4, tensor=2, expert=4)}),
-    ("policy.train", {"engine": "megatron", "layout": Layout(data=2, tensor=2, sequence=2, expert=4)}),
-    ("policy.sample", {"engine": "trtllm", "running": Running(precision="fp8", cache_share=0.6, sleeps=True)}),
-    ("ref.infer", {"engine": "megatron", "layout": Layout(sequence=8)}),
+MODELLED: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("policy.train", {}, []),
+    (
+        "policy.train",
+        {"layout": Layout(data=4, tensor=2, sharding="full")},
+        ["data=4 tensor=2 sharding=full on `fsdp` for policy.train"],
+    ),
+    ("policy.train", {"layout": WHOLE}, ["sharding=none on `fsdp` for policy.train"]),
+    (
+        "policy.train",
+        {"engine": "megatron", "layout": Layout(data=2, tensor=2, pipeline=2, sharding="optimizer")},
+        ["`megatron` for policy.train"],
+    ),
+    (
+        "policy.train",
+        {"running": Running(precision="bfloat16", checkpointing="full", offload=("optimizer",), sleeps=True)},
+        [],
+    ),
+    (
+        "policy.train",
+        {"running": Running(precision="fp8", offload=("gradients",))},
+        ["fp8 on `fsdp` for policy.train", "offload=gradients on `fsdp` for policy.train"],
+    ),
+    ("policy.train", {"running": Running(cache_share=0.5)}, ["cache_share=0.5 on `fsdp` for policy.train"]),
+    ("policy.train", {"layout": Layout(data=4, sequence=2, replicas=2, sharding="full")}, []),
+    (
+        "policy.sample",
+        {"engine": "vllm", "layout": Layout(data=4, tensor=2, expert=4)},
+        ["data=4 tensor=2 expert=4 on `vllm` for policy.sample"],
+    ),
+    ("policy.sample", {"engine": "vllm", "layout": Layout(data=4, tensor=2)}, []),
+    ("policy.sample", {"running": Running(precision="fp8", cache_share=0.6)}, ["fp8 on `sglang` for policy.sample"]),
+    (
+        "policy.sample",
+        {"engine": "trtllm", "running": Running(precision="fp8", cache_share=0.6, sleeps=True)},
+        ["`trtllm` for policy.sample"],
+    ),
+    ("ref.infer", {"engine": "megatron", "layout": Layout(sequence=8)}, ["`megatron` for ref.infer"]),
 ]
 
 
-@pytest.mark.parametrize(("role", "parts"), RIGHT, ids=str)
-def test_a_costed_plan_may_name_engines_and_settings_of_the_field(graph: Graph, role: str, parts: Any) -> None:
-    check_plan(plan_of(graph, role, **parts), graph)
+@pytest.mark.parametrize(("role", "parts", "names"), MODELLED, ids=str)
+def test_a_plan_may_name_what_is_only_modelled_and_says_which_of_it_cannot_be_run(
+    graph: Graph, role: str, parts: Any, names: list[str]
+) -> None:
+    plan = plan_of(graph, role, **parts)
+    check_plan(plan, graph)
+    assert unsupported(plan) == names
+
+
+def test_a_refusal_names_all_that_cannot_be_run(graph: Graph) -> None:
+    refuse_unsupported(plan_of(graph), "plan.json")
+    assumed = Assumed(flow="grpo", models={}, batch=1, prompt_tokens="512", staleness=2, without=("ref",))
+    plan = plan_of(graph, "policy.train", engine="megatron").model_copy(update={"assumed": assumed})
+    with pytest.raises(PlanError) as caught:
+        refuse_unsupported(plan, "plan.json")
+    assert str(caught.value) == (
+        "plan.json: this plan of grpo names `megatron` for policy.train, which cannot be run here\n"
+        "    nor steps that overlap\n"
+        "    nor a run without `ref`\n"
+        "  hint: plan it without --engine, or `flowgraph export` it"
+    )
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -92,7 +141,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "policy.train",
         {"engine": "local"},
-        "no engine of policy.train: `local`\n  hint: known: fsdp, megatron, sglang, trtllm, vllm",
+        "policy.train: the engine `local` does not run `step` on 8 devices\n  hint: it does that on one device",
     ),
     (
         "policy.train",
@@ -109,7 +158,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         {"layout": Layout(data=4, pipeline=2)},
         (
             "policy.train: the engine `fsdp` does not run data=4 tensor=1 pipeline=2\n"
-            "  hint: it runs up to data of any degree, tensor=8, pipeline=1, sequence=8"
+            "  hint: it runs up to data of any degree, tensor=8, pipeline=1"
         ),
     ),
     (
@@ -130,17 +179,23 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         {"layout": Layout(data=4, tensor=2, sequence=2)},
         "policy.train: data=4 tensor=2 sequence=2 takes 16 devices, its pool has 8",
     ),
-    (
-        "policy.train",
-        {"layout": Layout(data=7, sharding="full")},
-        "policy.train: data=7 tensor=1 sharding=full takes 7 devices, its pool has 8",
-    ),
 ]
 
 
 @pytest.mark.parametrize(("role", "parts", "said"), WRONG, ids=str)
-def test_a_costed_plan_is_held_to_what_its_engines_run(graph: Graph, role: str, parts: Any, said: str) -> None:
+def test_a_plan_is_held_to_what_is_modelled_of_its_engines(graph: Graph, role: str, parts: Any, said: str) -> None:
     assert refusal(plan_of(graph, role, **parts), graph) == f"plan.json: {said}"
+
+
+@pytest.mark.parametrize("parts", [{"engine": "megatorn"}, {"engine": "local", "layout": SHARDS}], ids=str)
+def test_what_is_not_modelled_is_refused_as_that_and_not_as_what_cannot_be_run(graph: Graph, parts: Any) -> None:
+    plan = plan_of(graph, "ref.infer", **parts)
+    assert unsupported(plan) == []
+    assert "hint: did you mean `megatron`?" in (said := refusal(plan, graph)) or "it runs sharding=none" in said
+
+
+def test_a_role_may_leave_devices_of_its_pool_idle(graph: Graph) -> None:
+    check_plan(plan_of(graph, "policy.train", layout=Layout(data=7, sharding="full")), graph)
 
 
 SPREAD: list[tuple[Layout, int | None, str]] = [
@@ -166,7 +221,7 @@ def test_experts_go_in_equal_parts_to_ranks_that_there_are(
     assert [str(each) for each in faults] == ([f"plan.json: {said}{hint}"] if said else [])
 
 
-def test_a_costed_plan_may_lag_as_far_as_was_assumed_and_leave_out_models_that_were(graph: Graph) -> None:
+def test_a_plan_may_lag_as_far_as_was_assumed_and_leave_out_models_that_were(graph: Graph) -> None:
     assumed = Assumed(flow="grpo", models={}, batch=1, prompt_tokens="512", staleness=2, without=("ref",))
     late = plan_of(graph, "policy.sample", lag=2)
     apart = late.model_copy(
@@ -189,41 +244,14 @@ def test_a_costed_plan_may_lag_as_far_as_was_assumed_and_leave_out_models_that_w
     assert "policy.sample: lag=2, but policy.generate reads the newest weights" in refusal(further, graph)
 
 
-def test_engines_of_the_field_need_gpus(graph: Graph) -> None:
-    assert refusal(plan_of(graph, kind="cpu"), graph) == (
-        "plan.json: policy.train: the engine `fsdp` does not run a cpu of `all`\n  hint: it runs on gpu"
+def test_an_engine_that_is_only_modelled_on_gpus_is_on_no_cpu(graph: Graph) -> None:
+    assert refusal(plan_of(graph, "policy.train", kind="cpu", engine="megatron", layout=WHOLE), graph) == (
+        "plan.json: policy.train: the engine `megatron` does not run a cpu of `all`\n  hint: it runs on gpu"
     )
 
 
-def test_a_plan_to_run_names_no_engine_that_is_only_costed(graph: Graph) -> None:
-    trained = plan_of(graph, "policy.train", costed=False, engine="megatron")
-    assert refusal(trained, graph) == (
-        "plan.json: no engine of policy.train: `megatron`\n  hint: known: fsdp, local, sglang, vllm"
-    )
-
-
-@pytest.mark.parametrize(
-    ("running", "said"),
-    [
-        (Running(precision="fp8", sleeps=True), "fp8\n  hint: it runs precision=float32, bfloat16"),
-        (Running(cache_share=0.5), "cache_share=0.5\n  hint: it runs cache_share=None"),
-        (
-            Running(offload=("gradients",)),
-            "offload=gradients\n  hint: it runs offload=none, optimizer, parameters and gradients and optimizer",
-        ),
-    ],
-)
-def test_a_plan_to_run_says_what_its_engine_does_not_go_by(graph: Graph, running: Running, said: str) -> None:
-    plan = plan_of(graph, "policy.train", costed=False, layout=Layout(data=8, sharding="full"), running=running)
-    assert refusal(plan, graph) == f"plan.json: policy.train: the engine `fsdp` does not run {said}"
-
-
-def test_a_trainer_goes_by_what_a_plan_says_of_memory(graph: Graph) -> None:
-    running = Running(precision="bfloat16", checkpointing="full", offload=("optimizer",), sleeps=True)
-    layout = Layout(data=4, sequence=2, replicas=2, sharding="full")
-    plan = plan_of(graph, "policy.train", costed=False, layout=layout, running=running)
-    assert not [each for each in spec.faults("placed", PlacedGraph(graph, plan)) if "policy.train" in str(each)]
-    uneven = plan_of(graph, "policy.train", costed=False, layout=Layout(data=8, replicas=3, sharding="full"))
+def test_whole_copies_divide_the_ranks_that_share_a_model(graph: Graph) -> None:
+    uneven = plan_of(graph, "policy.train", layout=Layout(data=8, replicas=3, sharding="full"))
     assert refusal(uneven, graph) == (
         "plan.json: policy.train: the engine `fsdp` does not run replicas=3\n"
         "  hint: whole copies divide the 8 ranks over which full sharding cuts a model"
@@ -311,13 +339,15 @@ def test_an_unknown_key_is_answered_with_the_nearest(graph: Graph, place: Any, w
     assert str(caught.value) == f"plan.json: {where}: a plan has no `{wrong}` here\n  hint: did you mean `{right}`?"
 
 
-def test_a_plan_written_before_there_were_costs_is_read(graph: Graph) -> None:
-    data = json.loads(plan_of(graph, costed=False).to_json())
-    for name in ("costed", "step", "assumed"):
-        del data[name]
+@pytest.mark.parametrize("costed", [None, False, True])
+def test_a_plan_written_before_there_was_one_planner_is_read(graph: Graph, costed: bool | None) -> None:
+    data = json.loads(plan_of(graph).to_json())
+    del data["step"], data["assumed"]
     for placed in data["placed"]:
         del placed["running"], placed["layout"]["expert"], placed["layout"]["sequence"]
-    assert Plan.from_json(json.dumps(data)) == plan_of(graph, costed=False)
+    old = data if costed is None else data | {"costed": costed}
+    assert Plan.from_json(json.dumps(old)) == plan_of(graph)
+    assert "costed" not in json.loads(Plan.from_json(json.dumps(old)).to_json())
 
 
 DEGREES = st.integers(1, 64)
@@ -361,7 +391,7 @@ NAMES = st.text(min_size=1, max_size=8)
     ratio=st.none() | st.tuples(DEGREES, DEGREES),
     constants=st.dictionaries(NAMES, st.dictionaries(NAMES, st.floats(-1e9, 1e9), max_size=2), max_size=2),
 )
-def test_a_costed_plan_survives_json(
+def test_a_plan_with_seconds_survives_json(
     layout: Layout,
     running: Running,
     tasks: list[Timed],
@@ -392,11 +422,8 @@ def test_a_costed_plan_survives_json(
     assert again.to_json() == plan.to_json()
 
 
-def test_each_use_of_a_model_has_an_engine_of_the_field() -> None:
+def test_each_use_of_a_model_has_an_engine_that_runs_and_one_that_is_only_modelled() -> None:
     for use in USES:
-        assert [name for name, offer in COSTED.items() if offer.verbs.issuperset(VERBS[use])]
-
-
-def test_what_is_costed_is_settled_by_the_plan_and_what_runs_is_not() -> None:
-    assert all(offer.heeds is None for offer in COSTED.values())
-    assert all(offer.heeds is not None for offer in LAYOUTS.values())
+        running = engines_for(use, supported=True)
+        assert running and {*running} < {*engines_for(use)}
+        assert all(ENGINES[name].supported is not None for name in running)
