@@ -162,12 +162,9 @@ def asked_of(sought: Sought, setting: Setting) -> Asked:
         placement=variant(sought.placement).name if sought.placement else "",
     )
     _refuse_contradictions(asked, setting)
-<<<<<<< ours
+    _refuse_contradictions(asked, setting)
     _refuse_too_few_devices(asked, setting)
-    unpriced = dict.fromkeys(of.model for of in setting.classes if of.price_per_hour is None)
-=======
     unpriced = dict.fromkeys(of.model or f"{of.kind}s" for of in setting.classes if of.price_per_hour is None)
->>>>>>> theirs
     if asked.objective == "cost" and unpriced:
         hint = "say `price_per_hour` of each machine in a cluster's file"
         raise UsageError(f"what {' and '.join(unpriced)} cost is not known", where="--objective cost", hint=hint)
