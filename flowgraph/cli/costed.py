@@ -162,7 +162,6 @@ def asked_of(sought: Sought, setting: Setting) -> Asked:
         placement=variant(sought.placement).name if sought.placement else "",
     )
     _refuse_contradictions(asked, setting)
-    _refuse_contradictions(asked, setting)
     _refuse_too_few_devices(asked, setting)
     unpriced = dict.fromkeys(of.model or f"{of.kind}s" for of in setting.classes if of.price_per_hour is None)
     if asked.objective == "cost" and unpriced:

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from flowgraph.executors.layouts import LAYOUTS
 
 from flowgraph import Loss, flow
 from flowgraph.errors import (

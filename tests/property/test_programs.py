@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import pytest
 import torch
-from flowgraph.executors.layouts import LAYOUTS
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
