@@ -9,17 +9,13 @@ from flowgraph.lowering.program import Read, Run, Switch, Sync, Transfer
 from flowgraph.lowering.program import Task as ProgramTask
 from flowgraph.plan import Step, Timed, Waits
 from placements.blocks import tensors
-from placements.choices import (
-    moved_seconds,
-    passing_seconds,
-    sampling_seconds,
-)
 from placements.collectives import network_bytes_per_s
 from placements.cycles import makespan, period
 from placements.footprint import total_bytes
 from placements.homes import Home, in_order
 from placements.loads import Load
 from placements.memory_forecast import footprint_of
+from placements.role_costs import moved_seconds, passing_seconds, sampling_seconds
 from placements.schedule import Schedule, Task, Wait
 from placements.seconds import Seconds, added
 from placements.setting import Setting
