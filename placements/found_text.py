@@ -323,7 +323,7 @@ def why_slower(one: Played, other: Played) -> str:
     said = [f"{name} +{show_s(more)}" for name, more in most if more >= least]
     beside = [name for name in one.step.cycle if name in theirs and name not in other.step.cycle]
     turns = [name for name in beside if mine.get(name, 0.0) >= least][:3]
-    said += [f"{', '.join(turns)} in turn with the rest"] if turns else []
+    said += [f"{', '.join(turns)} no longer overlap other work"] if turns else []
     return "; ".join(said) if said else _waiting(one.step.tasks)
 
 

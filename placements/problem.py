@@ -180,8 +180,9 @@ def fused(groups: Iterable[Block], roles: int) -> tuple[Block, ...]:
     >>> [sorted(each) for each in fused([frozenset({0, 2}), frozenset({2, 3})], 5)]
     [[0, 2, 3], [1], [4]]
     """
-    blocks = [Block({role}) for role in range(roles)]
-    for group in groups:
-        touched = [each for each in blocks if each & group]
-        blocks = [*(each for each in blocks if not each & group), *([Block().union(*touched)] if touched else [])]
-    return tuple(sorted(blocks, key=min))
+    from networkx import Graph, connected_components
+
+    joined = Graph()
+    joined.add_nodes_from(range(roles))
+    joined.add_edges_from((min(group), role) for group in groups if group for role in group)
+    return tuple(sorted(map(Block, connected_components(joined)), key=min))
