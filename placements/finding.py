@@ -319,13 +319,16 @@ def _pairs(setting: Setting, parts: Parts) -> tuple[Pairs, Pairs]:
 
 
 def solved(setting: Setting, blocks: Blocks, parts: Parts, objective: Objective = "step") -> Ranked | None:
-    """Give the best plan in which roles share pools just so, of the search's first few played; None if none fits."""
+    """Return the best plan, as plans are played, in which roles share pools just so; None if none fits."""
     together, apart = _pairs(setting, parts)
-    answer = solve(_problem(setting, blocks, Asked(objective), together, apart), method="auto")
+    posed = _problem(setting, blocks, Asked(objective), together, apart).remembering()
+    answer = solve(posed, method="auto")
     if answer is None:
         return None
-    played = [_ranked(setting, each) for each in (answer.best, *answer.runners_up)[:NAMED_REPLAYED]]
-    return min(played, key=lambda each: _order(each, objective))
+    played = _Played(setting, objective)
+    played.add([answer.best, *answer.runners_up][:NAMED_REPLAYED])
+    _play_below(posed, answer, played, exactly=is_exact(posed, "auto"))
+    return next(each for each in played.ranked() if not played.lacks_room(each))
 
 
 def _ranked(setting: Setting, choice: Choice) -> Ranked:

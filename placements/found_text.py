@@ -104,9 +104,8 @@ def _asked(setting: Setting, plan: Plan) -> Iterator[str]:
         links = (
             f", {network * of.node_devices * 8 / 1e9:,.0f} Gbit/s to others" if network and len(of.nodes) > 1 else ""
         )
-        host = show_bytes(of.host_memory_bytes)
         machines = f"{many(len(of.nodes), 'machine')} of {of.node_devices} {of.model or of.kind}"
-        yield f"{machines}, {host} of host memory each{links}"
+        yield f"{machines}, {show_bytes(of.host_memory_bytes)} of host memory each{links}"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -322,7 +321,8 @@ def why_slower(one: Played, other: Played) -> str:
     longer = {name: mine[name] - theirs.get(name, 0.0) for name in one.step.cycle if name in mine}
     most = sorted(longer.items(), key=lambda item: -item[1])[:3]
     said = [f"{name} +{show_s(more)}" for name, more in most if more >= least]
-    turns = [name for name in one.step.cycle if name not in other.step.cycle and mine.get(name, 0.0) >= least][:3]
+    beside = [name for name in one.step.cycle if name in theirs and name not in other.step.cycle]
+    turns = [name for name in beside if mine.get(name, 0.0) >= least][:3]
     said += [f"{', '.join(turns)} no longer overlap other work"] if turns else []
     return "; ".join(said) if said else _waiting(one.step.tasks)
 

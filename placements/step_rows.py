@@ -31,7 +31,10 @@ class Row:
 
 
 def step_rows(step: Step) -> tuple[Row, ...]:
-    """Return a row for each task, in their order, and last one for the short tasks of each kind that moves things."""
+    """Return a row for each task, in their order, and last one for the short tasks of each kind that moves things.
+
+    Short tasks that take nothing together have no row.
+    """
     return (*_long(step), *_short(step))
 
 
@@ -42,7 +45,7 @@ def _long(step: Step) -> Iterator[Row]:
 def _short(step: Step) -> Iterator[Row]:
     for kind, label in FOLDED.items():
         own = tuple(each for each in step.tasks if each.kind == kind and _is_short(each, step))
-        if own:
+        if any(each.seconds for each in own):
             yield Row(label, own)
 
 
