@@ -6,7 +6,6 @@ import json
 from typing import Any, get_args
 
 import pytest
-from flowgraph.executors.layouts import LAYOUTS
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
