@@ -265,9 +265,9 @@ def test_a_model_that_no_row_passes_is_placed_all_the_same_and_takes_hardly_any_
     assert "optimizer" not in ref.memory
     step = plan.step
     assert step is not None
-    seconds = {each.name: each.seconds or 0.0 for each in step.tasks}
+    own_s = sum(each.seconds or 0.0 for each in step.tasks if each.role == "ref.infer")
     assert step.period_s is not None
-    assert seconds["ref.infer"] < 0.1 * step.period_s
+    assert own_s < 0.1 * step.period_s
 
 
 @node(kind="logprob", carries="by")
