@@ -116,6 +116,8 @@ class Ways:
         """
         shape, of, devices = self.setting.shape(self.role), self.seat.of, self.seat.devices
         support = self.setting.support_of(engine)
+        if of.kind not in support.devices:
+            return
         most = min(self._most_tensor(engine), devices, support.tensor)
         for tensor in (degree for degree in POWERS if degree <= most):
             filled = devices <= of.reach or of.reach % tensor == 0 or tensor > of.reach

@@ -10,7 +10,7 @@ from flowgraph.plan import Layout, Plan, Running, Step
 from placements.blocks import Blocks
 from placements.choices import choices
 from placements.finding import solved
-from placements.footprint import FITS_SHARE
+from placements.footprint import room_bytes
 from placements.homes import Home, homes_by
 from placements.named import Parts
 from placements.placing import forecast_again
@@ -104,7 +104,7 @@ def _other(setting: Setting, plan: Plan, home: Home, layout: Layout, running: Ru
         each.model_copy(update={"layout": layout, "running": running}) if each.role == home.role.name else each
         for each in plan.placed
     )
-    fits = held <= FITS_SHARE * home.seat.of.memory_bytes
+    fits = held <= room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
     if fits:  # by itself; what lies beside it counts too
         again = forecast_again(setting, plan.model_copy(update={"placed": tuple(placed)}))
         fits = not any(True for _ in overflows(again, setting, ""))

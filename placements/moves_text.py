@@ -8,7 +8,7 @@ from flowgraph.cluster import show_bytes
 from flowgraph.plan import Plan
 from placements.cuts import many
 from placements.finding import TIED_SHARE
-from placements.footprint import FITS_SHARE
+from placements.footprint import fits
 from placements.found_text import Played, show_s, why_slower
 from placements.moves import Move, Other
 from placements.step_rows import Row, step_rows
@@ -132,5 +132,7 @@ def _fullest(plan: Plan) -> str:
     if not peaks:
         return ABSENT
     most, pool, role = max(peaks, key=lambda peak: peak[0] / rooms[peak[1]])
-    full = "" if most <= FITS_SHARE * rooms[pool] else f": does not fit, it has {show_bytes(rooms[pool])}"
+    devices = (plan.cluster.device(*place) for each in plan.pools if each.name == pool for place in each.devices)
+    kind = next((device.kind for device in devices if device is not None), "gpu")
+    full = "" if fits(most, rooms[pool], kind) else f": does not fit, it has {show_bytes(rooms[pool])}"
     return f"{show_bytes(most)} on {pool}, {role}{full}"

@@ -64,6 +64,11 @@ def nothing_fits(setting: Setting, fits: Callable[[Setting], bool]) -> ResourceE
 
 
 def _nothing_helps(setting: Setting, found: Sequence[Least | Role]) -> str:
+    for role in (each for each in found if isinstance(each, Role)):
+        for engine in setting.engines_of(role.use):
+            devices = setting.support_of(engine).devices
+            if setting.kind not in devices:
+                return f"`{engine}` runs on {' and '.join(sorted(devices))}: leave out --engine {role.use}={engine}"
     if any(of.kind != "cpu" for of in setting.classes):
         return "no larger cluster of these machines, no larger batch and no shorter responses fit"
     known = [each.held.at_work for each in found if isinstance(each, Least)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import pytest
 from hypothesis import given
@@ -63,10 +63,11 @@ def test_an_engine_or_version_without_constants_is_answered_with_those_there_are
 
 
 def test_a_calibration_moves_only_what_there_is() -> None:
-    moved = host_constants({"other_share": 0.2})
-    assert moved == HostConstants(other_share=0.2, slowed_share=bounds(HOST)["slowed_share"].value)
-    with pytest.raises(UnknownNameError, match="no constant `othershare`\n  hint: did you mean `other_share`"):
-        host_constants({"othershare": 0.2})
+    moved = host_constants({"driver_share": 0.2})
+    assert moved == replace(host_constants(), driver_share=0.2)
+    assert moved.slowed_share == bounds(HOST)["slowed_share"].value
+    with pytest.raises(UnknownNameError, match="no constant `drivershare`\n  hint: did you mean `driver_share`"):
+        host_constants({"drivershare": 0.2})
 
 
 @dataclass(frozen=True)

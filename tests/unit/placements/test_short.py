@@ -40,7 +40,7 @@ def test_a_model_that_no_device_holds_is_told_by_role_bytes_and_parts() -> None:
     assert re.search(
         r"needs 1[0-9]{2}\.[0-9] GiB on its device, [0-9.]+ GiB more than the 71\.6 GiB that a plan fills$", first
     )
-    assert layout.startswith("    data=1 tensor=1 bfloat16 ")
+    assert layout.startswith("    data=1 tensor=1 sharding=full bfloat16 ")
     assert re.match(r"    weights 30\.5 GiB · gradients 30\.5 GiB · optimizer 91\.5 GiB · ", parts)
     assert hint == "  hint: smallest changes that fit: 2 h100-sxm-80g · 159.2 GiB of host memory"
 
@@ -54,9 +54,9 @@ def test_what_draws_is_named_where_its_weights_are_what_is_short() -> None:
 
 
 def test_a_response_that_no_cache_holds_asks_for_shorter_ones() -> None:
-    text = refusal(replace(setting_of("grpo"), response=Lengths.fixed(10_000_000)))
+    text = refusal(replace(setting_of("grpo"), response=Lengths.fixed(1_000_000)))
     assert "policy.train needs " in text
-    assert "responses of at most 2,500,000 tokens" in text
+    assert "responses of at most 250,000 tokens" in text
 
 
 def test_roles_that_fit_alone_and_not_together_are_each_told() -> None:
@@ -91,10 +91,19 @@ def test_a_host_without_room_for_what_is_offloaded_is_no_way_to_fit() -> None:
     assert there.over_bytes < 0
 
 
-def test_devices_of_no_profile_run_nothing() -> None:
+def test_devices_of_no_profile_are_planned_for_with_nominal_seconds() -> None:
     setting = setting_of("grpo", "1x8xgpu-80GiB")
-    assert [least(setting, role) for role in setting.roles] == list(setting.roles)
-    assert "no engine runs policy.train on any number of its devices" in refusal(setting)
+    assert all(isinstance(least(setting, role), Least) for role in setting.roles)
+    assert find(setting).best.step_s > 0
+
+
+def test_an_engine_that_does_not_run_on_such_devices_is_named() -> None:
+    setting = replace(setting_of("grpo", "1x4xcpu"), engines={"train": "megatron"})
+    role = next(each for each in setting.roles if each.use == "train")
+    assert least(setting, role) == role
+    text = refusal(setting)
+    assert text.startswith("no placement for grpo on 4 cpu: no engine runs policy.train on any number of its devices\n")
+    assert text.endswith("hint: `megatron` runs on gpu: leave out --engine train=megatron")
 
 
 SHORT: list[tuple[Of, str, str, Asked]] = [
