@@ -82,7 +82,10 @@ BOUNDS: Mapping[str, Bounds] = {
     ),
     "worker_bytes": Bounds(40 * MIB, 0.0, 200 * MIB, "the same in a worker of Ray 2.60: 505 MiB"),
     "ray_bytes": Bounds(
-        940 * MIB, 400 * MIB, 2 * GIB, "Ray 2.60's servers and agents 490 MiB resident, a worker for host nodes 450"
+        640 * MIB,
+        400 * MIB,
+        2 * GIB,
+        "Ray 2.60's servers, agents, host worker and the driver: 388 to 561 MiB of pages of their own (memory_on_cpu)",
     ),
     "server_bytes": Bounds(
         1.5 * GIB, 0.8 * GIB, 3 * GIB, "SGLang 0.5 and vLLM 0.32 on a CPU: their processes before weights; estimated"

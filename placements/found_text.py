@@ -164,7 +164,7 @@ def _seconds(plan: Plan) -> Iterator[str]:
     yield from flowing([_second_cells(each, longest) for each in rows], " · ")
     between_s = max((each.pause_s for each in step.waits), default=0.0)
     if between_s:
-        yield f"between steps, by the driver: {show_s(between_s)}"
+        yield f"between steps, by the driver: {show_s(between_s)}; host times are estimates (`calibrate` fits them)"
     if step.cycle:
         everything = all(each.name in step.cycle for each in step.tasks if each.pools and each.seconds)
         named = "everything, one after another" if everything else " → ".join(step.cycle)
