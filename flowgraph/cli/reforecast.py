@@ -66,7 +66,7 @@ def forecast_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = 
 
 
 def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = None) -> Iterator[FlowError]:
-    """Find what is wrong with a plan on its own cluster, or on another: its laws, seconds and bytes.
+    """Find what is wrong with a plan on its own cluster, or on another: its laws, its forecast, seconds and bytes.
 
     What is found last is looked for only in a plan that keeps the laws.
     """
@@ -74,7 +74,7 @@ def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = No
     from placements.short import overflows
 
     setting = posed.setting
-    found = list(law_faults(plan, setting, where))
+    found = list(law_faults(plan, setting, where)) or list(forecast_faults(plan, where))
     yield from found
     if found:
         return
@@ -90,9 +90,8 @@ def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = No
 
 
 def law_faults(plan: Plan, setting: Setting, where: str) -> Iterator[FlowError]:
-    """Find the laws that a plan breaks, or else what its forecast names that it does not have."""
-    found = list(spec.faults("placed", PlacedGraph(setting.graph, plan, where, experts_of(setting))))
-    yield from found or forecast_faults(plan, where)
+    """Find the laws that a plan breaks. What its file says of memory and seconds is made anew, whatever it names."""
+    return spec.faults("placed", PlacedGraph(setting.graph, plan, where, experts_of(setting)))
 
 
 def refuse_broken(plan: Plan, where: str) -> None:
