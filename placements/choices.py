@@ -116,9 +116,7 @@ class Ways:
         """
         shape, of, devices = self.setting.shape(self.role), self.seat.of, self.seat.devices
         support = self.setting.support_of(engine)
-        if of.kind not in support.devices:
-            return
-        most = min(self._most_tensor(engine), devices, support.tensor)
+        most = min(self._most_tensor(engine), devices, support.tensor) if of.kind in support.devices else 0
         for tensor in (degree for degree in POWERS if degree <= most):
             filled = devices <= of.reach or of.reach % tensor == 0 or tensor > of.reach
             if shape.heads % tensor == 0 and devices % tensor == 0 and filled:
