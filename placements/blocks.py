@@ -131,11 +131,13 @@ class Blocks:
     def _least_sync_s(self, places: Sequence[int], seat: Seat, sitting: Sitting, source: str, target: str) -> float:
         """Return the seconds that a sync takes at least, by what this pool alone says of it; 0 if it has neither end.
 
-        A pool that both trains and draws says all of it. Syncs between pools take no less than either end needs.
+        A pool that both trains and draws says all of it: none where both use one copy of the weights. Syncs between
+        pools take no less than either end needs.
         """
         chosen = {self.setting.roles[place].name: own for place, own in zip(places, sitting.chosen, strict=True)}
         trains, draws = chosen.get(source), chosen.get(target)
-        if trains is None and draws is None:
+        own = [(each.engine, each.layout, each.running) for each in (trains, draws) if each]
+        if not own or own == own[:1] * 2:
             return 0.0
         key = seat, target, trains.layout if trains else None, draws.layout if draws else None
         if key not in self._least_syncs:
