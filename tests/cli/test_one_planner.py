@@ -104,8 +104,7 @@ def test_all_verbs_agree_on_the_bytes(flowgraph: Run, question: tuple[str, ...])
     for device in plan["cluster"]["nodes"][0]["devices"]:
         device["memory_bytes"] = short
     Path("short.json").write_text(json.dumps(plan))
-    told = [flowgraph(verb, "grpo", "--plan", "short.json") for verb in ("plan", "check", "show", "draw")]
-    del told[2:]  # a plan that does not fit is shown and drawn
-    assert {(said.code, (said.out + said.err).partition("\n")[0].partition(" hint")[0]) for said in told} == {
-        (1, told[0].err.partition("\n")[0])
-    }
+    told = [flowgraph(verb, "grpo", "--plan", "short.json") for verb in ("plan", "check")]
+    assert [said.code for said in told] == [1, 1]
+    assert told[0].err.startswith("no placement for grpo on short.json: ")
+    assert told[1].out.startswith(told[0].err.partition("\n")[0])
