@@ -13,11 +13,12 @@ from math import fsum, inf
 from flowgraph.plan import Layout
 from flowgraph.roles import USES, Role
 from placements.barriers import Barriers, barriers_of
-from placements.choices import Choice, Seat, Ways, process_of
+from placements.choices import Choice, Ways
 from placements.collectives import network_bytes_per_s
 from placements.folding import HOST, SYNC_BYTES, Columns
 from placements.footprint import room_bytes
 from placements.problem import Option
+from placements.seats import Seat, process_of
 from placements.seconds import added
 from placements.setting import Setting
 from placements.topology import sizes

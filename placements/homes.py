@@ -10,10 +10,8 @@ from flowgraph.errors import ResourceError
 from flowgraph.plan import Layout, Plan, Pool, Running
 from flowgraph.roles import Role
 from placements.blocks import Offered, Sitting
-from placements.choices import (
-    Seat,
-)
 from placements.problem import Option
+from placements.seats import Seat
 from placements.setting import Setting
 from placements.topology import DeviceClass
 

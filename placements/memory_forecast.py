@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from flowgraph.cluster import DeviceKind
 from flowgraph.engines.table import ENGINES
 from flowgraph.plan import Forecast, Peak, Plan, Pool
-from placements.choices import (
-    footprint,
-    process_of,
-)
 from placements.footprint import Footprint, MemoryConstants, room_bytes, total_bytes, with_more
 from placements.homes import Home, homes_by
 from placements.loads import Load
 from placements.pool_peaks import Held, PoolPeak, Turn, pool_peaks
+from placements.seats import footprint, process_of
 from placements.setting import Setting
 
 

@@ -8,13 +8,14 @@ from math import fsum
 
 from flowgraph.plan import Layout, Plan, Running, Step
 from placements.blocks import Blocks
-from placements.choices import choices, footprint
+from placements.choices import choices
 from placements.finding import solved
 from placements.footprint import room_bytes
 from placements.homes import Home, homes_by
 from placements.named import Parts
 from placements.placing import forecast_again
 from placements.ranked import Ranked
+from placements.seats import footprint
 from placements.setting import Setting
 from placements.short import overflows
 from placements.step_forecast import switching_of, work_of

@@ -9,12 +9,13 @@ from flowgraph.cluster import Cluster, show_bytes
 from flowgraph.errors import ResourceError
 from flowgraph.plan import Layout, Plan, Running
 from flowgraph.roles import Role
-from placements.choices import Seat, choices, footprint
+from placements.choices import choices
 from placements.footprint import Bytes, Footprint, room_bytes
 from placements.footprint_serving import generation_bytes
 from placements.memory_forecast import Resident, residents
 from placements.memory_knobs import MOST_TIMES, Changed, fewest, shortened, smallest_changes, with_machines
 from placements.pool_peaks import PoolPeak, worst
+from placements.seats import Seat, footprint
 from placements.setting import Setting
 from placements.text import show_parts
 from placements.topology import DeviceClass, sizes

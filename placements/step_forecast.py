@@ -9,11 +9,6 @@ from flowgraph.lowering.program import Read, Run, Switch, Sync, Transfer
 from flowgraph.lowering.program import Task as ProgramTask
 from flowgraph.plan import Step, Timed, Waits
 from placements.blocks import tensors
-from placements.choices import (
-    moved_seconds,
-    passing_seconds,
-    sampling_seconds,
-)
 from placements.collectives import network_bytes_per_s
 from placements.cycles import makespan, period
 from placements.footprint import total_bytes
@@ -21,6 +16,7 @@ from placements.homes import Home, in_order
 from placements.loads import Load
 from placements.memory_forecast import footprint_of
 from placements.schedule import Schedule, Task, Wait
+from placements.seats import moved_seconds, passing_seconds, sampling_seconds
 from placements.seconds import Seconds, added
 from placements.setting import Setting
 from placements.steps import Outline, Spot, Staged, outline, overlapped

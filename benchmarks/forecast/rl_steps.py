@@ -20,9 +20,10 @@ from flowgraph.errors import FlowError
 from flowgraph.plan import Layout, Running, Step, Timed
 from flowgraph.roles import Role
 from placements.blocks import Blocks
-from placements.choices import Choice, Seat, footprint, passing_seconds
+from placements.choices import Choice
 from placements.footprint import fits
 from placements.homes import Home, seat_for
+from placements.seats import Seat, footprint, passing_seconds
 from placements.setting import Setting
 from placements.step_forecast import step_of
 

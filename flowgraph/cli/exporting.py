@@ -179,8 +179,8 @@ def _faults(setting: Setting, homes: Sequence[Home], plan: Plan) -> Iterator[str
 
 
 def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
-    from placements.choices import footprint
     from placements.footprint import total_bytes
+    from placements.seats import footprint
 
     for pool in dict.fromkeys(home.pool for home in homes):
         own = [home for home in homes if home.pool == pool]

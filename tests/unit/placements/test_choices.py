@@ -12,18 +12,10 @@ from flowgraph.check_plan import VERBS
 from flowgraph.engines.table import ENGINES
 from flowgraph.plan import Layout, Running
 from flowgraph.roles import Role
-from placements.choices import (
-    ALL_OFFLOADED,
-    CACHE_SHARES,
-    Choice,
-    choices,
-    footprint,
-    moved_seconds,
-    passing_seconds,
-    sampling_seconds,
-)
+from placements.choices import ALL_OFFLOADED, CACHE_SHARES, Choice, choices
 from placements.footprint import total_bytes
 from placements.lengths import Lengths
+from placements.seats import footprint, moved_seconds, passing_seconds, sampling_seconds
 from placements.setting import Setting
 from placements.topology import sizes
 from tests.unit.placements.small_settings import seat_of, setting_of
