@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from flowgraph.cli.plan import Planned, Sought, batch_lines, sizes_of, warn
-from flowgraph.cli.setting import Posed, Question, cluster_of, pose
+from flowgraph.cli.setting import Posed, Question, cluster_of, has_profiles, of_unknown_speed, pose
 from flowgraph.cli.show import write_text
 from flowgraph.errors import ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
@@ -130,11 +130,14 @@ def given_options(question: Question, sought: Sought) -> str:
 
 
 def _changed(setting: Setting, text: str, sought: Sought) -> Changed:
-    """Search again with one thing changed."""
+    """Search again with one thing changed. Raises UsageError for nominal seconds beside those of known devices."""
     from placements.finding import find
     from placements.what_if import Changed, changed
 
     other = changed(setting, text, cluster_of)
+    if (unknown := of_unknown_speed(other.cluster)) and has_profiles(setting.cluster):
+        hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"
+        raise UsageError(f"the speed of {unknown}, is not known", where=f"--what-if {text}", hint=hint)
     try:
         return Changed(text, find(other, asked_of(sought, other)))
     except ResourceError:
@@ -155,7 +158,7 @@ def asked_of(sought: Sought, setting: Setting) -> Asked:
         placement=variant(sought.placement).name if sought.placement else "",
     )
     _refuse_contradictions(asked, setting)
-    unpriced = dict.fromkeys(of.model for of in setting.classes if of.price_per_hour is None)
+    unpriced = dict.fromkeys(of.model or f"{of.kind}s" for of in setting.classes if of.price_per_hour is None)
     if asked.objective == "cost" and unpriced:
         hint = "say `price_per_hour` of each machine in a cluster's file"
         raise UsageError(f"what {' and '.join(unpriced)} cost is not known", where="--objective cost", hint=hint)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.check_plan import check_plan
@@ -123,11 +122,21 @@ def batch_lines(planned: Planned) -> list[str]:
     from flowgraph.runtime.fingerprint import without_bits
     from placements.cuts import batch_text
 
-    lines = ["batch", indent(batch_text(sizes_of(planned)), "  ")]
+    lines = ["batch", *_indented(batch_text(sizes_of(planned)).splitlines())]
     if loose := without_bits(planned.plan):
         alike = "the same command, or `resume`, gives a run alike on average"
-        lines += ["no same bits", f"  {', '.join(loose)}: {alike}"]
+        lines += ["no same bits", *_indented([f"{', '.join(loose)}: {alike}"])]
     return lines
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines as they stand beneath a heading, each broken after a comma where it is too long."""
+    from placements.text import COLUMNS, broken
+
+    for line in lines:
+        first, *rest = broken(line, ", ", COLUMNS - 4)
+        yield f"  {first}"
+        yield from (f"    {more}" for more in rest)
 
 
 Check = Callable[[Inputs | None, Graph], None]

@@ -117,7 +117,7 @@ def cluster_of(text: str, memory: str | None = None) -> Cluster:
     cluster = read_cluster(text or DEFAULT_CLUSTER, here, known_devices())
     if memory is not None and all(device.kind == "gpu" for node in cluster.nodes for device in node.devices):
         what = f"applies to this machine only, and the devices of {text} have memory of their own"
-        raise UsageError(what, where=f"--memory {memory}", hint="set it per device: --cluster 2x8xgpu-40GiB")
+        raise UsageError(what, where=f"--memory {memory}", hint="set it per device: --cluster 2x8xh100-40GiB")
     return cluster
 
 
