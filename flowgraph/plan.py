@@ -143,10 +143,11 @@ class Forecast(Data):
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
-class Timed(Data):
-    """One task of a step, a node's or a transition's: its role, its pools, and how long it takes, by part.
+class Timed(Told):
+    """One task of a step, as its program names it: its role, the pools that it occupies, and its seconds by part.
 
-    A part that is not known is None.
+    A part that is not known is None. Where steps overlap, it works on rows drawn `shift` steps earlier, so that it does
+    not run in the first of them.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Timed(Data):
     role: str = ""
     pools: tuple[str, ...] = ()
     parts: dict[str, Seconds | None] = Field(default_factory=dict[str, "float | None"])
+    shift: NonNegativeInt = 0
 
     @property
     def seconds(self) -> float | None:
@@ -162,12 +164,16 @@ class Timed(Data):
         return sum(known) if len(known) == len(self.parts) else None
 
 
-class Waits(Data):
-    """Of each step, `after` begins when `before` of `delay` steps earlier has ended."""
+class Waits(Told):
+    """Of each step, `after` begins when `before` of `delay` steps earlier has ended, and `pause_s` have passed.
+
+    What passes between steps is the driver's own: what it logs, checks and writes down.
+    """
 
     before: str
     after: str
     delay: NonNegativeInt = 0
+    pause_s: Seconds = 0.0
 
 
 class Step(Data):

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from flowgraph.diagrams.arrow_sizes import ArrowSizes
 from flowgraph.graph import Graph
 from flowgraph.plan import Plan
-from placements.memory import FLOAT
 from placements.setting import Setting
 from placements.step_facts import step_facts
-from placements.training import WEIGHT_BYTES
+from placements.wire import sent_number_bytes
 from placements.work import Workload
 
 if TYPE_CHECKING:
@@ -22,14 +21,12 @@ if TYPE_CHECKING:
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: Workload, plan: Plan) -> ArrowSizes:
     """Give the bytes of each value that a node reads, and of the weights of each model.
 
-    Every response is taken to have its most tokens. Weights that are trained are sent: in bfloat16 between GPUs, in
-    float32 between CPU devices.
+    Every response is taken to have its most tokens. Weights that are trained are sent, in the precision of the engine
+    that samples.
     """
     facts, known = step_facts(graph, shapes, workload, plan), {param.name for param in graph.params}
     values = {(each.value, each.reader): {part.name: part.size_bytes for part in each.parts} for each in facts.edges}
-    gpus = any(device.kind == "gpu" for device in plan.used())
-    each_bytes = WEIGHT_BYTES if gpus else FLOAT
-    weights = {name: int(each_bytes * shape.trained) for name, shape in shapes.items() if name in known}
+    weights = {name: sent_number_bytes(plan, name) * each.trained for name, each in shapes.items() if name in known}
     return ArrowSizes(values, weights)
 
 

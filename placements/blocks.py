@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
+from math import fsum, inf
 
-from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.plan import Layout
 from flowgraph.roles import USES, Role
-from placements.choices import Choice, Seat, Ways
-from placements.folding import HOST, Columns
+from placements.barriers import Barriers, barriers_of
+from placements.choices import Choice, Ways
+from placements.collectives import network_bytes_per_s
+from placements.folding import HOST, SYNC_BYTES, Columns
+from placements.footprint import room_bytes
 from placements.problem import Option
+from placements.role_costs import Seat, process_of
 from placements.seconds import added
 from placements.setting import Setting
 from placements.topology import sizes
@@ -61,6 +64,9 @@ class Blocks:
     )
 
     _syncs: dict[tuple[Seat, bool, bool, str], float] = field(default_factory=dict[tuple[Seat, bool, bool, str], float])
+    _least_syncs: dict[tuple[Seat, str, Layout | None, Layout | None], float] = field(
+        default_factory=dict[tuple[Seat, str, Layout | None, Layout | None], float]
+    )
 
     @cached_property
     def seats(self) -> tuple[tuple[tuple[int, ...], Seat], ...]:
@@ -79,11 +85,64 @@ class Blocks:
         Sizes at which the roles take more than `most_s` whatever they do are left out before more is worked out.
         """
         return tuple(
-            Option(devices=taken, stages_s=each.stages_s, cost=_price(seat), key=Offered(seat, each))
+            self._option(taken, seat, sorted(block), each)
             for taken, seat in self.seats
             if self._least_s(block, seat) <= most_s
             for each in self.sittings(block, seat)[:OFFERED_AT_MOST]
         )
+
+    @cached_property
+    def barriers(self) -> Barriers:
+        """Return the spans of a step that no placement changes."""
+        return barriers_of(self.setting)
+
+    def _option(self, taken: tuple[int, ...], seat: Seat, places: Sequence[int], sitting: Sitting) -> Option:
+        """Return a sitting with the seconds that its pool is busy in each span of a step at least, as it is played.
+
+        Left out is when roles go to sleep and wake, which may be in another span; what else is moved is not slowed by
+        sampling beside it, though a sitting counts it so.
+        """
+        barriers, setting = self.barriers, self.setting
+        spans_s, busy_s = [0.0] * barriers.spans, 0.0
+        for stage, seconds in enumerate(sitting.stages_s[:-1]):
+            spans_s[barriers.of_stage[stage]] += seconds
+            busy_s += seconds
+        shared = any(setting.roles[place].use == "sample" for place in places)
+        for place, choice in zip(places, sitting.chosen, strict=True):
+            slowed = setting.host.slowed_share if shared and setting.roles[place].use == "train" else 1.0
+            last = max((stage for stage, seconds in enumerate(choice.stages_s) if seconds), default=0)
+            over_s = (slowed if choice.running.sleeps else slowed - 1) * choice.moved_s
+            spans_s[barriers.of_stage[last]] -= over_s
+            busy_s -= over_s
+            for stage in barriers.beside.get(place, ()):
+                spans_s[barriers.of_stage[stage]] -= slowed * choice.stages_s[stage] - over_s * (stage == last)
+        for target, source in setting.synced.items():
+            sync_s = barriers.synced * self._least_sync_s(places, seat, sitting, source, target)
+            busy_s += sync_s
+            spans_s[0] += sync_s if target in barriers.syncs else 0.0
+        return Option(
+            devices=taken,
+            stages_s=tuple(barriers.share * max(own) for own in zip(spans_s, barriers.host_s, strict=True)),
+            cost=_price(seat),
+            key=Offered(seat, sitting),
+            pool_s=busy_s if barriers.tokens > 1 else None,
+        )
+
+    def _least_sync_s(self, places: Sequence[int], seat: Seat, sitting: Sitting, source: str, target: str) -> float:
+        """Return the seconds that a sync takes at least, by what this pool alone says of it; 0 if it has neither end.
+
+        A pool that both trains and draws says all of it: none where both use one copy of the weights. Syncs between
+        pools take no less than either end needs.
+        """
+        chosen = {self.setting.roles[place].name: own for place, own in zip(places, sitting.chosen, strict=True)}
+        trains, draws = chosen.get(source), chosen.get(target)
+        own = [(each.engine, each.layout, each.running) for each in (trains, draws) if each]
+        if not own or own == own[:1] * 2:
+            return 0.0
+        key = seat, target, trains.layout if trains else None, draws.layout if draws else None
+        if key not in self._least_syncs:
+            self._least_syncs[key] = least_sync_s(self.setting, *key)
+        return self._least_syncs[key]
 
     def together_s(self) -> float:
         """Give the seconds of a step of all roles on one pool of all devices; infinite if they do not fit."""
@@ -128,7 +187,7 @@ class Blocks:
 
     def _first(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
         if not places:
-            return self._nothing
+            return _nothing(self.setting.stages + 1, seat)
         key = places, seat, shared
         if key not in self._firsts:
             before, own = self._first(places[:-1], seat, shared), self._own(places[-1], seat, shared, fastest=True)
@@ -136,17 +195,13 @@ class Blocks:
         return self._firsts[key]
 
     @cached_property
-    def _nothing(self) -> Columns:
-        return Columns.nothing(self.setting.stages + 1)
-
-    @cached_property
     def _none(self) -> Columns:
-        return self._nothing.some([])
+        return Columns.nothing(self.setting.stages + 1).some([])
 
     def _all(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
         """Give the ways to run the roles at these places, of a pool that is `shared` with drawing or is not."""
         if not places:
-            return self._nothing
+            return _nothing(self.setting.stages + 1, seat)
         key = places, seat, shared
         if key not in self._folded:
             before, own = self._all(places[:-1], seat, shared), self._own(places[-1], seat, shared, fastest=False)
@@ -155,7 +210,9 @@ class Blocks:
         return self._folded[key]
 
     def _fitting(self, found: Columns, seat: Seat) -> Columns:
-        return found.fitting(seat.of.memory_bytes, seat.of.host_memory_bytes // seat.of.node_devices)
+        return found.fitting(
+            room_bytes(seat.of.memory_bytes, seat.of.kind), seat.of.host_memory_bytes // seat.of.node_devices
+        )
 
     def _own(self, place: int, seat: Seat, shared: bool, fastest: bool) -> Columns:
         """Give the ways to run one role, of which what trains is slower in a pool that is shared with drawing."""
@@ -196,6 +253,11 @@ class Blocks:
         return total
 
 
+def _nothing(stages: int, seat: Seat) -> Columns:
+    """Return the one way to run no role there; between processes of ours on CPUs no buckets pass."""
+    return Columns.nothing(stages, 0 if seat.of.kind == "cpu" else SYNC_BYTES)
+
+
 def _price(seat: Seat) -> float:
     """Give what a seat costs for a second."""
     return (seat.of.price_per_hour or 0.0) / 3600 * seat.devices
@@ -216,9 +278,19 @@ def sync_s(setting: Setting, seat: Seat, trains: bool, draws: bool, target: str)
     return 0.0
 
 
-def process_of(engine: str) -> str:
-    """Return the name of the process that an engine's models live in: the engine's own, or that of the device."""
-    return engine if is_server(engine) or ENGINES[engine].supported is None else "device"
+def least_sync_s(setting: Setting, seat: Seat, target: str, trains: Layout | None, draws: Layout | None) -> float:
+    """Return the seconds that a sync takes at least, by the layouts of those of its ends that are on a seat."""
+    role = next(each for each in setting.roles if each.name == target)
+    shape, links = setting.shape(role), seat.links
+    size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape.layers)
+    if trains is not None and draws is not None:
+        return reshard_seconds(size_bytes, count, trains, draws, links).total_s or 0.0
+    # As to another pool like this one, whose own part is left out: a slower one only takes longer.
+    replicas = draws.data if draws is not None else 1
+    parts = sync_seconds(size_bytes, count, links, seat.devices, links, seat.devices, replicas).parts
+    own = ("pause", "install", "transfer") if draws is not None else ("pause", "gather")
+    sent_s = 0.0 if draws is not None else size_bytes / network_bytes_per_s(links)
+    return fsum(parts.get(name) or 0.0 for name in own) + sent_s
 
 
 def tensors(layers: int) -> int:

@@ -17,16 +17,11 @@ from flowgraph.plan import Checkpointing, Layout, Offloaded, Running, Sharding
 from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
 from placements.footprint import Footprint, total_bytes
-from placements.footprint_serving import awake_bytes, generation_bytes, inference_bytes
-from placements.footprint_training import Training, training_bytes
-from placements.generation import cache_wanted, generate_seconds
+from placements.generation import cache_wanted
 from placements.loads import Load
-from placements.profiles import Links
+from placements.role_costs import Seat, footprint, moved_seconds, passing_seconds, sampling_seconds, waking_bytes
 from placements.seconds import Seconds
 from placements.setting import Setting
-from placements.topology import DeviceClass
-from placements.training import forward_seconds, update_seconds
-from placements.transitions import offload_seconds
 
 # What goes through at once, and what is computed again: rows of the greatest length, or more if these have few tokens.
 MICRO_BATCHES: tuple[tuple[int, int, Checkpointing], ...] = ((1, 4096, "none"), (1, 0, "full"), (4, 16384, "full"))
@@ -57,20 +52,13 @@ class Choice:
     host_bytes: int
     wakes_bytes: int = 0
     context_bytes: int = 0
+    moved_s: float = 0.0
+    """Of its seconds, those in which what it keeps off its devices comes and goes: in the stage of its last load."""
 
     @property
     def over_bytes(self) -> int:
         """Give what it holds more while it works."""
         return self.peak_bytes - self.rest_bytes
-
-
-@dataclass(frozen=True, eq=False)
-class Seat:
-    """Where a role may run: so many devices of a class, and what they talk over."""
-
-    of: DeviceClass
-    devices: int
-    links: Links
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +116,7 @@ class Ways:
         """
         shape, of, devices = self.setting.shape(self.role), self.seat.of, self.seat.devices
         support = self.setting.support_of(engine)
-        most = min(self._most_tensor(engine), devices, support.tensor)
+        most = min(self._most_tensor(engine), devices, support.tensor) if of.kind in support.devices else 0
         for tensor in (degree for degree in POWERS if degree <= most):
             filled = devices <= of.reach or of.reach % tensor == 0 or tensor > of.reach
             if shape.heads % tensor == 0 and devices % tensor == 0 and filled:
@@ -147,10 +135,20 @@ class Ways:
         for pipeline in stages:
             if ranks % pipeline or shape.layers % pipeline:
                 continue
-            data = ranks // pipeline
-            for sharding in _shardings(support, data, pipeline):
+            sequence = self._sequence(support, ranks // pipeline)
+            data = ranks // pipeline // sequence
+            for sharding in _shardings(support, data * sequence, pipeline):
                 for expert in self._experts(data) if ENGINES[engine].supported is None else (1,):
-                    yield Layout(data=data, tensor=tensor, pipeline=pipeline, expert=expert, sharding=sharding)
+                    yield Layout(
+                        data=data, tensor=tensor, pipeline=pipeline, expert=expert, sequence=sequence, sharding=sharding
+                    )
+
+    def _sequence(self, support: Support, ranks: int) -> int:
+        """Return over how many devices the tokens of a row are spread: as few as leave each data rank a row."""
+        heads, most = self.setting.shape(self.role).heads, self.setting.most_ranks
+        spread = (s for s in POWERS if s <= min(self.seat.of.reach, support.sequence) and heads % s == ranks % s == 0)
+        enough = (s for s in spread if ranks // s <= most)
+        return next(enough, 1) if self.seat.of.kind == "gpu" and support.tensor == 1 else 1
 
     def _experts(self, data: int) -> list[int]:
         """Give degrees over which experts are spread: none, those of a domain, and as many as there can be."""
@@ -330,6 +328,7 @@ class Ways:
             host_bytes=total_bytes(found.host) + (total_bytes(found.asleep_host) if running.sleeps else 0),
             wakes_bytes=waking_bytes(found) if running.sleeps else 0,
             context_bytes=found.asleep.get("context", 0),
+            moved_s=moved,
         )
 
 
@@ -349,113 +348,6 @@ def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ..
 
 def _slower(one: Sequence[float], other: Sequence[float]) -> bool:
     return any(a > b for a, b in zip(one, other, strict=True))
-
-
-# ---------------------------------------------------------------------------------------- what a choice takes and holds
-
-
-def passing_seconds(setting: Setting, seat: Seat, engine: str, layout: Layout, running: Running, load: Load) -> Seconds:
-    """Give the seconds of one load of a role that trains or reads rows, what it offloads left out."""
-    shape = setting.shape(load.role)
-    micro, constants = running.micro_batch_tokens or load.longest_tokens, setting.training_of(engine)
-    if load.phase != "update":
-        return forward_seconds(shape, load.tokens, layout, seat.links, constants, micro_batch_tokens=micro)
-    once = update_seconds(
-        shape,
-        load.tokens,
-        layout,
-        seat.links,
-        constants,
-        micro_batch_tokens=micro,
-        checkpointing=running.checkpointing,
-        steps=max(1, load.steps // load.epochs),
-    )
-    return once.times(load.epochs)
-
-
-def sampling_seconds(
-    setting: Setting, seat: Seat, engine: str, layout: Layout, running: Running, load: Load
-) -> Seconds | None:
-    """Return the seconds of generating a step's responses; None if a replica's cache does not hold one row.
-
-    What runs in the process of its device has no share of it for a cache, and grows its cache as rows need it.
-    """
-    shape, device, serving = setting.shape(load.role), seat.links.device, setting.serving_of(engine)
-    room: float = inf
-    if seat.of.kind == "gpu" and engine != "local":
-        share = running.cache_share or 1.0
-        room = cache_tokens(shape, device, layout.tensor, share, serving, running.precision)
-    if room < load.longest_tokens:
-        return None
-    once = generate_seconds(
-        shape,
-        load.round_rows,
-        load.prompt,
-        load.response,
-        layout,
-        seat.links,
-        serving,
-        cache_tokens=room,
-        precision=running.precision,
-        shared_prompts=load.samples,
-        streamed=setting.streamed and setting.lag > 0,
-    )
-    return once.times(load.rounds)
-
-
-def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:
-    """Give the seconds of a step in which what a role keeps off its devices comes to them and goes back.
-
-    What sleeps comes once and goes once. Offloaded weights come in each pass of each micro-batch, and gradients go with
-    each backward pass; the optimizer steps on the host, as fast as the link brings what it reads. Nothing is taken to
-    overlap, so this is an upper bound. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
-    """
-    device = seat.links.device
-    if running.sleeps:
-        return Seconds({"wake": 2 * offload_seconds(total_bytes(found.asleep_host), device)})
-    if not running.offload:
-        return Seconds()
-    passes, steps = 0.0, 0
-    for load in own:
-        micro_batches = ceil(load.tokens.tokens / layout.data / (running.micro_batch_tokens or load.longest_tokens))
-        passes += load.epochs * micro_batches * (3 if load.phase == "update" else 1)
-        steps += load.steps
-    weights, states = found.host.get("weights", 0), found.host.get("optimizer", 0)
-    return Seconds({"offload": offload_seconds(passes * weights + 2 * steps * states, device)})
-
-
-def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
-    """Return what a role holds on each device, on one engine, in one layout and one way to run."""
-    shape, own = setting.shape(role), setting.loads_of(role)
-    if role.use == "sample":
-        return generation_bytes(
-            shape,
-            layout,
-            precision=running.precision,
-            engine=engine,
-            device_bytes=seat.of.memory_bytes,
-            cache_share=running.cache_share,
-            cache_tokens=None if running.cache_share is not None else max(load.longest_tokens for load in own),
-        )
-    longest = max(load.longest_tokens for load in own)
-    micro = running.micro_batch_tokens or longest
-    stats = frozenset(stat for load in own for stat in load.stats)
-    if role.use == "infer":
-        return inference_bytes(shape, layout, micro, offload=running.offload, logits="chunked", stats=stats)
-    training = Training(
-        layout=layout,
-        checkpointing=running.checkpointing,
-        offload=frozenset(running.offload),
-        micro_batch_tokens=micro,
-        stats=stats,
-    )
-    return training_bytes(shape, training, sequence_tokens=longest)
-
-
-def waking_bytes(found: Footprint) -> int:
-    """Give what a role that sleeps brings to a device before it works: all but its cache, which comes last."""
-    cache = found.resident.get("kv_cache", 0) - found.asleep.get("kv_cache", 0)
-    return max(0, awake_bytes(found) - cache)
 
 
 def _best(found: Sequence[Choice]) -> Iterator[Choice]:

@@ -11,8 +11,8 @@ from flowgraph.diagrams.layout_text import layout_text
 from flowgraph.plan import Layout, Plan
 from placements.finding import Found
 from placements.found_text import MEASURES, against, by_name, sorted_parts
+from placements.homes import Home, homes_by, homes_of
 from placements.named import Variant
-from placements.placing import Home, homes_by, homes_of
 from placements.problem import Objective
 from placements.ranked import Ranked
 

@@ -5,7 +5,7 @@ Not here: when each task runs (`timeline`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import fsum
 
@@ -38,6 +38,27 @@ class Period:
     @property
     def _shared(self) -> str:
         return f", which {self.tokens} steps share" if self.tokens > 1 else ""
+
+
+def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: Sequence[float | None]) -> Period:
+    """Return the seconds of one step by itself; the cycle is its critical path, the chain of tasks that takes longest.
+
+    `before` are the places of those that end before each task begins, all earlier than it. Of chains that take as long
+    the one through earlier tasks is named; what takes no time is not.
+    """
+    unknown = tuple(name for name, each in zip(names, seconds, strict=True) if each is None)
+    if unknown:
+        return Period(None, unknown=unknown)
+    ends, freed = list[float](), list[int]()
+    for own, each in zip(before, seconds, strict=True):
+        last = max(sorted(own), key=ends.__getitem__, default=-1)
+        freed.append(last)
+        ends.append((ends[last] if last >= 0 else 0.0) + (each or 0.0))
+    path, at = list[int](), max(range(len(ends)), key=ends.__getitem__, default=-1)
+    while at >= 0:
+        path.append(at)
+        at = freed[at]
+    return Period(max(ends, default=0.0), tuple(names[each] for each in reversed(path) if seconds[each]), 1)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,10 @@ dimensions as there are stages, whatever the blocks and the devices, and proves 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
+from math import isclose
 from time import perf_counter
 
 import numpy as np
@@ -17,12 +20,17 @@ import numpy as np
 from placements.bounds import covers_of, narrowed_covers, opened_covers
 from placements.boxes import FAR, Cover, Plans, solve_cover
 from placements.problem import Answer, Choice, Problem, choice_of, rank
-from placements.tables import Indices, Table, block_of, goal_of, tables_of
+from placements.tables import Goal, Indices, Numbers, Table, block_of, goal_of, tables_of
 
 KEPT = 50
 WITHIN = 0.1  # share of the best value: what waits for stages here may overlap when a simulator plays it
 EXAMINED_AT_MOST = 5_000_000
+LISTED_AT_MOST = 1000
 TOLERANCE = 1e-12  # share of a value that the order of a sum may change
+ROUNDING = 1e-9  # share of a value below which a choice is not better than another
+
+Keys = tuple[float, float]
+"""What choices are compared by: their value; then, where devices are the objective, their seconds, else 0."""
 
 
 def solve_exact(
@@ -126,3 +134,115 @@ class _Search:
             self.problem,
             ((block_of(each.roles), each.options[int(order)]) for each, order in zip(tables, orders, strict=True)),
         )
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Choices in order of their keys; what is not among them has the keys `open_keys` or greater ones."""
+
+    choices: tuple[Choice, ...]
+    open_keys: Keys
+
+
+def keys_of(problem: Problem, choice: Choice) -> Keys:
+    """Return the keys of a choice."""
+    return choice.value, choice.step_s if problem.objective == "devices" else 0.0
+
+
+def is_below(keys: Keys, others: Keys) -> bool:
+    """Return whether keys are below others by more than rounding.
+
+    >>> is_below((1.0, 0.0), (1.0 + 1e-12, 0.0)), is_below((2.0, 3.0), (2.0, 4.0)), is_below((1.0, 9.0), (2.0, 4.0))
+    (False, True, True)
+    """
+    one, other = (keys, others) if isclose(keys[0], others[0], rel_tol=ROUNDING) else (keys[:1], others[:1])
+    return one[-1] < other[-1] * (1 - ROUNDING)
+
+
+def choices_below(problem: Problem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> Listing:
+    """List every choice whose keys are below some by more than rounding, in order of their keys.
+
+    Of partitions that may hold such a choice, all options are joined block by block. What joined is as good as the rest
+    of the blocks at their best lets it be; of what is not below, nothing is kept, and of the rest the `at_most` best.
+    """
+    tables, goal = tables_of(problem), goal_of(problem)
+    below = below[0] * (1 - ROUNDING) if problem.objective != "devices" else below[0], below[1] * (1 - ROUNDING)
+    covers = list(covers_of(tables, len(problem.roles)))
+    if not covers:
+        return Listing((), (FAR, FAR))
+    opened = opened_covers(tables, covers, problem.capacity).best_first(goal)
+    near = narrowed_covers(tables, opened, problem.capacity, goal, below[0])
+    found, open_keys = list[Choice](), (FAR, FAR)
+    for cover in near.tables:
+        joined = _Joined.of([tables[at] for at in cover if at < len(tables)], problem, goal, below, at_most)
+        found += joined.choices(problem)
+        open_keys = min(open_keys, joined.open_keys)
+    found.sort(key=lambda choice: (keys_of(problem, choice), rank(problem, choice)))
+    if len(found) > at_most:
+        open_keys = min(open_keys, keys_of(problem, found[at_most]))
+    return Listing(tuple(found[:at_most]), open_keys)
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """The first blocks of a cover with an option each, side by side: `picks` [block, choice] are columns of tables."""
+
+    tables: Sequence[Table]
+    goal: Goal
+    times_s: Numbers
+    used: Numbers
+    """Devices of each class, [class, choice]."""
+    cost: Numbers
+    picks: Indices
+    open_keys: Keys = (FAR, FAR)
+
+    @classmethod
+    def of(cls, tables: Sequence[Table], problem: Problem, goal: Goal, below: Keys, at_most: int) -> _Joined:
+        """Join the blocks of a cover."""
+        stages, classes = len(tables[0].times_s), len(problem.capacity)
+        none = np.zeros((0, 1), dtype=np.int64)
+        joined = cls(tables, goal, np.zeros((stages, 1)), np.zeros((classes, 1)), np.zeros(1), none)
+        for place in range(len(tables)):
+            joined = joined._with_block(place, problem.capacity, below, at_most)
+        return joined
+
+    def _with_block(self, place: int, capacity: Sequence[int], below: Keys, at_most: int) -> _Joined:
+        table, rest = self.tables[place], self.tables[place + 1 :]
+        here, column = np.divmod(np.arange(self.cost.size * table.devices.size), table.devices.size)
+        times_s = np.maximum(self.times_s[:, here], table.times_s[:, column])
+        used, cost = self.used[:, here], self.cost[here] + table.cost[column]
+        used[table.device_class] += table.devices[column]
+        first, second = self._least_keys(times_s, used.sum(0), cost, rest)
+        fits = (used <= np.array(capacity, dtype=np.float64)[:, None]).all(0)
+        kept = np.flatnonzero(fits & ((first < below[0]) | ((first == below[0]) & (second < below[1]))))
+        open_keys = self.open_keys
+        if kept.size > at_most:
+            kept = kept[np.lexsort((second[kept], first[kept]))]
+            open_keys = min(open_keys, (float(first[kept[at_most]]), float(second[kept[at_most]])))
+            kept = kept[:at_most]
+        picks = np.concatenate([self.picks[:, here[kept]], column[None, kept]])
+        return _Joined(self.tables, self.goal, times_s[:, kept], used[:, kept], cost[kept], picks, open_keys)
+
+    def _least_keys(
+        self, times_s: Numbers, devices: Numbers, cost: Numbers, rest: Sequence[Table]
+    ) -> tuple[Numbers, Numbers]:
+        """Return the keys with the rest of the blocks each at its best; of the second only where it counts."""
+        for table in rest:
+            times_s = np.maximum(times_s, table.times_s.min(1)[:, None])
+            devices, cost = devices + table.devices.min(), cost + table.cost.min()
+        first, second = self.goal.keys(self.goal.step_s(times_s), devices, cost)
+        return first, second if self.goal.objective == "devices" else np.zeros_like(first)
+
+    def choices(self, problem: Problem) -> list[Choice]:
+        """Return what was joined."""
+        blocks = [block_of(table.roles) for table in self.tables]
+        return [
+            choice_of(
+                problem,
+                (
+                    (block, table.option(int(column)))
+                    for block, table, column in zip(blocks, self.tables, each, strict=True)
+                ),
+            )
+            for each in self.picks.T
+        ]

@@ -5,24 +5,27 @@ A pure function of what it is given: files, printing and drawing are for the com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
+from math import fsum, inf
 from time import perf_counter
 
-from placements.blocks import Blocks
-from placements.exact import WITHIN
+from placements.blocks import Blocks, Offered
+from placements.exact import ROUNDING, WITHIN, Keys, choices_below, is_below, keys_of
 from placements.named import VARIANTS, Parts, Variant, variant
 from placements.placing import has_room
 from placements.problem import Answer, Choice, Objective, Option, Problem
 from placements.ranked import Ranked
 from placements.robust import Regret, regrets
 from placements.setting import Setting
-from placements.short import larger_settings, nothing_fits
-from placements.solve import Method, solve
+from placements.short import nothing_fits
+from placements.solve import Method, is_exact, solve
 
 Pairs = tuple[frozenset[int], ...]
-REPLAYED = 50  # of the search's best answers, how many are played as steps
+REPLAYED = 25  # of the search's answers of the least bounds, how many are played as steps whatever they come to
+PLAYED_AT_MOST = 60  # more, of those that may be better than the best so far
+PROMISING = 20  # of these, how many are played first, those of the least seconds if all stages were barriers
 NAMED_REPLAYED = 5  # of the best answers of each named placement
 TIED_SHARE = 0.05  # plans nearer than this are ties: the forecast is no better. Source: HybridFlow's own, section 8
 
@@ -42,11 +45,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found: plans in the order of the simulator, the search's own figures, and the named placements.
+    """What a search found: plans in the order of what they take as they are played, and the named placements.
 
-    `answer` holds value, bound, gap and what was examined; the bound is on the search's objective, not on the step.
-    `moved` says that the simulator's winner is not the search's. `regrets` are of the ranked plans, if asked for: then
-    the plan of the least comes first.
+    No plan of the layouts considered takes less than `bound` of the objective: seconds of a step, money, or devices.
+    `bound_s` are the seconds below which no such plan gets that takes as little of it otherwise: of those for the step,
+    of plans on as few devices for devices; None for money. Both are None where nothing is known. `played` plans were
+    played. `regrets` are of the ranked plans, if asked for: then the plan of the least comes first.
     """
 
     setting: Setting
@@ -54,13 +58,32 @@ class Found:
     ranked: tuple[Ranked, ...]
     named: tuple[tuple[Variant, Ranked | None], ...]
     seconds: float
-    moved: bool
+    objective: Objective
+    bound: float | None
+    bound_s: float | None
+    played: int
     regrets: tuple[Regret, ...] = ()
 
     @property
     def best(self) -> Ranked:
         """Give the best plan."""
         return self.ranked[0]
+
+    @property
+    def gap(self) -> float | None:
+        """Return the share of what the best plan takes by which another may take less; 0 only if none can."""
+        if self.bound is None:
+            return None
+        value = value_of(self.best, self.objective)
+        gap = _share_below(self.bound, value)
+        if not gap and self.objective == "devices":
+            return None if self.bound_s is None else _share_below(self.bound_s, self.best.step_s)
+        return gap
+
+    @property
+    def proven(self) -> bool:
+        """Return whether no plan of the layouts considered takes less than the best one."""
+        return self.gap == 0.0
 
     def ties(self) -> tuple[Ranked, ...]:
         """Give the plans that the forecast cannot tell from the best."""
@@ -74,25 +97,150 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
     """
     asked, began = asked or Asked(), perf_counter()
     blocks = Blocks(setting)
-    answer = solve(problem(setting, blocks, asked), method=asked.method)
+    posed = problem(setting, blocks, asked).remembering()
+    answer = solve(posed, method=asked.method)
     if answer is None:
-        raise nothing_fits(setting, _changes(setting, asked))
-    kept = [_ranked(setting, each) for each in (answer.best, *answer.runners_up)[:REPLAYED]]
-    first = kept[0]
+        raise nothing_fits(setting, lambda changed: _found(changed, asked))
+    played = _Played(setting, asked.objective)
+    played.add([answer.best, *answer.runners_up][:REPLAYED])
     beside = tuple((each, solved(setting, blocks, each.parts_of(setting.graph), asked.objective)) for each in VARIANTS)
     if not (asked.placement or asked.pins):
-        seen = {each.blocks for each in kept}
-        others = {each.blocks: each for _, each in beside if each is not None}
-        kept += [each for held, each in others.items() if held not in seen]
-    ranked = sorted(kept, key=lambda each: _order(each, asked.objective))
-    told = list[Regret]()
+        played.add_ranked([each for _, each in beside if each is not None])
+    least = _play_below(posed, answer, played, exactly=is_exact(posed, asked.method))
+    ranked, told = played.ranked(), list[Regret]()
     if robust:
         ranked = [each for each in ranked if has_room(setting, each.blocks)] or ranked[:1]
         told = _steadiest_first(ranked, asked.objective)
         ranked = [*(each.ranked for each in told), *ranked[len(told) :]]
     else:
-        ranked = list(dropwhile(lambda each: each is not ranked[-1] and not has_room(setting, each.blocks), ranked))
-    return Found(setting, answer, tuple(ranked), beside, perf_counter() - began, ranked[0] is not first, tuple(told))
+        ranked = list(dropwhile(lambda each: each is not ranked[-1] and played.lacks_room(each), ranked))
+    bound, bound_s = _told(least, ranked[0], asked.objective)
+    return Found(
+        setting=setting,
+        answer=answer,
+        ranked=tuple(ranked),
+        named=beside,
+        seconds=perf_counter() - began,
+        objective=asked.objective,
+        bound=bound,
+        bound_s=bound_s,
+        played=len(played),
+        regrets=tuple(told),
+    )
+
+
+class _Played:
+    """Plans that were played, each once. Whether the cluster has room for one is asked of the best ones alone."""
+
+    def __init__(self, setting: Setting, objective: Objective) -> None:
+        self.setting, self.objective = setting, objective
+        self._without_room = set[tuple[tuple[frozenset[int], Option], ...]]()
+        self._by_blocks: dict[tuple[tuple[frozenset[int], Option], ...], Ranked] = {}
+        self._best: Keys | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_blocks)
+
+    def __contains__(self, choice: Choice) -> bool:
+        return choice.blocks in self._by_blocks
+
+    def add(self, choices: Sequence[Choice]) -> None:
+        """Play choices."""
+        self.add_ranked([_ranked(self.setting, each) for each in choices])
+
+    def add_ranked(self, plans: Sequence[Ranked]) -> None:
+        """Add plans, which are played if they were not."""
+        for each in plans:
+            self._by_blocks.setdefault(each.blocks, each)
+        self._best = None
+
+    def best_keys(self) -> Keys:
+        """Return the keys of the best plan, those left out that the cluster is known to have no room for."""
+        if self._best is None:
+            there = (plan for blocks, plan in self._by_blocks.items() if blocks not in self._without_room)
+            self._best = min((_keys(each, self.objective) for each in there), default=(inf, inf))
+        return self._best
+
+    def lacks_room(self, ranked: Ranked) -> bool:
+        """Return whether the cluster is known to have no room for a plan."""
+        return ranked.blocks in self._without_room
+
+    def best_has_room(self) -> bool:
+        """Return whether the cluster has room for the best plan; if not, another is the best from then on."""
+        best = next((each for each in self.ranked() if each.blocks not in self._without_room), None)
+        if best is None or has_room(self.setting, best.blocks):
+            return True
+        self._without_room.add(best.blocks)
+        self._best = None
+        return False
+
+    def ranked(self) -> list[Ranked]:
+        """Return the plans, best first."""
+        return sorted(self._by_blocks.values(), key=lambda each: _order(each, self.objective))
+
+
+def _play_below(posed: Problem, answer: Answer, played: _Played, *, exactly: bool) -> Keys | None:
+    """Play, in order of their bounds, the choices that may be better than the best one played, while there are such.
+
+    Return the keys that no plan gets below, None if nothing is known of them. A plan that is played takes no less than
+    its bound, so that what is not played takes no less than the least bound of these; or than the best plan, whose keys
+    come back where that is less. Sought are only so many: PLAYED_AT_MOST.
+    """
+    if not exactly:
+        while not played.best_has_room():
+            pass
+        return None if answer.bound is None else min((answer.bound, 0.0), played.best_keys())
+    first = len(played)
+    while True:
+        listing = choices_below(posed, played.best_keys())
+        least = min(listing.open_keys, (posed.left_out, 0.0))
+        promising = sorted(listing.choices, key=lambda choice: _as_if_barriers(posed, choice))[:PROMISING]
+        for choice in [*promising, *listing.choices]:
+            keys = keys_of(posed, choice)
+            if choice in played or not is_below(keys, played.best_keys()):
+                continue
+            if len(played) - first == PLAYED_AT_MOST:
+                least = min(least, keys)
+            else:
+                played.add([choice])
+        if played.best_has_room():
+            return min(least, played.best_keys())
+
+
+def _as_if_barriers(posed: Problem, choice: Choice) -> tuple[float, float]:
+    """Return about what a choice takes, as if all its pools waited for each other after each stage."""
+    sittings = [option.key.sitting for _, option in choice.blocks if isinstance(option.key, Offered)]
+    seconds = fsum(map(max, zip(*(sitting.stages_s for sitting in sittings), strict=True)))
+    step_s = max(seconds / posed.tokens, *(option.busy_s for _, option in choice.blocks))
+    return {"step": (step_s, 0.0), "cost": (step_s * choice.cost, 0.0), "devices": (choice.value, step_s)}[
+        posed.objective
+    ]
+
+
+def _told(least: Keys | None, best: Ranked, objective: Objective) -> tuple[float | None, float | None]:
+    """Return bound and seconds of a search, by the keys that no plan gets below."""
+    if least is None or objective == "cost":
+        return (None if least is None else least[0]), None
+    if objective == "step":
+        return least[0], least[0]
+    return least[0], least[1] if least[0] >= best.devices else None
+
+
+def _share_below(bound: float, value: float) -> float:
+    share = 1 - bound / value if value else 0.0
+    return share if share > ROUNDING else 0.0
+
+
+def _keys(ranked: Ranked, objective: Objective) -> Keys:
+    """Return what plans are compared by, as they are played."""
+    return value_of(ranked, objective), ranked.step_s if objective == "devices" else 0.0
+
+
+def value_of(ranked: Ranked, objective: Objective) -> float:
+    """Return what a plan takes, as it is played: seconds of a step, money for it, or devices."""
+    if objective == "devices":
+        return float(ranked.devices)
+    return ranked.step_s if objective == "step" else ranked.cost_per_step
 
 
 def _steadiest_first(ranked: Sequence[Ranked], objective: Objective) -> list[Regret]:
@@ -102,9 +250,8 @@ def _steadiest_first(ranked: Sequence[Ranked], objective: Objective) -> list[Reg
 
 
 def _order(ranked: Ranked, objective: Objective) -> tuple[float, ...]:
-    """Give what plans are sorted by: the objective as they are played, then seconds, the search's figure, devices."""
-    figure = {"cost": ranked.cost_per_step, "devices": float(ranked.devices), "step": ranked.step_s}[objective]
-    return figure, ranked.step_s, ranked.value, ranked.devices
+    """Return what plans are sorted by: the objective as they are played, then seconds, their bounds, devices."""
+    return value_of(ranked, objective), ranked.step_s, ranked.bound, ranked.devices
 
 
 def problem(setting: Setting, blocks: Blocks, asked: Asked) -> Problem:
@@ -117,7 +264,7 @@ def _problem(setting: Setting, blocks: Blocks, asked: Asked, together: Pairs, ap
         roles=tuple(role.name for role in setting.roles),
         capacity=tuple(of.count for of in setting.classes),
         options=blocks.options if setting.ratio is None else in_ratio(setting, blocks, setting.ratio),
-        tokens=setting.overlapped,
+        tokens=blocks.barriers.tokens,
         objective=asked.objective,
         together=(*together, *setting.together),
         apart=apart,
@@ -126,7 +273,7 @@ def _problem(setting: Setting, blocks: Blocks, asked: Asked, together: Pairs, ap
         return whole
     # Nothing slower than what a search keeps beside one pool for all needs to be looked at.
     most_s = (1 + WITHIN) * blocks.together_s()
-    return replace(whole, options=lambda block: blocks.options(block, most_s))
+    return replace(whole, options=lambda block: blocks.options(block, most_s), left_out=most_s)
 
 
 def _everyone(setting: Setting) -> frozenset[int]:
@@ -172,23 +319,22 @@ def _pairs(setting: Setting, parts: Parts) -> tuple[Pairs, Pairs]:
 
 
 def solved(setting: Setting, blocks: Blocks, parts: Parts, objective: Objective = "step") -> Ranked | None:
-    """Give the best plan in which roles share pools just so, of the search's first few played; None if none fits."""
+    """Return the best plan, as plans are played, in which roles share pools just so; None if none fits."""
     together, apart = _pairs(setting, parts)
-    answer = solve(_problem(setting, blocks, Asked(objective), together, apart), method="auto")
+    posed = _problem(setting, blocks, Asked(objective), together, apart).remembering()
+    answer = solve(posed, method="auto")
     if answer is None:
         return None
-    played = [_ranked(setting, each) for each in (answer.best, *answer.runners_up)[:NAMED_REPLAYED]]
-    return min(played, key=lambda each: _order(each, objective))
+    played = _Played(setting, objective)
+    played.add([answer.best, *answer.runners_up][:NAMED_REPLAYED])
+    _play_below(posed, answer, played, exactly=is_exact(posed, "auto"))
+    return next(each for each in played.ranked() if not played.lacks_room(each))
 
 
 def _ranked(setting: Setting, choice: Choice) -> Ranked:
     return Ranked(setting, choice.blocks, choice.value)
 
 
-def _changes(setting: Setting, asked: Asked) -> Iterator[str]:
-    """Give of each kind of change the smallest after which something fits."""
-    for _, ever_larger in larger_settings(setting):
-        for name, changed in ever_larger:
-            if solve(problem(changed, Blocks(changed), asked), method="greedy") is not None:
-                yield name
-                break
+def _found(setting: Setting, asked: Asked) -> bool:
+    """Return whether a quick search finds something that fits."""
+    return solve(problem(setting, Blocks(setting), asked), method="greedy") is not None

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placements.choices import Choice
-from placements.footprint import FITS_SHARE, MemoryConstants
+from placements.footprint import MemoryConstants
 
 SYNC_BYTES = int(2 * MemoryConstants().bucket_bytes)  # two buckets: one that is sent, one that is read
 CARRIED_AT_MOST = 8  # ways to run the first roles of a pool that are carried on to the next one
@@ -35,16 +35,18 @@ class Columns:
     """Ways to run some roles on one pool, one a column: `picks` says which way of each role it takes.
 
     `stages_s` has a row for each stage, `held` one for each of the numbers named above, `picks` one for each role.
+    `sync_bytes` pass through a device when weights are brought to a role of several.
     """
 
     stages_s: Floats
     held: Ints
     picks: Ints
+    sync_bytes: int = SYNC_BYTES
 
     @classmethod
-    def nothing(cls, stages: int) -> Self:
-        """Give the one way to run no role."""
-        return cls(np.zeros((stages, 1)), np.zeros((7, 1), np.int64), np.zeros((0, 1), np.int64))
+    def nothing(cls, stages: int, sync_bytes: int = SYNC_BYTES) -> Self:
+        """Return the one way to run no role."""
+        return cls(np.zeros((stages, 1)), np.zeros((7, 1), np.int64), np.zeros((0, 1), np.int64), sync_bytes)
 
     @classmethod
     def of(cls, ways: Sequence[Choice], bit: int, slowed: float) -> Self:
@@ -62,14 +64,14 @@ class Columns:
     @property
     def peak(self) -> Ints:
         """Give the most that a device holds while one of the roles works, or wakes before another is put away."""
-        syncs = SYNC_BYTES if len(self.picks) > 1 else 0
+        syncs = self.sync_bytes if len(self.picks) > 1 else 0
         held = self.held
         peak: Ints = held[REST] + np.maximum(held[OVER], held[FIRST] + held[SECOND] + syncs)
         return peak
 
     def some(self, which: Any) -> Columns:
         """Give some of the ways."""
-        return Columns(self.stages_s[:, which], self.held[:, which], self.picks[:, which])
+        return Columns(self.stages_s[:, which], self.held[:, which], self.picks[:, which], self.sync_bytes)
 
     def with_one_more(self, own: Columns) -> Columns:
         """Give every way of these roles with every way of one role more; engines share the context of their process."""
@@ -85,11 +87,12 @@ class Columns:
         held[SECOND] = np.maximum(one[SECOND], np.minimum(one[FIRST], other[FIRST]))
         held[CONTEXT] = one[CONTEXT]
         held[ENGINES] = one[ENGINES] | other[ENGINES]
-        return Columns(before.stages_s + after.stages_s, held, np.concatenate([before.picks, after.picks]))
+        picks = np.concatenate([before.picks, after.picks])
+        return Columns(before.stages_s + after.stages_s, held, picks, self.sync_bytes)
 
-    def fitting(self, memory_bytes: int, host_bytes: int) -> Columns:
-        """Give the ways that fit a device, and its share of the host."""
-        fits = (self.peak <= int(FITS_SHARE * memory_bytes)) & (self.held[HOST] <= host_bytes)
+    def fitting(self, room_bytes: int, host_bytes: int) -> Columns:
+        """Return the ways that fit in what a plan may fill of a device, and in its share of the host."""
+        fits = (self.peak <= room_bytes) & (self.held[HOST] <= host_bytes)
         return self if fits.all() else self.some(fits)
 
     def unbeaten(self, most: int = CARRIED_AT_MOST, *, bytes_too: bool = True) -> Columns:

@@ -1,17 +1,18 @@
 """What a role holds on each of its devices and on their host, part by part: while it waits, works and sleeps.
 
-For devices that have a profile, mixed precision and the engines of production. Not here: how it comes to that
-(`footprint_training`, `footprint_serving`), several roles on one device (`pool_peaks`), and executors that run all
-roles in one process on a CPU (`memory`).
+Not here: how it comes to that
+(`footprint_training`, `footprint_serving`; on CPU devices `footprint_process`), and several roles on one device
+(`pool_peaks`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal, get_args
 
+from flowgraph.cluster import DeviceKind
 from placements.constants import Bounds, Constants
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ Part = Literal[
     "gathered",
     "kv_cache",
     "sync",
+    "rollout",
+    "working",
+    "heap",
     "reserved",
     "context",
 ]
@@ -42,7 +46,13 @@ Of 41 measured peaks of FSDP2 (prime-rl, 2026), a plain formula missed the dense
 of them from below; a tenth is left for that, and for what other processes hold.
 """
 
-GIB = 2**30
+FILLS: Mapping[DeviceKind, float] = {"gpu": FITS_SHARE, "cpu": 1.0}
+"""The most of a device's memory that a forecast may take, by the kind of device.
+
+On CPU devices the forecast is an upper bound: of ten runs it was 1.0 to 1.3 times what was measured.
+"""
+
+GIB, MIB = 2**30, 2**20
 
 # What a device holds beside what is counted exactly. Each may be moved, within its bounds, to what a machine shows.
 BOUNDS: Mapping[str, Bounds] = {
@@ -67,6 +77,31 @@ BOUNDS: Mapping[str, Bounds] = {
     "graph_bytes": Bounds(
         2e6, 1e6, 8e6, "SGLang 0.5, server_args: 2 MB for each row of the largest batch that is captured"
     ),
+    "process_bytes": Bounds(
+        504 * MIB, 350 * MIB, 700 * MIB, "a run of 0.1M parameters with checks: 501 MiB with torch 2.13"
+    ),
+    "worker_bytes": Bounds(40 * MIB, 0.0, 200 * MIB, "the same in a worker of Ray 2.60: 505 MiB"),
+    "ray_bytes": Bounds(
+        640 * MIB,
+        400 * MIB,
+        2 * GIB,
+        "Ray 2.60's servers, agents, host worker and the driver: 388 to 561 MiB of pages of their own (memory_on_cpu)",
+    ),
+    "server_bytes": Bounds(
+        1.5 * GIB, 0.8 * GIB, 3 * GIB, "SGLang 0.5 and vLLM 0.32 on a CPU: their processes before weights; estimated"
+    ),
+    "kept_block_bytes": Bounds(
+        32 * MIB,
+        128 * 1024,
+        32 * MIB,
+        "glibc manual, mallopt, M_MMAP_THRESHOLD: it grows up to 32 MiB on 64-bit systems",
+    ),
+    "fragmented_share": Bounds(
+        0.5, 0.0, 1.1, "ten runs of three steps, benchmarks/memory_on_cpu: up to 0.46 beyond the most that was in use"
+    ),
+    "rollout_token_bytes": Bounds(
+        128.0, 56.0, 256.0, "counted from types: Python lists of tokens and log-probs 72, columns in Arrow 56"
+    ),
     "engine_bytes": Bounds(512e6, 256e6, 2e9, "SGLang 0.5, server_args: 512 MB reserved for what is not counted"),
 }
 
@@ -78,6 +113,9 @@ class MemoryConstants(Constants):
     `unused_share` is what an allocator keeps beyond what comes and goes, of that. `logit_bytes` are of one logit in
     training, `read_logit_bytes` without gradients; `chunk_logits` of them are there at once if they are chunked.
     `context_bytes` and `communicator_bytes` are of a process; `graph_bytes` of one row of a captured batch.
+    On a CPU a process has `process_bytes`, a worker of Ray `worker_bytes` more, and a server `server_bytes`; the CPU
+    devices of a machine share `ray_bytes`. Freed blocks of up to `kept_block_bytes` stay with the process, and
+    `fragmented_share` of them cannot be used again. A response's token takes `rollout_token_bytes`.
     """
 
     context_bytes: float = BOUNDS["context_bytes"].value
@@ -90,6 +128,13 @@ class MemoryConstants(Constants):
     bucket_bytes: float = BOUNDS["bucket_bytes"].value
     graph_bytes: float = BOUNDS["graph_bytes"].value
     engine_bytes: float = BOUNDS["engine_bytes"].value
+    process_bytes: float = BOUNDS["process_bytes"].value
+    worker_bytes: float = BOUNDS["worker_bytes"].value
+    ray_bytes: float = BOUNDS["ray_bytes"].value
+    server_bytes: float = BOUNDS["server_bytes"].value
+    kept_block_bytes: float = BOUNDS["kept_block_bytes"].value
+    fragmented_share: float = BOUNDS["fragmented_share"].value
+    rollout_token_bytes: float = BOUNDS["rollout_token_bytes"].value
 
 
 @dataclass(frozen=True)
@@ -98,7 +143,7 @@ class Footprint:
 
     `resident` is there while it waits, awake; `working` comes on top while it works; `asleep` stays when it has put
     away what it can, so that others can work. `host` is host memory that it always holds, `asleep_host` what it holds
-    more while it sleeps.
+    more while it sleeps. `kept` bytes stay with its process when it has worked, for whoever works there next.
     """
 
     resident: Bytes = field(default_factory=dict[Part, int])
@@ -106,6 +151,11 @@ class Footprint:
     host: Bytes = field(default_factory=dict[Part, int])
     asleep: Bytes = field(default_factory=dict[Part, int])
     asleep_host: Bytes = field(default_factory=dict[Part, int])
+    kept: int = 0
+
+    def at(self, phase: str) -> Bytes:
+        """Return what it holds in a phase, by part."""
+        return self.at_work
 
     @property
     def at_work(self) -> Bytes:
@@ -118,13 +168,22 @@ class Footprint:
         return total_bytes(self.at_work)
 
 
-def fits(needed_bytes: int, usable_bytes: int) -> bool:
-    """Say whether a forecast counts as fitting a device: it must leave a tenth of what is usable.
+def room_bytes(usable_bytes: int, kind: DeviceKind = "gpu") -> int:
+    """Return what a plan may fill of a device: of a GPU nine tenths, of a CPU device all, as its forecast is a bound.
 
-    >>> fits(90, 100), fits(91, 100)
-    (True, False)
+    >>> room_bytes(100), room_bytes(100, "cpu")
+    (90, 100)
     """
-    return needed_bytes <= FITS_SHARE * usable_bytes
+    return int(FILLS[kind] * usable_bytes)
+
+
+def fits(needed_bytes: int, usable_bytes: int, kind: DeviceKind = "gpu") -> bool:
+    """Say whether a forecast counts as fitting a device.
+
+    >>> fits(90, 100), fits(91, 100), fits(100, 100, "cpu")
+    (True, False, True)
+    """
+    return needed_bytes <= FILLS[kind] * usable_bytes
 
 
 def total_bytes(parts: Bytes) -> int:
@@ -143,6 +202,15 @@ def added(all_of: Iterable[Bytes]) -> dict[Part, int]:
         for part, count in parts.items():
             found[part] = found.get(part, 0) + count
     return {part: found[part] for part in PARTS if part in found}
+
+
+def with_more(held: Footprint, more: Bytes) -> Footprint:
+    """Return a footprint with more that is always there."""
+    return replace(
+        held,
+        resident=added((held.resident, more)),
+        asleep=added((held.asleep, more)),
+    )
 
 
 def whole(parts: Mapping[Part, float]) -> dict[Part, int]:

@@ -20,12 +20,12 @@ from placements.footprint import (
     total_bytes,
     whole,
 )
-from placements.holding import Stage, layer_numbers, root_numbers, stages, weights_bytes
+from placements.holding import WEIGHT_BYTES, Stage, layer_numbers, root_numbers, stages, weights_bytes
 from placements.kv_cache import sequence_bytes
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout, Offloaded, Precision
+    from flowgraph.plan import Layout, Offloaded, Precision, Running
     from placements.footprint import Logits
 
 NUMBER_BYTES = 2  # of activations, and of keys and values unless a cache is quantised
@@ -134,6 +134,30 @@ def generation_bytes(
         cache = max(0.0, (cache_share or 0.0) * device_bytes - weights - beside)
     resident = whole({"weights": weights, "kv_cache": cache, **fixed})
     return Footprint(resident, whole(working), {}, whole(fixed))
+
+
+CPU_CACHE_TOKENS, CPU_CHUNK_TOKENS, CPU_ROWS = 16384, 4096, 256
+"""What a server on a CPU is started with where nothing is said: `flowgraph.executors.engine`, and vLLM's defaults."""
+
+
+def server_bytes(
+    shape: ModelShape, layout: Layout, running: Running, process_bytes: float, constants: MemoryConstants
+) -> Footprint:
+    """Return what a server has on a CPU device, with the process of ours beside it, which has so many bytes.
+
+    It is started anew for nothing, so it never sleeps. Not measured.
+    """
+    stage, number_bytes = Stage(float(shape.layers)), WEIGHT_BYTES[running.precision]
+    resident = whole(
+        {
+            "weights": weights_bytes(shape, layout, stage, running.precision, cut=False),
+            "kv_cache": CPU_CACHE_TOKENS * cache_bytes(shape, layout, 1, number_bytes),
+            "context": process_bytes + constants.server_bytes,
+        }
+    )
+    width = number_bytes / NUMBER_BYTES
+    working = _sampling(shape, layout, CPU_CHUNK_TOKENS, CPU_ROWS, constants)
+    return Footprint(resident, whole({part: width * count for part, count in working.items()}), {}, resident)
 
 
 def _sampling(

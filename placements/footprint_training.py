@@ -99,6 +99,10 @@ class Trained(Footprint):
 
     reading: Bytes = field(default_factory=dict[Part, int])
 
+    def at(self, phase: str) -> Bytes:
+        """Return what it holds in a phase, by part: what an update takes in an update only."""
+        return self.at_work if phase == "update" else self.reading
+
 
 @dataclass(frozen=True)
 class _Case:
@@ -154,7 +158,8 @@ def _footprint(case: _Case) -> Trained:
     context = whole({"context": process_bytes(case.layout.devices, case.constants)})
     working = max((_reserved(moment, case.constants) for moment in _moments(case)), key=total_bytes)
     resident, reading = added((lasting, context)), _reserved(_reading(case), case.constants)
-    return Trained(resident, added((passing, working)), host, context, lasting, added((resident, reading)))
+    reading = added((resident, reading))
+    return Trained(resident, added((passing, working)), host, context, lasting, reading=reading)
 
 
 def _lasts(part: Part, training: Training) -> bool:

@@ -17,10 +17,11 @@ from placements.cuts import many
 from placements.finding import TIED_SHARE, Found
 from placements.moves import Here
 from placements.named import Variant, name_of
-from placements.problem import Answer, Objective
+from placements.problem import Objective
 from placements.ranked import Ranked
 from placements.robust import COST_ERROR, DRAWS
 from placements.setting import Setting
+from placements.step_rows import Row, step_rows
 from placements.steps import HOST
 from placements.text import broken, flowing, pool_sizes, show_devices, show_range, table
 from placements.what_if import Changed
@@ -40,16 +41,14 @@ Played = Ranked | Here
 class Measure:
     """What a search makes least: how much of it a plan takes, in which unit, how that is shown, and what the least is.
 
-    Money is in the currency of the cluster's prices. `own` is what the search itself goes by: it sums the slowest pool
-    of each stage, which a step that is played may take more or less than. `worse` is a plan that takes more than
-    another where seconds are other than forecast.
+    Money is in the currency of the cluster's prices. `worse` is a plan that takes more than another where seconds are
+    other than forecast.
     """
 
     unit: str
     of: Callable[[Ranked], float]
     show: Callable[[float], str]
     least: str
-    own: str
     worse: str
 
 
@@ -74,17 +73,14 @@ def found_text(found: Found, plan: Plan, *, top: int = TOP, objective: Objective
 
 
 def _head(found: Found, measure: Measure) -> Iterator[str]:
-    setting, best, answer = found.setting, found.best, found.answer
+    setting, best = found.setting, found.best
     tokens = _tokens(setting)
     yield f"{setting.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
-    own = f"the search's {measure.own} is {measure.show(answer.value)}"
-    yield f"{own}, {_proof(answer)}; {many(answer.examined, 'plan')} examined"
-    if found.moved and found.regrets:
-        yield "where costs are other than forecast, another plan than the search's first loses least"
-    elif found.moved:
-        yield f"played as steps, another plan than the search's first is the {measure.least}"
+    yield f"{_proof(found, measure)}; {many(found.played, 'plan')} played"
+    if found.regrets and best is not min(found.ranked, key=measure.of):
+        yield f"it is not the {measure.least} as forecast, but loses least where costs are other than forecast"
 
 
 def _tokens(setting: Setting) -> float:
@@ -108,8 +104,8 @@ def _asked(setting: Setting, plan: Plan) -> Iterator[str]:
         links = (
             f", {network * of.node_devices * 8 / 1e9:,.0f} Gbit/s to others" if network and len(of.nodes) > 1 else ""
         )
-        host = show_bytes(of.host_memory_bytes)
-        yield f"{many(len(of.nodes), 'machine')} of {of.node_devices} {of.model}, {host} of host memory each{links}"
+        machines = f"{many(len(of.nodes), 'machine')} of {of.node_devices} {of.model or of.kind}"
+        yield f"{machines}, {show_bytes(of.host_memory_bytes)} of host memory each{links}"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -120,11 +116,17 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"a step takes {show_s(plan.step.period_s)}"
 
 
-def _proof(answer: Answer) -> str:
-    """Say how sure the search is that nothing is better, by its own figure."""
-    if answer.exact:
-        return "proven the least"
-    return f"at most {answer.gap:.1%} above the least" if answer.gap is not None else "not bounded"
+def _proof(found: Found, measure: Measure) -> str:
+    """Return what no plan takes less than, of those that the search has considered."""
+    if found.proven:
+        return f"proven the {measure.least} of the layouts considered"
+    if found.bound is None or found.gap is None:
+        return "how much less another plan may take is not known"
+    if found.bound_s is not None and measure.unit == "devices":
+        bound = f"{measure.show(found.bound)} takes less than {show_s(found.bound_s)} a step"
+        return f"no layout considered on {bound} ({found.gap:.1%} less)"
+    unit = " a step" if measure.unit == "s" else ""
+    return f"no layout considered takes less than {measure.show(found.bound)}{unit} ({found.gap:.1%} less)"
 
 
 def _pools(plan: Plan) -> Iterator[str]:
@@ -158,27 +160,20 @@ def _seconds(plan: Plan) -> Iterator[str]:
     if step is None:
         return
     yield "seconds of a step"
-    longest = max((each.seconds or 0.0 for each in step.tasks), default=0.0)
-    rows = [
-        [
-            _label(each),
-            "+".join(each.pools),
-            show_s(each.seconds),
-            bar(each.seconds, longest),
-            show_seconds_by_part(each),
-        ]
-        for each in step.tasks
-    ]
-    yield from flowing(rows, " · ")
+    rows, longest = step_rows(step), max((each.seconds or 0.0 for each in step.tasks), default=0.0)
+    yield from flowing([_second_cells(each, longest) for each in rows], " · ")
+    between_s = max((each.pause_s for each in step.waits), default=0.0)
+    if between_s:
+        yield f"between steps, by the driver: {show_s(between_s)}; host times are estimates (`calibrate` fits them)"
     if step.cycle:
-        everything = len(step.cycle) == len(step.tasks)
+        everything = all(each.name in step.cycle for each in step.tasks if each.pools and each.seconds)
         named = "everything, one after another" if everything else " → ".join(step.cycle)
-        yield from flowing([[f"what comes round slowest: {named}"]], " → ")
+        yield from flowing([[f"critical path: {named}"]], " → ")
 
 
-def _label(task: Timed) -> str:
-    """Give the name of a task; of a sync, whose name has both its ends, what it goes to."""
-    return f"to {task.role}" if task.kind == "sync" and task.role else task.name
+def _second_cells(row: Row, longest: float) -> list[str]:
+    told = show_seconds_by_part(row.tasks[0]) if len(row.tasks) == 1 else f"{len(row.tasks)} of them"
+    return [row.label, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), told]
 
 
 def bar(seconds: float | None, longest: float) -> str:
@@ -216,9 +211,9 @@ def _devices_of(count: float) -> str:
 
 
 MEASURES: Mapping[Objective, Measure] = {
-    "step": Measure("s", lambda plan: plan.step_s, show_s, "fastest", "sum over stages", "slower"),
-    "cost": Measure("currency", lambda plan: plan.cost_per_step, _money, "cheapest", "sum over stages", "dearer"),
-    "devices": Measure("devices", lambda plan: float(plan.devices), _devices_of, "smallest", "count", "slower"),
+    "step": Measure("s", lambda plan: plan.step_s, show_s, "fastest", "slower"),
+    "cost": Measure("currency", lambda plan: plan.cost_per_step, _money, "cheapest", "dearer"),
+    "devices": Measure("devices", lambda plan: float(plan.devices), _devices_of, "smallest", "slower"),
 }
 
 
@@ -326,8 +321,9 @@ def why_slower(one: Played, other: Played) -> str:
     longer = {name: mine[name] - theirs.get(name, 0.0) for name in one.step.cycle if name in mine}
     most = sorted(longer.items(), key=lambda item: -item[1])[:3]
     said = [f"{name} +{show_s(more)}" for name, more in most if more >= least]
-    turns = [name for name in one.step.cycle if name not in other.step.cycle and mine.get(name, 0.0) >= least][:3]
-    said += [f"{', '.join(turns)} in turn with the rest"] if turns else []
+    beside = [name for name in one.step.cycle if name in theirs and name not in other.step.cycle]
+    turns = [name for name in beside if mine.get(name, 0.0) >= least][:3]
+    said += [f"{', '.join(turns)} no longer overlap other work"] if turns else []
     return "; ".join(said) if said else _waiting(one.step.tasks)
 
 

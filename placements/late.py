@@ -1,7 +1,6 @@
 """How late weights should be for what draws: the least staleness that buys what can be bought, and what it takes.
 
-A flow says the most that it corrects for (`stale(policy, at_most=…)`); within that the planner chooses. Not here: the
-closed form for two pools alone (`overlap`).
+A flow says the most that it corrects for (`stale(policy, at_most=…)`); within that the planner chooses.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from dataclasses import dataclass, replace
 from flowgraph.errors import ResourceError
 from placements.finding import Asked, Found, find
 from placements.found_text import show_s
-from placements.placing import homes_of, parts_of_step
+from placements.homes import homes_of
 from placements.setting import Setting
-from placements.steps import synced_every
+from placements.step_forecast import synced_every
 from placements.text import table
 
 WORTH_SHARE = 0.01  # of a step, that one more update of staleness has to save
@@ -51,7 +50,7 @@ class Late:
     def sync_every(self) -> int:
         """Give after how many updates weights are brought to what draws."""
         best = self.found.best
-        return synced_every(*parts_of_step(best.setting, homes_of(best.setting, best.blocks)))
+        return synced_every(best.setting, homes_of(best.setting, best.blocks))
 
 
 def stalenesses(setting: Setting, at_most: int, asked: Asked | None = None) -> tuple[Late, ...]:

@@ -24,7 +24,9 @@ class Load:
 
     Nodes of one `stage` wait for none of each other; those of the next wait for one of it. An update passes its rows
     `epochs` times, in `steps` optimizer steps in all. `stats` names what a pass reads out beside log-probs. What draws
-    has its prompts in `rounds`, one after another.
+    has its prompts in `rounds`, one after another. An update takes at most `minibatch` prompts to a step (0: all) and
+    lets `micro_batch_tokens` through at once where no plan says otherwise (0: all rows). `responses` names each sampler
+    whose responses the node makes or reads, with their most tokens in a step.
     """
 
     node: str
@@ -40,6 +42,9 @@ class Load:
     stats: frozenset[str] = frozenset()
     optimizer: str = ""
     rounds: int = 1
+    minibatch: int = 0
+    micro_batch_tokens: int = 0
+    responses: tuple[tuple[str, int], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -47,9 +52,14 @@ class Load:
         return self.prompts * self.samples
 
     @property
+    def round_prompts(self) -> int:
+        """Return the prompts of the largest round."""
+        return -(-self.prompts // self.rounds)
+
+    @property
     def round_rows(self) -> int:
         """Give the rows of the largest round, which are drawn side by side."""
-        return -(-self.prompts // self.rounds) * self.samples
+        return self.round_prompts * self.samples
 
     @property
     def row_tokens(self) -> float:
@@ -152,21 +162,32 @@ def _load(node: Node, role: Role, stage: int, sizes: BatchSizes, prompt: Lengths
     most = max((whole_setting(each, "max_tokens", 0) for each in samplers), default=0)
     phase: Phase = "generate" if node.op.kind == "generate" else "update" if node.regions else "logprob"
     inner = (each for _, region in node.regions for each in region.inner)
+    prompts, tokens = prompts_reaching(node, sizes.batch.value), response or Lengths.fixed(most or 1024)
     return Load(
         node=node.name,
         role=role,
         phase=phase,
         stage=stage,
-        prompts=prompts_reaching(node, sizes.batch.value),
+        prompts=prompts,
         samples=max((whole_setting(each, "n", 1) for each in samplers), default=1),
         prompt=prompt,
-        response=response or Lengths.fixed(most or 1024),
+        response=tokens,
         epochs=cut.epochs if cut is not None else 1,
         steps=cut.optimizer_steps if cut is not None else 0,
         stats=frozenset(each.op.stat for each in (node, *inner) if each.op.stat is not None),
         optimizer=getattr(node.settings, "optimizer", "adamw") if phase == "update" else "",
         rounds=drawn.most_rounds if drawn is not None else 1,
+        minibatch=whole_setting(node, "minibatch", 0) if phase == "update" else 0,
+        micro_batch_tokens=whole_setting(node, "micro_batch_tokens", 0) if phase == "update" else 0,
+        responses=tuple((each.name, int(prompts * whole_setting(each, "n", 1) * tokens.most)) for each in samplers),
     )
+
+
+def example(*, prompts: int, samples: int, prompt_tokens: int, response_tokens: int) -> Load:
+    """Return a load of an update whose rows are all alike, for examples and tests."""
+    role = Role("m.train", "m", "train", ("m.update",))
+    lengths = Lengths.fixed(prompt_tokens), Lengths.fixed(response_tokens)
+    return Load("m.update", role, "update", 0, prompts, samples, *lengths)
 
 
 def of_role(found: Sequence[Load], role: str) -> Iterator[Load]:

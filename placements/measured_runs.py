@@ -11,9 +11,10 @@ from flowgraph.errors import DataError
 from placements.calibrate import Calibration, Measured, calibrate, refuse_no_seconds
 from placements.constants import Constants
 from placements.decode import ServingConstants
+from placements.homes import Home
 from placements.loads import Load
-from placements.placing import Home, work_of
 from placements.setting import Setting
+from placements.step_forecast import work_of
 from placements.training_passes import TrainingConstants
 
 # What is fitted, the most telling first: as many as there are measurements, less one.
@@ -104,13 +105,13 @@ def _measured(run: MeasuredRun) -> Iterator[tuple[str, Measured]]:
             continue
         if home is None:
             raise DataError.unusable(label, f"the plan places {load.role.name} nowhere")
-        if not work_of(run.setting, home, load).seconds.total_s:
+        if not work_of(run.setting, home, load).total_s:
             raise DataError.unusable(label, "no seconds are forecast for it, so nothing can be fitted to them")
         yield home.engine, Measured(label, seconds, _Case(run.setting, home, load))
 
 
 def _forecast(constants: Constants, case: _Case) -> float:
     setting = replace(case.setting, calibrated={**case.setting.calibrated, case.home.engine: asdict(constants)})
-    seconds = work_of(setting, case.home, case.load).seconds.total_s
+    seconds = work_of(setting, case.home, case.load).total_s
     assert seconds, "a case without a forecast is refused before it is fitted"
     return seconds

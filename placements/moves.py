@@ -8,14 +8,17 @@ from math import fsum
 
 from flowgraph.plan import Layout, Plan, Running, Step
 from placements.blocks import Blocks
-from placements.choices import choices, footprint
+from placements.choices import choices
 from placements.finding import solved
-from placements.footprint import FITS_SHARE
+from placements.footprint import room_bytes
+from placements.homes import Home, homes_by
 from placements.named import Parts
-from placements.placing import Home, forecast_again, homes_by, work_of
+from placements.placing import forecast_again
 from placements.ranked import Ranked
+from placements.role_costs import footprint
 from placements.setting import Setting
 from placements.short import overflows
+from placements.step_forecast import switching_of, work_of
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,15 @@ def layouts(setting: Setting, plan: Plan, role: str) -> tuple[Other, ...]:
 
 def _other(setting: Setting, plan: Plan, home: Home, layout: Layout, running: Running, *, own: bool = False) -> Other:
     there = replace(home, layout=layout, running=running)
-    works = [work_of(setting, there, load).seconds.total_s for load in setting.loads_of(home.role)]
+    works = [work_of(setting, there, load).total_s for load in setting.loads_of(home.role)]
+    works.append(switching_of(setting, there).total_s)
     held = footprint(setting, home.role, home.seat, home.engine, layout, running).peak_bytes
     placed = (
         each.model_copy(update={"layout": layout, "running": running}) if each.role == home.role.name else each
         for each in plan.placed
     )
-    fits = held <= FITS_SHARE * home.seat.of.memory_bytes
+    fits = held <= room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
     if fits:  # by itself; what lies beside it counts too
         again = forecast_again(setting, plan.model_copy(update={"placed": tuple(placed)}))
-        fits = not any(True for _ in overflows(again, ""))
+        fits = not any(True for _ in overflows(again, setting, ""))
     return Other(layout, running, fsum(each or 0.0 for each in works), held, fits, own)

@@ -8,9 +8,10 @@ from flowgraph.cluster import show_bytes
 from flowgraph.plan import Plan
 from placements.cuts import many
 from placements.finding import TIED_SHARE
-from placements.footprint import FITS_SHARE
+from placements.footprint import fits
 from placements.found_text import Played, show_s, why_slower
 from placements.moves import Move, Other
+from placements.step_rows import Row, step_rows
 from placements.text import COLUMNS, flowing, pool_sizes, table
 
 ABSENT = "-"  # what a plan does not have
@@ -89,9 +90,9 @@ def _rows(plans: Sequence[Plan]) -> Iterator[list[str]]:
             "a step costs",
             *("unknown" if (cost := cost_per_step(plan)) is None else f"{cost:,.2f}" for plan in plans),
         ]
-    names = list(dict.fromkeys(task.name for plan in plans if plan.step for task in plan.step.tasks))
-    for name in names:
-        yield [f"  {name}", *(_seconds(plan, name) for plan in plans)]
+    told = [{row.label: row for row in step_rows(plan.step)} if plan.step else {} for plan in plans]
+    for label in dict.fromkeys(label for rows in told for label in rows):
+        yield [f"  {label}", *(_seconds(rows.get(label)) for rows in told)]
     for role in dict.fromkeys(each.role for plan in plans for each in plan.placed):
         homes = [next((each for each in plan.placed if each.role == role), None) for plan in plans]
         heads = ["" if home is None else f"{home.pool} {home.engine}" for home in homes]
@@ -117,9 +118,11 @@ def cost_per_step(plan: Plan) -> float | None:
     return plan.step.period_s / 3600 * sum(prices) if len(prices) == len(used) else None
 
 
-def _seconds(plan: Plan, name: str) -> str:
-    found = [task for task in plan.step.tasks if task.name == name] if plan.step else []
-    return f"{show_s(found[0].seconds)} {'+'.join(found[0].pools)}" if found else ABSENT
+def _seconds(row: Row | None) -> str:
+    if row is None:
+        return ABSENT
+    where = "+".join(row.pools) if len(row.tasks) == 1 else f"in {len(row.tasks)}"
+    return f"{show_s(row.seconds)} {where}".strip()
 
 
 def _fullest(plan: Plan) -> str:
@@ -129,5 +132,7 @@ def _fullest(plan: Plan) -> str:
     if not peaks:
         return ABSENT
     most, pool, role = max(peaks, key=lambda peak: peak[0] / rooms[peak[1]])
-    full = "" if most <= FITS_SHARE * rooms[pool] else f": does not fit, it has {show_bytes(rooms[pool])}"
+    devices = (plan.cluster.device(*place) for each in plan.pools if each.name == pool for place in each.devices)
+    kind = next((device.kind for device in devices if device is not None), "gpu")
+    full = "" if fits(most, rooms[pool], kind) else f": does not fit, it has {show_bytes(rooms[pool])}"
     return f"{show_bytes(most)} on {pool}, {role}{full}"

@@ -188,9 +188,12 @@ def kept_together(graph: Graph, parts: Parts) -> Parts:
     names = [role.name for role in roles(graph)]
     at = {name: place for place, part in enumerate(parts) for name in part}
     read = [frozenset(map(names.index, together)) for together in read_together(graph)]
-    for block in fused(read, len(names)):
-        first, *others = sorted(block)
-        at |= {names[role]: at[names[first]] for role in others}
+    moved = {
+        names[role]: at[names[min(block)]] for block in fused(read, len(names)) for role in block
+    }  # to the pool of the first of them
+    if moved == at:
+        return parts
+    at = moved
     shared = ([name for name in names if at[name] == place] for place in range(len(parts)))
     return tuple(tuple(part) for part in shared if part)
 

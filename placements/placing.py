@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flowgraph.cluster import Device
 from flowgraph.errors import ResourceError
-from flowgraph.plan import Assumed, Forecast, Layout, Peak, Placed, Plan, Pool, Running, Step, Timed, Waits
-from flowgraph.roles import Role
+from flowgraph.plan import Assumed, Placed, Plan, Pool
 from flowgraph.store import structure_hash
-from placements.blocks import Offered, Sitting, tensors
-from placements.choices import Seat, footprint, moved_seconds, passing_seconds, sampling_seconds
-from placements.cycles import period
-from placements.footprint import Footprint, MemoryConstants, total_bytes
-from placements.loads import Load
-from placements.pool_peaks import Held, PoolPeak, Turn, pool_peaks
-from placements.problem import Option
-from placements.schedule import Schedule, Task, Wait
-from placements.seconds import Seconds, added
+from placements.footprint import Footprint, total_bytes
+from placements.homes import Block, Home, homes_by, homes_of, in_order
+from placements.memory_forecast import footprint_of, forecast_pool, forecasts_of, peaks_of
 from placements.setting import Setting
-from placements.steps import Refresh, Work, tasks_of, waits_of
-from placements.topology import DeviceClass, Wanted, realise
-from placements.training import WEIGHT_BYTES
-from placements.transitions import reshard_seconds, sync_seconds, wake_seconds
-
-Block = tuple[frozenset[int], Option]
-ALL = "all"  # the name of the one pool that all roles share
-
-
-@dataclass(frozen=True)
-class Home:
-    """Where a role lives: its pool's name, so many devices of a class, and how it runs there."""
-
-    role: Role
-    pool: str
-    seat: Seat
-    engine: str
-    layout: Layout
-    running: Running
-    shared: bool
+from placements.step_forecast import step_of
+from placements.topology import Wanted, realise
 
 
 def plan_of(
@@ -59,13 +32,13 @@ def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None =
     """Give the plan of roles that live so. Raises ResourceError if the cluster has no such pools."""
     step = step_of(setting, homes)
     pools = _pools(setting, homes)
-    held = {home.role.name: _footprint(setting, home) for home in homes}
+    held = {home.role.name: footprint_of(setting, home) for home in homes}
     return Plan(
         flow=setting.graph.name,
         structure_hash=structure_hash(setting.graph),
         cluster=setting.cluster,
         pools=pools,
-        placed=tuple(_placed(setting, home, held[home.role.name]) for home in _in_order(setting, homes)),
+        placed=_with_parts(setting, [_placed(setting, home) for home in in_order(setting, homes)], homes, held),
         forecast=forecasts_of(setting, homes, held),
         step=step,
         assumed=assumed,
@@ -78,97 +51,15 @@ def forecast_again(setting: Setting, plan: Plan, assumed: Assumed | None = None)
     Raises ResourceError where it is not known how fast its devices are.
     """
     homes = homes_by(setting, plan)
-    held = {home.role.name: _footprint(setting, home) for home in homes}
+    held = {home.role.name: footprint_of(setting, home) for home in homes}
     return plan.model_copy(
         update={
-            "placed": tuple(each.model_copy(update={"memory": _memory(held[each.role])}) for each in plan.placed),
-            "forecast": tuple(_forecast(setting, pool.name, homes, held) for pool in plan.pools),
+            "placed": _with_parts(setting, plan.placed, homes, held),
+            "forecast": tuple(forecast_pool(setting, pool.name, homes, held) for pool in plan.pools),
             "step": step_of(setting, homes),
             "assumed": assumed or plan.assumed,
         }
     )
-
-
-def homes_of(setting: Setting, blocks: Sequence[Block], pins: Mapping[str, str] | None = None) -> list[Home]:
-    """Give where each role lives, by the first role of each pool.
-
-    A pool has the name that a role of it is pinned to; the others are `pool0`, `pool1` and so on, taken names left out,
-    and `all` is the one that all roles share.
-    """
-    ordered = sorted(blocks, key=lambda block: min(block[0]))
-    names = _names(setting, [block for block, _ in ordered], pins or {})
-    return [home for name, block in zip(names, ordered, strict=True) for home in _homes(setting, name, block)]
-
-
-def _names(setting: Setting, blocks: Sequence[frozenset[int]], pins: Mapping[str, str]) -> Iterator[str]:
-    numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
-    free = (name for name in ([ALL] if len(blocks) == 1 else numbered) if name not in pins.values())
-    for block in blocks:
-        own = [pins[name] for place in sorted(block) if (name := setting.roles[place].name) in pins]
-        yield own[0] if own else next(free)
-
-
-def _homes(setting: Setting, pool: str, block: Block) -> Iterator[Home]:
-    places, (seat, sitting) = sorted(block[0]), _key(block[1])
-    shared = any(setting.roles[place].use == "sample" for place in places)
-    for place, choice in zip(places, sitting.chosen, strict=True):
-        running = choice.running if len(places) > 1 else choice.running.model_copy(update={"sleeps": False})
-        yield Home(setting.roles[place], pool, seat, choice.engine, choice.layout, running, shared)
-
-
-def homes_by(setting: Setting, plan: Plan) -> list[Home]:
-    """Give where each role lives by a plan for this graph, on a cluster that may be another than the plan's.
-
-    A pool whose devices are not there is taken to be of the first class of devices that has as many. Raises
-    ResourceError if none has, or if it is not known how fast they are.
-    """
-    roles = {role.name: role for role in setting.roles}
-    seats = {pool.name: _seat_of(setting, pool) for pool in plan.pools}
-    draws = {each.pool for each in plan.placed if roles[each.role].use == "sample"}
-    return [
-        Home(roles[each.role], each.pool, seats[each.pool], each.engine, each.layout, each.running, each.pool in draws)
-        for each in plan.placed
-    ]
-
-
-def _seat_of(setting: Setting, pool: Pool) -> Seat:
-    """Give the seat of a pool by the very devices that it has, or by their number where they are not of one class."""
-    found = {_class_of(setting, *place) for place in pool.devices}
-    of = found.pop() if len(found) == 1 else None
-    links = of.links(len(pool.devices)) if of is not None else None
-    if of is None or links is None:
-        return seat_for(setting, pool.name, len(pool.devices))
-    return Seat(of, len(pool.devices), links)
-
-
-def _class_of(setting: Setting, node: str, index: int) -> DeviceClass | None:
-    device = setting.cluster.device(node, index)
-    return next((of for of in setting.classes if device is not None and node in of.nodes and _is_of(device, of)), None)
-
-
-def _is_of(device: Device, of: DeviceClass) -> bool:
-    return (device.kind, device.model, device.memory_bytes) == (of.kind, of.model, of.memory_bytes)
-
-
-def seat_for(setting: Setting, pool: str, devices: int) -> Seat:
-    """Give a seat of so many devices; raises ResourceError where no class has as many of a known kind."""
-    for of in setting.classes:
-        links = of.links(devices) if of.count >= devices else None
-        if links is not None:
-            return Seat(of, devices, links)
-    there = ", ".join(f"{of.count} {of.model or of.kind}" for of in setting.classes)
-    raise ResourceError.not_here(f"pool `{pool}`", f"{devices} devices of one known kind", f"the cluster has {there}")
-
-
-def _key(option: Option) -> tuple[Seat, Sitting]:
-    key = option.key
-    assert isinstance(key, Offered), "options are those that blocks offer"
-    return key.seat, key.sitting
-
-
-def _in_order(setting: Setting, homes: Sequence[Home]) -> list[Home]:
-    order = {role.name: place for place, role in enumerate(setting.roles)}
-    return sorted(homes, key=lambda home: order[home.role.name])
 
 
 def _pools(setting: Setting, homes: Sequence[Home]) -> tuple[Pool, ...]:
@@ -206,121 +97,25 @@ def _synced(setting: Setting, own: Sequence[Home], pool_of: Mapping[str, str]) -
             yield pool_of[source if target in names else target]
 
 
-def _placed(setting: Setting, home: Home, held: Footprint) -> Placed:
-    lag = setting.lag if home.role.name in setting.synced else 0
+def _placed(setting: Setting, home: Home) -> Placed:
     return Placed(
         role=home.role.name,
         pool=home.pool,
         engine=home.engine,
         layout=home.layout,
-        lag=lag,
+        lag=home.lag,
         running=home.running,
-        memory=_memory(held),
     )
 
 
-def _memory(held: Footprint) -> dict[str, int]:
-    return {str(part): size for parts in (held.resident, held.working) for part, size in parts.items() if size}
-
-
-def _footprint(setting: Setting, home: Home) -> Footprint:
-    return footprint(setting, home.role, home.seat, home.engine, home.layout, home.running)
-
-
-# ---------------------------------------------------------------------------------------- memory
-
-
-def forecasts_of(
-    setting: Setting, homes: Sequence[Home], held: Mapping[str, Footprint] | None = None
-) -> tuple[Forecast, ...]:
-    """Give the forecast of each pool of roles that live so; what roles hold is worked out unless it is `held`."""
-    known = held or {home.role.name: _footprint(setting, home) for home in homes}
-    return tuple(_forecast(setting, pool, homes, known) for pool in dict.fromkeys(home.pool for home in homes))
-
-
-def _forecast(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[str, Footprint]) -> Forecast:
-    """Give the peaks of a pool: of each phase, and of each change of hands before it, named `to PHASE`."""
-    own = [home for home in homes if home.pool == pool]
-    roles = [Held(home.role.name, held[home.role.name], home.running.sleeps, home.engine) for home in own]
-    turns = [
-        Turn(load.phase, load.role.name, setting.synced.get(load.role.name, "") if load.phase == "generate" else "")
-        for load in setting.loads
-        if load.role in {home.role for home in own}
-    ]
-    found = pool_peaks(roles, turns, bucket_bytes=MemoryConstants().bucket_bytes)
-    peaks = map(_told_peak, found)
-    contexts = {home.engine: held[home.role.name].asleep.get("context", 0) for home in own}
-    return Forecast(pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(dict.fromkeys(peaks)))
-
-
-def _told_peak(peak: PoolPeak) -> Peak:
-    return Peak(
-        phase=f"to {peak.phase}" if peak.entering else peak.phase,
-        role=peak.role,
-        memory_bytes=peak.peak_bytes,
-        held={role: size for role, parts in peak.roles.items() if (size := total_bytes(parts))},
-    )
-
-
-# ---------------------------------------------------------------------------------------- seconds
-
-
-def step_of(setting: Setting, homes: Sequence[Home]) -> Step:
-    """Give the forecast of a step of placed roles: its tasks, what they wait for, and its period."""
-    works, refreshes = parts_of_step(setting, homes)
-    tasks = tasks_of(works, refreshes, setting.host)
-    waits = waits_of(setting.running, works, refreshes)
-    found = period(schedule_of(tasks, waits))
-    return Step(tasks=tasks, waits=waits, period_s=found.seconds, cycle=found.cycle)
-
-
-def parts_of_step(setting: Setting, homes: Sequence[Home]) -> tuple[list[Work], list[Refresh]]:
-    """Give what models do in a step of placed roles, and the syncs of weights between them."""
-    by_role = {home.role.name: home for home in homes}
-    works = [work_of(setting, by_role[load.role.name], load) for load in setting.loads]
-    refreshes = [_refresh(setting, by_role[source], by_role[target]) for target, source in setting.synced.items()]
-    return works, refreshes
-
-
-def schedule_of(tasks: Sequence[Timed], waits: Sequence[Waits]) -> Schedule:
-    """Give a plan's tasks as the schedule that is played."""
-    return Schedule(
-        tuple(Task(each.name, each.kind, each.pools, each.seconds) for each in tasks),
-        tuple(Wait(each.before, each.after, each.delay) for each in waits),
-    )
-
-
-def work_of(setting: Setting, home: Home, load: Load) -> Work:
-    """Give how long a load takes where its role lives, what it keeps off its devices and loses by sharing included."""
-    seat = home.seat
-    if home.role.use == "sample":
-        drawn = sampling_seconds(setting, seat, home.engine, home.layout, home.running, load)
-        return Work(load, home.pool, drawn if drawn is not None else Seconds({"decode": None}))
-    passing = passing_seconds(setting, seat, home.engine, home.layout, home.running, load)
-    parts = [passing, _slowed(setting, home, passing)]
-    if load == setting.loads_of(home.role)[-1]:
-        parts.append(
-            moved_seconds(_footprint(setting, home), seat, home.layout, home.running, setting.loads_of(home.role))
-        )
-    return Work(load, home.pool, added(parts))
-
-
-def _slowed(setting: Setting, home: Home, passing: Seconds) -> Seconds:
-    """Give what training loses on a pool that also draws."""
-    if not home.shared or home.role.use != "train":
-        return Seconds()
-    total, share = passing.total_s, setting.host.slowed_share - 1
-    return Seconds({"sharing": None if total is None else share * total})
-
-
-def _refresh(setting: Setting, source: Home, target: Home) -> Refresh:
-    shape, pools = setting.shape(target.role), tuple(dict.fromkeys((source.pool, target.pool)))
-    size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape.layers)
-    if source.pool == target.pool:
-        moved = reshard_seconds(size_bytes, count, source.layout, target.layout, source.seat.links)
-        held_bytes = size_bytes / target.layout.tensor
-        seconds = added([moved, wake_seconds(held_bytes, source.seat.links.device)])
-    else:
-        ends = source.seat.links, source.seat.devices, target.seat.links, target.seat.devices
-        seconds = sync_seconds(size_bytes, count, *ends, target.layout.data)
-    return Refresh(source.role.name, target.role.name, pools, seconds, setting.lag)
+def _with_parts(
+    setting: Setting, placed: Iterable[Placed], homes: Sequence[Home], held: Mapping[str, Footprint]
+) -> tuple[Placed, ...]:
+    """Return roles with the parts that each holds when it holds most: of the peaks of its pool, so that both agree."""
+    found = dict[str, dict[str, int]]()
+    for pool in dict.fromkeys(home.pool for home in homes):
+        for peak in peaks_of(setting, pool, homes, held)[1]:
+            for role, parts in peak.roles.items():
+                if total_bytes(parts) > sum(found.get(role, {}).values()):
+                    found[role] = {str(part): size for part, size in parts.items() if size}
+    return tuple(each.model_copy(update={"memory": found.get(each.role, {})}) for each in placed)

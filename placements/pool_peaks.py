@@ -8,30 +8,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from placements.footprint import FITS_SHARE, Bytes, Footprint, Part, added, fits, total_bytes
-from placements.footprint_training import Trained
+from flowgraph.cluster import DeviceKind
+from placements.footprint import Bytes, Footprint, Part, added, room_bytes, total_bytes
 
 
 @dataclass(frozen=True)
 class Held:
     """A role on a pool: what it holds, whether it `sleeps` while others work, and the process that it runs in.
 
-    Roles of one process have one context; no name is a process of its own.
+    Roles of one process have one context, one heap, and the same responses; no name is a process of its own. Roles of
+    one `copy` have one copy of the weights; no name is a copy of its own.
     """
 
     role: str
     footprint: Footprint
     sleeps: bool = False
     process: str = ""
+    copy: str = ""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One phase of a step: the role that works then, and the trained role whose weights it is given first, if any."""
+    """One phase of a step: the role that works then, and the trained role whose weights it is given first, if any.
+
+    `sync_bytes` pass through the devices then; None: two buckets.
+    """
 
     phase: str
     role: str
     synced_from: str = ""
+    sync_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -93,10 +99,10 @@ def worst(peaks: Iterable[PoolPeak]) -> PoolPeak | None:
     return max(peaks, key=lambda each: each.peak_bytes, default=None)
 
 
-def overflows(peaks: Iterable[PoolPeak], usable_bytes: int) -> tuple[Overflow, ...]:
-    """Give the peaks that are too much for a device, and what each has beyond what counts as fitting."""
-    most = int(FITS_SHARE * usable_bytes)
-    return tuple(Overflow(each, each.peak_bytes - most) for each in peaks if not fits(each.peak_bytes, usable_bytes))
+def overflows(peaks: Iterable[PoolPeak], usable_bytes: int, kind: DeviceKind = "gpu") -> tuple[Overflow, ...]:
+    """Return the peaks that are too much for a device, and what each has beyond what counts as fitting."""
+    most = room_bytes(usable_bytes, kind)
+    return tuple(Overflow(each, each.peak_bytes - most) for each in peaks if each.peak_bytes > most)
 
 
 def host_bytes(held: Sequence[Held], turns: Sequence[Turn], devices: int) -> int:
@@ -113,10 +119,7 @@ def host_bytes(held: Sequence[Held], turns: Sequence[Turn], devices: int) -> int
 
 
 def _working(held: Sequence[Held], turn: Turn) -> PoolPeak:
-    footprint = _of(held, turn.role).footprint
-    if isinstance(footprint, Trained) and turn.phase != "update":
-        return _peak(held, turn, False, {turn.role: footprint.reading})
-    return _peak(held, turn, False, {turn.role: footprint.at_work})
+    return _peak(held, turn, False, {turn.role: _of(held, turn.role).footprint.at(turn.phase)})
 
 
 def _entering(held: Sequence[Held], leaving: str, turn: Turn, bucket_bytes: float) -> PoolPeak | None:
@@ -127,7 +130,8 @@ def _entering(held: Sequence[Held], leaving: str, turn: Turn, bucket_bytes: floa
     source = next((each for each in held if each.role == turn.synced_from), None)
     there = {leaving: _without_cache(goes), turn.role: _without_cache(wakes)}
     if turn.synced_from:
-        there[turn.role] = added((there[turn.role], {"sync": int(2 * bucket_bytes)}))
+        passing = int(2 * bucket_bytes) if turn.sync_bytes is None else turn.sync_bytes
+        there[turn.role] = added((there[turn.role], {"sync": passing} if passing else {}))
     if source is None or not source.sleeps:
         return _peak(held, turn, True, there)
     weights = {source.role: added((source.footprint.asleep, _weights(source.footprint)))}
@@ -147,18 +151,38 @@ def _weights(footprint: Footprint) -> Bytes:
 def _peak(held: Sequence[Held], turn: Turn, entering: bool, told: Mapping[str, Bytes]) -> PoolPeak:
     """Give a peak: what roles are `told` to hold, and of each other what is there while it rests."""
     resting = {each.role: each.footprint.asleep if each.sleeps else each.footprint.resident for each in held}
-    return PoolPeak(turn.phase, turn.role, entering, dict(_shared(held, resting | dict(told))))
+    working = "" if entering else turn.role
+    return PoolPeak(turn.phase, turn.role, entering, dict(_shared(held, resting | dict(told), working)))
 
 
-def _shared(held: Sequence[Held], roles: Mapping[str, Bytes]) -> Iterator[tuple[str, Bytes]]:
-    """Leave the context of a process to the first of its roles."""
-    seen = set[str]()
+def _shared(held: Sequence[Held], roles: Mapping[str, Bytes], working: str) -> Iterator[tuple[str, Bytes]]:
+    """Leave what roles of a process or of a copy share to the first of them, and a heap to the role that left most.
+
+    The parts of the role that is `working` have its own use of the heap in them.
+    """
+    seen, copies = dict[tuple[str, Part], int](), set[str]()
     for each in held:
         parts = roles[each.role]
-        if each.process and each.process in seen:
-            parts = _less(parts, "context")
-        seen.add(each.process)
-        yield each.role, parts
+        for part in _OF_A_PROCESS if each.process else ():
+            more = parts.get(part, 0) - seen.get((each.process, part), 0)
+            seen[each.process, part] = max(seen.get((each.process, part), 0), parts.get(part, 0))
+            parts = {**parts, part: more} if more > 0 else _less(parts, part)
+        if each.copy and each.copy in copies:
+            parts = _less(parts, "weights")
+        copies.add(each.copy)
+        heap = _left_in_heap(held, each, working)
+        yield each.role, added((parts, {"heap": heap})) if heap else parts
+
+
+_OF_A_PROCESS: tuple[Part, ...] = ("context", "rollout")
+
+
+def _left_in_heap(held: Sequence[Held], one: Held, working: str) -> int:
+    """Return what a process keeps of the role that left most in its heap, beyond what the role at work has of it."""
+    peers = [each for each in held if each is one or (one.process and each.process == one.process)]
+    if one is not max(peers, key=lambda each: each.footprint.kept):
+        return 0
+    return one.footprint.kept - sum(each.footprint.kept for each in peers if each.role == working)
 
 
 def _less(parts: Bytes, gone: Part) -> Bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import fsum
+from math import fsum, inf
 from typing import Literal
 
 Objective = Literal["step", "devices", "cost"]
@@ -32,6 +32,8 @@ class Option:
     """Money per second of its devices; within a class, more devices never cost less."""
     key: Hashable = None
     """What the caller made it from; the search only carries it."""
+    pool_s: float | None = None
+    """Seconds that its pool is busy in one step, if not the sum of its stages; counts where steps overlap."""
 
     @property
     def device_class(self) -> int:
@@ -40,8 +42,8 @@ class Option:
 
     @property
     def busy_s(self) -> float:
-        """Give the seconds that its pool is busy in one step."""
-        return fsum(self.stages_s)
+        """Return the seconds that its pool is busy in one step."""
+        return fsum(self.stages_s) if self.pool_s is None else self.pool_s
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Problem:
     objective: Objective = "step"
     together: tuple[Block, ...] = ()
     apart: tuple[Block, ...] = ()
+    left_out: float = inf
+    """What a choice is worth at least that holds an option which `options` leaves out."""
 
     def __post_init__(self) -> None:
         """Refuse what is no problem."""
@@ -176,8 +180,9 @@ def fused(groups: Iterable[Block], roles: int) -> tuple[Block, ...]:
     >>> [sorted(each) for each in fused([frozenset({0, 2}), frozenset({2, 3})], 5)]
     [[0, 2, 3], [1], [4]]
     """
-    blocks = [Block({role}) for role in range(roles)]
-    for group in groups:
-        touched = [each for each in blocks if each & group]
-        blocks = [*(each for each in blocks if not each & group), *([Block().union(*touched)] if touched else [])]
-    return tuple(sorted(blocks, key=min))
+    from networkx import Graph, connected_components
+
+    joined = Graph()
+    joined.add_nodes_from(range(roles))
+    joined.add_edges_from((min(group), role) for group in groups if group for role in group)
+    return tuple(sorted(map(Block, connected_components(joined)), key=min))

@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flowgraph.plan import Assumed, Plan, Step
-from placements.placing import Block, homes_of, plan_of, step_of
+from placements.homes import Block, homes_of
+from placements.placing import plan_of
 from placements.setting import Setting
+from placements.step_forecast import step_of
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """One answer of the search, played: `value` is the search's own figure, the step is the simulator's."""
+    """One answer of the search, played: as it is, it takes no less of the objective than `bound`."""
 
     setting: Setting
     blocks: tuple[Block, ...]
-    value: float
+    bound: float
 
     @cached_property
     def step(self) -> Step:
@@ -26,7 +28,7 @@ class Ranked:
     @property
     def step_s(self) -> float:
         """Give the seconds from one step to the next."""
-        return self.step.period_s if self.step.period_s is not None else self.value
+        return self.step.period_s if self.step.period_s is not None else self.bound
 
     @property
     def devices(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placements.barriers import barriers_of
 from placements.blocks import Offered
 from placements.problem import Objective
 from placements.ranked import Ranked
@@ -65,20 +66,21 @@ def _values(ranked: Ranked, error: float, draws: int) -> NDArray[float64]:
     """Give what a step takes in each draw, as the search values it."""
     import numpy
 
-    stages = ranked.setting.stages + 1
-    slowest, busiest = numpy.zeros((draws, stages)), numpy.zeros(draws)
+    barriers = barriers_of(ranked.setting)
+    slowest, busiest = numpy.zeros((draws, barriers.spans)), numpy.zeros(draws)
     for block, option in ranked.blocks:
         offered = option.key
         assert isinstance(offered, Offered), "options are those that blocks offer"
-        own = numpy.zeros((draws, stages))
-        told = numpy.array(option.stages_s)
+        spans_s, busy_s = numpy.tile(option.stages_s, (draws, 1)), numpy.full(draws, option.busy_s)
         for place, choice in zip(sorted(block), offered.sitting.chosen, strict=True):
-            own += numpy.outer(_factors(place, sum(option.devices), error, draws), choice.stages_s)
-        rest = told - numpy.sum([choice.stages_s for choice in offered.sitting.chosen], axis=0)
-        own += rest  # syncs, and what sharing a pool costs
-        slowest, busiest = numpy.maximum(slowest, own), numpy.maximum(busiest, own.sum(axis=1))
-    values: NDArray[float64] = numpy.maximum(slowest.sum(axis=1) / ranked.setting.overlapped, busiest)
-    return values
+            more = _factors(place, sum(option.devices), error, draws) - 1
+            own_s = barriers.spans_s(place, choice.stages_s)
+            spans_s += numpy.outer(more, own_s) * barriers.share
+            busy_s += more * sum(choice.stages_s)
+        spans_s = numpy.maximum(spans_s, numpy.multiply(barriers.share, barriers.host_s))
+        slowest, busiest = numpy.maximum(slowest, spans_s), numpy.maximum(busiest, busy_s)
+    summed: NDArray[float64] = slowest.sum(axis=1) / barriers.tokens
+    return summed if barriers.tokens == 1 else numpy.maximum(summed, busiest)
 
 
 def _factors(place: int, devices: int, error: float, draws: int) -> NDArray[float64]:

@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import fsum, inf
+from typing import TYPE_CHECKING
 
 from flowgraph.errors import PlanError, UnknownNameError
 from flowgraph.plan import TaskKind
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
 
 
 @dataclass(frozen=True)
 class Task:
     """What runs once a step and then occupies all of its pools; a task without a pool occupies nothing.
 
-    `seconds` is None where not known. In its last `tail_s` seconds a task works on its longest few rows only.
+    `seconds` is None where not known. In its last `tail_s` seconds a task works on its longest few rows only. Of the
+    first steps it leaves out `shift`: it works on what others made so many steps before.
     """
 
     name: str
@@ -29,6 +33,7 @@ class Task:
     pools: tuple[str, ...]
     seconds: float | None
     tail_s: float = 0.0
+    shift: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,36 +148,27 @@ def in_order(schedule: Schedule) -> tuple[Task, ...]:
 
     Raises ValueError if tasks wait for each other in a circle within one step, and names them.
     """
+    from networkx import DiGraph, NetworkXUnfeasible, lexicographical_topological_sort
+
     place = {task.name: index for index, task in enumerate(schedule.tasks)}
-    left = dict.fromkeys(place, 0)
-    after: dict[str, list[str]] = {name: [] for name in place}
-    for wait in (each for each in constraints(schedule) if not each.delay):
-        left[wait.after] += 1
-        after[wait.before].append(wait.after)
-    ready = [place[name] for name, count in left.items() if not count]
-    heapify(ready)
-    done = list[Task]()
-    while ready:
-        done.append(schedule.tasks[heappop(ready)])
-        for name in after[done[-1].name]:
-            left[name] -= 1
-            if not left[name]:
-                heappush(ready, place[name])
-    if len(done) < len(schedule.tasks):
-        raise ValueError(_circle(schedule, {name for name, count in left.items() if count}))
-    return tuple(done)
+    waits = DiGraph()
+    waits.add_nodes_from(place)
+    waits.add_edges_from((each.before, each.after) for each in constraints(schedule) if not each.delay)
+    try:
+        order = list(lexicographical_topological_sort(waits, key=place.__getitem__))
+    except NetworkXUnfeasible:
+        raise ValueError(_circle(schedule, waits)) from None
+    return tuple(schedule.by_name[name] for name in order)
 
 
-def _circle(schedule: Schedule, stuck: set[str]) -> str:
-    """Say which tasks wait for each other within one step; each of the stuck ones waits for another of them."""
-    for_whom = {w.after: w for w in constraints(schedule) if not w.delay and {w.before, w.after} <= stuck}
-    at, seen = next(task.name for task in schedule.tasks if task.name in stuck), list[str]()
-    while at not in seen:
-        seen.append(at)
-        at = for_whom[at].before
-    waits = [for_whom[name] for name in reversed(seen[seen.index(at) :])]
-    steps = [f"{w.after} (its turn on {w.turn})" if w.turn else w.after for w in waits]
-    return f"tasks of one step wait for each other: {' → '.join([waits[0].before, *steps])}"
+def _circle(schedule: Schedule, waits: DiGraph) -> str:
+    """Return which tasks wait for each other within one step, as text."""
+    from networkx import find_cycle
+
+    by = {(each.before, each.after): each for each in constraints(schedule) if not each.delay}
+    circle = [by[edge] for edge in find_cycle(waits)]
+    steps = [f"{each.after} (its turn on {each.turn})" if each.turn else each.after for each in circle]
+    return f"tasks of one step wait for each other: {' → '.join([circle[0].before, *steps])}"
 
 
 def streamed(schedule: Schedule, path: Sequence[str], pieces: int) -> Schedule:

@@ -11,7 +11,8 @@ from flowgraph.plan import Plan
 from placements.comparison_picture import is_plan, period_s
 from placements.finding import Found
 from placements.found_text import MEASURES, against, by_name, pools_of, sorted_parts
-from placements.placing import forecasts_of, homes_of
+from placements.homes import homes_of
+from placements.memory_forecast import forecasts_of
 from placements.problem import Objective
 from placements.ranked import Ranked
 
@@ -80,7 +81,7 @@ def _why(found: Found, ranked: Ranked, objective: Objective) -> str:
 def _about(found: Found, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
     """Say how many candidates there are, what the best takes, and which takes the least memory."""
     best, least = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
-    yield f"{many(len(dots), 'plan')} played of {many(found.answer.examined, 'plan')} examined."
+    yield f"{many(len(dots), 'plan')} played."
     yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."
     if plan is not None and not is_plan(found.best, plan):
         yield f"This plan is another: it takes {show_s(period_s(plan))} a step."

@@ -16,6 +16,7 @@ from flowgraph.roles import Role, Use, models_read, roles
 from placements.batch_sizes import most_ranks
 from placements.constants import Constants, constants, known
 from placements.decode import ServingConstants
+from placements.host_work import HostWork, host_work
 from placements.lengths import Lengths
 from placements.loads import Load, loads, of_role, stage_count
 from placements.named import read_together
@@ -145,6 +146,15 @@ class Setting:
         ]
         return min(bounds, default=0)
 
+    def lag_of(self, role: Role) -> int:
+        """Return how many updates old the weights of a role may be: none unless another role trains them."""
+        return self.lag if role.name in self.synced else 0
+
+    @property
+    def overlaps(self) -> bool:
+        """Return whether steps overlap. That is forecast where it was asked for: a run takes step after step."""
+        return bool(self.staleness)
+
     @property
     def lag(self) -> int:
         """Return how many updates old the weights that generate responses may be: what was asked for, else 0."""
@@ -187,6 +197,13 @@ class Setting:
         """Return the constants of what is done beside models; on CPU devices nothing is slower for sharing a pool."""
         found = host_constants(self.calibrated.get(HOST))
         return found if self.kind == "gpu" else replace(found, slowed_share=1.0)
+
+    @cached_property
+    def host_work(self) -> HostWork:
+        """Return what is done beside models in a step."""
+        rows = max((load.rows for load in self.loads), default=self.prompts)
+        response = self.response or max((load.response for load in self.loads), key=lambda each: each.mean)
+        return host_work(self.running, self.prompts, self.prompt, response, rows)
 
     def training_of(self, engine: str) -> TrainingConstants:
         """Return the constants of an engine that trains, or that reads rows without training."""

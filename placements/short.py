@@ -1,24 +1,27 @@
-"""Where nothing fits: which role is short of memory and by how much, and the smallest changes that would help."""
+"""Whether a plan fits its devices; and where it does not, or nothing does, what is short and the changes that help."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 
 from flowgraph.cluster import Cluster, show_bytes
 from flowgraph.errors import ResourceError
 from flowgraph.plan import Layout, Plan, Running
 from flowgraph.roles import Role
-from placements.choices import Seat, choices, footprint
-from placements.footprint import FITS_SHARE, Footprint
+from placements.choices import choices
+from placements.footprint import Bytes, Footprint, room_bytes
 from placements.footprint_serving import generation_bytes
-from placements.lengths import Lengths
+from placements.memory_forecast import Resident, residents
+from placements.memory_knobs import MOST_TIMES, Changed, fewest, shortened, smallest_changes, with_machines
+from placements.pool_peaks import PoolPeak, worst
+from placements.role_costs import Seat, footprint
 from placements.setting import Setting
-from placements.text import pool_sizes, show_parts
+from placements.text import show_parts
 from placements.topology import DeviceClass, sizes
 
-LARGER = (2, 4, 8, 16, 32)  # times the machines that a cluster has
+STATES = frozenset({"weights", "adapters", "gradients", "optimizer", "gathered"})  # no batch makes them smaller
+LARGER = (2, 4, 8, 16, 32)  # times the host memory, or the prompts
 SHORTER = (2, 4, 8)  # parts of the longest response
 TENSORS = (1, 2, 4, 8)
 
@@ -35,8 +38,8 @@ class Least:
 
     @property
     def room_bytes(self) -> int:
-        """Give what a role may fill of a device."""
-        return int(FITS_SHARE * self.seat.of.memory_bytes)
+        """Return what a role may fill of a device."""
+        return room_bytes(self.seat.of.memory_bytes, self.seat.of.kind)
 
     @property
     def over_bytes(self) -> int:
@@ -48,17 +51,35 @@ class Least:
         return f"{show_bytes(self.held.peak_bytes)} on {where}"
 
 
-def nothing_fits(setting: Setting, larger: Iterator[str]) -> ResourceError:
-    """Say which role needs how much and what there is; `larger` are changes after which a plan fits."""
-    hint = " · ".join(larger)
-    hint = (
-        f"smallest changes that fit: {hint}"
-        if hint
-        else "no larger cluster of these machines, no larger batch and no shorter responses fit"
-    )
+def nothing_fits(setting: Setting, fits: Callable[[Setting], bool]) -> ResourceError:
+    """Return the error of a search that found nothing: which role needs how much, what there is, and what would fit.
+
+    `fits` says whether a search would find something for a changed setting.
+    """
     found = [least(setting, role) for role in setting.roles]
     what, notes = _short_of(max(found, key=_over, default=None), found)
+    changes = " · ".join(changes_that_fit(setting, fits))
+    hint = f"smallest changes that fit: {changes}" if changes else _nothing_helps(setting, found)
     return ResourceError.no_placement(setting.graph.name, _shown(setting), what, notes, hint)
+
+
+def _nothing_helps(setting: Setting, found: Sequence[Least | Role]) -> str:
+    for role in (each for each in found if isinstance(each, Role)):
+        for engine in setting.engines_of(role.use):
+            devices = setting.support_of(engine).devices
+            if setting.kind not in devices:
+                return f"`{engine}` runs on {' and '.join(sorted(devices))}: leave out --engine {role.use}={engine}"
+    if any(of.kind != "cpu" for of in setting.classes):
+        return "no larger cluster of these machines, no larger batch and no shorter responses fit"
+    known = [each.held.at_work for each in found if isinstance(each, Least)]
+    kept, process = sum(map(_states_bytes, known)), max((each.get("context", 0) for each in known), default=0)
+    alone = f"the process, models, gradients and optimizer alone take {show_bytes(kept + process)}"
+    return f"no smaller batch fits: {alone}"
+
+
+def _states_bytes(parts: Bytes) -> int:
+    """Return what no batch makes smaller."""
+    return sum(size for part, size in parts.items() if part in STATES)
 
 
 def _short_of(worst: Least | Role | None, found: Sequence[Least | Role]) -> tuple[str, list[str]]:
@@ -70,14 +91,15 @@ def _short_of(worst: Least | Role | None, found: Sequence[Least | Role]) -> tupl
         return "each role fits alone, but not all of them together", [" · ".join(alone)]
     what = f"{worst.role.name} needs {worst}, {show_bytes(worst.over_bytes)} more than the "
     parts = {str(part): count for part, count in worst.held.at_work.items() if count}
-    return f"{what}{show_bytes(worst.room_bytes)} that a plan fills", [
+    fills = "that it has" if worst.room_bytes == worst.seat.of.memory_bytes else "that a plan fills"
+    return f"{what}{show_bytes(worst.room_bytes)} {fills}", [
         f"{worst.layout} {worst.running}",
         show_parts(parts),
     ]
 
 
-def _shown(setting: Setting) -> str:
-    return ", ".join(f"{of.count} {of.model or of.kind}" for of in setting.classes)
+def _shown(setting: Setting, between: str = ", ") -> str:
+    return between.join(f"{of.count} {of.model or of.kind}" for of in setting.classes)
 
 
 def _over(found: Least | Role) -> float:
@@ -99,7 +121,7 @@ def _ways(setting: Setting, role: Role, seat: Seat) -> Iterator[Least]:
     for each in fitting:
         held = footprint(setting, role, seat, each.engine, each.layout, each.running)
         yield Least(role, seat, each.layout, each.running, held)
-    if role.use == "sample" and not fitting:
+    if role.use == "sample" and not fitting and seat.of.kind != "cpu":
         yield from _with_one_row(setting, role, seat)
 
 
@@ -126,38 +148,121 @@ def _seats(of: DeviceClass) -> Iterator[Seat]:
             yield Seat(of, devices, links)
 
 
-def overflows(plan: Plan, on: str) -> Iterator[ResourceError]:
-    """Find the pools of a forecast plan in which a phase needs more of a device than a plan may fill."""
-    for told in plan.forecast:
-        room = int(FITS_SHARE * min(pool_sizes(plan, next(each for each in plan.pools if each.name == told.pool))))
-        peak = told.worst
-        if peak is not None and peak.memory_bytes > room:
-            what = (
-                f"{peak.role} needs {show_bytes(peak.memory_bytes)} in {peak.phase}, "
-                f"{show_bytes(peak.memory_bytes - room)} more than the {show_bytes(room)} that a plan fills "
-                f"of each device in pool `{told.pool}`"
-            )
-            held = next(each.memory for each in plan.placed if each.role == peak.role)
-            yield ResourceError.no_placement(plan.flow, on, what, [show_parts(held)], "plan it anew for this cluster")
+# ---------------------------------------------------------------------------------------- a plan that does not fit
 
 
-def larger_settings(setting: Setting) -> Iterator[tuple[str, Iterator[tuple[str, Setting]]]]:
-    """Give kinds of change, each as ever larger changes: machines, their memory, rows, responses, narrower weights."""
-    yield (
-        "devices",
-        ((_more(setting, times), replace(setting, cluster=multiplied(setting.cluster, times))) for times in LARGER),
+def overflows(plan: Plan, setting: Setting, on: str) -> Iterator[ResourceError]:
+    """Yield an error for each pool of a plan in which a phase needs more of a device than a plan may fill.
+
+    It is forecast anew, whatever the plan says of itself: which role needs how much in which phase, its parts and what
+    is held beside it, and the smallest changes after which all of the plan fits. `on` names the cluster.
+    """
+    found = residents(setting, plan)
+    for each in found:
+        peak = worst(each.peaks)
+        if peak is not None and peak.peak_bytes > each.room_bytes:
+            yield _overflow(plan, setting, on, each, peak, found)
+
+
+def _overflow(
+    plan: Plan, setting: Setting, on: str, over: Resident, peak: PoolPeak, found: Sequence[Resident]
+) -> ResourceError:
+    phase = f"the way to {peak.phase}" if peak.entering else peak.phase
+    missing = show_bytes(peak.peak_bytes - over.room_bytes)
+    what = (
+        f"{peak.role} needs {show_bytes(peak.peak_bytes)} in {phase}, {missing} more than the "
+        f"{show_bytes(over.room_bytes)} that {_whose(over, only=len(plan.pools) == 1)}"
     )
-    yield "host memory", (_with_host(setting, times) for times in LARGER[:3])
+    micro = {each.role: each.running.micro_batch_tokens or 0 for each in plan.placed}
+    start = Changed(setting, {role: tokens for role, tokens in micro.items() if tokens})
+    changes = smallest_changes(start, lambda changed: _fits(plan, changed))
+    if changes:
+        hint = f"smallest changes that fit: {' · '.join(changes)}"
+    elif setting.kind == "gpu":
+        hint = "plan it anew for this cluster"
+    else:
+        kept = sum(_states_bytes(parts) for parts in peak.roles.values())
+        hint = f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(kept)}"
+    return ResourceError.no_placement(plan.flow, on, what, [*_notes(peak)], hint)
+
+
+def _fits(plan: Plan, changed: Changed) -> bool:
+    """Return whether all of a plan fits in a changed setting."""
+    placed = tuple(
+        each.model_copy(
+            update={"running": each.running.model_copy(update={"micro_batch_tokens": changed.micro_batches[each.role]})}
+        )
+        if each.role in changed.micro_batches
+        else each
+        for each in plan.placed
+    )
+    again = residents(changed.setting, plan.model_copy(update={"placed": placed}))
+    return all(peak.peak_bytes <= each.room_bytes for each in again for peak in each.peaks)
+
+
+def _whose(over: Resident, *, only: bool) -> str:
+    """Return whose memory it is, and what a plan does with it."""
+    where = "" if only else f" in pool `{over.pool}`"
+    if over.devices == 1:
+        what = f"its device{where}"
+    else:
+        what = f"{'each' if over.even else 'the smallest'} of its devices{where}"
+    return f"{what} has" if over.room_bytes == over.memory_bytes else f"a plan fills of {what}"
+
+
+def _notes(peak: PoolPeak) -> Iterator[str]:
+    """Yield what the role that works holds, and what is held beside it, largest first."""
+    own = {str(part): size for part, size in peak.roles[peak.role].items() if part != "context" and size}
+    yield show_parts(own)
+    beside = [
+        (size, f"{role} {part}")
+        for role, parts in peak.roles.items()
+        if role != peak.role
+        for part, size in parts.items()
+        if part != "context" and size
+    ]
+    beside.append((sum(parts.get("context", 0) for parts in peak.roles.values()), "the process"))
+    yield "beside it: " + " · ".join(f"{name} {show_bytes(size)}" for size, name in sorted(beside, reverse=True))
+
+
+# ---------------------------------------------------------------------------------------- changes after which a search
+
+
+def changes_that_fit(setting: Setting, fits: Callable[[Setting], bool]) -> Iterator[str]:
+    """Yield of each kind of change the smallest after which a search finds something.
+
+    On CPU devices a batch is made smaller. Else there are more machines, each number of them tried that matters; more
+    host memory, more rows, shorter responses, and narrower weights.
+    """
+    if all(of.kind == "cpu" for of in setting.classes):
+        yield from smallest_changes(Changed(setting), lambda changed: fits(changed.setting))
+        return
+    machines = fewest(
+        lambda count: fits(_on(setting, count)), len(setting.cluster.nodes) + 1, MOST_TIMES * len(setting.cluster.nodes)
+    )
+    if machines is not None:
+        yield _shown(_on(setting, machines), " and ")
+    for ever_larger in larger_settings(setting):
+        yield from [name for name, changed in ever_larger if fits(changed)][:1]
+
+
+def _on(setting: Setting, machines: int) -> Setting:
+    return replace(setting, cluster=with_machines(setting.cluster, machines))
+
+
+def larger_settings(setting: Setting) -> Iterator[Iterator[tuple[str, Setting]]]:
+    """Yield kinds of change, each as ever larger changes: host memory, rows, responses, narrower weights."""
+    yield (_with_host(setting, times) for times in LARGER[:3])
     if setting.most_ranks < sum(of.count for of in setting.classes):
         counts = (setting.prompts * times for times in LARGER)
-        yield "batch", ((f"--batch {prompts}", replace(setting, prompts=prompts)) for prompts in counts)
-    yield "responses", _shortened(setting)
+        yield ((f"--batch {prompts}", replace(setting, prompts=prompts)) for prompts in counts)
+    yield _shortened(setting)
     if setting.sampling_precision == "bfloat16":
-        yield "precision", iter([("--precision fp8", replace(setting, sampling="fp8"))])
+        yield iter([("--precision fp8", replace(setting, sampling="fp8"))])
 
 
 def _with_host(setting: Setting, times: int) -> tuple[str, Setting]:
-    """Give every machine so many times its host memory."""
+    """Return every machine with so many times its host memory."""
     nodes = [
         node.model_copy(update={"host_memory_bytes": times * node.host_memory_bytes}) for node in setting.cluster.nodes
     ]
@@ -165,32 +270,9 @@ def _with_host(setting: Setting, times: int) -> tuple[str, Setting]:
     return f"{held} of host memory", replace(setting, cluster=Cluster(nodes=tuple(nodes)))
 
 
-def _more(setting: Setting, times: int) -> str:
-    return " and ".join(f"{of.count * times} {of.model or of.kind}" for of in setting.classes)
-
-
 def _shortened(setting: Setting) -> Iterator[tuple[str, Setting]]:
     most = max((load.response.most for load in setting.loads), default=0.0)
     for part in SHORTER:
         cut = int(most // part)
         if cut >= 1:
-            given = setting.response or Lengths.fixed(most)
-            points = tuple(min(point, float(cut)) for point in given.points)
-            yield f"responses of at most {cut:,} tokens", replace(setting, response=Lengths(points))
-
-
-def multiplied(cluster: Cluster, times: int) -> Cluster:
-    """Give a cluster of so many times its machines.
-
-    >>> from flowgraph.cluster import Device, Node
-    >>> one = Node(name="a", devices=(Device(kind="gpu", memory_bytes=1),), host_memory_bytes=1, cores=1)
-    >>> [node.name for node in multiplied(Cluster(nodes=(one,)), 2).nodes]
-    ['a', 'a.2']
-    """
-    nodes, taken = [*cluster.nodes], {node.name for node in cluster.nodes}
-    for copy in range(2, times + 1):
-        for node in cluster.nodes:
-            name = next(each for number in count(copy) if (each := f"{node.name}.{number}") not in taken)
-            taken.add(name)
-            nodes.append(node.model_copy(update={"name": name}))
-    return Cluster(nodes=tuple(nodes))
+            yield f"responses of at most {cut:,} tokens", shortened(setting, cut)

@@ -16,6 +16,12 @@ COVERS_AT_MOST = 120_000  # 10 roles have 115,975 partitions; 8 roles on two cla
 WIDTH, SETTLED = 4, 10
 
 
+def is_exact(problem: Problem, method: Method = "auto") -> bool:
+    """Return whether a method goes through all partitions of a problem, rather than walk among some."""
+    few = len(problem.roles) <= EXACT_ROLES and count_covers(problem) <= COVERS_AT_MOST
+    return method == "exact" or (method == "auto" and few)
+
+
 def solve(problem: Problem, method: Method = "auto") -> Answer | None:
     """Search the best choice of a problem; None: nothing fits, or with `greedy` nothing was found.
 
@@ -26,6 +32,6 @@ def solve(problem: Problem, method: Method = "auto") -> Answer | None:
     problem = problem.remembering()
     if method == "greedy":
         return solve_greedy(problem)
-    if method == "exact" or (len(problem.roles) <= EXACT_ROLES and count_covers(problem) <= COVERS_AT_MOST):
+    if is_exact(problem, method):
         return solve_exact(problem)
     return solve_greedy(problem, width=WIDTH, settled=SETTLED)

@@ -19,8 +19,7 @@ from flowgraph.values import Model, Value
 from placements.batch_sizes import sizes_of
 from placements.cuts import Cut
 from placements.flops import Pass, contexts_read, decoding, even, forward_flops, reading, training_flops
-from placements.memory import FLOAT
-from placements.wire import Extent, Part, columns_of, extents, widest
+from placements.wire import Extent, Part, columns_of, extents, sent_number_bytes, widest
 from placements.work import Workload, pass_of
 
 if TYPE_CHECKING:
@@ -222,13 +221,13 @@ class _Step:
         return tuple(columns_of(self.types[name], self.extents[source], self.workload.prompt_tokens, paths))
 
     def _weights(self, name: str, edge: Edge, node: Node, reader: str) -> EdgeFacts:
-        """Give the weights that a node reads: whole, in float32; none travel of a model that every home has loaded."""
+        """Return the weights that a node reads, as they are sent; none travel of a model that every home has loaded."""
         role = self._role(edge, reader)
         origin = self._trained.get(role.param) if role is not None else None
         if role is None or origin is None:
             return EdgeFacts(name, node.name, (Part("weights", 0),), None if self.plan is None else False)
         shape = self.shapes.get(role.param)
-        size = None if shape is None else FLOAT * shape.trained
+        size = None if shape is None else sent_number_bytes(self.plan, role.param) * shape.trained
         crosses = None if self.plan is None else self._home(role) != self._home(origin)
         return EdgeFacts(name, node.name, (Part("weights", size),), crosses)
 

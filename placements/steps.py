@@ -1,156 +1,329 @@
-"""A placed step as tasks and what they wait for: models at work, host work between them, syncs of weights.
+"""A placed step as the tasks of its lowered program, and what they wait for: within a step, and across steps.
 
-Not here: how long each takes (`costs`), and how the tasks play out (`timeline`, `cycles`).
+Not here: how long each takes (`placing`), and how the tasks play out (`timeline`, `cycles`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Final
 
-from flowgraph.graph import Graph, Node, reachable
-from flowgraph.plan import Timed, Waits
+from flowgraph.graph import Graph
+from flowgraph.lowering import LOWERING, Pass
+from flowgraph.lowering.insert_switches import insert_switches
+from flowgraph.lowering.lower import lower_unchecked
+from flowgraph.lowering.program import Home, Program, Run, Switch, Sync, Task, Transfer
+from flowgraph.lowering.task_names import kind_of, pool_of, task_names
+from flowgraph.lowering.waits import homes_of, moved_on, waits_for
+from flowgraph.plan import Placed, Plan, Running, TaskKind, Waits
+from flowgraph.roles import roles
 from placements.constants import Constants, constants
-from placements.loads import Load
-from placements.seconds import Seconds, added
 
 HOST: Final = "host"
+NOWHERE = ""
+"""The pool of roles that a run does without: what would run there is no task of its step."""
 
 
 @dataclass(frozen=True)
 class HostConstants(Constants):
-    """What is done beside models: `other_share` of the models' seconds, and how much sharing a pool slows training."""
+    """What the host takes: `call_s` for each task, `score_row_s` to score a row by a rule, and what else it works on.
 
-    other_share: float
+    A host node takes `row_s` for each row and `token_s` for each token that it reads or makes. Values travel at
+    `arrow_bytes_per_s` into and out of Arrow tables. `driver_share` of a step's seconds pass between it and the next.
+    `slowed_share` is how much sharing a pool slows training.
+    """
+
+    driver_share: float
+    call_s: float
+    score_row_s: float
+    row_s: float
+    token_s: float
+    arrow_bytes_per_s: float
     slowed_share: float
 
 
 def host_constants(moved: Mapping[str, float] | None = None) -> HostConstants:
-    """Give the constants of host work, those of `moved` in place of the shipped ones."""
+    """Return the constants of host work, those of `moved` in place of the shipped ones."""
     return constants(HostConstants, HOST).moved(moved or {})
 
 
-@dataclass(frozen=True)
-class Work:
-    """A load with the pool that does it and how long that takes."""
+# ---------------------------------------------------------------------------------------- the program
 
-    load: Load
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a role lives, as far as its program depends on it: roles of one model share weights of the same `copy`."""
+
+    role: str
     pool: str
-    seconds: Seconds
-
-
-@dataclass(frozen=True)
-class Refresh:
-    """Trained weights on their way to the role that draws with them: `pools` are both, or the one that both share."""
-
-    source: str
-    target: str
-    pools: tuple[str, ...]
-    seconds: Seconds
+    engine: str
+    copy: int = 0
+    sleeps: bool = False
     lag: int = 0
 
+    @property
+    def placed(self) -> Placed:
+        """Return the spot as a plan has it; of layout and settings a program depends on nothing but their equality."""
+        running = Running(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
+        return Placed(role=self.role, pool=self.pool, engine=self.engine, lag=self.lag, running=running)
 
-def tasks_of(works: Sequence[Work], refreshes: Sequence[Refresh], host: HostConstants) -> tuple[Timed, ...]:
-    """Give the tasks of a step in the order of each pool: models by stage, host work before the updates, syncs last.
 
-    Where rows are drawn ahead, those drawn longest ago come first, since updates wait for them. A sync that is not made
-    in every step counts with its part of one.
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """The tasks of one step, those of `program`, without their seconds; `needs` are places of those each waits for.
+
+    Where steps overlap, `shifts` says of each task how many steps ago the rows that it works on were drawn, and
+    `carried` pairs what moves weights on with who uses them in the next step; else a step begins once the one before
+    has ended, and both are empty.
     """
-    late = shifts(works, refreshes)
-    ordered = sorted(works, key=lambda each: (-late[each.load.node], each.load.stage, each.load.phase == "update"))
-    before = [_task(each) for each in ordered if each.load.phase != "update"]
-    updates = [_task(each) for each in ordered if each.load.phase == "update"]
-    other = added(each.seconds for each in works).total_s
-    waiting = Timed(
-        name=HOST, kind=HOST, pools=(HOST,), parts={HOST: None if other is None else other * host.other_share}
-    )
-    share = 1 / synced_every(works, refreshes)
-    syncs = [
-        Timed(
-            name=sync_name(each),
-            kind="sync",
-            role=each.target,
-            pools=each.pools,
-            parts=dict(each.seconds.times(share).parts),
+
+    program: Program
+    needs: tuple[frozenset[int], ...]
+    shifts: tuple[int, ...] = ()
+    carried: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the tasks, in the order in which pools take them."""
+        return self.program.tasks
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the tasks, each different."""
+        return task_names(self.tasks)
+
+    @cached_property
+    def kinds(self) -> tuple[TaskKind, ...]:
+        """Return the kinds of the tasks."""
+        return tuple(kind_of(task, self.program.graph) for task in self.tasks)
+
+    @cached_property
+    def pools(self) -> tuple[tuple[str, ...], ...]:
+        """Return the pools that each task occupies: both of a sync, none of a transfer."""
+        return tuple(map(_occupied, self.tasks))
+
+    @cached_property
+    def roles(self) -> tuple[str, ...]:
+        """Return the role of each task; of a sync that which samples with its weights, else the first."""
+        return tuple(map(self._role, self.tasks))
+
+    @cached_property
+    def moving(self) -> tuple[bool, ...]:
+        """Return of each switch whether it moves anything: what the step before left so costs nothing."""
+        last = {task.home: task.awake for task in self.tasks if isinstance(task, Switch)}
+        found = list[bool]()
+        for task in self.tasks:
+            found.append(isinstance(task, Switch) and last[task.home] is not task.awake)
+            if isinstance(task, Switch):
+                last[task.home] = task.awake
+        return tuple(found)
+
+    @cached_property
+    def before(self) -> tuple[frozenset[int], ...]:
+        """Return for each task those that end before it begins in the same step, its turn on its pools included.
+
+        Where steps do not overlap, all are earlier in `tasks`.
+        """
+        found, last = list[frozenset[int]](), dict[str, int]()
+        for place, needs in enumerate(self.needs):
+            found.append(needs | {last[pool] for pool in self.pools[place] if pool in last})
+            last |= dict.fromkeys(self.pools[place], place)
+        return tuple(found)
+
+    @cached_property
+    def waits(self) -> tuple[Waits, ...]:
+        """Return what waits for what: in its own step, on rows of an earlier one, and last for the step before."""
+        names, late = self.names, self.shifts or (0,) * len(self.tasks)
+        rows = (
+            Waits(before=names[need], after=names[place], delay=0 if self._is_first(need) else late[place] - late[need])
+            for place, needs in enumerate(self.needs)
+            for need in sorted(needs)
         )
-        for each in refreshes
-    ]
-    return (*before, waiting, *updates, *syncs)
+        return (*rows, *(Waits(before=names[one], after=names[after], delay=1) for one, after in self._next))
+
+    @cached_property
+    def _next(self) -> tuple[tuple[int, int], ...]:
+        """Pair tasks with those of the next step that wait for them: all that it begins with, unless steps overlap."""
+        if self.shifts:
+            return self.carried
+        ends = set(range(len(self.tasks))).difference(*self.before)
+        begins = [place for place, before in enumerate(self.before) if not before]
+        return tuple((end, begin) for end in sorted(ends) for begin in begins)
+
+    def waits_with(self, driver_s: float) -> tuple[Waits, ...]:
+        """Return the same, where so many seconds pass between the end of a step and the begin of the next.
+
+        Where steps overlap, they pass between an update and the runs that read its weights in the next step; syncs and
+        what samples go on meanwhile.
+        """
+        count = len(self.waits) - len(self._next)
+        waiting = (not self.shifts or isinstance(self.tasks[after], Run) for _, after in self._next)
+        across = (
+            each.model_copy(update={"pause_s": driver_s}) if waits else each
+            for each, waits in zip(self.waits[count:], waiting, strict=True)
+        )
+        return (*self.waits[:count], *across) if driver_s else self.waits
+
+    def _is_first(self, place: int) -> bool:
+        """Return whether a task syncs what the step before trained: who reads that does so in the step of the sync."""
+        return isinstance(self.tasks[place], Sync) and not self.needs[place]
+
+    def _role(self, task: Task) -> str:
+        if isinstance(task, Run):
+            return task.role
+        if not isinstance(task, Sync):
+            return ""
+        own = [each.name for each in roles(self.program.graph) if self.homes.get(each.name) == task.target]
+        return next((name for name in own if name.endswith(".sample")), own[0] if own else "")
+
+    @cached_property
+    def homes(self) -> Mapping[str, Home]:
+        """Return the home of each role by its name."""
+        placed = self.program.plan.placed
+        return {
+            each.role: Home(each.role.rpartition(".")[0], each.pool, each.engine, each.layout, each.running)
+            for each in placed
+        }
 
 
-def sync_name(refresh: Refresh) -> str:
-    """Name a sync by the roles on both sides."""
-    return f"{refresh.source} to {refresh.target}"
+def _occupied(task: Task) -> tuple[str, ...]:
+    if isinstance(task, Sync):
+        return tuple(dict.fromkeys((task.source.pool, task.target.pool)))
+    return () if isinstance(task, Transfer) else (pool_of(task),)
 
 
-def _task(work: Work) -> Timed:
-    load = work.load
-    return Timed(
-        name=load.node, kind=load.phase, role=load.role.name, pools=(work.pool,), parts=dict(work.seconds.parts)
+@lru_cache(maxsize=256)
+def outline(graph: Graph, spots: tuple[Spot, ...]) -> Outline:
+    """Return the step of a graph whose roles live at these spots: the tasks of its program, in their order.
+
+    A role without a spot is one that the run does without.
+    """
+    return Outline(*_lowered(graph, spots, LOWERING))
+
+
+def _lowered(graph: Graph, spots: Sequence[Spot], passes: Sequence[Pass]) -> tuple[Program, tuple[frozenset[int], ...]]:
+    """Return a program without what would run nowhere, and what its tasks wait for: through what is left out, too."""
+    there = {each.role: each.placed for each in spots}
+    nowhere = (Spot(role.name, NOWHERE, "").placed for role in roles(graph) if role.name not in there)
+    # As much of a plan as a program depends on.
+    skeleton = Plan.model_construct(structure_hash="", pools=(), placed=(*there.values(), *nowhere))
+    program = lower_unchecked(graph, skeleton, passes)
+    needs, kept = waits_for(program), [_is_somewhere(task) for task in program.tasks]
+    if all(kept):
+        return program, needs
+    behind = list[frozenset[int]]()
+    for own in needs:
+        behind.append(frozenset[int]().union(*({each} if kept[each] else behind[each] for each in own)))
+    left = [place for place, there in enumerate(kept) if there]
+    new = {place: number for number, place in enumerate(left)}
+    tasks = tuple(program.tasks[place] for place in left)
+    return replace(program, tasks=tasks), tuple(frozenset(new[each] for each in behind[place]) for place in left)
+
+
+def _is_somewhere(task: Task) -> bool:
+    match task:
+        case Transfer(_, source, target):
+            return NOWHERE not in (source, target)
+        case Sync(_, source, target):
+            return NOWHERE not in (source.pool, target.pool)
+        case _:
+            return pool_of(task) != NOWHERE
+
+
+# ---------------------------------------------------------------------------------------- steps that overlap
+
+
+@dataclass(frozen=True)
+class Staged:
+    """One node that runs a model: its role, its stage in the step, and whether it updates weights."""
+
+    node: str
+    role: str
+    stage: int
+    updates: bool
+
+
+@lru_cache(maxsize=256)
+def overlapped(graph: Graph, spots: tuple[Spot, ...], staged: tuple[Staged, ...], lag: int) -> Outline:
+    """Return the step of a graph in which steps overlap, as far as weights may be `lag` updates old where they sample.
+
+    On each pool tasks on rows drawn longest ago come first, since updates wait for them; syncs of what the step before
+    trained are first of all. Only a forecast knows such steps: a run begins a step once the one before has ended.
+    """
+    base, needs = _lowered(graph, spots, [each for each in LOWERING if each is not insert_switches])
+    late = _shifts(base, needs, shifts(spots, staged, lag))
+    first = _first(base, needs, late)
+    order = sorted(range(len(base.tasks)), key=lambda i: (i not in first, -late[i], i))
+    program = insert_switches(replace(base, tasks=tuple(base.tasks[i] for i in order)))
+    old = iter(order)
+    numbers = [-1 if isinstance(task, Switch) else next(old) for task in program.tasks]
+    new = {number: place for place, number in enumerate(numbers) if number >= 0}
+    lates, latest = list[int](), 0
+    for number in reversed(numbers):  # a switch is of the step of the task that it is made for
+        latest = late[number] if number >= 0 else latest
+        lates.append(latest)
+    return Outline(
+        program,
+        tuple(
+            frozenset(new[each] for each in needs[number]) if number >= 0 else frozenset[int]() for number in numbers
+        ),
+        tuple(reversed(lates)),
+        tuple((new[one], new[user]) for one, user in _carried(base)),
     )
 
 
-def shifts(works: Sequence[Work], refreshes: Sequence[Refresh]) -> dict[str, int]:
-    """Give by task how many steps ago the rows that it works on were drawn, within what the weights may lag.
+def _carried(program: Program) -> Iterator[tuple[int, int]]:
+    """Pair what moves the weights of a home on with who used them before it: in the next step those are there."""
+    for place, task in enumerate(program.tasks):
+        moved = set(moved_on(task, program))
+        yield from ((place, earlier) for earlier in range(place) if moved & set(homes_of(program.tasks[earlier])))
+
+
+def shifts(spots: Sequence[Spot], staged: Sequence[Staged], lag: int) -> dict[str, int]:
+    """Return by node how many steps ago the rows that it works on were drawn, within what the weights may lag.
 
     Without a lag all work on the rows of their own step, one after another. With one, what draws is a step ahead of the
     rest, and so is what comes before it; with more, pools that only read rows have a step of their own between drawing
     and updates.
     """
-    lag, drawn = min((each.lag for each in refreshes), default=0), {each.target for each in refreshes}
-    last = max((each.load.stage for each in works if each.load.role.name in drawn), default=0)
-    ahead = {each.load.node for each in works if each.load.role.name in drawn or _precedes(each.load, last)}
-    after = [each for each in works if each.load.node not in ahead]
-    trained = {each.pool for each in works if each.load.phase == "update"}
+    pools = {each.role: each.pool for each in spots}
+    drawing = [each for each in staged if each.role.endswith(".sample") and _trained(each.role) in pools]
+    last = max((each.stage for each in drawing), default=0)
+    ahead = {each.node for each in staged if each in drawing or (not each.updates and each.stage < last)}
+    after = [each for each in staged if each.node not in ahead]
+    trained = {pools[each.role] for each in staged if each.updates}
     # What reads rows by what a trained model has read of them goes with it.
-    first = min((o.load.stage for o in after if o.pool in trained and o.load.phase != "update"), default=len(works))
-    reading = {each.load.node for each in after if each.pool not in trained and each.load.stage <= first}
+    first = min((o.stage for o in after if pools[o.role] in trained and not o.updates), default=len(staged))
+    reading = {each.node for each in after if pools[each.role] not in trained and each.stage <= first}
     late = min(lag, 2 if reading else 1)
-    found = {each.load.node: 0 if each.load.node in ahead else late for each in works}
-    return found | dict.fromkeys(reading, min(lag, 1)) | {HOST: late}
+    found = {each.node: 0 if each.node in ahead else late for each in staged}
+    return found | dict.fromkeys(reading, min(lag, 1))
 
 
-def _precedes(load: Load, stage: int) -> bool:
-    return load.phase != "update" and load.stage < stage
+def _trained(role: str) -> str:
+    return f"{role.rpartition('.')[0]}.train"
 
 
-def synced_every(works: Sequence[Work], refreshes: Sequence[Refresh]) -> int:
-    """Give after how many updates weights are synced: as seldom as their lag lets them, rows drawn ahead counted."""
-    lag = min((each.lag for each in refreshes), default=0)
-    return lag - max(shifts(works, refreshes).values()) + 1
+def _shifts(program: Program, needs: Sequence[frozenset[int]], of_nodes: Mapping[str, int]) -> list[int]:
+    """Return the shift of each task: that of its nodes, or of the latest that it waits for."""
+    found = list[int]()
+    for task, before in zip(program.tasks, needs, strict=True):
+        own = (of_nodes.get(name, 0) for name in task.nodes) if isinstance(task, Run) else ()
+        found.append(max((*own, *(found[each] for each in before)), default=0))
+    return found
 
 
-def waits_of(graph: Graph, works: Sequence[Work], refreshes: Sequence[Refresh]) -> tuple[Waits, ...]:
-    """Give what waits for what: rows within a step or from one drawn before, weights from one step to the next.
-
-    A role that trains is read in its own pool after its update; what draws waits for the sync after the last one.
-    """
-    return (*_rows(graph, works, shifts(works, refreshes)), *_weights(works, refreshes))
-
-
-def _rows(graph: Graph, works: Sequence[Work], late: Mapping[str, int]) -> Iterator[Waits]:
-    names = {each.load.node: each.load for each in works}
-    for node in graph.nodes:
-        if node.name in names:
-            for source in reachable(node.edges()):
-                if isinstance(source, Node) and source.name in names:
-                    yield Waits(before=source.name, after=node.name, delay=late[node.name] - late[source.name])
-    for load in names.values():
-        before, after = (HOST, load.node) if load.phase == "update" else (load.node, HOST)
-        yield Waits(before=before, after=after, delay=late[after] - late[before])
-    if all(load.phase == "update" for load in names.values()):  # the next step's rows are read once this one's are used
-        yield from (Waits(before=load.node, after=HOST, delay=1) for load in names.values())
+def _first(program: Program, needs: Sequence[frozenset[int]], late: Sequence[int]) -> set[int]:
+    """Return what a step begins with: syncs of what the step before trained, and host work that sampling waits for."""
+    found = {i for i, task in enumerate(program.tasks) if isinstance(task, Sync) and not needs[i]}
+    drawing = {i for i, task in enumerate(program.tasks) if isinstance(task, Run) and task.role and not late[i]}
+    for place in reversed(range(len(needs))):
+        if place in drawing or (place in found and not isinstance(program.tasks[place], Sync)):
+            found |= {each for each in needs[place] if not _runs_model(program.tasks[each])}
+    return found
 
 
-def _weights(works: Sequence[Work], refreshes: Sequence[Refresh]) -> Iterator[Waits]:
-    last = {each.load.role.name: each.load.node for each in works if each.load.phase == "update"}
-    for each in works:
-        update = last.get(each.load.role.name)
-        if update is not None and update != each.load.node:
-            yield Waits(before=update, after=each.load.node, delay=1)
-    for refresh in refreshes:
-        name = sync_name(refresh)
-        yield Waits(before=last[refresh.source], after=name)
-        readers = (each.load.node for each in works if each.load.role.name == refresh.target)
-        yield from (Waits(before=name, after=reader, delay=1) for reader in readers)
+def _runs_model(task: Task) -> bool:
+    return isinstance(task, Run) and bool(task.role)

@@ -25,9 +25,9 @@ class Goal:
     objective: Objective
     tokens: int
 
-    def times(self, stages_s: Numbers) -> Numbers:
-        """Give the rows that decide about a step: the stages, and where steps overlap the busy seconds."""
-        return np.vstack([stages_s, stages_s.sum(0)]) if self.tokens > 1 else stages_s
+    def times(self, stages_s: Numbers, busy_s: Numbers) -> Numbers:
+        """Return the rows that decide about a step: the stages, and where steps overlap the busy seconds."""
+        return np.vstack([stages_s, busy_s]) if self.tokens > 1 else stages_s
 
     def step_s(self, times_s: Numbers) -> Numbers:
         """Give the seconds of a step from the longest seconds of any block, row by row."""
@@ -110,7 +110,7 @@ def tables_of_block(problem: Problem, block: Block) -> Iterator[Table]:
     if not options:
         return
     devices, stages_s, cost = _checked(problem, options)
-    times_s = goal_of(problem).times(stages_s)
+    times_s = goal_of(problem).times(stages_s, np.array([each.busy_s for each in options]))
     for device_class, most in enumerate(problem.capacity):
         counts = devices[device_class]
         columns = np.flatnonzero((counts > 0) & (counts <= most))

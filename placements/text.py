@@ -7,37 +7,17 @@ from itertools import groupby
 from math import inf
 
 from flowgraph.cluster import show_bytes
-from flowgraph.plan import Forecast, Plan, Pool
-from placements.memory import PROCESS_BYTES
+from flowgraph.plan import Plan, Pool
 
 COLUMNS = 100
 NARROW = 30  # columns, in fewer of which nothing is broken into lines
 BENEATH = " " * 6
 
 
-def plan_text(plan: Plan) -> str:
-    """Print a plan: each pool with its devices, the roles on it, and its peak in each phase with the margin left."""
-    lines = [f"plan of {plan.flow}, structure {plan.structure_hash[:12]}"]
-    forecasts = {forecast.pool: forecast for forecast in plan.forecast}
-    for pool in plan.pools:
-        lines += _pool(plan, pool)
-        lines += _peaks(pool_sizes(plan, pool), forecasts[pool.name]) if pool.name in forecasts else []
-    return "\n".join(lines)
-
-
 def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
     """Give the memory in bytes of each device of a pool that is there."""
     found = [plan.cluster.device(node, index) for node, index in pool.devices]
     return [device.memory_bytes for device in found if device is not None]
-
-
-def _pool(plan: Plan, pool: Pool) -> Iterator[str]:
-    yield f"pool {pool.name}: {show_devices(pool.devices)}, {show_range(pool_sizes(plan, pool))} each"
-    here = [placed for placed in plan.placed if placed.pool == pool.name]
-    heads = table([[placed.role, placed.engine, f"{placed.layout} {placed.late}".strip()] for placed in here])
-    for head, placed in zip(heads, here, strict=True):
-        yield head
-        yield from _wrapped(placed.memory, "    ")
 
 
 def show_devices(devices: Sequence[tuple[str, int]]) -> str:
@@ -87,35 +67,6 @@ def show_parts(parts: Mapping[str, int]) -> str:
     'weights 1.0 KiB · logits 2.0 KiB'
     """
     return " · ".join(f"{part} {show_bytes(count)}" for part, count in parts.items())
-
-
-def _wrapped(parts: Mapping[str, int], indent: str) -> Iterator[str]:
-    """Print bytes by part on as many lines as they take."""
-    line = dict[str, int]()
-    for part, count in parts.items():
-        if line and len(indent + show_parts({**line, part: count})) > COLUMNS:
-            yield indent + show_parts(line)
-            line = {}
-        line[part] = count
-    if line:
-        yield indent + show_parts(line)
-
-
-def _peaks(sizes: Sequence[int], forecast: Forecast) -> Iterator[str]:
-    room = min(sizes, default=0)
-    found = [(peak, room - peak.memory_bytes) for peak in forecast.peaks]
-    rows = [[peak.phase, peak.role, show_bytes(peak.memory_bytes), _margin(left)] for peak, left in found]
-    yield f"peaks on {forecast.pool}, {show_bytes(forecast.process_bytes)} of each for {show_process(forecast)}"
-    yield from table(rows)
-
-
-def show_process(forecast: Forecast) -> str:
-    """Say what the part of a pool's memory that no role holds is for."""
-    return "the process" if forecast.process_bytes == PROCESS_BYTES else "the process and Ray"
-
-
-def _margin(left_bytes: int) -> str:
-    return f"{show_bytes(left_bytes)} left" if left_bytes >= 0 else f"{show_bytes(-left_bytes)} too much"
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

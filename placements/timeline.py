@@ -108,6 +108,9 @@ class Timeline:
 def play(schedule: Schedule, *, steps: int = 1) -> Timeline:
     """Run the first steps of a schedule: each task as early as what it waits for and its pools allow.
 
+    A task with a `shift` does not run in the first steps, since nothing is there yet that it could work on; and what
+    waits for it does not.
+
     A pool takes its tasks in their order; one in any order takes what has been ready longest, a task of several
     pools not before the pool's others that were ready sooner. In their order a faster task never makes any run later;
     in any order it may.
@@ -131,24 +134,24 @@ def makespan_s(schedule: Schedule) -> float:
     return play(schedule).end_s
 
 
-def _incoming(schedule: Schedule) -> dict[str, list[tuple[str, int]]]:
-    found: dict[str, list[tuple[str, int]]] = {task.name: [] for task in schedule.tasks}
-    for wait in constraints(schedule):
-        found[wait.after].append((wait.before, wait.delay))
-    return found
-
-
 def _in_turn(schedule: Schedule, order: Sequence[Task], steps: int) -> Iterable[Run]:
-    incoming = _incoming(schedule)
-    ends: dict[str, list[float]] = {task.name: [] for task in order}
+    incoming: dict[str, list[tuple[str, int]]] = {task.name: [] for task in order}
+    for wait in schedule.waits:
+        incoming[wait.after].append((wait.before, wait.delay))
+    done, last = dict[tuple[str, int], Run](), dict[str, Run]()  # by task and step; of each pool
     for step in range(steps):
         for task in order:
-            start_s, freed_by = 0.0, None
-            for before, delay in incoming[task.name]:
-                if delay <= step and (freed_by is None or ends[before][step - delay] > start_s):
-                    start_s, freed_by = ends[before][step - delay], (before, step - delay)
-            ends[task.name].append(start_s + (task.seconds or 0.0))
-            yield Run(task.name, step, start_s, ends[task.name][-1], freed_by)
+            if step < task.shift:
+                continue
+            waits = (done.get((before, step - delay)) for before, delay in incoming[task.name])
+            turns = (last.get(pool) for pool in task.pools)
+            freed = max((run for run in (*waits, *turns) if run is not None), key=lambda run: run.end_s, default=None)
+            start_s = freed.end_s if freed is not None else 0.0
+            by = (freed.task, freed.step) if freed is not None else None
+            run = Run(task.name, step, start_s, start_s + (task.seconds or 0.0), by)
+            done[task.name, step] = run
+            last |= dict.fromkeys(task.pools, run)
+            yield run
 
 
 # A run before it starts: (ready at, step, place of its task). Of two at one pool the smaller goes first.
@@ -229,11 +232,13 @@ class _Yard:
 def _as_ready(schedule: Schedule, order: Sequence[Task], steps: int) -> list[Run]:
     place = {task.name: index for index, task in enumerate(order)}
     freeing: list[list[tuple[int, int]]] = [[] for _ in order]
-    left = {(step, index): 0 for step in range(steps) for index in range(len(order))}
+    left = {(step, index): 0 for index, task in enumerate(order) for step in range(task.shift, steps)}
     for wait in constraints(schedule):
-        freeing[place[wait.before]].append((place[wait.after], wait.delay))
+        before, after = place[wait.before], place[wait.after]
+        freeing[before].append((after, wait.delay))
         for step in range(wait.delay, steps):
-            left[step, place[wait.after]] += 1
+            if (step, after) in left and (step - wait.delay, before) in left:
+                left[step, after] += 1
     queues: dict[str, list[_Job]] = {pool: [] for pool in schedule.any_order}
     return _Yard(order, freeing, left, queues, dict.fromkeys(queues, False)).played()
 

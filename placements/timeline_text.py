@@ -6,17 +6,20 @@ from collections.abc import Iterator
 
 from placements.bubbles import bubbles, causes
 from placements.cuts import many
+from placements.steps import HOST
 from placements.timeline import Event, Timeline
 
 IDLE = "·"
 STEP_COLUMNS = 4  # the fewest in which a step can be told from the next
+DRAWN_SHARE = 1e-3  # of a step: a shorter run is not drawn
 
 
 def timeline_text(timeline: Timeline, columns: int = 100) -> str:
     """Draw each pool's runs to scale, `│` at the end of each and dots where it is idle, then list why.
 
     A run too short for its label has as much of it as there is room for, and one of less than a column takes one, as
-    long as there is room for all. Of more steps than there is room for, only why pools are idle is told.
+    long as there is room for all and it is not DRAWN_SHARE of a step. Of more steps than there is room for, only why
+    pools are idle is told. The host comes last.
     """
     steps = f"{many(timeline.steps, 'step')} in {timeline.end_s:,.1f} s"
     period = "" if timeline.period_s is None else f", {timeline.period_s:,.1f} s from step to step"
@@ -26,16 +29,23 @@ def timeline_text(timeline: Timeline, columns: int = 100) -> str:
     if timeline.steps * STEP_COLUMNS > width:
         lines.append(f"too many to draw in {columns} columns, which have room for {width // STEP_COLUMNS}")
     else:
-        lines += [f"{pool.ljust(margin)} {_lane(timeline, pool, width)}" for pool in timeline.schedule.pools]
+        lines += [
+            f"{pool.ljust(margin)} {_lane(timeline, pool, width)}" for pool in _host_last(timeline.schedule.pools)
+        ]
         lines.append(" " * margin + f" {_scale(timeline.end_s, width)}")
     lines += _idle(timeline)
     return "\n".join(line.rstrip() for line in lines)
 
 
+def _host_last(pools: tuple[str, ...]) -> list[str]:
+    return sorted(pools, key=lambda pool: pool == HOST)
+
+
 def _lane(timeline: Timeline, pool: str, width: int) -> str:
     columns_per_s = width / timeline.end_s if timeline.end_s else 0.0
     drawn, last = [IDLE] * width, 0
-    for event in (each for each in timeline.events if each.pool == pool and each.end_s > each.start_s):
+    least_s = DRAWN_SHARE * timeline.end_s / timeline.steps
+    for event in (each for each in timeline.events if each.pool == pool and each.end_s - each.start_s > least_s):
         start = round(event.start_s * columns_per_s)
         start += start < last  # give way to a run too short for a column, by one, so that the scale holds
         last = max(start + 1, round(event.end_s * columns_per_s))
@@ -64,9 +74,9 @@ def _idle(timeline: Timeline) -> Iterator[str]:
     found = causes(bubbles(timeline))
     busy = timeline.busy()
     width = max((len(pool) for pool in busy), default=0)
-    for pool, share in busy.items():
-        yield f"{pool.ljust(width)}  busy {share:6.1%}"
+    for pool in _host_last(tuple(busy)):
+        yield f"{pool.ljust(width)}  busy {busy[pool]:6.1%}"
         for (of, why), (seconds, part, count) in found.items():
-            if of == pool:
+            if of == pool and part > DRAWN_SHARE:
                 times = f", {count} times" if count > 1 else ""
                 yield f"{' ' * width}  idle {part:6.1%}  {seconds:10,.1f} s  {why}{times}"

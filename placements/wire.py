@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flowgraph.graph import Edge, Graph, Node, Param
+from flowgraph.plan import Plan
 from flowgraph.rows import leaf_paths
 from flowgraph.values import Context, Group, Kind, Sample, Trajectory, Value
 from placements.work import Workload, whole_setting
@@ -104,6 +105,17 @@ def column_bytes(kind: type[Value], extent: Extent, prompt_tokens: int) -> int |
         return None
     listed = kind.kind is Kind.TOKEN or issubclass(kind, Context)
     return -(-bits * extent.rows * entries // 8) + (OFFSET_BYTES * (extent.rows + 1) if listed else 0)
+
+
+def sent_number_bytes(plan: Plan | None, param: str) -> int:
+    """Return the bytes of one weight of a model as it is sent: in float32, or in the half of it to what runs in less.
+
+    That is what samples the model, or else the first of its roles; without a plan it is float32. What an engine keeps
+    in fewer bits than 16 it converts by itself.
+    """
+    own = [each for each in plan.placed if each.role.partition(".")[0] == param] if plan is not None else []
+    own.sort(key=lambda each: not each.role.endswith(".sample"))
+    return 4 if not own or own[0].running.precision == "float32" else 2
 
 
 def dtype_bits(dtype: str) -> int | None:

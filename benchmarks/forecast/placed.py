@@ -25,14 +25,14 @@ from flowgraph.cluster import Cluster
 from flowgraph.plan import Layout, Running
 from flowgraph.roles import Role
 from placements.blocks import Blocks
-from placements.choices import Seat, footprint, sampling_seconds
 from placements.constants import bounds
 from placements.finding import TIED_SHARE, solved
 from placements.footprint import fits, total_bytes
 from placements.found_text import show_s
+from placements.homes import seat_for
 from placements.named import variant
-from placements.placing import seat_for
 from placements.ranked import Ranked
+from placements.role_costs import Seat, footprint, sampling_seconds
 from placements.setting import Setting
 
 FLOW = "benchmarks/flows/ppo_reward_model.py"

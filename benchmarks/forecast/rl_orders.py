@@ -21,8 +21,8 @@ from placements.blocks import Blocks
 from placements.constants import bounds
 from placements.finding import TIED_SHARE, find, solved
 from placements.named import variant
-from placements.placing import step_of
 from placements.setting import Setting
+from placements.step_forecast import step_of
 
 FLOW = "benchmarks/flows/ppo_reward_model.py"
 PROMPTS = 32  # of each device in a step: 512 on 16. Source: Mei et al. 2024 (ReaL), arXiv 2406.14088, section 8.1

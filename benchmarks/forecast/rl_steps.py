@@ -20,10 +20,12 @@ from flowgraph.errors import FlowError
 from flowgraph.plan import Layout, Running, Step, Timed
 from flowgraph.roles import Role
 from placements.blocks import Blocks
-from placements.choices import Choice, Seat, footprint, passing_seconds
+from placements.choices import Choice
 from placements.footprint import fits
-from placements.placing import Home, seat_for, step_of
+from placements.homes import Home, seat_for
+from placements.role_costs import Seat, footprint, passing_seconds
 from placements.setting import Setting
+from placements.step_forecast import step_of
 
 ROOT = Path(__file__).parents[2]  # what a workload's flow is relative to
 SHARED_CACHE, OWN_CACHE = (0.6, 0.5, 0.4, 0.3), (0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
@@ -47,9 +49,9 @@ def _setting(text: str) -> Setting:
     engines = tuple(f"{use}={engine}" for use, engine in workload.engines.items())
     lengths = workload.prompt_tokens, workload.response_tokens
     posed = pose(Question(asked, workload.cluster, *lengths, engines, workload.precision))
-    return replace(
-        posed.setting, streamed=workload.streamed, watched=None
-    )  # what the flow of a run says is all that it runs
+    # What the flow of a run says is all that it runs; other systems overlap steps, and run layouts that ours do not.
+    setting = replace(posed.setting, streamed=workload.streamed, watched=None, modelled=True)
+    return replace(setting, staleness=setting.staleness_bound or None)
 
 
 def step(workload: Workload) -> Step | str:
@@ -85,7 +87,8 @@ def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -
             way = chosen.get(role.name) if cut is None else _stated(setting, role, seat, cut, _Ways(rows, alone))
             if way is None:
                 return f"{role.name} does not fit {devices} devices as it is said to run"
-            found.append(Home(role, pool, seat, setting.engines_of(role.use)[0], *way, shared=shared))
+            engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
+            found.append(Home(role, pool, seat, engine, *way, shared=shared, lag=lag))
     return found
 
 

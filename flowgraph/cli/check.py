@@ -88,10 +88,12 @@ def _in_plan(asked: Asked, plan: Plan, where: Where, notes: list[str]) -> Iterat
     yield from _raised(lambda: _refuse(posed))
     found = list(faults_of(plan, posed, str(where)))
     yield from found
+    only_modelled = unsupported(plan)
     if not found:
         yield from _raised(lambda: sizes_of(planned_again(plan, posed, str(where), fits=False)))
+    if not found and not only_modelled:
         yield from _raised(lambda: _lower(posed.setting.graph, plan, where))
-    notes += [f"the plan names {name}, which cannot be run here" for name in unsupported(plan)]
+    notes += [f"the plan names {name}, which cannot be run here" for name in only_modelled]
 
 
 def _on_devices(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowError]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from flowgraph.cli.plan import Planned, Sought, batch_lines, sizes_of, warn
 from flowgraph.cli.setting import Posed, Question, cluster_of, has_profiles, of_unknown_speed, pose
 from flowgraph.cli.show import write_text
-from flowgraph.errors import ResourceError, UsageError, nearest
+from flowgraph.errors import PlanError, ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
         write_text(out, plan.to_json())
     print(f"searched in {found.seconds:.2f} s", file=sys.stderr)
     if as_json:
-        changes = {each.change: _ranked_data(each.found.best) if each.found else None for each in others}
+        changes = {each.change: _changed_data(each, asked.objective) for each in others}
         late = [_late_data(each) for each in tried]
         data = {"plan": json.loads(plan.to_json()), **found_data(found, asked.objective, sought.top)}
         print(json.dumps(data | {"notes": list(posed.notes), "what_if": changes, "staleness": late}, indent=1))
@@ -97,6 +97,10 @@ def _in_ratio(posed: Posed, text: str) -> Posed:
     if len(parts) != 2 or not all(map(_is_count, parts)):
         raise UsageError("should be two whole numbers from 1", where=f"--ratio {text}", hint="--ratio 3:1")
     return posed.having(ratio=(int(parts[0]), int(parts[1])))
+
+
+def _changed_data(changed: Changed, objective: Objective) -> dict[str, Any] | None:
+    return _ranked_data(changed.found.best, objective) if changed.found is not None else None
 
 
 def _late_data(late: Late) -> dict[str, Any]:
@@ -158,11 +162,28 @@ def asked_of(sought: Sought, setting: Setting) -> Asked:
         placement=variant(sought.placement).name if sought.placement else "",
     )
     _refuse_contradictions(asked, setting)
+    _refuse_too_few_devices(asked, setting)
     unpriced = dict.fromkeys(of.model or f"{of.kind}s" for of in setting.classes if of.price_per_hour is None)
     if asked.objective == "cost" and unpriced:
         hint = "say `price_per_hour` of each machine in a cluster's file"
         raise UsageError(f"what {' and '.join(unpriced)} cost is not known", where="--objective cost", hint=hint)
     return asked
+
+
+def _refuse_too_few_devices(asked: Asked, setting: Setting) -> None:
+    """Refuse a named placement with more pools than there are devices."""
+    from placements.cuts import many
+    from placements.named import variant
+
+    chosen = variant(asked.placement) if asked.placement else None
+    parts = chosen.parts_of(setting.graph) if chosen is not None else ()
+    there = sum(of.count for of in setting.classes)
+    if chosen is not None and len(parts) > there:
+        pools = f"{chosen.name} puts {setting.graph.name} on {len(parts)} pools, which take a device each"
+        notes = [f"pool{place}: {', '.join(part)}" for place, part in enumerate(parts)]
+        what = f"{pools}; the cluster has {many(there, f'{setting.kind} device')}"
+        hint = f"--cluster {len(parts)}xcpu" if setting.kind == "cpu" else f"{len(parts)} gpu devices at least"
+        raise PlanError(what, where=f"plan of {setting.graph.name}", notes=notes, hint=hint)
 
 
 def _refuse_contradictions(asked: Asked, setting: Setting) -> None:
@@ -205,31 +226,35 @@ def _pins(texts: Sequence[str], setting: Setting) -> Mapping[str, str]:
 
 
 def found_data(found: Found, objective: Objective, top: int) -> dict[str, Any]:
-    """Give what a search found as data; values and the bound are in the `unit` of the objective."""
+    """Return what a search found as data; `value` and `bound` are in the `unit` of the objective, both as played."""
+    from placements.finding import value_of
     from placements.found_text import MEASURES
 
-    answer = found.answer
     return {
         "search": {
             "objective": objective,
             "unit": MEASURES[objective].unit,
-            "value": answer.value,
-            "bound": answer.bound,
-            "gap": answer.gap,
-            "exact": answer.exact,
-            "examined": answer.examined,
+            "value": value_of(found.best, objective),
+            "bound": found.bound,
+            "bound_s": found.bound_s,
+            "gap": found.gap,
+            "proven": found.proven,
+            "played": found.played,
             "search_s": found.seconds,
         },
-        "ranked": [_ranked_data(each) for each in found.ranked[:top]],
-        "named": {variant.name: None if each is None else _ranked_data(each) for variant, each in found.named},
+        "ranked": [_ranked_data(each, objective) for each in found.ranked[:top]],
+        "named": {v.name: None if each is None else _ranked_data(each, objective) for v, each in found.named},
     }
 
 
-def _ranked_data(ranked: Ranked) -> dict[str, Any]:
+def _ranked_data(ranked: Ranked, objective: Objective) -> dict[str, Any]:
+    from placements.finding import value_of
+
     blocks = zip(ranked.parts(), ranked.blocks, strict=True)
     return {
         "step_s": ranked.step_s,
-        "value": ranked.value,
+        "value": value_of(ranked, objective),
+        "bound": ranked.bound,
         "devices": ranked.devices,
         "pools": [{"roles": list(part), "devices": sum(option.devices)} for part, (_, option) in blocks],
     }

@@ -16,7 +16,7 @@ from flowgraph.plan import Plan
 if TYPE_CHECKING:
     from flowgraph.cli.setting import Posed
     from nodes.interop import AsRun, Exported
-    from placements.placing import Home
+    from placements.homes import Home
     from placements.ranked import Ranked
     from placements.setting import Setting
 
@@ -169,7 +169,7 @@ def _faults(setting: Setting, homes: Sequence[Home], plan: Plan) -> Iterator[str
     """Say what is short of memory, on devices and on their hosts, and what is too short for one row."""
     from placements.short import overflows
 
-    for error in overflows(plan, plan.flow):
+    for error in overflows(plan, setting, plan.flow):
         short = error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
         yield short.replace(" in to ", " on the way to ")
     yield from _host_faults(setting, homes)
@@ -179,14 +179,16 @@ def _faults(setting: Setting, homes: Sequence[Home], plan: Plan) -> Iterator[str
 
 
 def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
-    from placements.choices import footprint
     from placements.footprint import total_bytes
+    from placements.role_costs import footprint
 
     for pool in dict.fromkeys(home.pool for home in homes):
         own = [home for home in homes if home.pool == pool]
         of = own[0].seat.of
         room = of.host_memory_bytes // of.node_devices
-        held = [(home, footprint(setting, home.role, home.seat, home.engine, home.layout, home.running)) for home in own]
+        held = [
+            (each, footprint(setting, each.role, each.seat, each.engine, each.layout, each.running)) for each in own
+        ]
         needs = sum(total_bytes(each.host) + home.running.sleeps * total_bytes(each.asleep_host) for home, each in held)
         if needs > room:
             what = f"`{pool}` keeps {show_bytes(needs)} in host memory for each device"
@@ -196,7 +198,7 @@ def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
 def _others(posed: Posed, plan: Plan) -> Iterator[Plan]:
     """Give the plan with what trains the policy in other layouts, fastest first, then with all else put away too."""
     from placements.choices import Ways
-    from placements.placing import homes_by
+    from placements.homes import homes_by
 
     synced = set(posed.setting.synced.values())
     home = next((home for home in homes_by(posed.setting, plan) if home.role.name in synced), None)
@@ -228,7 +230,7 @@ def _put_away(plan: Plan) -> Plan:
 def homes_of_run(setting: Setting, run: AsRun) -> Iterator[Home]:
     """Give where each role of a run lives: in the pools that it shares, in the layouts that it says."""
     from flowgraph.plan import Layout, Running
-    from placements.placing import Home, seat_for
+    from placements.homes import Home, seat_for
 
     roles = {role.name: role for role in setting.roles}
     for number, part in enumerate(run.parts):
@@ -238,4 +240,6 @@ def homes_of_run(setting: Setting, run: AsRun) -> Iterator[Home]:
         for name in names:
             layout = run.layouts.get(name) or Layout(data=part.devices, sharding="full")
             running = run.running.get(name) or Running(precision="bfloat16")
-            yield Home(roles[name], f"pool{number}", seat, setting.engines_of(roles[name].use)[0], layout, running, shared)
+            role = roles[name]
+            engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
+            yield Home(role, f"pool{number}", seat, engine, layout, running, shared, lag)

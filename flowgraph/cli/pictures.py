@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from flowgraph.cli.subject import Subject
 from flowgraph.diagrams.amounts import many
@@ -15,10 +14,8 @@ from flowgraph.errors import UsageError, nearest
 from flowgraph.plan import Plan
 from flowgraph.runtime.measured_file import read_measured
 
-if TYPE_CHECKING:
-    pass
-
 STEPS = 2  # of a timeline: one shows what a step is, the next what it waits for
+PLANNED = "flowgraph plan FLOW -o plan.json"  # a plan that has every picture but that of a run
 
 
 @dataclass(frozen=True)
@@ -83,13 +80,13 @@ def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
         title = forecast.title if forecast is not None else f"{subject.placement.plan.flow}, measured"
         return lanes_beside(forecast or Lanes(title, (), 0.0), measured_lanes(steps))
     if forecast is None:
-        raise _none("timeline", subject, "no seconds are forecast", _known_speed(subject))
+        raise _none("timeline", subject, "no seconds are forecast", PLANNED)
     return forecast
 
 
 def forecast_lanes(plan: Plan, steps: int, first_step: int = 0) -> Lanes | None:
     """Play steps of a plan; None where it does not forecast the seconds of each task."""
-    from placements.placing import schedule_of
+    from placements.step_forecast import schedule_of
     from placements.timeline import play
     from placements.timeline_picture import timeline_picture
 
@@ -114,7 +111,7 @@ def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
     measured = [each for step in steps for each in step.forecast]
     plan = subject.placement.plan
     if not plan.forecast and not measured:
-        raise _none("memory", subject, "the plan forecasts no memory", "flowgraph plan FLOW -o plan.json")
+        raise _none("memory", subject, "the plan forecasts no memory", PLANNED)
     return memory_picture(plan, measured, room_share=FITS_SHARE)
 
 
@@ -124,7 +121,7 @@ def placements(subject: Subject, _: Shown = Shown()) -> Comparison:
 
     if subject.found is not None:
         return comparison_picture(subject.found, plan=subject.placement.plan)
-    raise _none("placements", subject, "its models are not known", "flowgraph plan FLOW -o plan.json")
+    raise _none("placements", subject, "nothing was searched", PLANNED)
 
 
 def search(subject: Subject, _: Shown = Shown()) -> Drawing:
@@ -132,7 +129,7 @@ def search(subject: Subject, _: Shown = Shown()) -> Drawing:
     from placements.search_picture import search_picture
 
     if subject.found is None:
-        raise _none("search", subject, "nothing was searched", _known_speed(subject))
+        raise _none("search", subject, "nothing was searched", PLANNED)
     return search_picture(subject.found, plan=subject.placement.plan)
 
 
@@ -155,13 +152,6 @@ PICTURES: Mapping[str, Callable[[Subject, Shown], Drawing]] = {
     "search": search,
     "run": run,
 }
-
-
-def _known_speed(subject: Subject) -> str:
-    """Say how devices whose speed is known are named: a file or a run has its own, so its flow is planned again."""
-    if subject.kind == "flow":
-        return "name devices whose speed is known: --cluster 2x8xh100"
-    return "plan its flow for devices whose speed is known: flowgraph plan FLOW --cluster 2x8xh100 -o plan.json"
 
 
 def _none(name: str, subject: Subject, why: str, hint: str = "") -> UsageError:

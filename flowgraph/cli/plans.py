@@ -31,7 +31,7 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     from flowgraph.cli.reforecast import known_step, refuse_broken
     from placements.bubbles import bubbles
     from placements.chrome_trace import chrome_trace
-    from placements.placing import schedule_of
+    from placements.step_forecast import schedule_of
     from placements.timeline import play
     from placements.timeline_text import timeline_text
 
@@ -93,7 +93,7 @@ def explain(path: Path, role: str | None, as_json: bool) -> None:
         raise UsageError(f"no role `{role}`", where=f"explain {path}", hint=nearest(role, known))
     plan, step, step_s = forecast_of(read, posed, str(path))
     parts, here = parts_of(plan), Here(step, step_s, len(plan.used()))
-    for fault in overflows(plan, str(path)):
+    for fault in overflows(plan, setting, str(path)):
         print(fault, file=sys.stderr)
     faster = "" if as_json else fastest_text(here, solved(setting, Blocks(setting), parts))
     if faster:
@@ -191,8 +191,8 @@ def calibrate(paths: Sequence[Path], measured: Sequence[str], out: Path | None, 
 def _measured(path: Path, seconds: Sequence[str]) -> MeasuredRun:
     """Read a run's folder: its plan, and what its nodes took; or a plan's file, whose nodes took these `seconds`."""
     from flowgraph.runtime.record import RunFolder
+    from placements.homes import homes_by
     from placements.measured_runs import MeasuredRun, seconds_by_node
-    from placements.placing import homes_by
 
     alone = path.suffix == ".json" and path.is_file()
     folder = None if alone else RunFolder.open(path)

@@ -15,7 +15,7 @@ from flowgraph.plan import Plan, Step
 
 if TYPE_CHECKING:
     from flowgraph.cluster import Cluster
-    from placements.placing import Home
+    from placements.homes import Home
     from placements.setting import Setting
     from placements.work import Workload
 
@@ -32,7 +32,8 @@ def posed_again(plan: Plan, question: Question, where: str) -> Posed:
 
 def planned_again(plan: Plan, posed: Posed, where: str, *, fits: bool = True) -> Planned:
     """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
-    from placements.placing import forecast_again, homes_by
+    from placements.homes import homes_by
+    from placements.placing import forecast_again
     from placements.short import overflows
 
     setting = posed.setting
@@ -43,7 +44,7 @@ def planned_again(plan: Plan, posed: Posed, where: str, *, fits: bool = True) ->
     found = Planned(posed, forecast_again(setting, plan, posed.assumed), where)
     if fits:
         sizes_of(found)
-        refuse(overflows(found.plan, where))
+        refuse(overflows(found.plan, setting, where))
     return found
 
 
@@ -52,7 +53,8 @@ def forecast_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = 
 
     Raises what is wrong with the plan, but not that it does not fit.
     """
-    from placements.placing import forecast_again, homes_by, plan_from
+    from placements.homes import homes_by
+    from placements.placing import forecast_again, plan_from
 
     setting = posed.setting
     refuse(law_faults(plan, setting, where))
@@ -64,15 +66,15 @@ def forecast_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = 
 
 
 def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = None) -> Iterator[FlowError]:
-    """Find what is wrong with a plan on its own cluster, or on another: its laws, seconds and bytes.
+    """Find what is wrong with a plan on its own cluster, or on another: its laws, its forecast, seconds and bytes.
 
     What is found last is looked for only in a plan that keeps the laws.
     """
-    from placements.placing import homes_by
+    from placements.homes import homes_by
     from placements.short import overflows
 
     setting = posed.setting
-    found = list(law_faults(plan, setting, where))
+    found = list(law_faults(plan, setting, where)) or list(forecast_faults(plan, where))
     yield from found
     if found:
         return
@@ -84,13 +86,12 @@ def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = No
     except FlowError as error:
         yield error
         return
-    yield from found if there is None else overflows(there, where)
+    yield from (found if there is None else overflows(there, setting, where))
 
 
 def law_faults(plan: Plan, setting: Setting, where: str) -> Iterator[FlowError]:
-    """Find the laws that a plan breaks, or else what its forecast names that it does not have."""
-    found = list(spec.faults("placed", PlacedGraph(setting.graph, plan, where, experts_of(setting))))
-    yield from found or forecast_faults(plan, where)
+    """Find the laws that a plan breaks. What its file says of memory and seconds is made anew, whatever it names."""
+    return spec.faults("placed", PlacedGraph(setting.graph, plan, where, experts_of(setting)))
 
 
 def refuse_broken(plan: Plan, where: str) -> None:
@@ -156,7 +157,7 @@ def played_s(step: Step, where: str) -> float | None:
     Raises PlanError where there is no task, where one waits for what is not there, or where tasks wait in a circle.
     """
     from placements.cycles import period
-    from placements.placing import schedule_of
+    from placements.step_forecast import schedule_of
 
     if not step.tasks:
         raise PlanError.unreadable(where, "step", "has no task")
@@ -170,13 +171,8 @@ def work_of(setting: Setting) -> Workload:
     """Give what a step of a setting reads, its prompts as long as the longest."""
     from placements.work import Workload
 
-    longest = int(setting.prompt.most)
-    return Workload(
-        prompts=setting.prompts,
-        prompt_tokens=longest,
-        sample_rows=setting.sample_rows,
-        forward_tokens=setting.forward_tokens,
-    )
+    sizes = setting.sample_rows, setting.forward_tokens
+    return Workload(setting.prompts, int(setting.prompt.most), sample_rows=sizes[0], forward_tokens=sizes[1])
 
 
 def experts_of(setting: Setting) -> dict[str, int]:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from flowgraph.cli.inputs import DEFAULT_DATA, DEFAULT_MODEL, Asked, Inputs, model_params, model_sources, read_inputs
+from flowgraph.cli.length_texts import anywhere, lengths
 from flowgraph.cli.lists import cache_folder
 from flowgraph.cli.passes import find_passes
 from flowgraph.cli.show import described_flow
 from flowgraph.cluster import Cluster, parse_bytes, show_bytes
 from flowgraph.cluster_text import read_cluster
 from flowgraph.engines.table import engines_for
-from flowgraph.errors import DataError, FlowTypeError, ModelError, PlanError, UsageError, nearest
+from flowgraph.errors import FlowTypeError, ModelError, PlanError, UsageError, nearest
 from flowgraph.graph import Graph
 from flowgraph.machine import laptop
 from flowgraph.models.shapes import shape
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from flowgraph.models.shapes import ModelShape
     from flowgraph.models.sources import ModelSource
     from flowgraph.values import Head
-    from placements.lengths import Lengths
     from placements.setting import Setting
 
 DEFAULT_CLUSTER = "laptop"
@@ -142,8 +142,8 @@ def pose(question: Question, there: Cluster | None = None, inputs: Inputs | None
         models={name: source.name for name, source in sources.items()},
         data="" if inputs is None else asked.data or DEFAULT_DATA,
         batch=asked.batch or (DEFAULT_BATCH if inputs is None else inputs.batch),
-        prompt_tokens=_anywhere(question.prompt_tokens or prompt_tokens),
-        response_tokens=_capped(_anywhere(question.response_tokens or ""), graph, asked.sets),
+        prompt_tokens=anywhere(question.prompt_tokens or prompt_tokens),
+        response_tokens=_capped(anywhere(question.response_tokens or ""), graph, asked.sets),
         settings=asked.sets,
         passes=asked.passes,
         engines=_by_use(_engines(question.engines)),
@@ -304,54 +304,6 @@ def planned_graph(asked: Asked) -> Graph:
     _, described, chosen = described_flow(asked.flow, asked.sets)
     graph, _ = resolve_settings(named(described), (), chosen)
     return simplified(graph, passes)
-
-
-def lengths(option: str, text: str) -> Lengths:
-    """Read lengths from their text, or from a column of a Parquet file.
-
-    Raises SettingError for a text that tells no lengths, DataError for a file that cannot be read.
-    """
-    from placements.lengths import Lengths
-
-    file, column = _file_and_column(text)
-    if not file:
-        return Lengths.parse(text, option)
-    if not column:
-        raise UsageError("names no column", where=f"{option} {text}", hint=f"{option} {text}:tokens")
-    return Lengths.of_column(_column(Path(file), column), option)
-
-
-def _file_and_column(text: str) -> tuple[str, str]:
-    """Give the Parquet file that lengths are in, and its column, each "" if the text names none.
-
-    >>> _file_and_column("a/b.parquet:tokens"), _file_and_column("b.parquet"), _file_and_column("mean=2k")
-    (('a/b.parquet', 'tokens'), ('b.parquet', ''), ('', ''))
-    """
-    file, _, column = text.rpartition(":")
-    if file.endswith(".parquet"):
-        return file, column
-    return (text, "") if text.endswith(".parquet") else ("", "")
-
-
-def _anywhere(text: str) -> str:
-    """Give lengths as they are read from any folder: the path of a file in full."""
-    file, column = _file_and_column(text)
-    return f"{Path(file).expanduser().absolute()}:{column}" if file and column else text
-
-
-def _column(path: Path, column: str) -> object:
-    import pyarrow
-    import pyarrow.parquet as parquet
-
-    try:
-        known = parquet.read_schema(path.expanduser()).names
-        if column not in known:
-            raise DataError.lacks_column(str(path), column, known)
-        return parquet.read_table(path.expanduser(), columns=[column]).column(column)
-    except pyarrow.ArrowInvalid as error:
-        raise DataError.corrupt(path, error) from None
-    except OSError as error:
-        raise DataError.missing(str(path), str(error)) from None
 
 
 def _engines(texts: Sequence[str]) -> Mapping[Use, str]:

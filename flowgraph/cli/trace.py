@@ -68,7 +68,7 @@ def trace_run(path: Path, out: Path | None, steps: int, compare: bool, as_json: 
 def predicted_events(plan: Plan, steps: int) -> list[dict[str, Any]]:
     """Give the events of so many steps as the plan forecasts them, as process 1, a lane for each pool; else none."""
     from placements.chrome_trace import chrome_trace
-    from placements.placing import schedule_of
+    from placements.step_forecast import schedule_of
     from placements.timeline import play
 
     if plan.step is None or any(task.seconds is None for task in plan.step.tasks):
@@ -95,11 +95,13 @@ def show_compared(plan: Plan, steps: Sequence[MeasuredStep], as_json: bool) -> N
 
 
 def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[Beside]:
-    """Pair what was measured with what is forecast, task by task, host work as one; the whole step comes last."""
+    """Pair what was measured with what is forecast, task by task as the program names them; the step comes last.
+
+    A run without its recorded nodes is paired with the forecast of the whole run. What was not measured is left out.
+    """
     forecast = plan.step.tasks if plan.step is not None else ()
     peaks, held = highest(plan.forecast), highest(each for step in steps for each in step.forecast)
-    names = dict.fromkeys(task.name for step in steps for task in step.timed.tasks if task.kind != "host")
-    for name in names:
+    for name in dict.fromkeys(task.name for step in steps for task in step.timed.tasks):
         times = [task for step in steps for task in step.timed.tasks if task.name == name]
         one = times[-1]
         own = [(pool, one.kind, one.role) for pool in one.pools]
@@ -111,17 +113,16 @@ def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[Beside]:
             max((peaks[key] for key in own if key in peaks), default=None),
             max((held[key] for key in own if key in held), default=None),
         )
-    host = [_total(task for task in step.timed.tasks if task.kind == "host") for step in steps]
-    yield Beside("host", ("host",), _total(each for each in forecast if each.kind == "host"), _median(host), None, None)
     period_s = plan.step.period_s if plan.step is not None else None
     yield Beside("a step", (), period_s, _median(step.timed.period_s for step in steps), None, None)
 
 
 def _same(forecast: Timed, measured: Timed) -> bool:
-    """Say whether a forecast task is what was measured, or a node of it."""
-    if measured.kind == "sync":
-        return forecast.kind == "sync" and forecast.role == measured.role
-    return forecast.name in measured.name.split(", ")
+    """Say whether a forecast task is what was measured: one that comes again in a step is measured under one name."""
+    if forecast.name == measured.name or forecast.name.startswith(f"{measured.name} ("):
+        return True
+    moves = {"sync", "transfer", "offload"} & {forecast.kind, measured.kind}
+    return not moves and not {*measured.name.split(", ")}.isdisjoint(forecast.name.split(", "))
 
 
 def _total(tasks: Iterable[Timed]) -> float | None:

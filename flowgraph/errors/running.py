@@ -24,7 +24,9 @@ class PlanError(FlowError, ValueError):
     def other_graph(cls, where: str, planned: str, planned_hash: str, flow: str, flow_hash: str) -> PlanError:
         """Say which structure a plan is for, and which the flow has."""
         notes = [f"plan: {planned} {planned_hash[:16]}", f"flow: {flow} {flow_hash[:16]}"]
-        return cls("this plan is for another structure", where=where, notes=notes, hint="plan this flow anew")
+        what = "this plan is for another structure" if planned == flow else f"a plan of {planned}, not of {flow}"
+        hint = "plan this flow anew" if planned == flow else f"flowgraph plan {flow}, or run without a flow"
+        return cls(what, where=where, notes=notes, hint=hint)
 
     @classmethod
     def unknown(cls, where: str, what: str, name: str, known: Iterable[str]) -> PlanError:
@@ -90,7 +92,8 @@ class PlanError(FlowError, ValueError):
         first, *rest = names
         what = f"this plan of {flow} names {first}, which cannot be run here"
         notes = [f"nor {name}" for name in rest]
-        return cls(what, where=where, notes=notes, hint="plan it without --engine, or `flowgraph export` it")
+        option = "--staleness" if first == "steps that overlap" else "--engine"
+        return cls(what, where=where, notes=notes, hint=f"plan it without {option}, or `flowgraph export` it")
 
     @classmethod
     def lags_too_far(cls, where: str, role: str, lag: int, node: str, at_most: int, at: str) -> PlanError:

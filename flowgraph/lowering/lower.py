@@ -7,6 +7,7 @@ role. After: `sync policy`, `run policy.generate`, `transfer policy.generate -> 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 
 from flowgraph import spec
 from flowgraph.check_plan import check_plan
@@ -52,6 +53,14 @@ def lower(
             check_after(stage, program)
     check_program(program)
     return program
+
+
+def lower_unchecked(graph: Graph, plan: Plan, passes: Sequence[Pass] = LOWERING) -> Program:
+    """Return what `lower` returns, without any check of the plan or the program: for the many plans of a search.
+
+    The graph is the one that runs, what is measured of engines included.
+    """
+    return reduce(lambda program, each: each(program), passes, place_nodes(graph, plan, {}, checked=False))
 
 
 def engines_apart(plan: Plan) -> list[str]:

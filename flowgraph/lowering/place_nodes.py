@@ -22,11 +22,14 @@ Placings = Mapping[tuple[str, str], tuple[Home, Role]]
 """The home and the role in which a node reads a model, by the names of the parameter and of the node."""
 
 
-def place_nodes(graph: Graph, plan: Plan, origins: Mapping[str, Home], where: str = "plan") -> Program:
+def place_nodes(
+    graph: Graph, plan: Plan, origins: Mapping[str, Home], where: str = "plan", *, checked: bool = True
+) -> Program:
     """Give the program of a graph whose runs are placed, in an order that is legal to run.
 
-    `origins` says where weights live that another program trains. Raises PlanError for a plan that parts models which
-    one node reads, or that splits the rows of a node that needs them all; `where` is the plan's file.
+    `origins` says where weights live that another program trains. Raises PlanError, unless not `checked`, for a plan
+    that parts models which one node reads, or that splits the rows of a node that needs them all; `where` is the plan's
+    file.
     """
     homes = _homes(graph, plan, origins)
     elsewhere = {name: home for name, home in origins.items() if graph.param(name) is not None}
@@ -35,9 +38,11 @@ def place_nodes(graph: Graph, plan: Plan, origins: Mapping[str, Home], where: st
     moving = {*elsewhere, *(root.name for edge in consumed if (root := carried_from(edge)) is not None)}
     frozen = tuple(name for name in newest if name not in moving)
     placings = {(role.param, name): (home, role) for home, role in homes.values() for name in role.nodes}
-    tasks = (*_data(graph), *_runs(graph, placings, where))
+    runs = tuple(_runs(graph, placings))
+    if checked:
+        _check(runs, graph, where)
     distinct = tuple(dict.fromkeys(home for home, _ in homes.values()))
-    return Program(graph, plan, distinct, tuple(newest.items()), frozen, tasks)
+    return Program(graph, plan, distinct, tuple(newest.items()), frozen, (*_data(graph), *runs))
 
 
 def _homes(graph: Graph, plan: Plan, origins: Mapping[str, Home]) -> dict[str, tuple[Home, Role]]:
@@ -66,7 +71,7 @@ def _data(graph: Graph) -> Iterator[Task]:
     return (Read(param.name) for param in graph.params if param in read and not issubclass(param.type, Model))
 
 
-def _runs(graph: Graph, placings: Placings, where: str) -> Iterator[Task]:
+def _runs(graph: Graph, placings: Placings) -> Iterator[Run]:
     together = defaultdict[object, list[Node]](list)  # nodes that read one forward pass
     for node in graph.nodes:
         together[shared_inputs(node) if node.op.stat is not None else node].append(node)
@@ -75,17 +80,15 @@ def _runs(graph: Graph, placings: Placings, where: str) -> Iterator[Task]:
         if node not in done:
             nodes = together[shared_inputs(node) if node.op.stat is not None else node]
             done.update(nodes)
-            yield _run(nodes, placings, where)
+            yield _run(nodes, placings)
 
 
-def _run(nodes: Sequence[Node], placings: Placings, where: str) -> Run:
+def _run(nodes: Sequence[Node], placings: Placings) -> Run:
     models, role = dict[str, Home](), ""
     for edge, reader in read_by(nodes[0]):
         if issubclass(edge.type, Model):
             home, found = _home(edge, reader, placings)
             models[value_name(edge)], role = home, role or found.name
-    for node in nodes:
-        _check(node, list(models.values()), where)
     place = next(iter(models.values())).pool if models else HOST
     return Run(tuple(node.name for node in nodes), place, values_read(nodes[0]), tuple(models.items()), role)
 
@@ -96,9 +99,11 @@ def _home(edge: Edge, reader: str, placings: Placings) -> tuple[Home, Role]:
     return placings[param.name, reader]
 
 
-def _check(node: Node, homes: Sequence[Home], where: str) -> None:
-    for other in homes[1:]:
-        if (other.pool, other.members, other.ranks) != (homes[0].pool, homes[0].members, homes[0].ranks):
-            raise PlanError.not_together(where, node.name, str(node.at), str(homes[0]), str(other))
-    if homes and homes[0].ranks > 1 and not node.op.separable:
-        raise PlanError.not_split(where, node.name, str(node.at), homes[0].ranks)
+def _check(runs: Sequence[Run], graph: Graph, where: str) -> None:
+    nodes = {node.name: node for node in graph.nodes}
+    for node, homes in ((nodes[name], [home for _, home in run.homes]) for run in runs for name in run.nodes):
+        for other in homes[1:]:
+            if (other.pool, other.members, other.ranks) != (homes[0].pool, homes[0].members, homes[0].ranks):
+                raise PlanError.not_together(where, node.name, str(node.at), str(homes[0]), str(other))
+        if homes and homes[0].ranks > 1 and not node.op.separable:
+            raise PlanError.not_split(where, node.name, str(node.at), homes[0].ranks)

@@ -6,32 +6,38 @@ After: `logprobs`, then `update`. Otherwise the order of writing is kept.
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
+from typing import TYPE_CHECKING
 
 from flowgraph.graph import Edge, Graph, Node, newest
 
+if TYPE_CHECKING:
+    from networkx import DiGraph
+
 
 def order_nodes(graph: Graph) -> tuple[Node, ...]:
-    """Give the nodes in an order that is legal to run: inputs first, readers before the consumer of what they read."""
-    return tuple(_kahn(graph)[0])
+    """Return the nodes in an order that is legal to run: inputs first, readers before the consumer of what they read.
+
+    Oldest first where there is a choice. What waits in a circle is left out; `blocked_reader` names one.
+    """
+    from networkx import NetworkXUnfeasible, lexicographical_topological_sort
+
+    order = list[Node]()
+    try:
+        for node in lexicographical_topological_sort(_waits(graph), key=lambda node: node.stamp):
+            order.append(node)
+    except NetworkXUnfeasible:
+        pass
+    return tuple(order)
 
 
 def blocked_reader(graph: Graph) -> tuple[Node, Node] | None:
-    """Find a reader that needs the result of the very update it must precede, with that update."""
-    _, left = _kahn(graph)
-    pairs = [pair for pair in _before(graph) if left.issuperset(pair)]
-    return next(((reader, consumer) for reader, consumer in pairs if reader in _behind(graph, consumer)), None)
+    """Return a reader that needs the result of the very update it must precede, with that update."""
+    from networkx import descendants
 
-
-def _behind(graph: Graph, first: Node) -> set[Node]:
-    """Give every node that must run after `first`."""
-    after, todo, found = _waiting(graph), [first], set[Node]()
-    while todo:
-        new = [then for then in after[todo.pop()] if then not in found]
-        found.update(new)
-        todo += new
-    return found
+    waits = _waits(graph)
+    pairs = _before(graph)
+    behind = {consumer: descendants(waits, consumer) for consumer in dict.fromkeys(pair[1] for pair in pairs)}
+    return next(((reader, consumer) for reader, consumer in pairs if reader in behind[consumer]), None)
 
 
 def _before(graph: Graph) -> list[tuple[Node, Node]]:
@@ -50,28 +56,14 @@ def _before(graph: Graph) -> list[tuple[Node, Node]]:
     return pairs
 
 
-def _waiting(graph: Graph) -> defaultdict[Node, list[Node]]:
-    """Map each node to those that wait for it."""
-    after = defaultdict[Node, list[Node]](list)
-    needs = [(edge.source, node) for node in graph.nodes for edge in node.edges() if isinstance(edge.source, Node)]
-    for first, then in [*needs, *_before(graph)]:
-        after[first].append(then)
-    return after
+def _waits(graph: Graph) -> DiGraph:
+    """Return a graph with an edge from each node to those that wait for it."""
+    from networkx import DiGraph
 
-
-def _kahn(graph: Graph) -> tuple[list[Node], set[Node]]:
-    """Sort topologically, oldest first where there is a choice; give the order and what a cycle left over."""
-    after, waits = _waiting(graph), defaultdict[Node, int](int)
-    for then in (then for each in after.values() for then in each):
-        waits[then] += 1
-    ready = [(node.stamp, node) for node in graph.nodes if not waits[node]]
-    heapq.heapify(ready)
-    order = list[Node]()
-    while ready:
-        _, node = heapq.heappop(ready)
-        order.append(node)
-        for then in after[node]:
-            waits[then] -= 1
-            if not waits[then]:
-                heapq.heappush(ready, (then.stamp, then))
-    return order, set(graph.nodes) - set(order)
+    found = DiGraph()
+    found.add_nodes_from(graph.nodes)
+    found.add_edges_from(
+        (edge.source, node) for node in graph.nodes for edge in node.edges() if isinstance(edge.source, Node)
+    )
+    found.add_edges_from(_before(graph))
+    return found

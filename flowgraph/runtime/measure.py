@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flowgraph.graph import Graph
-from flowgraph.lowering.program import HOST, Read, Run, Switch, Sync, Task, Transfer
+from flowgraph.lowering.program import HOST, Run, Task
+from flowgraph.lowering.task_names import kind_of, pool_of, task_name
 from flowgraph.plan import TaskKind
 
 DeviceKind = Literal["cpu", "cuda"]
-HEAVIEST: tuple[TaskKind, ...] = ("update", "generate", "logprob", "score")
-"""Of a task that runs several nodes, the kind of the first of these is the task's."""
 
 # Linux: 5 makes the peak start anew from what is resident now; see proc_pid_clear_refs(5) and proc_pid_status(5).
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -152,51 +151,6 @@ def about_task(task: Task, graph: Graph | None = None, rank: int = 0, pool: str 
     """Name a task for `measuring`, a run with its graph; `pool` where not the task's own, as where a sync is given."""
     role = task.role if isinstance(task, Run) else ""
     return Measured(task_name(task), kind_of(task, graph), role, pool or pool_of(task), rank)
-
-
-def task_name(task: Task) -> str:
-    """Name a task: the nodes of a run as programs print them; of all else also where it goes or takes place."""
-    match task:
-        case Run(nodes):
-            return ", ".join(nodes)
-        case Switch(home, awake):
-            return f"{'wake' if awake else 'sleep'} {home.param} on {home}"
-        case Sync(_, _, target):
-            return f"sync {target.param} to {target}"
-        case Transfer(value, _, target):
-            return f"transfer {value} to {target}"
-        case Read(value):
-            return f"read {value}"
-
-
-def kind_of(task: Task, graph: Graph | None = None) -> TaskKind:
-    """Give the kind of a task, of a run that of its heaviest node."""
-    match task:
-        case Run() if task.home is not None and graph is not None:
-            kinds = {str(node.op.kind) for node in graph.nodes if node.name in task.nodes}
-            found: list[TaskKind] = [kind for kind in HEAVIEST if kind in kinds]
-            return found[0] if found else "host"
-        case Switch():
-            return "offload"
-        case Sync():
-            return "sync"
-        case Transfer():
-            return "transfer"
-        case _:
-            return "host"
-
-
-def pool_of(task: Task) -> str:
-    """Give the pool that a task works on, or the host; of what goes from one to another, where it goes."""
-    match task:
-        case Run():
-            return task.place
-        case Switch(home) | Sync(_, _, home):
-            return home.pool
-        case Transfer(_, _, target):
-            return target
-        case Read():
-            return HOST
 
 
 def bytes_of(item: Any) -> int:

@@ -13,9 +13,10 @@ from pydantic import NonNegativeInt
 
 from flowgraph.cluster import Data
 from flowgraph.lowering.program import Program, Run, Sync
+from flowgraph.lowering.task_names import task_name
 from flowgraph.lowering.waits import homes_of, moved_on, waits_for
 from flowgraph.plan import Forecast, Peak, Plan, Step, Timed, Waits
-from flowgraph.runtime.measure import Measured, task_name
+from flowgraph.runtime.measure import Measured
 
 WHOLE = "measured"
 """The part of a task that was not split."""

@@ -48,9 +48,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     A Ray that is started here asks for a token that only this run knows, has no dashboard, and listens on loopback
     only. Raises WorkerError when Ray is not installed, does not start, or is not reached.
     """
-    environment = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    environment |= {"TOKENIZERS_PARALLELISM": "false"}
-    runtime: dict[str, Any] = {"env_vars": environment}
+    runtime: dict[str, Any] = {"env_vars": _worker_environment(plan, threads)}
     if folder is not None:
         runtime["working_dir"] = str(folder)
     if address is None:
@@ -92,6 +90,16 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
         ray.shutdown()
         raise KeyboardInterrupt
     return Session(address is None)
+
+
+def _worker_environment(plan: Plan, threads: int) -> dict[str, str]:
+    """Return the environment variables of workers, which their libraries read when they start."""
+    found = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    if any(device.kind == "cpu" for device in plan.used()):
+        # The C library gives each thread an arena, which keeps what it has freed: with one for all a process of an
+        # update held 1,284 MiB and not 1,461 (22M parameters on two CPU ranks).
+        found["MALLOC_ARENA_MAX"] = "1"
+    return found | {"TOKENIZERS_PARALLELISM": "false"}
 
 
 def _probe(address: str) -> None:

@@ -76,8 +76,10 @@ FACES = {
         "store",
         "values",
         "rows",
-        "lowering.parts",
-        "lowering.program",
+        "lowering",
+        *("lowering.insert_switches", "lowering.lower"),  # a forecast plays the program
+        *("lowering.parts", "lowering.program", "lowering.project_columns"),
+        *("lowering.task_names", "lowering.waits"),
         *("diagrams.arrow_sizes", "diagrams.charts", "diagrams.series"),  # pictures as data, and the words on them
         *("diagrams.amounts", "diagrams.layout_text"),
         *("engines.capabilities", "engines.table"),

@@ -136,7 +136,7 @@ def test_check_says_what_is_missing_where_no_model_is_named(flowgraph: Flowgraph
 def test_faults_of_a_flow_are_told_on_devices_of_a_known_kind_too(flowgraph: Flowgraph) -> None:
     known = ("--cluster", "2x8xh100", "--model", "Qwen/Qwen3-0.6B")
     said = flowgraph("check", write(RIGHT.replace("return update(policy, loss)", "return policy")), *known)
-    assert said.code == 1 and "updates no model, so a run would train nothing" in said.out
+    assert said.code == 1 and "runs no model, so there is nothing to place\n  hint: return update(…)" in said.out
     said = flowgraph("check", "grpo", *known, "--data", "digits", "--batch", "900")
     assert said.code == 1 and "nearest: --batch 800" in said.out
     assert "no kind of device `h1000`" in flowgraph("check", "grpo", "--cluster", "2x8xh1000").out

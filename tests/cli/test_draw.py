@@ -24,12 +24,13 @@ Run = Callable[..., Any]
 
 SEARCHED = ("--cluster", "2x8xh100", "--model", "policy=Qwen/Qwen3-0.6B", "--response-tokens", "mean=1k,max=4k")
 PRINTED = ("text", "mmd", "md", "dot", "json", "svg")
+PLANNED = {"flow", "plan", "sequence", "timeline", "memory", "placements", "search"}
 PICTURES = {  # what each subject has
-    "flow": {"flow", "plan", "sequence", "memory", "placements"},
-    "flow on a cluster": {"flow", "plan", "sequence", "timeline", "memory", "placements", "search"},
-    "plan of this machine": {"flow", "plan", "sequence", "memory"},
-    "costed plan": {"flow", "plan", "sequence", "timeline", "memory", "placements", "search"},
-    "program": {"flow", "plan", "sequence", "memory"},
+    "flow": PLANNED,
+    "flow on a cluster": PLANNED,
+    "plan of this machine": PLANNED,
+    "plan of a cluster": PLANNED,
+    "program": {"flow", "plan", "sequence", "timeline", "memory"},
     "run": {"flow", "plan", "sequence", "timeline", "memory", "run"},
 }
 KNOWN = ("flow", "plan", "sequence", "timeline", "memory", "placements", "search", "run")
@@ -43,10 +44,7 @@ SHOWN = {  # which formats a picture has, of those that are printed
     "search": ("text", "json", "svg"),
     "run": ("text", "json", "svg"),
 }
-NO_SPEED = "  hint: name devices whose speed is known: --cluster 2x8xh100\n"
-NO_SPEEDS = (
-    "  hint: plan its flow for devices whose speed is known: flowgraph plan FLOW --cluster 2x8xh100 -o plan.json\n"
-)
+NOT_SEARCHED = "nothing was searched\n  hint: flowgraph plan FLOW -o plan.json\n"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make one of each that can be drawn: plans, a program, a run."""
     folder = tmp_path_factory.mktemp("drawn")
     quietly(folder, "plan", "grpo", "-o", "plan.json")
-    quietly(folder, "plan", "grpo", *SEARCHED, "-o", "costed.json")
+    quietly(folder, "plan", "grpo", *SEARCHED, "-o", "cluster.json")
     (folder / "program.json").write_text(quietly(folder, "show", "grpo", "--stage", "lowered", "--json"))
     small_run(folder)
     return folder
@@ -63,14 +61,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def subjects(made: Path, tmp_path: Path) -> dict[str, tuple[str, ...]]:
     """Copy them into the folder of a test; give the arguments that name each."""
-    for name in ("plan.json", "costed.json", "program.json"):
+    for name in ("plan.json", "cluster.json", "program.json"):
         shutil.copy(made / name, tmp_path / name)
     (tmp_path / "runs").symlink_to(made / "runs")
     return {
         "flow": ("grpo",),
         "flow on a cluster": ("grpo", *SEARCHED),
         "plan of this machine": ("plan.json",),
-        "costed plan": ("costed.json",),
+        "plan of a cluster": ("cluster.json",),
         "program": ("program.json",),
         "run": ("runs/grpo-1",),
     }
@@ -158,7 +156,7 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
     for name, text in {"list.json": "[1]", "other.json": '{"a": 1}', "none.json": "x", "half.json": "{"}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "empty").mkdir()
-    known = "assumed, cluster, costed, flow, forecast, placed, pools, schema, step, structure_hash"
+    known = "assumed, cluster, flow, forecast, placed, pools, schema, step, structure_hash"
     wanted = {
         ("grpo", "--picture", "flw"): "--picture: no picture `flw`\n  hint: did you mean `flow`?\n",
         ("grpo", "--picture", "x" * 9): (
@@ -178,15 +176,15 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
         ("none.json",): "none.json: holds no JSON, so no plan, program or picture\n",
         ("half.json",): "half.json: holds no JSON, so no plan, program or picture\n",
         ("./empty",): "empty: holds no run\n",
-        ("plan.json", "--picture", "search"): f"plan.json: has no picture `search`: nothing was searched\n{NO_SPEEDS}",
-        ("grpo", "--picture", "timeline"): f"grpo: has no picture `timeline`: no seconds are forecast\n{NO_SPEED}",
+        ("program.json", "--picture", "search"): f"program.json: has no picture `search`: {NOT_SEARCHED}",
+        ("program.json", "--picture", "placements"): f"program.json: has no picture `placements`: {NOT_SEARCHED}",
         ("plan.json", "--picture", "run"): (
             "plan.json: has no picture `run`: it is no run's folder\n  hint: flowgraph draw runs/grpo-1\n"
         ),
         ("plan.json", "--cluster", "1xcpu"): (
             "plan.json: a file says itself what it was made for\n  hint: flowgraph draw plan.json\n"
         ),
-        ("costed.json", "--picture", "search", "--to", "mmd"): (
+        ("cluster.json", "--picture", "search", "--to", "mmd"): (
             "Mermaid cannot draw a scatter of candidates\n  hint: these can: svg, png, html, json, txt\n"
         ),
         ("gropo",): "no shipped flow `gropo`\n  hint: did you mean `grpo`?\n",
@@ -203,7 +201,8 @@ def test_a_folder_with_a_flows_name_does_not_hide_the_flow(flowgraph: Run, tmp_p
 
 
 def test_a_plan_whose_flow_is_gone_is_drawn_by_its_roles(flowgraph: Run, subjects: Any) -> None:
-    plan = json.loads(Path("plan.json").read_text()) | {"flow": "gone"}
+    plan = json.loads(Path("plan.json").read_text())
+    plan |= {"flow": "gone", "assumed": plan["assumed"] | {"flow": "gone"}}
     Path("gone.json").write_text(json.dumps(plan))
     assert "policy.train" in text_of(flowgraph("draw", "gone.json"))
     assert refused(flowgraph("draw", "gone.json", "--picture", "sequence")) == (
@@ -243,8 +242,8 @@ def test_only_a_terminal_gets_colour_and_not_where_no_colour_is_asked_for(
 
 def test_two_flows_or_two_plans_are_compared_as_text_and_as_one_picture(flowgraph: Run, subjects: Any) -> None:
     assert "+++ gpg" in text_of(flowgraph("diff", "grpo", "gpg"))
-    assert "+++ costed.json" in text_of(flowgraph("diff", "plan.json", "costed.json"))
-    for pair in (("grpo", "gpg"), ("plan.json", "costed.json"), ("program.json", "plan.json"), ("runs/grpo-1",) * 2):
+    assert "+++ cluster.json" in text_of(flowgraph("diff", "plan.json", "cluster.json"))
+    for pair in (("grpo", "gpg"), ("plan.json", "cluster.json"), ("program.json", "plan.json"), ("runs/grpo-1",) * 2):
         for name in ("text", "mmd", "dot", "json", "svg"):
             _check(text_of(flowgraph("diff", *pair, "--to", name)), name)
         text_of(flowgraph("diff", *pair, "-o", "both.html"))
@@ -252,7 +251,7 @@ def test_two_flows_or_two_plans_are_compared_as_text_and_as_one_picture(flowgrap
 
 
 def test_what_is_the_same_has_no_difference(flowgraph: Run, subjects: Any) -> None:
-    for one in ("grpo", "plan.json", "costed.json", "runs/grpo-1"):
+    for one in ("grpo", "plan.json", "cluster.json", "runs/grpo-1"):
         said = flowgraph("diff", one, one)
         assert (said.code, said.out, said.err) == (0, "", "no difference\n")
 
@@ -281,6 +280,8 @@ def hostile_plan(path: Path, name: str) -> dict[str, Any]:
         field = "name" if "devices" in each else "pool"
         if each.get(field) in names:
             each[field] = names[each[field]]
+    for each in plan["step"]["tasks"]:
+        each["pools"] = [names.get(pool, pool) for pool in each["pools"]]
     return plan
 
 
@@ -379,7 +380,7 @@ def mutations(text: str, draw: random.Random) -> Iterator[str]:
 ODD_VALUES = (None, True, -1, 0, 1e308, 10**30, "", "x", "\x1b[31m", [], {}, [[]], {"a": 1}, float("nan"), "policy")
 
 
-@pytest.mark.parametrize("name", ["plan.json", "costed.json", "program.json"])
+@pytest.mark.parametrize("name", ["plan.json", "cluster.json", "program.json"])
 def test_a_broken_file_is_drawn_or_refused_in_words(flowgraph: Run, subjects: Any, name: str) -> None:
     draw = random.Random(name)
     text, found = Path(name).read_text(), mutations(Path(name).read_text(), draw)

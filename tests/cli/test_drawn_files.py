@@ -41,12 +41,14 @@ def test_a_plan_that_is_not_the_best_is_not_said_to_be(flowgraph: Run) -> None:
     assert "This plan is another" in text_of(flowgraph("draw", "plan.json", "--picture", "search")).replace("\n", " ")
 
 
-@pytest.mark.parametrize("name", ["timeline", "search"])
+@pytest.mark.parametrize("name", ["timeline", "memory", "search"])
 def test_a_hint_for_a_file_is_one_that_can_be_followed(flowgraph: Run, name: str) -> None:
-    text_of(flowgraph("plan", "gpg", "--cluster", "laptop", "-o", "plan.json"))
-    said = flowgraph("draw", "plan.json", "--picture", name)
-    assert said.code == 2 and "flowgraph plan FLOW --cluster" in said.err
-    assert "hint: name devices whose speed is known" in flowgraph("draw", "gpg", "--picture", name).err
+    text_of(flowgraph("plan", "gpg", "-o", "plan.json"))
+    bare = json.loads(Path("plan.json").read_text()) | {"forecast": [], "step": None, "assumed": None}
+    Path("bare.json").write_text(json.dumps(bare))
+    said = flowgraph("draw", "bare.json", "--picture", name)
+    assert said.code == 2 and said.err.endswith("  hint: flowgraph plan FLOW -o plan.json\n")
+    text_of(flowgraph("draw", "plan.json", "--picture", name))
 
 
 def test_a_file_that_is_no_program_is_named(flowgraph: Run) -> None:
@@ -57,9 +59,9 @@ def test_a_file_that_is_no_program_is_named(flowgraph: Run) -> None:
 def test_no_control_code_of_a_plan_reaches_the_terminal(flowgraph: Run) -> None:
     text_of(flowgraph("plan", "gpg", "--cluster", "laptop", "-o", "plan.json"))
     plan = json.loads(Path("plan.json").read_text())
-    Path("plan.json").write_text(json.dumps(plan | {"flow": "\x1b[31mred"}))
+    Path("plan.json").write_text(json.dumps(plan | {"flow": "\x1b[31mred", "assumed": None}))
     said = flowgraph("draw", "plan.json", "--picture", "flow")
     assert said.code == 2 and "flow `[31mred`" in said.err
     Path("other.json").write_text(Path("plan.json").read_text().replace('"all"', '"all\\u001b[31m"'))
     said = flowgraph("diff", "plan.json", "other.json")
-    assert "+pool all[31m" in said.out and "\x1b" not in said.out
+    assert "+all[31m: 2 cpu" in said.out and "\x1b" not in said.out

@@ -37,7 +37,7 @@ PROFILE = """\
 matmul_share = 0.5
 
 [host]
-other_share = 0.2
+driver_share = 0.2
 """
 
 CLUSTER = """\
@@ -175,7 +175,7 @@ def test_what_is_asked_for_is_what_is_planned(found: Any) -> None:
 
 
 def test_a_plan_whose_role_may_lag_less_by_hand_is_forecast_so(flowgraph: Run, found: Any) -> None:
-    plan = found("decoupled_ppo", "--placement", "split")
+    plan = found("decoupled_ppo", "--placement", "split", "--staleness", "4")
     draws = next(each for each in plan["placed"] if each["role"] == "policy.sample")
     assert draws["lag"] > 0
     draws["lag"] = 0
@@ -248,10 +248,10 @@ def test_what_a_plan_says_already_is_not_asked_beside_it(flowgraph: Run, found: 
     )
 
 
-def test_a_plan_for_costing_is_refused_by_run_before_anything_else(flowgraph: Run, found: Any) -> None:
-    found("grpo")
+def test_a_plan_that_is_only_modelled_is_refused_by_run_before_anything_else(flowgraph: Run, found: Any) -> None:
+    found("grpo", "--engine", "train=megatron")
     for more in ((), ("--batch", "1"), ("--data", "nowhere.parquet"), ("--set", "policy.generate.n=nothing")):
         said = flowgraph("run", "grpo", "--plan", "plan.json", *more)
         assert (said.code, said.out) == (1, "")
-        assert said.err.startswith("plan.json: this plan of grpo is for costing and export: ")
+        assert said.err.startswith("plan.json: this plan of grpo names `megatron` for policy.train, which cannot be ")
     assert not Path("runs").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 from math import inf
 from typing import Any
 
@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from placements.bubbles import bubbles
 from placements.cycles import period
-from placements.overlap import Overlap, choose, overlapped, step_s
-from placements.schedule import Schedule, Task, Wait, constraints, queue, stale, streamed, unrolled
+from placements.schedule import Schedule, Task, Wait, constraints, stale, streamed, unrolled
 from placements.timeline import play
 
 GRAPHS = 420
@@ -238,68 +237,6 @@ def test_pieces_of_two_tasks_take_what_the_formula_says(seed: int, pieces: int) 
     whole = streamed(Schedule(tasks, (Wait("generate", "update"),)), ["generate", "update"], pieces)
     critical_s, bottleneck_s = (first_s + then_s) / pieces, max(first_s, then_s) / pieces
     assert play(whole).end_s == pytest.approx(critical_s + (pieces - 1) * bottleneck_s)
-
-
-@given(st.integers(0, 10**6), st.integers(0, 3), st.integers(1, 6))
-def test_a_step_of_two_pools_takes_what_its_schedule_takes(seed: int, ahead: int, sync_every: int) -> None:
-    rng = random.Random(seed)
-    generate_s, train_s, sync_s = rng.uniform(1, 9), rng.uniform(1, 9), rng.choice([0.0, rng.uniform(0, 9)])
-    generate, sync = Task("generate", "generate", ("r",), generate_s), Task("sync", "sync", ("r", "t"), sync_s)
-    parts = rng.randint(1, 3)
-    train = [Task(f"train{i}", "update", ("t",), train_s / parts) for i in range(parts)]
-    schedule = overlapped(generate, train, sync, ahead=ahead, sync_every=sync_every)
-    found = step_s(generate_s, train_s, sync_s, ahead=min(ahead, 1), sync_every=sync_every)
-    assert period_s(schedule) / sync_every == pytest.approx(found, rel=1e-9)
-
-
-def every_overlap(
-    generate: dict[int, float | None], train: dict[int, float | None], devices: int, at_most: int, sync_s: float
-) -> Iterator[tuple[int, float]]:
-    """Give (staleness, seconds) of each split, sync period and distance."""
-    for (n, generate_s), (m, train_s) in product(generate.items(), train.items()):
-        if generate_s is not None and train_s is not None and n + m <= devices:
-            for ahead, every in product((0, 1), range(1, at_most + 2)):
-                if ahead + every - 1 <= at_most:
-                    yield ahead + every - 1, step_s(generate_s, train_s, sync_s, ahead=ahead, sync_every=every)
-
-
-tables = st.dictionaries(st.integers(1, 12), st.none() | st.floats(0.1, 100), min_size=1)
-
-
-@given(tables, tables, st.integers(2, 16), st.integers(0, 5), st.sampled_from([0.0, 1.0, 30.0]), st.floats(0, 0.2))
-def test_the_choice_is_the_best_of_all_and_the_least_stale_within_its_share(
-    generate: dict[int, float | None],
-    train: dict[int, float | None],
-    devices: int,
-    at_most: int,
-    sync_s: float,
-    within: float,
-) -> None:
-    there = list(every_overlap(generate, train, devices, at_most, sync_s))
-    if not there:
-        with pytest.raises(ValueError, match=f"no split of {devices} devices"):
-            choose(generate, train, devices, at_most=at_most, sync_s=sync_s)
-        return
-    found = choose(generate, train, devices, at_most=at_most, sync_s=sync_s, within=within)
-    least_s = min(seconds for _, seconds in there)
-    enough = [(staleness, seconds) for staleness, seconds in there if seconds <= least_s * (1 + within)]
-    assert (found.staleness, found.period_s) == min(enough)
-    assert found.generate_devices + found.train_devices <= devices
-    assert found.by_staleness == tuple(
-        min((seconds for staleness, seconds in there if staleness <= bound), default=inf)
-        for bound in range(at_most + 1)
-    )
-    assert _queue_is_enough(found)
-
-
-def _queue_is_enough(found: Overlap) -> bool:
-    """Say whether a queue of as many batches as are said to be under way makes nothing slower."""
-    generate = Task("generate", "generate", ("r",), found.generate_s)
-    train, sync = Task("train", "update", ("t",), found.train_s), Task("sync", "sync", ("r", "t"), found.sync_s)
-    waits = (Wait("generate", "train", found.ahead), Wait("train", "sync", 1))
-    room = replace(queue("generate", "train", found.queue), delay=found.queue - found.ahead)
-    whole = unrolled(Schedule((sync, generate, train), (*waits, room)), found.sync_every, once=("sync",))
-    return period_s(whole) / found.sync_every == pytest.approx(found.period_s, rel=1e-9)
 
 
 @given(st.floats(0.1, 100), st.floats(0.1, 100), st.integers(0, 5))

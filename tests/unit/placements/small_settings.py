@@ -18,10 +18,10 @@ from flowgraph.passes import compile_graph
 from flowgraph.runtime.hosting import heads_of
 from flowgraph.shipped import flows_folder
 from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize, kl_k3, logprobs, score, update
-from placements.choices import Seat
 from placements.finding import Found, find
 from placements.lengths import Lengths
 from placements.profiles import known_devices
+from placements.role_costs import Seat
 from placements.setting import Setting
 from placements.topology import classes
 

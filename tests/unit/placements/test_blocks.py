@@ -162,7 +162,8 @@ def test_options_name_the_devices_of_one_class_the_price_and_what_they_are_made_
         update={"nodes": tuple(each.model_copy(update={"price_per_hour": 36.0}) for each in cluster.nodes)}
     )
     setting = replace(setting_of("grpo"), cluster=priced)
-    found = Blocks(setting).options(block_of(setting, "policy.train", "ref.infer"))
+    blocks = Blocks(setting)
+    found = blocks.options(block_of(setting, "policy.train", "ref.infer"))
     assert {each.devices for each in found} == {
         (1, 0), (2, 0), (4, 0), (8, 0), (0, 1), (0, 2), (0, 4), (0, 8), (0, 16),
     }  # fmt: skip
@@ -170,7 +171,9 @@ def test_options_name_the_devices_of_one_class_the_price_and_what_they_are_made_
         assert isinstance(each.key, Offered)
         assert each.key.seat.devices == sum(each.devices)
         assert each.key.seat.of.model.startswith("h100" if each.devices[0] else "a100")
-        assert each.stages_s == each.key.sitting.stages_s
+        assert len(each.stages_s) == blocks.barriers.spans
+        most_s = sum(each.key.sitting.stages_s) + sum(blocks.barriers.host_s)
+        assert 0 < sum(each.stages_s) <= blocks.barriers.share * most_s
         assert each.cost == pytest.approx(sum(each.devices) * 36 / 8 / 3600)
     sizes = [each.devices for each in found]
     assert all(sizes.count(size) <= OFFERED_AT_MOST for size in sizes)
@@ -193,6 +196,7 @@ def test_a_pool_that_both_trains_and_draws_has_no_transfer_to_another() -> None:
     assert both > 0
 
 
-def test_devices_of_no_profile_are_offered_nothing() -> None:
+def test_devices_of_no_profile_are_weighed_by_nominal_rates() -> None:
     setting = setting_of("grpo", "1x8xgpu-80GiB")
-    assert Blocks(setting).options(block_of(setting, "policy.train")) == ()
+    found = Blocks(setting).options(block_of(setting, "policy.train"))
+    assert found and all(each.busy_s > 0 for each in found)

@@ -9,20 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.check_plan import VERBS
-from flowgraph.executors.layouts import COSTED
+from flowgraph.engines.table import ENGINES
 from flowgraph.plan import Layout, Running
 from flowgraph.roles import Role
-from placements.choices import (
-    CACHE_SHARES,
-    Choice,
-    choices,
-    footprint,
-    moved_seconds,
-    passing_seconds,
-    sampling_seconds,
-)
+from placements.choices import ALL_OFFLOADED, CACHE_SHARES, Choice, choices
 from placements.footprint import total_bytes
 from placements.lengths import Lengths
+from placements.role_costs import footprint, moved_seconds, passing_seconds, sampling_seconds
 from placements.setting import Setting
 from placements.topology import sizes
 from tests.unit.placements.small_settings import seat_of, setting_of
@@ -62,11 +55,12 @@ def test_each_choice_takes_all_devices_in_a_layout_that_its_engine_runs(cluster:
     setting = setting_of("ppo", cluster)
     role, seat = role_of(setting, name), seat_of(cluster, devices)
     for each in offered(cluster, devices, name):
-        layout, engine = each.layout, COSTED[each.engine]
+        layout, engine, support = each.layout, ENGINES[each.engine], ENGINES[each.engine].supported
+        assert support is not None
         assert layout.devices == devices
         assert setting.shape(role).heads % layout.tensor == 0
-        assert layout.tensor <= min(seat.of.reach, engine.tensor)
-        assert layout.sharding in engine.sharding
+        assert layout.tensor <= min(seat.of.reach, support.tensor)
+        assert layout.sharding in support.sharding
         assert set(VERBS[role.use]) <= engine.verbs
         assert 0 <= each.rest_bytes <= each.peak_bytes
         assert each.host_bytes >= 0
@@ -88,9 +82,22 @@ def test_heads_bound_the_tensor_degree() -> None:
 
 
 def test_tensor_ranks_that_are_slower_and_save_no_memory_that_matters_are_not_looked_at() -> None:
-    small = {each.layout.tensor for each in offered("1x8xh100", 8, "policy.train", model="Qwen/Qwen2.5-1.5B")}
-    large = {each.layout.tensor for each in offered("1x8xh100", 8, "policy.train", model="Qwen/Qwen3-32B")}
-    assert max(small) < max(large)
+    seat = seat_of("1x8xh100", 8)
+
+    def degrees(model: str) -> set[int]:
+        setting = replace(setting_of("ppo", model=model), modelled=True)
+        return {each.layout.tensor for each in choices(setting, role_of(setting, "policy.train"), seat)}
+
+    assert max(degrees("Qwen/Qwen2.5-1.5B")) < max(degrees("Qwen/Qwen3-32B"))
+
+
+def test_a_layout_that_is_only_modelled_is_not_offered_unless_it_is_asked_for() -> None:
+    """No executor splits a trained model by tensor ranks; Megatron has none at all, and is modelled with them."""
+    seat, plain = seat_of("1x8xh100", 8), setting_of("ppo", model="Qwen/Qwen3-32B")
+    role = role_of(plain, "policy.train")
+    named = replace(plain, engines={"train": "megatron"})
+    assert {each.layout.tensor for each in choices(plain, role, seat)} == {1}
+    assert max(each.layout.tensor for each in choices(named, role_of(named, "policy.train"), seat)) > 1
 
 
 def test_a_rank_without_a_row_is_not_offered() -> None:
@@ -115,7 +122,7 @@ def test_to_sleep_or_to_offload_holds_less_beside_others_and_takes_longer() -> N
     asleep = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=4 * (512 + 4000), sleeps=True)
     away = asleep.model_copy(update={"sleeps": False, "offload": ("parameters", "gradients", "optimizer")})
     there = asleep.model_copy(update={"sleeps": False})
-    held = [footprint(setting, role, seat, layout, each) for each in (there, asleep, away)]
+    held = [footprint(setting, role, seat, "fsdp", layout, each) for each in (there, asleep, away)]
     moved = [
         moved_seconds(one, seat, layout, each, own).total_s or 0.0
         for one, each in zip(held, (there, asleep, away), strict=True)
@@ -132,7 +139,7 @@ def test_what_is_offloaded_is_offered_where_memory_is_tight_only() -> None:
 
 
 @pytest.mark.parametrize("name", ["critic.train", "ref.infer"])
-@pytest.mark.parametrize("kept", [{}, {"sleeps": True}, {"offload": ("parameters",)}])
+@pytest.mark.parametrize("kept", [{}, {"sleeps": True}, {"offload": ALL_OFFLOADED}])
 def test_a_choice_says_the_seconds_and_bytes_of_its_parts(name: str, kept: dict[str, object]) -> None:
     """The sum over loads, and what comes and goes, is the choice's own; so is what it holds."""
     setting, seat, layout = setting_of("ppo"), seat_of("1x8xh100", 8), Layout(data=8, sharding="full")
@@ -140,8 +147,10 @@ def test_a_choice_says_the_seconds_and_bytes_of_its_parts(name: str, kept: dict[
     for each in choices(setting, role, seat):
         if each.layout != layout:
             continue
-        held = footprint(setting, role, seat, layout, each.running)
-        told = [passing_seconds(setting, seat, layout, each.running, load) for load in setting.loads_of(role)]
+        held = footprint(setting, role, seat, each.engine, layout, each.running)
+        told = [
+            passing_seconds(setting, seat, each.engine, layout, each.running, load) for load in setting.loads_of(role)
+        ]
         told.append(moved_seconds(held, seat, layout, each.running, setting.loads_of(role)))
         assert sum(each.stages_s) == pytest.approx(sum(one.total_s or 0.0 for one in told))
         assert each.peak_bytes == held.peak_bytes
@@ -152,8 +161,10 @@ def test_epochs_are_as_many_passes() -> None:
     setting, seat, layout = setting_of("ppo"), seat_of("1x8xh100", 8), Layout(data=8, sharding="full")
     (load,) = (each for each in setting.loads if each.node == "policy.update")
     running = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=load.longest_tokens)
-    once = passing_seconds(setting, seat, layout, running, load).total_s
-    twice = passing_seconds(setting, seat, layout, running, replace(load, epochs=2, steps=2 * load.steps)).total_s
+    once = passing_seconds(setting, seat, "fsdp", layout, running, load).total_s
+    twice = passing_seconds(
+        setting, seat, "fsdp", layout, running, replace(load, epochs=2, steps=2 * load.steps)
+    ).total_s
     assert once is not None
     assert twice == pytest.approx(2 * once)
 
@@ -175,7 +186,7 @@ def test_a_cache_that_holds_no_row_is_no_choice() -> None:
     seat, role = seat_of("1x8xh100", 1), role_of(setting, "policy.sample")
     (load,) = setting.loads_of(role)
     told = [
-        sampling_seconds(setting, seat, Layout(), Running(precision="bfloat16", cache_share=share), load)
+        sampling_seconds(setting, seat, "sglang", Layout(), Running(precision="bfloat16", cache_share=share), load)
         for share in (0.3, 0.9)
     ]
     assert told[0] is None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowgraph.engines.table import ENGINES
 from flowgraph.errors import UnknownNameError
-from flowgraph.executors.layouts import COSTED
 from placements.constants import Constants, bounds, constants, engines, known
 from placements.decode import ServingConstants
 from placements.steps import HOST, HostConstants, host_constants
@@ -30,16 +30,15 @@ def test_each_constant_lies_within_its_bounds_and_has_a_source(engine: str) -> N
 
 
 @pytest.mark.parametrize("engine", engines())
-def test_an_engine_has_the_constants_of_one_kind_and_no_others(engine: str) -> None:
-    (kind,) = kinds_of(engine)
-    assert set(known(kind)) == set(bounds(engine))
+def test_an_engine_has_the_constants_of_its_kinds_and_no_others(engine: str) -> None:
+    assert {name for kind in kinds_of(engine) for name in known(kind)} == set(bounds(engine))
 
 
-def test_every_engine_that_is_costed_has_constants() -> None:
-    assert set(COSTED) <= set(engines())
-    for engine, offer in COSTED.items():
-        kind = TrainingConstants if "step" in offer.verbs else ServingConstants
-        assert kinds_of(engine) == [kind]
+def test_every_engine_of_the_table_has_the_constants_of_what_it_does() -> None:
+    assert set(ENGINES) <= set(engines())
+    for name, engine in ENGINES.items():
+        kinds = [TrainingConstants] * ("step" in engine.verbs) + [ServingConstants] * ("sample" in engine.verbs)
+        assert kinds_of(name) == kinds
 
 
 def test_the_newest_version_is_read_and_keeps_what_it_does_not_say() -> None:
@@ -64,10 +63,11 @@ def test_an_engine_or_version_without_constants_is_answered_with_those_there_are
 
 
 def test_a_calibration_moves_only_what_there_is() -> None:
-    moved = host_constants({"other_share": 0.2})
-    assert moved == HostConstants(other_share=0.2, slowed_share=bounds(HOST)["slowed_share"].value)
-    with pytest.raises(UnknownNameError, match="no constant `othershare`\n  hint: did you mean `other_share`"):
-        host_constants({"othershare": 0.2})
+    moved = host_constants({"driver_share": 0.2})
+    assert moved == replace(host_constants(), driver_share=0.2)
+    assert moved.slowed_share == bounds(HOST)["slowed_share"].value
+    with pytest.raises(UnknownNameError, match="no constant `drivershare`\n  hint: did you mean `driver_share`"):
+        host_constants({"drivershare": 0.2})
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from flowgraph.models.shapes import shape_of
 from flowgraph.plan import Layout
-from placements.memory import gathered_bytes, shard_bytes
+from placements.footprint_process import gathered_bytes, shard_bytes
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

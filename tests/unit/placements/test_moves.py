@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,10 +46,10 @@ def test_a_move_changes_the_pool_of_one_role_only(role: str, name: str) -> None:
 def test_no_move_from_the_best_plan_is_better_by_the_searchs_figure(of: Of) -> None:
     """The best of all partitions is better than each that differs in one role."""
     setting, found = setting_of(of, "2x8xh100"), found_of(of, "2x8xh100")
-    best = next(each for each in found.ranked if each.value == found.answer.value)
+    best = next(each for each in found.ranked if each.bound == found.answer.value)
     for role in setting.roles:
         for each in moves(setting, best.parts(), role.name):
-            assert each.ranked is None or each.ranked.value >= best.value * (1 - 1e-9)
+            assert each.ranked is None or each.ranked.bound >= best.bound * (1 - 1e-9)
 
 
 def test_a_move_that_fits_nowhere_is_told() -> None:
@@ -116,7 +117,8 @@ def with_way(plan: Plan, role: str, **parts: Any) -> Plan:
 
 
 def test_each_tensor_degree_is_told_at_its_fastest_that_fits_and_the_plans_own_way_is_marked() -> None:
-    setting, plan = setting_of("grpo", CLUSTER, model="Qwen/Qwen3-8B"), found_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
+    setting = replace(setting_of("grpo", CLUSTER, model="Qwen/Qwen3-8B"), modelled=True)
+    plan = found_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
     own = way_of(plan.best.plan(), "policy.train")
     found = layouts(setting, plan.best.plan(), "policy.train")
     assert {1, 2, 4} <= {each.layout.tensor for each in found}
@@ -164,7 +166,7 @@ def test_an_overfull_device_is_marked_beside_other_plans() -> None:
     text = plans_text([("right.json", plan), ("full.json", full)], 200)
     (line,) = (line for line in text.splitlines() if line.startswith("fullest device"))
     assert line.count("does not fit") == 1
-    assert line.endswith(f"143.0 GiB on pool0, {peak.role}: does not fit, it has 79.6 GiB")
+    assert line.endswith(f"143.0 GiB on all, {peak.role}: does not fit, it has 79.6 GiB")
 
 
 def test_plans_that_have_no_room_beside_each_other_stand_below_each_other() -> None:

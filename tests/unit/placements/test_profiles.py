@@ -261,19 +261,26 @@ def test_of_several_kinds_the_slowest_counts() -> None:
     assert (links.device.name, links.network_bytes_per_s) == ("a100-sxm-40g", 25e9)
 
 
-def test_what_is_not_known_stays_so() -> None:
-    assert links_of(cluster("8xgpu-80GiB"), of_node(1, 8)) is None
-    assert links_of(cluster("8xh100,8xgpu-80GiB"), [*of_node(1, 8), *of_node(2, 8)]) is None
-    assert links_of(laptop(2, 10), [("laptop", 0)]) is None
+def test_a_device_of_no_known_model_has_the_nominal_rates_of_its_kind() -> None:
+    for text, kind in (("8xgpu-80GiB", "gpu"), ("8xcpu-2GiB", "cpu")):
+        links = links_of(cluster(text), of_node(1, 8))
+        assert links is not None and links.device.nominal
+        assert (links.device.name, links.device.kind) == (kind, kind)
+        assert kind not in known_devices() and kind not in profiles()
+    assert links_of(laptop(2, 10), [("laptop", 0)]) is not None
+
+
+def test_a_network_that_nobody_knows_stays_unknown() -> None:
     # Nobody says what connects machines of such cards: alone such a machine needs no network.
     assert links_of(cluster("2x2xrtx4090"), [*of_node(1, 2), *of_node(2, 2)]) is None
     assert links_of(cluster("2xrtx4090"), of_node(1, 2)) is not None
 
 
-def test_a_device_that_the_profiles_do_not_know_makes_a_pool_unknown() -> None:
+def test_a_device_of_a_model_without_a_profile_is_nominal() -> None:
     device = Device(kind="gpu", memory_bytes=GIB, model="h1000")
     odd = Cluster(nodes=(Node(name="a", devices=(device,), host_memory_bytes=GIB, cores=1),))
-    assert links_of(odd, [("a", 0)]) is None
+    links = links_of(odd, [("a", 0)])
+    assert links is not None and links.device.nominal and links.device.memory_bytes == GIB
 
 
 def test_more_of_a_cluster_is_never_closer_together() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flowgraph.machine import laptop
-from placements import STRATEGIES, Decision, Workload
-from placements.comparison_picture import comparison_of, comparison_picture, plan_parts
+from placements.comparison_picture import comparison_picture, plan_parts
 from placements.named import VARIANTS
 from placements.search_picture import candidates, fullest_bytes, on_front, search_picture
-from tests.unit.placements.small_settings import Of, called, found_of, graph_of, lagging, shapes_of
+from tests.unit.placements.small_settings import Of, called, found_of, lagging
 
 EVERY = pytest.mark.parametrize("of", ["ppo", "grpo", "gpg", lagging], ids=called)
 
@@ -91,28 +89,3 @@ def test_a_plan_that_no_search_played_says_only_how_far_it_is_from_the_best() ->
     )
     first, second, *_ = comparison_picture(found, plan=own).strips
     assert (first.label, first.why, second.label) == ("this plan", "+100.0% beside the best", "the best found")
-
-
-def test_placements_of_this_machine_are_told_by_what_they_hold() -> None:
-    graph = graph_of("ppo")
-    shapes, work = shapes_of(graph, "Qwen/Qwen3-0.6B"), Workload(prompts=16, prompt_tokens=12, response_tokens=64)
-    names = ["split:openrlhf", "hybrid:verl", "colocated:deepspeed-chat", "colocated"]
-    decisions: dict[str, Decision | str] = {
-        name: STRATEGIES[name](graph, laptop(4, 2**40), shapes, work) for name in names
-    }
-    decisions["standalone"] = "needs 4 devices"
-    picture = comparison_of(graph, decisions, "colocated")
-    assert picture.devices == 4
-    assert picture.strips[0].label.startswith("this plan, colocated") and picture.strips[0].chosen
-    assert all(strip.seconds is None for strip in picture.strips)
-    assert picture.strips[0].why.startswith("at most ") and picture.strips[0].why.endswith("on all")
-    assert picture.strips[-1].why == "needs 4 devices"
-    assert len({strip.label for strip in picture.strips}) == len(picture.strips) < len(decisions)
-
-
-def test_a_placement_that_is_too_much_says_by_how_much() -> None:
-    graph = graph_of("grpo")
-    shapes, work = shapes_of(graph, "Qwen/Qwen3-0.6B"), Workload(prompts=16, prompt_tokens=12, response_tokens=64)
-    told = STRATEGIES["colocated"](graph, laptop(2, 2**31), shapes, work)
-    (strip,) = comparison_of(graph, {"colocated": told}).strips
-    assert strip.why.startswith("does not fit: ") and strip.why.endswith(" too much") and strip.parts

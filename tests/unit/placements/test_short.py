@@ -14,8 +14,9 @@ from flowgraph.errors import ResourceError
 from placements.finding import Asked, find
 from placements.footprint import FITS_SHARE
 from placements.lengths import Lengths
+from placements.memory_knobs import fewest, with_machines
 from placements.setting import Setting
-from placements.short import Least, larger_settings, least, multiplied
+from placements.short import Least, larger_settings, least
 from tests.examples.flows.parts import attempts
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.unit.placements.small_settings import Of, cluster_of, setting_of
@@ -39,7 +40,7 @@ def test_a_model_that_no_device_holds_is_told_by_role_bytes_and_parts() -> None:
     assert re.search(
         r"needs 1[0-9]{2}\.[0-9] GiB on its device, [0-9.]+ GiB more than the 71\.6 GiB that a plan fills$", first
     )
-    assert layout.startswith("    data=1 tensor=1 bfloat16 ")
+    assert layout.startswith("    data=1 tensor=1 sharding=full bfloat16 ")
     assert re.match(r"    weights 30\.5 GiB · gradients 30\.5 GiB · optimizer 91\.5 GiB · ", parts)
     assert hint == "  hint: smallest changes that fit: 2 h100-sxm-80g · 159.2 GiB of host memory"
 
@@ -53,9 +54,9 @@ def test_what_draws_is_named_where_its_weights_are_what_is_short() -> None:
 
 
 def test_a_response_that_no_cache_holds_asks_for_shorter_ones() -> None:
-    text = refusal(replace(setting_of("grpo"), response=Lengths.fixed(10_000_000)))
+    text = refusal(replace(setting_of("grpo"), response=Lengths.fixed(1_000_000)))
     assert "policy.train needs " in text
-    assert "responses of at most 2,500,000 tokens" in text
+    assert "responses of at most 250,000 tokens" in text
 
 
 def test_roles_that_fit_alone_and_not_together_are_each_told() -> None:
@@ -90,10 +91,19 @@ def test_a_host_without_room_for_what_is_offloaded_is_no_way_to_fit() -> None:
     assert there.over_bytes < 0
 
 
-def test_devices_of_no_profile_run_nothing() -> None:
+def test_devices_of_no_profile_are_planned_for_with_nominal_seconds() -> None:
     setting = setting_of("grpo", "1x8xgpu-80GiB")
-    assert [least(setting, role) for role in setting.roles] == list(setting.roles)
-    assert "no engine runs policy.train on any number of its devices" in refusal(setting)
+    assert all(isinstance(least(setting, role), Least) for role in setting.roles)
+    assert find(setting).best.step_s > 0
+
+
+def test_an_engine_that_does_not_run_on_such_devices_is_named() -> None:
+    setting = replace(setting_of("grpo", "1x4xcpu"), engines={"train": "megatron"})
+    role = next(each for each in setting.roles if each.use == "train")
+    assert least(setting, role) == role
+    text = refusal(setting)
+    assert text.startswith("no placement for grpo on 4 cpu: no engine runs policy.train on any number of its devices\n")
+    assert text.endswith("hint: `megatron` runs on gpu: leave out --engine train=megatron")
 
 
 SHORT: list[tuple[Of, str, str, Asked]] = [
@@ -105,35 +115,48 @@ SHORT: list[tuple[Of, str, str, Asked]] = [
 
 
 @pytest.mark.parametrize(("of", "cluster", "model", "asked"), SHORT, ids=lambda each: str(each)[:20])
-def test_the_change_that_is_named_fits_and_half_of_it_does_not(of: Of, cluster: str, model: str, asked: Asked) -> None:
+def test_the_change_that_is_named_fits_and_one_machine_fewer_does_not(
+    of: Of, cluster: str, model: str, asked: Asked
+) -> None:
     setting = setting_of(of, cluster, model=model)
     text = refusal(setting, asked)
     ((wanted, kind),) = re.findall(r"fit: ([0-9,]+) (\S+)(?: · .*)?$", text, re.MULTILINE)
-    times = int(wanted.replace(",", "")) // sum(each.count for each in setting.classes)
+    machines = int(wanted.replace(",", "")) // setting.classes[0].node_devices
     assert kind == setting.classes[0].model
-    assert times > 1
-    larger = replace(setting, cluster=multiplied(setting.cluster, times))
+    assert machines > 1
+    larger = replace(setting, cluster=with_machines(setting.cluster, machines))
     assert find(larger, asked).best.devices <= int(wanted)
-    if times > 2:
-        with pytest.raises(ResourceError):
-            find(replace(setting, cluster=multiplied(setting.cluster, times // 2)), asked)
+    with pytest.raises(ResourceError):
+        find(replace(setting, cluster=with_machines(setting.cluster, machines - 1)), asked)
 
 
 @given(st.integers(1, 5), st.integers(1, 4))
-def test_a_multiplied_cluster_has_so_many_times_its_machines_by_different_names(times: int, machines: int) -> None:
+def test_a_larger_cluster_has_copies_of_its_machines_by_different_names(more: int, machines: int) -> None:
     cluster = cluster_of(f"{machines}x8xh100")
-    found = multiplied(cluster, times)
+    found = with_machines(cluster, machines + more)
     names = [node.name for node in found.nodes]
-    assert len(set(names)) == len(names) == times * machines
+    assert len(set(names)) == len(names) == machines + more
     assert found.nodes[:machines] == cluster.nodes
-    assert len({node.name for node in multiplied(found, 2).nodes}) == 2 * times * machines
+    assert len({node.name for node in with_machines(found, 2 * len(names)).nodes}) == 2 * len(names)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 64))
+def test_the_fewest_is_the_first_of_all_that_fit(first: int, least: int, most: int) -> None:
+    tried = list[int]()
+
+    def fits(count: int) -> bool:
+        tried.append(count)
+        return count >= first
+
+    expected = next((count for count in range(least, max(least, most) + 1) if count >= first), None)
+    assert fewest(fits, least, max(least, most)) == expected
+    assert len(tried) <= 14
 
 
 def test_changes_get_larger_and_shorten_responses_to_no_less_than_a_token() -> None:
     setting = replace(setting_of("grpo"), response=Lengths.fixed(5))
-    kinds = {name: [text for text, _ in changes] for name, changes in larger_settings(setting)}
-    assert kinds["devices"] == [f"{8 * times} h100-sxm-80g" for times in (2, 4, 8, 16, 32)]
-    assert kinds["responses"] == ["responses of at most 2 tokens", "responses of at most 1 tokens"]
+    kinds = [[text for text, _ in changes] for changes in larger_settings(setting)]
+    assert ["responses of at most 2 tokens", "responses of at most 1 tokens"] in kinds
 
 
 def test_what_offloads_fits_with_more_host_memory_and_the_hint_says_how_much() -> None:

@@ -54,10 +54,10 @@ from nodes import (
 from nodes.data.source import PromptSource
 from nodes.refill import refill
 from nodes.values import LogProbs
-from placements import Workload
 from placements.flops import Pass, contexts_read, decoding, forward_flops, reading, training_flops
 from placements.step_facts import EdgeFacts, NodeFacts, StepFacts, step_facts
 from placements.wire import Extent, column_bytes
+from placements.work import Workload
 
 Tiny = Callable[..., LocalModel]
 Make = Callable[..., Rollout]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from flowgraph.diagrams.charts import Lane, Lanes
 from placements.bubbles import OVER
-from placements.placing import schedule_of
 from placements.schedule import Schedule, Task, Wait
+from placements.step_forecast import schedule_of
 from placements.timeline import play
 from placements.timeline_picture import timeline_picture
 from tests.unit.placements.small_settings import found_of

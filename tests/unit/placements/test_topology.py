@@ -80,10 +80,12 @@ def test_network_price_and_domain_tell_classes_apart_and_a_leaf_does_not() -> No
     assert [each.domain for each in found] == [8, 8, 8, 4]
 
 
-def test_this_machine_is_one_class_of_cpu_devices_that_nothing_is_known_of() -> None:
+def test_this_machine_is_one_class_of_cpu_devices_with_nominal_rates() -> None:
     (found,) = classes(laptop(2, 10))
     assert (found.kind, found.model, found.count, found.domain) == ("cpu", "", 2, 2)
-    assert (found.network_bytes_per_s, found.price_per_hour, found.links(2)) == (None, None, None)
+    links = found.links(2)
+    assert found.price_per_hour is None
+    assert links is not None and links.device.nominal
 
 
 def test_devices_of_two_kinds_on_one_machine_are_two_classes() -> None:

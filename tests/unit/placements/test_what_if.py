@@ -104,8 +104,8 @@ def test_where_devices_count_only_plans_on_the_fewest_are_told_apart_by_regret()
 
 
 def test_without_any_error_the_best_by_the_search_regrets_nothing() -> None:
-    found = sorted(find(setting_of("ppo", "2x8xh100", **LENGTHS)).ranked, key=lambda each: each.value)
+    found = sorted(find(setting_of("ppo", "2x8xh100", **LENGTHS)).ranked, key=lambda each: each.bound)
     told = regrets(found, error=0.0, draws=2)
     assert told[0].worst == pytest.approx(0.0, abs=1e-9)
     for each in told:
-        assert each.worst == pytest.approx(each.ranked.value / found[0].value - 1, abs=1e-6)
+        assert each.worst == pytest.approx(each.ranked.bound / found[0].bound - 1, abs=1e-6)

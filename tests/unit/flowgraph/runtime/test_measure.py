@@ -21,12 +21,13 @@ from flowgraph.errors import RunFolderError, UsageError
 from flowgraph.evaluate import Observed
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Read, Run, Switch, Sync, Task
+from flowgraph.lowering.task_names import task_name
 from flowgraph.passes import compile_graph
 from flowgraph.plan import Placed, Plan, Pool
 from flowgraph.roles import roles
 from flowgraph.runtime import measure, profiling
 from flowgraph.runtime.execute import Ran
-from flowgraph.runtime.measure import Measured, Measures, about_task, bytes_of, measuring, note_process, task_name
+from flowgraph.runtime.measure import Measured, Measures, about_task, bytes_of, measuring, note_process
 from flowgraph.runtime.measured_file import NAME, MeasuredRecorder, read_measured
 from flowgraph.runtime.measured_step import MeasuredStep, measured_step
 from flowgraph.runtime.measured_trace import measured_events
@@ -34,7 +35,7 @@ from flowgraph.runtime.profiling import profile_folder, profiled_steps
 from flowgraph.runtime.record import RunFolder
 from flowgraph.runtime.weights import to_wire
 from flowgraph.store import structure_hash
-from placements.placing import schedule_of
+from placements.step_forecast import schedule_of
 from placements.timeline import play
 
 MIB = 2**20

@@ -1,0 +1,176 @@
+"""What one role takes and holds where it runs: the seconds of each of its loads, and its bytes on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+from flowgraph.engines.table import ENGINES
+from flowgraph.plan import Layout, Running
+from flowgraph.roles import Role
+from placements.cache_room import cache_tokens
+from placements.footprint import Footprint, MemoryConstants, total_bytes
+from placements.footprint_process import process_footprint
+from placements.footprint_serving import awake_bytes, generation_bytes, inference_bytes, server_bytes
+from placements.footprint_training import Training, training_bytes
+from placements.generation import generate_seconds
+from placements.loads import Load
+from placements.profiles import Links
+from placements.seconds import Seconds
+from placements.setting import Setting
+from placements.topology import DeviceClass
+from placements.training import forward_seconds, update_seconds
+from placements.transitions import offload_seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Seat:
+    """Where a role may run: so many devices of a class, and what they talk over."""
+
+    of: DeviceClass
+    devices: int
+    links: Links
+
+
+def passing_seconds(setting: Setting, seat: Seat, engine: str, layout: Layout, running: Running, load: Load) -> Seconds:
+    """Give the seconds of one load of a role that trains or reads rows, what it offloads left out."""
+    shape = setting.shape(load.role)
+    micro, constants = running.micro_batch_tokens or load.longest_tokens, setting.training_of(engine)
+    if load.phase != "update":
+        return forward_seconds(shape, load.tokens, layout, seat.links, constants, micro_batch_tokens=micro)
+    once = update_seconds(
+        shape,
+        load.tokens,
+        layout,
+        seat.links,
+        constants,
+        micro_batch_tokens=micro,
+        checkpointing=running.checkpointing,
+        steps=max(1, load.steps // load.epochs),
+    )
+    return once.times(load.epochs)
+
+
+def sampling_seconds(
+    setting: Setting, seat: Seat, engine: str, layout: Layout, running: Running, load: Load
+) -> Seconds | None:
+    """Return the seconds of generating a step's responses; None if a replica's cache does not hold one row.
+
+    What runs in the process of its device has no share of it for a cache, and grows its cache as rows need it.
+    """
+    shape, device, serving = setting.shape(load.role), seat.links.device, setting.serving_of(engine)
+    room: float = inf
+    if seat.of.kind == "gpu" and engine != "local":
+        share = running.cache_share or 1.0
+        room = cache_tokens(shape, device, layout.tensor, share, serving, running.precision)
+    if room < load.longest_tokens:
+        return None
+    once = generate_seconds(
+        shape,
+        load.round_rows,
+        load.prompt,
+        load.response,
+        layout,
+        seat.links,
+        serving,
+        cache_tokens=room,
+        precision=running.precision,
+        shared_prompts=load.samples,
+        streamed=setting.streamed and setting.lag > 0,
+    )
+    return once.times(load.rounds)
+
+
+def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:
+    """Give the seconds of a step in which what a role keeps off its devices comes to them and goes back.
+
+    What sleeps comes once and goes once. Offloaded weights come in each pass of each micro-batch, and gradients go with
+    each backward pass; the optimizer steps on the host, as fast as the link brings what it reads. Nothing is taken to
+    overlap, so this is an upper bound. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
+    """
+    device = seat.links.device
+    if running.sleeps:
+        return Seconds({"wake": 2 * offload_seconds(total_bytes(found.asleep_host), device)})
+    if not running.offload:
+        return Seconds()
+    passes, steps = 0.0, 0
+    for load in own:
+        micro_batches = ceil(load.tokens.tokens / layout.data / (running.micro_batch_tokens or load.longest_tokens))
+        passes += load.epochs * micro_batches * (3 if load.phase == "update" else 1)
+        steps += load.steps
+    weights, states = found.host.get("weights", 0), found.host.get("optimizer", 0)
+    return Seconds({"offload": offload_seconds(passes * weights + 2 * steps * states, device)})
+
+
+def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
+    """Return what a role holds on each device, on one engine, in one layout and one way to run."""
+    shape, own = setting.shape(role), setting.loads_of(role)
+    if seat.of.kind == "cpu":
+        return _on_cpu(setting, role, seat, engine, layout, running)
+    if role.use == "sample":
+        return generation_bytes(
+            shape,
+            layout,
+            precision=running.precision,
+            engine=engine,
+            device_bytes=seat.of.memory_bytes,
+            cache_share=running.cache_share,
+            cache_tokens=None if running.cache_share is not None else max(load.longest_tokens for load in own),
+        )
+    longest = max(load.longest_tokens for load in own)
+    micro = running.micro_batch_tokens or longest
+    stats = frozenset(stat for load in own for stat in load.stats)
+    if role.use == "infer":
+        return inference_bytes(shape, layout, micro, offload=running.offload, logits="chunked", stats=stats)
+    training = Training(
+        layout=layout,
+        checkpointing=running.checkpointing,
+        offload=frozenset(running.offload),
+        micro_batch_tokens=micro,
+        stats=stats,
+    )
+    return training_bytes(shape, training, sequence_tokens=longest)
+
+
+def process_of(engine: str) -> str:
+    """Return the name of the process that an engine's models live in: that of the device, or the engine's own.
+
+    >>> process_of("local") == process_of("fsdp"), process_of("sglang")
+    (True, 'sglang')
+    """
+    return "device" if ENGINES[engine].handle else engine
+
+
+def _on_cpu(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
+    """Return what a role holds on each CPU device: in the process of the device, or in a server beside it."""
+    shape, constants = setting.shape(role), MemoryConstants()
+    if not ENGINES[engine].handle:
+        return server_bytes(shape, layout, running, process_bytes_of(setting, seat, constants), constants)
+    return process_footprint(
+        shape,
+        setting.loads_of(role),
+        layout,
+        running,
+        sample_rows=setting.sample_rows,
+        forward_tokens=setting.forward_tokens,
+        trains=role.use == "train",
+        context_bytes=process_bytes_of(setting, seat, constants),
+        constants=constants,
+    )
+
+
+def process_bytes_of(setting: Setting, seat: Seat, constants: MemoryConstants) -> float:
+    """Return what a process of ours has on a CPU device without any model, its share of Ray included.
+
+    A cluster of one device needs no Ray; else the CPU devices of a machine share it.
+    """
+    if sum(of.count for of in setting.classes) == 1:
+        return constants.process_bytes
+    return constants.process_bytes + constants.worker_bytes + constants.ray_bytes / seat.of.node_devices
+
+
+def waking_bytes(found: Footprint) -> int:
+    """Give what a role that sleeps brings to a device before it works: all but its cache, which comes last."""
+    cache = found.resident.get("kv_cache", 0) - found.asleep.get("kv_cache", 0)
+    return max(0, awake_bytes(found) - cache)

@@ -1,0 +1,216 @@
+"""The seconds of a step: the tasks of the program that would run, how long each takes, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flowgraph.lowering.program import Home as ProgramHome
+from flowgraph.lowering.program import Read, Run, Switch, Sync, Transfer
+from flowgraph.lowering.program import Task as ProgramTask
+from flowgraph.plan import Step, Timed, Waits
+from placements.blocks import tensors
+from placements.collectives import network_bytes_per_s
+from placements.cycles import makespan, period
+from placements.footprint import total_bytes
+from placements.homes import Home, in_order
+from placements.loads import Load
+from placements.memory_forecast import footprint_of
+from placements.role_costs import moved_seconds, passing_seconds, sampling_seconds
+from placements.schedule import Schedule, Task, Wait
+from placements.seconds import Seconds, added
+from placements.setting import Setting
+from placements.steps import Outline, Spot, Staged, outline, overlapped
+from placements.training import WEIGHT_BYTES
+from placements.transitions import HOST_SHARE, offload_seconds, reshard_seconds, sync_seconds, wake_seconds
+
+DRIVER = "the driver"
+"""What is waited for between steps."""
+
+
+def step_of(setting: Setting, homes: Sequence[Home]) -> Step:
+    """Return the forecast of a step of placed roles: the tasks of its program, what they wait for, and its period.
+
+    A step begins once the one before has ended, unless the setting asks for steps that overlap.
+    """
+    found = outline_of(setting, homes)
+    tasks = tuple(_timed(setting, homes, found))
+    seconds = [each.seconds for each in tasks]
+    alone = period(schedule_of(tasks, found.waits)) if found.shifts else makespan(found.names, found.before, seconds)
+    if alone.seconds is None:
+        return Step(tasks=tasks, waits=found.waits, period_s=None)
+    driver_s = setting.host.driver_share * alone.seconds
+    waits = found.waits_with(driver_s)
+    if not found.shifts:
+        return Step(tasks=tasks, waits=waits, period_s=alone.seconds + driver_s, cycle=alone.cycle)
+    longest = period(schedule_of(tasks, waits))
+    cycle = tuple(name for name in longest.cycle if name != DRIVER)
+    return Step(tasks=tasks, waits=waits, period_s=longest.seconds, cycle=cycle)
+
+
+def outline_of(setting: Setting, homes: Sequence[Home]) -> Outline:
+    """Return the tasks of a step of placed roles and what they wait for, without their seconds."""
+    spots = tuple(spot for spot, _ in _spots(setting, homes))
+    graph = setting.running if _engines_apart(homes) else setting.graph
+    if not setting.overlaps:
+        return outline(graph, spots)
+    staged = tuple(Staged(each.node, each.role.name, each.stage, each.phase == "update") for each in setting.loads)
+    return overlapped(graph, spots, staged, setting.lag)
+
+
+def _engines_apart(homes: Sequence[Home]) -> bool:
+    """Return whether one engine trains a model and another generates with it, so that a run measures their mismatch."""
+    trained = {home.role.param: home.engine for home in homes if home.role.use == "train"}
+    return any(trained.get(home.role.param, home.engine) != home.engine for home in homes if home.role.use == "sample")
+
+
+def synced_every(setting: Setting, homes: Sequence[Home]) -> int:
+    """Return after how many updates weights are synced: as seldom as their lag lets them, rows drawn ahead counted."""
+    found = outline_of(setting, homes)
+    return min((_synced_every(found, task) for task in found.tasks if isinstance(task, Sync)), default=1)
+
+
+def _synced_every(found: Outline, sync: Sync) -> int:
+    return max(1, sync.lag - max(found.shifts, default=0) + 1)
+
+
+def _spots(setting: Setting, homes: Sequence[Home]) -> Iterator[tuple[Spot, Home]]:
+    """Return what a program depends on of each home; equal homes of one model have weights in common."""
+    copies = dict[str, list[tuple[object, ...]]]()
+    for home in in_order(setting, homes):
+        own = copies.setdefault(home.role.param, [])
+        key = home.pool, home.engine, home.layout, home.running
+        own += [key] if key not in own else []
+        sleeps = home.running.sleeps
+        yield Spot(home.role.name, home.pool, home.engine, own.index(key), sleeps, home.lag), home
+
+
+def _timed(setting: Setting, homes: Sequence[Home], found: Outline) -> Iterator[Timed]:
+    """Give each task of a step its seconds."""
+    work = _Worked(setting, homes, found)
+    for place, task in enumerate(found.tasks):
+        yield Timed(
+            name=found.names[place],
+            kind=found.kinds[place],
+            role=found.roles[place],
+            pools=found.pools[place],
+            parts=dict(work.seconds(task, moves=found.moving[place]).parts),
+            shift=found.shifts[place] if found.shifts else 0,
+        )
+
+
+class _Worked:
+    """The seconds of the tasks of a program whose roles live somewhere."""
+
+    def __init__(self, setting: Setting, homes: Sequence[Home], found: Outline) -> None:
+        self._setting, self._found = setting, found
+        self._by_role = {home.role.name: home for home in homes}
+        self._seats = {home.pool: home.seat for home in homes}
+        self._loads = {load.node: load for load in setting.loads}
+        by_copy = dict[ProgramHome, list[Home]]()
+        for role, home in found.homes.items():
+            by_copy.setdefault(home, []).extend([self._by_role[role]] if role in self._by_role else [])
+        self._by_copy = by_copy
+
+    def seconds(self, task: ProgramTask, *, moves: bool) -> Seconds:
+        """Return the seconds of a task, by part; a switch that `moves` nothing takes none."""
+        match task:
+            case Run(nodes):
+                return self._run(nodes)
+            case Read():
+                return Seconds({"call": self._setting.host.call_s})
+            case Transfer(value, source, target, parts):
+                rate = self._bytes_per_s(source, target)
+                return self._setting.host_work.travel_seconds(value, parts, rate, self._setting.host)
+            case Sync(_, source, target):
+                share = 1 / _synced_every(self._found, task)
+                return _sync_seconds(self._setting, self._by_copy[source][0], self._by_copy[target][0]).times(share)
+            case Switch(home, awake):
+                return (
+                    _switch_seconds(self._setting, self._by_copy[home], awake=awake)
+                    if moves
+                    else Seconds({"call": 0.0})
+                )
+
+    def _run(self, nodes: Sequence[str]) -> Seconds:
+        loads = [self._loads[name] for name in nodes if name in self._loads]
+        if loads:
+            return added(work_of(self._setting, self._by_role[load.role.name], load) for load in loads)
+        takes, work = self._setting.host, self._setting.host_work
+        return added([Seconds({"call": takes.call_s}), *(work.node_seconds(name, takes) for name in nodes)])
+
+    def _bytes_per_s(self, source: str, target: str) -> float:
+        """Return the bytes per second between two places: over a device's own link, or a machine's network.
+
+        Which machine a pool's rows are on is not known: where there are several, all of them travel.
+        """
+        links = [self._seats[place].links for place in (source, target) if place in self._seats]
+        if len(self._setting.cluster.nodes) == 1:
+            return min(each.device.host_bytes_per_s * HOST_SHARE for each in links)
+        return min(network_bytes_per_s(each) * each.node_devices for each in links)
+
+
+def schedule_of(tasks: Sequence[Timed], waits: Sequence[Waits]) -> Schedule:
+    """Give a plan's tasks as the schedule that is played; what passes between steps is a task without a pool."""
+    played = [Task(each.name, each.kind, each.pools, each.seconds, shift=each.shift) for each in tasks]
+    paused = [each for each in waits if each.pause_s]
+    if not paused:
+        return Schedule(tuple(played), tuple(Wait(each.before, each.after, each.delay) for each in waits))
+    played.append(Task(DRIVER, "host", (), max(each.pause_s for each in paused)))
+    ends = (Wait(name, DRIVER) for name in dict.fromkeys(each.before for each in paused))
+    begins = (Wait(DRIVER, name, delay) for name, delay in dict.fromkeys((each.after, each.delay) for each in paused))
+    rest = (Wait(each.before, each.after, each.delay) for each in waits if not each.pause_s)
+    return Schedule(tuple(played), (*rest, *ends, *begins))
+
+
+def work_of(setting: Setting, home: Home, load: Load) -> Seconds:
+    """Return how long a load takes where its role lives, what it offloads and loses by sharing included.
+
+    What leaves the devices between tasks is not: that is switching, see `switching_of`.
+    """
+    seat = home.seat
+    if home.role.use == "sample":
+        sampled = sampling_seconds(setting, seat, home.engine, home.layout, home.running, load)
+        return sampled if sampled is not None else Seconds({"decode": None})
+    passing = passing_seconds(setting, seat, home.engine, home.layout, home.running, load)
+    parts = [passing, _slowed(setting, home, passing)]
+    own = setting.loads_of(home.role)
+    if load == own[-1] and home.running.offload and not home.running.sleeps:
+        parts.append(moved_seconds(footprint_of(setting, home), seat, home.layout, home.running, own))
+    return added(parts)
+
+
+def switching_of(setting: Setting, home: Home) -> Seconds:
+    """Return the seconds of a step in which a role goes to sleep and wakes, once each; none if it never sleeps."""
+    if not home.running.sleeps:
+        return Seconds()
+    return added(_switch_seconds(setting, [home], awake=awake) for awake in (False, True))
+
+
+def _slowed(setting: Setting, home: Home, passing: Seconds) -> Seconds:
+    """Give what training loses on a pool that also draws."""
+    if not home.shared or home.role.use != "train":
+        return Seconds()
+    total, share = passing.total_s, setting.host.slowed_share - 1
+    return Seconds({"sharing": None if total is None else share * total})
+
+
+def _switch_seconds(setting: Setting, homes: Sequence[Home], *, awake: bool) -> Seconds:
+    """Return the seconds in which what roles of one copy keep off their devices goes there, or comes back.
+
+    What samples has thrown its weights away: they come from the host, and the engine takes a while to answer.
+    """
+    device = homes[0].seat.links.device
+    if any(home.role.use == "sample" for home in homes):
+        held = max(footprint_of(setting, home).resident.get("weights", 0) for home in homes)
+        return wake_seconds(held, device) if awake else Seconds({"sleep": 0.0})
+    put_away = max(total_bytes(footprint_of(setting, home).asleep_host) for home in homes)
+    return Seconds({"copy": offload_seconds(put_away, device)})
+
+
+def _sync_seconds(setting: Setting, source: Home, target: Home) -> Seconds:
+    shape = setting.shape(target.role)
+    size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape.layers)
+    if source.pool == target.pool:
+        return reshard_seconds(size_bytes, count, source.layout, target.layout, source.seat.links)
+    ends = source.seat.links, source.seat.devices, target.seat.links, target.seat.devices
+    return sync_seconds(size_bytes, count, *ends, target.layout.data)

@@ -1,0 +1,116 @@
+"""The forecast of a step is of the program that would run: the same tasks in the same order, the same waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from flowgraph.graph import Graph
+from flowgraph.lowering.lower import lower
+from flowgraph.lowering.task_names import kind_of, task_names
+from flowgraph.lowering.waits import waits_for
+from flowgraph.plan import Layout, Plan
+from flowgraph.roles import roles
+from nodes.mismatch import watch_engines
+from placements.cycles import period
+from placements.finding import Found, find
+from placements.placing import forecast_again
+from placements.setting import Setting
+from placements.step_forecast import schedule_of
+from placements.timeline import play
+from tests.unit.placements.small_settings import SHIPPED, graph_of, setting_of
+
+CLUSTERS = {
+    "1x8xh100": "Qwen/Qwen3-0.6B",
+    "2x8xh100": "Qwen/Qwen2.5-7B-Instruct",
+    "4x8xh100": "Qwen/Qwen2.5-7B-Instruct",
+}
+CASES = [(flow, cluster) for flow in SHIPPED for cluster in CLUSTERS]
+EVERY = pytest.mark.parametrize(("flow", "cluster"), CASES)
+
+
+@cache
+def watched(graph: Graph) -> Graph:
+    """Give the graph that a run has where one engine samples what another trains."""
+    return watch_engines(graph, [role.param for role in roles(graph) if role.use == "train"])
+
+
+@cache
+def found_of(flow: str, cluster: str) -> Found:
+    """Give what is found for a flow, as the command line asks for it."""
+    setting = setting_of(flow, cluster, model=CLUSTERS[cluster])
+    return find(replace(setting, watched=watched(setting.graph)))
+
+
+def plans_of(flow: str, cluster: str) -> Iterator[Plan]:
+    """Give the plans that were played, those of named placements, and each as a hand would change it."""
+    found = found_of(flow, cluster)
+    for ranked in {each.blocks: each for each in (*found.ranked, *(each for _, each in found.named if each))}.values():
+        plan = ranked.plan()
+        yield plan
+        yield from edited(found.setting, plan)
+
+
+def edited(setting: Setting, plan: Plan) -> Iterator[Plan]:
+    """Give a plan in which nothing sleeps, and one in which what samples does so in another layout."""
+    awake = [
+        each.model_copy(update={"running": each.running.model_copy(update={"sleeps": False})}) for each in plan.placed
+    ]
+    yield forecast_again(setting, plan.model_copy(update={"placed": tuple(awake)}))
+    sizes = {pool.name: len(pool.devices) for pool in plan.pools}
+    cut = [
+        each.model_copy(update={"layout": Layout(data=sizes[each.pool] // 2, tensor=2)})
+        if each.role.endswith(".sample") and sizes[each.pool] % 2 == 0
+        else each
+        for each in plan.placed
+    ]
+    yield forecast_again(setting, plan.model_copy(update={"placed": tuple(cut)}))
+
+
+@EVERY
+def test_the_tasks_of_a_forecast_are_those_of_the_program_and_wait_for_the_same(flow: str, cluster: str) -> None:
+    for plan in plans_of(flow, cluster):
+        program = lower(graph_of(flow), plan, watch=watch_engines)
+        assert plan.step is not None
+        names = task_names(program.tasks)
+        assert [each.name for each in plan.step.tasks] == list(names)
+        assert [each.kind for each in plan.step.tasks] == [kind_of(task, program.graph) for task in program.tasks]
+        waits = {(names[need], names[place]) for place, needs in enumerate(waits_for(program)) for need in needs}
+        assert {(each.before, each.after) for each in plan.step.waits if not each.delay} == waits
+        assert all(each.shift == 0 for each in plan.step.tasks)
+
+
+@EVERY
+def test_a_step_begins_once_the_one_before_has_ended(flow: str, cluster: str) -> None:
+    step = found_of(flow, cluster).best.step
+    played = play(schedule_of(step.tasks, step.waits), steps=3)
+    for number in (1, 2):
+        begins = min(run.start_s for run in played.runs if run.step == number)
+        assert (
+            begins
+            >= max(run.end_s for run in played.runs if run.step == number - 1 and run.task in _names(step)) - 1e-9
+        )
+    assert step.period_s == pytest.approx(played.period_s) == period(schedule_of(step.tasks, step.waits)).seconds
+
+
+def _names(step: object) -> set[str]:
+    return {each.name for each in getattr(step, "tasks", ())}
+
+
+@EVERY
+def test_nothing_trains_before_what_it_trains_on_was_generated(flow: str, cluster: str) -> None:
+    """Also where steps overlap, as they may if it is asked for: in the first steps there are no rows to train on."""
+    found = found_of(flow, cluster)
+    settings = [found.setting, replace(found.setting, staleness=1), replace(found.setting, staleness=2)]
+    for setting in settings if found.setting.synced else settings[:1]:
+        step = replace(found.best, setting=setting).step
+        played = play(schedule_of(step.tasks, step.waits), steps=4)
+        kinds = {each.name: each.kind for each in step.tasks}
+        shifts = {each.name: each.shift for each in step.tasks}
+        drawn = {(run.task, run.step): run.end_s for run in played.runs if kinds.get(run.task) == "generate"}
+        for run in (each for each in played.runs if kinds.get(each.task) == "update" and drawn):
+            of_rows = [end_s for (_, number), end_s in drawn.items() if number == run.step - shifts[run.task]]
+            assert of_rows and run.start_s >= min(of_rows)
