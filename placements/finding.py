@@ -133,7 +133,8 @@ class _Played:
     """Plans that were played, each once. Whether the cluster has room for one is asked of the best ones alone."""
 
     def __init__(self, setting: Setting, objective: Objective) -> None:
-        self.setting, self.objective = setting, objective
+        self.setting = setting
+        self.objective: Objective = objective
         self._without_room = set[tuple[tuple[frozenset[int], Option], ...]]()
         self._by_blocks: dict[tuple[tuple[frozenset[int], Option], ...], Ranked] = {}
         self._best: Keys | None = None
