@@ -18,12 +18,12 @@ from flowgraph.executors.forward import forward_stats
 from flowgraph.executors.packable import choose
 from flowgraph.models.shapes import ModelShape, shape_of
 from flowgraph.plan import Layout, Running
-from placements.choices import Seat, footprint
 from placements.finding import find
 from placements.footprint import Bytes, MemoryConstants
 from placements.footprint_process import Hosted, gathered_bytes, kept_blocks, process_footprint, shard_bytes
 from placements.largest_pass import Pass, packed_pass, padded_pass, sampled_pass
 from placements.loads import Load, example
+from placements.role_costs import Seat, footprint
 from placements.topology import classes
 from tests.unit.placements.small_settings import cluster_of, setting_of
 
