@@ -98,7 +98,7 @@ BOUNDS: Mapping[str, Bounds] = {
         "glibc manual, mallopt, M_MMAP_THRESHOLD: it grows up to 32 MiB on 64-bit systems",
     ),
     "fragmented_share": Bounds(
-        0.5, 0.0, 1.1, "chosen with ten runs, benchmarks/memory_on_cpu: one with adapters had some 0.46 beyond what it used"
+        0.5, 0.0, 1.1, "chosen with ten runs of memory_on_cpu: one, with adapters, had some 0.46 beyond what it used"
     ),
     "rollout_token_bytes": Bounds(
         128.0, 56.0, 256.0, "counted from types: Python lists of tokens and log-probs 72, columns in Arrow 56"
