@@ -342,8 +342,9 @@ def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ..
     if data == 1 and "none" in support.sharding:
         return ("none",)
     wanted: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
-    offered = tuple(each for each in wanted if each in support.sharding)
-    return offered or (("none",) if "none" in support.sharding else ())
+    offered: tuple[Sharding, ...] = tuple(each for each in wanted if each in support.sharding)
+    alone: tuple[Sharding, ...] = ("none",) if "none" in support.sharding else ()
+    return offered or alone
 
 
 def _slower(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -54,7 +54,8 @@ def residents(setting: Setting, plan: Plan) -> tuple[Resident, ...]:
 def _resident(setting: Setting, pool: Pool, homes: Sequence[Home], held: Mapping[str, Footprint]) -> Resident:
     found = [setting.cluster.device(*place) for place in pool.devices]
     memory = [device.memory_bytes for device in found if device is not None]
-    kind: DeviceKind = next((device.kind for device in found if device is not None), "gpu")
+    kinds: list[DeviceKind] = [device.kind for device in found if device is not None]
+    kind: DeviceKind = kinds[0] if kinds else "gpu"
     least = min(memory, default=0)
     peaks = peaks_of(setting, pool.name, homes, held)[1]
     return Resident(pool.name, len(pool.devices), least, room_bytes(least, kind), len({*memory}) <= 1, peaks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flowgraph.cluster import show_bytes
+from flowgraph.cluster import DeviceKind, show_bytes
 from flowgraph.plan import Plan
 from placements.cuts import many
 from placements.finding import TIED_SHARE
@@ -133,6 +133,7 @@ def _fullest(plan: Plan) -> str:
         return ABSENT
     most, pool, role = max(peaks, key=lambda peak: peak[0] / rooms[peak[1]])
     devices = (plan.cluster.device(*place) for each in plan.pools if each.name == pool for place in each.devices)
-    kind = next((device.kind for device in devices if device is not None), "gpu")
+    kinds: list[DeviceKind] = [device.kind for device in devices if device is not None]
+    kind: DeviceKind = kinds[0] if kinds else "gpu"
     full = "" if fits(most, rooms[pool], kind) else f": does not fit, it has {show_bytes(rooms[pool])}"
     return f"{show_bytes(most)} on {pool}, {role}{full}"

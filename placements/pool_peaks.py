@@ -162,16 +162,18 @@ def _shared(held: Sequence[Held], roles: Mapping[str, Bytes], working: str) -> I
     """
     seen, copies = dict[tuple[str, Part], int](), set[str]()
     for each in held:
-        parts = roles[each.role]
+        parts: Bytes = roles[each.role]
         for part in _OF_A_PROCESS if each.process else ():
             more = parts.get(part, 0) - seen.get((each.process, part), 0)
             seen[each.process, part] = max(seen.get((each.process, part), 0), parts.get(part, 0))
-            parts = {**parts, part: more} if more > 0 else _less(parts, part)
+            changed: Bytes = {**parts, part: more}
+            parts = changed if more > 0 else _less(parts, part)
         if each.copy and each.copy in copies:
             parts = _less(parts, "weights")
         copies.add(each.copy)
         heap = _left_in_heap(held, each, working)
-        yield each.role, added((parts, {"heap": heap})) if heap else parts
+        left: Bytes = {"heap": heap}
+        yield each.role, added((parts, left)) if heap else parts
 
 
 _OF_A_PROCESS: tuple[Part, ...] = ("context", "rollout")

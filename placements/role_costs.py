@@ -1,4 +1,7 @@
-"""What one role takes and holds where it runs: the seconds of each of its loads, and its bytes on each device."""
+"""What a role takes and holds where it runs: the seconds of its loads, and its bytes on each device.
+
+Not here: which ways there are to run it (`choices`), and roles that share a pool (`blocks`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from placements.footprint_process import process_footprint
 from placements.footprint_serving import awake_bytes, generation_bytes, inference_bytes, server_bytes
 from placements.footprint_training import Training, training_bytes
 from placements.generation import generate_seconds
+from placements.largest_pass import sampled_pass
 from placements.loads import Load
 from placements.profiles import Links
 from placements.seconds import Seconds
@@ -116,7 +120,7 @@ def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Lay
             engine=engine,
             device_bytes=seat.of.memory_bytes,
             cache_share=running.cache_share,
-            cache_tokens=None if running.cache_share is not None else max(load.longest_tokens for load in own),
+            cache_tokens=None if running.cache_share is not None else _rows_tokens(setting, engine, layout, own),
         )
     longest = max(load.longest_tokens for load in own)
     micro = running.micro_batch_tokens or longest
@@ -131,6 +135,14 @@ def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Lay
         stats=stats,
     )
     return training_bytes(shape, training, sequence_tokens=longest)
+
+
+def _rows_tokens(setting: Setting, engine: str, layout: Layout, own: Sequence[Load]) -> int:
+    """Return the tokens of the cache of an engine without a share of its device: one row, or all decoded at once."""
+    if not ENGINES[engine].handle:
+        return max(load.longest_tokens for load in own)
+    passes = (sampled_pass(load, layout.data, setting.sample_rows) for load in own)
+    return max(each.rows * each.width for each in passes)
 
 
 def process_of(engine: str) -> str:

@@ -151,7 +151,7 @@ def in_order(schedule: Schedule) -> tuple[Task, ...]:
     from networkx import DiGraph, NetworkXUnfeasible, lexicographical_topological_sort
 
     place = {task.name: index for index, task in enumerate(schedule.tasks)}
-    waits = DiGraph()
+    waits: DiGraph[str] = DiGraph()
     waits.add_nodes_from(place)
     waits.add_edges_from((each.before, each.after) for each in constraints(schedule) if not each.delay)
     try:
@@ -161,7 +161,7 @@ def in_order(schedule: Schedule) -> tuple[Task, ...]:
     return tuple(schedule.by_name[name] for name in order)
 
 
-def _circle(schedule: Schedule, waits: DiGraph) -> str:
+def _circle(schedule: Schedule, waits: DiGraph[str]) -> str:
     """Return which tasks wait for each other within one step, as text."""
     from networkx import find_cycle
 

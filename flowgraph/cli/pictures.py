@@ -105,14 +105,14 @@ def _in_order(lanes: Lanes, plan: Plan) -> Lanes:
 def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
     """Draw what each device holds, phase by phase, against what it has."""
     from flowgraph.diagrams.memory_picture import memory_picture
-    from placements.footprint import FITS_SHARE
+    from placements.footprint import FILLS
 
     steps = [] if subject.run is None else read_measured(subject.run.path)
     measured = [each for step in steps for each in step.forecast]
     plan = subject.placement.plan
     if not plan.forecast and not measured:
         raise _none("memory", subject, "the plan forecasts no memory", PLANNED)
-    return memory_picture(plan, measured, room_share=FITS_SHARE)
+    return memory_picture(plan, measured, fills=FILLS)
 
 
 def placements(subject: Subject, _: Shown = Shown()) -> Comparison:

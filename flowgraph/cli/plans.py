@@ -14,7 +14,7 @@ from flowgraph.check_plan import unsupported
 from flowgraph.cli.costed import print_costed
 from flowgraph.cli.lists import columns_there
 from flowgraph.cli.plan import Sought, read_plan
-from flowgraph.cli.setting import Posed, Question, cluster_of, posed_by
+from flowgraph.cli.setting import Posed, Question, cluster_of, of_unknown_speed, posed_by
 from flowgraph.cli.show import write_text
 from flowgraph.errors import PlanError, UsageError, nearest
 
@@ -201,6 +201,9 @@ def _measured(path: Path, seconds: Sequence[str]) -> MeasuredRun:
     if plan.step is None:
         hint = "`plan FLOW -o plan.json` makes one that does"
         raise PlanError.unreadable(str(file), "", f"forecasts no seconds, so there is nothing to fit; {hint}")
+    if not all(device.model for device in plan.used()):
+        why = f"the speed of {of_unknown_speed(plan.cluster)}, is not known, so there is nothing to fit"
+        raise PlanError.unreadable(str(file), "", why)
     if folder is None:
         nodes = _nodes_s(seconds, path)
     else:

@@ -18,6 +18,7 @@ from flowgraph.cli.setting import Question, planned_graph, posed_by
 from flowgraph.diagrams.arrow_sizes import ArrowSizes
 from flowgraph.diagrams.drawing import Drawing
 from flowgraph.errors import FlowError, UsageError
+from flowgraph.files import find_flow
 from flowgraph.graph import Graph
 from flowgraph.plan import Plan
 from flowgraph.store import structure_hash
@@ -200,7 +201,7 @@ def _run(path: Path) -> Subject:
 
 
 def _placed(plan: Plan, where: str) -> Placement:
-    if plan.assumed is None:
+    if plan.assumed is None or _flow_is_gone(plan.assumed.flow):
         return Placement(plan, _graph_of(plan, where), where=where)
     from flowgraph.cli.reforecast import planned_again
 
@@ -210,7 +211,7 @@ def _placed(plan: Plan, where: str) -> Placement:
 def _graph_of(plan: Plan, where: str) -> Graph | None:
     """Give the graph of a plan's flow, if the flow is found and is still the one that was planned."""
     if plan.assumed is not None:
-        return posed_by(plan, where).setting.graph
+        return None if _flow_is_gone(plan.assumed.flow) else posed_by(plan, where).setting.graph
     if not plan.flow.isidentifier():  # a flow's own name: a file's would be run
         return None
     try:
@@ -218,3 +219,14 @@ def _graph_of(plan: Plan, where: str) -> Graph | None:
     except FlowError:
         return None
     return graph if structure_hash(graph) == plan.structure_hash else None
+
+
+def _flow_is_gone(name: str) -> bool:
+    """Return whether a name, of no file, is that of no flow."""
+    if not name.isidentifier():
+        return False
+    try:
+        find_flow(name)
+    except FlowError:
+        return True
+    return False

@@ -51,7 +51,7 @@ def trace_run(path: Path, out: Path | None, steps: int, compare: bool, as_json: 
     if not measured:
         raise RunFolderError(f"has no step in {NAME}: nothing of it was measured", where=str(path))
     if plan.step is None:
-        print("the plan forecasts no seconds, only memory: it was made to run, not for costing", file=sys.stderr)
+        print("the plan forecasts no seconds: only what was measured is told", file=sys.stderr)
     if compare:
         show_compared(plan, measured, as_json)
         return

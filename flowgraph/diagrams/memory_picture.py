@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flowgraph.cluster import show_bytes
+from flowgraph.cluster import DeviceKind, show_bytes
 from flowgraph.diagrams.charts import MemoryChart, Phase, Store
 from flowgraph.plan import Forecast, Peak, Plan, Pool
 
@@ -14,15 +14,15 @@ ENTERING = "to "
 Key = tuple[str, str, str]  # pool, phase, role
 
 
-def memory_picture(plan: Plan, measured: Sequence[Forecast] = (), *, room_share: float) -> MemoryChart:
+def memory_picture(plan: Plan, measured: Sequence[Forecast] = (), *, fills: Mapping[DeviceKind, float]) -> MemoryChart:
     """Give the chart of a plan's forecast, its phases in the order of the step; a pool without a forecast has none.
 
-    `measured` are the forecasts of measured steps, of which the highest peaks count. A plan may fill `room_share` of a
-    device. Capacity is that of the smallest device of a pool.
+    `measured` are the forecasts of measured steps, of which the highest peaks count. `fills` says what part of a
+    device of each kind a plan may fill. Capacity is that of the smallest device of a pool.
     """
     seen, pools = highest(measured), {pool.name: pool for pool in plan.pools}
     told = [each for each in plan.forecast if each.pool in pools]
-    stores = tuple(_store(plan, pools[each.pool], each, seen, room_share) for each in told)
+    stores = tuple(_store(plan, pools[each.pool], each, seen, fills) for each in told)
     about = " ".join(_about(store) for store in stores) or "The plan forecasts no memory."
     return MemoryChart(f"memory of {plan.flow}", stores, about)
 
@@ -37,10 +37,14 @@ def highest(forecasts: Iterable[Forecast]) -> dict[Key, int]:
     return found
 
 
-def _store(plan: Plan, pool: Pool, forecast: Forecast, seen: Mapping[Key, int], room_share: float) -> Store:
+def _store(
+    plan: Plan, pool: Pool, forecast: Forecast, seen: Mapping[Key, int], fills: Mapping[DeviceKind, float]
+) -> Store:
     smallest = smallest_bytes(plan, pool)
+    device = plan.cluster.device(*pool.devices[0])
+    room = int(fills[device.kind] * smallest) if device is not None else smallest
     phases = tuple(_phases(forecast, seen))
-    return Store(f"{pool.name}: {_each_device(pool)}", pool.name, phases, smallest, int(room_share * smallest))
+    return Store(f"{pool.name}: {_each_device(pool)}", pool.name, phases, smallest, room)
 
 
 def smallest_bytes(plan: Plan, pool: Pool) -> int:

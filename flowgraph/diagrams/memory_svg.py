@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from flowgraph.cluster import show_bytes
-from flowgraph.diagrams.charts import MemoryChart, Phase, Store
+from flowgraph.diagrams.charts import MemoryChart, Store
 from flowgraph.diagrams.geometry import (
     MARGIN,
     TITLE_HEIGHT,
@@ -28,7 +28,6 @@ from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.legend import Entry, Sample, legend
 from flowgraph.diagrams.memory_columns import (
     LABEL_AT_MOST,
-    NAME_HEIGHT,
     SLANT,
     Bytes,
     Column,
@@ -45,7 +44,7 @@ from flowgraph.diagrams.ticks import number_text, ticks
 PLOT_HEIGHT, HEAD_HEIGHT, PANEL_GAP = 180.0, 52.0, 20.0
 FOOT = 24.0  # below a plot, for the names of phases
 LEFT, RIGHT = 44.0, 66.0  # room for the numbers of the axis, and for the names of the two lines
-PEAK_LINE = 13.0
+PEAK_FOOT = 26.0  # of the words on the peak, below the top of a panel
 PHASES_IN_A_THIRD, PHASES_IN_A_HALF = 4.3, 8.0  # of a row, for a panel with that many phases
 SMALL_SHARE, HEADROOM = 0.15, 1.4  # of the capacity: where less is held, a panel ends so far above what is held
 KIB = 1024.0
@@ -171,7 +170,7 @@ def _panel(store: Store, cell: Rect, most_bytes: float, names: Sequence[str], lo
         ticks=_ticks(scale),
         levels=_levels(store, scale),
         columns=columns,
-        peak=_peak(store, columns, scale),
+        peak=_peak(store, cell),
     )
 
 
@@ -201,7 +200,7 @@ def _ticks(scale: Bytes) -> tuple[Mark, ...]:
 def _levels(store: Store, scale: Bytes) -> tuple[Level, ...]:
     """Give the two lines with their names: that of the capacity above its line, that of the room below.
 
-    Where both are far above, the top of the panel says so.
+    Where both are far above, the top of the panel says so. Where a plan fills all, there is one line.
     """
     x, top = scale.plot.right + 6, scale.plot.top
     if store.capacity_bytes > scale.most_bytes:
@@ -209,7 +208,9 @@ def _levels(store: Store, scale: Bytes) -> tuple[Level, ...]:
         return (Level(top, "beyond", above),)
     capacity, room = scale.y(store.capacity_bytes), scale.y(store.room_bytes)
     above = _lines(x, capacity - 5 - 12, ("capacity", show_bytes(store.capacity_bytes)))
-    below = _lines(x, room + 12, ("room", show_bytes(store.room_bytes)))
+    if store.room_bytes == store.capacity_bytes:
+        return (Level(capacity, "capacity", above),)
+    below = _lines(x, room + 12, ("plan fills", show_bytes(store.room_bytes)))
     return Level(capacity, "capacity", above), Level(room, "room", below)
 
 
@@ -217,45 +218,15 @@ def _lines(x: float, y: float, texts: Sequence[str], anchor: Anchor = "start") -
     return tuple(Words(x, y + 12 * at, text, "small", anchor) for at, text in enumerate(texts))
 
 
-def _peak(store: Store, columns: Sequence[Column], scale: Bytes) -> tuple[Words, ...]:
-    """Name the highest column over it: its bytes and percent, and by how much it is over."""
-    if not columns:
-        return ()
-    at = max(range(len(columns)), key=lambda place: store.phases[place].size_bytes)
-    phase, rect = store.phases[at], columns[at].rect
-    texts = _peak_texts(phase, store)
-    keys = [key.rect.top for each in columns for key in each.keys]
-    marks = [each.measured - 6 for each in columns if each.measured is not None]
-    high = NAME_HEIGHT + PEAK_LINE * (len(texts) - 1)
-    foot = above_lines(
-        min([rect.top, *marks, *keys]) - 4, high, [scale.y(store.room_bytes), scale.y(store.capacity_bytes)]
-    )
-    levels = [foot - 2 - PEAK_LINE * after for after in reversed(range(len(texts)))]
-    return tuple(
-        Words(_clamped(rect.centre, width_of(text, classes), scale.plot), y, text, classes, "middle")
-        for y, (text, classes) in zip(levels, texts, strict=True)
-    )
+def _peak(store: Store, cell: Rect) -> tuple[Words, ...]:
+    """Name the highest column under the pool's name: its bytes and percent, and by how much it is over.
 
-
-def _peak_texts(phase: Phase, store: Store) -> list[tuple[str, str]]:
-    share = percent(phase.size_bytes, store.capacity_bytes)
-    told = f"peak {show_bytes(phase.size_bytes)}{', ' + share if share else ''}"
-    over = over_text(phase, store)
-    return [(told, "small strong halo"), *([(over, "small alarm strong halo")] if over else [])]
-
-
-def above_lines(foot: float, high: float, lines: Sequence[float]) -> float:
-    """Move a text of some height up until it meets none of the lines across, and give where it ends then.
-
-    >>> above_lines(100, 12, [120, 95, 84]), above_lines(100, 12, [50])
-    (80.0, 100)
+    Not over the column: where a line is near, the words would stand above a line that the column does not reach.
     """
-    for line in sorted(lines, reverse=True):
-        if foot - high - 2 < line < foot + 2:
-            foot = line - 4.0
-    return foot
-
-
-def _clamped(centre: float, width: float, plot: Rect) -> float:
-    """Move a text so that it does not begin before its plot, nor end after it."""
-    return max(plot.left + width / 2, min(centre, plot.right - width / 2))
+    if not store.phases:
+        return ()
+    phase = max(store.phases, key=lambda each: each.size_bytes)
+    share, over = percent(phase.size_bytes, store.capacity_bytes), over_text(phase, store)
+    told = f"peak {show_bytes(phase.size_bytes)}{', ' + share if share else ''}{', ' + over if over else ''}"
+    classes = "small alarm strong" if over else "small strong"
+    return (Words(cell.left, cell.top + PEAK_FOOT, cut(told, cell.width, classes), classes),)

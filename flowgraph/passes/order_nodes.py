@@ -56,11 +56,11 @@ def _before(graph: Graph) -> list[tuple[Node, Node]]:
     return pairs
 
 
-def _waits(graph: Graph) -> DiGraph:
+def _waits(graph: Graph) -> DiGraph[Node]:
     """Return a graph with an edge from each node to those that wait for it."""
     from networkx import DiGraph
 
-    found = DiGraph()
+    found: DiGraph[Node] = DiGraph()
     found.add_nodes_from(graph.nodes)
     found.add_edges_from(
         (edge.source, node) for node in graph.nodes for edge in node.edges() if isinstance(edge.source, Node)

@@ -18,6 +18,7 @@ from benchmarks.forecast.rl_rows import Read, read_end_to_end, read_nemo_rl
 from benchmarks.forecast.rl_steps import homes_of, seconds_of, setting_of, step
 from benchmarks.forecast.rl_workloads import FOLDER, Workload, from_toml, read, to_toml
 from flowgraph.plan import Step
+from placements.steps import host_constants
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -26,6 +27,8 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 NEMO_RL, END_TO_END = rows("rl_nemo_rl.csv"), rows("rl_end2end.csv")
+
+DRIVEN = 1 + host_constants().driver_share
 
 
 def nemo_rl(changes: Mapping[str, str]) -> Workload:
@@ -190,17 +193,20 @@ def test_a_workload_can_be_forecast_by_hand() -> None:
 # ------------------------------------------------------------------------------------------- forecasts
 
 
-def test_the_phases_of_a_step_that_does_not_overlap_add_up_to_it() -> None:
+def test_a_step_that_does_not_overlap_has_its_phases_one_after_another_and_little_else() -> None:
+    """What else a step has are host work, syncs and switches, and what the driver does between steps."""
     found = forecast(nemo_rl({}))
     phases = [seconds_of(found, each) or 0.0 for each in ("gen", "old_log_prob", "ref", "update_actor")]
-    host = next(task.seconds or 0.0 for task in found.tasks if task.name == "host")
-    assert seconds_of(found, "step") == pytest.approx(sum(phases) + host)
+    step_s = seconds_of(found, "step")
+    assert step_s is not None
+    assert sum(phases) < step_s <= DRIVEN * sum(task.seconds or 0.0 for task in found.tasks) * (1 + 1e-9)
     assert seconds_of(found, "values") is None
 
 
 def test_a_step_that_overlaps_takes_no_longer_than_its_parts_one_after_another() -> None:
     together, apart = (forecast(nemo_rl({"policy_mode": mode})) for mode in ("On policy", "1-step Off"))
-    assert (together.period_s or 0.0) == pytest.approx(sum(task.seconds or 0.0 for task in together.tasks))
+    models = [task.seconds or 0.0 for task in together.tasks if task.kind in ("generate", "logprob", "update")]
+    assert (together.period_s or 0.0) > sum(models)
     assert (apart.period_s or 0.0) < sum(task.seconds or 0.0 for task in apart.tasks)
 
 

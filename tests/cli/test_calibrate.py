@@ -218,9 +218,14 @@ def test_a_run_without_its_files_says_which(flowgraph: Run, plan: Any) -> None:
 
 def test_a_run_of_a_plan_without_seconds_says_how_to_get_one(flowgraph: Run) -> None:
     text_of(flowgraph("plan", "grpo", "--cluster", "laptop", "--memory", "4GiB", "-o", "laptop.json"))
-    run = folder("run", json.loads(Path("laptop.json").read_text()), steps({"policy.update": 2.0}))
+    plan = json.loads(Path("laptop.json").read_text())
+    run = folder("run", plan | {"step": None}, steps({"policy.update": 2.0}))
     text = refused(flowgraph("calibrate", run, "-o", "profile.toml"))
     assert text.startswith("run/plan.json: forecasts no seconds, so there is nothing to fit")
+    nominal = folder("nominal", plan, steps({"policy.update": 2.0}))
+    assert refused(flowgraph("calibrate", nominal, "-o", "profile.toml")) == (
+        "nominal/plan.json: the speed of laptop/0, a cpu, is not known, so there is nothing to fit\n"
+    )
 
 
 def test_one_bad_run_of_several_writes_nothing(flowgraph: Run, plan: Any) -> None:

@@ -281,7 +281,7 @@ def hostile_plan(path: Path, name: str) -> dict[str, Any]:
         if each.get(field) in names:
             each[field] = names[each[field]]
     for each in plan["step"]["tasks"]:
-        each["pools"] = [names.get(pool, pool) for pool in each["pools"]]
+        each["pools"] = [names.get(pool, pool) for pool in each.get("pools", ())]
     return plan
 
 

@@ -40,7 +40,7 @@ def test_every_verb_that_plans_takes_a_placement(flowgraph: Run) -> None:
     shown = text_of(flowgraph("show", "ppo", "--stage", "lowered", *split))
     assert re.search(r"run +policy.generate +on pool1/local, role policy.sample\n", shown)
     drawn = text_of(flowgraph("draw", "ppo", "--to", "mmd", *split))
-    assert [f"pool{place}#58; laptop#47;{place}" in drawn for place in range(4)] == [True, True, True, False]
+    assert sorted(re.findall(r"pool(\d)#58; laptop#47;\d", drawn)) == ["0", "1", "2"]
     assert flowgraph("check", "ppo", *split).code == 0
     data = json.loads(text_of(flowgraph("plan", "ppo", *split, "--json")))
     assert [len(pool["devices"]) for pool in data["plan"]["pools"]] == [1, 1, 1]
@@ -96,9 +96,9 @@ def test_a_split_placement_is_what_runs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "runs/ppo-1\n"), done.stderr
     folder = tmp_path / "runs/ppo-1"
     program = (folder / "program.txt").read_text()
-    assert re.findall(r"^  pool  (\w+)  (.*)$", program, re.MULTILINE) == [
-        ("pool0", "laptop/0, laptop/1"), ("pool1", "laptop/2"), ("pool2", "laptop/3"),
-    ]  # fmt: skip
+    pools = re.findall(r"^  pool  (\w+)  (.*)$", program, re.MULTILINE)
+    assert [name for name, _ in pools] == ["pool0", "pool1", "pool2"]
+    assert len({device for _, devices in pools for device in devices.split(", ")}) == 4
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert len(metrics) == 2
     for told in metrics:

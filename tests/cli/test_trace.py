@@ -82,6 +82,13 @@ def events_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def measured_steps(events: list[dict[str, Any]]) -> set[int]:
+    """Give the steps of which a trace has something that was measured."""
+    processes = {each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"}
+    spans = [each for each in events if each["ph"] == "X" and processes[each["pid"]].endswith(", measured")]
+    return {each["args"]["step"] for each in spans}
+
+
 def test_a_run_of_which_nothing_was_measured_is_refused(flowgraph: Command, ran: Path) -> None:
     said = flowgraph("trace", ran)
     assert (said.code, said.out) == (1, "")
@@ -91,9 +98,11 @@ def test_a_run_of_which_nothing_was_measured_is_refused(flowgraph: Command, ran:
 
 def test_a_plan_without_seconds_leaves_what_was_measured_and_says_so(flowgraph: Command, ran: Path) -> None:
     program = measure(ran, 3)
+    plan = json.loads((ran / "plan.json").read_text())
+    (ran / "plan.json").write_text(json.dumps(plan | {"step": None}))
     said = flowgraph("trace", ran)
     assert said.out == "runs/grpo-1/trace.json\n"
-    assert said.err == "the plan forecasts no seconds, only memory: it was made to run, not for costing\n"
+    assert said.err == "the plan forecasts no seconds: only what was measured is told\n"
     events = events_of(ran / "trace.json")
     names = [each["args"]["name"] for each in events if each["name"] == "process_name"]
     assert names == ["all, measured", "host, measured"]
@@ -104,10 +113,9 @@ def test_a_plan_without_seconds_leaves_what_was_measured_and_says_so(flowgraph: 
 def test_a_trace_has_the_last_steps_that_are_asked_for(flowgraph: Command, ran: Path) -> None:
     measure(ran, 5)
     assert flowgraph("trace", ran, "--steps", 2, "-o", "two.json").code == 0
-    steps = {each["args"]["step"] for each in events_of(Path("two.json")) if each["ph"] == "X"}
-    assert steps == {3, 4}
+    assert measured_steps(events_of(Path("two.json"))) == {3, 4}
     told = json.loads(flowgraph("trace", ran, "--steps", 1, "--json").out)
-    assert {each["args"]["step"] for each in told["traceEvents"] if each["ph"] == "X"} == {4}
+    assert measured_steps(told["traceEvents"]) == {4}
 
 
 def test_forecast_and_measured_lie_in_one_file_as_processes(flowgraph: Command, costed: Path) -> None:

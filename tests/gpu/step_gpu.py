@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from flowgraph import Graph, Key
 from flowgraph.cli.inputs import Asked
-from flowgraph.cli.setting import Question, cluster_of, planned_graph, pose
+from flowgraph.cli.setting import Posed, Question, cluster_of, planned_graph, pose
 from flowgraph.cli.trace import Beside, compared
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Sync
 from flowgraph.models import resolve
 from flowgraph.models.shapes import shape
-from flowgraph.plan import Layout, Placed, Plan, Pool, Running, Step
+from flowgraph.plan import Layout, Placed, Plan, Pool, Running
 from flowgraph.runtime.execute import Executor, Source
 from flowgraph.runtime.hosting import ModelSetup, heads_of, host
 from flowgraph.runtime.in_process import InProcess
 from flowgraph.runtime.measure import Measures, note_process
 from flowgraph.runtime.measured_step import MeasuredStep, measured_step
 from flowgraph.store import structure_hash
-from placements import Workload, forecast_plan
+from placements import forecast_again
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,24 +146,23 @@ def hybrid(graph: Graph, cluster: str) -> Plan:
     )
 
 
-def forecast_seconds(case: Case, model: Path, cluster: str) -> Step | None:
-    """Forecast a step of the best plan on one device of known speed: there SGLang samples, and not transformers."""
-    from placements.finding import find
-    from placements.placing import plan_of
-
-    if not cluster:
-        return None
+def posed_of(case: Case, model: Path, cluster: str) -> Posed:
+    """Pose what a command line asks of the planner for these rows."""
     asked = Asked(FLOW, models=(str(model),), batch=case.prompts, sets=case.settings)
-    posed = pose(Question(asked, cluster, prompt_tokens=str(case.prompt_tokens)))
-    return plan_of(posed.setting, find(posed.setting).best.blocks, posed.assumed).step
+    return pose(Question(asked, cluster, prompt_tokens=str(case.prompt_tokens)))
 
 
 def planned(case: Case, graph: Graph, model: Path, places: tuple[str, str]) -> Plan:
-    """Give the hybrid plan with the forecast of its memory, and of the seconds of a step if that can be had."""
-    heads, source = heads_of(graph), resolve(str(model), cache=model.parent)
-    shapes = {name: shape(source, heads[name]) for name in MODELS}
-    plan = forecast_plan(hybrid(graph, places[0]), graph, shapes, Workload(case.prompts, case.prompt_tokens))
-    return plan.model_copy(update={"step": forecast_seconds(case, model, places[1])})
+    """Give the hybrid plan with the forecast of its memory here, and of its seconds if the device's speed is known."""
+    here, known = (_forecast(case, graph, model, cluster) if cluster else None for cluster in places)
+    assert here is not None
+    return here.model_copy(update={"step": known.step if known is not None else None})
+
+
+def _forecast(case: Case, graph: Graph, model: Path, cluster: str) -> Plan:
+    """Give the hybrid plan with its forecast on a cluster of one device."""
+    posed = posed_of(case, model, cluster)
+    return forecast_again(posed.setting, hybrid(graph, cluster), posed.assumed)
 
 
 def prompts_of(case: Case) -> Source:

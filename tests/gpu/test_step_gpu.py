@@ -55,7 +55,7 @@ def test_what_is_forecast_and_measured_stands_side_by_side(
         with capsys.disabled():
             print(f"\n{text}")
     rows = {row["task"]: row for row in told["rows"]}
-    assert rows.keys() == {*TASKS, "host", "a step"}
+    assert rows.keys() == {*TASKS, "score, group_normalize", "a step"}
     assert all(row["measured_s"] > 0 for row in rows.values())
     assert all(rows[name]["measured_bytes"] > 0 for name in TASKS)
     assert all(rows[name]["forecast_bytes"] for name in TASKS[:4])

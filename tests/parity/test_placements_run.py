@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from flowgraph import Graph, Key
-from flowgraph.cluster import Cluster
 from flowgraph.diagrams.mermaid import mermaid
 from flowgraph.diagrams.plan_picture import plan_picture
 from flowgraph.evaluate import Observed
@@ -27,7 +26,6 @@ from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Program, Run
 from flowgraph.machine import laptop
 from flowgraph.models import resolve
-from flowgraph.models.shapes import shape
 from flowgraph.passes import compile_graph
 from flowgraph.plan import Layout, Placed, Plan, Pool
 from flowgraph.runtime.batch import to_table
@@ -45,7 +43,6 @@ from flowgraph.store import structure_hash, to_json
 from nodes import Columns, Rollout
 from nodes.data.source import PromptSource
 from nodes.values import Finished, Text
-from placements import Workload, search
 from placements.named import name_of
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -72,29 +69,19 @@ def graph_of(learning: Mapping[str, object]) -> Graph:
 
 GRAPHS = {"minibatches": graph_of(LEARNING), "one step": graph_of(ONE_STEP)}
 GRAPH = GRAPHS["minibatches"]
-SHAPES = {name: shape(resolve("tiny", cache=Path()), heads_of(GRAPH)[name]) for name in MODELS}
 
 
-def named(placement: str, devices: int) -> Plan:
-    """Give the plan of a named placement on so many devices of a laptop."""
-    return search(placement, GRAPH, laptop(devices, 2**33), SHAPES, Workload(prompts=4, prompt_tokens=14)).plan
+LOCAL, SHARDS = ("local", Layout()), ("fsdp", Layout(data=2, sharding="full"))
+Homes = Mapping[str, tuple[str, str, Layout]]
+"""By role its pool, engine and layout."""
 
 
-def by_hand(cluster: Cluster) -> Plan:
-    """Give three pools as no system has them: drawing beside the reference, both updates, and the reward model."""
-    shards, peers = ("fsdp", Layout(data=2, sharding="full")), ("fsdp", Layout(sequence=2, sharding="full"))
-    homes = {
-        "policy.train": ("learns", *shards),
-        "policy.sample": ("draws", "local", Layout()),
-        "critic.train": ("learns", *peers),
-        "ref.infer": ("draws", "local", Layout()),
-        "judge.infer": ("judges", "local", Layout(data=2)),
-    }
-    places = {"draws": (4,), "learns": (0, 3), "judges": (1, 2)}
+def placed(homes: Homes, places: Mapping[str, Sequence[int]]) -> Plan:
+    """Give the plan of roles that live so, on pools of these devices of a laptop."""
     return Plan(
         flow=GRAPH.name,
         structure_hash=structure_hash(GRAPH),
-        cluster=cluster,
+        cluster=laptop(MOST_DEVICES, 2**33),
         pools=tuple(Pool(name=pool, devices=tuple(("laptop", i) for i in at)) for pool, at in places.items()),
         placed=tuple(
             Placed(role=role, pool=pool, engine=engine, layout=layout) for role, (pool, engine, layout) in homes.items()
@@ -102,12 +89,49 @@ def by_hand(cluster: Cluster) -> Plan:
     )
 
 
+ROLES = ("policy.train", "policy.sample", "critic.train", "ref.infer", "judge.infer")
+BOTH = ("local", Layout(data=2))
+
+ALONE_PLAN = placed(dict.fromkeys(ROLES, ("all", *LOCAL)), {"all": (0,)})
 PLANS = {
-    "colocated": named("colocated", 2),
-    "hybrid": named("hybrid", 3),
-    "split": named("split", 4),
-    "standalone": named("standalone", 5),
-    "by hand": by_hand(laptop(MOST_DEVICES, 2**33)),
+    "colocated": placed(
+        {role: ("all", *(SHARDS if role.endswith("train") else BOTH)) for role in ROLES}, {"all": (0, 1)}
+    ),
+    "hybrid": placed(
+        {
+            "policy.train": ("main", *SHARDS),
+            "policy.sample": ("main", *BOTH),
+            "critic.train": ("main", *SHARDS),
+            "ref.infer": ("main", *BOTH),
+            "judge.infer": ("judge", *LOCAL),
+        },
+        {"main": (0, 1), "judge": (2,)},
+    ),
+    "split": placed(
+        {
+            "policy.train": ("actor", *LOCAL),
+            "policy.sample": ("rollout", *LOCAL),
+            "critic.train": ("critic", *SHARDS),
+            "ref.infer": ("actor", *LOCAL),
+            "judge.infer": ("critic", *BOTH),
+        },
+        {"actor": (0,), "rollout": (1,), "critic": (2, 3)},
+    ),
+    "standalone": placed(
+        {role: (f"pool{place}", *LOCAL) for place, role in enumerate(ROLES)},
+        {f"pool{place}": (place,) for place in range(len(ROLES))},
+    ),
+    # Three pools as no system has them: drawing beside the reference, both updates, and the reward model.
+    "by hand": placed(
+        {
+            "policy.train": ("learns", *SHARDS),
+            "policy.sample": ("draws", *LOCAL),
+            "critic.train": ("learns", "fsdp", Layout(sequence=2, sharding="full")),
+            "ref.infer": ("draws", *LOCAL),
+            "judge.infer": ("judges", *BOTH),
+        },
+        {"draws": (4,), "learns": (0, 3), "judges": (1, 2)},
+    ),
 }
 POOLS = {"colocated": [2], "hybrid": [2, 1], "split": [1, 1, 2], "standalone": [1] * 5, "by hand": [1, 2, 2]}
 
@@ -116,7 +140,7 @@ def programs_of(plan: Plan) -> dict[str, Program]:
     return {name: lower(graph, plan) for name, graph in GRAPHS.items()}
 
 
-ALONE = programs_of(named("colocated", 1))
+ALONE = programs_of(ALONE_PLAN)
 
 Where = Mapping[str, set[tuple[str, int]]]
 """By node the pools and ranks that ran it."""

@@ -384,10 +384,10 @@ def test_a_plan_of_another_graph_is_not_lowered() -> None:
     with pytest.raises(PlanError) as caught:
         lower(graph, plan_of(other), where="plan.json")
     assert str(caught.value) == (
-        "plan.json: this plan is for another structure\n"
+        "plan.json: a plan of gpg, not of grpo\n"
         f"    plan: gpg {structure_hash(other)[:16]}\n"
         f"    flow: grpo {structure_hash(graph)[:16]}\n"
-        "  hint: plan this flow anew"
+        "  hint: flowgraph plan grpo, or run without a flow"
     )
 
 

@@ -90,10 +90,10 @@ def test_a_setting_does_not_void_a_plan(graph: Graph) -> None:
 def test_a_plan_of_another_structure_is_refused_with_both(graph: Graph) -> None:
     other = compile_graph(gpg.graph())
     assert refusal(plan_of(graph), other) == (
-        "plan.json: this plan is for another structure\n"
+        "plan.json: a plan of grpo, not of gpg\n"
         f"    plan: grpo {structure_hash(graph)[:16]}\n"
         f"    flow: gpg {structure_hash(other)[:16]}\n"
-        "  hint: plan this flow anew"
+        "  hint: flowgraph plan gpg, or run without a flow"
     )
 
 

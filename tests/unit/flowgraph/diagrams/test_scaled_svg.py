@@ -313,11 +313,32 @@ def test_what_does_not_fit_is_said_and_drawn_beyond_the_line() -> None:
     chart = MemoryChart("x", (Store("a", "a", (Phase("update", (("m", int(83.2 * GIB)),)),), 80 * GIB, 72 * GIB),))
     picture = ElementTree.fromstring(memory_svg(chart))
     shown = [each.words.text for each in texts(picture)]
-    assert "over by 3.2 GiB" in shown
-    assert "peak 83.2 GiB, 104%" in shown
+    assert "peak 83.2 GiB, 104%, over by 3.2 GiB" in shown
     (phase,) = groups(picture, "over")
     (capacity,) = groups(picture, "capacity")
     assert shape(phase).top < float(next(capacity.iter(f"{SVG}line")).attrib["y1"])
+
+
+def test_a_peak_below_the_line_is_not_named_above_it() -> None:
+    """69.6 of 79.6 GiB, of which a plan fills 71.6: the words stand under the pool's name, outside of the plot."""
+    chart = MemoryChart(
+        "x", (Store("a", "a", (Phase("update", (("m", int(69.6 * GIB)),)),), int(79.6 * GIB), int(71.6 * GIB)),)
+    )
+    picture = ElementTree.fromstring(memory_svg(chart))
+    (peak,) = [each for each in texts(picture) if each.words.text.startswith("peak ")]
+    (capacity,), (room,) = groups(picture, "capacity"), groups(picture, "room")
+    assert peak.words.text == "peak 69.6 GiB, 87%"
+    assert peak.words.rect.bottom < float(next(capacity.iter(f"{SVG}line")).attrib["y1"]) - 12
+    assert [each.words.text for level in (capacity, room) for each in texts(level)] == [
+        "capacity", "79.6 GiB", "plan fills", "71.6 GiB"
+    ]  # fmt: skip
+
+
+def test_one_line_is_drawn_where_a_plan_fills_all() -> None:
+    chart = MemoryChart("x", (Store("a", "a", (Phase("update", (("m", GIB),)),), 2 * GIB, 2 * GIB),))
+    picture = ElementTree.fromstring(memory_svg(chart))
+    assert len(groups(picture, "capacity")) == 1
+    assert groups(picture, "room") == []
 
 
 def test_pools_share_out_the_devices_and_times_share_a_scale() -> None:

@@ -56,7 +56,7 @@ def test_a_step_of_a_reference_apart_is_told_in_its_order() -> None:
 
 def test_what_sleeps_is_woken_and_put_to_sleep() -> None:
     diagram = sequence_picture(found("grpo", "1x8xh100"))
-    drawn = "policy · sglang on pool0"
+    drawn = "policy · sglang on all"
     assert lines(diagram)[0] == f"{drawn} → {drawn}: wake (call)"
     assert f"{drawn} → {drawn}: sleep (call)" in lines(diagram)
 

@@ -62,7 +62,6 @@ def plan_of(
             Pool(name=f"p{i}", devices=tuple((f"m{i}", place) for place in range(devices))) for i in range(len(groups))
         ),
         placed=tuple(change(each) for each in placed),
-        costed=True,
         assumed=Assumed(flow=graph.name, models=told, **wanted),
     )
 
