@@ -25,7 +25,7 @@ from placements.tables import Goal, Indices, Numbers, Table, block_of, goal_of, 
 KEPT = 50
 WITHIN = 0.1  # share of the best value: what waits for stages here may overlap when a simulator plays it
 EXAMINED_AT_MOST = 5_000_000
-LISTED_AT_MOST = 1000
+LISTED_AT_MOST = 300
 TOLERANCE = 1e-12  # share of a value that the order of a sum may change
 ROUNDING = 1e-9  # share of a value below which a choice is not better than another
 
@@ -172,15 +172,18 @@ def choices_below(problem: Problem, below: Keys, *, at_most: int = LISTED_AT_MOS
         return Listing((), (FAR, FAR))
     opened = opened_covers(tables, covers, problem.capacity).best_first(goal)
     near = narrowed_covers(tables, opened, problem.capacity, goal, below[0])
-    found, open_keys = list[Choice](), (FAR, FAR)
+    found, open_keys = list[tuple[Keys, int, _Joined]](), (FAR, FAR)
     for cover in near.tables:
         joined = _Joined.of([tables[at] for at in cover if at < len(tables)], problem, goal, below, at_most)
-        found += joined.choices(problem)
         open_keys = min(open_keys, joined.open_keys)
-    found.sort(key=lambda choice: (keys_of(problem, choice), rank(problem, choice)))
-    if len(found) > at_most:
-        open_keys = min(open_keys, keys_of(problem, found[at_most]))
-    return Listing(tuple(found[:at_most]), open_keys)
+        found += [(keys, at, joined) for at, keys in enumerate(joined.keys())]
+        if len(found) > at_most:  # as good as the last of these need be what comes
+            found.sort(key=lambda each: each[0])
+            below = open_keys = min(open_keys, found[at_most][0])
+            found = found[:at_most]
+    choices = [joined.choice(problem, at) for _, at, joined in found]
+    choices.sort(key=lambda choice: (keys_of(problem, choice), rank(problem, choice)))
+    return Listing(tuple(choices), open_keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +216,8 @@ class _Joined:
         used, cost = self.used[:, here], self.cost[here] + table.cost[column]
         used[table.device_class] += table.devices[column]
         first, second = self._least_keys(times_s, used.sum(0), cost, rest)
-        fits = (used <= np.array(capacity, dtype=np.float64)[:, None]).all(0)
+        fewest = [sum(each.devices[0] for each in rest if each.device_class == of) for of in range(len(capacity))]
+        fits = (used <= np.array(capacity, dtype=np.float64)[:, None] - np.array(fewest)[:, None]).all(0)
         kept = np.flatnonzero(fits & ((first < below[0]) | ((first == below[0]) & (second < below[1]))))
         open_keys = self.open_keys
         if kept.size > at_most:
@@ -233,16 +237,12 @@ class _Joined:
         first, second = self.goal.keys(self.goal.step_s(times_s), devices, cost)
         return first, second if self.goal.objective == "devices" else np.zeros_like(first)
 
-    def choices(self, problem: Problem) -> list[Choice]:
-        """Return what was joined."""
-        blocks = [block_of(table.roles) for table in self.tables]
-        return [
-            choice_of(
-                problem,
-                (
-                    (block, table.option(int(column)))
-                    for block, table, column in zip(blocks, self.tables, each, strict=True)
-                ),
-            )
-            for each in self.picks.T
-        ]
+    def keys(self) -> list[Keys]:
+        """Return the keys of all that was joined."""
+        first, second = self._least_keys(self.times_s, self.used.sum(0), self.cost, ())
+        return list(zip(first.tolist(), second.tolist(), strict=True))
+
+    def choice(self, problem: Problem, at: int) -> Choice:
+        """Return one choice of those that were joined."""
+        picked = zip(self.tables, self.picks[:, at], strict=True)
+        return choice_of(problem, ((block_of(table.roles), table.option(int(column))) for table, column in picked))

@@ -27,6 +27,7 @@ REPLAYED = 25  # of the search's answers of the least bounds, how many are playe
 PLAYED_AT_MOST = 60  # more, of those that may be better than the best so far
 PROMISING = 20  # of these, how many are played first, those of the least seconds if all stages were barriers
 NAMED_REPLAYED = 5  # of the best answers of each named placement
+NAMED_AT_MOST = 10  # more, of those that may be better
 TIED_SHARE = 0.05  # plans nearer than this are ties: the forecast is no better. Source: HybridFlow's own, section 8
 
 
@@ -180,12 +181,14 @@ class _Played:
         return sorted(self._by_blocks.values(), key=lambda each: _order(each, self.objective))
 
 
-def _play_below(posed: Problem, answer: Answer, played: _Played, *, exactly: bool) -> Keys | None:
-    """Play, in order of their bounds, the choices that may be better than the best one played, while there are such.
+def _play_below(
+    posed: Problem, answer: Answer, played: _Played, *, exactly: bool, at_most: int = PLAYED_AT_MOST
+) -> Keys | None:
+    """Play the choices that may be better than the best one played, while there are such, `at_most` so many.
 
     Return the keys that no plan gets below, None if nothing is known of them. A plan that is played takes no less than
     its bound, so that what is not played takes no less than the least bound of these; or than the best plan, whose keys
-    come back where that is less. Sought are only so many: PLAYED_AT_MOST.
+    come back where that is less. The most promising come first, then all in order of their bounds.
     """
     if not exactly:
         while not played.best_has_room():
@@ -200,7 +203,7 @@ def _play_below(posed: Problem, answer: Answer, played: _Played, *, exactly: boo
             keys = keys_of(posed, choice)
             if choice in played or not is_below(keys, played.best_keys()):
                 continue
-            if len(played) - first == PLAYED_AT_MOST:
+            if len(played) - first >= at_most:
                 least = min(least, keys)
             else:
                 played.add([choice])
@@ -328,7 +331,7 @@ def solved(setting: Setting, blocks: Blocks, parts: Parts, objective: Objective 
         return None
     played = _Played(setting, objective)
     played.add([answer.best, *answer.runners_up][:NAMED_REPLAYED])
-    _play_below(posed, answer, played, exactly=is_exact(posed, "auto"))
+    _play_below(posed, answer, played, exactly=is_exact(posed, "auto"), at_most=NAMED_AT_MOST)
     return next(each for each in played.ranked() if not played.lacks_room(each))
 
 

@@ -82,9 +82,16 @@ def _pools(setting: Setting, homes: Sequence[Home]) -> tuple[Pool, ...]:
 
 
 def has_room(setting: Setting, blocks: Sequence[Block]) -> bool:
-    """Say whether the cluster has pools of whole domains as these blocks need them."""
+    """Return whether the cluster has pools of whole domains as these blocks need them.
+
+    Pools of whole machines have room wherever no domain spans several.
+    """
+    homes = homes_of(setting, blocks)
+    seats = [home.seat for home in homes]
+    if all(seat.of.domain <= seat.of.node_devices and seat.devices % seat.of.node_devices == 0 for seat in seats):
+        return True
     try:
-        _pools(setting, homes_of(setting, blocks))
+        _pools(setting, homes)
     except ResourceError:
         return False
     return True

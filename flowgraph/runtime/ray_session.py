@@ -51,17 +51,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     runtime: dict[str, Any] = {"env_vars": _worker_environment(plan, threads)}
     if folder is not None:
         runtime["working_dir"] = str(folder)
-    if address is None:
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # all systems: Ray listens on loopback only
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        if os.environ["RAY_AUTH_MODE"] == "token":
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15 workers wait for all others of the machine
-    else:
-        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # how often Ray tries to connect; 20 take ten minutes
-        os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "15")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use over the network unless told not to
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    _set_environment(address)
     try:
         import ray
     except ImportError:
@@ -90,6 +80,21 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
         ray.shutdown()
         raise KeyboardInterrupt
     return Session(address is None)
+
+
+def _set_environment(address: str | None) -> None:
+    """Set the variables of the environment that Ray reads when it starts, those left that the user has set."""
+    if address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # all systems: Ray listens on loopback only
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        if os.environ["RAY_AUTH_MODE"] == "token":
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15 workers wait for all others of the machine
+    else:
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # how often Ray tries to connect; 20 take ten minutes
+        os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "15")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use over the network unless told not to
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 
 def _worker_environment(plan: Plan, threads: int) -> dict[str, str]:
