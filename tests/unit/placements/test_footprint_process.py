@@ -376,12 +376,12 @@ def seat_on(cluster: str) -> Seat:
     return Seat(of, of.count, links)
 
 
-@pytest.mark.parametrize(("cluster", "beside"), [("1xcpu-8GiB", 0), ("4xcpu-8GiB", 40 + 940 / 4)])
+@pytest.mark.parametrize(("cluster", "beside"), [("1xcpu-8GiB", 0), ("4xcpu-8GiB", 40 + 640 / 4)])
 def test_a_process_has_its_share_of_ray_where_there_are_several_devices(cluster: str, beside: float) -> None:
     setting, seat = setting_of("grpo", cluster), seat_on(cluster)
     role = next(each for each in setting.roles if each.use == "infer")
     found = footprint(setting, role, seat, "local", Layout(data=seat.devices), Running())
-    assert found.resident["context"] == (472 + beside) * MIB
+    assert found.resident["context"] == (504 + beside) * MIB
 
 
 def test_a_server_on_a_cpu_has_weights_a_cache_of_16384_tokens_and_a_process_of_its_own() -> None:
@@ -392,7 +392,7 @@ def test_a_server_on_a_cpu_has_weights_a_cache_of_16384_tokens_and_a_process_of_
     assert found.resident == found.asleep == {
         "weights": 4 * shape.parameters,
         "kv_cache": 16384 * 4 * 2 * shape.layers * shape.kv_heads * shape.head_dim,
-        "context": (472 + 40 + 940 / 2) * MIB + 1.5 * GIB,
+        "context": (504 + 40 + 640 / 2) * MIB + 1.5 * GIB,
     }  # fmt: skip
     assert {*found.working} == {"activations", "logits"}
 

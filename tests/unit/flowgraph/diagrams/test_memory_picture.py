@@ -11,7 +11,7 @@ from flowgraph import Graph
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.diagrams.memory_picture import memory_picture, parts_of
 from flowgraph.plan import Forecast, Peak, Plan, Pool
-from placements.footprint import FITS_SHARE
+from placements.footprint import FILLS, FITS_SHARE
 from tests.unit.placements.small_settings import found_of, setting_of
 
 GIB = 2**30
@@ -52,7 +52,7 @@ def test_roles_and_the_process_of_a_plan_of_this_machine_hold_all_of_each_peak(
 
 def test_a_chart_has_the_phases_of_each_pool_against_its_smallest_device() -> None:
     plan = found_of("grpo", "1x8xh100").best.plan()
-    chart = memory_picture(plan, room_share=FITS_SHARE)
+    chart = memory_picture(plan, fills=FILLS)
     (store,) = chart.stores
     assert [phase.label for phase in store.phases] == ["to generate", "generate", "logprob", "update"]
     assert [phase.transition for phase in store.phases] == [True, False, False, False]
@@ -71,7 +71,8 @@ def test_what_is_too_much_is_said_and_what_was_measured_stands_beside() -> None:
         Forecast(pool="p", process_bytes=0, peaks=(Peak(phase="update", role="a.train", memory_bytes=size * GIB),))
         for size in (11, 13, 12)
     ]
-    chart = memory_picture(plan_of(Forecast(pool="p", process_bytes=0, peaks=peaks)), measured, room_share=0.5)
+    plan = plan_of(Forecast(pool="p", process_bytes=0, peaks=peaks))
+    chart = memory_picture(plan, measured, fills={"gpu": 0.5, "cpu": 1.0})
     (store,) = chart.stores
     assert (store.capacity_bytes, store.room_bytes, store.label) == (10 * GIB, 5 * GIB, "p: each of 2 devices")
     assert [phase.label for phase in store.phases] == ["update", "logprob (a.train)", "logprob (b.infer)"]
@@ -83,8 +84,18 @@ def test_what_is_too_much_is_said_and_what_was_measured_stands_beside() -> None:
     )
 
 
+def test_a_plan_may_fill_all_of_a_cpu_device(one_device: Callable[[Graph], Plan]) -> None:
+    from placements import forecast_again
+
+    setting = setting_of("grpo", prompts=4, prompt_tokens="16")
+    plan = one_device(setting.graph)
+    plan = forecast_again(replace(setting, cluster=plan.cluster), plan)
+    (store,) = memory_picture(plan, fills=FILLS).stores
+    assert store.room_bytes == store.capacity_bytes == plan.cluster.nodes[0].devices[0].memory_bytes
+
+
 def test_a_plan_without_a_forecast_has_an_empty_chart() -> None:
-    assert memory_picture(plan_of(), room_share=0.9).stores == ()
+    assert memory_picture(plan_of(), fills=FILLS).stores == ()
 
 
 def test_a_plan_that_does_not_say_who_holds_what_still_reads_and_stays_as_it_is() -> None:
