@@ -200,7 +200,9 @@ def posed_by(plan: Plan, where: str, cluster: Cluster | None = None, asked: Aske
     assumed = plan.assumed.model_copy(update=told)
     setting = _setting(assumed, graph, sources, cluster or plan.cluster, where, where)
     lags = {each.lag for each in plan.placed if each.role in setting.synced}
-    own = replace(setting, sync_lag=min(lags)) if lags else setting
+    least = min(lags, default=setting.lag)  # the file's own word, which a person may have lowered
+    staleness = None if setting.staleness is None else min(setting.staleness, least)
+    own = replace(setting, sync_lag=least, staleness=staleness)
     return Posed(own, assumed, (), None if inputs is None else replace(inputs, batch=assumed.batch))
 
 

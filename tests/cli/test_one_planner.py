@@ -99,11 +99,11 @@ def test_all_verbs_agree_on_the_bytes(flowgraph: Run, question: tuple[str, ...])
         assert flowgraph("check", *again).code == 0
         facts.append(json.loads(text_of(flowgraph("show", *again, "--facts", "--json"))))
     assert facts[0] == facts[1] == facts[2]
-    short = max(peak["memory_bytes"] for peak in peaks) // 2
-    for device in plan["cluster"]["nodes"][0]["devices"]:
+    short = max(peak["memory_bytes"] for peak in peaks) * 9 // 10
+    for device in (device for node in plan["cluster"]["nodes"] for device in node["devices"]):
         device["memory_bytes"] = short
     Path("short.json").write_text(json.dumps(plan))
     told = [flowgraph(verb, "grpo", "--plan", "short.json") for verb in ("plan", "check")]
     assert [said.code for said in told] == [1, 1]
-    assert told[0].err.startswith("no placement for grpo on short.json: ")
+    assert told[0].err.startswith(("no placement for grpo on short.json: ", "short.json: policy.sample: "))
     assert told[1].out.startswith(told[0].err.partition("\n")[0])

@@ -108,8 +108,8 @@ def test_what_fits_nowhere_says_what_is_short_and_what_would_help(flowgraph: Run
 def test_plan_as_json_has_the_plan_the_proof_the_runners_up_and_the_named_ones(flowgraph: Run) -> None:
     told = json.loads(text_of(flowgraph("plan", "grpo", *SMALL, "--json", "-o", "plan.json")))
     assert Plan.from_json(json.dumps(told["plan"])) == Plan.from_json(Path("plan.json").read_text())
-    assert told["search"]["exact"] is True
-    assert told["search"]["bound"] == told["search"]["value"]
+    assert told["search"]["proven"] is True
+    assert told["search"]["bound"] <= told["search"]["value"] == told["ranked"][0]["value"]
     assert (told["search"]["objective"], told["search"]["unit"]) == ("step", "s")
     assert told["ranked"][0]["step_s"] == told["plan"]["step"]["period_s"]
     assert set(told["named"]) == {
@@ -123,14 +123,14 @@ def test_plan_as_json_has_the_plan_the_proof_the_runners_up_and_the_named_ones(f
 def test_values_as_json_are_in_the_unit_of_the_objective(flowgraph: Run) -> None:
     fewest = json.loads(text_of(flowgraph("plan", "grpo", *SMALL, "--objective", "devices", "--json")))
     assert fewest["search"]["unit"] == "devices"
-    assert fewest["search"]["value"] == fewest["search"]["bound"] == fewest["ranked"][0]["value"] == 1
+    assert fewest["search"]["value"] == fewest["ranked"][0]["value"] == fewest["ranked"][0]["devices"] == 1
     Path("priced.toml").write_text(PRICED)
     cheapest = json.loads(text_of(flowgraph("plan", "ppo", *PRICES, "--objective", "cost", "--json")))
     assert cheapest["search"]["unit"] == "currency"
     per_hour = 24.0 / 8 * cheapest["ranked"][0]["devices"]
     assert cheapest["search"]["value"] == pytest.approx(per_hour * cheapest["ranked"][0]["step_s"] / 3600, rel=0.2)
     written = json.dumps([fewest, cheapest])
-    assert "value_s" not in written and "bound_s" not in written
+    assert "value_s" not in written
 
 
 def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
@@ -138,7 +138,7 @@ def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
     cheapest = text_of(flowgraph("plan", "ppo", *PRICES, "--objective", "cost", "--what-if", "batch=128"))
     cost = re.search(r"a step costs ([0-9.]+), ", cheapest)
     assert cost is not None
-    assert re.search(r"the search's sum over stages is [0-9.]+ a step, proven the least; ", cheapest)
+    assert re.search(r"^proven the cheapest of the layouts considered; \d+ plans played$", cheapest, re.MULTILINE)
     ranked = re.findall(r"^  \d  ([0-9.]+) a step  \d+ s  (|tie|\+\d+%)  ", cheapest, re.MULTILINE)
     assert [float(each) for each, _ in ranked] == sorted(float(each) for each, _ in ranked)
     assert ranked[0] == (cost[1], "") and len(ranked) == 5
@@ -148,15 +148,15 @@ def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
     assert re.search(r"standalone:each-role +[0-9.]+ a step  \d+ s  \+\d+%: it takes \d+ devices", cheapest)
     assert re.search(r"batch=128  [0-9.]+ a step  \d+ s  \+\d+%", cheapest)
     fewest = text_of(flowgraph("fit", "ppo", *PRICES))
-    assert re.search(r"the search's count is \d+ devices?, proven the least; ", fewest)
+    assert re.search(r"^proven the smallest of the layouts considered; \d+ plans played$", fewest, re.MULTILINE)
 
 
 def test_what_moved_is_told_by_what_was_asked_for(flowgraph: Run) -> None:
-    large = ("--cluster", "4x8xh100", "--model", "Qwen/Qwen3-8B", "--batch", "32", *LENGTHS)
+    large = ("--cluster", "4x8xh100", "--model", "Qwen/Qwen3-8B", "--batch", "256", *LENGTHS)
     robust = text_of(flowgraph("plan", "ppo", *large, "--robust"))
-    assert "where costs are other than forecast, another plan than the search's first loses least\n" in robust
-    assert "is the fastest" not in robust and "what was asked for leaves it out" not in robust
-    assert re.search(r"split:nemo-aligner +[0-9.]+ s +-\d+%: loses more where costs are other\n", robust)
+    assert "\nit is not the fastest as forecast, but loses least where costs are other than forecast\n" in robust
+    assert "what was asked for leaves it out" not in robust
+    assert re.search(r"hybrid:verl +[0-9.]+ s +-\d+%: loses more where costs are other\n", robust)
 
 
 def test_a_cost_is_not_asked_for_where_no_price_is_known(flowgraph: Run) -> None:
@@ -205,7 +205,9 @@ def test_a_plan_says_what_it_was_made_for_and_is_explained_from_that_alone(flowg
     assumed = plan["assumed"]
     assert (assumed["flow"], assumed["batch"], assumed["settings"]) == ("grpo", 64, ["policy.generate.n=4"])
     assert assumed["models"] == {"policy": "Qwen/Qwen3-0.6B", "ref": "Qwen/Qwen3-0.6B"}
-    assert assumed["engines"] == {"train": "megatron", "sample": "sglang", "infer": "fsdp"}
+    assert assumed["engines"] == {"train": "megatron"}, "what was asked for; the roles say what was chosen"
+    engines = {each["role"]: each["engine"] for each in plan["placed"]}
+    assert engines == {"policy.train": "megatron", "policy.sample": "sglang", "ref.infer": "fsdp"}
     assert (assumed["prompt_tokens"], assumed["response_tokens"]) == ("512", "mean=2k,max=8k")
     assert assumed["precision"] == "fp8"
     told = json.loads(text_of(flowgraph("explain", "plan.json", "policy.sample", "--json")))
@@ -221,9 +223,9 @@ def test_adapters_are_explained_as_they_were_planned(flowgraph: Run, made: Any) 
 
 @pytest.mark.parametrize("engine", ["sample=vllm", "sample=trtllm", "infer=megatron", "train=megatron"])
 def test_a_plan_with_any_engine_is_read_back(flowgraph: Run, made: Any, engine: str) -> None:
-    made("grpo", "--engine", engine)
-    assert "pool  pool0" in text_of(flowgraph("show", "grpo", "--stage", "placed", "--plan", "plan.json"))
-    assert f"pool0 {engine.partition('=')[2]} " in text_of(flowgraph("compare", "plan.json", "plan.json"))
+    pool = made("grpo", "--engine", engine)["pools"][0]["name"]
+    assert f"pool  {pool}" in text_of(flowgraph("show", "grpo", "--stage", "placed", "--plan", "plan.json"))
+    assert f"{pool} {engine.partition('=')[2]} " in text_of(flowgraph("compare", "plan.json", "plan.json"))
 
 
 def test_the_users_own_flow_is_planned_and_explained(flowgraph: Run) -> None:
@@ -287,14 +289,14 @@ def test_more_prompts_than_anyone_draws_are_refused(flowgraph: Run) -> None:
 def test_a_ratio_that_holds_nowhere_is_told(flowgraph: Run) -> None:
     said = flowgraph("plan", "gpg", *SMALL, "--ratio", "31:1", "--what-if", "ratio=1:1", "--what-if", "batch=32")
     assert "--ratio 31:1 holds nowhere: in the best plan drawing and training share a pool\n" in said.err
-    lines = text_of(said).splitlines()
-    assert lines[-2].startswith("  ratio=1:1 ")
-    assert lines[-2].endswith("so that no ratio holds: drawing and training share a pool")
+    (line,) = (line for line in text_of(said).splitlines() if line.startswith("  ratio=1:1 "))
+    assert line.endswith("so that no ratio holds: drawing and training share a pool")
 
 
 def test_what_if_tells_the_pools_where_their_devices_are_others(flowgraph: Run) -> None:
     changes = ("--what-if", "devices=2x8xh200", "--what-if", "devices=1x8xh100", "--what-if", "batch=128")
-    lines = text_of(flowgraph("plan", "gpg", *SMALL, *changes)).splitlines()
+    text = text_of(flowgraph("plan", "gpg", *SMALL, *changes)).partition("\n\nbatch\n")[0]
+    lines = text.splitlines()
     assert re.fullmatch(r"  devices=2x8xh200  [0-9.]+ s +[+-]\d+% +policy\.train.* on \d+", lines[-3])
     assert re.fullmatch(r"  devices=1x8xh100  [0-9.]+ s +\+0% +the same pools", lines[-2])
 
@@ -340,7 +342,7 @@ def test_what_is_drawn_is_as_wide_as_asked_for(flowgraph: Run, made: Any, monkey
     made()
     monkeypatch.setenv("COLUMNS", "60")
     lane = text_of(flowgraph("simulate", "plan.json")).splitlines()[1]
-    assert lane.startswith("pool0 ") and len(lane) == 60
+    assert lane.startswith("all ") and len(lane) == 60
     assert "too many to draw in 60 columns" in text_of(flowgraph("simulate", "plan.json", "--steps", 1000))
 
 
@@ -371,16 +373,9 @@ def test_pools_have_the_names_that_roles_are_pinned_to_and_the_others_free_ones(
         "policy.train": "pool1", "policy.sample": "draws", "critic.train": "pool0", "ref.infer": "pool1",
     }  # fmt: skip
     assert {each["name"] for each in plan["pools"]} == set(pools.values())
-    assert {pool for each in plan["step"]["tasks"] for pool in each["pools"]} == {*pools.values(), "host"}
+    assert {pool for each in plan["step"]["tasks"] for pool in each.get("pools", ())} == {*pools.values(), "host"}
     assert "draws" in text_of(flowgraph("simulate", "plan.json"))
     text_of(flowgraph("check", "plan.json"))
-
-
-def test_a_plan_for_costing_is_not_run(flowgraph: Run, made: Any) -> None:
-    made("grpo")
-    text = refused(flowgraph("run", "grpo", "--plan", "plan.json"), 1)
-    assert text.startswith("plan.json: this plan of grpo is for costing and export: `fsdp`, `sglang` are not driven")
-    assert not Path("runs").exists()
 
 
 # ---------------------------------------------------------------------------------------- bad questions
@@ -405,14 +400,10 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ),
     ("--memory", "1GiB"): (
         2,
-        ("--memory 1GiB: is of this machine, and nothing is planned for it here\n"
-        "  hint: say it of the devices, as in --cluster 2x8xh100-40GiB\n"),
+        ("--memory 1GiB: applies to this machine only, and the devices of 1x8xh100 have memory of their own\n"
+        "  hint: set it per device: --cluster 2x8xh100-40GiB\n"),
     ),
-    ("--data", "gsm8k"): (
-        2,
-        ("--data gsm8k: is read by a run; a forecast goes by how long rows are\n"
-        "  hint: --prompt-tokens mean=300,p99=2k\n"),
-    ),
+    ("--data", "digts"): (1, "unknown data set `digts`\n  hint: did you mean `digits`?\n"),
     ("--what-if", "staleness"): (1, "--what-if: staleness='': has no value: say it as in batch=1024\n"),
     ("--what-if", "devices=4x8xh20000"): (1, "4x8xh20000: no kind of device `h20000`\n  hint: did you mean `h200`?\n"),
     ("--what-if", "devices=8xgpu-80GiB"): (
@@ -434,10 +425,10 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ),
     ("--placement", "colocate"): (1, "no placement `colocate`\n  hint: did you mean `colocated`?\n"),
     ("--engine", "train=sglang"): (
-        2, "--engine train=sglang: no engine `sglang` for train\n  hint: known: fsdp, megatron\n",
+        2, "--engine train=sglang: no engine `sglang` for train\n  hint: known: fsdp, local, megatron\n",
     ),
     ("--engine", "sample=host"): (
-        2, "--engine sample=host: no engine `host` for sample\n  hint: known: sglang, trtllm, vllm\n",
+        2, "--engine sample=host: no engine `host` for sample\n  hint: known: local, sglang, trtllm, vllm\n",
     ),
     ("--engine", "train=megatorn"): (
         2, "--engine train=megatorn: no engine `megatorn` for train\n  hint: did you mean `megatron`?\n",
@@ -483,26 +474,32 @@ def test_a_model_that_is_none_is_named(flowgraph: Run, text: str) -> None:
         ("1x8xh100,1x4xgpu-40GiB", "node-2/0, a gpu of 40.0 GiB"),
     ],
 )
-def test_fit_needs_devices_whose_speed_is_known(flowgraph: Run, cluster: str, device: str) -> None:
-    assert refused(flowgraph("fit", "grpo", "--cluster", cluster), 2) == (
-        f"--cluster {cluster}: the speed of {device}, is not known\n"
-        "  hint: name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`\n"
-    )
+def test_seconds_of_devices_of_unknown_speed_are_said_to_be_nominal(flowgraph: Run, cluster: str, device: str) -> None:
+    nominal = f"the speed of {device}, is not known: seconds are nominal, to tell one plan from another\n"
+    for verb in ("plan", "fit"):
+        said = flowgraph(verb, "grpo", "--cluster", cluster)
+        assert re.match(r"grpo: [0-9.]+ m?s a step, ", text_of(said)) and nominal in said.err
 
 
-def test_what_only_a_search_answers_is_refused_where_there_is_none(flowgraph: Run) -> None:
+def test_what_devices_of_no_price_cost_is_not_asked_for(flowgraph: Run) -> None:
     text = refused(flowgraph("plan", "grpo", "--cluster", "laptop", "--objective", "cost"), 2)
-    assert text == (
-        "plan: --objective: nothing is searched on laptop: the speed of laptop/0, a cpu, is not known\n"
-        "  hint: name devices of a known kind: --cluster 2x8xh100\n"
+    assert text.endswith(
+        "\n--objective cost: what cpus cost is not known\n"
+        "  hint: say `price_per_hour` of each machine in a cluster's file\n"
     )
 
 
-@pytest.mark.parametrize("verb", ["simulate", "explain"])
-def test_a_plan_without_seconds_says_how_to_get_one_that_has_them(flowgraph: Run, verb: str) -> None:
-    text_of(flowgraph("plan", "grpo", "--cluster", "laptop", "--memory", "4GiB", "-o", "plan.json"))
-    text = refused(flowgraph(verb, "plan.json"), 1)
-    assert text.startswith("plan.json: ")
+@pytest.mark.parametrize(
+    ("verb", "part", "why"),
+    [
+        ("simulate", "step", "has no forecast of seconds; `plan` makes one on devices of a known kind\n"),
+        ("explain", "assumed", "does not say what it was made for, so nothing can be forecast from it\n"),
+    ],
+)
+def test_a_plan_without_seconds_says_how_to_get_one_that_has_them(
+    flowgraph: Run, made: Any, verb: str, part: str, why: str
+) -> None:
+    assert refused(flowgraph(verb, write(made() | {part: None})), 1) == f"edited.json: {why}"
 
 
 @pytest.mark.parametrize("verb", ["simulate", "explain", "compare"])
@@ -532,9 +529,9 @@ def test_a_plan_of_another_flow_is_refused(flowgraph: Run, made: Any) -> None:
     plan["assumed"]["flow"] = "gpg"
     plan["assumed"]["models"] = {"policy": "Qwen/Qwen3-0.6B"}
     text = refused(flowgraph("explain", write(plan)), 1)
-    assert text.startswith("edited.json: this plan is for another structure\n    plan: grpo ")
+    assert text.startswith("edited.json: a plan of grpo, not of gpg\n    plan: grpo ")
     assert refused(flowgraph("plan", "gpg", "--plan", "plan.json"), 1).startswith(
-        "plan.json: this plan is for another structure\n"
+        "plan.json: a plan of grpo, not of gpg\n"
     )
 
 
@@ -564,7 +561,7 @@ def _less_than_no_time(plan: dict[str, Any]) -> None:
 
 EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("explain", _no_role, "edited.json: not placed: ref.infer\n  hint: each role of the flow is placed once\n"),
-    ("simulate", _unknown_seconds, "edited.json: step: the seconds of policy.generate are not known\n"),
+    ("simulate", _unknown_seconds, "edited.json: step: the seconds of wake policy on all/sglang are not known\n"),
     ("simulate", _circle, "edited.json: step: tasks of one step wait for each other: "),
     ("simulate", _unknown_task, "edited.json: step: no task `policy.updat`"),
     ("simulate", _task_twice, "edited.json: step: "),
