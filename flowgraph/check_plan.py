@@ -212,7 +212,10 @@ def _layout_misfits(layout: Layout, support: Support) -> Iterator[Misfit]:
             f", {name}={degree}" for name in DEGREES[3:] if 1 < (degree := getattr(support, name)) < MAX_RANKS
         )
         yield str(layout), f"it runs up to {data}, tensor={support.tensor}, pipeline={support.pipeline}{rare}"
-    if layout.sharding not in support.sharding:
+    alone = (
+        layout.data * layout.sequence == 1 and layout.sharding == "none"
+    )  # one rank holds all, whatever that is called
+    if layout.sharding not in support.sharding and not alone:
         yield f"sharding={layout.sharding}", f"it runs sharding={_listed(support.sharding)}"
     if layout.replicas > 1 and (layout.sharding != "full" or layout.data * layout.sequence % layout.replicas):
         ranks = layout.data * layout.sequence

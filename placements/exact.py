@@ -1,4 +1,4 @@
-"""The best placement, proven: every partition of the roles, bounded away or solved by boxes of stage seconds.
+"""The choice of the least value: every partition of the roles, bounded away or solved by boxes of stage seconds.
 
 HybridFlow walks all partitions and all splits of the devices (Sheng and others, 2024, arXiv 2409.19256, algorithm 1);
 the splits grow with the devices to the power of the pools. Giving devices one by one to whoever gains most is best for

@@ -1,11 +1,11 @@
 """The search for a placement as numbers alone: blocks of roles, options that each can run as, what a choice is worth.
 
-A choice is worth the seconds of one step: the sum over stages of the slowest block of that stage, which is the cost of
-HybridFlow's mapping search (Sheng and others, 2024, arXiv 2409.19256, algorithm 1: `d_cost`). There all blocks wait
-between stages; nodes that wait for their inputs only are never slower in the same order, in another they may be
-(Graham, 1969, SIAM J. Appl. Math. 17:416-429), so a simulator is to rank the best answers. Where sampling may lag,
-`tokens` steps overlap, and what is left is the largest of that sum over `tokens` and of the busiest block: the plainest
-cycles of a marked graph (Commoner and others, 1971, J. Comput. Syst. Sci. 5:511-523). Not here: options, searches.
+A choice is worth the seconds of one step: the sum over stages of the slowest block of that stage, the cost of
+HybridFlow's mapping search (Sheng and others, 2024, arXiv 2409.19256, algorithm 1: `d_cost`). Where stages are the
+spans between barriers at which all blocks wait for each other (`barriers`), no choice is played in less. Where sampling
+may lag, `tokens` steps overlap, and what is left is the largest of that sum over `tokens` and of the busiest block: the
+plainest cycles of a marked graph (Commoner and others, 1971, J. Comput. Syst. Sci. 5:511-523). Not here: options,
+searches, and what a choice takes as it is played (`finding`).
 """
 
 from __future__ import annotations

@@ -167,10 +167,10 @@ def overflows(plan: Plan, setting: Setting, on: str) -> Iterator[ResourceError]:
 def _overflow(
     plan: Plan, setting: Setting, on: str, over: Resident, peak: PoolPeak, found: Sequence[Resident]
 ) -> ResourceError:
-    phase = f"the way to {peak.phase}" if peak.entering else peak.phase
+    phase = f"{'on the way to' if peak.entering else 'in'} {peak.phase}"
     missing = show_bytes(peak.peak_bytes - over.room_bytes)
     what = (
-        f"{peak.role} needs {show_bytes(peak.peak_bytes)} in {phase}, {missing} more than the "
+        f"{peak.role} needs {show_bytes(peak.peak_bytes)} {phase}, {missing} more than the "
         f"{show_bytes(over.room_bytes)} that {_whose(over, only=len(plan.pools) == 1)}"
     )
     micro = {each.role: each.running.micro_batch_tokens or 0 for each in plan.placed}

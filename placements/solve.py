@@ -1,4 +1,4 @@
-"""The way to search that a problem calls for: proven where that can be afforded, else good and bounded."""
+"""The way to search that a problem calls for: every partition where that can be afforded, else some, and a bound."""
 
 from __future__ import annotations
 

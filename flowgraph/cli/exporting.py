@@ -170,8 +170,7 @@ def _faults(setting: Setting, homes: Sequence[Home], plan: Plan) -> Iterator[str
     from placements.short import overflows
 
     for error in overflows(plan, setting, plan.flow):
-        short = error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
-        yield short.replace(" in to ", " on the way to ")
+        yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
     yield from _host_faults(setting, homes)
     unknown = [task.name for task in plan.step.tasks if task.seconds is None] if plan.step is not None else []
     if unknown:

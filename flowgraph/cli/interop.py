@@ -36,6 +36,7 @@ def export_plan(path: Path, system: str, version: str, folder: Path | None, as_j
         raise PlanError.unreadable(str(path), "", "does not say what it was made for, so no command can be written")
     graph = planned_graph(asked_by(plan.assumed))
     check_plan(plan, graph, str(path))
+    _refuse_part_of_a_pool(plan, str(path))
     try:
         posed = posed_by(plan, str(path))
         check_plan(plan, graph, str(path), experts=experts_of(posed.setting))
@@ -61,6 +62,15 @@ def export_plan(path: Path, system: str, version: str, folder: Path | None, as_j
         print(file, file=sys.stderr)
     for note in told.notes if not as_json else ():
         print(f"note: {note}", file=sys.stderr)
+
+
+def _refuse_part_of_a_pool(plan: Plan, where: str) -> None:
+    """Raise PlanError for a role that runs on some devices of its pool: other systems have no such pools."""
+    for each in plan.placed:
+        pool = plan.pool(each.pool)
+        needs, has = each.layout.devices, 0 if pool is None else len(pool.devices)
+        if needs != has:
+            raise PlanError.too_few_devices(where, each.role, str(each.layout), needs, has)
 
 
 def _written(folder: Path, files: Mapping[str, str]) -> list[Path]:

@@ -161,13 +161,21 @@ def test_an_export_that_cannot_be_says_why(flowgraph: Run, made: Any, arguments:
     assert Path("plan.json").read_text() == before
 
 
-def test_a_plan_that_does_not_say_what_it_was_made_for_is_not_exported(flowgraph: Run) -> None:
-    text_of(flowgraph("plan", "grpo", "--cluster", "laptop", "--memory", "4GiB", "-o", "laptop.json"))
-    plan = json.loads(Path("laptop.json").read_text())
-    Path("laptop.json").write_text(json.dumps(plan | {"assumed": None}))
-    assert refused(flowgraph("export", "laptop.json", "--to", "verl")) == (
-        "laptop.json: does not say what it was made for, so no command can be written\n"
+def test_a_plan_that_does_not_say_what_it_was_made_for_is_not_exported(flowgraph: Run, made: Any) -> None:
+    made("grpo")
+    plan = json.loads(Path("plan.json").read_text())
+    del plan["assumed"]
+    Path("bare.json").write_text(json.dumps(plan))
+    assert refused(flowgraph("export", "bare.json", "--to", "verl")) == (
+        "bare.json: does not say what it was made for, so no command can be written\n"
     )
+
+
+def test_a_plan_for_cpus_is_exported_and_what_another_system_lacks_is_a_note(flowgraph: Run) -> None:
+    text_of(flowgraph("plan", "grpo", "--cluster", "1xcpu", "--memory", "4GiB", "-o", "laptop.json"))
+    said = flowgraph("export", "laptop.json", "--to", "verl")
+    assert "actor_rollout_ref.rollout.name=vllm" in text_of(said)
+    assert "note: policy.sample runs on `local`; verl samples with vllm\n" in said.err
 
 
 def test_a_plan_that_is_not_of_its_flow_is_not_exported(flowgraph: Run, made: Any) -> None:
@@ -265,6 +273,16 @@ ON_FOUR = ("--cluster", "1x4xh100", "--model", "Qwen/Qwen2.5-7B", "--batch", "12
 EXPERTS = ("--cluster", "2x8xh100", "--model", "Qwen/Qwen3-30B-A3B", "--batch", "64", *LENGTHS, *CUT, *VLLM)
 BY_MEGATRON = ("--engine", "train=megatron", "--engine", "infer=megatron")
 ADAPTERS = ("--cluster", "1x8xh100", "--model", "Qwen/Qwen3-8B+lora=16", "--batch", "64", *LENGTHS, *CUT, *VLLM)
+
+
+def as_cut(plan: Plan) -> dict[str, Layout]:
+    """Return the layouts by role; how one rank shares what it holds is the same by each name."""
+    return {
+        role: each.model_copy(update={"sharding": "none"}) if each.data * each.sequence == 1 else each
+        for role, each in layouts(plan).items()
+    }
+
+
 BOTH_VERLS, BOTH_OPENRLHFS = TARGETS[:2], TARGETS[2:4]
 EXACT: list[tuple[str, tuple[str, ...], list[tuple[str, str]]]] = [
     ("grpo", (*SMALL, *VLLM), [*BOTH_VERLS, *BOTH_OPENRLHFS]),
@@ -292,14 +310,15 @@ def test_a_plan_comes_back_with_its_pools_layouts_and_seconds(
     text_of(flowgraph("export", "plan.json", "--to", target[0], "--version", target[1], "-o", "out"))
     back, _ = read(Path("out/run.sh").read_text(), *LENGTHS)
     assert pools(back) == pools(plan)
-    assert layouts(back) == layouts(plan)
+    assert as_cut(back) == as_cut(plan)
     assert {each.role: each.lag for each in back.placed} == {each.role: each.lag for each in plan.placed}
     trained = {role: each for role, each in running(plan).items() if not role.endswith(".sample")}
     assert {role: running(back)[role] for role in trained} == trained
     assert back.assumed is not None
     assert plan.assumed is not None
     assert (back.assumed.models, back.assumed.batch) == (plan.assumed.models, plan.assumed.batch)
-    assert step_s(back) == pytest.approx(step_s(plan), rel=1e-3)
+    host = 1e-3 if back.flow == plan.flow else 2e-3  # verl's importance weights are not in the flow that is read back
+    assert step_s(back) == pytest.approx(step_s(plan), rel=host)
     assert text_of(flowgraph("check", "imported.json")) == ""
 
 

@@ -290,7 +290,7 @@ heap 1.5 MiB · context 1.0 GiB
   hint: no smaller batch fits: the process, models, gradients and optimizer alone take 1.0 GiB
 """
 TOO_SMALL_FOR_A_PLAN = """\
-no placement for grpo on edited.json: policy.sample needs 1.0 GiB in the way to generate, 741.1 MiB more than the \
+no placement for grpo on edited.json: policy.sample needs 1.0 GiB on the way to generate, 741.1 MiB more than the \
 256.0 MiB that each of its devices has
     weights 427.2 KiB
     beside it: the process 1.0 GiB · policy.train heap 13.6 MiB · ref.infer weights 427.2 KiB · \

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from placements.exact import WITHIN, solve_exact
+from placements.exact import WITHIN, choices_below, is_below, keys_of, solve_exact
 from placements.problem import Answer, Block, Choice, Option, Problem, choice_of
 from tests.placement.search_oracles import (
     Kind,
@@ -16,6 +17,7 @@ from tests.placement.search_oracles import (
     blocks_of,
     by_milp,
     every_choice,
+    partitions,
     program_problem,
     random_problem,
     table_problem,
@@ -168,3 +170,30 @@ def test_many_stages_and_rows_of_no_seconds_are_no_trouble() -> None:
     answer = solve_exact(table_problem(table, (4,)))
     assert answer is not None
     assert (answer.value, len(answer.blocks), answer.best.devices) == (1.0, 1, 4)
+
+
+def choices_of(problem: Problem) -> Iterator[Choice]:
+    """Return every choice that fits, one by one."""
+    for blocks in partitions(range(len(problem.roles))):
+        if all(map(problem.allows, blocks)):
+            for taken in product(*map(problem.options, blocks)):
+                used = [sum(each) for each in zip(*(option.devices for option in taken), strict=True)]
+                if all(count <= most for count, most in zip(used, problem.capacity, strict=True)):
+                    yield choice_of(problem, zip(blocks, taken, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_choices_below_some_keys_are_all_that_there_are_in_order(seed: int) -> None:
+    """Up to the tenth best of all, listed whole, and up to four: the others take no less than is said."""
+    problem = random_problem(seed, roles_at_most=4)
+    every = sorted({keys_of(problem, each): each for each in choices_of(problem)})
+    below = every[min(10, len(every) - 1)] if every else (1.0, 0.0)
+    wanted = {each.blocks for each in choices_of(problem) if is_below(keys_of(problem, each), below)}
+    listed = choices_below(problem, below, at_most=10**6)
+    assert {each.blocks for each in listed.choices} == wanted
+    keys = [keys_of(problem, each) for each in listed.choices]
+    assert keys == sorted(keys) and listed.open_keys >= below
+    few = choices_below(problem, below, at_most=4)
+    assert len(few.choices) <= 4
+    left = [keys_of(problem, each) for each in listed.choices if each.blocks not in {own.blocks for own in few.choices}]
+    assert all(not is_below(each, few.open_keys) for each in left)
