@@ -282,18 +282,18 @@ def test_a_command_line_that_means_nothing_is_refused(flowgraph: Run, arguments:
 
 
 TOO_SMALL = """\
-no placement for grpo on 2 cpu: policy.train needs 1.0 GiB on each of 2 devices, 475.1 MiB more than the 512.0 MiB \
+no placement for grpo on 2 cpu: policy.train needs 869.1 MiB on each of 2 devices, 357.1 MiB more than the 512.0 MiB \
 that it has
     data=2 tensor=1 sharding=full micro_batch_tokens=9
     weights 213.6 KiB · optimizer 427.2 KiB · activations 2.3 MiB · gathered 635.8 KiB · rollout 64.0 KiB · \
-heap 1.5 MiB · context 1.0 GiB
-  hint: no smaller batch fits: the process, models, gradients and optimizer alone take 1.0 GiB
+heap 1.5 MiB · context 864.0 MiB
+  hint: no smaller batch fits: the process, models, gradients and optimizer alone take 866.1 MiB
 """
 TOO_SMALL_FOR_A_PLAN = """\
-no placement for grpo on edited.json: policy.sample needs 1.0 GiB on the way to generate, 741.1 MiB more than the \
+no placement for grpo on edited.json: policy.sample needs 879.1 MiB on the way to generate, 623.1 MiB more than the \
 256.0 MiB that each of its devices has
     weights 427.2 KiB
-    beside it: the process 1.0 GiB · policy.train heap 13.6 MiB · ref.infer weights 427.2 KiB · \
+    beside it: the process 864.0 MiB · policy.train heap 13.6 MiB · ref.infer weights 427.2 KiB · \
 policy.train optimizer 427.2 KiB · policy.train weights 213.6 KiB · policy.train rollout 64.0 KiB
   hint: no smaller batch fits: models, gradients and optimizer alone take 1.5 MiB
 """
