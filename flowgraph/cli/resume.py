@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowgraph.cli.inputs import Inputs
-from flowgraph.cli.plan import Where
+from flowgraph.cli.inputs import Asked, Inputs, read_inputs
+from flowgraph.cli.plan import Where, read_plan
 from flowgraph.cli.run import Prepared, RunOptions, carry_out, options_from_plain, prepared
+from flowgraph.cli.setting import asked_by
 from flowgraph.cli.standing import checkpoints_of, say_what_changed
 from flowgraph.errors import RunFolderError, UsageError
 from flowgraph.runtime.checkpoint import Checkpoint
@@ -99,13 +100,20 @@ def _resume(kept: Kept, steps: int, where: Where, scratch: Path) -> int:
     flow = _flow(kept, scratch)
     asked = replace(kept.options.asked, flow=flow, steps=steps, batch=kept.facts["batch"])
     options = replace(kept.options, asked=asked, where=where)
-    ready = prepared(options, lambda inputs: refuse_another_run(kept, inputs))
+    refuse_another_run(kept, read_inputs(_as_planned(asked, where)))
+    ready = prepared(options)
     found = checkpoints_of(kept.folder).newest(lambda line: print(line, file=sys.stderr))
     start = found.steps if found is not None else 0
     if ready.job.steps < start:
         raise UsageError(f"{start} steps are done already", where=f"--steps {steps}")
     _say_where(kept, ready, found)
     return carry_out(ready, kept.folder, lambda: _begin(kept, ready, start), found)
+
+
+def _as_planned(asked: Asked, where: Where) -> Asked:
+    """Return what is asked, and where that says nothing, what the plan of the run was made for."""
+    plan = None if where.plan is None else read_plan(where.plan)
+    return asked if plan is None or plan.assumed is None else asked_by(plan.assumed, asked)
 
 
 def _say_where(kept: Kept, ready: Prepared, found: Checkpoint | None) -> None:

@@ -126,11 +126,8 @@ def with_flow(options: RunOptions) -> RunOptions:
     return replace(options, asked=replace(asked, flow=plan.assumed.flow))
 
 
-def prepared(options: RunOptions, expected: Callable[[Inputs], None] = lambda _: None) -> Prepared:
-    """Check what goes together, plan, and put together what the driver runs.
-
-    `expected` is given the flow, rows and settings before anything is planned, to refuse what is not as it was.
-    """
+def prepared(options: RunOptions) -> Prepared:
+    """Check what goes together, plan, and put together what the driver runs."""
     o = options
     _ = o.trackers, o.profiled  # each refuses what it cannot do
     question = o.where.question(o.asked, sample_rows=o.sample_rows, forward_tokens=o.forward_tokens)
@@ -139,7 +136,6 @@ def prepared(options: RunOptions, expected: Callable[[Inputs], None] = lambda _:
         if inputs is None:
             refuse_untrainable(graph)
             return
-        expected(inputs)
         refuse_what_cannot_run(inputs)
         refuse_other_tokenizers(inputs, o.asked.cache)
 
