@@ -15,12 +15,14 @@ from placements.homes import Home
 from placements.loads import Load
 from placements.setting import Setting
 from placements.step_forecast import work_of
+from placements.steps import HOST, HostConstants
 from placements.training_passes import TrainingConstants
 
 # What is fitted, the most telling first: as many as there are measurements, less one.
 FITTED: Mapping[type[Constants], tuple[str, ...]] = {
     TrainingConstants: ("matmul_share", "step_s", "overlap", "attention_share", "launch_s"),
     ServingConstants: ("layer_s", "step_s", "request_s", "row_s"),
+    HostConstants: ("score_row_s", "token_s", "row_s"),
 }
 
 
@@ -36,9 +38,30 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class _Case:
+    """A node as it is forecast: a load where its role lives, or host work, without either."""
+
     setting: Setting
-    home: Home
-    load: Load
+    node: str
+    home: Home | None = None
+    load: Load | None = None
+
+    @property
+    def engine(self) -> str:
+        """Name whose constants its seconds depend on."""
+        return HOST if self.home is None else self.home.engine
+
+    @property
+    def kind(self) -> type[Constants]:
+        """Return the class of these constants."""
+        if self.home is None:
+            return HostConstants
+        return ServingConstants if self.home.role.use == "sample" else TrainingConstants
+
+    def seconds(self, setting: Setting) -> float | None:
+        """Return its seconds in a setting; None where they are not known."""
+        if self.home is None or self.load is None:
+            return setting.host_work.node_seconds(self.node, setting.host).total_s
+        return work_of(setting, self.home, self.load).total_s
 
 
 def seconds_by_node(lines: Sequence[Mapping[str, Any]], where: str) -> dict[str, float]:
@@ -77,7 +100,7 @@ def calibrations(runs: Sequence[MeasuredRun]) -> tuple[Calibration[Any], ...]:
     """
     found = tuple(_calibrations(runs))
     if not found:
-        nodes = dict.fromkeys(load.node for run in runs for load in run.setting.loads)
+        nodes = dict.fromkeys(name for run in runs for name in _forecast_nodes(run.setting))
         names = ", ".join(run.name for run in runs)
         told = f"what is forecast: {', '.join(nodes)}" if nodes else ""
         raise DataError.unusable(names, "has measured no seconds of a node that is forecast", told)
@@ -91,27 +114,45 @@ def _calibrations(runs: Sequence[MeasuredRun]) -> Iterator[Calibration[Any]]:
             by_engine.setdefault(engine, []).append(measured)
     names = ", ".join(run.name for run in runs)
     for engine, rows in by_engine.items():
-        draws = rows[0].case.home.role.use == "sample"
-        kind: type[Constants] = ServingConstants if draws else TrainingConstants
+        kind: type[Constants] = rows[0].case.kind
         only = FITTED[kind][: max(1, len(rows) - 1)]
         yield calibrate(kind, engine, rows, _forecast, only=only, source=f"fitted to {names}")
 
 
 def _measured(run: MeasuredRun) -> Iterator[tuple[str, Measured]]:
-    homes = {home.role.name: home for home in run.homes}
-    for load in run.setting.loads:
-        home, seconds, label = homes.get(load.role.name), run.nodes_s.get(load.node), f"{run.name} {load.node}"
+    for case in _cases(run):
+        seconds, label = run.nodes_s.get(case.node), f"{run.name} {case.node}"
         if seconds is None:
             continue
-        if home is None:
-            raise DataError.unusable(label, f"the plan places {load.role.name} nowhere")
-        if not work_of(run.setting, home, load).total_s:
+        if case.load is not None and case.home is None:
+            raise DataError.unusable(label, f"the plan places {case.load.role.name} nowhere")
+        if case.seconds(case.setting):
+            yield case.engine, Measured(label, seconds, case)
+        elif case.load is not None:
             raise DataError.unusable(label, "no seconds are forecast for it, so nothing can be fitted to them")
-        yield home.engine, Measured(label, seconds, _Case(run.setting, home, load))
+
+
+def _cases(run: MeasuredRun) -> Iterator[_Case]:
+    """Return each node that is forecast, those of models first."""
+    homes, loads = {home.role.name: home for home in run.homes}, {load.node: load for load in run.setting.loads}
+    for node, load in loads.items():
+        yield _Case(run.setting, node, homes.get(load.role.name), load)
+    yield from (_Case(run.setting, name) for name in _host_nodes(run.setting))
+
+
+def _forecast_nodes(setting: Setting) -> Iterator[str]:
+    yield from (load.node for load in setting.loads)
+    yield from _host_nodes(setting)
+
+
+def _host_nodes(setting: Setting) -> Iterator[str]:
+    """Name the nodes that read no model."""
+    own = {name for role in setting.roles for name in role.nodes}
+    return (node.name for node in setting.running.nodes if node.name not in own)
 
 
 def _forecast(constants: Constants, case: _Case) -> float:
-    setting = replace(case.setting, calibrated={**case.setting.calibrated, case.home.engine: asdict(constants)})
-    seconds = work_of(setting, case.home, case.load).total_s
+    setting = replace(case.setting, calibrated={**case.setting.calibrated, case.engine: asdict(constants)})
+    seconds = case.seconds(setting)
     assert seconds, "a case without a forecast is refused before it is fitted"
     return seconds

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from flowgraph.errors import DataError
-from placements.measured_runs import calibrations, seconds_by_node
+from placements.measured_runs import MeasuredRun, calibrations, seconds_by_node
+from placements.steps import HOST
+from tests.unit.placements.small_settings import setting_of
 
 
 def step(**seconds: Any) -> dict[str, Any]:
@@ -47,6 +49,15 @@ def test_a_line_that_is_no_table_is_refused(line: Any) -> None:
     with pytest.raises(DataError) as raised:
         seconds_by_node([step(update=1.0), line], "m")
     assert str(raised.value) == "m:2: has no table of seconds by node, as `time.nodes_s`"
+
+
+def test_what_the_host_took_is_fitted_to_the_constants_of_the_host() -> None:
+    """Scoring that takes a quarter of what is forecast moves the seconds of a row to a quarter."""
+    setting = setting_of("grpo")
+    rows = setting.loads[0].rows
+    (found,) = calibrations([MeasuredRun("run", setting, (), {"score": 0.25 * rows * setting.host.score_row_s})])
+    assert (found.engine, set(found.moved)) == (HOST, {"score_row_s"})
+    assert found.constants.score_row_s == pytest.approx(0.25 * setting.host.score_row_s, rel=0.1)
 
 
 def test_runs_that_measured_nothing_are_refused() -> None:
