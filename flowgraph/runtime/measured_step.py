@@ -57,7 +57,7 @@ def timed(ranks: Sequence[Measured]) -> Timed:
     """Give one task of all its ranks: of each pool the seconds of the slowest rank, in its parts if it is one pool.
 
     >>> timed([Measured("sync", "sync", "p.sample", "a", 0, 0.0, 2.0), Measured("sync", "sync", "", "b", 0, 2.0, 0.5)])
-    Timed(name='sync', kind='sync', role='p.sample', pools=('a', 'b'), parts={'a': 2.0, 'b': 0.5})
+    Timed(name='sync', kind='sync', role='p.sample', pools=('a', 'b'), parts={'a': 2.0, 'b': 0.5}, shift=0)
     >>> timed([Measured("u", "update", "p.train", "a", rank, 0.0, 1.0 + rank) for rank in (0, 1)]).parts
     {'measured': 2.0}
     """
