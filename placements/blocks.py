@@ -38,7 +38,7 @@ class Sitting:
     host_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Offered:
     """What an option of the search was made from: where, and how each role runs there."""
 
@@ -63,6 +63,9 @@ class Blocks:
         default_factory=dict[tuple[int, Seat, bool, bool], Columns]
     )
 
+    _offered: dict[tuple[frozenset[int], Seat], Sequence[Option]] = field(
+        default_factory=dict[tuple[frozenset[int], Seat], Sequence[Option]]
+    )
     _syncs: dict[tuple[Seat, bool, bool, str], float] = field(default_factory=dict[tuple[Seat, bool, bool, str], float])
     _least_syncs: dict[tuple[Seat, str, Layout | None, Layout | None], float] = field(
         default_factory=dict[tuple[Seat, str, Layout | None, Layout | None], float]
@@ -85,11 +88,18 @@ class Blocks:
         Sizes at which the roles take more than `most_s` whatever they do are left out before more is worked out.
         """
         return tuple(
-            self._option(taken, seat, sorted(block), each)
+            option
             for taken, seat in self.seats
             if self._least_s(block, seat) <= most_s
-            for each in self.sittings(block, seat)[:OFFERED_AT_MOST]
+            for option in self._options(block, taken, seat)
         )
+
+    def _options(self, block: frozenset[int], taken: tuple[int, ...], seat: Seat) -> Sequence[Option]:
+        key = block, seat
+        if key not in self._offered:
+            sittings = self.sittings(block, seat)[:OFFERED_AT_MOST]
+            self._offered[key] = [self._option(taken, seat, sorted(block), each) for each in sittings]
+        return self._offered[key]
 
     @cached_property
     def barriers(self) -> Barriers:

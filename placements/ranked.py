@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from flowgraph.plan import Assumed, Plan, Step
+from flowgraph.plan import Assumed, Plan
 from placements.homes import Block, homes_of
 from placements.placing import plan_of
 from placements.setting import Setting
-from placements.step_forecast import step_of
+from placements.step_forecast import period_of
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,10 @@ class Ranked:
     bound: float
 
     @cached_property
-    def step(self) -> Step:
-        """Give the step as the simulator plays it."""
-        return step_of(self.setting, homes_of(self.setting, self.blocks))
-
-    @property
     def step_s(self) -> float:
-        """Give the seconds from one step to the next."""
-        return self.step.period_s if self.step.period_s is not None else self.bound
+        """Return the seconds from one step to the next, as the simulator plays them."""
+        played_s = period_of(self.setting, homes_of(self.setting, self.blocks))
+        return self.bound if played_s is None else played_s
 
     @property
     def devices(self) -> int:

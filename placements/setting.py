@@ -41,7 +41,7 @@ SAMPLE_ROWS, FORWARD_TOKENS = 256, 4096
 gradients, unless a run says otherwise."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """What a search is about: `prompts` a step, of these lengths, and what runs and holds the models.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +91,7 @@ def bits(block: Block) -> int:
     return sum(1 << role for role in block)
 
 
+@cache
 def block_of(roles: int) -> Block:
     """Read a block from its bits."""
     return Block(role for role in range(roles.bit_length()) if roles >> role & 1)
