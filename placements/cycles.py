@@ -19,21 +19,19 @@ ROUNDING = 1e-12
 class Period:
     """Seconds from one step to the next, and why: `cycle` takes them `tokens` times.
 
-    `seconds` is None if tasks are `unknown`. A pool that takes its tasks in any order makes it a lower `bound`.
+    `seconds` is None if tasks are `unknown`.
     """
 
     seconds: float | None
     cycle: tuple[str, ...] = ()
     tokens: int = 0
     unknown: tuple[str, ...] = ()
-    bound: bool = False
 
     def __str__(self) -> str:
         if self.seconds is None:
             return f"a step takes an unknown time: no seconds of {', '.join(self.unknown)}"
-        at_least = "at least " if self.bound else ""
         cycle = " → ".join((*self.cycle, *self.cycle[:1]))
-        return f"a step takes {at_least}{self.seconds:,.1f} s{f': {cycle}' if cycle else ''}{self._shared}"
+        return f"a step takes {self.seconds:,.1f} s{f': {cycle}' if cycle else ''}{self._shared}"
 
     @property
     def _shared(self) -> str:
@@ -93,8 +91,7 @@ def period(schedule: Schedule) -> Period:
         found = longer
     listed = {task.name: index for index, task in enumerate(schedule.tasks)}
     start = min(range(len(found.cycle)), key=lambda at: listed[found.cycle[at]], default=0)
-    bound = any(len(schedule.on(pool)) > 1 for pool in schedule.any_order)
-    return Period(found.seconds, found.cycle[start:] + found.cycle[:start], found.tokens, bound=bound)
+    return Period(found.seconds, found.cycle[start:] + found.cycle[:start], found.tokens)
 
 
 def _largest_load(schedule: Schedule) -> Period:

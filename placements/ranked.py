@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from flowgraph.plan import Assumed, Plan
+from flowgraph.plan import Assumed, Plan, Step
 from placements.homes import Block, homes_of
 from placements.placing import plan_of
 from placements.setting import Setting
-from placements.step_forecast import period_of
+from placements.step_forecast import period_of, step_of
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,11 @@ class Ranked:
     setting: Setting
     blocks: tuple[Block, ...]
     bound: float
+
+    @cached_property
+    def step(self) -> Step:
+        """Return the step as the simulator plays it."""
+        return step_of(self.setting, homes_of(self.setting, self.blocks))
 
     @cached_property
     def step_s(self) -> float:

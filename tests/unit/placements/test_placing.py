@@ -9,7 +9,7 @@ from math import fsum
 import pytest
 
 from flowgraph.check_plan import check_plan, unsupported
-from flowgraph.plan import Plan, Step
+from flowgraph.plan import Plan
 from placements.blocks import Blocks, Offered
 from placements.finding import solved
 from placements.footprint import FITS_SHARE
@@ -44,13 +44,6 @@ def ranked_of(case: Case) -> Ranked:
         return found_of(of, CLUSTER).best
     graph = graph_of(of)
     return placed(of, next(each.parts_of(graph) for each in VARIANTS if each.name == name))
-
-
-def step_of(ranked: Ranked) -> Step:
-    """Return the forecast of a plan's step."""
-    step = ranked.plan().step
-    assert step is not None
-    return step
 
 
 CASES: list[Case] = [
@@ -103,7 +96,7 @@ def test_each_tensor_group_lies_in_one_domain(case: Case) -> None:
 
 @EVERY
 def test_the_period_is_what_the_player_comes_to(case: Case) -> None:
-    step = step_of(ranked_of(case))
+    step = ranked_of(case).step
     played = play(schedule_of(step.tasks, step.waits), steps=24)
     assert step.period_s == pytest.approx(played.period_s)
 
@@ -133,7 +126,7 @@ def test_tasks_take_what_the_search_counted_on_each_pool_in_each_stage(case: Cas
     """What sleeps and wakes is a task by itself, and sharing a pool does not slow what is moved."""
     ranked = ranked_of(case)
     setting, stage_of = ranked.setting, {load.node: load.stage for load in ranked.setting.loads}
-    tasks = [each for each in step_of(ranked).tasks if each.name in stage_of and each.kind != "host"]
+    tasks = [each for each in ranked.step.tasks if each.name in stage_of and each.kind != "host"]
     for number, (block, option) in enumerate(ranked.blocks):
         assert isinstance(option.key, Offered)
         pool = "all" if len(ranked.blocks) == 1 else f"pool{number}"
@@ -153,7 +146,7 @@ def test_tasks_take_what_the_search_counted_on_each_pool_in_each_stage(case: Cas
 def test_on_one_pool_a_step_is_no_less_than_the_sum_of_its_tasks_on_the_pool(name: str) -> None:
     """Only what the host does may go on beside the models; between steps the driver takes a share of a step more."""
     setting = setting_of(name, CLUSTER)
-    step = step_of(placed(name, (tuple(role.name for role in setting.roles),)))
+    step = placed(name, (tuple(role.name for role in setting.roles),)).step
     assert step.period_s is not None
     own_s, all_s = (
         (1 + setting.host.driver_share) * fsum(each.seconds or 0.0 for each in step.tasks if of_pool <= {*each.pools})
@@ -166,12 +159,12 @@ def test_on_one_pool_a_step_is_no_less_than_the_sum_of_its_tasks_on_the_pool(nam
 def test_host_work_is_beside_the_models_and_in_the_way_of_a_step() -> None:
     """Draw: read prompts → generate → score and advantages on the host, ref.logprobs on the pool → update."""
     ranked = placed("grpo", ALL)
-    seconds = {each.name: each.seconds or 0.0 for each in step_of(ranked).tasks}
+    seconds = {each.name: each.seconds or 0.0 for each in ranked.step.tasks}
     host, work = ranked.setting.host, ranked.setting.host_work
     nodes = [work.node_seconds(name, host).total_s or 0.0 for name in ("score", "group_normalize")]
     assert seconds["score, group_normalize"] == pytest.approx(host.call_s + fsum(nodes))
     assert seconds["read prompts"] == host.call_s
-    assert "score, group_normalize" in step_of(ranked).cycle
+    assert "score, group_normalize" in ranked.step.cycle
 
 
 ALL = (("policy.train", "policy.sample", "ref.infer"),)
@@ -209,17 +202,17 @@ def test_what_lags_says_so_in_the_plan(changed: dict[str, int], lag: int) -> Non
 
 
 def test_a_sync_between_pools_occupies_both_and_one_within_a_pool_only_that() -> None:
-    (apart,) = (each for each in step_of(placed("grpo", SPLIT)).tasks if each.kind == "sync")
-    (within,) = (each for each in step_of(placed("grpo", ALL)).tasks if each.kind == "sync")
+    (apart,) = (each for each in placed("grpo", SPLIT).step.tasks if each.kind == "sync")
+    (within,) = (each for each in placed("grpo", ALL).step.tasks if each.kind == "sync")
     assert (apart.pools, within.pools) == (("pool0", "pool1"), ("all",))
     assert (apart.name, within.name) == ("sync policy to pool1/sglang", "sync policy to all/sglang")
 
 
 def test_training_beside_drawing_is_slowed_and_says_by_how_much() -> None:
-    tasks = {each.name: each.parts for each in step_of(placed("grpo", ALL)).tasks}
+    tasks = {each.name: each.parts for each in placed("grpo", ALL).step.tasks}
     assert "sharing" in tasks["policy.update"]
     assert "sharing" not in tasks["ref.logprobs"]
-    alone = {each.name: each.parts for each in step_of(placed("grpo", SPLIT)).tasks}
+    alone = {each.name: each.parts for each in placed("grpo", SPLIT).step.tasks}
     assert "sharing" not in alone["policy.update"]
 
 

@@ -254,7 +254,7 @@ def test_a_measured_step_plays_as_a_forecast_does() -> None:
     step = measured_step(0, made_up(PROGRAM), PROGRAM, 24.0).timed
     played = play(schedule_of(step.tasks, step.waits), steps=3)
     assert (
-        max(each.seconds or 0 for each in step.tasks) < played.step_s() < sum(each.seconds or 0 for each in step.tasks)
+        max(each.seconds or 0 for each in step.tasks) < played.end_s < sum(each.seconds or 0 for each in step.tasks)
     )
 
 
