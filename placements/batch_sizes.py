@@ -33,7 +33,7 @@ def solve_batch(
     prompt_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
-    """Give how a step of `prompts` prompts is cut by a named graph's settings, and by the data ranks of a plan.
+    """Return how a step of `prompts` prompts is cut by a named graph's settings, and by the data ranks of a plan.
 
     `data_rows` are those of the data set, `prompt_tokens` those of the longest prompt; `origins` says by name
     (`run.batch`, `policy.update.minibatch`) where a setting's value comes from. Settings are read by name: `n`,
@@ -42,26 +42,14 @@ def solve_batch(
     Raises BatchError for sizes that do not go together, with the nearest values of each setting that do.
     """
     sizes = sizes_of(graph, prompts, plan=plan, data_rows=data_rows, prompt_tokens=prompt_tokens, origins=origins)
-    found = list(_faults(sizes))
+    found = list(faults(sizes))
     if found:
         raise error_of(found)
     return replace(sizes, told=tuple(_told(sizes, graph)))
 
 
-def faults(
-    graph: Graph,
-    prompts: int,
-    *,
-    plan: Plan | None = None,
-    data_rows: int | None = None,
-    origins: Mapping[str, str] | None = None,
-) -> tuple[Fault, ...]:
-    """Give everything that `solve_batch` refuses; its parameters are those of the same names there."""
-    return tuple(_faults(sizes_of(graph, prompts, plan=plan, data_rows=data_rows, origins=origins)))
-
-
 def most_ranks(graph: Graph, prompts: int) -> int:
-    """Give the most data ranks with which no role and no minibatch of a named graph leaves a rank without a row."""
+    """Return the most data ranks with which no role and no minibatch of a named graph leaves a rank without a row."""
     sizes = sizes_of(graph, prompts)
     kept = [each.value for each in _kept(sizes)]
     return max(1, min([prompts, *kept, *(cut.least for cut in sizes.cuts)]))
@@ -88,7 +76,7 @@ def sizes_of(
     prompt_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
-    """Give the sizes as they are, whether they go together or not; parameters are those of `solve_batch`."""
+    """Return the sizes as they are, whether they go together or not; parameters are those of `solve_batch`."""
     origins = origins or {}
     batch = Size("", "batch", prompts, origins.get("run.batch", ""))
     drawn = tuple(_drawn(node, prompts, origins) for node in graph.nodes if node.op.kind == "generate")
@@ -120,7 +108,7 @@ def _setting(node: Node, name: str, otherwise: int, origins: Mapping[str, str]) 
 
 
 def _supply(node: Node, batch: Size, origins: Mapping[str, str]) -> Size:
-    """Give the size that says how many prompts' rows a node reads: the batch, or the groups that a sampler keeps."""
+    """Return the size that says how many prompts' rows a node reads: the batch, or the groups that a sampler keeps."""
     before = [each for each in samplers_read(node) if each is not node]
     if not before or any(whole_setting(each, "groups", 0) == 0 for each in before):
         return batch
@@ -129,7 +117,7 @@ def _supply(node: Node, batch: Size, origins: Mapping[str, str]) -> Size:
 
 
 def _shares(graph: Graph, batch: Size, ranks: Mapping[str, int], origins: Mapping[str, str]) -> tuple[Share, ...]:
-    """Give the share of each role, roles of as many ranks and prompts together; without a plan there is none."""
+    """Return the share of each role, roles of as many ranks and prompts together; without a plan there is none."""
     nodes = {node.name: node for node in graph.nodes}
     alike = dict[tuple[int, Size], list[str]]()
     for role in roles(graph):
@@ -162,7 +150,7 @@ def _cuts(
 
 
 def _row_tokens(node: Node, prompt_tokens: int | None) -> int | None:
-    """Give the tokens that an update counts for its longest row: of all that its loss captures, each once."""
+    """Return the tokens that an update counts for its longest row: of all that its loss captures, each once."""
     contexts, responses = row_sources(node)
     most = [whole_setting(sampler, "max_tokens", 0) for sampler in responses.values() if sampler is not None]
     if len(most) < len(responses) or not all(most) or (contexts and prompt_tokens is None):
@@ -173,7 +161,8 @@ def _row_tokens(node: Node, prompt_tokens: int | None) -> int | None:
 # ------------------------------------------------------------------------------------------- what is refused
 
 
-def _faults(sizes: BatchSizes) -> Iterator[Fault]:
+def faults(sizes: BatchSizes) -> Iterator[Fault]:
+    """Return everything that `solve_batch` refuses in sizes, one after another."""
     batch, rows = sizes.batch, sizes.data_rows
     if batch.value < 1:
         yield Fault(f"{batch} reads no prompt", "a step reads one at least", (batch,), _nearest(sizes, batch))
@@ -195,7 +184,7 @@ def _faults(sizes: BatchSizes) -> Iterator[Fault]:
 
 
 def _kept(sizes: BatchSizes) -> list[Size]:
-    """Give how many groups each sampler that drops some keeps."""
+    """Return how many groups each sampler that drops some keeps."""
     return [drawn.kept for drawn in sizes.drawn if drawn.kept is not None]
 
 
@@ -220,7 +209,7 @@ def _idle(sizes: BatchSizes, cut: Cut) -> Fault:
 
 
 def _nearest(sizes: BatchSizes, *wrong: Size) -> tuple[Size, ...]:
-    """Give the nearest values of each size, below and above, with which nothing refuses it any more."""
+    """Return the nearest values of each size, below and above, with which nothing refuses it any more."""
     found = list[Size]()
     for size in wrong:
         if size.setting == DATA:
@@ -234,7 +223,7 @@ def _nearest(sizes: BatchSizes, *wrong: Size) -> tuple[Size, ...]:
 
 
 def _rules(sizes: BatchSizes, supply: Size) -> Iterator[Rule]:
-    """Give what must hold of the batch, or of the groups that a sampler keeps."""
+    """Return what must hold of the batch, or of the groups that a sampler keeps."""
     yield AtLeast(1)
     if supply == sizes.batch:
         yield from (AtLeast(kept.value) for kept in _kept(sizes))

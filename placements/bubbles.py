@@ -23,7 +23,7 @@ class Bubble:
 
     @property
     def seconds(self) -> float:
-        """Give how long it is."""
+        """Return how long it is."""
         return self.end_s - self.start_s
 
 
@@ -65,7 +65,7 @@ def _spans(timeline: Timeline, pool: str) -> Iterator[_Span]:
 
 
 def _waits(timeline: Timeline, freed: Run, since_s: float) -> Iterator[_Span]:
-    """Give what is waited for before a run, from since when its pool is idle; the latest first."""
+    """Return what is waited for before a run, from since when its pool is idle; the latest first."""
     while freed.freed_by is not None and freed.start_s > since_s:
         freed = timeline.by_job[freed.freed_by]
         begin_s = max(since_s, freed.start_s)

@@ -69,7 +69,7 @@ class _Net:
 
 
 def period(schedule: Schedule) -> Period:
-    """Give the time from one step to the next: over all cycles, the most seconds per token.
+    """Return the time from one step to the next: over all cycles, the most seconds per token.
 
     Starts from the largest load of a pool, and as long as a cycle takes longer goes on from that one. Exact but for
     rounding; of cycles that take as long, a pool's own comes first. Raises ValueError, naming it, for a cycle
@@ -130,7 +130,7 @@ def _relaxed(net: _Net, period_s: float, late: list[float], freed: list[tuple[in
 
 
 def _circle(freed: Sequence[tuple[int, int] | None]) -> list[int]:
-    """Give tasks that free each other in a circle, in the order in which they run; none if there is no circle."""
+    """Return tasks that free each other in a circle, in the order in which they run; none if there is no circle."""
     seen = [-1] * len(freed)
     for start in range(len(freed)):
         at, path = start, list[int]()

@@ -67,7 +67,7 @@ class Found:
 
     @property
     def best(self) -> Ranked:
-        """Give the best plan."""
+        """Return the best plan."""
         return self.ranked[0]
 
     @property
@@ -87,7 +87,7 @@ class Found:
         return self.gap == 0.0
 
     def ties(self) -> tuple[Ranked, ...]:
-        """Give the plans that the forecast cannot tell from the best."""
+        """Return the plans that the forecast cannot tell from the best."""
         return tuple(each for each in self.ranked if each.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
@@ -248,7 +248,7 @@ def value_of(ranked: Ranked, objective: Objective) -> float:
 
 
 def _steadiest_first(ranked: Sequence[Ranked], objective: Objective) -> list[Regret]:
-    """Give the regrets of plans, the least first; where devices count, only of the first plans, which have fewest."""
+    """Return the regrets of plans, the least first; where devices count, only of the first plans, which have fewest."""
     first = [each for each in ranked if objective != "devices" or each.devices == ranked[0].devices]
     return sorted(regrets(first, objective), key=lambda each: each.mean)
 
@@ -259,7 +259,7 @@ def _order(ranked: Ranked, objective: Objective) -> tuple[float, ...]:
 
 
 def problem(setting: Setting, blocks: Blocks, asked: Asked) -> Problem:
-    """Give the abstract problem of a setting: what must share a pool, and what must not, besides its options."""
+    """Return the abstract problem of a setting: what must share a pool, and what must not, besides its options."""
     return _problem(setting, blocks, asked, *pinned(setting, asked))
 
 
@@ -285,7 +285,7 @@ def _everyone(setting: Setting) -> frozenset[int]:
 
 
 def in_ratio(setting: Setting, blocks: Blocks, ratio: tuple[int, int]) -> Callable[[frozenset[int]], Sequence[Option]]:
-    """Give the options of blocks that draw but do not train, and of those that train but do not draw, in a ratio.
+    """Return the options of blocks that draw but do not train, and of those that train but do not draw, in a ratio.
 
     Both together have all devices, as near to that as sizes of pools come.
     """
@@ -305,7 +305,7 @@ def in_ratio(setting: Setting, blocks: Blocks, ratio: tuple[int, int]) -> Callab
 
 
 def pinned(setting: Setting, asked: Asked) -> tuple[Pairs, Pairs]:
-    """Give the pairs of roles that pins, or a named placement, put on one pool, and those that they keep apart."""
+    """Return the pairs of roles that pins, or a named placement, put on one pool, and those that they keep apart."""
     groups = variant(asked.placement).parts_of(setting.graph) if asked.placement else ()
     pools = dict.fromkeys(asked.pins.values())
     pins = tuple(tuple(role for role, name in asked.pins.items() if name == pool) for pool in pools)

@@ -241,7 +241,7 @@ def _near(ranked: Ranked, best: Ranked, measure: Measure, tie: str) -> str:
 
 
 def _more(ranked: Ranked, best: Ranked, measure: Measure) -> float:
-    """Give by which share a plan takes more than the best; of as few devices, by which its step is longer."""
+    """Return by which share a plan takes more than the best; of as few devices, by which its step is longer."""
     if measure.unit == "devices" and ranked.devices == best.devices:
         return ranked.step_s / best.step_s - 1
     least = measure.of(best)
@@ -284,7 +284,7 @@ def _named(found: Found, measure: Measure) -> Iterator[str]:
 
 
 def by_name(found: Found) -> list[tuple[Variant, Ranked | None]]:
-    """Give the named placements in their order, but FIRST before all where another is the same."""
+    """Return the named placements in their order, but FIRST before all where another is the same."""
     alike = Counter(sorted_parts(found, variant) for variant, _ in found.named)
 
     def later(each: tuple[Variant, Ranked | None]) -> bool:
@@ -294,7 +294,7 @@ def by_name(found: Found) -> list[tuple[Variant, Ranked | None]]:
 
 
 def sorted_parts(found: Found, variant: Variant) -> tuple[tuple[str, ...], ...]:
-    """Give the parts of a named placement in an order of their own: the same for placements of one form."""
+    """Return the parts of a named placement in an order of their own: the same for placements of one form."""
     return tuple(sorted(variant.parts_of(found.setting.graph)))
 
 

@@ -48,7 +48,7 @@ class Load:
 
     @property
     def rows(self) -> int:
-        """Give the rows of a step."""
+        """Return the rows of a step."""
         return self.prompts * self.samples
 
     @property
@@ -58,22 +58,22 @@ class Load:
 
     @property
     def round_rows(self) -> int:
-        """Give the rows of the largest round, which are drawn side by side."""
+        """Return the rows of the largest round, which are drawn side by side."""
         return self.round_prompts * self.samples
 
     @property
     def row_tokens(self) -> float:
-        """Give the mean tokens of a row, its context included."""
+        """Return the mean tokens of a row, its context included."""
         return self.prompt.mean + self.response.mean
 
     @property
     def longest_tokens(self) -> int:
-        """Give the most tokens that a row can have."""
+        """Return the most tokens that a row can have."""
         return int(self.prompt.most + self.response.most)
 
     @property
     def tokens(self) -> Tokens:
-        """Give what passes the model once, each row with its context.
+        """Return what passes the model once, each row with its context.
 
         Of a row of p and r tokens, (p + r)² / 2 pairs of a token and one that it sees.
         """
@@ -87,7 +87,7 @@ class Load:
 
 
 def loads(graph: Graph, prompts: int, prompt: Lengths, response: Lengths | None = None) -> tuple[Load, ...]:
-    """Give the load of every node of a named graph that passes rows through a model, of a step of so many prompts.
+    """Return the load of every node of a named graph that passes rows through a model, of a step of so many prompts.
 
     `response` are the lengths of responses; without it all have the most tokens that what makes them lets them have.
     A node whose pass another has made already (log-probs and entropy of the same rows) has no load of its own. What may
@@ -137,12 +137,12 @@ def _nodes_taken(graph: Graph) -> Iterator[str]:
 
 
 def stage_count(found: Sequence[Load]) -> int:
-    """Give the stages of a step."""
+    """Return the stages of a step."""
     return max((each.stage for each in found), default=-1) + 1
 
 
 def _stages(graph: Graph, role_of: dict[str, Role]) -> dict[Node, int]:
-    """Give the stage of each node that runs a model: one more than the last of those that it depends on.
+    """Return the stage of each node that runs a model: one more than the last of those that it depends on.
 
     An update depends on what its loss reads. Weights bring no stage: who reads the next version waits for the next
     step, or is another node of the same model.
@@ -183,13 +183,6 @@ def _load(node: Node, role: Role, stage: int, sizes: BatchSizes, prompt: Lengths
     )
 
 
-def example(*, prompts: int, samples: int, prompt_tokens: int, response_tokens: int) -> Load:
-    """Return a load of an update whose rows are all alike, for examples and tests."""
-    role = Role("m.train", "m", "train", ("m.update",))
-    lengths = Lengths.fixed(prompt_tokens), Lengths.fixed(response_tokens)
-    return Load("m.update", role, "update", 0, prompts, samples, *lengths)
-
-
 def of_role(found: Sequence[Load], role: str) -> Iterator[Load]:
-    """Give the loads of one role."""
+    """Return the loads of one role."""
     return (each for each in found if each.role.name == role)

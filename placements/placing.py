@@ -21,7 +21,7 @@ def plan_of(
     assumed: Assumed | None = None,
     pins: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Give the plan of these blocks, pools named as their roles are pinned, else `pool0`, `pool1` and so on.
+    """Return the plan of these blocks, pools named as their roles are pinned, else `pool0`, `pool1` and so on.
 
     Raises ResourceError if the cluster has no such pools of whole domains.
     """
@@ -29,7 +29,7 @@ def plan_of(
 
 
 def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None = None) -> Plan:
-    """Give the plan of roles that live so. Raises ResourceError if the cluster has no such pools."""
+    """Return the plan of roles that live so. Raises ResourceError if the cluster has no such pools."""
     step = step_of(setting, homes)
     pools = _pools(setting, homes)
     held = {home.role.name: footprint_of(setting, home) for home in homes}
@@ -46,7 +46,7 @@ def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None =
 
 
 def forecast_again(setting: Setting, plan: Plan, assumed: Assumed | None = None) -> Plan:
-    """Give a plan with its bytes and seconds as they are forecast now, for what `assumed` says; all else stays.
+    """Return a plan with its bytes and seconds as they are forecast now, for what `assumed` says; all else stays.
 
     Raises ResourceError where it is not known how fast its devices are.
     """

@@ -33,18 +33,18 @@ class Ranked:
 
     @property
     def devices(self) -> int:
-        """Give the devices that it takes."""
+        """Return the devices that it takes."""
         return sum(sum(option.devices) for _, option in self.blocks)
 
     @property
     def cost_per_step(self) -> float:
-        """Give what a step costs, in the currency of the cluster's prices."""
+        """Return what a step costs, in the currency of the cluster's prices."""
         return self.step_s * sum(option.cost for _, option in self.blocks)
 
     def parts(self) -> tuple[tuple[str, ...], ...]:
-        """Give the roles by the pool that they share."""
+        """Return the roles by the pool that they share."""
         return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
     def plan(self, assumed: Assumed | None = None) -> Plan:
-        """Give the plan itself."""
+        """Return the plan itself."""
         return plan_of(self.setting, self.blocks, assumed)

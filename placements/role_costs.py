@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
 
-from flowgraph.engines.table import ENGINES
+from flowgraph.engines.table import shares_process
 from flowgraph.plan import Checkpointing, Layout, Precision, Running
 from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
@@ -82,7 +82,7 @@ def _sampling(
 ) -> Seconds | None:
     shape, device, serving = setting.shape(load.role), seat.links.device, setting.serving_of(engine)
     room: float = inf
-    if seat.of.kind == "gpu" and not ENGINES[engine].handle:
+    if seat.of.kind == "gpu" and not shares_process(engine):
         room = cache_tokens(shape, device, layout.tensor, share, serving, precision)
     if room < load.longest_tokens:
         return None
@@ -103,7 +103,7 @@ def _sampling(
 
 
 def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:
-    """Give the seconds of a step in which what a role keeps off its devices comes to them and goes back.
+    """Return the seconds of a step in which what a role keeps off its devices comes to them and goes back.
 
     What sleeps comes once and goes once. Offloaded weights come in each pass of each micro-batch, and gradients go with
     each backward pass; the optimizer steps on the host, as fast as the link brings what it reads. Nothing is taken to
@@ -155,7 +155,7 @@ def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Lay
 
 def _rows_tokens(setting: Setting, engine: str, layout: Layout, own: Sequence[Load]) -> int:
     """Return the tokens of the cache of an engine without a share of its device: one row, or all decoded at once."""
-    if not ENGINES[engine].handle:
+    if not shares_process(engine):
         return max(load.longest_tokens for load in own)
     passes = (sampled_pass(load, layout.data, setting.sample_rows) for load in own)
     return max(each.rows * each.width for each in passes)
@@ -167,13 +167,13 @@ def process_of(engine: str) -> str:
     >>> process_of("local") == process_of("fsdp"), process_of("sglang")
     (True, 'sglang')
     """
-    return "device" if ENGINES[engine].handle else engine
+    return "device" if shares_process(engine) else engine
 
 
 def _on_cpu(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
     """Return what a role holds on each CPU device: in the process of the device, or in a server beside it."""
     shape, constants = setting.shape(role), MemoryConstants()
-    if not ENGINES[engine].handle:
+    if not shares_process(engine):
         return server_bytes(shape, layout, running, process_bytes_of(setting, seat, constants), constants)
     return process_footprint(
         shape,
@@ -199,6 +199,6 @@ def process_bytes_of(setting: Setting, seat: Seat, constants: MemoryConstants) -
 
 
 def waking_bytes(found: Footprint) -> int:
-    """Give what a role that sleeps brings to a device before it works: all but its cache, which comes last."""
+    """Return what a role that sleeps brings to a device before it works: all but its cache, which comes last."""
     cache = found.resident.get("kv_cache", 0) - found.asleep.get("kv_cache", 0)
     return max(0, awake_bytes(found) - cache)

@@ -76,7 +76,7 @@ class Schedule:
 
     @cached_property
     def by_name(self) -> Mapping[str, Task]:
-        """Give the tasks by name."""
+        """Return the tasks by name."""
         return {task.name: task for task in self.tasks}
 
     @cached_property
@@ -85,17 +85,17 @@ class Schedule:
         return tuple(task.name for task in self.tasks if task.seconds is None)
 
     def on(self, pool: str) -> tuple[Task, ...]:
-        """Give the tasks of a pool, in their order."""
+        """Return the tasks of a pool, in their order."""
         return tuple(task for task in self.tasks if pool in task.pools)
 
     def load_s(self, pool: str) -> float | None:
-        """Give the seconds that a pool is busy for one step; None if one is not known."""
+        """Return the seconds that a pool is busy for one step; None if one is not known."""
         known = [task.seconds for task in self.on(pool) if task.seconds is not None]
         return fsum(known) if len(known) == len(self.on(pool)) else None
 
 
 def constraints(schedule: Schedule) -> tuple[Wait, ...]:
-    """Give all that tasks wait for: their own waits, then their turns; of two between the same tasks the stricter."""
+    """Return all that tasks wait for: their own waits, then their turns; of two between the same tasks the stricter."""
     found = dict[tuple[str, str], Wait]()
     for wait in (*schedule.waits, *_turns(schedule)):
         key = (wait.before, wait.after)

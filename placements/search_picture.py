@@ -21,7 +21,7 @@ Point = tuple[float, int]
 
 
 def search_picture(found: Found, objective: Objective = "step", *, plan: Plan | None = None) -> Scatter:
-    """Give the candidates that were played, in the order of the search; named placements that are not among them last.
+    """Return the candidates that were played, in the order of the search; named placements not among them last.
 
     The best is the plan that the search gives; that `plan` is another is said.
     """
@@ -35,14 +35,14 @@ def search_picture(found: Found, objective: Objective = "step", *, plan: Plan | 
 
 
 def candidates(found: Found) -> list[Ranked]:
-    """Give each plan that was played once: those that are ranked, then the named ones that are not."""
+    """Return each plan that was played once: those that are ranked, then the named ones that are not."""
     there = {each.blocks for each in found.ranked}
     named = {each.blocks: each for _, each in found.named if each is not None and each.blocks not in there}
     return [*found.ranked, *named.values()]
 
 
 def fullest_bytes(ranked: Ranked) -> int:
-    """Give the highest peak of a plan, on any of its devices."""
+    """Return the highest peak of a plan, on any of its devices."""
     forecasts = forecasts_of(ranked.setting, homes_of(ranked.setting, ranked.blocks))
     return max((each.worst.memory_bytes for each in forecasts if each.worst is not None), default=0)
 

@@ -43,7 +43,7 @@ class Least:
 
     @property
     def over_bytes(self) -> int:
-        """Give what is missing on each device; below 0 if nothing is."""
+        """Return what is missing on each device; below 0 if nothing is."""
         return self.held.peak_bytes - self.room_bytes
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ def _over(found: Least | Role) -> float:
 
 
 def least(setting: Setting, role: Role) -> Least | Role:
-    """Give the way to run a role alone that comes nearest to fitting; the role itself if nothing runs it.
+    """Return the way to run a role alone that comes nearest to fitting; the role itself if nothing runs it.
 
     What a host has no room for is no way; a role that draws has one without seconds too, its cache for one row.
     """

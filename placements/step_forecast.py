@@ -164,7 +164,7 @@ class _Worked:
 
 
 def schedule_of(tasks: Sequence[Timed], waits: Sequence[Waits]) -> Schedule:
-    """Give a plan's tasks as the schedule that is played; what passes between steps is a task without a pool."""
+    """Return a plan's tasks as the schedule that is played; what passes between steps is a task without a pool."""
     played = [Task(each.name, each.kind, each.pools, each.seconds, shift=each.shift) for each in tasks]
     paused = [each for each in waits if each.pause_s]
     if not paused:
@@ -201,7 +201,7 @@ def switching_of(setting: Setting, home: Home) -> Seconds:
 
 
 def _slowed(setting: Setting, home: Home, passing: Seconds) -> Seconds:
-    """Give what training loses on a pool that also draws."""
+    """Return what training loses on a pool that also draws."""
     if not home.shared or home.role.use != "train":
         return Seconds()
     total, share = passing.total_s, setting.host.slowed_share - 1

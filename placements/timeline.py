@@ -49,7 +49,7 @@ class Timeline:
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """Give what each pool does, pool by pool, by start."""
+        """Return what each pool does, pool by pool, by start."""
         found: dict[str, list[Event]] = {pool: [] for pool in self.schedule.pools}
         for run in self.runs:
             for pool in self.schedule.by_name[run.task].pools:
@@ -58,17 +58,17 @@ class Timeline:
 
     @cached_property
     def by_job(self) -> Mapping[tuple[str, int], Run]:
-        """Give the runs by task and step."""
+        """Return the runs by task and step."""
         return {(run.task, run.step): run for run in self.runs}
 
     @cached_property
     def end_s(self) -> float:
-        """Give when the last run ends, in seconds from the start of the first."""
+        """Return when the last run ends, in seconds from the start of the first."""
         return max((run.end_s for run in self.runs), default=0.0)
 
     @cached_property
     def finish_s(self) -> tuple[float, ...]:
-        """Give when all of a step has ended, for each step."""
+        """Return when all of a step has ended, for each step."""
         found = [0.0] * self.steps
         for run in self.runs:
             found[run.step] = max(found[run.step], run.end_s)
@@ -76,7 +76,7 @@ class Timeline:
 
     @property
     def period_s(self) -> float | None:
-        """Give the measured time from step to step, of the last steps; None with one step."""
+        """Return the measured time from step to step, of the last steps; None with one step."""
         every = _rhythm(self.finish_s)
         return (self.finish_s[-1] - self.finish_s[-1 - every]) / every if every else None
 
@@ -130,7 +130,7 @@ def _in_turn(schedule: Schedule, order: Sequence[Task], steps: int) -> Iterable[
 
 
 def _rhythm(finish_s: Sequence[float]) -> int:
-    """Give after how many steps the last ones repeat; half of all if they do not yet, and 0 with one step."""
+    """Return after how many steps the last ones repeat; half of all if they do not yet, and 0 with one step."""
     gaps = [then - first for first, then in pairwise(finish_s)]
     least = ROUNDING * max(finish_s, default=0.0)
     for every in range(1, len(gaps) // 2 + 1):

@@ -47,7 +47,7 @@ def moves_weights(node: Node) -> bool:
 
 
 def samplers_read(node: Node) -> list[Node]:
-    """Give the samplers whose responses a node makes or reads directly, or else any it depends on.
+    """Return the samplers whose responses a node makes or reads directly, or else any it depends on.
 
     Where nothing is drawn, responses are those that a data set holds: then it is the nodes that make rows of them.
     """
@@ -67,7 +67,7 @@ def _makers(nodes: list[Node]) -> list[Node]:
 
 
 def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
-    """Give where the rows of a node's losses come from: their contexts, and of their responses the samplers.
+    """Return where the rows of a node's losses come from: their contexts, and of their responses the samplers.
 
     Each is one value that a loss captures, by itself or as a part of a record; None where no sampler is known.
     """
@@ -83,13 +83,13 @@ def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
 
 
 def prompts_reaching(node: Node, prompts: int) -> int:
-    """Give the most prompts, of those of a step, whose rows a node reads: a sampler may keep only so many `groups`."""
+    """Return the most prompts, of those of a step, whose rows a node reads: a sampler may keep so many `groups`."""
     before = [each for each in samplers_read(node) if each is not node]
     return min(prompts, max((whole_setting(each, "groups", prompts) for each in before), default=prompts))
 
 
 def whole_setting(node: Node, name: str, otherwise: int) -> int:
-    """Give a setting of a node that has it as a whole number; a user's own node may have none by this name."""
+    """Return a setting of a node that has it as a whole number; a user's own node may have none by this name."""
     value = getattr(node.settings, name, otherwise)
     return value if isinstance(value, int) else otherwise
 

@@ -50,11 +50,6 @@ class EngineCapabilities:
     process_group: str = ""
     server: str = ""
 
-    @property
-    def shares_process(self) -> bool:
-        """Return whether its models live in the process of their device, beside those of other engines."""
-        return not self.server
-
 
 SHARDINGS = frozenset({"none", "optimizer", "gradients", "full"})
 EVERYWHERE, GPUS = frozenset({"cpu", "gpu"}), frozenset({"gpu"})

@@ -238,7 +238,8 @@ def test_what_follows_a_refill_has_its_groups_not_all_prompts() -> None:
 
 
 def test_all_faults_are_given(graph: Graph) -> None:
-    found = faults(set_to(graph, minibatch=3), 6, plan=planned(graph, {"policy.train": 4, "ref.infer": 8}), data_rows=5)
+    plan = planned(graph, {"policy.train": 4, "ref.infer": 8})
+    found = faults(sizes_of(set_to(graph, minibatch=3), 6, plan=plan, data_rows=5))
     assert [fault.what.partition(" ")[0] for fault in found] == ["--batch", "--batch", "policy.update.minibatch=3"]
 
 

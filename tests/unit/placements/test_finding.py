@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -16,6 +16,7 @@ from placements.problem import Option, step_seconds
 from placements.setting import Setting
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.placement.search_oracles import partitions
 from tests.unit.placements.small_settings import Of, called, cluster_of, found_of, lagging, prompt, setting_of
 
 FLOWS: list[Of] = ["ppo", "grpo", "gpg", "decoupled_ppo", lagging, two_agents, ppo_shaped]
@@ -52,17 +53,6 @@ def test_no_plan_that_was_played_beats_the_one_that_comes_first(of: Of) -> None:
 def test_more_machines_never_make_the_searchs_figure_worse(of: Of) -> None:
     values = [found_of(of, cluster).answer.value for cluster in ("1x8xh100", "2x8xh100", "4x8xh100")]
     assert values == sorted(values, reverse=True)
-
-
-def partitions(roles: Sequence[int]) -> Iterator[list[frozenset[int]]]:
-    """List every way to cut roles into blocks."""
-    if not roles:
-        yield []
-        return
-    for rest in partitions(roles[1:]):
-        yield [frozenset({roles[0]}), *rest]
-        for place, block in enumerate(rest):
-            yield [*rest[:place], block | {roles[0]}, *rest[place + 1 :]]
 
 
 def least_s(setting: Setting) -> float:
