@@ -64,7 +64,7 @@ def solve_exact(
 
 
 class _Search:
-    def __init__(self, problem: Problem, tables: list[Table], kept: int, within: float) -> None:
+    def __init__(self, problem: Problem, tables: Sequence[Table], kept: int, within: float) -> None:
         self.problem, self.tables, self.kept, self.within = problem, tables, kept, within
         self.solved: list[tuple[Indices, Plans]] = []
         self.firsts: list[float] = []

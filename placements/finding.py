@@ -24,10 +24,10 @@ from placements.solve import Method, is_exact, solve
 
 Pairs = tuple[frozenset[int], ...]
 REPLAYED = 25  # of the search's answers of the least bounds, how many are played as steps whatever they come to
-PLAYED_AT_MOST = 50  # more, of those that may be better than the best so far
+PLAYED_AT_MOST = 60  # more, of those that may be better than the best so far
 PROMISING = 20  # of these, how many are played first, those of the least seconds if all stages were barriers
 NAMED_REPLAYED = 5  # of the best answers of each named placement
-NAMED_AT_MOST = 5  # more, of those that may be better
+NAMED_AT_MOST = 10  # more, of those that may be better
 TIED_SHARE = 0.05  # plans nearer than this are ties: the forecast is no better. Source: HybridFlow's own, section 8
 
 

@@ -46,6 +46,9 @@ class Load:
     micro_batch_tokens: int = 0
     responses: tuple[tuple[str, int], ...] = ()
 
+    def __hash__(self) -> int:
+        return hash(self.node)  # by which the loads of one flow differ: a search asks often
+
     @property
     def rows(self) -> int:
         """Return the rows of a step."""

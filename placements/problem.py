@@ -79,7 +79,7 @@ class Problem:
 
     def remembering(self) -> Problem:
         """Return the same problem, whose options are asked once for each block however often they are needed."""
-        return replace(self, options=cache(self.options))
+        return self if hasattr(self.options, "cache_info") else replace(self, options=cache(self.options))
 
     def allows(self, block: Block) -> bool:
         """Say whether the pins allow these roles as one block."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,10 +97,11 @@ def block_of(roles: int) -> Block:
     return Block(role for role in range(roles.bit_length()) if roles >> role & 1)
 
 
-def tables_of(problem: Problem) -> list[Table]:
+@lru_cache(maxsize=8)
+def tables_of(problem: Problem) -> tuple[Table, ...]:
     """Ask for the options of every block that the pins allow; raises ValueError for an option that is none."""
     whole = range(1, 1 << len(problem.roles))
-    return [table for roles in whole for table in tables_of_block(problem, block_of(roles))]
+    return tuple(table for roles in whole for table in tables_of_block(problem, block_of(roles)))
 
 
 def tables_of_block(problem: Problem, block: Block) -> Iterator[Table]:
