@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 IDLE_SHARE = 0.01  # of minibatches in which a rank has no row by chance: more is told
 
+Longest = tuple[int | None, int | None]
+"""The tokens of the longest prompt and of the longest response; None for what is not known."""
+
 
 def solve_batch(
     graph: Graph,
@@ -31,17 +34,20 @@ def solve_batch(
     plan: Plan | None = None,
     data_rows: int | None = None,
     prompt_tokens: int | None = None,
+    response_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
     """Return how a step of `prompts` prompts is cut by a named graph's settings, and by the data ranks of a plan.
 
-    `data_rows` are those of the data set, `prompt_tokens` those of the longest prompt; `origins` says by name
-    (`run.batch`, `policy.update.minibatch`) where a setting's value comes from. Settings are read by name: `n`,
+    `data_rows` are those of the data set, `prompt_tokens` those of the longest prompt and `response_tokens` of
+    the longest response, in place of what samplers allow; `origins` says by name (`run.batch`,
+    `policy.update.minibatch`) where a setting's value comes from. Settings are read by name: `n`,
     `max_tokens`, `groups` and `rounds` of what samples; `minibatch`, `micro_batch_tokens` and `epochs` of what updates.
 
     Raises BatchError for sizes that do not go together, with the nearest values of each setting that do.
     """
-    sizes = sizes_of(graph, prompts, plan=plan, data_rows=data_rows, prompt_tokens=prompt_tokens, origins=origins)
+    longest = {"prompt_tokens": prompt_tokens, "response_tokens": response_tokens}
+    sizes = sizes_of(graph, prompts, plan=plan, data_rows=data_rows, **longest, origins=origins)
     found = list(faults(sizes))
     if found:
         raise error_of(found)
@@ -74,12 +80,13 @@ def sizes_of(
     plan: Plan | None = None,
     data_rows: int | None = None,
     prompt_tokens: int | None = None,
+    response_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
     """Return the sizes as they are, whether they go together or not; parameters are those of `solve_batch`."""
     origins = origins or {}
     batch = Size("", "batch", prompts, origins.get("run.batch", ""))
-    drawn = tuple(_drawn(node, prompts, origins) for node in graph.nodes if node.op.kind == "generate")
+    drawn = tuple(_drawn(node, prompts, response_tokens, origins) for node in graph.nodes if node.op.kind == "generate")
     ranks = {each.role: each.layout.data for each in plan.placed} if plan is not None else {}
     return BatchSizes(
         batch,
@@ -87,17 +94,17 @@ def sizes_of(
         prompt_tokens,
         drawn,
         _shares(graph, batch, ranks, origins),
-        tuple(_cuts(graph, batch, ranks, prompt_tokens, origins)),
+        tuple(_cuts(graph, batch, ranks, (prompt_tokens, response_tokens), origins)),
     )
 
 
-def _drawn(node: Node, prompts: int, origins: Mapping[str, str]) -> Drawn:
+def _drawn(node: Node, prompts: int, response_tokens: int | None, origins: Mapping[str, str]) -> Drawn:
     kept = _setting(node, "groups", 0, origins)
     return Drawn(
         node.name,
         prompts_reaching(node, prompts),
         whole_setting(node, "n", 1),
-        whole_setting(node, "max_tokens", 0) or None,
+        response_tokens or whole_setting(node, "max_tokens", 0) or None,
         kept if kept.value else None,
         whole_setting(node, "rounds", 0),
     )
@@ -130,7 +137,7 @@ def _shares(graph: Graph, batch: Size, ranks: Mapping[str, int], origins: Mappin
 
 
 def _cuts(
-    graph: Graph, batch: Size, ranks: Mapping[str, int], prompt_tokens: int | None, origins: Mapping[str, str]
+    graph: Graph, batch: Size, ranks: Mapping[str, int], longest: Longest, origins: Mapping[str, str]
 ) -> Iterator[Cut]:
     role_of: dict[str, Role] = {name: role for role in roles(graph) if role.use == "train" for name in role.nodes}
     for node in graph.nodes:
@@ -144,15 +151,16 @@ def _cuts(
                 whole_setting(node, "epochs", 1),
                 _setting(node, "minibatch", 0, origins),
                 max((whole_setting(each, "n", 1) for each in samplers_read(node)), default=1),
-                _row_tokens(node, prompt_tokens),
+                _row_tokens(node, *longest),
                 whole_setting(node, "micro_batch_tokens", 0) or None,
             )
 
 
-def _row_tokens(node: Node, prompt_tokens: int | None) -> int | None:
+def _row_tokens(node: Node, prompt_tokens: int | None, response_tokens: int | None) -> int | None:
     """Return the tokens that an update counts for its longest row: of all that its loss captures, each once."""
     contexts, responses = row_sources(node)
-    most = [whole_setting(sampler, "max_tokens", 0) for sampler in responses.values() if sampler is not None]
+    samplers = [each for each in responses.values() if each is not None]
+    most = [response_tokens or whole_setting(each, "max_tokens", 0) for each in samplers]
     if len(most) < len(responses) or not all(most) or (contexts and prompt_tokens is None):
         return None
     return max(1, sum(most) + len(contexts) * (prompt_tokens or 0))

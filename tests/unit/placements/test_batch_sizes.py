@@ -243,6 +243,12 @@ def test_all_faults_are_given(graph: Graph) -> None:
     assert [fault.what.partition(" ")[0] for fault in found] == ["--batch", "--batch", "policy.update.minibatch=3"]
 
 
+def test_lengths_that_are_asked_for_go_before_what_samplers_allow(graph: Graph) -> None:
+    sizes = solve_batch(graph, 8, prompt_tokens=512, response_tokens=8192)
+    assert [each.tokens for each in sizes.drawn] == [8192]
+    assert [cut.row_tokens for cut in sizes.cuts] == [512 + 8192]
+
+
 def test_the_most_ranks_are_those_of_the_smallest_minibatch(graph: Graph) -> None:
     assert [most_ranks(set_to(graph, minibatch=size), 7) for size in (0, 1, 3, 4, 7)] == [7, 1, 2, 3, 7]
     assert (most_ranks(REFILLED, 16), most_ranks(graph, 0)) == (4, 1)
