@@ -165,8 +165,8 @@ def searched(posed: Posed, sought: Sought, where: str) -> Planned:
     from placements.finding import find
     from placements.placing import plan_of
 
-    warn(posed)
     asked = asked_of(sought, posed.setting)
+    warn(posed)
     found = find(posed.setting, asked, robust=sought.robust)
     plan = plan_of(posed.setting, found.best.blocks, posed.assumed, asked.pins)
     check_plan(plan, posed.setting.graph, f"plan of {plan.flow}")
