@@ -172,8 +172,11 @@ def _seconds(plan: Plan) -> Iterator[str]:
 
 
 def _second_cells(row: Row, longest: float) -> list[str]:
-    told = show_seconds_by_part(row.tasks[0]) if len(row.tasks) == 1 else f"{len(row.tasks)} of them"
-    return [row.label, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), told]
+    alone = row.tasks[0] if len(row.tasks) == 1 else None
+    name, told = (
+        (row.label, f"{len(row.tasks)} of them") if alone is None else (alone.name, show_seconds_by_part(alone))
+    )
+    return [name, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), told]
 
 
 def bar(seconds: float | None, longest: float) -> str:
