@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from flowgraph.cluster import show_bytes
 from flowgraph.diagrams.amounts import listed, many, show_s
 from flowgraph.diagrams.charts import Dot, DotMark, Scatter
+from flowgraph.lowering.task_names import numbered
 from flowgraph.plan import Plan
 from placements.comparison_picture import is_plan, period_s
 from placements.finding import Found
@@ -27,9 +28,10 @@ def search_picture(found: Found, objective: Objective = "step", *, plan: Plan | 
     """
     played = candidates(found)
     points = [(each.step_s, fullest_bytes(each)) for each in played]
+    labels = numbered([_label(found, each) for each in played])
     dots = tuple(
-        Dot(*point, _label(found, each), _mark(place, point, points), _what(found, each), _why(found, each, objective))
-        for place, (each, point) in enumerate(zip(played, points, strict=True))
+        Dot(*point, label, _mark(place, point, points), _what(found, each), _why(found, each, objective))
+        for place, (each, point, label) in enumerate(zip(played, points, labels, strict=True))
     )
     return Scatter(f"plans of {found.setting.graph.name}", dots, " ".join(_about(found, dots, plan)))
 
