@@ -143,7 +143,7 @@ class Forecast(Data):
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
-class Timed(Told):
+class Timed(Data):
     """One task of a step, as its program names it: its role, the pools that it occupies, and its seconds by part.
 
     A part that is not known is None. Where steps overlap, it works on rows drawn `shift` steps earlier, so that it does
@@ -164,7 +164,7 @@ class Timed(Told):
         return sum(known) if len(known) == len(self.parts) else None
 
 
-class Waits(Told):
+class Waits(Data):
     """Of each step, `after` begins when `before` of `delay` steps earlier has ended, and `pause_s` have passed.
 
     What passes between steps is the driver's own: what it logs, checks and writes down.
