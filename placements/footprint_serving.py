@@ -5,9 +5,10 @@ Not here: a model that is trained too (`footprint_training`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
+from flowgraph.engines.table import ENGINES
 from placements.activations import forward_numbers, table_numbers
 from placements.footprint import (
     Bytes,
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
     from placements.footprint import Logits
 
 NUMBER_BYTES = 2  # of activations, and of keys and values unless a cache is quantised
-
-SHARE_OF: Mapping[str, Literal["weights and cache", "all"]] = {"sglang": "weights and cache", "vllm": "all"}
-"""What an engine takes `cache_share` of a device for: `mem_fraction_static`, and `gpu_memory_utilization`.
-
-Source: SGLang 0.5 and vLLM, documentation of these settings. Any other engine is taken as SGLang.
-"""
 
 GIB = 2**30
 LIMITS: tuple[tuple[float, int, int], ...] = (
@@ -130,7 +125,7 @@ def generation_bytes(
     if cache_tokens is not None:
         cache = cache_tokens * cache_bytes(shape, layout, 1, cache_number_bytes)
     else:
-        beside = sum(working.values()) + sum(fixed.values()) if SHARE_OF.get(engine) == "all" else 0.0
+        beside = sum(working.values()) + sum(fixed.values()) if ENGINES[engine].shares_all else 0.0
         cache = max(0.0, (cache_share or 0.0) * device_bytes - weights - beside)
     resident = whole({"weights": weights, "kv_cache": cache, **fixed})
     return Footprint(resident, whole(working), {}, whole(fixed))
