@@ -19,7 +19,7 @@ from placements.problem import Answer, Choice, Objective, Option, Problem
 from placements.ranked import Ranked
 from placements.robust import Regret, regrets
 from placements.setting import Setting
-from placements.short import nothing_fits
+from placements.short import nothing_fits, overflows, shown
 from placements.solve import Method, is_exact, solve
 
 Pairs = tuple[frozenset[int], ...]
@@ -115,6 +115,9 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
         ranked = [*(each.ranked for each in told), *ranked[len(told) :]]
     else:
         ranked = list(dropwhile(lambda each: each is not ranked[-1] and played.lacks_room(each), ranked))
+        if setting.kind == "cpu" and played.lacks_room(ranked[0]):
+            for fault in overflows(ranked[0].plan(), setting, shown(setting)):
+                raise fault
     bound, bound_s = _told(least, ranked[0], asked.objective)
     return Found(
         setting=setting,
@@ -332,7 +335,7 @@ def solved(setting: Setting, blocks: Blocks, parts: Parts, objective: Objective 
     played = _Played(setting, objective)
     played.add([answer.best, *answer.runners_up][:NAMED_REPLAYED])
     _play_below(posed, answer, played, exactly=is_exact(posed, "auto"), at_most=NAMED_AT_MOST)
-    return next(each for each in played.ranked() if not played.lacks_room(each))
+    return next((each for each in played.ranked() if not played.lacks_room(each)), None)
 
 
 def _ranked(setting: Setting, choice: Choice) -> Ranked:

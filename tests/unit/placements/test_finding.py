@@ -8,12 +8,13 @@ from itertools import product
 
 import pytest
 
-from placements.blocks import Blocks
+from placements.blocks import Blocks, Offered
 from placements.exact import solve_exact
 from placements.finding import Asked, Found, find, pinned, problem, solved
 from placements.named import VARIANTS, name_of, variant
 from placements.problem import Option, step_seconds
 from placements.setting import Setting
+from placements.short import overflows
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.placement.search_oracles import partitions
@@ -190,6 +191,23 @@ def test_a_staleness_that_is_asked_for_lets_two_steps_overlap_in_the_searchs_fig
     assert len(find(setting).best.parts()) == 1
     assert len(find(overlapping).best.parts()) > 1
     assert [problem(each, Blocks(each), Asked()).tokens for each in (setting, overlapping)] == [1, 2]
+
+
+def test_what_a_role_leaves_in_its_process_is_counted_before_a_plan_is_the_best() -> None:
+    setting = setting_of("gpg", "2xcpu-16GiB", model="tiny", prompt_tokens="16")
+    best = find(setting).best
+    counted = max(each.sitting.peak_bytes for _, option in best.blocks if isinstance(each := option.key, Offered))
+    held = max(each.worst.memory_bytes for each in best.plan().forecast if each.worst is not None)
+    assert held > counted
+    nodes = [
+        node.model_copy(
+            update={"devices": tuple(each.model_copy(update={"memory_bytes": counted + 1}) for each in node.devices)}
+        )
+        for node in setting.cluster.nodes
+    ]
+    short = replace(setting, cluster=setting.cluster.model_copy(update={"nodes": tuple(nodes)}))
+    assert list(overflows(best.plan(), short, ""))
+    assert not list(overflows(find(short).best.plan(), short, ""))
 
 
 def test_one_device_has_all_roles() -> None:
