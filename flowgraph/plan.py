@@ -44,6 +44,9 @@ class Layout(Data):
     sharding: Sharding = "none"
     replicas: Positive = 1
 
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__.values()))
+
     @property
     def shards(self) -> int:
         """Give over how many devices the weights are cut by full sharding; 1 without."""
