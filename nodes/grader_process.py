@@ -54,6 +54,7 @@ class Loaded:
     file: str
     asks: Asks
     settings: dict[str, object]
+    shipped: bool = False
 
 
 def asks_of(function: Callable[..., object]) -> Asks:
@@ -87,6 +88,15 @@ def on_offer(row: Mapping[str, Any]) -> dict[str, Any]:
     if "ground_truth" not in row and isinstance(judged, dict) and "ground_truth" in judged:
         return {**row, "ground_truth": judged["ground_truth"]}
     return dict(row)
+
+
+def is_missing(truth: object, *, shipped: bool) -> bool:
+    """Tell whether a ground truth is none: null, and for a shipped rule no text, or what Python writes for null.
+
+    >>> is_missing(None, shipped=False), is_missing("None", shipped=True), is_missing("0", shipped=True)
+    (True, True, False)
+    """
+    return truth is None or (shipped and str(truth).strip() in ("", "None"))
 
 
 def bind(asks: Asks, row: Mapping[str, Any], settings: Mapping[str, object]) -> dict[str, object]:
@@ -232,12 +242,15 @@ def load(source: str, name: str, settings: dict[str, object], import_path: list[
         if setting not in asks.names and not asks.takes_rest:
             raise Failure("lacks_setting", setting=setting, known=list(asks.names))
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return Loaded(function, code.co_filename if code else source, asks, settings)
+    return Loaded(function, code.co_filename if code else source, asks, settings, source == "nodes.rules")
 
 
 def score(rule: Loaded, row: Mapping[str, Any]) -> float:
-    """Score one row; Failure if it lacks a name, or the rule raises or returns no finite number."""
+    """Score one row; Failure if it lacks a name or its truth, or the rule raises or returns no finite number."""
     arguments = bind(rule.asks, row, rule.settings)
+    asked = "ground_truth" in rule.asks.required
+    if asked and is_missing(arguments["ground_truth"], shipped=rule.shipped):
+        raise Failure("lacks_truth", value=described(arguments["ground_truth"]))
     try:
         return as_score(rule.function(**arguments))
     except Failure:

@@ -99,7 +99,7 @@ class Graders:
         """Score each row: a mapping of `response`, `finished`, `prompt` and the data set's columns.
 
         A row that fails raises RuleError, or with a number as `on_error` is scored so and counted. A rule that
-        cannot be loaded, and a row that lacks what the rule asks for, raise RuleError always.
+        cannot be loaded, and a row that lacks what the rule asks for, its ground truth too, raise RuleError always.
         """
         job = self._job(rule, rows, settings or {}, on_error)
         with self._lock:
@@ -191,6 +191,8 @@ class Graders:
         row, notes = job.rows[index], _notes(job.rows[index], index, worker.printed)
         if answer["failed"] == "lacks_column":
             raise RuleError.lacks_column(job.rule.text, answer["parameter"], answer["known"], _called(row, index))
+        if answer["failed"] == "lacks_truth":
+            raise RuleError.lacks_truth(job.rule.text, answer["value"], _called(row, index))
         job.fail(index, _failure(job.rule, answer, notes))
 
     def _lose(self, worker: Worker, job: _Job, selector: selectors.BaseSelector) -> None:
