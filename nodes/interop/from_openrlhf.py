@@ -86,6 +86,8 @@ def _flow(config: Config) -> Flow:
     estimator = config.text("algo.advantage.estimator", "advantage_estimator")
     filters = config.flag("algo.dynamic_filtering_enable", "dynamic_filtering")
     if estimator in ESTIMATORS:
+        if config.text("actor.policy_loss_type", "policy_loss_type") == "gspo":
+            config.say(f"the loss of GSPO is not that of {ESTIMATORS[estimator]}, which stands in its place")
         if filters:
             config.say(
                 f"groups without signal are drawn anew; the flow `{ESTIMATORS[estimator]}` trains on all of them"
@@ -93,9 +95,12 @@ def _flow(config: Config) -> Flow:
         return FLOWS[ESTIMATORS[estimator]]
     if estimator not in ("group_norm", "dr_grpo"):
         config.say(f"no shipped flow has OpenRLHF's advantages `{estimator}`: those of GRPO stand in their place")
+    gspo = config.text("actor.policy_loss_type", "policy_loss_type") == "gspo"
     if filters:
+        if gspo:
+            config.say("no shipped flow draws groups anew with the loss of GSPO: the clipped surrogate of `dapo` does")
         return FLOWS["dapo"]
-    if config.text("actor.policy_loss_type", "policy_loss_type") == "gspo":
+    if gspo:
         return FLOWS["gspo"]
     if _weight(config) > 0:
         return FLOWS["grpo"]
