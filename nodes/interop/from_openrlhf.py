@@ -339,7 +339,7 @@ def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         raise broken("should be two numbers", config.run.line, "eps_clip_low_high") from None
     if flow.surrogate in ("clipped", "gspo_loss"):
         yield f"{flow.loss}.eps", low
-        yield f"{flow.loss}.eps_high", high if high != low or flow.surrogate == "gspo_loss" else None
+        yield f"{flow.loss}.eps_high", high if high != low or flow.name in ("dapo", "gspo") else None
     if flow.surrogate == "clipped":
         yield f"{flow.loss}.dual", config.number("actor.dual_clip", "dual_clip")
     if flow.surrogate == "clipped" and (flow.name == "dr_grpo" or config.has("actor.loss_agg_mode")):

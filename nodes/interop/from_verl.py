@@ -241,6 +241,8 @@ def _settings(config: Config, flow: Flow, batch: int) -> Iterator[tuple[str, Sca
         yield "policy.refill.groups", config.positive("data.train_batch_size")
         rounds = config.whole("algorithm.filter_groups.max_num_gen_batches")
         yield "policy.refill.rounds", rounds if rounds and rounds > 0 else None
+        if not rounds or rounds < 1:
+            config.say("verl draws until the batch is full; the flow `dapo` for at most as many rounds as it says")
         yield from _overlong(config)
     yield from _updates(config, flow, batch)
     yield from _surrogate(config, flow)
@@ -256,7 +258,7 @@ def _settings(config: Config, flow: Flow, batch: int) -> Iterator[tuple[str, Sca
         yield "gae.gamma", gamma
         yield "gae.lam", lam
         clip = config.number("critic.cliprange_value")
-        yield "critic.update.value_loss.clip", clip if clip is None or clip < OUT_OF_REACH else None
+        yield "critic.update.value_loss.clip", clip if clip is not None and clip < OUT_OF_REACH else "null"
     if flow.name in ("grpo", "dr_grpo", "dapo", "decoupled_ppo", "gspo", "cispo", "gmpo", "sapo"):
         yield "group_normalize.deviation", config.flag("algorithm.norm_adv_by_std_in_grpo")
 
@@ -326,12 +328,12 @@ def _updates(config: Config, flow: Flow, batch: int) -> Iterator[tuple[str, Scal
 def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
     config.get(f"{ACTOR}.clip_ratio_c")  # a bound of some losses alone
     eps, low, high = (config.number(f"{ACTOR}.{name}") for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"))
-    told = [name for name in ("clip_ratio_low", "clip_ratio_high") if config.has(f"{ACTOR}.{name}")]
-    lower = low if "clip_ratio_low" in told else eps
-    upper = high if "clip_ratio_high" in told else None
+    lower, upper = eps if low is None else low, eps if high is None else high
+    if config.has(f"{ACTOR}.clip_ratio") and eps not in (lower, upper):
+        config.say(f"clip_ratio={eps:g} has no effect in verl, where clip_ratio_low is {lower} and _high is {upper}")
     if flow.surrogate in ("clipped", "cispo_loss", "gspo_loss", "gmpo_loss"):
         yield f"{flow.loss}.eps", lower
-        yield f"{flow.loss}.eps_high", upper if upper != lower or flow.surrogate != "clipped" else None
+        yield f"{flow.loss}.eps_high", upper if upper != lower or flow.name == "dapo" or flow.surrogate != "clipped" else None
     if flow.surrogate == "clipped":
         dual = config.number(f"{ACTOR}.clip_ratio_c")
         yield f"{flow.loss}.dual", dual if dual is not None and dual < OUT_OF_REACH else None
@@ -377,6 +379,8 @@ def _terms(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         return
     yield flow.kl, reward if _kl_reward(config) else 0.0
     yield "kl_estimate.estimator", KL_ESTIMATORS.get(kinds[1])
+    if _kl_reward(config) and kinds[1] not in KL_ESTIMATORS:
+        config.say(f"no flow estimates the KL in the reward as `{kinds[1]}`: the estimate of `{flow.name}` stands")
     if _kl_loss(config):
         config.say(f"the KL in the loss is left out: the flow `{flow.name}` has it in the reward")
     if config.text("algorithm.kl_ctrl.type") == "adaptive":
