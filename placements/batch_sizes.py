@@ -16,7 +16,7 @@ from flowgraph.roles import Role, roles
 from flowgraph.values import Group
 from placements.cuts import DATA, BatchSizes, Cut, Drawn, Fault, Share, Size, many, span
 from placements.size_rules import AtLeast, AtMost, Blocks, Rule, least_minibatch, nearest_values
-from placements.work import prompts_reaching, row_sources, samplers_read, whole_setting
+from placements.work import prompts_reaching, row_sources, samplers_read, samples_of, whole_setting
 
 if TYPE_CHECKING:
     from flowgraph.plan import Plan
@@ -103,7 +103,7 @@ def _drawn(node: Node, prompts: int, response_tokens: int | None, origins: Mappi
     return Drawn(
         node.name,
         prompts_reaching(node, prompts),
-        whole_setting(node, "n", 1),
+        samples_of(node),
         response_tokens or whole_setting(node, "max_tokens", 0) or None,
         kept if kept.value else None,
         whole_setting(node, "rounds", 0),
@@ -150,7 +150,7 @@ def _cuts(
                 _supply(node, batch, origins),
                 whole_setting(node, "epochs", 1),
                 _setting(node, "minibatch", 0, origins),
-                max((whole_setting(each, "n", 1) for each in samplers_read(node)), default=1),
+                max((samples_of(each) for each in samplers_read(node)), default=1),
                 _row_tokens(node, *longest),
                 whole_setting(node, "micro_batch_tokens", 0) or None,
             )
@@ -266,7 +266,7 @@ def _told(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
         yield from _told_of_rounds(drawn, sizes.shares)
     for node in graph.nodes:
         if node.op.kind == "advantage" and any(issubclass(edge.type, Group) for edge in node.edges()):
-            single = [each.name for each in samplers_read(node) if whole_setting(each, "n", 1) == 1]
+            single = [each.name for each in samplers_read(node) if samples_of(each) == 1]
             yield from (f"{node.name} compares the responses to a prompt, of which {each} draws one" for each in single)
         if node.op.rows == "new" and node.op.kind != "generate":
             yield f"{node.name} makes rows of its own: what reads them may have other counts than these"

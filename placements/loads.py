@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flowgraph.errors import FlowTypeError
 from flowgraph.graph import Graph, Node, reachable
 from flowgraph.roles import Role, roles
 from placements.batch_sizes import sizes_of
 from placements.cuts import BatchSizes, many
 from placements.lengths import Lengths
 from placements.training import Tokens
-from placements.work import Phase, moves_weights, pass_of, passes_rows, prompts_reaching, samplers_read, whole_setting
+from placements.work import Phase, moves_weights, pass_of, passes_rows, prompts_reaching, samplers_read, samples_of, uncounted, whole_setting
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,10 @@ def loads(graph: Graph, prompts: int, prompt: Lengths, response: Lengths | None 
     A node whose pass another has made already (log-probs and entropy of the same rows) has no load of its own. What may
     stop after any of its rounds is taken to draw them all, which is the most; `taken` says so. A role whose nodes pass
     no rows is held all the same: it has a load of no rows, by its own name.
+
+    Raises FlowTypeError for a node that does not say how many responses it draws to each prompt, though it may be many.
     """
+    _refuse_uncounted(graph)
     role_of = {name: role for role in reversed(roles(graph)) for name in role.nodes}
     stages, seen, found = _stages(graph, role_of), set[object](), list[Load]()
     sizes = sizes_of(graph, prompts)
@@ -109,6 +113,16 @@ def loads(graph: Graph, prompts: int, prompt: Lengths, response: Lengths | None 
     nothing = Lengths.fixed(1), Lengths.fixed(0)
     idle = (Load(role.name, role, "logprob", last, 0, 1, *nothing) for role in roles(graph) if role not in busy)
     return (*found, *idle)
+
+
+def _refuse_uncounted(graph: Graph) -> None:
+    for node in graph.nodes:
+        settings = uncounted(node)
+        if settings:
+            names = ", ".join(f"`{name}`" for name in settings)
+            why = f"does not say how many responses it draws to each prompt, so no step of it can be costed: {names}?"
+            hint = f"say it: @node(kind=\"generate\", samples={[*settings]!r}), or samples=[] if it is one"
+            raise FlowTypeError.bad_node(str(node.at), node.op.name, why, hint)
 
 
 def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
@@ -130,6 +144,8 @@ def _rounds_taken(graph: Graph, prompts: int) -> Iterator[str]:
 
 def _nodes_taken(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
+        if node.op.kind == "generate" and node.op.rows == "new" and node.op.samples is None:
+            yield f"{node.name} is taken to draw one response to each prompt: it names no setting that says how many"
         model = node.model()
         if model is None or passes_rows(node):
             continue
@@ -172,7 +188,7 @@ def _load(node: Node, role: Role, stage: int, sizes: BatchSizes, prompt: Lengths
         phase=phase,
         stage=stage,
         prompts=prompts,
-        samples=max((whole_setting(each, "n", 1) for each in samplers), default=1),
+        samples=max((samples_of(each) for each in samplers), default=1),
         prompt=prompt,
         response=tokens,
         epochs=cut.epochs if cut is not None else 1,
@@ -182,7 +198,7 @@ def _load(node: Node, role: Role, stage: int, sizes: BatchSizes, prompt: Lengths
         rounds=drawn.most_rounds if drawn is not None else 1,
         minibatch=whole_setting(node, "minibatch", 0) if phase == "update" else 0,
         micro_batch_tokens=whole_setting(node, "micro_batch_tokens", 0) if phase == "update" else 0,
-        responses=tuple((each.name, int(prompts * whole_setting(each, "n", 1) * tokens.most)) for each in samplers),
+        responses=tuple((each.name, int(prompts * samples_of(each) * tokens.most)) for each in samplers),
     )
 
 

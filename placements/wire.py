@@ -13,7 +13,7 @@ from flowgraph.graph import Edge, Graph, Node, Param
 from flowgraph.plan import Plan
 from flowgraph.rows import leaf_paths
 from flowgraph.values import Context, Group, Kind, Sample, Trajectory, Value
-from placements.work import Workload, whole_setting
+from placements.work import Workload, samples_of, uncounted, whole_setting
 
 IDS = (Group, Sample, Trajectory)
 ID_BYTES = 8
@@ -66,9 +66,9 @@ def extents(graph: Graph, workload: Workload) -> dict[Node | Param, Extent]:
 def _made(node: Node, read: Extent, workload: Workload) -> Extent:
     ids = _ids(node.returns)
     if node.op.kind == "generate":
-        kept = None if read.prompts is None else min(read.prompts, whole_setting(node, "groups", read.prompts))
+        kept = None if read.prompts is None or uncounted(node) else min(read.prompts, whole_setting(node, "groups", read.prompts))
         tokens = whole_setting(node, "max_tokens", workload.response_tokens)
-        return Extent(kept, whole_setting(node, "n", 1), tokens, ids)
+        return Extent(kept, samples_of(node), tokens, ids)
     return replace(read, prompts=None, ids=ids) if node.op.rows == "new" else replace(read, ids=max(ids, read.ids))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from flowgraph.graph import Const, Node, Param, reachable
@@ -11,6 +12,9 @@ from flowgraph.values import Context, Lengths, Model
 
 Place = tuple[Node | Param | Const, str]
 """A value by what made it, and its path in there."""
+
+OTHER_COUNTS = ("max_tokens", "groups", "rounds", "workers")
+"""Whole-number settings that planners read, none of which says how many responses are drawn to a prompt."""
 
 Phase = Literal["generate", "logprob", "update"]
 
@@ -92,6 +96,22 @@ def whole_setting(node: Node, name: str, otherwise: int) -> int:
     """Return a setting of a node that has it as a whole number; a user's own node may have none by this name."""
     value = getattr(node.settings, name, otherwise)
     return value if isinstance(value, int) else otherwise
+
+
+def samples_of(node: Node) -> int:
+    """Return how many responses a node draws to each prompt: the product of the settings that it names, else 1."""
+    return prod(whole_setting(node, name, 1) for name in node.op.samples or ())
+
+
+def uncounted(node: Node) -> tuple[str, ...]:
+    """Return the settings of a node that may say how many responses it draws to each prompt, where it names none.
+
+    What keeps its rows, as a judge, draws one to each.
+    """
+    if node.op.kind != "generate" or node.op.rows != "new" or node.op.samples is not None:
+        return ()
+    fields = node.op.settings.model_fields
+    return tuple(name for name, field in fields.items() if field.annotation is int and name not in OTHER_COUNTS)
 
 
 def pass_of(node: Node) -> object:
