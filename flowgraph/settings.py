@@ -117,7 +117,9 @@ def settings_compared(one: Graph, other: Graph) -> tuple[Graph, Graph]:
 def _changed(node: Node) -> set[str]:
     """Return the settings of a node that have no default, or another value."""
     fields = node.op.settings.model_fields
-    return {name for name, field in fields.items() if field.is_required() or getattr(node.settings, name) != field.default}
+    return {
+        name for name, field in fields.items() if field.is_required() or getattr(node.settings, name) != field.default
+    }
 
 
 def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingError]:

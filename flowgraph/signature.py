@@ -129,7 +129,12 @@ def _refuse_in_flow(ports: Sequence[Port], key: str | None, refuse: Refuse) -> N
     if key is not None:
         raise refuse(f"`{key}` is a Key, and a flow draws nothing itself", "each node that draws has a key of its own")
     for port in ports:
-        asks = {"Parts": port.parts, "By": port.by, "Rows": port.other_rows or port.no_rows, "Corrects": port.corrects is not None}
+        asks = {
+            "Parts": port.parts,
+            "By": port.by,
+            "Rows": port.other_rows or port.no_rows,
+            "Corrects": port.corrects is not None,
+        }
         said = next((name for name, asked in asks.items() if asked), "")
         if said:
             raise refuse(f"`{port.name}` says {said}, which only a node's port does", "leave it out")

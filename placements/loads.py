@@ -16,7 +16,17 @@ from placements.batch_sizes import sizes_of
 from placements.cuts import BatchSizes, many
 from placements.lengths import Lengths
 from placements.training import Tokens
-from placements.work import Phase, moves_weights, pass_of, passes_rows, prompts_reaching, samplers_read, samples_of, uncounted, whole_setting
+from placements.work import (
+    Phase,
+    moves_weights,
+    pass_of,
+    passes_rows,
+    prompts_reaching,
+    samplers_read,
+    samples_of,
+    uncounted,
+    whole_setting,
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +131,7 @@ def _refuse_uncounted(graph: Graph) -> None:
         if settings:
             names = ", ".join(f"`{name}`" for name in settings)
             why = f"does not say how many responses it draws to each prompt, so no step of it can be costed: {names}?"
-            hint = f"say it: @node(kind=\"generate\", samples={[*settings]!r}), or samples=[] if it is one"
+            hint = f'say it: @node(kind="generate", samples={[*settings]!r}), or samples=[] if it is one'
             raise FlowTypeError.bad_node(str(node.at), node.op.name, why, hint)
 
 

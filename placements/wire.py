@@ -66,7 +66,11 @@ def extents(graph: Graph, workload: Workload) -> dict[Node | Param, Extent]:
 def _made(node: Node, read: Extent, workload: Workload) -> Extent:
     ids = _ids(node.returns)
     if node.op.kind == "generate":
-        kept = None if read.prompts is None or uncounted(node) else min(read.prompts, whole_setting(node, "groups", read.prompts))
+        kept = (
+            None
+            if read.prompts is None or uncounted(node)
+            else min(read.prompts, whole_setting(node, "groups", read.prompts))
+        )
         tokens = whole_setting(node, "max_tokens", workload.response_tokens)
         return Extent(kept, samples_of(node), tokens, ids)
     return replace(read, prompts=None, ids=ids) if node.op.rows == "new" else replace(read, ids=max(ids, read.ids))

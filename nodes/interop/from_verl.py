@@ -87,7 +87,9 @@ def _refuse_teachers(config: Config) -> None:
     told = config.told["distillation.enabled"]
     named = [each.text for key, each in config.told.items() if key.endswith(".model_path") and "teacher" in key]
     teachers = ", ".join(f"`{name}`" for name in named)
-    what = f"learns from a teacher{f', {teachers}' if named else ''}: no shipped flow does, so none can be planned for it"
+    what = (
+        f"learns from a teacher{f', {teachers}' if named else ''}: no shipped flow does, so none can be planned for it"
+    )
     hint = "a flow of yours takes the teacher as a Reference, and its log-probs into a KL; plan that"
     raise UsageError(what, where=f"line {told.line}", hint=hint)
 
@@ -333,7 +335,10 @@ def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         config.say(f"clip_ratio={eps:g} has no effect in verl, where clip_ratio_low is {lower} and _high is {upper}")
     if flow.surrogate in ("clipped", "cispo_loss", "gspo_loss", "gmpo_loss"):
         yield f"{flow.loss}.eps", lower
-        yield f"{flow.loss}.eps_high", upper if upper != lower or flow.name == "dapo" or flow.surrogate != "clipped" else None
+        yield (
+            f"{flow.loss}.eps_high",
+            upper if upper != lower or flow.name == "dapo" or flow.surrogate != "clipped" else None,
+        )
     if flow.surrogate == "clipped":
         dual = config.number(f"{ACTOR}.clip_ratio_c")
         yield f"{flow.loss}.dual", dual if dual is not None and dual < OUT_OF_REACH else None
