@@ -72,8 +72,8 @@ def node(fn: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> A
     describes itself; called on real values it runs. `carries` names the port whose next version is returned; `stat`
     the statistic of a model's forward pass that it reads; `pure=False` is for effects outside (a key or a carry
     implies it). `rows="new"` is for a node that filters, reorders or makes rows: its result is a record with their ids.
-    `on_policy=True` refuses rows that stale weights drew. `samples` names the whole-number settings whose product is how
-    many responses a generate node draws to each prompt, `n` unless it is told: what a step costs depends on it.
+    `on_policy=True` refuses rows that stale weights drew. `samples` names the whole-number settings whose product is
+    how many responses a generate node draws to each prompt, `n` unless it is told: what a step costs depends on it.
 
     Raises `FlowTypeError` for a signature that a graph cannot hold, two positional ports of one type included, and
     for a default that its own type refuses.

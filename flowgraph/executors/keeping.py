@@ -43,8 +43,8 @@ class Kept:
     def load(self, folder: Path) -> int:
         """Read this rank's part of what any ranks wrote, and give the version of the weights.
 
-        Raises DataError for files that cannot be read or hold NaN or infinities, and LawError for those of another model; the handle is then as
-        it was, if no file breaks off in the middle of being read.
+        Raises DataError for files that cannot be read or hold NaN or infinities, and LawError for those of another
+        model; the handle is then as it was, if no file breaks off, or holds such numbers, in the middle of being read.
         """
         with reading_state(folder) as state:
             states = self._empty(state)

@@ -294,7 +294,7 @@ def _named(node: Node, settings: Mapping[str, Any], whitened: bool) -> tuple[str
 
 
 def _groups(node: Node) -> list[Node]:
-    """Give the nodes whose advantages a sum adds up, each normalised in its groups, of a score of its own; else none."""
+    """Give the nodes that a sum of advantages adds up, each normalised in its groups, of its own score; else none."""
     todo, found = [edge for _, edge in node.inputs], list[Node]()
     while todo:
         source = todo.pop(0).source

@@ -8,8 +8,8 @@ from typing import Any
 
 from flowgraph.plan import Layout, Offloaded, Running, Sharding
 from flowgraph.roles import Use
-from nodes.interop.imported import AsRun, Shared
 from nodes.interop.algorithm import aggregated
+from nodes.interop.imported import AsRun, Shared
 from nodes.interop.job import Job, Part, Site
 from nodes.interop.told import Notes, say_uneven
 

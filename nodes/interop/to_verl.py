@@ -340,7 +340,7 @@ def _aggregation(job: Job, notes: Notes) -> tuple[str, float | None]:
 def _named_aggregation(told: str | float) -> tuple[str, float | None]:
     if isinstance(told, float):
         return "seq-mean-token-sum-norm", told
-    return AGGREGATIONS[told], None
+    return AGGREGATIONS[str(told)], None
 
 
 def _ratio_at_most(surrogate: Surrogate) -> float | None:

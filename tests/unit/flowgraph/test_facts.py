@@ -150,7 +150,7 @@ def training(rollout: Any, *, corrected: bool) -> Any:
 def test_what_stale_weights_drew_is_corrected_for_or_the_flow_says_that_it_need_not_be() -> None:
     training("ratio", corrected=True).graph()
     training("plain", corrected=False).graph()
-    with pytest.raises(LawError, match="policy_gradient wants rows that the newest weights drew"):
+    with pytest.raises(LawError, match=r"policy_gradient wants rows that the newest weights drew"):
         training("plain", corrected=True).graph()
 
 
@@ -244,6 +244,9 @@ class Buffer(State):
     """Rollouts of earlier steps, in a form of one's own."""
 
 
+EMPTY = Buffer([])
+
+
 @node(carries="buffer")
 def pushed(buffer: Buffer, rollout: Rollout) -> Buffer:
     """Keep these too."""
@@ -264,7 +267,7 @@ def eased(level: Annotated[Buffer, Rows.NONE], rollout: Rollout) -> Rollout:
 
 def replaying(take: Any, old: str) -> Graph:
     @flow
-    def own(prompts: Prompts, policy: Policy, buffer: Buffer = Buffer([])) -> tuple[Policy, Buffer]:
+    def own(prompts: Prompts, policy: Policy, buffer: Buffer = EMPTY) -> tuple[Policy, Buffer]:
         fresh = generate(policy, prompts, n=4)
         rollout = take(buffer, fresh)
         advantages = group_normalize(score(rollout), rollout.group)
@@ -284,14 +287,14 @@ def replaying(take: Any, old: str) -> Graph:
 def test_rows_that_a_state_kept_are_of_an_earlier_step_and_a_loss_on_them_has_to_correct() -> None:
     assert replaying(replayed, "own") is not None, "clipped around the log-probs that the rows carry"
     assert replaying(eased, "") is not None, "a state that says that it holds no rows"
-    with pytest.raises(LawError, match="policy_gradient wants rows of the newest weights, but those of replayed at"):
+    with pytest.raises(LawError, match=r"policy_gradient wants rows of the newest weights, but those of replayed at"):
         replaying(replayed, "")
-    with pytest.raises(LawError, match="the weights that drew its rows, of an earlier step where `buffer` kept them"):
+    with pytest.raises(LawError, match=r"the weights that drew its rows, of an earlier step where `buffer` kept them"):
         replaying(replayed, "anew")
 
 
 def test_only_the_port_of_a_state_says_that_it_brings_no_rows() -> None:
-    with pytest.raises(FlowTypeError, match="`mask` says Rows.NONE, which only the port of a state does"):
+    with pytest.raises(FlowTypeError, match=r"`mask` says Rows.NONE, which only the port of a state does"):
 
         @node
         def wrong(mask: Annotated[Mask, Rows.NONE]) -> Mask:

@@ -40,7 +40,7 @@ def test_a_grader_never_gives_full_marks_for_the_word_none() -> None:
     with Graders() as graders:
         for truth in (None, "", "None"):
             rows = [row | {"reward_model": {"style": "rule", "ground_truth": truth}}]
-            with pytest.raises(RuleError, match="compares with `ground_truth`, which is .* in prompt 3, sample 0"):
+            with pytest.raises(RuleError, match=r"compares with `ground_truth`, which is .* in prompt 3, sample 0"):
                 graders.grade(resolve("exact"), rows, on_error=0.0)
         assert graders.grade(resolve("exact"), [row | {"ground_truth": "None, 7"}]).scores == (0.0,)
 
@@ -54,5 +54,5 @@ def test_a_rule_of_ones_own_is_given_an_empty_truth_but_never_null_unless_it_has
     with Graders() as graders:
         assert graders.grade(same, [{"response": "", "ground_truth": ""}]).scores == (1.0,)
         assert graders.grade(knows, [{"response": "", "ground_truth": None}]).scores == (1.0,)
-        with pytest.raises(RuleError, match="compares with `ground_truth`, which is None in row 0"):
+        with pytest.raises(RuleError, match=r"compares with `ground_truth`, which is None in row 0"):
             graders.grade(same, [{"response": "None", "ground_truth": None}])

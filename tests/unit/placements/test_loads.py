@@ -355,7 +355,7 @@ def test_a_sampler_of_ones_own_draws_the_product_of_the_settings_that_it_names()
 
 
 def test_one_that_does_not_say_how_many_it_draws_is_not_costed_as_one() -> None:
-    with pytest.raises(FlowTypeError, match="does not say how many responses it draws to each prompt.*`k`, `turns`"):
+    with pytest.raises(FlowTypeError, match=r"does not say how many responses it draws to each prompt.*`k`, `turns`"):
         loads(searching(), 8, Lengths.fixed(4))
     assert {load.rows for load in loads(searching(samples=[]), 8, Lengths.fixed(4))} == {8}, "it says that it is one"
     with pytest.raises(FlowTypeError, match="samples='turn' names no whole-number setting"):

@@ -243,6 +243,6 @@ def test_settings_of_verls_own_examples_are_in_range(graph: Any) -> None:
         actor = "actor_rollout_ref.actor."
         run = f"{RUN} {actor}policy_loss.loss_mode={loss} {actor}clip_ratio_low={low} {actor}clip_ratio_high={high}"
         found = read_command(run)
-        values = dict(each.partition("=")[::2] for each in found.settings)
+        values = {name: value for name, _, value in (each.partition("=") for each in found.settings)}
         graph(found.flow, {key: json.loads(value) for key, value in values.items() if name in key and "agg" not in key})
         assert values[f"policy.update.{name}.eps"] == str(low)
