@@ -6,11 +6,14 @@ Found by trying: a setting that is not its default is set to another value, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
+from pydantic import ValidationError
+
 from flowgraph.errors import FlowError
-from flowgraph.graph import Graph, Node
-from flowgraph.settings import resolve_settings
+from flowgraph.graph import Graph, Node, rewrite
 from nodes.interop.algorithm import REPORTS, settings_of
 
 NO_NUMBERS = frozenset({"workers", "limit_s", "micro_batch_tokens"})  # how fast, and in how much memory
@@ -58,8 +61,8 @@ def _depends(graph: Graph, name: str, others: Iterator[Any], before: str, writte
     """Say whether what is written is another with another value of a setting, or is refused."""
     for value in others:
         try:
-            other, _ = resolve_settings(graph, (), {name: value})
-        except FlowError:
+            other = rewrite(graph, partial(_with, name, value))
+        except ValidationError:
             continue  # out of its range
         try:
             if written(other) != before:
@@ -67,6 +70,15 @@ def _depends(graph: Graph, name: str, others: Iterator[Any], before: str, writte
         except FlowError:
             return True
     return False
+
+
+def _with(name: str, value: Any, node: Node) -> Node:
+    """Return a node with another value of the setting `node.setting`; another node as it is."""
+    owner, _, setting = name.rpartition(".")
+    if node.name != owner:
+        return node
+    told = {each: getattr(node.settings, each) for each in node.settings.model_fields_set}
+    return replace(node, settings=node.op.settings(**{**told, setting: value}))
 
 
 def _alike(node: Node, name: str, said: list[tuple[Node, str]]) -> bool:

@@ -359,4 +359,4 @@ def test_one_that_does_not_say_how_many_it_draws_is_not_costed_as_one() -> None:
         loads(searching(), 8, Lengths.fixed(4))
     assert {load.rows for load in loads(searching(samples=[]), 8, Lengths.fixed(4))} == {8}, "it says that it is one"
     with pytest.raises(FlowTypeError, match="samples='turn' names no whole-number setting"):
-        searching(samples="turn")
+        searching(samples=["turn"])
