@@ -296,14 +296,17 @@ def read_source(source: Source, step: int) -> pa.Table:
     return packed(source.batch(step))
 
 
-def on_tables(function: Callable[..., None], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> None:
-    """Call a function on a list of whole tables, each here in `counts` parts, without the ids that only travel."""
+def on_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:
+    """Call a function on a list of whole tables, each here in `counts` parts, without the ids that only travel.
+
+    Returns what the function does.
+    """
     whole, left = list[Any](), list(tables)
     for many in counts:
         parts, left = left[:many], left[many:]
         table = joined(parts, "a result")
         whole.append(table.select([name for name in table.column_names if name not in IDS]))
-    function(whole, *rest)
+    return function(whole, *rest)
 
 
 def _whole(task: Run, shards: Shards, tables: Sequence[pa.Table]) -> Iterator[tuple[str, pa.Table]]:

@@ -194,11 +194,15 @@ class RayPlaces:
                     observed.seconds[name] = max(observed.seconds.get(name, 0.0), seconds)
         return observed
 
-    def apply(self, function: Callable[..., None], items: Sequence[Rows], *rest: Any) -> None:
+    def apply(self, function: Callable[..., Any], items: Sequence[Rows], *rest: Any) -> Callable[[], Any]:
         """Call a function on a list of tables of items, in a host process; errors show in the next `finish`."""
+        import ray
+
         counts = [len(item.refs) for item in items]
         refs = [ref for item in items for ref in item.refs]
-        self._wait_for(host_task(on_tables).remote(function, counts, rest, *refs), "what is recorded", None)
+        done = host_task(on_tables).remote(function, counts, rest, *refs)
+        self._wait_for(done, "what is recorded", None)
+        return lambda: ray.get(done)
 
     def save(self, home: Home, folder: Path) -> None:
         """Write the weights of one home as a folder that transformers loads; every rank of it takes part."""
