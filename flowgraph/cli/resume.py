@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from flowgraph.errors import DataError, RunFolderError, UsageError
 from flowgraph.hashes import faults, sha256
 from flowgraph.runtime.checkpoint import Checkpoint
 from flowgraph.runtime.record import RECORDS, RunFolder
+from flowgraph.runtime.scratch import scratch
 from flowgraph.store import full_hash, structure_hash
 from flowgraph.text import graph_text
 
@@ -54,13 +54,13 @@ def resume_run(path: Path, steps: int | None, where: Where) -> int:
     """Go on with a run, to `steps` in all if said; give the exit code."""
     where = replace(where, plan=where.plan.absolute() if where.plan is not None else None)
     folder = RunFolder.open(path)
-    with folder.locked(), tempfile.TemporaryDirectory(prefix="flowgraph-flow-") as scratch:
+    with folder.locked(), scratch() as copies:
         try:
             kept = _kept(folder)
             if kept.facts["status"] == "finished" and (steps or kept.steps) <= kept.done:
                 return _say_finished(kept)
             with _where_it_began(kept) as kept:
-                return _resume(kept, steps or kept.steps, where, Path(scratch))
+                return _resume(kept, steps or kept.steps, where, copies)
         except RunFolderError as error:
             print(error, file=sys.stderr)
             return NOT_RESUMABLE
@@ -98,9 +98,9 @@ def _where_it_began(kept: Kept) -> Generator[Kept]:
         os.chdir(here)
 
 
-def _resume(kept: Kept, steps: int, where: Where, scratch: Path) -> int:
+def _resume(kept: Kept, steps: int, where: Where, copies: Path) -> int:
     where = _place(kept, where)
-    flow = _flow(kept, scratch)
+    flow = _flow(kept, copies)
     asked = replace(kept.options.asked, flow=flow, steps=steps, batch=kept.facts["batch"])
     options = replace(kept.options, asked=asked, where=where)
     refuse_another_run(kept, _inputs(kept, _as_planned(asked, where)))
@@ -155,7 +155,7 @@ def _place(kept: Kept, where: Where) -> Where:
     return replace(where, plan=plan, runtime=runtime, address=address, threads=threads)
 
 
-def _flow(kept: Kept, scratch: Path) -> str:
+def _flow(kept: Kept, copies: Path) -> str:
     """Name the flow: its own file if that still reads as it did, else a copy of what the run's folder holds.
 
     Neither runs unless its hash is the one that the run noted.
@@ -175,7 +175,7 @@ def _flow(kept: Kept, scratch: Path) -> str:
         raise RunFolderError(what, where=str(own), hint=f"bring it back, or {file} as it was; it was not run")
     what = "has changed since this run began" if file.is_file() else "is gone"
     print(f"{file} {what}; {own}, the run's own copy of it, is resumed", file=sys.stderr)
-    copy = scratch / file.name
+    copy = copies / file.name
     copy.write_bytes(text)
     if file.parent.is_dir():
         sys.path.append(str(file.parent.absolute()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from flowgraph.keys import Key
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.plan import WeightsBy
 from flowgraph.restore import from_json
+from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import ModelSetup, Told, host, named
@@ -111,7 +111,9 @@ class Device:
         return {"pid": os.getpid(), "port": port, "sees": sees, **where}
 
     def beat(self) -> bool:
-        """Answer, as a process that is stopped does not."""
+        """Answer, as a process that is stopped does not. Raises WorkerError for a server of this one that is not well."""
+        if self.servers is not None:
+            self.servers.check()
         return True
 
     def stacks(self) -> list[str]:
@@ -147,8 +149,11 @@ class Device:
     def _servers(self, models: ModelSetup, scratch: Path, limit_s: float) -> Servers:
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
-            here = scratch if scratch.is_dir() else None  # it is the driver's, which may be on another machine
-            own = Path(tempfile.mkdtemp(prefix=f"flowgraph-{self.seat.pool}-{self.seat.rank}-", dir=here))
+            if scratch.is_dir():
+                own = Path(tempfile.mkdtemp(prefix=f"{self.seat.pool}-{self.seat.rank}-", dir=scratch))
+            else:  # it is the driver's, which is on another machine
+                scratches.sweep()
+                own = scratches.make()
             self.servers = Servers(models, own, limit_s)
         return self.servers
 
@@ -158,7 +163,7 @@ class Device:
             each.close()
         if self.servers is not None:
             self.servers.close()
-            shutil.rmtree(self.servers.scratch, ignore_errors=True)
+            scratches.remove(self.servers.scratch)
 
     def read(self) -> None:
         """Read the flows, once."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from flowgraph.runtime.device import Flows, leads, on_tables, packed, read_sourc
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import Told
 from flowgraph.runtime.ray_session import Session
+from flowgraph.runtime.scratch import remove
 from flowgraph.runtime.serving import engine_of
 from flowgraph.runtime.sharing import guide_of
 from flowgraph.runtime.watch import Member, Pending, Watch
@@ -234,6 +234,7 @@ class RayPlaces:
         import ray
         from ray.exceptions import RayError
 
+        self.session.end_stopped()
         shut = [member.actor.shut.options(concurrency_group="beat").remote() for member in self._leaders()]
         if shut:
             with contextlib.suppress(RayError):
@@ -244,7 +245,7 @@ class RayPlaces:
         self.session.close()
         for member in self.members:
             member.end()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        remove(self.scratch)
 
     def _leaders(self) -> list[Member]:
         """Give the members that may have servers as children."""

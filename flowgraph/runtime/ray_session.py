@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,14 @@ from typing import Any
 from flowgraph.cluster import Node
 from flowgraph.errors import ResourceError, WorkerError
 from flowgraph.plan import Plan
+from flowgraph.runtime.exposure import NAMES
+from flowgraph.runtime.scratch import note_ray
 
 LOOPBACK = "127.0.0.1"
 HOST_CPUS = 1  # host nodes run one after another on each machine: they are short, and each process holds torch
 PROBE_S = 5.0
+SHUT_S = 20.0  # how long Ray may take to end
+TASK_EVENTS = "RAY_task_events_report_interval_ms"
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,35 @@ class Session:
 
     started: bool
 
-    def close(self) -> None:
-        """Leave Ray, and end it if it was started here."""
+    def note(self, scratch: Path) -> None:
+        """Note a Ray that was started here, so that what stays of it when this process is killed is ended later."""
         import ray
 
-        ray.shutdown()
+        if self.started:
+            node: Any = ray._private.worker._global_node  # type: ignore[attr-defined]  # noqa: SLF001
+            note_ray(scratch, node.session_name)
+
+    def close(self) -> None:
+        """Leave Ray, and end it if it was started here: by force where it does not answer in `SHUT_S` seconds."""
+        import ray
+
+        self.end_stopped()
+        leaving = threading.Thread(target=ray.shutdown, daemon=True)
+        leaving.start()
+        leaving.join(SHUT_S)
+        if leaving.is_alive() and self.started:
+            for process in _rays():
+                process.kill()
+            leaving.join(SHUT_S)
+
+    def end_stopped(self) -> None:
+        """Kill those processes of a Ray that was started here that a signal has stopped: Ray waits for them for ever."""
+        import psutil
+
+        for process in _rays() if self.started else ():
+            with contextlib.suppress(psutil.Error):
+                if process.status() == psutil.STATUS_STOPPED:
+                    process.kill()
 
     def give_back(self, groups: Sequence[Any]) -> None:
         """Free what was reserved; a Ray that ends with this process frees it so, and may have ended already."""
@@ -42,8 +71,22 @@ class Session:
             remove_placement_group(group)
 
 
-def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) -> Session:
+def _rays() -> list[Any]:
+    """Return the processes of Ray that this one started, as `psutil` has them."""
+    import psutil
+
+    found = list[Any]()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith(NAMES):
+                found.append(process)
+    return found
+
+
+def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, *, timeline: bool = False) -> Session:
     """Start Ray on this machine, or connect to the cluster at `address`; `folder` has a user's files for every worker.
+
+    With a `timeline` a Ray that is started here keeps what it saw of each task, which takes memory with every step.
 
     A Ray that is started here asks for a token that only this run knows, has no dashboard, and listens on loopback
     only. Raises WorkerError when Ray is not installed, does not start, or is not reached.
@@ -51,7 +94,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     runtime: dict[str, Any] = {"env_vars": _worker_environment(plan, threads)}
     if folder is not None:
         runtime["working_dir"] = str(folder)
-    _set_environment(address)
+    _set_environment(address, timeline=timeline)
     try:
         import ray
     except ImportError:
@@ -82,13 +125,17 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     return Session(address is None)
 
 
-def _set_environment(address: str | None) -> None:
+def _set_environment(address: str | None, *, timeline: bool) -> None:
     """Set the variables of the environment that Ray reads when it starts, those left that the user has set."""
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # all systems: Ray listens on loopback only
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if os.environ["RAY_AUTH_MODE"] == "token":
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        if timeline:
+            os.environ.pop(TASK_EVENTS, None)
+        else:
+            os.environ[TASK_EVENTS] = "0"  # else Ray's GCS keeps 0.17 MB of each step
         os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15 workers wait for all others of the machine
     else:
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # how often Ray tries to connect; 20 take ten minutes
