@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -129,11 +130,11 @@ def _watch(parent: int) -> None:
 
 def end_group() -> None:
     """Kill this process group, and take the names off the memory that it shares, which would stay."""
-    mapped = {inode for name in os.listdir("/proc") if name.isdecimal() for inode in shared_memory(int(name))}
-    for file in os.scandir("/dev/shm") if mapped else ():
+    mapped = {inode for each in Path("/proc").glob("[0-9]*") for inode in shared_memory(int(each.name))}
+    for file in Path("/dev/shm").iterdir() if mapped else ():
         with contextlib.suppress(OSError):
-            if file.inode() in mapped:
-                os.unlink(file.path)
+            if file.stat().st_ino in mapped:
+                file.unlink()
     os.killpg(0, signal.SIGKILL)
 
 
@@ -142,10 +143,10 @@ def shared_memory(pid: int) -> set[int]:
     try:
         if os.getpgid(pid) != os.getpgid(0):
             return set()
-        with open(f"/proc/{pid}/maps", errors="replace") as file:
-            lines = [line.split(maxsplit=5) for line in file]
+        text = Path(f"/proc/{pid}/maps").read_text(errors="replace")
     except OSError:
         return set()
+    lines = [line.split(maxsplit=5) for line in text.splitlines()]
     return {int(parts[4]) for parts in lines if len(parts) == 6 and parts[5].startswith("/dev/shm/")}
 
 

@@ -5,7 +5,6 @@ What comes of a start is the door to a server. Not here: what differs from engin
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import secrets

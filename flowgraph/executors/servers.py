@@ -72,7 +72,7 @@ class Server:
             )
 
     def check_stopped(self) -> None:
-        """Raise WorkerError if a signal has stopped one of its processes: the others go on, and answer that all is well.
+        """Raise WorkerError if a signal has stopped one of its processes; the others still answer that all is well.
 
         A process is stopped if this finds it so twice, `STOPPED_S` apart.
         """

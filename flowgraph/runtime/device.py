@@ -93,6 +93,7 @@ class Device:
     updates: dict[Home, Any] = field(default_factory=dict[Home, Any])
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
+    held: socket.socket | None = None
 
     def about(self, scratch: Path | None = None) -> dict[str, Any]:
         """Say which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at.
@@ -101,17 +102,21 @@ class Device:
         """
         import ray
 
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
         gpus = tuple(each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each)
         machine = ray.get_runtime_context().get_node_id()
         where = {"ip": cast("Any", ray.util).get_node_ip_address(), "machine": machine, "gpus": gpus}
         sees = scratch is not None and scratch.is_dir()
-        return {"pid": os.getpid(), "port": port, "sees": sees, **where}
+        return {"pid": os.getpid(), "port": self.port(), "sees": sees, **where}
+
+    def port(self) -> int:
+        """Return a port that is free, and hold it until `open`, so that nobody else is given it meanwhile."""
+        if self.held is None:
+            self.held = socket.socket()
+            self.held.bind(("", 0))
+        return int(self.held.getsockname()[1])
 
     def beat(self) -> bool:
-        """Answer, as a process that is stopped does not. Raises WorkerError for a server of this one that is not well."""
+        """Answer, as a process that is stopped does not. Raises WorkerError if a server of this one is not well."""
         if self.servers is not None:
             self.servers.check()
         return True
@@ -130,6 +135,9 @@ class Device:
         kind: Any = seat.torch_device
         self.measures, self.profiles = Measures(seat.rank, kind), profiles
         note_process(kind)
+        if self.held is not None:
+            self.held.close()
+            self.held = None
         ranks = _parts(seat, meeting, limit_s)
         here = [home for home in seat.homes if seat.rank in home.members and not is_server(home.engine)]
         handles, told = host(here, seat.trained, models, device=seat.torch_device, ranks=ranks)

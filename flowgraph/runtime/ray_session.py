@@ -38,7 +38,7 @@ class Session:
         import ray
 
         if self.started:
-            node: Any = ray._private.worker._global_node  # type: ignore[attr-defined]  # noqa: SLF001
+            node: Any = ray._private.worker._global_node  # type: ignore[attr-defined]
             note_ray(scratch, node.session_name)
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class Session:
             leaving.join(SHUT_S)
 
     def end_stopped(self) -> None:
-        """Kill those processes of a Ray that was started here that a signal has stopped: Ray waits for them for ever."""
+        """Kill what a signal has stopped of a Ray that was started here: Ray waits for it for ever."""
         import psutil
 
         for process in _rays() if self.started else ():

@@ -157,9 +157,9 @@ def _command(process: Any) -> str:
 def _mine(process: Any) -> bool:
     import psutil
 
+    own = Path("/proc/self/ns/pid")
     try:
-        namespace = os.stat(f"/proc/{process.pid}/ns/pid") if Path("/proc/self/ns/pid").exists() else None
-        here = namespace is None or namespace.st_ino == os.stat("/proc/self/ns/pid").st_ino
+        here = not own.exists() or Path(f"/proc/{process.pid}/ns/pid").samefile(own)
         return bool(here and process.uids().real == os.getuid())
     except (psutil.Error, OSError):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,15 @@ class Total(Value):
     """A sum over the batch."""
 
     kind = Kind.SCALAR
+
+
+def test_the_port_where_ranks_will_meet_is_held_until_they_do() -> None:
+    device = Device(Flows((), ""))
+    port = device.port()
+    with pytest.raises(OSError, match="in use"):
+        socket.create_server(("", port))
+    assert device.port() == port and device.held is not None
+    device.held.close()
 
 
 @node
