@@ -1,4 +1,4 @@
-"""A long run on Ray: memory, descriptors, processes and shared memory stay as they are, and disk grows by its records."""
+"""A long run on Ray: memory, descriptors, processes and shared memory stay flat, and disk grows by its records."""
 
 from __future__ import annotations
 
