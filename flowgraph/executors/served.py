@@ -348,7 +348,9 @@ def _give_up(
 ) -> None:
     """Break off all requests with the error of who looked after the servers, unless that was cancelled."""
     error = None if looking.cancelled() else looking.exception()
-    for task, future in futures.items() if error is not None else ():
+    if error is None:
+        return
+    for task, future in futures.items():
         if not future.done():
             future.set_exception(error)
         task.cancel()

@@ -29,17 +29,18 @@ TASK_EVENTS = "RAY_task_events_report_interval_ms"
 
 @dataclass(frozen=True)
 class Session:
-    """A connection to Ray; `started` says that it runs for this process only, and ends with it."""
+    """A connection to Ray; `started` says that it runs for this process only, and ends with it.
+
+    `name` is Ray's name of what was started here, which its processes have in their command lines.
+    """
 
     started: bool
+    name: str = ""
 
     def note(self, scratch: Path) -> None:
         """Note a Ray that was started here, so that what stays of it when this process is killed is ended later."""
-        import ray
-
-        if self.started:
-            node: Any = ray._private.worker._global_node  # type: ignore[attr-defined]
-            note_ray(scratch, node.session_name)
+        if self.name:
+            note_ray(scratch, self.name)
 
     def close(self) -> None:
         """Leave Ray, and end it if it was started here: by force where it does not answer in `SHUT_S` seconds."""
@@ -102,12 +103,12 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, 
     if address is not None:
         _probe(address)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    came = list[int]()
+    came, name = list[int](), ""
     try:
         if address is None:
             # Ray may crash at its end when it is interrupted in its start, which takes seconds: heard after it.
             signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-            _start(plan, runtime)
+            name = _start(plan, runtime)
         else:
             ray.init(address=address, runtime_env=runtime, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -122,7 +123,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, 
     if came:
         ray.shutdown()
         raise KeyboardInterrupt
-    return Session(address is None)
+    return Session(address is None, name)
 
 
 def _set_environment(address: str | None, *, timeline: bool) -> None:
@@ -165,14 +166,15 @@ def _probe(address: str) -> None:
             raise WorkerError.not_started("the connection to Ray", why, "ray status says where a cluster is") from None
 
 
-def _start(plan: Plan, runtime: Mapping[str, Any]) -> None:
+def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
+    """Start Ray on this machine, and return the name of its session."""
     import psutil
     import ray
 
     devices = sum(len(pool.devices) for pool in plan.pools)
     before = set(psutil.Process().children(recursive=True))
     try:
-        ray.init(
+        started: Any = ray.init(
             address="local",
             num_cpus=devices + HOST_CPUS,
             include_dashboard=False,
@@ -185,6 +187,7 @@ def _start(plan: Plan, runtime: Mapping[str, Any]) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()  # else those that wait for others live on for some seconds
         raise
+    return Path(started.address_info["session_dir"]).name
 
 
 def machines(plan: Plan) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ class Recorder:
         for node in self._drawn:
             names = [node.name, *row_values(self.graph, node)]
             path = rollout_file(self.folder.path.absolute(), node.name, step)
-            self._owed.append(_Owed(path, lambda n=names, p=path: ran.apply(write_rollout, n, n[1:], p)))
+            self._owed.append(_Owed(path, partial(ran.apply, write_rollout, names, names[1:], path)))
         self._failures = [count + 1 if each else 0 for count, each in zip(self._failures, refused, strict=True)]
         if (count := max(self._failures)) == FAILURES_AT_MOST:
             what = f"what the steps before {step + 1} recorded, {count} times in a row, could not be written"

@@ -9,7 +9,14 @@ import pytest
 
 from tests.cli.conftest import Said
 
-NAMES = ("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "MY_PASSWORD")
+NAMES = (
+    "WANDB_API_KEY",
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "RAY_AUTH_TOKEN",
+    "MY_PASSWORD",
+)
 RUN = ("--model", "tiny", "--cluster", "1xcpu", "--steps", "1", "--batch", "2", "--set", "policy.generate.n=2")
 RULE = "def rule(response):\n    return 1 / 0\n"
 

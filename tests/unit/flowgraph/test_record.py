@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -175,7 +175,7 @@ def test_a_step_appends_its_metrics_and_its_times_apart(done: tuple[RunFolder, G
 
 
 @contextmanager
-def full_disk() -> Iterator[None]:
+def full_disk() -> Generator[None]:
     """Have the system refuse all that makes a file larger than 100 bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))

@@ -145,7 +145,7 @@ def test_a_copy_of_an_older_checkpoint_or_of_another_run_is_not_taken_for_what_i
 
 def test_no_flipped_bit_of_a_manifest_goes_unnoticed(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.commit(2, {}, lambda parts: (parts / "held.json").write_text("{}") and None)
+    checkpoints.commit(2, {}, lambda parts: (parts / "held").mkdir())
     (found,) = checkpoints.there()
     path = found.path / MANIFEST
     data = path.read_bytes()
