@@ -213,7 +213,7 @@ def test_a_flow_of_remaxs_shape_runs(alone: Alone, tiny: Tiny, digit_rows: pa.Ta
     assert last["policy.generate.response_length"] <= 4 and "policy.generate#2.response_length" in last
     assert "policy.generate#2.entropy" not in last and last["policy.update.optimizer_steps"] == 2
     folders = sorted(path.name for path in (tmp_path / "run" / "rollouts").iterdir())
-    assert folders == ["policy.generate", "policy.generate#2"]
+    assert folders == ["SHA256SUMS", "policy.generate", "policy.generate#2"]
 
 
 def test_two_rewards_with_nodes_of_ones_own_run(alone: Alone, tiny: Tiny, digit_rows: pa.Table, tmp_path: Path) -> None:
