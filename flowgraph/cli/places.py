@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from flowgraph.lowering.program import Program, Run
 from flowgraph.machine import available_cores, free_bytes
 from flowgraph.models.shapes import ModelShape
 from flowgraph.plan import Plan
+from flowgraph.runtime import scratch
 from flowgraph.runtime.deadlines import Deadlines
 from flowgraph.runtime.hosting import ModelSetup, Told, heads_of
 from flowgraph.runtime.profiling import NO_PROFILES, Profiles
@@ -137,16 +137,18 @@ def opened(
         frozen=frozenset(program.frozen),
         limits_s=_limits_s(program),
     )
+    scratch.sweep()
     if chosen.runtime == "local":
-        with tempfile.TemporaryDirectory(prefix="flowgraph-", ignore_cleanup_errors=True) as scratch:
-            ready = _in_process(program, models, chosen, Path(scratch), profiles)
+        with scratch.scratch() as folder:
+            ready = _in_process(program, models, chosen, folder, profiles)
             try:
                 yield ready
             finally:
                 ready.places.close()
         return
-    with tempfile.TemporaryDirectory(prefix="flowgraph-files-") as folder:
-        ready = _on_ray(program, graphs, file, models, chosen, Path(folder), profiles)
+    with scratch.scratch() as folder:
+        (files := folder / "files").mkdir()
+        ready = _on_ray(program, graphs, file, models, chosen, files, profiles)
         try:
             yield ready
         finally:
@@ -215,7 +217,8 @@ def _on_ray(
     workers = "1 worker" if devices == 1 else f"{devices} workers"
     _say(f"starting Ray and {workers}" if chosen.address is None else f"starting {workers} on Ray")
     began = time.perf_counter()
-    session = connect(program.plan, chosen.address, folder if any(folder.iterdir()) else None, chosen.threads)
+    own = folder if any(folder.iterdir()) else None
+    session = connect(program.plan, chosen.address, own, chosen.threads, timeline=bool(profiles.steps))
     connected = time.perf_counter()
     try:
         places = start(program, graphs, flows, models, session, profiles)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,9 +19,11 @@ from flowgraph.cli.plan import Where, read_plan
 from flowgraph.cli.run import Prepared, RunOptions, carry_out, options_from_plain, prepared
 from flowgraph.cli.setting import asked_by
 from flowgraph.cli.standing import checkpoints_of, say_what_changed
-from flowgraph.errors import RunFolderError, UsageError
+from flowgraph.errors import DataError, RunFolderError, UsageError
+from flowgraph.hashes import faults, sha256
 from flowgraph.runtime.checkpoint import Checkpoint
-from flowgraph.runtime.record import RunFolder
+from flowgraph.runtime.record import RECORDS, RunFolder
+from flowgraph.runtime.scratch import scratch
 from flowgraph.store import full_hash, structure_hash
 from flowgraph.text import graph_text
 
@@ -52,13 +54,13 @@ def resume_run(path: Path, steps: int | None, where: Where) -> int:
     """Go on with a run, to `steps` in all if said; give the exit code."""
     where = replace(where, plan=where.plan.absolute() if where.plan is not None else None)
     folder = RunFolder.open(path)
-    with folder.locked(), tempfile.TemporaryDirectory(prefix="flowgraph-flow-") as scratch:
+    with folder.locked(), scratch() as copies:
         try:
             kept = _kept(folder)
             if kept.facts["status"] == "finished" and (steps or kept.steps) <= kept.done:
                 return _say_finished(kept)
             with _where_it_began(kept) as kept:
-                return _resume(kept, steps or kept.steps, where, Path(scratch))
+                return _resume(kept, steps or kept.steps, where, copies)
         except RunFolderError as error:
             print(error, file=sys.stderr)
             return NOT_RESUMABLE
@@ -67,6 +69,7 @@ def resume_run(path: Path, steps: int | None, where: Where) -> int:
 def _kept(folder: RunFolder) -> Kept:
     facts = folder.facts()
     try:
+        _ = facts["id"], facts["flow_sha256"]
         return Kept(folder, facts, options_from_plain(facts["options"]))
     except (KeyError, ValueError) as error:
         what = "does not say how it was run, so it cannot be resumed"
@@ -95,12 +98,12 @@ def _where_it_began(kept: Kept) -> Generator[Kept]:
         os.chdir(here)
 
 
-def _resume(kept: Kept, steps: int, where: Where, scratch: Path) -> int:
+def _resume(kept: Kept, steps: int, where: Where, copies: Path) -> int:
     where = _place(kept, where)
-    flow = _flow(kept, scratch)
+    flow = _flow(kept, copies)
     asked = replace(kept.options.asked, flow=flow, steps=steps, batch=kept.facts["batch"])
     options = replace(kept.options, asked=asked, where=where)
-    refuse_another_run(kept, read_inputs(_as_planned(asked, where)))
+    refuse_another_run(kept, _inputs(kept, _as_planned(asked, where)))
     ready = prepared(options)
     found = checkpoints_of(kept.folder).newest(lambda line: print(line, file=sys.stderr))
     start = found.steps if found is not None else 0
@@ -108,6 +111,20 @@ def _resume(kept: Kept, steps: int, where: Where, scratch: Path) -> int:
         raise UsageError(f"{start} steps are done already", where=f"--steps {steps}")
     _say_where(kept, ready, found)
     return carry_out(ready, kept.folder, lambda: _begin(kept, ready, start), found)
+
+
+def _inputs(kept: Kept, asked: Asked) -> Inputs:
+    """Read what the run works on; an error in its data says which of its files have changed."""
+    try:
+        return read_inputs(asked)
+    except DataError as error:
+        error.notes = (*error.notes, *files_changed(kept))
+        raise
+
+
+def files_changed(kept: Kept) -> list[str]:
+    """Return which of the files that the run's rows were read from are not what they were, with both hashes."""
+    return list(faults(Path(), kept.facts["data"].get("files", {})))
 
 
 def _as_planned(asked: Asked, where: Where) -> Asked:
@@ -120,6 +137,8 @@ def _say_where(kept: Kept, ready: Prepared, found: Checkpoint | None) -> None:
     if found is None:
         print(f"{kept.folder.path} has no checkpoint: it starts again from its first step", file=sys.stderr)
         return
+    for line in kept.folder.damage(found.state().get(RECORDS, {})):
+        print(f"a record of the steps before is damaged: {line}", file=sys.stderr)
     say_what_changed(ready, found)
     print(f"going on after step {found.steps} of {ready.job.steps}", file=sys.stderr)
 
@@ -136,8 +155,10 @@ def _place(kept: Kept, where: Where) -> Where:
     return replace(where, plan=plan, runtime=runtime, address=address, threads=threads)
 
 
-def _flow(kept: Kept, scratch: Path) -> str:
+def _flow(kept: Kept, copies: Path) -> str:
     """Name the flow: its own file if that still reads as it did, else a copy of what the run's folder holds.
+
+    Neither runs unless its hash is the one that the run noted.
 
     A copy keeps the file's name, which its values and nodes are known by, and imports from beside the file.
     """
@@ -146,11 +167,15 @@ def _flow(kept: Kept, scratch: Path) -> str:
         text = own.read_bytes()
     except OSError as error:
         raise RunFolderError.cannot(str(own), error) from error
-    if file.is_file() and file.read_bytes() == text:
+    then = kept.facts["flow_sha256"]
+    if file.is_file() and sha256(file) == then:
         return said
+    if (now := hashlib.sha256(text).hexdigest()) != then:
+        what = f"is not the flow that this run began with: sha256 was {then[:16]}, is {now[:16]}"
+        raise RunFolderError(what, where=str(own), hint=f"bring it back, or {file} as it was; it was not run")
     what = "has changed since this run began" if file.is_file() else "is gone"
     print(f"{file} {what}; {own}, the run's own copy of it, is resumed", file=sys.stderr)
-    copy = scratch / file.name
+    copy = copies / file.name
     copy.write_bytes(text)
     if file.parent.is_dir():
         sys.path.append(str(file.parent.absolute()))
@@ -172,9 +197,11 @@ def refuse_another_run(kept: Kept, inputs: Inputs) -> None:
             f"{what} not what this run began with", where=where, notes=[*lines[:LINES_AT_MOST], *more], hint=hint
         )
     if inputs.data.digest != kept.facts["data"]["digest"]:
-        notes = [f"then: {kept.facts['data']['digest'][:16]}", f"now: {inputs.data.digest[:16]}"]
+        notes = files_changed(kept) or [f"then: {kept.facts['data']['digest'][:16]}", f"now: {inputs.data.digest[:16]}"]
         what = f"the rows of `{inputs.data.name}` are not those that this run began with"
         raise RunFolderError(what, where=where, notes=notes, hint="bring those back, or start another run")
+    for line in files_changed(kept):
+        print(f"{line}; its rows are the same", file=sys.stderr)
 
 
 def _settings_changed(kept: Kept, inputs: Inputs) -> Iterator[str]:

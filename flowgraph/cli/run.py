@@ -29,6 +29,7 @@ from flowgraph.engines.table import is_server
 from flowgraph.errors import FlowError, FlowTypeError, PlanError, UsageError, WorkerError
 from flowgraph.facts import readers_of_others
 from flowgraph.graph import Graph, Param, rewrite
+from flowgraph.hashes import sha256
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Sync
@@ -36,7 +37,7 @@ from flowgraph.plan import Plan
 from flowgraph.runtime.checkpoint import Checkpoint, Checkpoints, disk_fault
 from flowgraph.runtime.execute import LOST
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh
+from flowgraph.runtime.record import RECORDS, Replay, RunFolder, fresh
 from flowgraph.values import Model, State, Trainable
 
 if TYPE_CHECKING:
@@ -284,6 +285,7 @@ def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Ch
     from flowgraph.runtime.loggers import logger
     from flowgraph.runtime.measured_file import MeasuredRecorder
     from flowgraph.runtime.profiling import Profiles, write_ray_timeline
+    from flowgraph.runtime.recorder import Recorder
 
     inputs, job, start = ready.inputs, ready.job, found.steps if found is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
@@ -296,9 +298,9 @@ def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Ch
         with interrupts.patient():  # what is saved, too
             if found is not None:
                 executor.load_state(job.program, found.parts)
-            folder.rewind(start)
+            folder.rewind(start, found.state().get(RECORDS, {}) if found is not None else {})
             with (
-                Recorder(folder, inputs.graph) as recorder,
+                Recorder(folder, inputs.graph, partial(print, file=sys.stderr)) as recorder,
                 MeasuredRecorder(folder, job.program) as measured,
                 logger(ready.options.trackers, folder.path, graphs, start) as log,
                 Display(job.program.graph, job.steps) as display,
@@ -306,6 +308,8 @@ def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Ch
                 display.step = start
                 saver = saver_of(ready, folder, executor, recorder, places.told, start)
                 done = train(job, executor, [recorder, measured, log, display], interrupts.asked, start, saver)
+                executor.places.finish()
+                recorder.settle()
             if ready.options.profiled and ready.chosen.runtime == "ray":
                 write_ray_timeline(folder.path)
             _save_models(ready, folder, executor)
@@ -361,7 +365,12 @@ def begin(ready: Prepared, folder: RunFolder) -> None:
         "command": sys.argv,
         "seed": options.asked.seed,
         "steps": inputs.steps,
-        "data": {"name": inputs.data.name, "origin": inputs.data.origin, "digest": inputs.data.digest},
+        "data": {
+            "name": inputs.data.name,
+            "origin": inputs.data.origin,
+            "digest": inputs.data.digest,
+            "files": {str(path): sha256(path) for path in inputs.data.files},
+        },
         "runtime": chosen.runtime,
         "threads": chosen.threads,
         "versions": {name: version(name) for name in ("torch", "transformers", "pyarrow", "ray")},

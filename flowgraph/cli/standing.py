@@ -11,18 +11,20 @@ from flowgraph.errors import RunFolderError
 from flowgraph.runtime.checkpoint import Checkpoint, Checkpoints
 from flowgraph.runtime.fingerprint import differences, fingerprint, promised
 from flowgraph.runtime.hosting import Told
+from flowgraph.runtime.record import RECORDS
 from flowgraph.runtime.saver import Saver
 from flowgraph.store import full_hash, structure_hash
 
 if TYPE_CHECKING:
     from flowgraph.cli.run import Prepared
     from flowgraph.runtime.execute import Executor
-    from flowgraph.runtime.record import Recorder, RunFolder
+    from flowgraph.runtime.record import RunFolder
+    from flowgraph.runtime.recorder import Recorder
 
 
 def checkpoints_of(folder: RunFolder, keep: int = 2) -> Checkpoints:
     """Give the checkpoints of a run."""
-    return Checkpoints(folder.path / "checkpoints", keep)
+    return Checkpoints(folder.path / "checkpoints", keep, folder.facts()["id"])
 
 
 def saver_of(
@@ -32,9 +34,9 @@ def saver_of(
     checkpoints = checkpoints_of(folder, ready.options.keep)
     checkpoints.sweep()
 
-    def write(parts: Path) -> None:
+    def write(parts: Path) -> Mapping[str, Any]:
         executor.save_state(ready.job.program, parts)
-        recorder.settle()
+        return {RECORDS: recorder.settle()}
 
     def state(done: int) -> Mapping[str, Any]:
         versions = {f"{home.param} on {home}": version for home, version in executor.held.items()}

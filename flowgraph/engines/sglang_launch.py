@@ -8,6 +8,7 @@ SGLang starts its other processes by `spawn`, which runs this file again in each
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -16,9 +17,11 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -107,7 +110,44 @@ def end_with(parent: int) -> None:
         ready, _, _ = select.select([0], [], [], LOOK_S)
         if ready and not os.read(0, 4096):
             break
+    end_group()
+
+
+def end_with_parent() -> None:
+    """Have a process that a server started end the whole group when its own parent is gone.
+
+    Whoever kills the first process alone, as Ray does with the children of a worker, leaves it no time for the others;
+    the engine's own watch over its parent begins only when it has started.
+    """
+    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    end_group()
+
+
+def end_group() -> None:
+    """Kill this process group, and take the names off the memory that it shares, which would stay."""
+    mapped = {inode for each in Path("/proc").glob("[0-9]*") for inode in shared_memory(int(each.name))}
+    for file in Path("/dev/shm").iterdir() if mapped else ():
+        with contextlib.suppress(OSError):
+            if file.stat().st_ino in mapped:
+                file.unlink()
     os.killpg(0, signal.SIGKILL)
+
+
+def shared_memory(pid: int) -> set[int]:
+    """Return the inodes of what a process of this group maps of /dev/shm; of other processes none."""
+    try:
+        if os.getpgid(pid) != os.getpgid(0):
+            return set()
+        text = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except OSError:
+        return set()
+    lines = [line.split(maxsplit=5) for line in text.splitlines()]
+    return {int(parts[4]) for parts in lines if len(parts) == 6 and parts[5].startswith("/dev/shm/")}
 
 
 def read_line() -> bytes:
@@ -138,9 +178,11 @@ def main() -> None:
         traceback.print_exc()  # the next line leaves no time for it
         raise
     finally:
-        os.killpg(0, signal.SIGKILL)
+        end_group()
 
 
+if __name__ == "__mp_main__":
+    end_with_parent()
 if __name__ in ("__main__", "__mp_main__"):
     prepare()
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -56,6 +55,8 @@ def prepare() -> None:
     sys.path.append(str(Path(__file__).parent))  # at the end: only for these two, and for `vllm_worker`
     sglang_launch: Any = import_module("sglang_launch")
 
+    if __name__ == "__mp_main__":
+        sglang_launch.end_with_parent()
     if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
         sglang_launch.declare_vision_operators()
         tell_version()
@@ -96,7 +97,7 @@ def main() -> None:
         sys.stderr.flush()
         raise
     finally:
-        os.killpg(0, signal.SIGKILL)
+        sglang_launch.end_group()
 
 
 if __name__ in ("__main__", "__mp_main__"):

@@ -5,7 +5,6 @@ What comes of a start is the door to a server. Not here: what differs from engin
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import secrets
@@ -24,6 +23,7 @@ from flowgraph.executors.served import ServedModel
 from flowgraph.executors.servers import Door, Server, await_ready, end_group, held_port, start
 from flowgraph.executors.weight_updates import By, Updates
 from flowgraph.models.folders import read_config
+from flowgraph.runtime.process_groups import forget_shared_memory
 
 if TYPE_CHECKING:
     from flowgraph.lowering.program import Home
@@ -34,7 +34,6 @@ Say = Callable[[str], None]
 
 STARTS = 3  # ports inside an engine are drawn at random: one that is taken meanwhile ends the start: another is made
 SCRIPTS = Path(__file__).parents[1] / "engines"
-SHARED = "/dev/shm/"
 CPU_TOKENS = 16384  # tokens cached on a CPU where nothing is said
 # What a training process may have set for itself, and a server must not take over.
 NOT_FOR_IT = {
@@ -77,23 +76,12 @@ class Serving:
 PLAIN = Serving()
 
 
-def forget_shared_memory(leader: int) -> None:
-    """Take the names off the memory that a server's processes share, now that all of them have it.
-
-    It is freed with the last of them, however they end; by itself it stays when they are killed.
-    """
-    import psutil
-
-    processes = [psutil.Process(leader), *psutil.Process(leader).children(recursive=True)]
-    for process in processes if sys.platform == "linux" else ():
-        with contextlib.suppress(psutil.Error):
-            for each in process.memory_maps():
-                if each.path.startswith(SHARED):
-                    Path(each.path).unlink(missing_ok=True)
-
-
 def _silent(line: str) -> None:
     """Say nothing."""
+
+
+def _unnoted(leader: int) -> None:
+    """Note nothing."""
 
 
 class Engine(ABC):
@@ -147,11 +135,13 @@ class Engine(ABC):
         port: int = 0,
         version: int = 0,
         say: Say = _silent,
+        begun: Callable[[int], None] = _unnoted,
     ) -> Server:
         """Start one server on a model's folder and wait until it answers; `version` is that of the folder's weights.
 
         On a CPU it runs in the engine's environment in `cache`, on GPUs by this Python. It listens on `host` only, on
-        a free port unless one is given, and asks for keys drawn anew. Raises WorkerError, with its last lines, if it
+        a free port unless one is given, and asks for keys drawn anew. `begun` takes the id of the process that leads
+        its group as soon as that is there. Raises WorkerError, with its last lines, if it
         ends or is not ready within `limit_s` seconds, and ModelError if the folder is no model.
         """
         config = read_config(folder)
@@ -175,7 +165,7 @@ class Engine(ABC):
         around = self.environment(os.environ, serving, device, gpus, host)
         for left in reversed(range(STARTS)):
             try:
-                return self._start(door, command, options, around, (host, port), version, log, limit_s)
+                return self._start(door, command, options, around, (host, port), version, log, limit_s, begun)
             except WorkerError as error:
                 if port or not left or not any("in use" in note for note in error.notes):
                     raise
@@ -191,6 +181,7 @@ class Engine(ABC):
         version: int,
         log: Path,
         limit_s: float,
+        begun: Callable[[int], None],
     ) -> Server:
         with held_port(*at, door.name) as held:
             host, port = at[0], held.getsockname()[1]
@@ -200,6 +191,7 @@ class Engine(ABC):
             told = {"arguments": [*options, "--host", host, "--port", str(port)], **keys}
             process = start(command, told, around, log)
             try:
+                begun(process.pid)
                 with self.model.control(door, limit_s) as control:
                     await_ready(process, control.healthy, door.name, log, tuple(keys.values()), limit_s)
                     self.ready(control, version)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+import socket
+from collections.abc import Generator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +19,7 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # by device type; coun
 _MADE = dict[tuple[int, ...], Any]()
 """The groups that ranks have laid out between them, by their members, while this process is in one meeting."""
 
-LOOPBACK = frozenset({"127.0.0.1", "::1"})
+LOOPBACK, LOCALHOST = frozenset({"127.0.0.1", "::1"}), "localhost"
 
 
 @dataclass(frozen=True)
@@ -149,9 +150,13 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
     place = torch.device(device)
     if ":" in device:
         torch.cuda.set_device(place)
-    if isinstance(meeting, Path) or urlsplit(meeting).hostname in {*LOOPBACK, "localhost"}:
-        # Both libraries would listen on the address that the machine's own name resolves to.
-        os.environ |= {"GLOO_SOCKET_IFNAME": loopback_interface(), "NCCL_SOCKET_IFNAME": loopback_interface()}
+    host = LOCALHOST if isinstance(meeting, Path) else urlsplit(meeting).hostname or LOCALHOST
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        # By itself each listens on the address that the machine's own name resolves to, which is often 127.0.1.1.
+        if host in {*LOOPBACK, LOCALHOST}:
+            os.environ[name] = loopback_interface()
+        elif interface := interface_to(host):
+            os.environ.setdefault(name, interface)
     where: dict[str, Any] = {"init_method": meeting}
     if isinstance(meeting, Path):
         untyped: Any = dist
@@ -165,9 +170,23 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
 
 def loopback_interface() -> str:
     """Give the name of the interface that only this machine reaches: `lo` on Linux, `lo0` on macOS."""
+    return _interfaces(LOOPBACK)[0]
+
+
+def interface_to(host: str) -> str:
+    """Return the interface over which this machine reaches another, or its own address; "" if it does not."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # sends nothing: the system only chooses a way
+            own = str(probe.getsockname()[0])
+    except OSError:
+        return ""
+    return next(iter(_interfaces({own})), "")
+
+
+def _interfaces(addresses: Set[str]) -> list[str]:
     import psutil
 
-    names: list[str] = [
-        name for name, told in psutil.net_if_addrs().items() if any(each.address in LOOPBACK for each in told)
-    ]
-    return names[0]
+    found = psutil.net_if_addrs().items()
+    return [name for name, told in found if any(each.address.partition("%")[0] in addresses for each in told)]

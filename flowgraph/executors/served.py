@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
@@ -38,6 +38,9 @@ CONNECT_S = 5.0
 FIRST_PAUSE_S = 0.2
 LOOK_S = 0.05
 KEEP_S = 2.0  # an idle connection is dropped before the server, which waits 5 s, may drop it
+BEAT_S = 5.0  # how often servers are looked at while they are waited for
+ANSWER_S = 10.0  # how long one may take to answer that it is there
+MISSED_AT_MOST = 4  # times in a row that one may not answer
 DYING_S = 2.0  # how long a server that broke off may take to be seen as ended
 
 
@@ -163,8 +166,29 @@ class ServedModel:
             for task, future in futures.items():
                 task.add_done_callback(end)
                 future.add_done_callback(partial(_cancel, task))
+            looking = asyncio.ensure_future(self._look({self.doors[replica] for replica in replicas}))
+            looking.add_done_callback(partial(_give_up, futures))
             await asyncio.gather(*futures, return_exceptions=True)
+            looking.cancel()
         _settle(futures[ended[-1]], ended[-1])
+
+    async def _look(self, doors: Set[Door]) -> None:
+        """See now and then whether servers are well while they are waited for; raise WorkerError for one that is not.
+
+        What is asked is whether the server answers at all: how long a sample may take is another limit.
+        """
+        missed = dict.fromkeys(doors, 0)
+        while True:
+            await asyncio.sleep(BEAT_S)
+            for door in doors:
+                await asyncio.to_thread(self._see, door)
+                missed[door] = 0 if await asyncio.to_thread(self._answers, door) else missed[door] + 1
+                if missed[door] == MISSED_AT_MOST:
+                    raise WorkerError.stuck(door.name, [], MISSED_AT_MOST * (BEAT_S + ANSWER_S))
+
+    def _answers(self, door: Door) -> bool:
+        with self.control(door, self.limit_s) as control:
+            return control.healthy(ANSWER_S)
 
     def _client(self) -> httpx.AsyncClient:
         import httpx
@@ -217,6 +241,7 @@ class ServedModel:
         server = self._servers.get(door.url)
         if server is not None:
             server.check()
+            server.check_stopped()
 
     def _completion(self, door: Door, request: Request, answer: Answer, first: int) -> Completion:
         spans, last = answer.spans, self.version
@@ -316,6 +341,19 @@ class ServedModel:
         while server is not None and time.monotonic() < until:
             server.check()
             time.sleep(LOOK_S)
+
+
+def _give_up(
+    futures: Mapping[asyncio.Task[Completion], asyncio.Future[Completion]], looking: asyncio.Task[None]
+) -> None:
+    """Break off all requests with the error of who looked after the servers, unless that was cancelled."""
+    error = None if looking.cancelled() else looking.exception()
+    if error is None:
+        return
+    for task, future in futures.items():
+        if not future.done():
+            future.set_exception(error)
+        task.cancel()
 
 
 def _settle(future: asyncio.Future[Completion], task: asyncio.Task[Completion]) -> None:

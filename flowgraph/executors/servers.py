@@ -20,10 +20,11 @@ from types import TracebackType
 from typing import Any
 
 from flowgraph.errors import WorkerError
+from flowgraph.runtime.process_groups import END_S, forget_shared_memory, kill, members
+from flowgraph.runtime.watch import STOPPED_S
 
 TAIL_LINES = 12
 POLL_S = 0.1
-END_S = 10.0  # how long a killed process group may take to be gone
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Server:
     door: Door
     process: subprocess.Popen[bytes]
     log: Path
+    _stopped: dict[int, float] = field(default_factory=dict[int, float])
 
     def __post_init__(self) -> None:
         self._ended = weakref.finalize(self, end_group, self.process)
@@ -68,6 +70,22 @@ class Server:
             raise WorkerError(
                 f"{self.door.name} ended: {how_ended(self.process)}", notes=tail(self.log, self._secrets())
             )
+
+    def check_stopped(self) -> None:
+        """Raise WorkerError if a signal has stopped one of its processes; the others still answer that all is well.
+
+        A process is stopped if this finds it so twice, `STOPPED_S` apart.
+        """
+        import psutil
+
+        now, found = time.monotonic(), dict[int, float]()
+        for pid in (self.process.pid, *(each.pid for each in members(self.process.pid))):
+            with contextlib.suppress(psutil.Error):
+                if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+                    found[pid] = self._stopped.get(pid, now)
+                    if now - found[pid] > STOPPED_S:
+                        raise WorkerError.stopped(f"{psutil.Process(pid).name()} ({pid}) of {self.door.name}", [])
+        self._stopped = found
 
     def close(self) -> None:
         """End the server, with every process of its group."""
@@ -128,36 +146,18 @@ def await_ready(
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its whole group, and wait until it is gone; one that is gone already is no error."""
+    """Kill a process and its whole group, and wait until it is gone; one that is gone already is no error.
+
+    The memory that they share goes with them.
+    """
     import psutil
 
-    members = _members(process.pid)
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the second where all have ended
-        os.killpg(process.pid, signal.SIGKILL)  # it leads its group, so the group has its id
-    for each in members:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+    forget_shared_memory(process.pid)
+    others = kill(process.pid)
     if process.stdin is not None:
         process.stdin.close()
     process.wait(END_S)
-    psutil.wait_procs(members, timeout=END_S)
-
-
-def _members(leader: int) -> list[Any]:
-    """Give the processes that stem from one, and those of its session: some may have left its group."""
-    import psutil
-
-    try:
-        under = set(psutil.Process(leader).children(recursive=True))
-    except psutil.NoSuchProcess:
-        under = set()
-    for each in psutil.process_iter():
-        try:
-            if each.pid != leader and os.getsid(each.pid) == leader:
-                under.add(each)
-        except (ProcessLookupError, PermissionError, psutil.Error):
-            continue
-    return sorted(under, key=lambda each: each.pid)
+    psutil.wait_procs(others, timeout=END_S)
 
 
 def how_ended(process: subprocess.Popen[bytes]) -> str:

@@ -50,12 +50,12 @@ class Control:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
 
-    def healthy(self) -> bool:
-        """Say whether the server answers that it is ready."""
+    def healthy(self, limit_s: float = 2.0) -> bool:
+        """Say whether the server answers within `limit_s` seconds that it is ready."""
         import httpx
 
         try:
-            return self._client.get("/health", timeout=2.0).status_code == 200
+            return self._client.get("/health", timeout=limit_s).status_code == 200
         except httpx.TransportError:
             return False
 

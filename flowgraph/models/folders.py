@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from flowgraph.errors import ModelError
+from flowgraph.hashes import SUMS, sums_fault
 
 _ONE, _MANY = "model.safetensors", "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -36,6 +37,7 @@ class Header:
 def check_folder(folder: Path) -> None:
     """Refuse a folder that is not there, or lacks config.json, weights or a tokenizer, or whose weights are cut off.
 
+    Where hashes lie beside the files, as `save` writes them, each file is compared with its own.
     Raises ModelError, which names the folder or the file.
     """
     read_config(folder)
@@ -43,6 +45,8 @@ def check_folder(folder: Path) -> None:
         read_header(file)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ModelError.lacks(folder, f"has no tokenizer ({', '.join(_TOKENIZERS)})", _names(folder))
+    if why := sums_fault(folder):
+        raise ModelError.broken(folder, why, f"delete {SUMS} there if you changed the file on purpose")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

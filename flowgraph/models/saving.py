@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowgraph.errors import ModelError
+from flowgraph.hashes import write_sums
 from flowgraph.models.heads import head_of
 from flowgraph.models.libraries import Model, Tokenizer
 from flowgraph.models.lora import adapted, merged, save_adapters
@@ -25,6 +26,7 @@ def save(model: Model, tokenizer: Tokenizer, folder: Path, weights: Mapping[str,
 
     `weights` are written in place of the model's own, by the same names: those of a model that holds a share only.
     Adapters are merged into what they stand on, and those of a language model lie in `adapter` beside it as well.
+    The hashes of its files lie beside them, and are compared when it is loaded.
     Raises ModelError if the folder exists or cannot be written (a full disk, no permission);
     then nothing is left behind.
     """
@@ -36,6 +38,7 @@ def save(model: Model, tokenizer: Tokenizer, folder: Path, weights: Mapping[str,
         with whole_folder(folder) as draft, quiet():
             _write(model, draft, model.state_dict() if weights is None else weights)
             tokenizer.save_pretrained(draft)
+            write_sums(draft)
     except (OSError, SafetensorError) as error:
         if folder.is_dir():  # another process was faster
             raise ModelError.exists(folder) from None

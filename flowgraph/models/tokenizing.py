@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
+from flowgraph.cluster import show_bytes
 from flowgraph.errors import ModelError
+from flowgraph.models import template_probe
 from flowgraph.models.libraries import Tokenizer, transformers
 from flowgraph.models.quiet import quiet
 
@@ -18,7 +23,8 @@ PLAIN_TEMPLATE = (
 def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str, ...]]:
     """Read the tokenizer of a model whose embedding has `vocabulary` rows, and say what was filled in.
 
-    Raises ModelError if it cannot be read, has no end token, or has ids that the model lacks.
+    Raises ModelError if it cannot be read, has no end token, has ids that the model lacks, or a chat template that
+    takes too much memory or time.
     """
     try:
         with quiet():
@@ -29,6 +35,8 @@ def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str,
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError.broken(folder, f"the tokenizer cannot be read: {lines[0]}") from None
     _check(tokenizer, folder, vocabulary)
+    if tokenizer.chat_template is not None:
+        try_template(tokenizer, folder)
     return tokenizer, tuple(_filled_in(tokenizer, folder))
 
 
@@ -39,6 +47,24 @@ def _check(tokenizer: Tokenizer, folder: Path, vocabulary: int) -> None:
     largest = max(tokenizer.get_vocab().values())
     if largest >= vocabulary:
         raise ModelError.unusable(folder, f"the tokenizer has ids up to {largest}, the model has {vocabulary} rows")
+
+
+def try_template(tokenizer: Tokenizer, folder: Path) -> None:
+    """Raise ModelError for a chat template that does not render a short chat within the bounds of `template_probe`."""
+    try:
+        source = tokenizer.get_chat_template()
+    except ValueError:  # several, none of them the default: who renders is told so
+        return
+    tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    command = [sys.executable, "-I", template_probe.__file__]
+    told = json.dumps({"template": source, "tokens": tokens})
+    done = subprocess.run(command, input=told, text=True, capture_output=True, check=False, env={})
+    if done.returncode == template_probe.TOO_LARGE:
+        bounds = f"{show_bytes(template_probe.MEMORY_BYTES)} or {template_probe.CHARACTERS} characters"
+        raise ModelError.unusable(folder, f"its chat template takes more than {bounds} for a chat of one question")
+    if done.returncode < 0:
+        what = f"its chat template does not render a chat of one question in {template_probe.SECONDS} s"
+        raise ModelError.unusable(folder, what)
 
 
 def _filled_in(tokenizer: Tokenizer, folder: Path) -> list[str]:

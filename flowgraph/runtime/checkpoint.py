@@ -8,7 +8,6 @@ here: when one is due (`saver`), and what is in it (`execute`).
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -19,10 +18,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from flowgraph.cluster import show_bytes
+from flowgraph.hashes import sha256
 
 PARTS, STATE, MANIFEST = "parts", "state.json", "MANIFEST.json"
-SCHEMA = 1
-BLOCK_BYTES = 2**20
+SCHEMA = 2
 
 _NAME = re.compile(r"step_(\d{6,})")
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
@@ -51,10 +50,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A run's checkpoints, in `folder`; of those that were made the newest `keep` stay."""
+    """The checkpoints of the run that is called `run`, in `folder`; of those that were made the newest `keep` stay.
+
+    A manifest names the run and the steps, so that a copy of another run's, or of an older one under a newer name, is
+    not taken for what its folder's name says.
+    """
 
     folder: Path
     keep: int = 2
+    run: str = ""
 
     def sweep(self) -> None:
         """Remove what an ended process was still writing, or removing."""
@@ -69,16 +73,26 @@ class Checkpoints:
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
         """Give the newest whose every file is as its manifest says; each that is not is renamed, and told of."""
         for each in reversed(self.there()):
-            why = fault_of(each.path)
+            why = self.fault_of(each)
             if not why:
                 return each
             aside = _set_aside(each.path, "bad")
             say(f"{each.path} is damaged: {why}; it is now {aside.name}, and the checkpoint before it is looked at")
         return None
 
-    def commit(self, steps: int, state: Mapping[str, Any], write: Callable[[Path], None]) -> Checkpoint:
+    def fault_of(self, found: Checkpoint) -> str:
+        """Return what of a checkpoint is not as its manifest says, or whose else it is; "" for one of this run's."""
+        return fault_of(found.path, self._about(found.steps))
+
+    def _about(self, steps: int) -> dict[str, Any]:
+        return {"run": self.run, "steps": steps}
+
+    def commit(
+        self, steps: int, state: Mapping[str, Any], write: Callable[[Path], Mapping[str, Any] | None]
+    ) -> Checkpoint:
         """Make a checkpoint: `write` fills a folder that is there and empty, which is then hashed and renamed.
 
+        What `write` returns is added to the state.
         Whatever goes wrong leaves the checkpoints as they were. Old ones go once this one reads back as it was written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -87,9 +101,9 @@ class Checkpoints:
         try:
             shutil.rmtree(draft, ignore_errors=True)
             (draft / PARTS).mkdir(parents=True)
-            write(draft / PARTS)
-            _write(draft / STATE, dict(state))
-            _write(draft / MANIFEST, manifest_of(draft))
+            more = write(draft / PARTS)
+            _write(draft / STATE, {**state, **(more or {})})
+            _write(draft / MANIFEST, manifest_of(draft, self._about(steps)))
             settle(draft)
             made = self._rename(Checkpoint(steps, draft))
         except BaseException:
@@ -117,7 +131,7 @@ class Checkpoints:
 
     def _drop_old(self, made: Checkpoint) -> None:
         """Remove what is no longer kept, if the newest is as it should be."""
-        why = fault_of(made.path)
+        why = self.fault_of(made)
         if why:
             _set_aside(made.path, "bad")
             raise OSError(errno.EIO, f"Input/output error: read back, {why}", str(made.path))
@@ -136,18 +150,18 @@ def _set_aside(path: Path, word: str) -> Path:
     return target
 
 
-def manifest_of(folder: Path) -> dict[str, Any]:
-    """Give the name, size and hash of every file in a folder, itself and a manifest left out."""
+def manifest_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint is of, and the name, size and hash of every file in it but its manifest."""
     files = [
         {"name": path.relative_to(folder).as_posix(), "size_bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in sorted(_files(folder))
         if path != folder / MANIFEST
     ]
-    return {"schema": SCHEMA, "files": files}
+    return {"schema": SCHEMA, **about, "files": files}
 
 
-def fault_of(folder: Path) -> str:
-    """Say what of a checkpoint is not as its manifest says; "" for one that is whole."""
+def fault_of(folder: Path, about: Mapping[str, Any]) -> str:
+    """Return what of a checkpoint is not as its manifest says, or that it is of something else; "" for a whole one."""
     path = folder / MANIFEST
     if not path.is_file():
         return f"{MANIFEST} is missing"
@@ -155,9 +169,12 @@ def fault_of(folder: Path) -> str:
         told = json.loads(path.read_bytes())
         if told["schema"] != SCHEMA:
             return f"{MANIFEST} has schema {told['schema']}; {SCHEMA} is read here"
+        others = [f"{name} {told[name]}, not {wanted}" for name, wanted in about.items() if told[name] != wanted]
         listed = [(str(each["name"]), int(each["size_bytes"]), str(each["sha256"])) for each in told["files"]]
-    except (ValueError, TypeError, KeyError, OSError) as error:
+    except (ValueError, TypeError, KeyError, OSError, RecursionError) as error:
         return f"{MANIFEST} cannot be read: {error}"
+    if others:
+        return f"{MANIFEST} is that of {others[0]}"
     if STATE not in [name for name, _, _ in listed]:
         return f"{MANIFEST} does not list {STATE}"
     return next((why for each in listed if (why := _fault(folder, *each))), "")
@@ -177,16 +194,6 @@ def _fault(folder: Path, name: str, size: int, digest: str) -> str:
         return "" if sha256(path) == digest else f"{name} has other bytes than were written"
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
-
-
-def sha256(path: Path) -> str:
-    """Hash a file block by block."""
-    total, block = hashlib.sha256(), bytearray(BLOCK_BYTES)
-    view = memoryview(block)
-    with path.open("rb", buffering=0) as file:
-        while read := file.readinto(block):
-            total.update(view[:read])
-    return total.hexdigest()
 
 
 def size_bytes(folder: Path) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from flowgraph.keys import Key
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.plan import WeightsBy
 from flowgraph.restore import from_json
+from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import ModelSetup, Told, host, named
@@ -93,6 +93,7 @@ class Device:
     updates: dict[Home, Any] = field(default_factory=dict[Home, Any])
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
+    held: socket.socket | None = None
 
     def about(self, scratch: Path | None = None) -> dict[str, Any]:
         """Say which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at.
@@ -101,17 +102,23 @@ class Device:
         """
         import ray
 
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
         gpus = tuple(each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each)
         machine = ray.get_runtime_context().get_node_id()
         where = {"ip": cast("Any", ray.util).get_node_ip_address(), "machine": machine, "gpus": gpus}
         sees = scratch is not None and scratch.is_dir()
-        return {"pid": os.getpid(), "port": port, "sees": sees, **where}
+        return {"pid": os.getpid(), "port": self.port(), "sees": sees, **where}
+
+    def port(self) -> int:
+        """Return a port that is free, and hold it until `open`, so that nobody else is given it meanwhile."""
+        if self.held is None:
+            self.held = socket.socket()
+            self.held.bind(("", 0))
+        return int(self.held.getsockname()[1])
 
     def beat(self) -> bool:
-        """Answer, as a process that is stopped does not."""
+        """Answer, as a process that is stopped does not. Raises WorkerError if a server of this one is not well."""
+        if self.servers is not None:
+            self.servers.check()
         return True
 
     def stacks(self) -> list[str]:
@@ -128,6 +135,9 @@ class Device:
         kind: Any = seat.torch_device
         self.measures, self.profiles = Measures(seat.rank, kind), profiles
         note_process(kind)
+        if self.held is not None:
+            self.held.close()
+            self.held = None
         ranks = _parts(seat, meeting, limit_s)
         here = [home for home in seat.homes if seat.rank in home.members and not is_server(home.engine)]
         handles, told = host(here, seat.trained, models, device=seat.torch_device, ranks=ranks)
@@ -147,8 +157,11 @@ class Device:
     def _servers(self, models: ModelSetup, scratch: Path, limit_s: float) -> Servers:
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
-            here = scratch if scratch.is_dir() else None  # it is the driver's, which may be on another machine
-            own = Path(tempfile.mkdtemp(prefix=f"flowgraph-{self.seat.pool}-{self.seat.rank}-", dir=here))
+            if scratch.is_dir():
+                own = Path(tempfile.mkdtemp(prefix=f"{self.seat.pool}-{self.seat.rank}-", dir=scratch))
+            else:  # it is the driver's, which is on another machine
+                scratches.sweep()
+                own = scratches.make()
             self.servers = Servers(models, own, limit_s)
         return self.servers
 
@@ -158,7 +171,7 @@ class Device:
             each.close()
         if self.servers is not None:
             self.servers.close()
-            shutil.rmtree(self.servers.scratch, ignore_errors=True)
+            scratches.remove(self.servers.scratch)
 
     def read(self) -> None:
         """Read the flows, once."""
@@ -296,14 +309,17 @@ def read_source(source: Source, step: int) -> pa.Table:
     return packed(source.batch(step))
 
 
-def on_tables(function: Callable[..., None], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> None:
-    """Call a function on a list of whole tables, each here in `counts` parts, without the ids that only travel."""
+def on_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:
+    """Call a function on a list of whole tables, each here in `counts` parts, without the ids that only travel.
+
+    Returns what the function does.
+    """
     whole, left = list[Any](), list(tables)
     for many in counts:
         parts, left = left[:many], left[many:]
         table = joined(parts, "a result")
         whole.append(table.select([name for name in table.column_names if name not in IDS]))
-    function(whole, *rest)
+    return function(whole, *rest)
 
 
 def _whole(task: Run, shards: Shards, tables: Sequence[pa.Table]) -> Iterator[tuple[str, pa.Table]]:

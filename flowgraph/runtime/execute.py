@@ -90,8 +90,11 @@ class Places(Protocol):
         """Wait for all that was begun, raise what went wrong, and give what was observed."""
         ...
 
-    def apply(self, function: Callable[..., None], items: Sequence[Item], *rest: Any) -> None:
-        """Call a function on a list of tables (`runtime.batch.to_table`) of items, where they can be read."""
+    def apply(self, function: Callable[..., Any], items: Sequence[Item], *rest: Any) -> Callable[[], Any]:
+        """Call a function on a list of tables (`runtime.batch.to_table`) of items, where they can be read.
+
+        Returns what gives the function's result, once `finish` was called after this.
+        """
         ...
 
     def save(self, home: Home, folder: Path) -> None:
@@ -123,9 +126,9 @@ class Ran:
     observed: Observed
     places: Places
 
-    def apply(self, function: Callable[..., None], names: Sequence[str], *rest: Any) -> None:
-        """Call a function on a list of tables of these results, where they can be read."""
-        self.places.apply(function, [self.items[name] for name in names], *rest)
+    def apply(self, function: Callable[..., Any], names: Sequence[str], *rest: Any) -> Callable[[], Any]:
+        """Call a function on a list of tables of these results, as `Places.apply` does."""
+        return self.places.apply(function, [self.items[name] for name in names], *rest)
 
 
 @dataclass(eq=False)

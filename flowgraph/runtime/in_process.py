@@ -79,9 +79,10 @@ class InProcess:
         observed.measured += self.measures.drained()
         return observed
 
-    def apply(self, function: Callable[..., None], items: Sequence[Held], *rest: Any) -> None:
-        """Call a function on a list of tables of items."""
-        function([to_table(item.value) for item in items], *rest)
+    def apply(self, function: Callable[..., Any], items: Sequence[Held], *rest: Any) -> Callable[[], Any]:
+        """Call a function on a list of tables of items; return what gives its result."""
+        result = function([to_table(item.value) for item in items], *rest)
+        return lambda: result
 
     def switch(self, home: Home, *, awake: bool) -> None:
         """Let what a home holds leave its device, or come back."""

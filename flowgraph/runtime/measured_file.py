@@ -10,9 +10,11 @@ from pydantic import ValidationError
 from flowgraph.errors import RunFolderError
 from flowgraph.evaluate import Observed
 from flowgraph.lowering.program import Program
+from flowgraph.runtime.checkpoint import disk_fault
 from flowgraph.runtime.execute import Ran
 from flowgraph.runtime.measured_step import MeasuredStep, measured_step
 from flowgraph.runtime.record import RunFolder
+from flowgraph.runtime.recorder import Journal
 
 NAME = "measured.jsonl"
 
@@ -22,17 +24,24 @@ class MeasuredRecorder:
 
     def __init__(self, folder: RunFolder, program: Program) -> None:
         self._program = program
-        self._file = (folder.path / NAME).open("a", encoding="utf-8")
+        self._file = Journal(folder.path / NAME)
 
     def stepped(self, step: int, ran: Ran, seconds: float) -> None:
         """Append a step, if anything of it was measured."""
         if ran.observed.measured:
             told = measured_step(step, ran.observed.measured, self._program, seconds)
-            self._file.write(told.model_dump_json() + "\n")
-            self._file.flush()
+            self._file.add(told.model_dump_json() + "\n")
+            self._write()
 
     def checked(self, step: int, observed: Observed, seconds: float) -> None:
         """Leave checks out: no plan forecasts them."""
+
+    def _write(self) -> None:
+        try:
+            self._file.write()
+        except OSError as error:
+            if not disk_fault(error):  # a disk that refuses: the recorder of the run says so
+                raise
 
     def __enter__(self) -> MeasuredRecorder:
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from flowgraph.runtime.device import Flows, leads, on_tables, packed, read_sourc
 from flowgraph.runtime.execute import Source
 from flowgraph.runtime.hosting import Told
 from flowgraph.runtime.ray_session import Session
+from flowgraph.runtime.scratch import remove
 from flowgraph.runtime.serving import engine_of
 from flowgraph.runtime.sharing import guide_of
 from flowgraph.runtime.watch import Member, Pending, Watch
@@ -188,11 +188,15 @@ class RayPlaces:
                     observed.seconds[name] = max(observed.seconds.get(name, 0.0), seconds)
         return observed
 
-    def apply(self, function: Callable[..., None], items: Sequence[Rows], *rest: Any) -> None:
+    def apply(self, function: Callable[..., Any], items: Sequence[Rows], *rest: Any) -> Callable[[], Any]:
         """Call a function on a list of tables of items, in a host process; errors show in the next `finish`."""
+        import ray
+
         counts = [len(item.refs) for item in items]
         refs = [ref for item in items for ref in item.refs]
-        self._wait_for(host_task(on_tables).remote(function, counts, rest, *refs), "what is recorded", None)
+        done = host_task(on_tables).remote(function, counts, rest, *refs)
+        self._wait_for(done, "what is recorded", None)
+        return lambda: ray.get(done)
 
     def save(self, home: Home, folder: Path) -> None:
         """Write the weights of one home as a folder that transformers loads; every rank of it takes part."""
@@ -224,6 +228,7 @@ class RayPlaces:
         import ray
         from ray.exceptions import RayError
 
+        self.session.end_stopped()
         shut = [member.actor.shut.options(concurrency_group="beat").remote() for member in self._leaders()]
         if shut:
             with contextlib.suppress(RayError):
@@ -234,7 +239,7 @@ class RayPlaces:
         self.session.close()
         for member in self.members:
             member.end()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        remove(self.scratch)
 
     def _leaders(self) -> list[Member]:
         """Give the members that may have servers as children."""

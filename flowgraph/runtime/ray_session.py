@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +17,52 @@ from typing import Any
 from flowgraph.cluster import Node
 from flowgraph.errors import ResourceError, WorkerError
 from flowgraph.plan import Plan
+from flowgraph.runtime.exposure import NAMES
+from flowgraph.runtime.scratch import note_ray
 
 LOOPBACK = "127.0.0.1"
 HOST_CPUS = 1  # host nodes run one after another on each machine: they are short, and each process holds torch
 PROBE_S = 5.0
+SHUT_S = 20.0  # how long Ray may take to end
+TASK_EVENTS = "RAY_task_events_report_interval_ms"
 
 
 @dataclass(frozen=True)
 class Session:
-    """A connection to Ray; `started` says that it runs for this process only, and ends with it."""
+    """A connection to Ray; `started` says that it runs for this process only, and ends with it.
+
+    `name` is Ray's name of what was started here, which its processes have in their command lines.
+    """
 
     started: bool
+    name: str = ""
+
+    def note(self, scratch: Path) -> None:
+        """Note a Ray that was started here, so that what stays of it when this process is killed is ended later."""
+        if self.name:
+            note_ray(scratch, self.name)
 
     def close(self) -> None:
-        """Leave Ray, and end it if it was started here."""
+        """Leave Ray, and end it if it was started here: by force where it does not answer in `SHUT_S` seconds."""
         import ray
 
-        ray.shutdown()
+        self.end_stopped()
+        leaving = threading.Thread(target=ray.shutdown, daemon=True)
+        leaving.start()
+        leaving.join(SHUT_S)
+        if leaving.is_alive() and self.started:
+            for process in _rays():
+                process.kill()
+            leaving.join(SHUT_S)
+
+    def end_stopped(self) -> None:
+        """Kill what a signal has stopped of a Ray that was started here: Ray waits for it for ever."""
+        import psutil
+
+        for process in _rays() if self.started else ():
+            with contextlib.suppress(psutil.Error):
+                if process.status() == psutil.STATUS_STOPPED:
+                    process.kill()
 
     def give_back(self, groups: Sequence[Any]) -> None:
         """Free what was reserved; a Ray that ends with this process frees it so, and may have ended already."""
@@ -42,8 +72,22 @@ class Session:
             remove_placement_group(group)
 
 
-def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) -> Session:
+def _rays() -> list[Any]:
+    """Return the processes of Ray that this one started, as `psutil` has them."""
+    import psutil
+
+    found = list[Any]()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith(NAMES):
+                found.append(process)
+    return found
+
+
+def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, *, timeline: bool = False) -> Session:
     """Start Ray on this machine, or connect to the cluster at `address`; `folder` has a user's files for every worker.
+
+    With a `timeline` a Ray that is started here keeps what it saw of each task, which takes memory with every step.
 
     A Ray that is started here asks for a token that only this run knows, has no dashboard, and listens on loopback
     only. Raises WorkerError when Ray is not installed, does not start, or is not reached.
@@ -51,7 +95,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     runtime: dict[str, Any] = {"env_vars": _worker_environment(plan, threads)}
     if folder is not None:
         runtime["working_dir"] = str(folder)
-    _set_environment(address)
+    _set_environment(address, timeline=timeline)
     try:
         import ray
     except ImportError:
@@ -59,12 +103,12 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     if address is not None:
         _probe(address)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    came = list[int]()
+    came, name = list[int](), ""
     try:
         if address is None:
             # Ray may crash at its end when it is interrupted in its start, which takes seconds: heard after it.
             signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-            _start(plan, runtime)
+            name = _start(plan, runtime)
         else:
             ray.init(address=address, runtime_env=runtime, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -79,16 +123,20 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int) 
     if came:
         ray.shutdown()
         raise KeyboardInterrupt
-    return Session(address is None)
+    return Session(address is None, name)
 
 
-def _set_environment(address: str | None) -> None:
+def _set_environment(address: str | None, *, timeline: bool) -> None:
     """Set the variables of the environment that Ray reads when it starts, those left that the user has set."""
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # all systems: Ray listens on loopback only
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if os.environ["RAY_AUTH_MODE"] == "token":
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        if timeline:
+            os.environ.pop(TASK_EVENTS, None)
+        else:
+            os.environ[TASK_EVENTS] = "0"  # else Ray's GCS keeps 0.17 MB of each step
         os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15 workers wait for all others of the machine
     else:
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # how often Ray tries to connect; 20 take ten minutes
@@ -118,14 +166,15 @@ def _probe(address: str) -> None:
             raise WorkerError.not_started("the connection to Ray", why, "ray status says where a cluster is") from None
 
 
-def _start(plan: Plan, runtime: Mapping[str, Any]) -> None:
+def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
+    """Start Ray on this machine, and return the name of its session."""
     import psutil
     import ray
 
     devices = sum(len(pool.devices) for pool in plan.pools)
     before = set(psutil.Process().children(recursive=True))
     try:
-        ray.init(
+        started: Any = ray.init(
             address="local",
             num_cpus=devices + HOST_CPUS,
             include_dashboard=False,
@@ -138,6 +187,7 @@ def _start(plan: Plan, runtime: Mapping[str, Any]) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()  # else those that wait for others live on for some seconds
         raise
+    return Path(started.address_info["session_dir"]).name
 
 
 def machines(plan: Plan) -> dict[str, dict[str, Any]]:

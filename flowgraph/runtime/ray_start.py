@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray_places import RayPlaces, host_task
 from flowgraph.runtime.ray_session import LOOPBACK, Session, machines
+from flowgraph.runtime.scratch import make
 from flowgraph.runtime.serving import posts
 from flowgraph.runtime.watch import Member, Pending, Watch
 from flowgraph.runtime.weight_routes import Spot, refuse_split_servers
@@ -43,7 +43,8 @@ def start(
     started by then is ended.
     """
     there = machines(program.plan)
-    scratch = Path(tempfile.mkdtemp(prefix="flowgraph-"))
+    scratch = make()
+    session.note(scratch)
     places = RayPlaces(session, flows, graphs, {}, [], scratch, deadlines=Deadlines.of(program.plan))
     places.attached = frozenset(models.attached)
     try:

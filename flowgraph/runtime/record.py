@@ -1,7 +1,8 @@
 """A run's folder: what was run, from which settings, and what came of it. Plain files, written as the run goes.
 
 `run.json`, `settings.json`, `graph.json`, `graph.txt`, `plan.json`, `program.txt`, `flow.py`, `flow.mmd`, `plan.mmd`,
-`metrics.jsonl`, `rollouts/NODE/STEP.parquet`, `checkpoints/`, `weights/PARAM/`, and `lock`, held by who runs it.
+`metrics.jsonl`, `rollouts/NODE/STEP.parquet` with their hashes in `rollouts/SHA256SUMS`, `checkpoints/`,
+`weights/PARAM/`, and `lock`, held by who runs it. What is written step by step is the work of `recorder`.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowgraph.errors import DataError, RunFolderError
 from flowgraph.evaluate import Observed
 from flowgraph.graph import Graph, Node
+from flowgraph.hashes import SUMS, faults, read_sums, sha256, text_hash
 from flowgraph.lowering.program import Program, program_text
 from flowgraph.runtime.batch import PLAIN, from_table
-from flowgraph.runtime.checkpoint import sync
-from flowgraph.runtime.execute import Ran
+from flowgraph.runtime.checkpoint import disk_fault
 from flowgraph.settings import Resolved
 from flowgraph.store import full_hash, structure_hash, to_json
 from flowgraph.text import graph_text
@@ -32,7 +34,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FACTS = ("flow", "metrics", "status", "steps", "steps_done", "data")  # what a run writes before its first step
+METRICS, ROLLOUTS = "metrics.jsonl", "rollouts"
+RECORDS = "records"  # in a checkpoint's state: the sizes and hashes of `JOURNALS` up to there
+JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+_ROLLOUT = re.compile(r"(\d{6,})\.(parquet|part)")
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,8 @@ class RunFolder:
         self.planned(program, drawn)
         metrics = {name: asdict(metric) for name, metric in declared_metrics(program.graph).items()}
         hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
-        self.note(**about, **hashes, metrics=metrics, status="running", steps_done=0)
+        own = {"id": secrets.token_hex(8), "flow_sha256": text_hash(source)}
+        self.note(**own, **about, **hashes, metrics=metrics, status="running", steps_done=0)
 
     def planned(self, program: Program, drawn: Mapping[str, str]) -> None:
         """Write what the run goes by from here on; `drawn` are diagrams by their file's name."""
@@ -114,20 +122,39 @@ class RunFolder:
         finally:
             os.close(handle)
 
-    def rewind(self, steps: int) -> None:
-        """Take back what was recorded after so many steps: metrics, a torn last line, rollouts, half-written files.
+    def rewind(self, steps: int, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take back what was recorded after so many steps: metrics, rollouts, files that were not finished.
 
-        A check that was made before the next step is taken back too: it is made again.
+        `records` are those of the checkpoint after these steps, if there is one. A check that was made before the next
+        step is taken back too: it is made again. Files of other names are left alone.
         """
-        metrics, kept = self.path / "metrics.jsonl", 0
-        for line in metrics.read_bytes().splitlines(keepends=True) if metrics.is_file() else []:
-            if not _is_of_step_before(line, steps):
-                os.truncate(metrics, kept)
-                break
-            kept += len(line)
-        for path in (self.path / "rollouts").glob("*/*"):
-            if path.suffix != ".parquet" or int(path.stem) >= steps:
+        for name in JOURNALS:
+            path, size = self.path / name, int(records.get(name, {}).get("size_bytes", 0))
+            if path.is_file() and path.stat().st_size > size:
+                os.truncate(path, size)
+        for path in (self.path / ROLLOUTS).glob("*/*"):
+            told = _ROLLOUT.fullmatch(path.name)
+            if told is not None and (told[2] == "part" or int(told[1]) >= steps):
                 path.unlink()
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Return how large the journals are, in bytes, and their hashes."""
+        there = [self.path / name for name in JOURNALS]
+        return {
+            name: {"size_bytes": path.stat().st_size, "sha256": sha256(path)}
+            for name, path in zip(JOURNALS, there, strict=True)
+            if path.is_file()
+        }
+
+    def damage(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Return what of the metrics and rollouts is not as it was when a checkpoint noted these `records`."""
+        found = {name: _cut_or_changed(self.path / name, told) for name, told in records.items()}
+        lines, (_, listed) = [why for why in found.values() if why], JOURNALS
+        if found.get(listed) == "":
+            path, size = self.path / listed, int(records[listed]["size_bytes"])
+            sums = read_sums(path.read_bytes()[:size].decode())
+            lines += [f"{path.parent}/{each}" for each in faults(path.parent, sums)]
+        return lines
 
     @property
     def begun(self) -> bool:
@@ -155,7 +182,7 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read `metrics.jsonl`; a torn last line, from a run that was killed, is dropped."""
-        path = self.path / "metrics.jsonl"
+        path = self.path / METRICS
         lines = path.read_bytes().split(b"\n") if path.is_file() else []
         try:
             found = [json.loads(line) for line in lines[:-1]]
@@ -171,11 +198,11 @@ class RunFolder:
         draft.replace(self.path / name)
 
 
-def _is_of_step_before(line: bytes, steps: int) -> bool:
-    try:
-        return line.endswith(b"\n") and int(json.loads(line)["step"]) < steps
-    except (ValueError, KeyError, TypeError):
-        return False
+def _cut_or_changed(path: Path, told: Mapping[str, Any]) -> str:
+    size = int(told["size_bytes"])
+    if not path.is_file() or path.stat().st_size < size:
+        return f"{path} has {path.stat().st_size} bytes, not {size}" if path.is_file() else f"{path} is missing"
+    return "" if sha256(path, size) == told["sha256"] else f"{path} has other bytes than were written"
 
 
 def declared_metrics(graph: Graph) -> dict[str, Metric]:
@@ -190,51 +217,6 @@ def fresh(runs: Path, stem: str) -> Path:
     return next(runs / name for i in range(1, len(taken) + 2) if (name := f"{stem}-{i}") not in taken)
 
 
-class Recorder:
-    """Write each step of a run into its folder; a context manager."""
-
-    def __init__(self, folder: RunFolder, graph: Graph) -> None:
-        self.folder, self.graph = folder, graph
-        self._metrics = (folder.path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._unsettled = list[Path]()
-        self._drawn = [n for n in graph.nodes if n.op.kind == "generate" and issubclass(n.returns[0], Record)]
-
-    def stepped(self, step: int, ran: Ran, seconds: float) -> None:
-        """Append the step's metrics and write its rollouts."""
-        tokens = token_sum(self.graph, ran.observed)
-        times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds}
-        for node in self._drawn:
-            names = [node.name, *row_values(self.graph, node)]
-            path = rollout_file(self.folder.path.absolute(), node.name, step)
-            ran.apply(write_rollout, names, names[1:], path)
-            self._unsettled += [path, path.parent]
-        self._line({"step": step, **ran.observed.means(), "time": times})
-        self.folder.note(steps_done=step + 1)
-
-    def checked(self, step: int, observed: Observed, seconds: float) -> None:
-        """Append a check's metrics, each named `eval/` and its own name."""
-        means = {f"eval/{name.rpartition('.')[2]}": mean for name, mean in observed.means().items()}
-        self._line({"step": step, **means, "time": {"check_s": seconds}})
-
-    def settle(self) -> None:
-        """Have what was recorded on the disk itself, as a checkpoint that counts on it is."""
-        self._metrics.flush()
-        os.fsync(self._metrics.fileno())
-        for path in (self.folder.path / "run.json", *self._unsettled):
-            sync(path)
-        self._unsettled.clear()
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._metrics.close()
-
-    def _line(self, facts: Mapping[str, Any]) -> None:
-        self._metrics.write(json.dumps(facts) + "\n")
-        self._metrics.flush()
-
-
 def token_sum(graph: Graph, observed: Observed) -> float:
     """Add up the metrics that nodes declare in tokens: how many were generated."""
     told = {(node.name, metric.name) for node in graph.nodes for metric in node.op.metrics if metric.unit == "tokens"}
@@ -243,7 +225,7 @@ def token_sum(graph: Graph, observed: Observed) -> float:
 
 def rollout_file(run: Path, node: str, step: int) -> Path:
     """Name the file of one node's rollout of one step."""
-    return run / "rollouts" / node / f"{step:06d}.parquet"
+    return run / ROLLOUTS / node / f"{step:06d}.parquet"
 
 
 def row_values(graph: Graph, node: Node) -> list[str]:
@@ -259,11 +241,18 @@ def row_values(graph: Graph, node: Node) -> list[str]:
     return found
 
 
-def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) -> None:
+class Written(NamedTuple):
+    """What came of writing a rollout: the hash of its file, or why the disk refused it."""
+
+    sha256: str
+    refused: str
+
+
+def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) -> Written:
     """Write a rollout, the first of `tables`, with a column for each of the others, plain values by these names.
 
     A value of other rows is left out; a node named as a part of the rollout is written as a call, `mask()`. The file is
-    there whole or not at all.
+    there whole or not at all. Raises OSError for what is no fault of the disk's.
     """
     import pyarrow.parquet as pq
 
@@ -272,10 +261,18 @@ def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) 
         if PLAIN in table.column_names and table.num_rows == rollout.num_rows:
             called = f"{name}()" if name in rollout.column_names else name
             rollout = rollout.append_column(called, table.column(PLAIN))
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".part")
-    pq.write_table(rollout, draft, write_page_checksum=True, compression="zstd")
-    draft.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rollout, draft, write_page_checksum=True, compression="zstd")
+        digest = sha256(draft)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        if why := disk_fault(error):
+            return Written("", why)
+        raise
+    return Written(digest, "")
 
 
 @dataclass(frozen=True)
@@ -314,7 +311,7 @@ class Replay:
         return min((self._steps_of(node) for node in self._nodes()), default=0)
 
     def _steps_of(self, node: Node) -> int:
-        files = set((self.folder.path / "rollouts" / node.name).glob("*.parquet"))
+        files = set((self.folder.path / ROLLOUTS / node.name).glob("*.parquet"))
         if not files:
             raise RunFolderError.no_rollouts(str(self.folder.path), node.name)
         done = int(self.folder.facts().get("steps_done", len(files)))

@@ -20,12 +20,13 @@ FAILURES_AT_MOST = 3  # in a row, then a run that cannot save ends: what it does
 class Saver:
     """Writes checkpoints every `every` steps (0: never) and at the end; `saved` steps are in the newest there is.
 
-    `write` fills a folder with what the run carries, `state` says where it stands after so many steps.
+    `write` fills a folder with what the run carries, `state` says where it stands after so many steps; what `write`
+    returns is added to that.
     """
 
     checkpoints: Checkpoints
     every: int
-    write: Callable[[Path], None]
+    write: Callable[[Path], Mapping[str, Any] | None]
     state: Callable[[int], Mapping[str, Any]]
     say: Callable[[str], None]
     saved: int = 0

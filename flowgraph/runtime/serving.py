@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from flowgraph.lowering.program import Home
 from flowgraph.runtime.deadlines import UNKNOWN_S
 from flowgraph.runtime.hosting import ModelSetup, named
 from flowgraph.runtime.ray_session import LOOPBACK
+from flowgraph.runtime.scratch import note_group
 
 if TYPE_CHECKING:
     from flowgraph.executors.base import Handle
@@ -72,6 +74,7 @@ class Servers:
             log=self.scratch / f"{post.name}.log",
             cache=self.setup.cache,
             limit_s=self.limit_s,
+            begun=partial(note_group, self.scratch),
         )
         self._running.append(server)
         return server.door
@@ -96,6 +99,12 @@ class Servers:
     def open(self, home: Home, device: str) -> Handle:
         """Start every replica of a home here, and give the handle that speaks for them."""
         return self.handle(home, [self.start(post) for post in posts(home, device).values()], shared=device != "cpu")
+
+    def check(self) -> None:
+        """Raise WorkerError for a server that has ended, or of which a signal has stopped a process."""
+        for server in self._running:
+            server.check()
+            server.check_stopped()
 
     def close(self) -> None:
         """End every server."""

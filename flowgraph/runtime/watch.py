@@ -154,7 +154,7 @@ class Watch:
     def _find_dead(self, pending: Sequence[Pending]) -> None:
         """Raise WorkerError if a process died: whatever else went wrong follows from that."""
         import ray
-        from ray.exceptions import GetTimeoutError, RayError
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
         self._check_ray(_here())
         asked = [(member, member.ask()) for member in self.members]
@@ -162,7 +162,7 @@ class Watch:
         for member, ref in asked:
             try:
                 ray.get(ref, timeout=max(0.1, until - time.monotonic()))
-            except GetTimeoutError:
+            except (GetTimeoutError, RayTaskError):  # busy, or there and with a server that is not: its error is known
                 continue
             except RayError as error:
                 raise WorkerError.died(str(member), _doing(member, pending), _how(error)) from error
@@ -173,7 +173,7 @@ class Watch:
         It does not wait: what a process is asked now, a later look finds answered, or left unanswered for too long.
         """
         import ray
-        from ray.exceptions import RayError
+        from ray.exceptions import RayError, RayTaskError
 
         there = _here()
         self._check_ray(there)
@@ -184,6 +184,8 @@ class Watch:
                 del self._asked[member]
                 try:
                     ray.get(ref)
+                except RayTaskError as error:  # it is there, and says what of its own is not
+                    raise error.cause if isinstance(error.cause, FlowError) else error from None
                 except RayError as error:
                     raise WorkerError.died(str(member), _doing(member, pending), _how(error)) from error
             elif time.monotonic() - since > STUCK_S and not self.starting:

@@ -19,8 +19,8 @@ NAMES: tuple[str, ...] = ("digits", *(f"digits:{kind}" for kind in KINDS), "addi
 PREPARE_HINT = "flowgraph data gsm8k --from FOLDER, a folder with train.jsonl and test.jsonl"
 GYM_PREFIXES = ("reasoning_gym/", "rg/")
 
-Parts = tuple[str, Table, Table | None, str]
-"""Name, train, held-out, origin."""
+Parts = tuple[str, Table, Table | None, str, tuple[Path, ...]]
+"""Name, train, held-out, origin, the files that were read."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class DataSet:
     """A path, `hf:…`, or "made"."""
     digest: str
     """SHA-256 of the contents of both."""
+    files: tuple[Path, ...] = ()
+    """What they were read from; none of what is made here or comes from the hub."""
 
     @property
     def data_source(self) -> str:
@@ -51,10 +53,11 @@ def load(spec: str, *, cache: Path, held_out: str | None = None, seed: int = 0) 
     files, or `hf:ID[:CONFIG]`. `held_out` is a file that takes the place of the set's own held-out rows; `seed` is for
     sets that are made here. Raises DataError for everything that is missing, unknown or broken.
     """
-    name, train, own, origin = _parts(spec, cache, seed)
+    name, train, own, origin, files = _parts(spec, cache, seed)
     tested = read(Path(held_out)) if held_out is not None else own
+    files += (Path(held_out),) if held_out is not None else ()
     digests = [table_digest(table) for table in (train, tested) if table is not None]
-    return DataSet(name, train, tested, origin, join_digests(*digests))
+    return DataSet(name, train, tested, origin, join_digests(*digests), files)
 
 
 def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
@@ -68,16 +71,16 @@ def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
 
 def _parts(spec: str, cache: Path, seed: int) -> Parts:
     if spec.startswith("hf:"):
-        return spec.removeprefix("hf:"), *hub_rows(spec), spec
+        return spec.removeprefix("hf:"), *hub_rows(spec), spec, ()
     if spec == "gsm8k":
         return _gsm8k(cache)
     if spec == "addition":
-        return spec, *addition(seed=seed), "made"
+        return spec, *addition(seed=seed), "made", ()
     if spec.partition(":")[0] == "digits":
-        return spec, *digits(cast("Kind", spec.partition(":")[2] or "copy"), seed=seed), "made"
+        return spec, *digits(cast("Kind", spec.partition(":")[2] or "copy"), seed=seed), "made", ()
     if spec.startswith(GYM_PREFIXES):
         task = spec.partition("/")[2]
-        return f"reasoning_gym/{task}", *reasoning_gym_rows(task, seed=seed), "made"
+        return f"reasoning_gym/{task}", *reasoning_gym_rows(task, seed=seed), "made", ()
     return _files(spec)
 
 
@@ -85,7 +88,7 @@ def _gsm8k(cache: Path) -> Parts:
     train, test = gsm8k.prepared(cache)
     if not (train.is_file() and test.is_file()):
         raise DataError.unusable("gsm8k", f"not prepared: no train and test in {train.parent}", hint=PREPARE_HINT)
-    return "gsm8k", read(train), read(test), str(train.parent)
+    return "gsm8k", read(train), read(test), str(train.parent), (train, test)
 
 
 def _files(spec: str) -> Parts:
@@ -93,7 +96,7 @@ def _files(spec: str) -> Parts:
     if path.is_dir():
         return _folder(path)
     if path.exists() or path.suffix in READERS:
-        return path.stem, read(path), None, spec
+        return path.stem, read(path), None, spec, (path,)
     if "/" in spec:
         raise DataError.missing(path, hint=f"from the Hugging Face hub: hf:{spec}")
     raise DataError.unknown("data set", spec, [*NAMES, *(f"{prefix}NAME" for prefix in GYM_PREFIXES)])
@@ -103,7 +106,8 @@ def _folder(path: Path) -> Parts:
     train, test = _split_file(path, "train"), _split_file(path, "test")
     if train is None:
         raise DataError.unusable(path, "has no train.parquet or train.jsonl", hint=_held_names(path))
-    return path.resolve().name, read(train), read(test) if test else None, str(path)
+    files = (train, test) if test else (train,)
+    return path.resolve().name, read(train), read(test) if test else None, str(path), files
 
 
 def _held_names(folder: Path) -> str:

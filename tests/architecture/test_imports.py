@@ -24,7 +24,7 @@ MAY_IMPORT = {
 
 # Inside flowgraph, inner first: a module imports its own layer and those before it, never a later one.
 LAYERS = (
-    ("errors", "shipped", "traits"),
+    ("errors", "hashes", "shipped", "traits"),
     ("cluster", "cluster_text", "engines", "machine", "plan"),  # data, and what this machine has: see DATA
     ("keys", "models", "values", "loss", "rows"),
     ("graph",),

@@ -191,7 +191,7 @@ def test_the_users_own_flow_with_a_greedy_baseline_and_two_rewards_runs(flowgrap
     said = flowgraph("run", "my.py:short_remax", *FEW, "--set", "n=3")
     assert said.code == 0, said.err
     folder = own / "short_remax-1" / "rollouts"
-    assert sorted(path.name for path in folder.iterdir()) == ["policy.generate", "policy.generate#2"]
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["policy.generate", "policy.generate#2"]
     assert pq.read_table(folder / "policy.generate" / "000000.parquet").num_rows == 6
     assert pq.read_table(folder / "policy.generate#2" / "000000.parquet").num_rows == 2
 

@@ -431,3 +431,13 @@ def test_the_end_of_ray_itself_ends_the_run(start: Start, name: str) -> None:
     next(process for process, own in run.alive().items() if own == name).kill()
     failed(run.ended(), f"Ray's {name} ended while the run needed it\n{HINT}")
     assert run.left() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_a_stopped_process_of_ray_itself_ends_the_run(start: Start, name: str) -> None:
+    run = start(at="update")
+    run.waiting(2)
+    next(process for process, own in run.alive().items() if own == name).suspend()
+    failed(run.ended(), f"Ray's {name} (N) is stopped, as by SIGSTOP\n")
+    assert run.left() == []

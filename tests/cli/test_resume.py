@@ -17,10 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flowgraph.cli.run import carry_out
+from flowgraph.hashes import text_hash
 from flowgraph.runtime.record import RunFolder
+from nodes.data.rows import row
 from tests.cli.conftest import Said
 
 Run = Callable[..., Said]
@@ -165,6 +169,34 @@ def test_a_run_is_resumed_from_anywhere(
     assert_same(tmp_path / run, tmp_path / whole)
 
 
+def test_a_damaged_record_of_an_earlier_step_is_told_before_anything_is_promised(flowgraph: Run) -> None:
+    run = started(flowgraph)
+    flip(run / "metrics.jsonl", 12)
+    flip(run / "rollouts/policy.generate/000001.parquet", 400)
+    (run / "rollouts/policy.generate/notes.txt").write_text("mine")
+    said = flowgraph("resume", run, "--steps", "6")
+    assert said.code == 0, said.err
+    first, second, third, *_ = said.err.splitlines()
+    assert first == "a record of the steps before is damaged: run/metrics.jsonl has other bytes than were written"
+    told = "run/rollouts/policy.generate/000001.parquet has other bytes than were written: sha256 was "
+    assert second.startswith(f"a record of the steps before is damaged: {told}")
+    assert third == "what follows equals, bit for bit, a run that was not interrupted"
+    assert (run / "rollouts/policy.generate/notes.txt").is_file()
+    listed = (run / "rollouts/SHA256SUMS").read_text().splitlines()
+    assert [line.partition("  ")[2] for line in listed] == [f"policy.generate/00000{i}.parquet" for i in range(6)]
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_not_taken_for_it(flowgraph: Run, whole: Path) -> None:
+    run = started(flowgraph)
+    shutil.rmtree(run / "checkpoints/step_000004")
+    (run / "checkpoints/step_000002").rename(run / "checkpoints/step_000004")
+    said = flowgraph("resume", run, "--steps", "6")
+    assert said.code == 0, said.err
+    assert "step_000004 is damaged: MANIFEST.json is that of steps 2, not 4" in said.err
+    assert "has no checkpoint: it starts again" in said.err and "bit for bit" not in said.err
+    assert_same(run, whole)
+
+
 # ------------------------------------------------------------------------------------------- what is refused
 
 
@@ -235,9 +267,27 @@ def test_a_flow_that_changed_since_is_resumed_as_it_was(flowgraph: Run, how: str
     assert_same(run, Path("whole"))
 
 
+def forge(run: Path, text: str) -> None:
+    """Put another flow in a run's folder, as one that reads otherwise by what it imports, with the hash of it."""
+    (run / "flow.py").write_text(text)
+    (run / "run.json").write_text(json.dumps(facts(run) | {"flow_sha256": text_hash(text)}))
+
+
+def test_a_flow_in_the_folder_that_is_not_the_one_it_began_with_is_not_run(flowgraph: Run) -> None:
+    run, then = own(flowgraph), text_hash(FLOW)[:16]
+    Path("mine.py").unlink()
+    (run / "flow.py").write_text("raise SystemExit('run')\n" + FLOW)
+    said, now = flowgraph("resume", run, "--steps", "4"), text_hash((run / "flow.py").read_text())[:16]
+    assert said.code == 4
+    assert said.err == (
+        f"run/flow.py: is not the flow that this run began with: sha256 was {then}, is {now}\n"
+        "  hint: bring it back, or mine.py as it was; it was not run\n"
+    )
+
+
 def test_other_settings_are_refused_by_name(flowgraph: Run) -> None:
     run = own(flowgraph)
-    (run / "flow.py").write_text(FLOW.replace("1e-3", "1e-2"))
+    forge(run, FLOW.replace("1e-3", "1e-2"))
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 4
     assert said.err.partition("\n")[2] == (
@@ -249,7 +299,7 @@ def test_other_settings_are_refused_by_name(flowgraph: Run) -> None:
 
 def test_another_structure_is_refused_by_its_lines(flowgraph: Run) -> None:
     run = own(flowgraph)
-    (run / "flow.py").write_text(FLOW.replace("advantages = group_normalize", "advantages = rloo_advantages"))
+    forge(run, FLOW.replace("advantages = group_normalize", "advantages = rloo_advantages"))
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 4
     assert "run: the flow's structure is not what this run began with\n" in said.err
@@ -265,12 +315,40 @@ def test_other_rows_are_refused(flowgraph: Run) -> None:
     Path("more").rename("rows")
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 4
-    assert said.err.startswith("run: the rows of `rows` are not those that this run began with\n    then: ")
+    notes = re.findall(
+        r"^    rows/(\w+).parquet has other bytes than were written: sha256 was \w+, is \w+$", said.err, re.MULTILINE
+    )
+    assert said.err.startswith(
+        "run: the rows of `rows` are not those that this run began with\n    rows/train.parquet "
+    )
+    assert notes == ["train", "test"], said.err
+
+
+def flip(path: Path, place: int) -> None:
+    """Flip a bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def test_no_flipped_bit_of_foreign_data_passes_in_silence_from_the_start_to_a_resume(flowgraph: Run) -> None:
+    rows = [row("digits", f"12{i}", f"{i}21", ability="reverse", extra_info={"index": i}) for i in range(4)]
+    Path("rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    pq.write_table(pa.Table.from_pylist(rows), "held.parquet")  # without checksums
+    run = own(flowgraph, "--data", "rows.jsonl", "--held-out", "held.parquet")
+    for name in ("rows.jsonl", "held.parquet"):
+        whole = Path(name).read_bytes()
+        for place in range(7, len(whole), len(whole) // 6):
+            flip(Path(name), place)
+            said = flowgraph("resume", run, "--steps", "4")
+            assert f"{name} has other bytes than were written: sha256 was " in said.err, (place, said.err)
+            assert said.code or "; its rows are the same" in said.err, (place, said.err)
+        Path(name).write_bytes(whole)
 
 
 def test_other_weights_of_a_frozen_model_are_refused(flowgraph: Run) -> None:
     run = started(flowgraph, steps=2)
-    shutil.copytree(run / "weights/policy", "model")
+    shutil.copytree(run / "weights/policy", "model", ignore=shutil.ignore_patterns("SHA256SUMS"))
     options = (*TINY, "--model", "ref=./model")
     assert flowgraph("run", "grpo", *options, "--steps", "2", "-o", "second").code == 0
     other = flowgraph("run", "grpo", *TINY, "--seed", "1", "--steps", "1", "-o", "third")

@@ -18,7 +18,8 @@ from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import Job, train
 from flowgraph.runtime.execute import Executor
-from flowgraph.runtime.record import Recorder, Replay, RunFolder, rollout_file
+from flowgraph.runtime.record import Replay, RunFolder, rollout_file
+from flowgraph.runtime.recorder import Recorder
 from flowgraph.settings import resolve_settings
 from nodes.data.source import PromptSource
 
@@ -42,7 +43,7 @@ def ran(
     program, executor = alone(graph, {"policy": handle, "ref": ref})
     recorded = replay.sources() if replay is not None else {}
     job = Job(program, {"prompts": PromptSource(rows, 6, seed)} | recorded, seed, 3)
-    with Recorder(folder, graph) as recorder:
+    with Recorder(folder, graph, print) as recorder:
         train(job, executor, [recorder])
     return folder, handle.weights()
 

@@ -21,7 +21,8 @@ from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import Check, Job, train
 from flowgraph.runtime.execute import Executor
-from flowgraph.runtime.record import Recorder, RunFolder
+from flowgraph.runtime.record import RunFolder
+from flowgraph.runtime.recorder import Recorder
 from flowgraph.settings import resolve_settings
 from flowgraph.values import Model
 from nodes import (
@@ -75,7 +76,7 @@ def metrics(
     check = Check(own, {"prompts": FixedPrompts(rows, tuple(range(9)))}, 2)
     job = Job(program, {"prompts": PromptSource(rows, batch, seed)}, seed, steps, check)
     folder = RunFolder.create(path)
-    with Recorder(folder, graph) as recorder:
+    with Recorder(folder, graph, print) as recorder:
         train(job, executor, [recorder])
     return [{name: value for name, value in line.items() if name != "time"} for line in folder.metrics()]
 
@@ -212,7 +213,7 @@ def test_a_flow_of_remaxs_shape_runs(alone: Alone, tiny: Tiny, digit_rows: pa.Ta
     assert last["policy.generate.response_length"] <= 4 and "policy.generate#2.response_length" in last
     assert "policy.generate#2.entropy" not in last and last["policy.update.optimizer_steps"] == 2
     folders = sorted(path.name for path in (tmp_path / "run" / "rollouts").iterdir())
-    assert folders == ["policy.generate", "policy.generate#2"]
+    assert folders == ["SHA256SUMS", "policy.generate", "policy.generate#2"]
 
 
 def test_two_rewards_with_nodes_of_ones_own_run(alone: Alone, tiny: Tiny, digit_rows: pa.Table, tmp_path: Path) -> None:

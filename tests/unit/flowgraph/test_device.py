@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from examples.grpo import grpo
 from flowgraph import Graph, Key, Kind, Value, flow, node
 from flowgraph.cluster import Cluster, Node
 from flowgraph.cluster import Device as CpuOrGpu
-from flowgraph.errors import DataError, LawError, UserCodeError
+from flowgraph.errors import DataError, LawError, UserCodeError, WorkerError
 from flowgraph.evaluate import Observed
 from flowgraph.executors.local import LocalModel
 from flowgraph.lowering.lower import lower
@@ -29,7 +30,7 @@ from flowgraph.runtime.batch import from_table, select
 from flowgraph.runtime.device import Device, Flows, Seat, host_process, on_tables, read_source, run_on_host
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.identity import IDS, PLACE, joined
-from flowgraph.runtime.serving import Post
+from flowgraph.runtime.serving import Post, Servers
 from flowgraph.runtime.sharing import Guide, by_work
 from flowgraph.settings import resolve_settings
 from flowgraph.store import structure_hash, to_json
@@ -48,6 +49,30 @@ class Total(Value):
     """A sum over the batch."""
 
     kind = Kind.SCALAR
+
+
+def test_the_port_where_ranks_will_meet_is_held_until_they_do() -> None:
+    device = Device(Flows((), ""))
+    port = device.port()
+    with pytest.raises(OSError, match="in use"):
+        socket.create_server(("", port))
+    assert device.port() == port and device.held is not None
+    device.held.close()
+
+
+class Unwell:
+    """A server that has ended."""
+
+    def check(self) -> None:
+        raise WorkerError("replica 0 ended")
+
+
+def test_a_device_that_is_asked_whether_it_is_there_says_that_its_server_is_not_well(tmp_path: Path) -> None:
+    device = Device(Flows((), ""))
+    assert device.beat()
+    device.servers = Servers(ModelSetup({}, 0, tmp_path), tmp_path, 1.0, _running=[Unwell()])
+    with pytest.raises(WorkerError, match="replica 0 ended"):
+        device.beat()
 
 
 @node

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +13,10 @@ from typing import Any
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 
-from flowgraph.executors.ranks import ProcessRanks, join, loopback_interface
+from flowgraph.executors import ranks as process_ranks
+from flowgraph.executors.ranks import ProcessRanks, interface_to, join, loopback_interface
 
 pytestmark = pytest.mark.xdist_group("ranks")  # its processes are started once
 
@@ -68,6 +72,28 @@ def test_waiting_for_a_process_that_does_not_come_ends(told: Told) -> None:
 
 def test_loopback_is_an_interface_of_this_machine() -> None:
     assert loopback_interface() in psutil.net_if_addrs()
+
+
+def test_ranks_of_several_machines_meet_over_the_interface_that_leads_to_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, told in psutil.net_if_addrs().items():
+        for each in told:
+            if each.family == socket.AF_INET:
+                assert interface_to(each.address) == name
+    assert interface_to("no.such.host.invalid") == ""
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    for name in names:
+        monkeypatch.setenv(name, "")  # restored after the test
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_given, **_named: None)
+    monkeypatch.setattr(process_ranks, "interface_to", lambda host: {"10.0.0.7": "eth7"}[host])
+    for own, wanted in ((None, "eth7"), ("ib0", "ib0")):  # what somebody has set himself stays
+        if own is not None:
+            monkeypatch.setenv(names[0], own)
+        with pytest.raises(AssertionError, match="the group of all processes"):
+            join(1, 2, "tcp://10.0.0.7:29500", limit_s=1)
+        assert [os.environ[name] for name in names] == [wanted, "eth7"]
 
 
 # ------------------------------------------------------------------------------------------- what each rank does

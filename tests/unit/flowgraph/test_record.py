@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +19,13 @@ from flowgraph.errors import DataError, RunFolderError
 from flowgraph.evaluate import Observed
 from flowgraph.executors.local import LocalModel
 from flowgraph.graph import Graph
+from flowgraph.hashes import read_sums
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
+from flowgraph.runtime.checkpoint import disk_fault
 from flowgraph.runtime.execute import Executor, Ran
-from flowgraph.runtime.record import Recorder, Replay, RunFolder, fresh, rollout_file
+from flowgraph.runtime.record import Replay, RunFolder, fresh, rollout_file
+from flowgraph.runtime.recorder import Recorder
 from flowgraph.settings import Resolved
 from flowgraph.values import Group, Measure
 from nodes import Policy, Prompts, Rollout, Scores, generate, group_normalize, logprobs, policy_gradient, score, update
@@ -80,7 +85,7 @@ def done(
     ran = executor.run(program, {"prompts": FixedPrompts(digit_rows, (4, 9))}, Key())
     settings, drawn = [Resolved("run.seed", 0, "default")], {"flow.mmd": "a drawing"}
     folder.begin(program.graph, program, settings, "the flow's text", {"flow": "recorded"}, drawn)
-    with Recorder(folder, graph) as recorder:
+    with Recorder(folder, graph, print) as recorder:
         recorder.stepped(0, ran, 0.5)
     return folder, graph, ran
 
@@ -169,10 +174,54 @@ def test_a_step_appends_its_metrics_and_its_times_apart(done: tuple[RunFolder, G
     assert times["tokens_per_s"] == line["policy.generate.response_length"] * 4 / 0.5
 
 
+@contextmanager
+def full_disk() -> Generator[None]:
+    """Have the system refuse all that makes a file larger than 100 bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_a_full_disk_refuses_is_written_when_there_is_room_and_the_third_time_in_a_row_ends_the_run(
+    done: tuple[RunFolder, Graph, Ran],
+) -> None:
+    folder, graph, ran = done
+    said = list[str]()
+    with Recorder(folder, graph, said.append) as recorder:
+        with full_disk():
+            recorder.stepped(1, ran, 0.5)
+            recorder.stepped(2, ran, 0.5)
+        recorder.stepped(3, ran, 0.5)  # what was refused is written, and seen to be with the next step
+        recorder.settle()
+        where = f"File too large ({folder.path}); it is tried again"
+        assert said == [f"not all is recorded after step {steps}: {where}" for steps in (2, 3, 4)]
+        assert [line["step"] for line in folder.metrics()] == [0, 1, 2, 3]
+        assert folder.facts()["steps_done"] == 4
+        records = folder.records()
+        assert folder.damage(records) == []
+        listed = read_sums((folder.path / "rollouts/SHA256SUMS").read_text())
+        assert sorted(listed) == [f"policy.generate/00000{step}.parquet" for step in (1, 2, 3)]
+        with full_disk():
+            recorder.stepped(4, ran, 0.5)
+            with pytest.raises(OSError, match="File too large"):
+                recorder.settle()
+            recorder.stepped(5, ran, 0.5)
+            with pytest.raises(RunFolderError) as caught:
+                recorder.stepped(6, ran, 0.5)
+    what = "what the steps before 7 recorded, 3 times in a row, could not be written: File too large"
+    assert str(caught.value) == f"{folder.path}: {what}\n  hint: free some room, then resume"
+    assert disk_fault(caught.value)  # so its exit code says that it can be resumed
+    folder.rewind(4, records)
+    assert folder.records() == records and len(folder.metrics()) == 4
+
+
 def test_a_check_is_written_as_eval(tmp_path: Path) -> None:
     folder, observed = RunFolder.create(tmp_path / "run"), Observed()
     observed.add("accuracy", [Measure("accuracy", 3, 4)])
-    with Recorder(folder, compile_graph(recorded.graph())) as recorder:
+    with Recorder(folder, compile_graph(recorded.graph()), print) as recorder:
         recorder.checked(10, observed, 0.25)
     assert folder.metrics() == [{"step": 10, "eval/accuracy": 0.75, "time": {"check_s": 0.25}}]
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +20,16 @@ import pytest
 from flowgraph.engines import sglang_launch
 from flowgraph.engines.versions import SGLANG
 from flowgraph.errors import WorkerError
+from flowgraph.executors import served, servers
+from flowgraph.executors.base import Request, gather
 from flowgraph.executors.engine import SCRIPTS, Serving
 from flowgraph.executors.servers import Door, Server, await_ready, end_group, held_port, start, tail
-from flowgraph.executors.sglang import BIND, Sglang
+from flowgraph.executors.sglang import BIND, Sglang, SglangModel
+from flowgraph.keys import Key
 from flowgraph.lowering.program import Home
 from flowgraph.plan import Layout
 from flowgraph.runtime.serving import Post
+from tests.unit.flowgraph.executors.replicas import Tokens
 
 LIMIT_S = 60.0
 ROOT = Path(__file__).parents[4]
@@ -113,6 +118,115 @@ def test_nothing_stays_when_the_parent_is_killed(tmp_path: Path) -> None:
         parent.send_signal(signal.SIGKILL)
         parent.wait(LIMIT_S)
     assert gone(pids)
+
+
+# What SGLang's launcher does with the processes that it spawns, which map memory by a name; one child is no Python.
+SPAWNS = """
+import importlib.util, mmap, multiprocessing, os, pathlib, subprocess, sys, time
+spec = importlib.util.spec_from_file_location("launch", sys.argv[1])
+launch = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(launch)
+if __name__ == "__mp_main__":
+    launch.end_with_parent()
+
+def work(folder, shared):
+    with open(shared, "r+b") as file, mmap.mmap(file.fileno(), 4096):
+        pathlib.Path(folder, "ready").touch()
+        time.sleep(600)
+
+if __name__ == "__main__":
+    plain = subprocess.Popen(["sleep", "600"])
+    spawned = multiprocessing.get_context("spawn").Process(target=work, args=sys.argv[2:])
+    spawned.start()
+    pathlib.Path(sys.argv[2], "pids").write_text(f"{plain.pid} {spawned.pid}")
+    spawned.join()
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no such folder")
+def test_nothing_stays_when_the_first_process_of_a_server_is_killed_alone(tmp_path: Path) -> None:
+    shared = Path(f"/dev/shm/flowgraph-test-{os.getpid()}")
+    shared.write_bytes(bytes(4096))
+    (tmp_path / "spawns.py").write_text(SPAWNS)
+    command = [sys.executable, str(tmp_path / "spawns.py"), str(SCRIPTS / Sglang.launcher), str(tmp_path), str(shared)]
+    process = start(command, {}, os.environ, tmp_path / "log")
+    try:
+        await_ready(process, (tmp_path / "ready").exists, "it", tmp_path / "log", (), LIMIT_S)
+        process.kill()
+        process.wait(LIMIT_S)
+        assert gone([int(pid) for pid in (tmp_path / "pids").read_text().split()])
+        assert not shared.exists()
+    finally:
+        end_group(process)
+        shared.unlink(missing_ok=True)
+
+
+# A server that answers that it is well, and whose only other process is the one that would give samples.
+HANGS = """
+import os, pathlib, socketserver, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self):
+        pathlib.Path(sys.argv[1], "asked").touch()
+        time.sleep(600)
+
+    def log_message(self, *told):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+child = os.fork()
+if not child:
+    time.sleep(600)
+pathlib.Path(sys.argv[1], "ready.part").write_text(f"{server.server_port} {child}")
+pathlib.Path(sys.argv[1], "ready.part").rename(pathlib.Path(sys.argv[1], "ready"))
+server.serve_forever()
+"""
+
+
+def test_a_server_that_a_signal_has_stopped_is_named_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "BEAT_S", 0.1)
+    monkeypatch.setattr(served, "ANSWER_S", 0.3)
+    monkeypatch.setattr(servers, "STOPPED_S", 0.3)
+    process = start([sys.executable, "-c", HANGS, str(tmp_path)], {}, os.environ, tmp_path / "log")
+    asked, one = tmp_path / "asked", Request((1, 2), 0, 0, 4, 1.0, Key())
+    try:
+        await_ready(process, (tmp_path / "ready").exists, "it", tmp_path / "log", (), LIMIT_S)
+        port, child = map(int, (tmp_path / "ready").read_text().split())
+        door = Door(f"http://127.0.0.1:{port}", "replica 0", SGLANG.newest)
+        own = Server(door, process, tmp_path / "log")
+        for pid, known, says in (
+            (child, [own], rf"\({child}\) of replica 0 is stopped, as by SIGSTOP"),  # its first process answers
+            (process.pid, [], "replica 0 does not answer for 2 s"),  # of somebody else: nothing but that is seen
+        ):
+            model, stopping = SglangModel([door], Tokens(), servers=known, limit_s=LIMIT_S), until(asked, pid)
+            with pytest.raises(WorkerError, match=says):
+                gather(model, [one])
+            model.close()
+            stopping.join()
+            os.kill(pid, signal.SIGCONT)
+            asked.unlink()
+    finally:
+        end_group(process)
+
+
+def until(asked: Path, pid: int) -> threading.Thread:
+    """Stop a process once a server was asked."""
+
+    def stop() -> None:
+        while not asked.exists():
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGSTOP)
+
+    stopping = threading.Thread(target=stop, daemon=True)
+    stopping.start()
+    return stopping
 
 
 def test_no_key_stands_in_a_command_line_or_an_environment(started: Server) -> None:

@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from flowgraph.errors import ModelError
+from flowgraph.hashes import SUMS
 from flowgraph.models import Loaded, load, resolve, save, tiny
 from flowgraph.models.digest import digest
 from flowgraph.models.heads import head_names, head_of, with_head
@@ -37,7 +38,9 @@ def labelled(kind: str, folder: Path, labels: int = 1) -> Path:
     torch.manual_seed(5)
     made = getattr(transformers, f"LlamaFor{kind}Classification")(model.config)
     made.score.weight.data.normal_()
-    return save(made, tokenizer, folder)
+    save(made, tokenizer, folder)
+    (folder / SUMS).unlink()  # as a folder of others: tests change it
+    return folder
 
 
 def refusal(call: Callable[[], object], folder: Path) -> str:
@@ -134,6 +137,7 @@ def test_a_head_of_several_numbers_is_refused(read: Read, tmp_path: Path, kind: 
 
 def test_a_classifier_whose_head_is_not_in_the_file_is_refused(read: Read, tmp_path: Path) -> None:
     folder = tiny.make(0, tmp_path / "model")
+    (folder / SUMS).unlink()
     file = folder / "config.json"
     content = json.loads(file.read_text()) | {"architectures": ["LlamaForTokenClassification"], "num_labels": 1}
     file.write_text(json.dumps(content))

@@ -6,14 +6,16 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from flowgraph.errors import ModelError
+from flowgraph.hashes import SUMS
 from flowgraph.models import Loaded, TinySize, load, resolve, tiny
+from flowgraph.models.tokenizing import try_template
 
 SIZE = TinySize(hidden=16, layers=2, heads=2, intermediate=16)
 Tensors = dict[str, torch.Tensor]
@@ -21,7 +23,9 @@ Tensors = dict[str, torch.Tensor]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.make(0, tmp_path_factory.mktemp("made") / "model", SIZE)
+    folder = tiny.make(0, tmp_path_factory.mktemp("made") / "model", SIZE)
+    (folder / SUMS).unlink()  # as a folder of others: each test changes it
+    return folder
 
 
 @pytest.fixture
@@ -54,6 +58,32 @@ def test_a_good_folder_loads_in_eval_mode_and_float32(folder: Path) -> None:
     assert not loaded.model.training
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
     assert (loaded.name, loaded.notes, len(loaded.digest)) == (str(folder), (), 64)
+
+
+class OneTemplate:
+    """As much of a tokenizer as is asked for its template."""
+
+    special_tokens_map: ClassVar = {"bos_token": "<s>"}
+
+    def __init__(self, text: str) -> None:
+        self.get_chat_template = lambda: text
+
+
+def test_a_chat_template_that_eats_memory_or_time_is_refused_and_an_odd_one_is_not(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ 'x' * 10**11 }}")
+    much = "FOLDER: its chat template takes more than 1.0 GiB or 1048576 characters for a chat of one question"
+    assert refusal(folder) == much
+    with pytest.raises(ModelError, match="or 1048576 characters"):
+        try_template(OneTemplate("{% for i in range(99999) %}{{ 'spam' * 1000 }}{% endfor %}"), folder)
+    loops = "".join(f"{{% for {name} in range(99999) %}}" for name in "abcd") + "{% endfor %}" * 4
+    with pytest.raises(ModelError, match="its chat template does not render a chat of one question in 2 s"):
+        try_template(OneTemplate(loops), folder)
+    for text in (
+        "{% generation %}{{ messages[0].content }}{% endgeneration %}",
+        "{{ raise_exception('no') }}",
+        "{% if",
+    ):
+        try_template(OneTemplate(text), folder)
 
 
 def test_another_dtype_is_a_choice_and_an_unknown_one_an_error(folder: Path) -> None:

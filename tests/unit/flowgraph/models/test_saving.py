@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowgraph.errors import ModelError
+from flowgraph.hashes import SUMS, read_sums
 from flowgraph.models import TinySize, load, resolve, save, tiny
 from flowgraph.models.saving import whole_folder
 
@@ -21,6 +22,21 @@ def test_a_saved_model_loads_with_the_same_weights(tmp_path: Path, capfd: pytest
     assert load(resolve(str(folder), cache=tmp_path), seed=0, cache=tmp_path, say=print).digest == made.digest
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
     assert capfd.readouterr() == ("", "")
+
+
+def test_no_flipped_bit_of_a_saved_model_is_loaded_and_the_file_is_named(tmp_path: Path) -> None:
+    folder = tiny.make(0, tmp_path / "model", SIZE)
+    files = sorted(path for path in folder.iterdir())
+    assert [path.name for path in files if path.name not in read_sums((folder / SUMS).read_text())] == [SUMS]
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
+        with pytest.raises(ModelError, match=rf"(?s){path.name}") as caught:
+            load(resolve(str(folder), cache=tmp_path), seed=0, cache=tmp_path, say=print)
+        assert "other bytes than were written" in str(caught.value) or path.name in (SUMS, "config.json")
+        path.write_bytes(whole)
+    (folder / SUMS).unlink()  # of somebody else there may be none
+    assert load(resolve(str(folder), cache=tmp_path), seed=0, cache=tmp_path, say=print).digest
 
 
 def test_weights_that_are_given_are_saved_in_place_of_the_models_own(tmp_path: Path) -> None:

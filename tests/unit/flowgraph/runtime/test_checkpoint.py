@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,15 +17,14 @@ from typing import Any
 import pytest
 
 from flowgraph.errors import FlowError, RunFolderError, WorkerError
+from flowgraph.hashes import BLOCK_BYTES
 from flowgraph.runtime.checkpoint import (
-    BLOCK_BYTES,
     MANIFEST,
     PARTS,
     STATE,
     Checkpoint,
     Checkpoints,
     disk_fault,
-    fault_of,
 )
 from flowgraph.runtime.saver import FAILURES_AT_MOST, Saver
 
@@ -70,7 +70,7 @@ def test_a_checkpoint_lists_every_file_with_its_size_and_hash(tmp_path: Path) ->
     large = next(each for each in listed if each["name"].endswith(".safetensors"))
     assert large["size_bytes"] == 256 * 9000 > BLOCK_BYTES
     assert all(re.fullmatch("[0-9a-f]{64}", each["sha256"]) for each in listed)
-    assert fault_of(found.path) == ""
+    assert made(tmp_path).fault_of(found) == ""
 
 
 def test_the_newest_checkpoints_stay_and_others_go(tmp_path: Path) -> None:
@@ -125,9 +125,27 @@ def test_a_damaged_checkpoint_is_set_aside_with_what_is_wrong_and_the_one_before
     assert len(told) == 1 and says in told[0] and "it is now bad_step_000004" in told[0]
 
 
+def test_a_copy_of_an_older_checkpoint_or_of_another_run_is_not_taken_for_what_its_name_says(tmp_path: Path) -> None:
+    checkpoints, told = made(tmp_path, 2, 4), list[str]()
+    shutil.copytree(checkpoints.folder / "step_000002", checkpoints.folder / "step_000006")
+    other = Checkpoints(tmp_path / "other", run="b")
+    other.commit(8, {"steps_done": 8}, fill)
+    (tmp_path / "other/step_000008").rename(checkpoints.folder / "step_000008")
+    deep = checkpoints.folder / "step_000010"
+    shutil.copytree(checkpoints.folder / "step_000004", deep)
+    (deep / MANIFEST).write_text("[" * 100_000)
+    newest = checkpoints.newest(told.append)
+    assert newest is not None and newest.steps == 4
+    assert "MANIFEST.json cannot be read" in told[0]
+    assert [each.partition(": ")[2].partition(";")[0] for each in told[1:]] == [
+        "MANIFEST.json is that of run b, not ",
+        "MANIFEST.json is that of steps 2, not 6",
+    ]
+
+
 def test_no_flipped_bit_of_a_manifest_goes_unnoticed(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.commit(2, {}, lambda parts: (parts / "held.json").write_text("{}") and None)
+    checkpoints.commit(2, {}, lambda parts: (parts / "held").mkdir())
     (found,) = checkpoints.there()
     path = found.path / MANIFEST
     data = path.read_bytes()
@@ -135,7 +153,7 @@ def test_no_flipped_bit_of_a_manifest_goes_unnoticed(tmp_path: Path) -> None:
     for place in range(len(data)):
         for bit in range(8):
             path.write_bytes(data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :])
-            if not fault_of(found.path):
+            if not checkpoints.fault_of(found):
                 missed.append(place)
     assert missed == []
 
@@ -147,7 +165,7 @@ def test_a_manifest_cannot_name_what_is_outside(tmp_path: Path) -> None:
         listed = json.loads((found.path / MANIFEST).read_text())
         listed["files"].insert(0, {"name": name, "size_bytes": 0, "sha256": ""})
         (found.path / MANIFEST).write_text(json.dumps(listed))
-        assert fault_of(found.path) == f"{MANIFEST} names {name}, which is not in it"
+        assert made(tmp_path).fault_of(found) == f"{MANIFEST} names {name}, which is not in it"
 
 
 def test_two_damaged_checkpoints_are_both_set_aside_also_twice_by_one_name(tmp_path: Path) -> None:
@@ -402,7 +420,7 @@ sys.path[:0] = [{root!r}]
 from flowgraph.runtime.checkpoint import Checkpoints, disk_fault
 
 checkpoints = Checkpoints(Path(sys.argv[1]) / "checkpoints")
-write = lambda size: lambda parts: (parts / "weights").write_bytes(bytes(size))
+write = lambda size: lambda parts: (parts / "weights").write_bytes(bytes(size)) and None
 checkpoints.commit(2, {{}}, write(300_000))
 for size in (900_000, 300_000):
     try:
