@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flowgraph.cluster import dotted
 from flowgraph.errors import FlowError, LawError
+from flowgraph.foreign import parse_json
 from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.program import Home, Program, Read, Run, Switch, Sync, Task, Transfer
 from flowgraph.plan import Plan
@@ -55,7 +56,7 @@ def program_from_json(text: str) -> Program:
     Raises LawError for text that is no such program, and for a program that breaks a law of its stage.
     """
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         if data["schema"] != SCHEMA:
             raise LawError(f"this program has schema {data['schema']}; {SCHEMA} is read here")
         program = Program(

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from flowgraph.cluster import show_bytes
+from flowgraph.foreign import read_json
 
 PARTS, STATE, MANIFEST = "parts", "state.json", "MANIFEST.json"
 SCHEMA = 1
@@ -43,7 +44,7 @@ class Checkpoint:
 
     def state(self) -> dict[str, Any]:
         """Read what is said of where the run stood. Raises ValueError or OSError for what is none."""
-        found = json.loads((self.path / STATE).read_text("utf-8"))
+        found = read_json(self.path / STATE)
         if not isinstance(found, dict):
             raise ValueError(f"{STATE} is no JSON object")
         return found
@@ -152,11 +153,11 @@ def fault_of(folder: Path) -> str:
     if not path.is_file():
         return f"{MANIFEST} is missing"
     try:
-        told = json.loads(path.read_bytes())
+        told = read_json(path)
         if told["schema"] != SCHEMA:
             return f"{MANIFEST} has schema {told['schema']}; {SCHEMA} is read here"
         listed = [(str(each["name"]), int(each["size_bytes"]), str(each["sha256"])) for each in told["files"]]
-    except (ValueError, TypeError, KeyError, OSError) as error:
+    except (ValueError, TypeError, LookupError, OSError) as error:
         return f"{MANIFEST} cannot be read: {error}"
     if STATE not in [name for name, _, _ in listed]:
         return f"{MANIFEST} does not list {STATE}"

@@ -81,7 +81,7 @@ class Seat:
         return f"rank {self.rank} of pool `{self.pool}`"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Device:
     """Hosts and runs; `seat` None stands for a host process."""
 
@@ -93,6 +93,10 @@ class Device:
     updates: dict[Home, Any] = field(default_factory=dict[Home, Any])
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
+
+    def __repr__(self) -> str:
+        """Return which device this is, in few words: Ray puts it before each line that the process prints."""
+        return f"Device({self.seat or 'host'})"
 
     def about(self, scratch: Path | None = None) -> dict[str, Any]:
         """Say which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at.

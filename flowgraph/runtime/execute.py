@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.errors import LawError
 from flowgraph.evaluate import Observed
+from flowgraph.foreign import read_json
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.lowering.program import (
@@ -209,7 +210,7 @@ class Executor:
 
         A copy that was older and is not placed as it was then is as new as what is trained.
         """
-        versions, moving = json.loads((folder / VERSIONS).read_text("utf-8")), _moving(program)
+        versions, moving = read_json(folder / VERSIONS), _moving(program)
         for param, home in moving.items():
             self._wake(program, home)
             self.held[home] = versions[MODELS][param]

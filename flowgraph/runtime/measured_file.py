@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
-from pydantic import ValidationError
-
 from flowgraph.errors import RunFolderError
 from flowgraph.evaluate import Observed
+from flowgraph.foreign import json_as
 from flowgraph.lowering.program import Program
 from flowgraph.runtime.execute import Ran
 from flowgraph.runtime.measured_step import MeasuredStep, measured_step
@@ -51,7 +50,7 @@ def read_measured(run: Path) -> list[MeasuredStep]:
     path = run / NAME
     try:
         lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-        steps = [MeasuredStep.model_validate_json(line) for line in lines]
-    except (OSError, ValidationError) as error:
+        steps = [json_as(MeasuredStep, line) for line in lines]
+    except (OSError, ValueError) as error:
         raise RunFolderError.cannot(str(path), error) from error
     return [step for _, step in sorted({each.step: each for each in steps}.items())]
