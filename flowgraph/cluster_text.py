@@ -7,7 +7,6 @@ device by their names.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +30,7 @@ from flowgraph.cluster import (
     show_rate,
 )
 from flowgraph.errors import ClusterError, nearest
-from flowgraph.foreign import read_bytes
+from flowgraph.foreign import parse_toml, read_bytes
 
 GPU_CORES = 16  # of the host for each GPU, where nobody says; an AWS p4d.24xlarge has 12 for each, a p5.48xlarge 24
 FILE_BYTES_AT_MOST = 2**20
@@ -269,9 +268,7 @@ def _from_toml(path: str, known: Mapping[str, Device]) -> Cluster:
 def _parsed(path: str) -> dict[str, Any]:
     text = _text_of(path)
     try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ClusterError.unreadable(path, "", "is nested too deep") from None
+        return parse_toml(text)
     except ValueError as error:
         why = str(error)
         found = re.search(r" \(at (?:line ([0-9]+), column [0-9]+|end of document)\)$", why)

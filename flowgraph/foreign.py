@@ -1,7 +1,7 @@
 """Read files that anyone may have written: plain files of bounded size, and JSON of bounded depth and unique keys.
 
-Every JSON file and every JSON text that another process, a command line or a person has written comes in here. What it
-says is checked by whoever asks: most often by a pydantic model, `json_as`.
+Every JSON and TOML file, and every JSON text of a command line, comes in here. What it says is checked by whoever asks:
+most often by a pydantic model, `json_as`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import math
 import os
 import stat
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -93,6 +94,20 @@ def json_as(kind: type[Kind], text: str | bytes) -> Kind:
     """Return a JSON text as a pydantic model. Raises ValueError as `parse_json` does, ValidationError as pydantic."""
     parse_json(text)
     return kind.model_validate_json(text)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return what a TOML text holds. Raises ValueError for what is no TOML, or is nested too deep.
+
+    >>> parse_toml("a = [1]")
+    {'a': [1]}
+    """
+    try:
+        found = tomllib.loads(text)
+        _refuse_odd(found)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    return found
 
 
 _TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"

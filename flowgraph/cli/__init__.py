@@ -7,6 +7,7 @@ import sys
 from flowgraph.errors import FlowError
 
 INTERRUPTED = 130
+LONGEST_SHOWN = 200  # characters of a path
 
 
 def main() -> None:
@@ -28,3 +29,12 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        from flowgraph.diagrams.labels import seen
+
+        name = str(error.filename)  # a path that was named, or one under it, which the system refuses
+        shown = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…"
+        print(seen(f"{shown}: {error.strerror}"), file=sys.stderr)
+        sys.exit(1)

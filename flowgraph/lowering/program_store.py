@@ -67,6 +67,7 @@ def program_from_json(text: str) -> Program:
             _read(tuple[str, ...], data["frozen"], "frozen"),
             tuple(_read_task(i, each) for i, each in enumerate(data["tasks"])),
         )
+        _refuse_other_roles(program)
         check_program(program)
     except LawError:
         raise
@@ -75,6 +76,14 @@ def program_from_json(text: str) -> Program:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise LawError(f"this is no stored program: {type(error).__name__}: {error}") from error
     return program
+
+
+def _refuse_other_roles(program: Program) -> None:
+    """Refuse a plan that places a role of a model that the program does not have."""
+    models = dict(program.origins)
+    for placed in program.plan.placed:
+        if placed.role.rpartition(".")[0] not in models:
+            raise LawError(f"this is no stored program: its plan places `{placed.role}`, and it has no such model")
 
 
 def _read_task(place: int, data: dict[str, Any]) -> Task:

@@ -20,6 +20,7 @@ from typing import Any
 
 from flowgraph.cluster import show_bytes
 from flowgraph.foreign import read_json
+from flowgraph.runtime.run_facts import Standing, fault_in
 
 PARTS, STATE, MANIFEST = "parts", "state.json", "MANIFEST.json"
 SCHEMA = 1
@@ -44,9 +45,9 @@ class Checkpoint:
 
     def state(self) -> dict[str, Any]:
         """Read what is said of where the run stood. Raises ValueError or OSError for what is none."""
-        found = read_json(self.path / STATE)
-        if not isinstance(found, dict):
-            raise ValueError(f"{STATE} is no JSON object")
+        found: dict[str, Any] = read_json(self.path / STATE)
+        if fault := fault_in(Standing, found):
+            raise ValueError(fault)
         return found
 
 
@@ -70,7 +71,7 @@ class Checkpoints:
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
         """Give the newest whose every file is as its manifest says; each that is not is renamed, and told of."""
         for each in reversed(self.there()):
-            why = fault_of(each.path)
+            why = fault_of(each.path) or _state_fault(each)
             if not why:
                 return each
             aside = _set_aside(each.path, "bad")
@@ -162,6 +163,15 @@ def fault_of(folder: Path) -> str:
     if STATE not in [name for name, _, _ in listed]:
         return f"{MANIFEST} does not list {STATE}"
     return next((why for each in listed if (why := _fault(folder, *each))), "")
+
+
+def _state_fault(checkpoint: Checkpoint) -> str:
+    """Say what of a checkpoint's state is not as we write it, whatever its hash; "" for one that is."""
+    try:
+        checkpoint.state()
+    except (OSError, ValueError) as error:
+        return f"{STATE} cannot be read: {error}"
+    return ""
 
 
 def _fault(folder: Path, name: str, size: int, digest: str) -> str:

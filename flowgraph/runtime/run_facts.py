@@ -64,6 +64,21 @@ class Resumable(RunFacts):
     options: dict[str, Any]
 
 
+class StandingModel(_Open):
+    """A model that a run was loaded with."""
+
+    name: str = ""
+    digest: str = ""
+
+
+class Standing(_Open):
+    """`state.json` of a checkpoint: where the run stood, and with what."""
+
+    steps_done: NonNegativeInt = 0
+    software: dict[str, str] = Field(default={})
+    models: dict[str, StandingModel] = Field(default={})
+
+
 class SettingFacts(_Open):
     """One line of `settings.json`."""
 

@@ -76,6 +76,7 @@ FACES = {
         "store",
         "values",
         "rows",
+        "foreign",  # a profile, which is anyone's file
         "lowering",
         *("lowering.insert_switches", "lowering.lower"),  # a forecast plays the program
         *("lowering.parts", "lowering.program", "lowering.project_columns"),

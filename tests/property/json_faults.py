@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
@@ -167,8 +168,15 @@ def broken_text(rng: random.Random, text: str) -> bytes:
             return ("\n".join(lines) + "\n").encode("utf-8", "replace")
         for _ in range(1 if rng.random() < 0.7 else rng.randint(2, 5)):
             every = list(places(data))
-            if every:
-                rng.choice(STRUCTURAL)(rng, data, rng.choice(every))
+            if not every:
+                break
+            if rng.random() < 0.6:  # each key as often as each other, however often it stands there
+                key = rng.choice(sorted({str(at[-1]) for at in every}))
+                every = [at for at in every if str(at[-1]) == key]
+            change = rng.choice(STRUCTURAL)
+            for at in reversed(every) if rng.random() < 0.2 else [rng.choice(every)]:
+                with contextlib.suppress(LookupError, TypeError):  # what it stood in is gone
+                    change(rng, data, at)
         return json.dumps(data, indent=rng.choice([None, 1])).encode()
     if how == 7:
         return spoiled(rng, text).encode("utf-8", "surrogatepass")
