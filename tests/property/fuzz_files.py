@@ -251,18 +251,24 @@ def tried(seed: int, good: Path, folder: Path) -> Case:
 def _tried(seed: int, good: Path, folder: Path) -> Case:
     rng = random.Random(seed)
     kind = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(good, folder, symlinks=True)
-    if kind == "command":
-        command, about = odd_command(rng), ""
-    else:
-        name = rng.choice(KINDS[kind])
-        command = rng.choice(READERS[name])
-        about = CHANGED.get(kind, _changed)(rng, folder / name)
-        about = f"{name}: {about}"
+    name = rng.choice(KINDS[kind]) if kind != "command" else ""
+    command = rng.choice(READERS[name]) if name else odd_command(rng)
+    _lay_out(good, folder, name, run=name.startswith(RUN) or any(each.startswith(RUN) for each in command))
+    about = f"{name}: {CHANGED.get(kind, _changed)(rng, folder / name)}" if name else ""
     case = Case(seed, kind, command, about)
-    _run(case, folder)
-    return case
+    return carried_out(case, folder)
+
+
+def _lay_out(good: Path, folder: Path, name: str, *, run: bool) -> None:
+    """Copy the good files, the run only if it is needed; weights are linked, unless they are what is changed."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+    def copy(source: str, target: str) -> None:
+        linked = source.endswith(".safetensors") and not source.endswith(name or "-")
+        (os.link if linked else shutil.copyfile)(source, target)
+
+    ignored = shutil.ignore_patterns(*([] if run else [RUN]))
+    shutil.copytree(good, folder, copy_function=copy, ignore=ignored)
 
 
 def _changed(rng: random.Random, path: Path) -> str:
@@ -600,7 +606,8 @@ def _hangs(_: int, __: FrameType | None) -> None:
     raise HangError(f"not done after {MOST_WALL_S} s")
 
 
-def _run(case: Case, folder: Path) -> None:
+def carried_out(case: Case, folder: Path) -> Case:
+    """Run a case's command in a folder, and note in it what it did."""
     out, err = (
         io.TextIOWrapper(io.BytesIO(), "utf-8", errors, write_through=True) for errors in ("strict", "backslashreplace")
     )
@@ -633,6 +640,7 @@ def _run(case: Case, folder: Path) -> None:
     case.grown_bytes = _memory_bytes("VmHWM:") - before
     sys.path[:] = path
     case.out, case.err = (each.buffer.getvalue().decode("utf-8", "replace") for each in (out, err))  # type: ignore[attr-defined]
+    return case
 
 
 def _short(error: BaseException) -> str:

@@ -150,8 +150,6 @@ def grown(rng: random.Random, data: Data, at: Place) -> None:
         put(data, at, rng.choice([10**9, 2**31, 2**63, 2**64 - 1, 1e300, 5e-324, -(2**63), 65_536, 10**6]))
 
 
-STRUCTURAL: tuple[Callable[[random.Random, Data, Place], None], ...] = (*CHANGES, dropped, deep, grown)
-
 NAMED = ("../x", "a/b", "/etc/passwd", "\x1b[31m", "\u202e", "a\nb", "{0}", "%s", "[red]", "<script>", "", " ", "host")
 
 
@@ -167,22 +165,31 @@ def broken_text(rng: random.Random, text: str) -> bytes:
             lines[place] = broken_text(rng, lines[place]).decode("utf-8", "replace").replace("\n", " ")
             return ("\n".join(lines) + "\n").encode("utf-8", "replace")
         for _ in range(1 if rng.random() < 0.7 else rng.randint(2, 5)):
-            every = list(places(data))
-            if not every:
-                break
-            if rng.random() < 0.6:  # each key as often as each other, however often it stands there
-                key = rng.choice(sorted({str(at[-1]) for at in every}))
-                every = [at for at in every if str(at[-1]) == key]
-            change = rng.choice(STRUCTURAL)
-            for at in reversed(every) if rng.random() < 0.2 else [rng.choice(every)]:
-                with contextlib.suppress(LookupError, TypeError):  # what it stood in is gone
-                    change(rng, data, at)
+            _change(rng, data, rng.choice(CHANGES))
+        if how == 0:
+            _change(rng, data, rng.choice([deep, grown]), everywhere=False)  # at last: else it would grow again
         return json.dumps(data, indent=rng.choice([None, 1])).encode()
     if how == 7:
         return spoiled(rng, text).encode("utf-8", "surrogatepass")
     if how == 8:
         return renamed(rng, text).encode()
     return broken_bytes(rng, text.encode())
+
+
+def _change(
+    rng: random.Random, data: Data, change: Callable[[random.Random, Data, Place], None], *, everywhere: bool = True
+) -> None:
+    """Change one place, or one key wherever it stands; each key is as likely as each other, however often it stands."""
+    every = list(places(data))
+    if not every:
+        return
+    if rng.random() < 0.6:
+        key = rng.choice(sorted({str(at[-1]) for at in every}))
+        every = [at for at in every if str(at[-1]) == key]
+    everywhere = everywhere and change is not swapped and rng.random() < 0.2
+    for at in reversed(every) if everywhere else [rng.choice(every)]:
+        with contextlib.suppress(LookupError, TypeError):  # what it stood in is gone
+            change(rng, data, at)
 
 
 def renamed(rng: random.Random, text: str) -> str:
