@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from flowgraph.errors import FlowError
@@ -15,6 +16,8 @@ def main() -> None:
     from flowgraph.cli.drawings import app
     from flowgraph.files import refuse_shadowed_packages
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a path that is no text is printed as the bytes that it is
     try:
         refuse_shadowed_packages()
         app()

@@ -251,9 +251,9 @@ class Executor:
                 self._wake(program, moving[home.param], home)
                 self.held[home] = self.held[moving[home.param]]
                 self.places.sync(Sync(home.param, moving[home.param], home), self.held[home])
-        for param in program.graph.params:
-            if (path := folder / CARRIED / f"{param.name}.json").is_file():
-                self.carried[param.name] = self.places.put(read_carried(param.type, path))
+        for each in program.graph.params:
+            if (path := folder / CARRIED / f"{each.name}.json").is_file():
+                self.carried[each.name] = self.places.put(read_carried(each.type, path))
         self.places.finish()
 
     def _lags(self, home: Home, moving: Mapping[str, Home]) -> bool:

@@ -7,13 +7,14 @@ from types import TracebackType
 
 from flowgraph.errors import RunFolderError
 from flowgraph.evaluate import Observed
-from flowgraph.foreign import json_as
+from flowgraph.foreign import json_as, read_bytes
 from flowgraph.lowering.program import Program
 from flowgraph.runtime.execute import Ran
 from flowgraph.runtime.measured_step import MeasuredStep, measured_step
 from flowgraph.runtime.record import RunFolder
 
 NAME = "measured.jsonl"
+MOST_MEASURED_BYTES = 2**28
 
 
 class MeasuredRecorder:
@@ -49,7 +50,7 @@ def read_measured(run: Path) -> list[MeasuredStep]:
     """
     path = run / NAME
     try:
-        lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+        lines = read_bytes(path, MOST_MEASURED_BYTES).split(b"\n")[:-1] if path.is_file() else []
         steps = [json_as(MeasuredStep, line) for line in lines]
     except (OSError, ValueError) as error:
         raise RunFolderError.cannot(str(path), error) from error

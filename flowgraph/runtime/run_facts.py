@@ -93,14 +93,14 @@ class SettingsFacts(RootModel[list[SettingFacts]]):
 class StepTimes(_Open):
     """Seconds of a step, and of each of its nodes."""
 
-    __pydantic_extra__: dict[str, float] = Field(init=False)  # type: ignore[assignment]  # pydantic reads it
+    __pydantic_extra__: dict[str, float] = Field(init=False)
     nodes_s: dict[str, float] = Field(default={})
 
 
 class MetricsLine(_Open):
     """One line of `metrics.jsonl`: a step, its numbers by name, and its seconds. A number may be NaN."""
 
-    __pydantic_extra__: dict[str, float] = Field(init=False)  # type: ignore[assignment]  # pydantic reads it
+    __pydantic_extra__: dict[str, float] = Field(init=False)
     step: NonNegativeInt
     time: StepTimes = StepTimes()
 
@@ -115,6 +115,6 @@ def fault_in(kind: type[BaseModel], data: Any) -> str:
         kind.model_validate(data)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        place = dotted([part for part in fault["loc"] if isinstance(part, int | str)])
+        place = dotted(fault["loc"])
         return f"lacks `{place}`" if fault["type"] == "missing" else f"{place}: {fault['msg']}".removeprefix(": ")
     return ""
