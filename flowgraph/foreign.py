@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Sequence
@@ -58,8 +59,8 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path))
 
 
-def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
-    """Return what a JSON text holds; NaN and infinite numbers are refused if `finite`.
+def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) -> Any:
+    """Return what a JSON text holds; if `finite`, NaN and infinite numbers are refused, if `whole`, half characters.
 
     Raises ValueError, which says why in one line: the text is not UTF-8, not JSON, too long or nested too deep, an
     object has a key twice, or a number or string is one that other readers do not take.
@@ -86,7 +87,7 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
         )
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    _refuse_odd(found)
+    _refuse_odd(found, whole)
     return found
 
 
@@ -108,6 +109,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deep") from None
 
 
+_HALF = re.compile("[\ud800-\udfff]")
 _TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
 
 
@@ -136,7 +138,7 @@ def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a number of JSON")
 
 
-def _refuse_odd(found: Any) -> None:
+def _refuse_odd(found: Any, whole: bool) -> None:
     """Refuse what is nested too deep, and text that cannot be written or printed again, level by level."""
     level, depth = [found], 0
     while level:
@@ -149,7 +151,7 @@ def _refuse_odd(found: Any) -> None:
                 inside += each.values()
             elif isinstance(each, list):
                 inside += each
-            elif isinstance(each, str) and not each.isascii() and any("\ud800" <= sign <= "\udfff" for sign in each):
+            elif whole and isinstance(each, str) and not each.isascii() and _HALF.search(each):
                 raise ValueError("a string holds half of a character")
         level, depth = inside, depth + 1
 

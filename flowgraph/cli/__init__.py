@@ -17,7 +17,7 @@ def main() -> None:
     from flowgraph.files import refuse_shadowed_packages
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # a path that is no text is printed as the bytes that it is
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: a path need not be text
     try:
         refuse_shadowed_packages()
         app()

@@ -42,7 +42,8 @@ def read_attached(path: Path, homes: Iterable[Home]) -> Mapping[str, tuple[Attac
         hint = json.dumps({"policy": [{"url": "http://127.0.0.1:30000"}]})
         raise UsageError(f"{dotted(fault['loc'])}: {fault['msg']}", where=where, hint=hint) from None
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        no_text = "it is no text" if isinstance(error, UnicodeDecodeError) else error
+        why = error.strerror if isinstance(error, OSError) else no_text
         raise UsageError(f"cannot be read: {why}", where=where) from None
     served = {home.param: home for home in homes if is_server(home.engine)}
     for name, servers in told.items():

@@ -62,7 +62,7 @@ def from_json(text: str, where: str = "picture") -> Drawing:
 
 def _parsed(text: str, where: str) -> dict[str, Any]:
     try:
-        told = parse_json(text)
+        told = parse_json(text, whole=False)  # labels are written clean, whatever they hold
     except ValueError as fault:
         raise DataError.failed(where, "is not JSON", fault) from None
     if not isinstance(told, dict):

@@ -289,6 +289,8 @@ def _read_said(path: Path) -> Said:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise _broken(path, f"{place}: {first['msg']}" if place else first["msg"]) from None
+    except ValueError as error:
+        raise _broken(path, str(error)) from None
     if said.schema_ != SCHEMA or not said.ranks:
         raise _broken(path, f"schema {said.schema_} of {said.ranks} ranks, {SCHEMA} is read here")
     return said
