@@ -7,7 +7,6 @@ device by their names.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -31,6 +30,7 @@ from flowgraph.cluster import (
     show_rate,
 )
 from flowgraph.errors import ClusterError, nearest
+from flowgraph.foreign import parse_toml, read_bytes
 
 GPU_CORES = 16  # of the host for each GPU, where nobody says; an AWS p4d.24xlarge has 12 for each, a p5.48xlarge 24
 FILE_BYTES_AT_MOST = 2**20
@@ -268,9 +268,7 @@ def _from_toml(path: str, known: Mapping[str, Device]) -> Cluster:
 def _parsed(path: str) -> dict[str, Any]:
     text = _text_of(path)
     try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ClusterError.unreadable(path, "", "is nested too deep") from None
+        return parse_toml(text)
     except ValueError as error:
         why = str(error)
         found = re.search(r" \(at (?:line ([0-9]+), column [0-9]+|end of document)\)$", why)
@@ -281,25 +279,19 @@ def _parsed(path: str) -> dict[str, Any]:
 
 
 def _text_of(path: str) -> str:
-    data = _bytes_of(path)
-    if len(data) > FILE_BYTES_AT_MOST:
-        raise ClusterError.unreadable(path, "", f"is longer than {show_bytes(FILE_BYTES_AT_MOST)}")
     try:
-        return data.decode("utf-8-sig")
+        return _bytes_of(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ClusterError.unreadable(path, "", "is no TOML: it is not UTF-8") from None
 
 
 def _bytes_of(path: str) -> bytes:
     try:
-        with Path(path).open("rb") as file:
-            return file.read(FILE_BYTES_AT_MOST + 1)
+        return read_bytes(Path(path), FILE_BYTES_AT_MOST)
     except FileNotFoundError:
         raise ClusterError.unreadable(path, "", "no such file", _near(Path(path))) from None
     except OSError as error:
         raise ClusterError.unreadable(_shortened(path), "", f"cannot be read: {error.strerror or error}") from None
-    except ValueError:  # a path that no system has, as one with a NUL
-        raise ClusterError.unreadable(_shortened(repr(path)), "", "is no path of a file") from None
 
 
 def _near(path: Path) -> str:

@@ -9,10 +9,11 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from flowgraph.cluster import Cluster, Data, Device, Positive, Told, dotted
 from flowgraph.errors import PlanError
+from flowgraph.foreign import parse_json
 
 Precision = Literal["float32", "bfloat16", "fp8", "fp4"]
 Sharding = Literal["none", "optimizer", "gradients", "full"]
@@ -24,6 +25,12 @@ TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "of
 MOST_SECONDS = 1e30  # of a part of a task: so that sums over a step stay finite
 MOST_PROMPTS = 10**9  # of a step: more than anyone draws, and few enough that a slip of the pen is refused
 Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False)]
+
+
+def _not_host(name: str) -> str:
+    if name == "host":
+        raise ValueError("`host` names what runs on no pool; give the pool another name")
+    return name
 
 
 class Layout(Data):
@@ -92,9 +99,12 @@ class Running(Data):
 
 
 class Pool(Data):
-    """Devices that roles share, each as (node name, place among the node's devices)."""
+    """Devices that roles share, each as (node name, place among the node's devices).
 
-    name: str
+    Its name is part of file names, and `host` is what runs on no pool.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"), AfterValidator(_not_host)]
     devices: Annotated[tuple[tuple[str, NonNegativeInt], ...], Field(min_length=1)]
 
 
@@ -260,6 +270,8 @@ class Plan(Data):
             if unknown:
                 raise PlanError.unknown_key(where, dotted(place), str(place[-1]), _keys_at(place)) from None
             raise PlanError.unreadable(where, dotted(place), why) from None
+        except ValueError as error:
+            raise PlanError.unreadable(where, "", f"is no JSON: {error}") from None
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         from flowgraph.diagrams.notebook import mimebundle
@@ -278,13 +290,10 @@ class Plan(Data):
 
 def _without_costed(text: str) -> str:
     """Leave out what plans once said of themselves, and what follows from the table of engines now."""
-    if '"costed"' not in text:
+    data = parse_json(text)
+    if not isinstance(data, dict) or "costed" not in data:
         return text
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return text  # which is reported where it is read
-    return json.dumps({key: each for key, each in data.items() if key != "costed"}) if isinstance(data, dict) else text
+    return json.dumps({key: each for key, each in data.items() if key != "costed"})
 
 
 def _keys_at(place: Sequence[int | str]) -> list[str]:

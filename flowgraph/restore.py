@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from flowgraph import spec
 from flowgraph.counts import counted
 from flowgraph.errors import FlowError, LawError
+from flowgraph.foreign import json_as
 from flowgraph.graph import Edge, Graph, Node, Op, Param, Port, Region, Site, Source
 from flowgraph.laws.calls import check_region
 from flowgraph.laws.fits import kinds_of, misfits, type_at
@@ -120,12 +121,14 @@ def from_json(text: str) -> Graph:
     edges do not fit the ports of today, or that breaks a law of its stage.
     """
     try:
-        data = FlatGraph.model_validate_json(text)
+        data = json_as(FlatGraph, text)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         if fault["loc"] == ("schema",) and fault["type"] == "literal_error":
             raise LawError(f"this graph has schema {fault['input']}; {SCHEMA} is read here") from None
         raise LawError.not_stored(".".join(map(str, fault["loc"])), fault["msg"]) from None
+    except ValueError as error:
+        raise LawError.not_stored("", f"is no JSON: {error}") from None
     graph = _Reader(data).graph()
     spec.check("described", graph)
     return graph

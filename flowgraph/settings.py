@@ -5,12 +5,12 @@ Later ones win; every resolved setting keeps its origin.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flowgraph.errors import SettingError
+from flowgraph.foreign import parse_json
 from flowgraph.graph import Graph, Node, carried_from, rewrite
 from flowgraph.signature import make_settings
 from flowgraph.store import plain_settings
@@ -46,7 +46,7 @@ def parse_assignment(text: str) -> tuple[str, object]:
             f"`{text}` is no setting", where="--set", hint="write name=value: --set policy.generate.n=16"
         )
     try:
-        return name.strip(), json.loads(value)
+        return name.strip(), parse_json(value)
     except ValueError:
         return name.strip(), value
 

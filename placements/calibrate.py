@@ -6,7 +6,6 @@ and where measurements are read from.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite, log, sqrt
@@ -14,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Generic
 
 from flowgraph.errors import DataError, UnknownNameError
+from flowgraph.foreign import parse_toml
 from placements.constants import Bounds, C, Constants, bounds, engines, known
 from placements.cuts import many
 
@@ -230,8 +230,8 @@ def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float
     constant that is not known.
     """
     try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        tables = parse_toml(text)
+    except ValueError as error:
         raise DataError.failed(where, "no TOML", error) from None
     return {engine: constants_in(engine, table, where) for engine, table in tables.items()}
 

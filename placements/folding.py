@@ -28,6 +28,7 @@ Ints = NDArray[np.int64]
 # process is there.
 REST, OVER, FIRST, SECOND, HOST, CONTEXT, ENGINES = range(7)
 HELD = 5  # rows that are bytes to be kept low
+MOST_HELD = 2**58  # bytes: more than any device has, and few enough that those of 16 roles are still an integer here
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,12 @@ class Columns:
     @classmethod
     def of(cls, ways: Sequence[Choice], bit: int, slowed: float) -> Self:
         """Return the ways to run one role, whose seconds are `slowed` times its own."""
-        told = [
+        held = [
             (way.rest_bytes, way.over_bytes, way.wakes_bytes, 0, way.host_bytes, way.context_bytes, bit) for way in ways
         ]
+        held_at_most = [[min(number, MOST_HELD) for number in way] for way in held]
         stages_s = slowed * np.array([way.stages_s for way in ways], float)
-        return cls(stages_s.T, np.array(told, np.int64).T, np.arange(len(ways), dtype=np.int64)[None])
+        return cls(stages_s.T, np.array(held_at_most, np.int64).T, np.arange(len(ways), dtype=np.int64)[None])
 
     def __len__(self) -> int:
         """Count the ways."""

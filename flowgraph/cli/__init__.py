@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from flowgraph.errors import FlowError
 
 INTERRUPTED = 130
+LONGEST_SHOWN = 200  # characters of a path
 
 
 def main() -> None:
@@ -14,6 +16,8 @@ def main() -> None:
     from flowgraph.cli.drawings import app
     from flowgraph.files import refuse_shadowed_packages
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: a path need not be text
     try:
         refuse_shadowed_packages()
         app()
@@ -28,3 +32,12 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        from flowgraph.diagrams.labels import seen
+
+        name = str(error.filename)  # a path that was named, or one under it, which the system refuses
+        shown = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…"
+        print(seen(f"{shown}: {error.strerror}"), file=sys.stderr)
+        sys.exit(1)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, Valid
 from flowgraph.cluster import dotted
 from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.errors import UsageError, nearest
+from flowgraph.foreign import parse_json, read_text
 from flowgraph.lowering.program import Home
 
 
@@ -33,15 +34,17 @@ def read_attached(path: Path, homes: Iterable[Home]) -> Mapping[str, tuple[Attac
     """
     where = f"--attach {path}"
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
+        parse_json(text)
         told = TypeAdapter(dict[str, Annotated[tuple[Attached, ...], Field(min_length=1)]]).validate_json(text)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(f"cannot be read: {why}", where=where) from None
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         hint = json.dumps({"policy": [{"url": "http://127.0.0.1:30000"}]})
         raise UsageError(f"{dotted(fault['loc'])}: {fault['msg']}", where=where, hint=hint) from None
+    except (OSError, ValueError) as error:
+        no_text = "it is no text" if isinstance(error, UnicodeDecodeError) else error
+        why = error.strerror if isinstance(error, OSError) else no_text
+        raise UsageError(f"cannot be read: {why}", where=where) from None
     served = {home.param: home for home in homes if is_server(home.engine)}
     for name, servers in told.items():
         if name not in served:

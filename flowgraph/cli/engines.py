@@ -21,20 +21,25 @@ def engines(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """List the engines, with the versions that are known and installed."""
+    context.obj = cache  # of both places where --cache may stand, the nearer counts
     if context.invoked_subcommand is None:
         list_engines(cache, as_json)
 
 
 @app.command()
 def install(
-    name: Annotated[str, typer.Argument(help="an environment: sglang-cpu", metavar="NAME")], cache: Cache = None
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="an environment: sglang-cpu", metavar="NAME")],
+    cache: Cache = None,
 ) -> None:
     """Make an engine's environment, unless it is there."""
     from flowgraph.cli.lists import cache_folder
     from flowgraph.engines import environments
 
     wanted = environments.environment(name)
-    print(environments.install(wanted, cache_folder(cache), say=lambda line: print(line, file=sys.stderr)))
+    print(
+        environments.install(wanted, cache_folder(cache or context.obj), say=lambda line: print(line, file=sys.stderr))
+    )
 
 
 def list_engines(cache: Path | None, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import DataError, UsageError
+from flowgraph.foreign import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,7 +178,7 @@ class Saved:
                 raise _lacks(path, wanted, names)
         if not rows:
             raise DataError.unusable(path, "has no rows")
-        facts = json.loads((schema.metadata or {}).get(FACTS, b"{}"))
+        facts = _facts(path, (schema.metadata or {}).get(FACTS, b"{}"))
         return cls(path, rows, facts, renamed)
 
     def tables(self) -> Iterator[pa.Table]:
@@ -192,6 +193,16 @@ class Saved:
                     yield table.select(list(self.renamed)).rename_columns(list(self.renamed.values()))
         except (OSError, pa.ArrowException) as fault:
             raise DataError.corrupt(self.path, fault) from fault
+
+
+def _facts(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        found = parse_json(text)
+    except ValueError as error:
+        raise DataError.unusable(path, f"its facts cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError.unusable(path, "its facts are no JSON object")
+    return found
 
 
 def _of_rollout(names: Sequence[str]) -> dict[str, str]:

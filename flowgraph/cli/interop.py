@@ -14,6 +14,7 @@ from flowgraph.cli.plan import read_plan
 from flowgraph.cli.setting import Posed, Question, asked_by, planned_graph, pose, posed_by
 from flowgraph.cli.show import write_text
 from flowgraph.errors import DataError, ModelError, PlanError, SettingError, UsageError, nearest
+from flowgraph.foreign import read_bytes
 from flowgraph.models.table import full_name
 from flowgraph.plan import Plan, Running
 
@@ -274,15 +275,11 @@ def imported(path: Path) -> Imported:
     from nodes.interop import read_command, read_yaml
 
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        text = content.decode("utf-8-sig")
+        text = read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise DataError.unusable(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise DataError.unusable(path, "is no text") from None
-    if len(content) > MOST_BYTES:
-        raise DataError.unusable(path, f"is larger than {MOST_BYTES:,} bytes, so no launch script")
     try:
         return read_yaml(text) if path.suffix.lower() in (".yaml", ".yml") else read_command(text)
     except UsageError as error:

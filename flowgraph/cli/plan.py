@@ -14,6 +14,7 @@ from flowgraph.cli.inputs import Asked, Inputs
 from flowgraph.cli.setting import Posed, Question, pose
 from flowgraph.cli.show import write_text
 from flowgraph.errors import PlanError, UsageError
+from flowgraph.foreign import read_text
 from flowgraph.graph import Graph
 from flowgraph.machine import warnings_for
 from flowgraph.plan import Plan
@@ -214,9 +215,9 @@ def _rows_of(inputs: Inputs) -> dict[str, Any]:
 def read_plan(path: Path) -> Plan:
     """Read a plan from its file. Raises PlanError for a file that is not there or holds no plan."""
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
     except OSError as error:
         raise PlanError.unreadable(str(path), "", f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
+    except ValueError:
         raise PlanError.unreadable(str(path), "", "is no text, so no plan") from None
     return Plan.from_json(text, str(path))

@@ -120,7 +120,7 @@ def curves_picture(run: RunFolder) -> Curves:
 
 def _lead(facts: dict[str, Any], curves: dict[str, Points]) -> list[str]:
     """Name the metrics that a run is judged by, as far as it has recorded them."""
-    headlines = [name for name, metric in facts["metrics"].items() if metric["headline"]]
+    headlines = [name for name, metric in facts["metrics"].items() if metric.get("headline")]
     return [name for name in ("eval/accuracy", *headlines, "tokens_per_s") if name in curves]
 
 

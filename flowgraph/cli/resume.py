@@ -20,9 +20,11 @@ from flowgraph.cli.run import Prepared, RunOptions, carry_out, options_from_plai
 from flowgraph.cli.setting import asked_by
 from flowgraph.cli.standing import checkpoints_of, say_what_changed
 from flowgraph.errors import DataError, RunFolderError, UsageError
+from flowgraph.foreign import read_bytes
 from flowgraph.hashes import faults, sha256
 from flowgraph.runtime.checkpoint import Checkpoint
 from flowgraph.runtime.record import RECORDS, RunFolder
+from flowgraph.runtime.run_facts import Resumable, fault_in
 from flowgraph.runtime.scratch import scratch
 from flowgraph.store import full_hash, structure_hash
 from flowgraph.text import graph_text
@@ -68,12 +70,14 @@ def resume_run(path: Path, steps: int | None, where: Where) -> int:
 
 def _kept(folder: RunFolder) -> Kept:
     facts = folder.facts()
+    fault = fault_in(Resumable, facts)
     try:
-        _ = facts["id"], facts["flow_sha256"]
-        return Kept(folder, facts, options_from_plain(facts["options"]))
-    except (KeyError, ValueError) as error:
-        what = "does not say how it was run, so it cannot be resumed"
-        raise RunFolderError(what, where=str(folder.path / "run.json"), notes=str(error).splitlines()[:1]) from None
+        if not fault:
+            return Kept(folder, facts, options_from_plain(facts["options"]))
+    except ValueError as error:
+        fault = str(error).splitlines()[0]
+    what = "does not say how it was run, so it cannot be resumed"
+    raise RunFolderError(what, where=str(folder.path / "run.json"), notes=[fault])
 
 
 def _say_finished(kept: Kept) -> int:
@@ -164,7 +168,7 @@ def _flow(kept: Kept, copies: Path) -> str:
     """
     said, file, own = kept.options.asked.flow, Path(kept.facts["file"]), kept.folder.path / "flow.py"
     try:
-        text = own.read_bytes()
+        text = read_bytes(own)
     except OSError as error:
         raise RunFolderError.cannot(str(own), error) from error
     then = kept.facts["flow_sha256"]
@@ -205,7 +209,7 @@ def refuse_another_run(kept: Kept, inputs: Inputs) -> None:
 
 
 def _settings_changed(kept: Kept, inputs: Inputs) -> Iterator[str]:
-    told = json.loads((kept.folder.path / "settings.json").read_text("utf-8"))
+    told = kept.folder.settings()
     then = {each["name"]: each["value"] for each in told}
     now = {each.name: json.loads(json.dumps(each.value, default=str)) for each in inputs.resolved}
     for name in dict.fromkeys([*then, *now]):
@@ -214,7 +218,7 @@ def _settings_changed(kept: Kept, inputs: Inputs) -> Iterator[str]:
 
 
 def _lines_changed(kept: Kept, inputs: Inputs) -> Iterator[str]:
-    then = (kept.folder.path / "graph.txt").read_text("utf-8").splitlines()
+    then = kept.folder.text("graph.txt").splitlines()
     lines = difflib.unified_diff(then, graph_text(inputs.graph).splitlines(), n=0, lineterm="")
     return (line for line in lines if not line.startswith(("---", "+++", "@@")))
 

@@ -16,6 +16,7 @@ from flowgraph.cluster import Cluster, parse_bytes, show_bytes
 from flowgraph.cluster_text import read_cluster
 from flowgraph.engines.table import engines_for
 from flowgraph.errors import FlowTypeError, ModelError, PlanError, UsageError, nearest
+from flowgraph.foreign import read_text
 from flowgraph.graph import Graph
 from flowgraph.machine import laptop
 from flowgraph.models.shapes import shape
@@ -405,7 +406,7 @@ def _calibrated(profile: Path | None) -> Mapping[str, Mapping[str, float]]:
     from placements.calibrate import read_profile
 
     try:
-        return read_profile(profile.read_text("utf-8"), str(profile))
+        return read_profile(read_text(profile), str(profile))
     except UnicodeDecodeError:
         raise UsageError("is no text, so no profile", where=f"--profile {profile}") from None
     except OSError as error:

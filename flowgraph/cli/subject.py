@@ -5,7 +5,6 @@ Each part is found when a picture first asks for it: the flow alone needs no pla
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from flowgraph.diagrams.arrow_sizes import ArrowSizes
 from flowgraph.diagrams.drawing import Drawing
 from flowgraph.errors import FlowError, UsageError
 from flowgraph.files import find_flow
+from flowgraph.foreign import read_json, read_text
 from flowgraph.graph import Graph
 from flowgraph.plan import Plan
 from flowgraph.store import structure_hash
@@ -154,18 +154,19 @@ def _file(path: Path) -> Subject:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        return read_json(path)
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    except (ValueError, RecursionError):
-        raise UsageError("holds no JSON, so no plan, program or picture", where=str(path)) from None
+    except ValueError as error:
+        what = f"holds no JSON, so no plan, program or picture: {error}"
+        raise UsageError(what, where=str(path)) from None
 
 
 def _program(path: Path) -> Subject:
     from flowgraph.lowering.program_store import program_from_json
 
     try:
-        program = program_from_json(path.read_text("utf-8"))
+        program = program_from_json(read_text(path))
     except FlowError as error:
         error.where = error.where or str(path)
         raise
@@ -176,7 +177,7 @@ def _program(path: Path) -> Subject:
 def _picture(path: Path) -> Subject:
     from flowgraph.diagrams.as_data import from_json
 
-    drawing = from_json(path.read_text("utf-8"), str(path))
+    drawing = from_json(read_text(path), str(path))
 
     def no_plan() -> Placement:
         raise UsageError("is a picture, and has no plan", where=str(path))
@@ -185,13 +186,12 @@ def _picture(path: Path) -> Subject:
 
 
 def _run(path: Path) -> Subject:
-    from flowgraph.restore import from_json
     from flowgraph.runtime.record import RunFolder
 
     run = RunFolder.open(path)
 
     def graph() -> Graph:
-        return from_json((run.path / "graph.json").read_text("utf-8"))
+        return run.graph()
 
     def placed() -> Placement:
         plan = read_plan(run.path / "plan.json")

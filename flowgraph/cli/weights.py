@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowgraph.cli.lists import cache_folder
 from flowgraph.errors import ModelError, RunFolderError, UsageError, nearest
+from flowgraph.foreign import json_as
 from flowgraph.models.folders import read_config
 from flowgraph.models.heads import declared
 from flowgraph.models.sources import ModelSource, resolve
+from flowgraph.restore import FlatGraph
 from flowgraph.runtime.record import RunFolder
 
 
@@ -106,20 +107,14 @@ def _draws(folder: Path) -> bool:
 
 def _settings(run: RunFolder) -> list[tuple[str, dict[str, Any]]]:
     """Give each node of a run's flow by the name of its op, with its settings."""
-    found = _read(run.path / "graph.json")
-    nodes = found.get("nodes", []) if isinstance(found, dict) else []
-    return [(str(node["op"]).rpartition(":")[2], node["settings"]) for node in nodes]
+    try:
+        found = json_as(FlatGraph, run.text("graph.json"))  # not the graph itself: its flow's file may be gone
+    except ValueError as error:
+        raise RunFolderError.cannot(str(run.path / "graph.json"), error) from error
+    return [(node.op.rpartition(":")[2], node.settings) for node in found.nodes]
 
 
 def _data(run: RunFolder) -> str | None:
     """Give what `--data` was, as the run's settings say it."""
-    found = _read(run.path / "settings.json")
-    named = [each["value"] for each in found if each.get("name") == "run.data"] if isinstance(found, list) else []
+    named = [each["value"] for each in run.settings() if each["name"] == "run.data"]
     return str(named[0]) if named else None
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8")) if path.is_file() else None
-    except (OSError, ValueError) as error:
-        raise RunFolderError.cannot(str(path), error) from error

@@ -13,6 +13,7 @@ from flowgraph.diagrams.picture import Picture
 from flowgraph.diagrams.plain import from_plain, to_plain
 from flowgraph.diagrams.sequence import SequenceDiagram
 from flowgraph.errors import DataError, nearest
+from flowgraph.foreign import parse_json
 
 SCHEMA = 1
 
@@ -61,8 +62,8 @@ def from_json(text: str, where: str = "picture") -> Drawing:
 
 def _parsed(text: str, where: str) -> dict[str, Any]:
     try:
-        told = json.loads(text)
-    except (ValueError, RecursionError) as fault:
+        told = parse_json(text, whole=False)  # labels are written clean, whatever they hold
+    except ValueError as fault:
         raise DataError.failed(where, "is not JSON", fault) from None
     if not isinstance(told, dict):
         raise DataError.unusable(where, "is not a record")

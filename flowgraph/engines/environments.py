@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowgraph.errors import WorkerError, nearest
+from flowgraph.foreign import read_json
 
 INSTALL_S = 3600.0
 STAMP = "installed.json"
@@ -99,7 +100,7 @@ def installed(wanted: Environment, cache: Path) -> dict[str, str]:
     """Give the versions of an environment's packages by name; none where it is not whole, or of another list."""
     stamp = folder_of(wanted, cache) / STAMP
     try:
-        told = json.loads(stamp.read_text(encoding="utf-8"))
+        told = read_json(stamp)
         return dict(told["packages"]) if told["digest"] == wanted.digest else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

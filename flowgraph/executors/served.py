@@ -24,6 +24,7 @@ from flowgraph.executors.router import Router
 from flowgraph.executors.servers import Door, Server
 from flowgraph.executors.sglang_http import Answer, Control, as_number, certificates, refusal
 from flowgraph.executors.weight_updates import LIMIT_S, By, Hold, Updates
+from flowgraph.foreign import read_json
 
 if TYPE_CHECKING:
     import httpx
@@ -391,7 +392,7 @@ def _ends_and_positions(doors: Sequence[Door], raw_tokenizer: Any) -> tuple[froz
         for name in ("config.json", "generation_config.json"):
             path = Path(door.folder) / name
             if door.folder and path.is_file():
-                told |= json.loads(path.read_text(encoding="utf-8"))
+                told |= read_json(path)
         positions = told.get("max_position_embeddings")
     named = told.get("eos_token_id")
     listed = named if isinstance(named, list) else [named]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from flowgraph.errors import DataError, LawError
+from flowgraph.foreign import json_as, read_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -279,7 +280,7 @@ def _refuse_gaps(folder: Path, said: Sequence[Said]) -> None:
 
 def _read_said(path: Path) -> Said:
     try:
-        said = Said.model_validate_json(path.read_bytes())
+        said = json_as(Said, read_bytes(path))
     except FileNotFoundError:
         raise _broken(path.parent, f"{path.name} is missing") from None
     except OSError as error:
@@ -288,6 +289,8 @@ def _read_said(path: Path) -> Said:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise _broken(path, f"{place}: {first['msg']}" if place else first["msg"]) from None
+    except ValueError as error:
+        raise _broken(path, str(error)) from None
     if said.schema_ != SCHEMA or not said.ranks:
         raise _broken(path, f"schema {said.schema_} of {said.ranks} ranks, {SCHEMA} is read here")
     return said

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flowgraph.cluster import dotted
 from flowgraph.errors import FlowError, LawError
+from flowgraph.foreign import parse_json
 from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.program import Home, Program, Read, Run, Switch, Sync, Task, Transfer
 from flowgraph.plan import Plan
@@ -55,7 +56,7 @@ def program_from_json(text: str) -> Program:
     Raises LawError for text that is no such program, and for a program that breaks a law of its stage.
     """
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         if data["schema"] != SCHEMA:
             raise LawError(f"this program has schema {data['schema']}; {SCHEMA} is read here")
         program = Program(
@@ -66,6 +67,7 @@ def program_from_json(text: str) -> Program:
             _read(tuple[str, ...], data["frozen"], "frozen"),
             tuple(_read_task(i, each) for i, each in enumerate(data["tasks"])),
         )
+        _refuse_other_roles(program)
         check_program(program)
     except LawError:
         raise
@@ -74,6 +76,14 @@ def program_from_json(text: str) -> Program:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise LawError(f"this is no stored program: {type(error).__name__}: {error}") from error
     return program
+
+
+def _refuse_other_roles(program: Program) -> None:
+    """Refuse a plan that places a role of a model that the program does not have."""
+    models = dict(program.origins)
+    for placed in program.plan.placed:
+        if placed.role.rpartition(".")[0] not in models:
+            raise LawError(f"this is no stored program: its plan places `{placed.role}`, and it has no such model")
 
 
 def _read_task(place: int, data: dict[str, Any]) -> Task:

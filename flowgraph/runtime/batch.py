@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flowgraph.errors import DataError, LawError
+from flowgraph.foreign import parse_json
 from flowgraph.values import Kind, Lengths, Record, Value, fields
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] 
     Of a record only `parts` are read, dotted paths, if any are named. Raises `DataError` that names the file and the
     column it lacks, or that is of another type.
     """
-    scalars = json.loads((table.schema.metadata or {}).get(SCALARS, b"{}"))
+    scalars = parse_json((table.schema.metadata or {}).get(SCALARS, b"{}"))
     return cast("V", _part(kind, "" if issubclass(kind, Record) else PLAIN, table, scalars, where, parts))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowgraph.errors import DataError
+from flowgraph.foreign import read_json
 from flowgraph.runtime.batch import from_table
 from flowgraph.values import Value
 
@@ -29,7 +30,7 @@ def read_carried(kind: type[Value], path: Path) -> Value:
     import pyarrow as pa
 
     try:
-        told = json.loads(path.read_text("utf-8"))
+        told = read_json(path)
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told["schema"])))
         table = pa.table(told["columns"], schema=schema)
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:

@@ -18,7 +18,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from flowgraph.cluster import show_bytes
+from flowgraph.foreign import read_json
 from flowgraph.hashes import sha256
+from flowgraph.runtime.run_facts import Standing, fault_in
 
 PARTS, STATE, MANIFEST = "parts", "state.json", "MANIFEST.json"
 SCHEMA = 2
@@ -42,9 +44,9 @@ class Checkpoint:
 
     def state(self) -> dict[str, Any]:
         """Read what is said of where the run stood. Raises ValueError or OSError for what is none."""
-        found = json.loads((self.path / STATE).read_text("utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError(f"{STATE} is no JSON object")
+        found: dict[str, Any] = read_json(self.path / STATE)
+        if fault := fault_in(Standing, found):
+            raise ValueError(fault)
         return found
 
 
@@ -73,7 +75,7 @@ class Checkpoints:
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
         """Give the newest whose every file is as its manifest says; each that is not is renamed, and told of."""
         for each in reversed(self.there()):
-            why = self.fault_of(each)
+            why = self.fault_of(each) or _state_fault(each)
             if not why:
                 return each
             aside = _set_aside(each.path, "bad")
@@ -166,18 +168,27 @@ def fault_of(folder: Path, about: Mapping[str, Any]) -> str:
     if not path.is_file():
         return f"{MANIFEST} is missing"
     try:
-        told = json.loads(path.read_bytes())
+        told = read_json(path)
         if told["schema"] != SCHEMA:
             return f"{MANIFEST} has schema {told['schema']}; {SCHEMA} is read here"
         others = [f"{name} {told[name]}, not {wanted}" for name, wanted in about.items() if told[name] != wanted]
         listed = [(str(each["name"]), int(each["size_bytes"]), str(each["sha256"])) for each in told["files"]]
-    except (ValueError, TypeError, KeyError, OSError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, OSError) as error:
         return f"{MANIFEST} cannot be read: {error}"
     if others:
         return f"{MANIFEST} is that of {others[0]}"
     if STATE not in [name for name, _, _ in listed]:
         return f"{MANIFEST} does not list {STATE}"
     return next((why for each in listed if (why := _fault(folder, *each))), "")
+
+
+def _state_fault(checkpoint: Checkpoint) -> str:
+    """Say what of a checkpoint's state is not as we write it, whatever its hash; "" for one that is."""
+    try:
+        checkpoint.state()
+    except (OSError, ValueError) as error:
+        return f"{STATE} cannot be read: {error}"
+    return ""
 
 
 def _fault(folder: Path, name: str, size: int, digest: str) -> str:

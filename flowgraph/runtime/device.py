@@ -81,7 +81,7 @@ class Seat:
         return f"rank {self.rank} of pool `{self.pool}`"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Device:
     """Hosts and runs; `seat` None stands for a host process."""
 
@@ -94,6 +94,10 @@ class Device:
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
     held: socket.socket | None = None
+
+    def __repr__(self) -> str:
+        """Return which device this is, in few words: Ray puts it before each line that the process prints."""
+        return f"Device({self.seat or 'host'})"
 
     def about(self, scratch: Path | None = None) -> dict[str, Any]:
         """Say which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at.

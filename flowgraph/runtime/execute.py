@@ -7,14 +7,17 @@ process (`in_process`) or on Ray (`ray_places`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import BaseModel, ConfigDict
+
 from flowgraph.engines.table import ENGINES, is_server
-from flowgraph.errors import LawError
+from flowgraph.errors import DataError, LawError
 from flowgraph.evaluate import Observed
+from flowgraph.foreign import json_as, read_bytes
 from flowgraph.graph import Graph
 from flowgraph.keys import Key
 from flowgraph.lowering.program import (
@@ -40,6 +43,27 @@ MODELS, COPIES, CARRIED, VERSIONS = "models", "copies", "carried", "versions.jso
 
 Item = Any
 """A value as places hold it: the value itself, or references to its rows."""
+
+
+class Versions(BaseModel):
+    """What `versions.json` of a checkpoint says: the version of each model, and of each copy that may lag."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    models: dict[str, int]
+    copies: list[tuple[str, int]]
+
+
+def _read_versions(path: Path, names: Collection[str]) -> Versions:
+    """Read the versions of a checkpoint. Raises DataError for what is none, or lacks a model of these names."""
+    try:
+        found = json_as(Versions, read_bytes(path))
+    except (OSError, ValueError) as error:
+        raise DataError.failed(path, "says no versions of weights", error) from error
+    for name in names:
+        if name not in found.models:
+            raise DataError.lacks_part(str(path), name, found.models)
+    return found
 
 
 class Source(Protocol):
@@ -212,12 +236,12 @@ class Executor:
 
         A copy that was older and is not placed as it was then is as new as what is trained.
         """
-        versions, moving = json.loads((folder / VERSIONS).read_text("utf-8")), _moving(program)
+        versions, moving = _read_versions(folder / VERSIONS, _moving(program)), _moving(program)
         for param, home in moving.items():
             self._wake(program, home)
-            self.held[home] = versions[MODELS][param]
+            self.held[home] = versions.models[param]
             self.places.load_state(home, folder / MODELS / param, self.held[home])
-        old = {name: (place, version) for place, (name, version) in enumerate(versions[COPIES])}
+        old = {name: (place, version) for place, (name, version) in enumerate(versions.copies)}
         for home in program.homes:
             if home.param not in moving or home == moving[home.param]:
                 continue
@@ -230,9 +254,9 @@ class Executor:
                 self._wake(program, moving[home.param], home)
                 self.held[home] = self.held[moving[home.param]]
                 self.places.sync(Sync(home.param, moving[home.param], home), self.held[home])
-        types = {param.name: param.type for param in program.graph.params}
-        for path in sorted((folder / CARRIED).glob("*.json")):
-            self.carried[path.stem] = self.places.put(read_carried(types[path.stem], path))
+        for each in program.graph.params:
+            if (path := folder / CARRIED / f"{each.name}.json").is_file():
+                self.carried[each.name] = self.places.put(read_carried(each.type, path))
         self.places.finish()
 
     def _lags(self, home: Home, moving: Mapping[str, Home]) -> bool:

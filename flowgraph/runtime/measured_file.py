@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
-from pydantic import ValidationError
-
 from flowgraph.errors import RunFolderError
 from flowgraph.evaluate import Observed
+from flowgraph.foreign import json_as, read_bytes
 from flowgraph.lowering.program import Program
 from flowgraph.runtime.checkpoint import disk_fault
 from flowgraph.runtime.execute import Ran
@@ -17,6 +16,7 @@ from flowgraph.runtime.record import RunFolder
 from flowgraph.runtime.recorder import Journal
 
 NAME = "measured.jsonl"
+MOST_MEASURED_BYTES = 2**28
 
 
 class MeasuredRecorder:
@@ -59,8 +59,8 @@ def read_measured(run: Path) -> list[MeasuredStep]:
     """
     path = run / NAME
     try:
-        lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-        steps = [MeasuredStep.model_validate_json(line) for line in lines]
-    except (OSError, ValidationError) as error:
+        lines = read_bytes(path, MOST_MEASURED_BYTES).split(b"\n")[:-1] if path.is_file() else []
+        steps = [json_as(MeasuredStep, line) for line in lines]
+    except (OSError, ValueError) as error:
         raise RunFolderError.cannot(str(path), error) from error
     return [step for _, step in sorted({each.step: each for each in steps}.items())]

@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowgraph.errors import DataError, RunFolderError
 from flowgraph.evaluate import Observed
+from flowgraph.foreign import parse_json, read_bytes, read_json, read_text
 from flowgraph.graph import Graph, Node
 from flowgraph.hashes import SUMS, faults, read_sums, sha256, text_hash
 from flowgraph.lowering.program import Program, program_text
+from flowgraph.restore import from_json
 from flowgraph.runtime.batch import PLAIN, from_table
 from flowgraph.runtime.checkpoint import disk_fault
+from flowgraph.runtime.run_facts import MetricsLine, RunFacts, SettingsFacts, fault_in
 from flowgraph.settings import Resolved
 from flowgraph.store import full_hash, structure_hash, to_json
 from flowgraph.text import graph_text
@@ -33,13 +36,12 @@ from flowgraph.values import Kind, Metric, Record
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FACTS = ("flow", "metrics", "status", "steps", "steps_done", "data")  # what a run writes before its first step
 METRICS, ROLLOUTS = "metrics.jsonl", "rollouts"
 RECORDS = "records"  # in a checkpoint's state: the sizes and hashes of `JOURNALS` up to there
 JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}")
+MOST_METRICS_BYTES = 2**28  # of `metrics.jsonl`: some hundred thousand steps
+ROLLOUT = re.compile(r"([0-9]{6,18})\.(parquet|part)")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-_ROLLOUT = re.compile(r"(\d{6,})\.(parquet|part)")
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,8 @@ class RunFolder:
         if not cls(path).begun:
             near = [each.parent.name for each in path.parent.glob("*/run.json")] if path.parent.is_dir() else []
             raise RunFolderError.no_run(str(path), near)
-        facts = cls(path).facts()
-        lacking = [name for name in FACTS if name not in facts]
-        if lacking:
-            raise RunFolderError.cannot(str(path / "run.json"), ValueError(f"lacks `{lacking[0]}`"))
+        if fault := fault_in(RunFacts, cls(path).facts()):
+            raise RunFolderError.cannot(str(path / "run.json"), ValueError(fault))
         return cls(path)
 
     def begin(
@@ -133,8 +133,8 @@ class RunFolder:
             if path.is_file() and path.stat().st_size > size:
                 os.truncate(path, size)
         for path in (self.path / ROLLOUTS).glob("*/*"):
-            told = _ROLLOUT.fullmatch(path.name)
-            if told is not None and (told[2] == "part" or int(told[1]) >= steps):
+            written = ROLLOUT.fullmatch(path.name)  # whatever else lies there is not ours to remove
+            if written and path.is_file() and (written[2] == "part" or int(written[1]) >= steps):
                 path.unlink()
 
     def records(self) -> dict[str, dict[str, Any]]:
@@ -173,7 +173,7 @@ class RunFolder:
         """Read `run.json`, empty if it is not there yet."""
         path = self.path / "run.json"
         try:
-            facts = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+            facts = read_json(path) if path.is_file() else {}
         except (OSError, ValueError) as error:
             raise RunFolderError.cannot(str(path), error) from error
         if not isinstance(facts, dict):
@@ -183,14 +183,37 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """Read `metrics.jsonl`; a torn last line, from a run that was killed, is dropped."""
         path = self.path / METRICS
-        lines = path.read_bytes().split(b"\n") if path.is_file() else []
         try:
-            found = [json.loads(line) for line in lines[:-1]]
-        except ValueError as error:
+            lines = read_bytes(path, MOST_METRICS_BYTES).split(b"\n")[:-1] if path.is_file() else []
+            found = [parse_json(line, finite=False) for line in lines]
+        except (OSError, ValueError) as error:
             raise RunFolderError.cannot(str(path), error) from error
-        if not all(isinstance(line, dict) and "step" in line for line in found):
-            raise RunFolderError.cannot(str(path), ValueError("has a line without a step"))
+        for number, line in enumerate(found, 1):
+            if fault := fault_in(MetricsLine, line):
+                raise RunFolderError.cannot(str(path), ValueError(f"line {number}: {fault}"))
         return found
+
+    def graph(self) -> Graph:
+        """Read `graph.json`, the flow as it was described. Raises RunFolderError or LawError for what is none."""
+        return from_json(self.text("graph.json"))
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Read `settings.json`: each setting's name, value and origin."""
+        path = self.path / "settings.json"
+        try:
+            found: list[dict[str, Any]] = read_json(path)
+        except (OSError, ValueError) as error:
+            raise RunFolderError.cannot(str(path), error) from error
+        if fault := fault_in(SettingsFacts, found):
+            raise RunFolderError.cannot(str(path), ValueError(fault))
+        return found
+
+    def text(self, name: str) -> str:
+        """Read one of the folder's files of text. Raises RunFolderError where that cannot be."""
+        try:
+            return read_text(self.path / name)
+        except (OSError, ValueError) as error:
+            raise RunFolderError.cannot(str(self.path / name), error) from error
 
     def _write(self, name: str, text: str) -> None:
         draft = self.path / f".{name}.part"

@@ -51,6 +51,7 @@ class Servers:
     threads: int = 1
     _running: list[Any] = field(default_factory=list[Any])
     _loaded: dict[str, Loaded] = field(default_factory=dict[str, "Loaded"])
+    _versions: dict[Home, str] = field(default_factory=dict[Home, str])
 
     def start(self, post: Post) -> Any:
         """Start one replica's server and give its door: where it is reached, and the key to it.
@@ -93,6 +94,7 @@ class Servers:
             shared=shared,
             limit_s=self.setup.limits_s.get(home.param, UNKNOWN_S),
         )
+        self._versions[home] = ", ".join(sorted({str(door.version) for door in doors}))
         handle: Handle = made  # its version is a property, which a protocol's attribute is not to pyright
         return handle
 
@@ -113,9 +115,9 @@ class Servers:
         self._running.clear()
 
     def told(self, home: Home) -> dict[str, str]:
-        """Say what a home's servers loaded."""
-        loaded = self._model(home)
-        return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes)}
+        """Return what a home's servers loaded, and their engine with its version."""
+        loaded, engine = self._model(home), f"{home.engine} {self._versions.get(home, '')}".strip()
+        return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes), "engine": engine}
 
     def _model(self, home: Home) -> Loaded:
         from flowgraph.models.loading import load

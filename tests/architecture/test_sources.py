@@ -186,3 +186,13 @@ def test_no_file_names_a_machine_or_a_package_host() -> None:
 
 def test_every_package_says_that_it_is_typed_and_travels_in_the_wheel() -> None:
     assert [package for package in PACKAGES if not (ROOT / package / "py.typed").is_file()] == []
+
+
+# Files that we ship, or that a process of ours has just written.
+OWN_JSON = {"flowgraph/models/table.py", "flowgraph/runtime/profiling.py", "nodes/interop/keys.py"}
+
+
+def test_a_file_of_json_is_read_by_the_one_reader_that_has_bounds() -> None:
+    reads = re.compile(r"(json\.loads?|validate_json)\([^\n]*(read_text|read_bytes|\.open)\(")
+    found = {str(path.relative_to(ROOT)) for path in FILES if reads.search(path.read_text(encoding="utf-8"))}
+    assert found == OWN_JSON

@@ -106,7 +106,7 @@ def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(flowg
     [
         (None, "cannot be read: No such file or directory"),
         ("\udc80", "cannot be read: it is no text"),
-        ("{", "Invalid JSON"),
+        ("{", "cannot be read: Expecting property name"),
         ('{"policy": []}', "policy: Tuple should have at least 1 item"),
         ('{"policy": [{"url": "ftp://x"}]}', r"policy\[0\]\.url: String should match pattern"),
         ('{"policy": [{"url": "http://x", "kee": "k"}]}', r"policy\[0\]\.kee: Extra inputs are not permitted"),

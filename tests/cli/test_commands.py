@@ -250,3 +250,17 @@ def _parent_argument(process: Path) -> list[str]:
     except OSError:
         return []
     return arguments if any("grader_process" in each for each in arguments) else []
+
+
+def test_an_engine_is_installed_where_either_cache_option_says(
+    flowgraph: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches = list[Path]()
+    monkeypatch.setattr("flowgraph.engines.environments.install", lambda wanted, cache, say: caches.append(cache))
+    for command in (
+        ["--cache", "a", "install"],
+        ["install", "--cache", "b"],
+        ["--cache", "a", "install", "--cache", "b"],
+    ):
+        assert flowgraph("engines", *command, "sglang-cpu").code == 0
+    assert [cache.name for cache in caches] == ["a", "b", "b"]

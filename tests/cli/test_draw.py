@@ -156,6 +156,8 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
     for name, text in {"list.json": "[1]", "other.json": '{"a": 1}', "none.json": "x", "half.json": "{"}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "empty").mkdir()
+    no_json = "holds no JSON, so no plan, program or picture"
+    half = "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
     known = "assumed, cluster, flow, forecast, placed, pools, schema, step, structure_hash"
     wanted = {
         ("grpo", "--picture", "flw"): "--picture: no picture `flw`\n  hint: did you mean `flow`?\n",
@@ -173,8 +175,8 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
         ("no.json",): "no.json: cannot be read: No such file or directory\n",
         ("list.json",): "list.json: Input should be an object\n",
         ("other.json",): f"other.json: a: a plan has no `a` here\n  hint: known: {known}\n",
-        ("none.json",): "none.json: holds no JSON, so no plan, program or picture\n",
-        ("half.json",): "half.json: holds no JSON, so no plan, program or picture\n",
+        ("none.json",): f"none.json: {no_json}: Expecting value: line 1 column 1 (char 0)\n",
+        ("half.json",): f"half.json: {no_json}: {half}\n",
         ("./empty",): "empty: holds no run\n",
         ("program.json", "--picture", "search"): f"program.json: has no picture `search`: {NOT_SEARCHED}",
         ("program.json", "--picture", "placements"): f"program.json: has no picture `placements`: {NOT_SEARCHED}",

@@ -739,7 +739,7 @@ FILES: dict[str, tuple[bytes | None, str]] = {
     "nowhere.sh": (None, "nowhere.sh: cannot be read: No such file or directory\n"),
     ".": (None, ".: cannot be read: Is a directory\n"),
     "binary.sh": (bytes(range(256)), "binary.sh: is no text\n"),
-    "large.sh": (b"# " + b"x" * 4_000_000, "large.sh: is larger than 4,000,000 bytes, so no launch script\n"),
+    "large.sh": (b"# " + b"x" * 4_000_000, "large.sh: cannot be read: it is larger than 4,000,000 bytes\n"),
     "long.sh": (b"# " + b"x" * 1_000_001, "long.sh:1: more than 1,000,000 characters are no launch script\n"),
 }
 
@@ -754,7 +754,7 @@ def test_a_file_that_is_no_script_is_named(flowgraph: Run, name: str) -> None:
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this machine has no endless file")
 def test_a_file_without_end_is_read_no_further_than_a_script_goes(flowgraph: Run) -> None:
-    assert refused(flowgraph("import", "/dev/zero")).startswith("/dev/zero: is larger than ")
+    assert refused(flowgraph("import", "/dev/zero")).startswith("/dev/zero: cannot be read: it is not a plain file")
 
 
 OPTIONS: dict[tuple[str, ...], tuple[int, str]] = {

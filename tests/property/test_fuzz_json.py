@@ -5,12 +5,11 @@ Reading a graph imports nothing but what has been imported or ships with us, wha
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,131 +24,11 @@ from flowgraph.plan import Plan
 from flowgraph.restore import from_json
 from flowgraph.store import flat, full_hash, structure_hash, to_json
 from flowgraph.text import graph_text
+from tests.property.json_faults import ODD, Data, changed, spoiled
 from tests.property.random_flows import flow_of, random_program
 
 LIMIT_S = 2.0
 GRAPHS, CASES = 40, 2_000
-
-Data = Any
-Path_ = tuple[Any, ...]
-
-ODD: tuple[Any, ...] = (
-    *("os:system", "builtins:exec", "sys:exit", "this:s", "antigravity:x", "flowgraph.__main__:main", "nodes:generate"),
-    *("tests:x", ":", "a:b:c", "nodes.sampling:generate", "nodes.values:Mask", "flowgraph.values:Mask", ".:x", "..a:b"),
-    *("flowgraph.values:Value", "nodes.likelihood:logprobs.op", "nodes.likelihood:logprobs.__globals__"),
-    *("flowgraph.store:SCHEMA", "p0", "n0", "n999", "..", "0.0", "group", ".group", "größe", "0", "x"),
-    *("", "\ud800", "\x00", "a" * 10_000),
-    *(None, True, False, [], {}, [[]], {"": {}}, ["p0"], [None], {"from": "p0"}),
-    *(0, 1, -1, 10**30, -(10**30), 1.5, float("nan"), float("inf")),
-)
-
-
-def places(data: Data, at: Path_ = ()) -> Iterator[Path_]:
-    """Give the place of every value in plain data."""
-    if at:
-        yield at
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in items:
-        yield from places(value, (*at, key))
-
-
-def get(data: Data, at: Path_) -> Data:
-    """Give what stands at a place."""
-    for key in at:
-        data = data[key]
-    return data
-
-
-def put(data: Data, at: Path_, value: Data) -> None:
-    """Put a value at a place."""
-    get(data, at[:-1])[at[-1]] = value
-
-
-def odd(rng: random.Random, data: Data, at: Path_) -> None:
-    """Put something odd there."""
-    put(data, at, copy.deepcopy(rng.choice(ODD)))
-
-
-def dropped(rng: random.Random, data: Data, at: Path_) -> None:
-    """Leave it out."""
-    del get(data, at[:-1])[at[-1]]
-
-
-def doubled(rng: random.Random, data: Data, at: Path_) -> None:
-    """Say it twice, or under another key."""
-    holder, value = get(data, at[:-1]), copy.deepcopy(get(data, at))
-    if isinstance(holder, list):
-        holder.insert(rng.randrange(len(holder) + 1), value)
-    else:
-        holder[rng.choice(["more", "", "_x", "copy", "model_config", "__base__", str(at[-1]) * 2])] = value
-
-
-def swapped(rng: random.Random, data: Data, at: Path_) -> None:
-    """Let it change places with another of the same key, or of the same sort."""
-    here = get(data, at)
-    alike = [each for each in places(data) if each[-1] == at[-1] and at != each[: len(at)] and each != at[: len(each)]]
-    other = rng.choice(alike or [at])
-    there = get(data, other)
-    put(data, at, there)
-    put(data, other, here)
-
-
-def retyped(rng: random.Random, data: Data, at: Path_) -> None:
-    """Say the same in another type."""
-    value = get(data, at)
-    ways: list[Callable[[Any], Any]] = [
-        str,
-        lambda each: [each],
-        lambda each: {"from": each},
-        repr,
-        lambda each: [each, each],
-    ]
-    put(data, at, rng.choice(ways)(value))
-
-
-def turned(rng: random.Random, data: Data, at: Path_) -> None:
-    """Turn a list around, shift a number, change letters of a text."""
-    value = get(data, at)
-    if isinstance(value, list):
-        value.reverse()
-    elif isinstance(value, bool):
-        put(data, at, not value)
-    elif isinstance(value, int | float):
-        put(data, at, rng.choice([-value, value + 1, value * 10**6, float(value)]))
-    elif isinstance(value, str):
-        place = rng.randrange(len(value) + 1)
-        put(data, at, value[:place] + rng.choice(["", "x", ".", ":", "\n", "é"]) + value[place + 1 :])
-
-
-CHANGES: tuple[Callable[[random.Random, Data, Path_], None], ...] = (
-    odd,
-    odd,
-    dropped,
-    doubled,
-    swapped,
-    retyped,
-    turned,
-)
-
-
-def changed(rng: random.Random, data: Data) -> Data:
-    """Give data with one change, sometimes a few."""
-    data = copy.deepcopy(data)
-    for _ in range(1 if rng.random() < 0.8 else rng.randint(2, 4)):
-        every = list(places(data))
-        if every:
-            rng.choice(CHANGES)(rng, data, rng.choice(every))
-    return data
-
-
-def spoiled(rng: random.Random, text: str) -> str:
-    """Give a text with a hole, or cut off."""
-    start = rng.randrange(len(text))
-    return (
-        text[:start]
-        if rng.random() < 0.3
-        else text[:start] + rng.choice(["", "[", "}", '"', "\\", "9" * 5000]) + text[start + rng.randint(1, 30) :]
-    )
 
 
 def hold_to_laws(graph: Graph) -> None:

@@ -60,7 +60,7 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     {'model_type': 'qwen3_5_text'}
     """
     inner = config.get("text_config")
-    return inner if config.get("model_type") in _WITH_EYES and isinstance(inner, Mapping) else config
+    return inner if str(config.get("model_type")) in _WITH_EYES and isinstance(inner, Mapping) else config
 
 
 def family_of(config: Mapping[str, Any]) -> type[Decoder] | None:

@@ -519,3 +519,9 @@ def test_servers_keep_their_files_on_their_own_machine_and_leave_none(
     assert kept.name.startswith("flowgraph-draw-0-")
     device.shut()
     assert not kept.exists() and scratch.exists() == here
+
+
+def test_a_device_is_printed_in_few_words_as_ray_puts_them_before_each_line() -> None:
+    flows = Flows(("x" * 23_000,), "")
+    assert repr(Device(flows)) == "Device(host)"
+    assert repr(Device(flows, Seat("all", 1, 2, "cpu", (), ()))) == "Device(rank 1 of pool `all`)"

@@ -210,15 +210,16 @@ def test_text_that_is_no_json_object_is_refused(text: str) -> None:
     memory=st.dictionaries(st.sampled_from(["weights", "logits"]), st.integers(0, 2**60)),
     degrees=st.tuples(*[st.integers(1, 8)] * 3),
     process_bytes=st.integers(0, 2**40),
-    name=st.text(max_size=8),
+    flow=st.text(max_size=8),
+    name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True).filter(lambda text: text != "host"),
 )
 def test_a_plan_survives_json(
-    memory: dict[str, int], degrees: tuple[int, int, int], process_bytes: int, name: str
+    memory: dict[str, int], degrees: tuple[int, int, int], process_bytes: int, flow: str, name: str
 ) -> None:
     data, tensor, pipeline = degrees
     layout = Layout(data=data, tensor=tensor, pipeline=pipeline)
     plan = Plan(
-        flow=name,
+        flow=flow,
         structure_hash="0",
         cluster=cluster("cpu", "gpu"),
         pools=(Pool(name=name, devices=(("laptop", 1),)),),
@@ -228,6 +229,19 @@ def test_a_plan_survives_json(
         ),
     )
     assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("name", ["host", "a/b", "..", "", "a b", "é", "x" * 65, "a\n"])
+def test_a_pool_that_cannot_be_a_part_of_a_file_name_is_refused(graph: Graph, name: str) -> None:
+    text = plan_of(graph).to_json().replace('"all"', json.dumps(name))
+    with pytest.raises(PlanError, match=r"^plan\.json: pools\[0\]\.name"):
+        Plan.from_json(text, "plan.json")
+
+
+def test_a_plan_that_says_a_key_twice_is_refused(graph: Graph) -> None:
+    text = plan_of(graph).to_json().replace('"flow":', '"flow": "other", "flow":')
+    with pytest.raises(PlanError, match="the key `flow` stands twice"):
+        Plan.from_json(text, "plan.json")
 
 
 def test_the_json_says_its_schema(graph: Graph) -> None:

@@ -148,7 +148,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: changed(folder, 1, lambda said: said.update(version=5)),
         "it is not of the same state as 00000.json",
     ),
-    "no JSON": (lambda folder: (folder / "00001.json").write_text('{"schema": 1'), "Invalid JSON"),
+    "no JSON": (lambda folder: (folder / "00001.json").write_text('{"schema": 1'), "Expecting ',' delimiter"),
     "another schema": (
         lambda folder: changed(folder, 0, lambda said: said.update(schema=2)),
         "schema 2 of 3 ranks, 1 is read here",
