@@ -103,14 +103,14 @@ class SettingsFacts(RootModel[list[SettingFacts]]):
 class StepTimes(_Open):
     """Seconds of a step, and of each of its nodes."""
 
-    __pydantic_extra__: dict[str, float] = Field(init=False)
+    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     nodes_s: dict[str, float] = Field(default={})
 
 
 class MetricsLine(_Open):
     """One line of `metrics.jsonl`: a step, its numbers by name, and its seconds. A number may be NaN."""
 
-    __pydantic_extra__: dict[str, float] = Field(init=False)
+    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     step: NonNegativeInt
     time: StepTimes = StepTimes()
 
