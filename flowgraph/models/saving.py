@@ -21,12 +21,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def save(model: Model, tokenizer: Tokenizer, folder: Path, weights: Mapping[str, Tensor] | None = None) -> Path:
+def save(
+    model: Model,
+    tokenizer: Tokenizer,
+    folder: Path,
+    weights: Mapping[str, Tensor] | None = None,
+    *,
+    sums: bool = True,
+) -> Path:
     """Save a model and its tokenizer as a folder that transformers loads, by the `Auto` class of the model's head.
 
     `weights` are written in place of the model's own, by the same names: those of a model that holds a share only.
     Adapters are merged into what they stand on, and those of a language model lie in `adapter` beside it as well.
-    The hashes of its files lie beside them, and are compared when it is loaded.
+    With `sums` the hashes of its files lie beside them, and are compared when it is loaded.
     Raises ModelError if the folder exists or cannot be written (a full disk, no permission);
     then nothing is left behind.
     """
@@ -38,7 +45,8 @@ def save(model: Model, tokenizer: Tokenizer, folder: Path, weights: Mapping[str,
         with whole_folder(folder) as draft, quiet():
             _write(model, draft, model.state_dict() if weights is None else weights)
             tokenizer.save_pretrained(draft)
-            write_sums(draft)
+            if sums:
+                write_sums(draft)
     except (OSError, SafetensorError) as error:
         if folder.is_dir():  # another process was faster
             raise ModelError.exists(folder) from None

@@ -135,7 +135,7 @@ class Servers:
 
         loaded, folder = self._model(home), self.scratch / f"{home.param}-{home.pool}"
         if not folder.is_dir():
-            save(loaded.model, loaded.tokenizer, folder)
+            save(loaded.model, loaded.tokenizer, folder, sums=False)  # its server reads it at once
         return folder
 
 
