@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import importlib
 import importlib.util
 import inspect
@@ -432,6 +433,8 @@ def serve(channel: Channel) -> None:
             except Failure as failure:
                 channel.say({**failure.line, "id": line["id"]})
             alone = not has_children()
+            gc.collect()
+            gc.freeze()  # or each fork would copy the pages of every object that the collector looks at
             continue
         assert rule is not None
         for at, row in line["rows"]:

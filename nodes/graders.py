@@ -116,7 +116,7 @@ class _Job:
         self.failures += 1
 
     def end(self, index: int, error: RuleError) -> None:
-        """Score a row that ended or outlasted its process: with a shipped rule that is the response's doing, so wrong."""
+        """Score a row that ended or outlasted its process: a shipped rule's counts as wrong."""
         if not self.rule.shipped:
             self.fail(index, error)
             return
@@ -342,7 +342,7 @@ class Graders:
         forged: bool = False,
         blamed: bool = True,
     ) -> None:
-        """End a worker that hangs, forges, or has closed its channel; its first owed row fails, the others wait again."""
+        """End a worker that hangs, forges, or closed its channel; its first owed row fails, the others wait again."""
         for watched in (worker.questions, worker.answers, worker.output):
             if watched in selector.get_map():
                 selector.unregister(watched)

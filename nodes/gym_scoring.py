@@ -37,11 +37,11 @@ _EVALUATED = {
 
 
 def extract_answer(response: str) -> str:
-    """Return what stands in the last `<answer>…</answer>`, or else the whole response, without spaces around it.
+    r"""Return what stands in the last `<answer>…</answer>`, or else the whole response, without spaces around it.
 
     Source: reasoning-gym 0.1.25, `extract_answer`. Deviation: takes time in proportion to the response's length.
 
-    >>> extract_answer("so <answer> 4 </answer>, no: <answer>5</answer>"), extract_answer(" 4\\n")
+    >>> extract_answer("so <answer> 4 </answer>, no: <answer>5</answer>"), extract_answer(" 4\n")
     ('5', '4')
     """
     at, answer = 0, response
@@ -155,7 +155,7 @@ def _bits(node: ast.expr, names: frozenset[str]) -> float:
             return _bits(left, names) + _bits(right, names)
         case ast.BinOp(op=ast.Pow(), left=left, right=right):
             exponent = _bits(right, names)
-            return _bits(left, names) * 2.0 ** min(exponent, 64.0)
+            return _bits(left, names) * math.pow(2.0, min(exponent, 64.0))
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
             return _bits(argument, names)
         case _:
