@@ -2,8 +2,8 @@
 
 `nodes.grader_guard` starts this file as a script, confined; questions come on standard input and answers leave on
 standard output, which are moved out of a rule's way before it is loaded, so it may print and read as it likes.
-A rule that may not keep state scores each response in a fork of its own, which can neither read other questions nor
-write an answer, and ends with all that it has started.
+A rule that may not keep state scores each response in a fork of its own, which cannot write an answer but to its own
+question, and ends with all that it has started.
 Only the standard library is imported until the parent has sent its import path.
 """
 
@@ -312,7 +312,7 @@ class Channel:
             unsent = unsent[os.write(self._answers, unsent) :]
 
     def close(self) -> None:
-        """Close both directions in a fork: it sees no other question and cannot answer one."""
+        """Close both directions in a fork, so that it can answer no other question."""
         os.close(self._questions.fileno())
         os.close(self._answers)
 

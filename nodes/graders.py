@@ -347,26 +347,32 @@ class Graders:
             if watched in selector.get_map():
                 selector.unregister(watched)
         code = self._end(worker, job.workers)
-        ended = RuleError.forged if forged else None
+        hung = late and code == -signal.SIGKILL
+        if not worker.ready:
+            if blamed:
+                raise self._load_failure(worker, job, code, hung=hung, forged=forged)
+            return
         owed = [index for _, index in worker.owed]
-        if owed and not worker.ready:
-            hung = late and code == -signal.SIGKILL
-            why = f"it took over {self._start_limit_s:g} s" if hung else f"its process ended: {_ending(code)}"
-            why = "its process wrote what is no answer" if forged else why
-            raise RuleError.not_loaded(job.rule.text, why, notes=_printed(worker.printed))
-        if owed and blamed:
-            index = owed.pop(0)
-            notes = _notes(job.rows[index], index, worker.printed)
-            if ended is not None:
-                error = ended(job.rule.text, notes=notes)
-            elif late and code == -signal.SIGKILL:
+        blamed_index = owed.pop(0) if owed and blamed else None
+        job.waiting.extendleft(reversed(owed))
+        if blamed_index is not None:
+            notes = _notes(job.rows[blamed_index], blamed_index, worker.printed)
+            if forged:
+                error = RuleError.forged(job.rule.text, notes=notes)
+            elif hung:
                 error = RuleError.hung(job.rule.text, self._limit_s, notes=notes)
             else:
                 error = RuleError.died(job.rule.text, _ending(code), notes=notes)
-            job.waiting.extendleft(reversed(owed))
-            job.end(index, error)
+            job.end(blamed_index, error)
+
+    def _load_failure(self, worker: Worker, job: _Job, code: int, *, hung: bool, forged: bool) -> RuleError:
+        if forged:
+            why = "its process answered what it was not asked"
+        elif hung:
+            why = f"it took over {self._start_limit_s:g} s"
         else:
-            job.waiting.extendleft(reversed(owed))
+            why = f"its process ended: {_ending(code)}"
+        return RuleError.not_loaded(job.rule.text, why, notes=_printed(worker.printed))
 
     def _give_up(self, job: _Job, selector: selectors.BaseSelector) -> None:
         """Fail every row that has no score yet: the whole call took too long."""

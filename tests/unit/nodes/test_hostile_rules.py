@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,13 @@ ATTACKS_FILE = Path(__file__).parent / "hostile" / "attacks.py"
 OFF = ["unconfined", "state", "env=HOSTILE_SECRET"]
 MARKER = f"sleep 98.{os.getpid()}"  # like no other process of this machine
 HANGS = {"kills_its_parent", "stops_its_parent", "closes_everything", "matches_without_end", "counts_without_end"}
+OF_ITS_OWN = {  # who runs code where a response is scored decides that one score: nothing can hold that
+    "replaces_a_builtin",
+    "replaces_the_graders_own_code",
+    "replaces_what_writes_answers",
+    "answers_for_later_rows",
+    "hooks_calls",
+}
 BY_MACHINE = {  # what some machines refuse to every user, so that these need not bite there
     "traces_another",
     "opens_the_drivers_memory",
@@ -201,7 +208,8 @@ def test_no_attack_of_a_response_gets_through(world: World) -> None:
             effects = world.changed()
             if not gone(MARKER):
                 effects.add("a process")
-            if graded.scores[0] == 1.0 or graded.scores[1] != 0.25 or effects:
+            own = graded.scores[0] == 1.0 and name not in OF_ITS_OWN
+            if own or graded.scores[1] != 0.25 or effects:
                 through[name] = graded, effects
             world.restore()
         workers = [worker.process.pid for pool in (patient, hasty) for worker in pool._workers]
@@ -212,22 +220,42 @@ def test_no_attack_of_a_response_gets_through(world: World) -> None:
     assert len(attacks()) >= 80
 
 
+SAMPLE = (
+    "reads_a_secret_file",
+    "overwrites_a_file",
+    "connects",
+    "kills_another",
+    "leaves_a_daemon",
+    "replaces_the_rule",
+)
+
+
+def test_some_attacks_bite_where_nothing_confines_them(world: World) -> None:
+    assert blunt(world, SAMPLE) == {}
+
+
+@pytest.mark.slow
 def test_every_attack_bites_where_nothing_confines_it(world: World) -> None:
-    blunt: dict[str, object] = {}
+    assert blunt(world, attacks()) == {}
+
+
+def blunt(world: World, names: Iterable[str]) -> dict[str, object]:
+    """Run attacks without confinement, and return those that do not do what they are written to do."""
+    found: dict[str, object] = {}
     for_all = Graders(limit_s=5.0, allow=OFF), Graders(limit_s=0.5, allow=OFF)
     with for_all[0] as patient, for_all[1] as hasty:
-        for name in attacks():
+        for name in names:
             pool = hasty if name in HANGS else patient
             process, scored, honest, after = ask(
                 world, pool, "process", name, "honest", "process", confined=False
             ).scores
             bit = scored == 1.0 or honest != 0.25 or after != process or world.changed() or running(MARKER)
             if not bit and name not in BY_MACHINE:
-                blunt[name] = scored, honest
+                found[name] = scored, honest
             if honest != 0.25:
                 pool.close()
             world.restore()
-    assert blunt == {}
+    return found
 
 
 IMPORTED = {
@@ -257,8 +285,6 @@ HARMLESS_OFF = {
 @pytest.mark.parametrize("confined", [True, False])
 def test_a_hostile_file_is_held_while_it_is_imported(world: World, confined: bool) -> None:
     wrong: dict[str, object] = {}
-    with Graders(start_limit_s=1.0, allow=[] if confined else OFF) as pool:
-        assert pool.grade(resolve("exact"), [{"response": "1", "finished": True, "ground_truth": "1"}]).scores == (1.0,)
     for name, code in IMPORTED.items():
         assert world.victim is not None
         facts = {"SECRET": str(world.secret), "TARGET": str(world.target), "PORT": world.port}
@@ -266,14 +292,22 @@ def test_a_hostile_file_is_held_while_it_is_imported(world: World, confined: boo
         given = "\n".join(f"{key} = {value!r}" for key, value in facts.items())
         own = "def rule(response): return 0.5\n"
         (world.folder / "bad.py").write_text(f"{given}\n{code}\n{own}")
-        with Graders(start_limit_s=1.0, allow=[] if confined else OFF) as pool:
+        limit_s = 1.0 if name == "never ends" else 30.0
+        with Graders(start_limit_s=limit_s, allow=[] if confined else OFF) as pool:
             loaded = True
             try:
                 scores = pool.grade(resolve(f"{world.folder}/bad.py:rule"), [{"response": "1"}] * 3).scores
                 assert scores == (0.5,) * 3
             except RuleError:
                 loaded = False
-            through = loaded and name in ("reads a key", "reads a file", "connects", "removes a file", "kills another")
+            through = loaded and name in (
+                "reads a key",
+                "reads a file",
+                "connects",
+                "removes a file",
+                "kills another",
+                "ends its guard",
+            )
             effects = world.changed() | ({"a process"} if running(MARKER) and not confined else set())
         if not gone(MARKER):
             effects.add("a process that stays")
@@ -316,8 +350,8 @@ def test_memory_that_several_processes_share_out_is_counted_together(world: Worl
         "import mmap, time\n"
         "def rule(response):\n"
         "    if response == 'honest': return 0.25\n"
-        "    much = mmap.mmap(-1, 3 << 29)\n"
-        "    for at in range(0, len(much), 4096): much[at] = 1\n"
+        "    much, some = mmap.mmap(-1, 5 << 28), b'x' * (1 << 24)\n"
+        "    for at in range(0, len(much), len(some)): much[at:at + len(some)] = some\n"
         "    time.sleep(5)\n"
         "    return 1.0\n"
     )

@@ -118,7 +118,7 @@ def reads_an_account_file(told: Any) -> object:
 
 @attack
 def lists_the_home_folder(told: Any) -> object:
-    return os.listdir(told.home)
+    return os.listdir(told.home) is not None
 
 
 @attack
@@ -575,6 +575,7 @@ def hooks_calls(told: Any) -> object:
 def hooks_an_alarm(told: Any) -> object:
     signal.signal(signal.SIGALRM, lambda *_: globals().update(honest=lambda: 1.0))
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    time.sleep(0.01)
 
 
 @attack
@@ -586,17 +587,6 @@ def answers_for_later_rows(told: Any) -> object:
                 os.write(descriptor, b'{"id": %d, "score": 1.0}\n' % at)
             except OSError:
                 break
-
-
-@attack
-def reads_the_next_question(told: Any) -> object:
-    for descriptor in EVERY_FD:
-        try:
-            os.set_blocking(descriptor, False)
-            if b"honest" in os.read(descriptor, 100_000):
-                return True
-        except OSError:
-            pass
 
 
 # ------------------------------------------------------------------------------------------------------- endings
