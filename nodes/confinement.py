@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowgraph.errors import RuleError
-from nodes.rules import COMPARING_RULES, RULES, RuleRef
+from nodes.rules import COMPARING_RULES, RuleRef
 
 MEMORY_BYTES = 4 << 30
 PROCESSES = 64
 LEAST_LANDLOCK_ABI = 3  # Linux 6.2: from then on a file cannot be cut short by who may only read it
+FULL_LANDLOCK_ABI = 6
 ARCHITECTURES = ("x86_64", "aarch64")
 
 _ALLOWED = re.compile(r"network|state|unconfined|read=(?P<read>.+)|env=(?P<env>\w+)|memory=(?P<gib>[1-9]\d{0,3})GiB")
 WORDS = ("network", "state", "unconfined", "read=PATH", "env=NAME", "memory=8GiB")
 
-_ENVIRONMENT = ("PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONHASHSEED", "SYSTEMROOT")
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONHASHSEED")
 _THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -167,6 +168,13 @@ def _code_in(folder: str) -> list[str]:
     return [*modules, *packages]
 
 
-def shipped_names() -> list[str]:
-    """List the shipped rules that are scored without confinement where there is none."""
-    return [name for name in RULES if name in COMPARING_RULES]
+def here() -> str:
+    """Say what this machine can hold rules to, in a line or two."""
+    if why := lacks():
+        held = f"not confined: {why}"
+        return f"{held}\nonly {', '.join(sorted(COMPARING_RULES))} run; others need allow=[\"unconfined\"]"
+    import sandlock
+
+    abi = sandlock.landlock_abi_version()
+    weaker = "" if abi >= FULL_LANDLOCK_ABI else f" ({FULL_LANDLOCK_ABI} is the full set)"
+    return f"confined by Landlock {abi}{weaker} and seccomp: no network, no files but their code and a scratch folder"

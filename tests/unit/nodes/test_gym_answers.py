@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -58,7 +57,7 @@ HOSTILE = (  # each runs code, ends or stalls the process where an answer is eva
     'eval(compile("' + TOUCH.replace('"', '\\"').replace("'", "\\'") + "\", 'x', 'eval'))",
     "getattr(__import__('os'), 'system')('touch {canary}')",
     "__import__('subprocess').run(['touch', {canary!r}])",
-    "[c for c in ().__class__.__base__.__subclasses__() if c.__name__ == 'Popen' and c(['touch', {canary!r}]).wait() is not None]",
+    "[c(['touch', {canary!r}]).wait() for c in ().__class__.__base__.__subclasses__() if c.__name__ == 'Popen']",
     "globals()['__builtins__']['open']({canary!r}, 'w')",
     "vars(__import__('builtins'))['open']({canary!r}, 'w')",
     "(lambda f: f({canary!r}, 'w'))(open)",
@@ -81,14 +80,14 @@ HOSTILE = (  # each runs code, ends or stalls the process where an answer is eva
 )
 
 ODD = (
-    *("", " ", "\n", "\t\n", "x", "X", "abc", "hello world", "I do not know", "None", "null", "true", "False", "yes", "no"),
+    *("", " ", "\n", "\t\n", "x", "X", "abc", "hello world", "I do not know", "None", "null", "true", "False", "yes"),
     *("0", "-0", "00", "1", "-1", "+1", "1.", ".5", "1e5", "1e999", "-1e999", "nan", "inf", "-inf", "NaN", "Infinity"),
-    *("1/0", "1/2", "0/0", "1//0", "2**9", "9**9**9", "1,000", "1 000", "1_000", "0x10", "0b11", "½", "²", "١٢٣", "１２"),
-    *("[]", "[[]]", "{}", "()", "[1]", "[1, 2", "[1, 2]]", "[[1, 2], [3]]", "[[[[]]]]", '{"a": 1}', '{"a":', "(1, 2)", "(1,"),
-    *("a,b", "a, b, c", ",", ",,,", "a=1", "x = 1", "1 2 3", "1\n2\n3", "2 × 3", "2 × x", "2x3", "×", "->", "A->B", "A -> "),
-    *("\x00", "a\x00b", "\u202e", "\ufeff1", "é", "👍", "\ud800", "<answer>", "</answer>", "%s%n", "{0}", "{}{}", "$(x)", "`x`"),
-    *("9" * 400, "9" * 5_000, "-" * 5_000, "(" * 500, "[" * 5_000, "[" * 500 + "]" * 500, "a" * 5_000, "1 " * 2_000, "((" * 99 + "))" * 99),
-    *("01/01/2020", "2020-13-45", "25:61", "Monday", "12 days", "days", "-5 days", "#### 5", "\\boxed{5}", "5 apples"),
+    *("1/0", "1/2", "0/0", "1//0", "2**9", "9**9**9", "1,000", "1 000", "1_000", "0x10", "0b11", "½", "²", "١٢٣"),
+    *("[]", "[[]]", "{}", "()", "[1]", "[1, 2", "[1, 2]]", "[[1, 2], [3]]", "[[[[]]]]", '{"a": 1}', '{"a":', "(1,"),
+    *("a,b", "a, b, c", ",", ",,,", "a=1", "x = 1", "1 2 3", "1\n2\n3", "2 × 3", "2 × x", "2x3", "×", "->", "A -> "),
+    *("\x00", "a\x00b", "\u202e", "\ufeff1", "é", "👍", "\ud800", "<answer>", "</answer>", "%s%n", "{0}", "$(x)"),
+    *("9" * 400, "9" * 5_000, "-" * 5_000, "(" * 500, "[" * 5_000, "[" * 500 + "]" * 500, "a" * 5_000, "1 " * 2_000),
+    *("01/01/2020", "2020-13-45", "25:61", "Monday", "{}{}", "12 days", "days", "-5 days", "#### 5", "\\boxed{5}", "5 apples"),
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Hostile rules and responses: contained where rules are confined, and shown to bite where they are not.
 
-The attacks are in `hostile/attacks.py`. Confined, none gets through, the rewards after it are right and nothing is left;
-with the same attack unconfined, in a process that keeps state, each one must do what it is written to do.
+The attacks are in `hostile/attacks.py`. Confined, none gets through, the rewards after it are right and nothing is
+left; with the same attack unconfined, in a process that keeps state, each one must do what it is written to do.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class World:
         limits = next(line for line in (where / "limits").read_text().splitlines() if "open files" in line)
         state = where.joinpath("stat").read_text().rpartition(") ")[2].split()
         return (
-            "TZ".replace("Z", "") in state[0] and "stopped" or "",
+            "stopped" if state[0] == "T" else "",
             limits,
             state[16],
             (where / "oom_score_adj").read_text(),
@@ -258,6 +258,7 @@ def blunt(world: World, names: Iterable[str]) -> dict[str, object]:
     return found
 
 
+ANSWERS = "import os\nfor d in range(3, 30):\n    try: os.write(d, b'{}\\n' * 9)\n    except OSError: pass"
 IMPORTED = {
     "reads a key": "import os; assert os.environ['HOSTILE_SECRET'] == 'hunter2'",
     "reads a file": "open(SECRET).read()",
@@ -266,8 +267,8 @@ IMPORTED = {
     "connects": "import socket; socket.create_connection(('127.0.0.1', PORT), 1)",
     "kills another": "import os; os.kill(VICTIM, 15)",
     "leaves a daemon": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', MARKER.split())",
-    "answers at once": 'import os\nfor d in range(3, 30):\n    try: os.write(d, b\'{"id": 0, "ready": true}\\n\' * 9)\n    except OSError: pass',
-    "answers for all": 'import os\nfor d in range(3, 30):\n    try: os.write(d, b\'{"id": 1, "score": 1.0}\\n\' * 9)\n    except OSError: pass',
+    "answers at once": ANSWERS.format('{"id": 0, "ready": true}'),
+    "answers for all": ANSWERS.format('{"id": 1, "score": 1.0}'),
     "never ends": "while True: pass",
     "exits": "raise SystemExit(0)",
     "ends": "import os; os._exit(0)",

@@ -3,8 +3,6 @@
 `test_hostile_rules` names them one by one as responses of the rule below, so each runs in a grader's process.
 """
 
-# ruff: noqa: S, B, PTH, BLE001, SIM115
-
 from __future__ import annotations
 
 import builtins
@@ -63,7 +61,7 @@ def allowed(call: int) -> bool:
     return call >= 0 or ctypes.get_errno() not in (1, 13)
 
 
-# ------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 @attack
@@ -164,7 +162,7 @@ def reads_a_database(told: Any) -> object:
     return sqlite3.connect(f"file:{told.database}?mode=ro", uri=True).execute("select * from t").fetchall()
 
 
-# ------------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------ writing
 
 
 @attack
@@ -272,7 +270,7 @@ def volunteers_another_for_the_killer(told: Any) -> object:
     return open(f"/proc/{told.victim}/oom_score_adj", "w").write("900")
 
 
-# ------------------------------------------------------------------------------------------------------- the network
+# ------------------------------------------------------------------------------------------ the network
 
 
 @attack
@@ -326,7 +324,7 @@ def connects_by_another_process(told: Any) -> object:
     return subprocess.run([sys.executable, "-S", "-c", code], stderr=subprocess.DEVNULL).returncode == 0
 
 
-# ------------------------------------------------------------------------------------------------------- other processes
+# ------------------------------------------------------------------------------------------ other processes
 
 
 @attack
@@ -454,7 +452,7 @@ def asks_for_a_ring(told: Any) -> object:
 
 @attack
 def raises_its_limits(told: Any) -> object:
-    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    soft, _ = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (soft, resource.RLIM_INFINITY))
     return True
 
@@ -472,7 +470,7 @@ def changes_its_root(told: Any) -> object:
     return os.wait()[1] == 0
 
 
-# ------------------------------------------------------------------------------------------------------- memory and disk
+# ------------------------------------------------------------------------------------------ memory and disk
 
 
 @attack
@@ -504,7 +502,7 @@ def writes_a_huge_file(told: Any) -> object:
     return True
 
 
-# ------------------------------------------------------------------------------------------------------- later rewards
+# ------------------------------------------------------------------------------------------ later rewards
 
 
 @attack
@@ -589,7 +587,7 @@ def answers_for_later_rows(told: Any) -> object:
                 break
 
 
-# ------------------------------------------------------------------------------------------------------- endings
+# ------------------------------------------------------------------------------------------ endings
 
 
 @attack
