@@ -172,7 +172,7 @@ def here() -> str:
     """Say what this machine can hold rules to, in a line or two."""
     if why := lacks():
         held = f"not confined: {why}"
-        return f"{held}\nonly {', '.join(sorted(COMPARING_RULES))} run; others need allow=[\"unconfined\"]"
+        return f'{held}\nonly {", ".join(sorted(COMPARING_RULES))} run; others need allow=["unconfined"]'
     import sandlock
 
     abi = sandlock.landlock_abi_version()

@@ -10,7 +10,6 @@ Only the standard library is imported until the parent has sent its import path.
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import importlib
 import importlib.util
@@ -21,12 +20,11 @@ import os
 import select
 import shutil
 import signal
-import struct
 import sys
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
@@ -36,9 +34,8 @@ from typing import Any, cast
 
 MESSAGE_CHARACTERS = 300
 ANSWER_BYTES = 65_536
-LOOK_S = 0.1
-REAP_S = 0.3
-_SET_SECCOMP, _FILTER, _SUBREAPER = 22, 2, 36  # prctl
+LOOK_S, REAP_S = 0.1, 0.3
+_SUBREAPER = 36  # prctl
 
 
 class Failure(Exception):
@@ -163,13 +160,7 @@ def place(error: BaseException, file: str) -> str:
     theirs = [one for one in frames if one[0] == file] or foreign
     if not theirs and isinstance(error, SyntaxError):
         theirs = [(error.filename or "", error.lineno or 0)]
-    return f"{shown(theirs[-1][0])}:{theirs[-1][1]}" if theirs else ""
-
-
-def shown(path: str) -> str:
-    """Shorten a path that lies below the working folder."""
-    here = os.getcwd() + os.sep
-    return path.removeprefix(here)
+    return f"{theirs[-1][0].removeprefix(os.getcwd() + os.sep)}:{theirs[-1][1]}" if theirs else ""
 
 
 def message(error: BaseException) -> str:
@@ -183,8 +174,7 @@ def import_source(source: str) -> ModuleType:
     """Import a module by its name, or a file by its path under a name that shadows no other module."""
     if not source.endswith(".py"):
         return importlib.import_module(source)
-    stem = os.path.basename(source).removesuffix(".py")
-    name = f"_rule_file_{stem}_{zlib.crc32(source.encode()):08x}"
+    name = f"_rule_file_{os.path.basename(source).removesuffix('.py')}_{zlib.crc32(source.encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, source)
@@ -235,10 +225,10 @@ class UnlistedFinder:
             os.listdir(folder)
         except PermissionError:
             self.folder = folder
-            return
-        except OSError:
-            pass
-        raise ImportError(f"{folder} can be listed")  # so the next path hook is asked
+        except OSError as error:
+            raise ImportError(folder) from error
+        else:
+            raise ImportError(f"{folder} can be listed")  # so the next path hook is asked
 
     def find_spec(self, fullname: str, target: object = None) -> ModuleSpec | None:
         """Return where a module or a package of this name is in the folder; None if it is not there."""
@@ -292,7 +282,7 @@ class Channel:
 
     def __init__(self) -> None:
         """Take over standard input and output, and leave a rule an empty input and the parent's log."""
-        self._questions, self._answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
+        self._questions, self._answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
@@ -307,14 +297,13 @@ class Channel:
         """Send one line; a child that a rule forked and that came back here ends without a word."""
         if os.getpid() != self._process:
             os._exit(0)
-        unsent = memoryview(json.dumps(line).encode() + b"\n")
-        while unsent:
-            unsent = unsent[os.write(self._answers, unsent) :]
+        self._answers.write(json.dumps(line).encode() + b"\n")
+        self._answers.flush()
 
     def close(self) -> None:
         """Close both directions in a fork, so that it can answer no other question."""
         os.close(self._questions.fileno())
-        os.close(self._answers)
+        os.close(self._answers.fileno())
 
 
 def score_apart(rule: Loaded, row: Mapping[str, Any], channel: Channel, *, alone: bool) -> dict[str, object]:
@@ -326,9 +315,7 @@ def score_apart(rule: Loaded, row: Mapping[str, Any], channel: Channel, *, alone
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        with contextlib.suppress(BaseException):
-            _score_in_child(rule, row, channel, read, write)
-        os._exit(0)
+        _score_in_child(rule, row, channel, read, write)
     os.close(write)
     said = _first_line(read, child)
     os.close(read)
@@ -339,13 +326,15 @@ def score_apart(rule: Loaded, row: Mapping[str, Any], channel: Channel, *, alone
 
 
 def _score_in_child(rule: Loaded, row: Mapping[str, Any], channel: Channel, read: int, write: int) -> None:
-    os.setpgid(0, 0)
-    os.close(read)
-    channel.close()
-    process = os.getpid()
-    line = json.dumps(score(rule, row)).encode() + b"\n"
-    if os.getpid() == process:  # a fork that the rule made and that came back here has nothing to say
-        os.write(write, line)
+    with contextlib.suppress(BaseException):
+        os.setpgid(0, 0)
+        os.close(read)
+        channel.close()
+        process = os.getpid()
+        line = json.dumps(score(rule, row)).encode() + b"\n"
+        if os.getpid() == process:  # a fork that the rule made and that came back here has nothing to say
+            os.write(write, line)
+    os._exit(0)
 
 
 def _first_line(read: int, child: int) -> bytes:
@@ -442,47 +431,16 @@ def serve(channel: Channel) -> None:
             channel.say({**outcome, "id": at})
 
 
-def close_sockets() -> None:
-    """Let this process and all below it make no socket of any family, but pairs of their own.
-
-    Landlock knows TCP, and seccomp as the guard sets it knows UDP; what is left is MPTCP, fast open, netlink, vsock.
-    """
-    import ctypes
-
-    architecture, socket_call = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}[os.uname().machine]
-    load_word, equal, refuse, allow = 0x20, 0x15, 0x00050000 | errno.EACCES, 0x7FFF0000
-    program = struct.pack(
-        "<" + "HBBI" * 7,
-        *(load_word, 0, 0, 4),  # the architecture
-        *(equal, 1, 0, architecture),
-        *(0x06, 0, 0, refuse),  # another one's numbers mean other calls
-        *(load_word, 0, 0, 0),  # the number of the call
-        *(equal, 0, 1, socket_call),
-        *(0x06, 0, 0, refuse),
-        *(0x06, 0, 0, allow),
-    )
-    buffer = ctypes.create_string_buffer(program)
-    header = struct.pack("HxxxxxxP", 7, ctypes.addressof(buffer))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_SET_SECCOMP, _FILTER, ctypes.c_char_p(header), 0, 0):
-        raise OSError(ctypes.get_errno(), "sockets cannot be closed")
-
-
-def adopt() -> None:
-    """Become the parent of what a response's process leaves behind, on Linux."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-
-
-def main(options: Sequence[str]) -> None:
+def main(options: list[str]) -> None:
     """Serve one parent, and leave without waiting for threads that a rule has left behind."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel = Channel()
-    adopt()
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # so what a response leaves behind is found here
     if "--no-sockets" in options:
-        close_sockets()
+        import_source(os.path.join(os.path.dirname(__file__), "grader_sockets.py")).close_sockets()
     with contextlib.suppress(OSError):
         serve(channel)
     os._exit(0)

@@ -26,14 +26,13 @@ from typing import Literal, Self
 
 from flowgraph.errors import RuleError
 from nodes.confinement import Allowed, refuse_unheld
+from nodes.grader_failures import called, ending, failure, not_loaded, notes_of, printed_lines
 from nodes.grader_messages import (
     Answer,
     BadValue,
-    Died,
     Forged,
     LacksColumn,
     LoadAnswer,
-    NotLoaded,
     Raised,
     Ready,
     Scored,
@@ -45,7 +44,6 @@ from nodes.rules import RuleRef
 
 START_LIMIT_S = 60.0
 CHUNK_ROWS = 64
-RESPONSE_CHARACTERS = 80
 RULES_KEPT = 8
 LOOK_S = 0.5
 GAP_S = 1.0
@@ -325,11 +323,11 @@ class Graders:
             return
         worker.read_printed()
         if not isinstance(answer, Answer):
-            raise _not_loaded(job.rule, answer, worker.printed)
+            raise not_loaded(job.rule, answer, worker.printed)
         row = job.rows[index]
         if isinstance(answer, LacksColumn):
-            raise RuleError.lacks_column(job.rule.text, answer.parameter, answer.known, _called(row, index))
-        error = _failure(job.rule, answer, _notes(row, index, worker.printed))
+            raise RuleError.lacks_column(job.rule.text, answer.parameter, answer.known, called(row, index))
+        error = failure(job.rule, answer, notes_of(row, index, worker.printed))
         (job.fail if isinstance(answer, Raised | BadValue) else job.end)(index, error)
 
     def _lose(
@@ -356,13 +354,13 @@ class Graders:
         blamed_index = owed.pop(0) if owed and blamed else None
         job.waiting.extendleft(reversed(owed))
         if blamed_index is not None:
-            notes = _notes(job.rows[blamed_index], blamed_index, worker.printed)
+            notes = notes_of(job.rows[blamed_index], blamed_index, worker.printed)
             if forged:
                 error = RuleError.forged(job.rule.text, notes=notes)
             elif hung:
                 error = RuleError.hung(job.rule.text, self._limit_s, notes=notes)
             else:
-                error = RuleError.died(job.rule.text, _ending(code), notes=notes)
+                error = RuleError.died(job.rule.text, ending(code), notes=notes)
             job.end(blamed_index, error)
 
     def _load_failure(self, worker: Worker, job: _Job, code: int, *, hung: bool, forged: bool) -> RuleError:
@@ -371,8 +369,8 @@ class Graders:
         elif hung:
             why = f"it took over {self._start_limit_s:g} s"
         else:
-            why = f"its process ended: {_ending(code)}"
-        return RuleError.not_loaded(job.rule.text, why, notes=_printed(worker.printed))
+            why = f"its process ended: {ending(code)}"
+        return RuleError.not_loaded(job.rule.text, why, notes=printed_lines(worker.printed))
 
     def _give_up(self, job: _Job, selector: selectors.BaseSelector) -> None:
         """Fail every row that has no score yet: the whole call took too long."""
@@ -382,7 +380,7 @@ class Graders:
         scored = len(job.scores) - len(job.failed)
         while job.waiting:
             index = job.waiting.popleft()
-            notes = _notes(job.rows[index], index, b"")
+            notes = notes_of(job.rows[index], index, b"")
             job.end(index, RuleError.overtime(job.rule.text, limit_s, scored, len(job.rows), notes=notes))
 
 
@@ -403,57 +401,3 @@ def _plain(value: object) -> object:
     """Give what JSON can hold of an array or its scalar; of anything else, such as a date, its text."""
     as_list = getattr(value, "tolist", None)
     return as_list() if callable(as_list) else str(value)
-
-
-def _ending(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-
-
-def _called(row: Mapping[str, object], index: int) -> str:
-    names = [f"{name} {row[column]}" for name, column in _IDENTITY if column in row]
-    return ", ".join(names) or f"row {index}"
-
-
-_IDENTITY = (("prompt", "prompt_id"), ("sample", "sample"))
-
-
-def _notes(row: Mapping[str, object], index: int, printed: bytes) -> list[str]:
-    response = str(row["response"]) if "response" in row else ""
-    cut = "…" if len(response) > RESPONSE_CHARACTERS else ""
-    return [f"{_called(row, index)}, response {response[:RESPONSE_CHARACTERS]!r}{cut}", *_printed(printed)]
-
-
-def _printed(printed: bytes) -> list[str]:
-    lines = printed.decode(errors="replace").splitlines()
-    return ["last printed:", *(f"  {_visible(line)}" for line in lines)] if lines else []
-
-
-def _visible(text: str) -> str:
-    """Show what a terminal would act on, such as an escape, as what it is."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def _failure(rule: RuleRef, answer: Answer, notes: Sequence[str]) -> RuleError:
-    match answer:
-        case BadValue():
-            return RuleError.bad_value(rule.text, _visible(answer.value), notes=notes)
-        case Raised():
-            return RuleError.raised(rule.text, _visible(answer.exception), at=_visible(answer.at), notes=notes)
-        case Died():
-            return RuleError.died(rule.text, _ending(answer.code), notes=notes)
-        case _:
-            return RuleError.forged(rule.text, notes=notes)
-
-
-def _not_loaded(rule: RuleRef, answer: LoadAnswer, printed: bytes) -> RuleError:
-    if isinstance(answer, NotLoaded):
-        notes = _printed(printed)
-        return RuleError.not_loaded(rule.text, _visible(answer.why), at=_visible(answer.at), notes=notes)
-    assert not isinstance(answer, Ready)
-    match answer.failed:
-        case "lacks_name":
-            return RuleError.lacks_name(rule.text, answer.name, answer.known)
-        case "lacks_package":
-            return RuleError.lacks_package(rule.text, answer.name)
-        case "lacks_setting":
-            return RuleError.lacks_setting(rule.text, answer.name, answer.known)

@@ -66,22 +66,13 @@ def refill(
     """
     import torch
 
-    ranks = policy.handle.ranks
+    done, kept, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
     order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
-    done, kept, tried = list[ScoredRollout](), list[int](), 0
+    more: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s, "allow": allow}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
         mine = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
         drawn = generate(policy, mine, n=n, temperature=temperature, max_tokens=max_tokens, key=key)
-        scores = score(
-            drawn,
-            by=by,
-            format_score=format_score,
-            workers=workers,
-            limit_s=limit_s,
-            call_limit_s=call_limit_s,
-            on_error=on_error,
-            allow=allow,
-        )
+        scores = score(drawn, by=by, format_score=format_score, on_error=on_error, **more)
         done.append(_scored(drawn, scores))
         signal = set(ranks.union(_with_signal(done[-1])).tolist())
         kept += [group for group in part.tolist() if group in signal]

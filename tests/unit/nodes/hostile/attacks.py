@@ -606,6 +606,11 @@ def kills_itself(told: Any) -> object:
 
 
 @attack
+def ends_by_a_signal_without_a_name(told: Any) -> object:
+    os.kill(os.getpid(), 40)
+
+
+@attack
 def reads_at_null(told: Any) -> object:
     ctypes.string_at(0)
 
