@@ -134,6 +134,7 @@ def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[st
     own = _python_folders()
     beside = [os.path.dirname(rule.source)] if rule.source.endswith(".py") else []
     outside = [folder for folder in (*import_path, *beside) if not _below(folder, own)]
+    outside += [inner for folder in outside for inner in _open_packages(folder, rule)]
     code = [path for folder in dict.fromkeys(outside) for path in _code_in(folder)]
     wanted = (*_SYSTEM, *(_NETWORK if may.network else ()), *own, *code, *may.reads)
     return [path for path in dict.fromkeys(wanted) if os.path.exists(path)]
@@ -154,6 +155,13 @@ def _python_folders() -> tuple[str, ...]:
 
 def _below(folder: str, others: Iterable[str]) -> bool:
     return any(folder == other or folder.startswith(other + os.sep) for other in others)
+
+
+def _open_packages(folder: str, rule: RuleRef) -> list[str]:
+    """List the folders on the way to a rule's module that have no `__init__.py`."""
+    names = [] if rule.source.endswith(".py") else rule.source.split(".")[:-1]
+    inner = [os.path.join(folder, *names[:depth]) for depth in range(1, len(names) + 1)]
+    return [path for path in inner if os.path.isdir(path) and not os.path.isfile(os.path.join(path, "__init__.py"))]
 
 
 def _code_in(folder: str) -> list[str]:

@@ -32,10 +32,8 @@ from numbers import Real
 from types import ModuleType
 from typing import Any, cast
 
-MESSAGE_CHARACTERS = 300
-ANSWER_BYTES = 65_536
+MESSAGE_CHARACTERS, ANSWER_BYTES = 300, 65_536
 LOOK_S, REAP_S = 0.1, 0.3
-_SUBREAPER = 36  # prctl
 
 
 class Failure(Exception):
@@ -239,7 +237,10 @@ class UnlistedFinder:
         for suffix in (*EXTENSION_SUFFIXES, ".py"):
             if os.path.isfile(stem + suffix):
                 return importlib.util.spec_from_file_location(fullname, stem + suffix)
-        return None
+        spec = ModuleSpec(fullname, None, is_package=True) if os.path.isdir(stem) else None
+        if spec is not None:
+            spec.submodule_search_locations = [stem]
+        return spec
 
 
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> Loaded:
@@ -403,11 +404,10 @@ def _outcome(said: bytes, status: int | None) -> dict[str, object]:
 
 def has_children() -> bool:
     """Tell if this process has children, as it has when a rule's file starts some."""
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
+        return True
+    return False
 
 
 def serve(channel: Channel) -> None:
@@ -438,7 +438,7 @@ def main(options: list[str]) -> None:
     if sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # so what a response leaves behind is found here
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a response leaves is found here
     if "--no-sockets" in options:
         import_source(os.path.join(os.path.dirname(__file__), "grader_sockets.py")).close_sockets()
     with contextlib.suppress(OSError):
