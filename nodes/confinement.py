@@ -90,7 +90,7 @@ def environment(given: Mapping[str, str], scratch: str, variables: Sequence[str]
     """
     kept = {name: given[name] for name in (*_ENVIRONMENT, *variables) if name in given}
     threads = {name: given.get(name, "1") for name in _THREADS}
-    return {**threads, **kept, "HOME": scratch, "TMPDIR": scratch, "MPLBACKEND": "agg"}
+    return {**threads, **kept, "HOME": scratch, "TMPDIR": scratch, "MPLBACKEND": "agg", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @functools.cache
