@@ -56,6 +56,7 @@ class Traits(TypedDict, total=False):
     rows: RowTrait
     regroups: bool
     on_policy: bool
+    samples: Sequence[str]
     metrics: Sequence[Metric]
 
 
@@ -71,7 +72,8 @@ def node(fn: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> A
     describes itself; called on real values it runs. `carries` names the port whose next version is returned; `stat`
     the statistic of a model's forward pass that it reads; `pure=False` is for effects outside (a key or a carry
     implies it). `rows="new"` is for a node that filters, reorders or makes rows: its result is a record with their ids.
-    `on_policy=True` refuses rows that stale weights drew.
+    `on_policy=True` refuses rows that stale weights drew. `samples` names the settings whose product is how many
+    responses a generate node draws to each prompt, by which a step is costed: `n` unless it is told.
 
     Raises `FlowTypeError` for a signature that a graph cannot hold, two positional ports of one type included, and
     for a default that its own type refuses.
@@ -89,6 +91,7 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
     signature, kind = read_signature(fn, "node"), traits.get("kind", "host")
     draws = kind == "generate" and any(calls.has_ids(calls.bound_type(each)) for each in signature.returns)
     rows = traits.get("rows", "new" if draws else "kept")
+    counts = traits.get("samples", ("n",) if "n" in signature.settings.model_fields else None)
     op = Op(
         name=fn.__name__,
         module=fn.__module__,
@@ -105,6 +108,7 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
         rows=rows,
         regroups=traits.get("regroups", rows == "new" and kind != "generate"),
         on_policy=traits.get("on_policy", False),
+        samples=None if counts is None else tuple(counts),
         metrics=tuple(_listed(traits.get("metrics", ()))),
         about=(inspect.getdoc(fn) or "").partition("\n")[0],
     )

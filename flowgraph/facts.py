@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import Any, cast
 
 from flowgraph.graph import Edge, Graph, Node, Param, carried_from, how_late, newest
-from flowgraph.values import Group, Kind, Mask, Model, Record, Sample, Trajectory, Value, fields
+from flowgraph.values import Group, Kind, Mask, Model, Record, Sample, State, Trajectory, Value, fields
 
 Origin = Node | Param
 
@@ -42,11 +42,15 @@ class Made:
 
 @dataclass(frozen=True)
 class RowSet:
-    """The rows of one origin, in any order. `drawn` says which weights drew them, if any did."""
+    """The rows of one origin, in any order. `drawn` says which weights drew them, if any did.
+
+    `kept` names a carried state that they may come out of: they were then drawn in an earlier step.
+    """
 
     origin: Origin
     identity: tuple[str, ...]  # what tells them apart: prompt, sample, trajectory
     drawn: Made | None = None
+    kept: str = ""
 
     def __str__(self) -> str:
         origin = self.origin
@@ -122,7 +126,15 @@ def _facts(node: Node, known: Known) -> Facts:
         return Facts(replace(read[0][1], drawn=made) if draws else read[0][1], made)
     identity = _identity(node.returns)
     drawn = made if draws else _drawn([rows.drawn for _, rows in read])
-    return Facts(RowSet(node, identity, drawn) if identity else None, made)
+    kept = next((port for port, edge in node.inputs if _keeps_rows(node, port, edge)), "")
+    before = next((rows.kept for _, rows in read if rows.kept), "")
+    return Facts(RowSet(node, identity, drawn, kept or before) if identity else None, made)
+
+
+def _keeps_rows(node: Node, port: str, edge: Edge) -> bool:
+    """Say whether a value that a node makes rows of may hold some of an earlier step: a state that is no model."""
+    plain = issubclass(edge.type, State) and not issubclass(edge.type, Model)
+    return plain and not node.op.port(port).no_rows
 
 
 def _drawn(before: Sequence[Made | None]) -> Made | None:

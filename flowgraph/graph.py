@@ -69,6 +69,7 @@ class Port:
     parts: tuple[str, ...] = ()  # of a record, those that the body reads; none named: all
     by: By | None = None
     other_rows: bool = False
+    no_rows: bool = False  # of a state, which brings no rows of earlier steps
     kind: Kind | None = None  # the one it takes, where subclasses of its type are of several
     initial: Any = None  # of a flow's parameter: the data that this carried state starts from
     corrects: str | None = None  # it corrects for the weights that drew the rows, on the node's port of this name
@@ -104,6 +105,7 @@ class Op:
     rows: RowTrait = "kept"
     regroups: bool = False  # its rows answer other prompts, or not all: ranks are dealt them anew
     on_policy: bool = False  # what it reads must be drawn by the newest weights
+    samples: tuple[str, ...] | None = None  # settings whose product is how many responses it draws to each prompt
     metrics: tuple[Metric, ...] = ()
     about: str = ""
 

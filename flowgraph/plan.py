@@ -44,6 +44,9 @@ class Layout(Data):
     sharding: Sharding = "none"
     replicas: Positive = 1
 
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__.values()))
+
     @property
     def shards(self) -> int:
         """Give over how many devices the weights are cut by full sharding; 1 without."""
@@ -143,7 +146,7 @@ class Forecast(Data):
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
-class Timed(Told):
+class Timed(Data):
     """One task of a step, as its program names it: its role, the pools that it occupies, and its seconds by part.
 
     A part that is not known is None. Where steps overlap, it works on rows drawn `shift` steps earlier, so that it does
@@ -164,7 +167,7 @@ class Timed(Told):
         return sum(known) if len(known) == len(self.parts) else None
 
 
-class Waits(Told):
+class Waits(Data):
     """Of each step, `after` begins when `before` of `delay` steps earlier has ended, and `pause_s` have passed.
 
     What passes between steps is the driver's own: what it logs, checks and writes down.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from flowgraph.graph import Edge, Graph, Node, Param, carried_from
@@ -23,8 +24,9 @@ class Role:
     nodes: tuple[str, ...]
 
 
+@lru_cache(maxsize=64)
 def roles(graph: Graph) -> tuple[Role, ...]:
-    """Give the roles of a named graph: models in the order of the flow's parameters, each with train, sample, infer.
+    """Return the roles of a named graph: models in the order of the flow's parameters, each with train, sample, infer.
 
     A model whose next version is made by an update is trained: its log-probs, inside a loss or outside, run in its
     train role. Sampling is a role of its own; what else reads a model is `infer`, and so is what moves it without an

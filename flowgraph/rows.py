@@ -6,7 +6,8 @@ And the parts of records: a narrowed record holds some of its parts, and refuses
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flowgraph.errors import LawError
 from flowgraph.values import Kind, Lengths, Record, Value, fields
@@ -102,16 +103,20 @@ def narrowed(record: R, paths: Iterable[str]) -> R:
     return type(record).of(kept, record.measures)
 
 
-def leaf_paths(kind: type[Value], prefix: str = "") -> Iterator[tuple[str, type[Value]]]:
-    """Give every part of a record that is no record, as a dotted path with its type; for another value itself, as "".
+def leaf_paths(kind: type[Value], prefix: str = "") -> tuple[tuple[str, type[Value]], ...]:
+    """Return every part of a record that is no record, as a dotted path with its type; for another value itself, as "".
 
     >>> class Around(Record):
     ...     lengths: Lengths
     >>> [path for path, _ in leaf_paths(Around)]
     ['lengths']
     """
+    return _leaf_paths(cast("Any", kind), prefix)  # mypy: as in `fields`
+
+
+@cache
+def _leaf_paths(kind: Any, prefix: str) -> tuple[tuple[str, type[Value]], ...]:
     if not issubclass(kind, Record):
-        yield prefix, kind
-        return
-    for name, part in fields(kind).items():
-        yield from leaf_paths(part, f"{prefix}.{name}" if prefix else name)
+        return ((prefix, kind),)
+    parts = fields(kind).items()
+    return tuple(leaf for name, part in parts for leaf in leaf_paths(part, f"{prefix}.{name}" if prefix else name))

@@ -97,6 +97,31 @@ def resolve_settings(
     return done, (*flow_settings, *resolved)
 
 
+def settings_compared(one: Graph, other: Graph) -> tuple[Graph, Graph]:
+    """Return two named graphs whose nodes of one name and op tell the same settings: those that either has changed.
+
+    So what a text of both tells differently has another value: a default that one of them wrote down is no change.
+    """
+    nodes = {(node.name, node.op.module, node.op.name): node for node in one.all_nodes}
+    pairs = [(nodes.get((node.name, node.op.module, node.op.name)), node) for node in other.all_nodes]
+    changed = {first.name: _changed(first) | _changed(node) for first, node in pairs if first is not None}
+
+    def change(node: Node) -> Node:
+        told = changed.get(node.name, set()) & set(node.op.settings.model_fields) | _changed(node)
+        values = {name: getattr(node.settings, name) for name in node.op.settings.model_fields if name in told}
+        return replace(node, settings=make_settings(node.op.settings, values, node.name, "compared"))
+
+    return rewrite(one, change), rewrite(other, change)
+
+
+def _changed(node: Node) -> set[str]:
+    """Return the settings of a node that have no default, or another value."""
+    fields = node.op.settings.model_fields
+    return {
+        name for name, field in fields.items() if field.is_required() or getattr(node.settings, name) != field.default
+    }
+
+
 def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingError]:
     """Give every fault in what is chosen by `node.setting` for a named graph: each is tried by itself."""
     found = list[SettingError]()

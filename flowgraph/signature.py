@@ -129,7 +129,12 @@ def _refuse_in_flow(ports: Sequence[Port], key: str | None, refuse: Refuse) -> N
     if key is not None:
         raise refuse(f"`{key}` is a Key, and a flow draws nothing itself", "each node that draws has a key of its own")
     for port in ports:
-        asks = {"Parts": port.parts, "By": port.by, "Rows": port.other_rows, "Corrects": port.corrects is not None}
+        asks = {
+            "Parts": port.parts,
+            "By": port.by,
+            "Rows": port.other_rows or port.no_rows,
+            "Corrects": port.corrects is not None,
+        }
         said = next((name for name, asked in asks.items() if asked), "")
         if said:
             raise refuse(f"`{port.name}` says {said}, which only a node's port does", "leave it out")
@@ -286,9 +291,15 @@ def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:
             port = replace(port, kind=each)
         elif isinstance(each, Corrects):
             port = replace(port, corrects=str(each.port))
+        elif each is Rows.NONE and not _is_plain_state(port.value_type):
+            raise refuse(f"`{port.name}` says Rows.NONE, which only the port of a state does", "leave it out")
         else:
-            port = replace(port, other_rows=True)
+            port = replace(port, other_rows=each is Rows.OTHER, no_rows=each is Rows.NONE)
     return port
+
+
+def _is_plain_state(kind: type[Value]) -> bool:
+    return issubclass(kind, State) and not issubclass(kind, Model)
 
 
 _EXAMPLES: Mapping[type, str] = {Parts: '("mask")', By: ".TRAINED", Rows: ".OTHER", Kind: ".ROW", Corrects: '("old")'}

@@ -22,6 +22,7 @@ class Rows(enum.Enum):
     """What a port says of the rows it takes: `greedy: Annotated[Scores, Rows.OTHER]`."""
 
     OTHER = "other"  # they need not be the rows of the node's other inputs
+    NONE = "none"  # of a State: it holds no rows of earlier steps
 
 
 @dataclass(frozen=True)

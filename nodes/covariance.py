@@ -79,7 +79,7 @@ def clip_cov_loss(
     old: Annotated[LogProbs, By.SAMPLER],
     chosen: Chosen,
     weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
-    eps: Annotated[float, Field(gt=0, lt=1)] = 0.2,
+    eps: Annotated[float, Field(gt=0)] = 0.2,
     eps_high: Annotated[float | None, Field(gt=0)] = None,
     aggregation: How = MEAN,
 ) -> Loss:

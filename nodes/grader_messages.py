@@ -65,6 +65,13 @@ class LacksColumn(_Answer):
     known: _Names
 
 
+class LacksTruth(_Answer):
+    """The row has no ground truth, and the rule asks for one."""
+
+    failed: Literal["lacks_truth"]
+    value: _Words
+
+
 class Raised(_Answer):
     """The rule raised."""
 
@@ -93,7 +100,7 @@ class Forged(_Answer):
     failed: Literal["forged"]
 
 
-Answer = Scored | LacksColumn | Raised | BadValue | Died | Forged
+Answer = Scored | LacksColumn | LacksTruth | Raised | BadValue | Died | Forged
 LoadAnswer = Ready | NotLoaded | Lacks
 _LOADS: TypeAdapter[LoadAnswer] = TypeAdapter(LoadAnswer)
 _ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)

@@ -27,7 +27,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from numbers import Real
 from types import ModuleType
 from typing import Any, cast
@@ -61,6 +60,7 @@ class Loaded:
     file: str
     asks: Asks
     settings: dict[str, object]
+    shipped: bool = False
 
 
 def asks_of(function: Callable[..., object]) -> Asks:
@@ -94,6 +94,15 @@ def on_offer(row: Mapping[str, Any]) -> dict[str, Any]:
     if "ground_truth" not in row and isinstance(judged, dict) and "ground_truth" in judged:
         return {**row, "ground_truth": judged["ground_truth"]}
     return dict(row)
+
+
+def is_missing(truth: object, *, shipped: bool) -> bool:
+    """Tell whether a ground truth is none: null, and for a shipped rule no text, or what Python writes for null.
+
+    >>> is_missing(None, shipped=False), is_missing("None", shipped=True), is_missing("0", shipped=True)
+    (True, True, False)
+    """
+    return truth is None or (shipped and str(truth).strip() in ("", "None"))
 
 
 def bind(asks: Asks, row: Mapping[str, Any], settings: Mapping[str, object]) -> dict[str, object]:
@@ -186,6 +195,11 @@ def import_source(source: str) -> ModuleType:
     return module
 
 
+def beside(name: str) -> ModuleType:
+    """Import a file that lies beside this one, without the package that both are in."""
+    return import_source(os.path.join(os.path.dirname(__file__), name))
+
+
 def find(source: str, name: str) -> Callable[..., object]:
     """Get a function from a module or a file; Failure if it is not there or cannot be called."""
     found: object = import_source(source)
@@ -215,37 +229,9 @@ def import_packages(source: str, name: str) -> None:
             raise Failure("lacks_package", name=package) from None
 
 
-class UnlistedFinder:
-    """Finds modules in a folder whose files can be read but whose names cannot be listed, as a confined one is."""
-
-    def __init__(self, folder: str) -> None:
-        try:
-            os.listdir(folder)
-        except PermissionError:
-            self.folder = folder
-        except OSError as error:
-            raise ImportError(folder) from error
-        else:
-            raise ImportError(f"{folder} can be listed")  # so the next path hook is asked
-
-    def find_spec(self, fullname: str, target: object = None) -> ModuleSpec | None:
-        """Return where a module or a package of this name is in the folder; None if it is not there."""
-        stem = os.path.join(self.folder, fullname.rpartition(".")[2])
-        package = os.path.join(stem, "__init__.py")
-        if os.path.isfile(package):
-            return importlib.util.spec_from_file_location(fullname, package, submodule_search_locations=[stem])
-        for suffix in (*EXTENSION_SUFFIXES, ".py"):
-            if os.path.isfile(stem + suffix):
-                return importlib.util.spec_from_file_location(fullname, stem + suffix)
-        spec = ModuleSpec(fullname, None, is_package=True) if os.path.isdir(stem) else None
-        if spec is not None:
-            spec.submodule_search_locations = [stem]
-        return spec
-
-
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> Loaded:
     """Load a rule and check the caller's settings against what it takes; Failure says what is wrong."""
-    sys.path_hooks.insert(0, cast("Any", UnlistedFinder))
+    sys.path_hooks.insert(0, beside("grader_finder.py").UnlistedFinder)
     sys.path_importer_cache.clear()
     sys.path[:] = import_path
     if source.endswith(".py") and os.path.dirname(source) not in sys.path:
@@ -262,13 +248,16 @@ def load(source: str, name: str, settings: dict[str, object], import_path: list[
         if setting not in asks.names and not asks.takes_rest:
             raise Failure("lacks_setting", name=setting, known=list(asks.names))
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return Loaded(function, code.co_filename if code else source, asks, settings)
+    return Loaded(function, code.co_filename if code else source, asks, settings, source == "nodes.rules")
 
 
 def score(rule: Loaded, row: Mapping[str, Any]) -> dict[str, object]:
-    """Score one row; return its score, or what went wrong: a name is lacking, the rule raises or gives no number."""
+    """Score one row; return its score, or what went wrong: a name or its truth is lacking, the rule raises."""
     try:
         arguments = bind(rule.asks, row, rule.settings)
+        asked = "ground_truth" in rule.asks.required
+        if asked and is_missing(arguments["ground_truth"], shipped=rule.shipped):
+            raise Failure("lacks_truth", value=described(arguments["ground_truth"]))
         try:
             value = rule.function(**arguments)
         except BaseException as error:  # noqa: BLE001 - and so may a rule
@@ -440,7 +429,7 @@ def main(options: list[str]) -> None:
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a response leaves is found here
     if "--no-sockets" in options:
-        import_source(os.path.join(os.path.dirname(__file__), "grader_sockets.py")).close_sockets()
+        beside("grader_sockets.py").close_sockets()
     with contextlib.suppress(OSError):
         serve(channel)
     os._exit(0)

@@ -32,6 +32,7 @@ from nodes.grader_messages import (
     BadValue,
     Forged,
     LacksColumn,
+    LacksTruth,
     LoadAnswer,
     Raised,
     Ready,
@@ -180,7 +181,7 @@ class Graders:
 
         A row on which a rule of your own fails raises RuleError, or with a number as `on_error` is scored so and
         counted; with a shipped rule it scores 0 and is counted as unreadable. A rule that cannot be loaded or confined,
-        and a row that lacks what the rule asks for, raise RuleError always.
+        and a row that lacks what the rule asks for, its ground truth too, raise RuleError always.
         """
         may = refuse_unheld(rule, self._allow)
         with self._lock:
@@ -327,6 +328,8 @@ class Graders:
         row = job.rows[index]
         if isinstance(answer, LacksColumn):
             raise RuleError.lacks_column(job.rule.text, answer.parameter, answer.known, called(row, index))
+        if isinstance(answer, LacksTruth):
+            raise RuleError.lacks_truth(job.rule.text, answer.value, called(row, index))
         error = failure(job.rule, answer, notes_of(row, index, worker.printed))
         (job.fail if isinstance(answer, Raised | BadValue) else job.end)(index, error)
 

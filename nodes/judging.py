@@ -96,7 +96,7 @@ def _seen(row: Mapping[str, Any], response: str) -> dict[str, str]:
 def filled(question: str, values: Mapping[str, object]) -> str:
     """Fill the names of a question in, once: what is filled in is text, not a question.
 
-    Raises RuleError for a name that nothing has.
+    Raises RuleError for a name that nothing has, or whose value is null.
 
     >>> filled("{a} {b} {}", {"a": "{b}", "b": 2})
     '{b} 2 {}'
@@ -104,6 +104,8 @@ def filled(question: str, values: Mapping[str, object]) -> str:
     for name in _FIELD.findall(question):
         if name not in values:
             raise RuleError(f"the question names `{{{name}}}`, and nothing has that name", hint=nearest(name, values))
+        if values[name] is None:
+            raise RuleError(f"the question names `{{{name}}}`, which is null", hint="give the row one, or leave it out")
     return _FIELD.sub(lambda found: str(values[found[1]]), question)
 
 

@@ -29,7 +29,7 @@ def clipped(
     *,
     old: Annotated[LogProbs, By.SAMPLER],
     weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
-    eps: Annotated[float, Field(gt=0, lt=1)] = 0.2,
+    eps: Annotated[float, Field(gt=0)] = 0.2,
     eps_high: Annotated[float | None, Field(gt=0)] = None,
     dual: Annotated[float | None, Field(gt=1)] = None,
     aggregation: How = MEAN,
@@ -80,7 +80,7 @@ def cispo_loss(
     *,
     old: Annotated[LogProbs, By.SAMPLER],
     weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
-    eps: Annotated[float, Field(gt=0, le=1)] = 1.0,
+    eps: Annotated[float, Field(gt=0)] = 1.0,
     eps_high: Annotated[float, Field(gt=0)] = 0.2,
     aggregation: How = MEAN,
 ) -> Loss:

@@ -36,7 +36,7 @@ def gspo_loss(
     *,
     old: Annotated[LogProbs, By.SAMPLER],
     weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
-    eps: Annotated[float, Field(gt=0, lt=1)] = 3e-4,
+    eps: Annotated[float, Field(gt=0)] = 3e-4,
     eps_high: Annotated[float | None, Field(gt=0)] = 4e-4,
 ) -> Loss:
     """Give the clipped surrogate of the response's ratio: s = exp(mean over its tokens of new - old).

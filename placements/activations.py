@@ -58,7 +58,7 @@ PLAIN_SCORED = Widths(hidden=5.0, mixing=2.0, mlp=2.0, expert=2.0, scores=2.5)
 
 
 def kept_numbers(shape: ModelShape, layout: Layout, widths: Widths, sequence_tokens: int = 0) -> float:
-    """Give what a layer keeps of each token for its backward pass, on one device: of that kind of layer with the most.
+    """Return what a layer keeps of each token for its backward pass on one device: of that kind of layer with the most.
 
     Ranks of `tensor` cut all of it, tokens where not columns. `sequence_tokens` count only where scores are kept.
     Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence parallelism).
@@ -75,7 +75,7 @@ def kept_numbers(shape: ModelShape, layout: Layout, widths: Widths, sequence_tok
 
 
 def backward_numbers(shape: ModelShape, layout: Layout, widths: Widths) -> float:
-    """Give what the backward pass of a layer adds for each token to what the layer keeps, on one device.
+    """Return what the backward pass of a layer adds for each token to what the layer keeps, on one device.
 
     Ranks of `tensor` that cut tokens gather them whole for products: its input, and the gradient of that.
     """
@@ -87,7 +87,7 @@ def backward_numbers(shape: ModelShape, layout: Layout, widths: Widths) -> float
 
 
 def selected_numbers(shape: ModelShape, layout: Layout, widths: Widths) -> float:
-    """Give what selective checkpointing keeps of each token in a layer: its input, and results that are dear.
+    """Return what selective checkpointing keeps of each token in a layer: its input, and results that are dear.
 
     Those are of attention, and of every second product: queries, values, a gate of an MLP that is no expert's, and the
     last, a hidden width. Where less is kept anyway, it is that.
@@ -103,7 +103,7 @@ def selected_numbers(shape: ModelShape, layout: Layout, widths: Widths) -> float
 def stored_numbers(
     shape: ModelShape, layout: Layout, widths: Widths, mode: Checkpointing, sequence_tokens: int
 ) -> float:
-    """Give what waits of each token of each layer from its forward to its backward pass, on one device.
+    """Return what waits of each token of each layer from its forward to its backward pass, on one device.
 
     "full" keeps the layer's input alone, "selective" what is dear.
     """
@@ -117,7 +117,7 @@ def stored_numbers(
 def again_numbers(
     shape: ModelShape, layout: Layout, widths: Widths, mode: Checkpointing, sequence_tokens: int
 ) -> float:
-    """Give what checkpointing has computed again of each token for the layer in progress, on one device."""
+    """Return what checkpointing has computed again of each token for the layer in progress, on one device."""
     if mode == "none":
         return 0.0
     kept = kept_numbers(shape, layout, widths, sequence_tokens)
@@ -125,7 +125,7 @@ def again_numbers(
 
 
 def forward_numbers(shape: ModelShape, layout: Layout) -> float:
-    """Give what a pass without gradients holds of each token at once: a layer in progress, on one device.
+    """Return what a pass without gradients holds of each token at once: a layer in progress, on one device.
 
     Queries, keys and values, or four hidden widths and three of the MLP, or what experts are sent and give.
     Derived as `EAGER`, and equal to the same tracker.
@@ -139,17 +139,17 @@ def forward_numbers(shape: ModelShape, layout: Layout) -> float:
 
 
 def table_numbers(shape: ModelShape) -> float:
-    """Give what a pass holds of each token once: its position, and the rotation's two rows."""
+    """Return what a pass holds of each token once: its position, and the rotation's two rows."""
     return 2.0 * shape.head_dim + 4.0
 
 
 def _mixing(shape: ModelShape) -> int:
-    """Give the common width of queries (or attention's result) and keys (or values)."""
+    """Return the common width of queries (or attention's result) and keys (or values)."""
     return (shape.heads + shape.kv_heads) * shape.head_dim
 
 
 def _sent(layout: Layout) -> float:
-    """Give the copies of a token that experts of other ranks add, in its widths: what is sent, and what comes back.
+    """Return the copies of a token that experts of other ranks add, in its widths: what is sent, and what comes back.
 
     Derived from torchtitan's expert parallelism: two all-to-alls, whose inputs are not reused. Not measured.
     """

@@ -193,7 +193,7 @@ NAMES = frozenset(field.name for field in fields(Attained))
 
 
 def attained(device: Profile) -> Attained:
-    """Give what kernels and collectives attain on a device; its own shares first, then those of its architecture."""
+    """Return what kernels and collectives attain on a device; its own shares first, then those of its architecture."""
     return _attained(device.name, tuple(device.shares.items()))
 
 

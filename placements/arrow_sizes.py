@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
 from typing import TYPE_CHECKING
 
 from flowgraph.diagrams.arrow_sizes import ArrowSizes
 from flowgraph.graph import Graph
 from flowgraph.plan import Plan
-from placements.setting import Setting
 from placements.step_facts import step_facts
 from placements.wire import sent_number_bytes
 from placements.work import Workload
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: Workload, plan: Plan) -> ArrowSizes:
-    """Give the bytes of each value that a node reads, and of the weights of each model.
+    """Return the bytes of each value that a node reads, and of the weights of each model.
 
     Every response is taken to have its most tokens. Weights that are trained are sent, in the precision of the engine
     that samples.
@@ -28,10 +26,3 @@ def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: Worklo
     values = {(each.value, each.reader): {part.name: part.size_bytes for part in each.parts} for each in facts.edges}
     weights = {name: sent_number_bytes(plan, name) * each.trained for name, each in shapes.items() if name in known}
     return ArrowSizes(values, weights)
-
-
-def arrow_sizes_of(setting: Setting, plan: Plan) -> ArrowSizes:
-    """Give the bytes that travel in a step of a setting under a plan of it."""
-    most = {} if setting.response is None else {"response_tokens": ceil(setting.response.most)}
-    workload = Workload(setting.prompts, ceil(setting.prompt.most), **most)
-    return arrow_sizes(setting.graph, setting.shapes, workload, plan)

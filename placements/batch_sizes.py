@@ -16,12 +16,15 @@ from flowgraph.roles import Role, roles
 from flowgraph.values import Group
 from placements.cuts import DATA, BatchSizes, Cut, Drawn, Fault, Share, Size, many, span
 from placements.size_rules import AtLeast, AtMost, Blocks, Rule, least_minibatch, nearest_values
-from placements.work import prompts_reaching, row_sources, samplers_read, whole_setting
+from placements.work import prompts_reaching, row_sources, samplers_read, samples_of, whole_setting
 
 if TYPE_CHECKING:
     from flowgraph.plan import Plan
 
 IDLE_SHARE = 0.01  # of minibatches in which a rank has no row by chance: more is told
+
+Longest = tuple[int | None, int | None]
+"""The tokens of the longest prompt and of the longest response; None for what is not known."""
 
 
 def solve_batch(
@@ -31,37 +34,28 @@ def solve_batch(
     plan: Plan | None = None,
     data_rows: int | None = None,
     prompt_tokens: int | None = None,
+    response_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
-    """Give how a step of `prompts` prompts is cut by a named graph's settings, and by the data ranks of a plan.
+    """Return how a step of `prompts` prompts is cut by a named graph's settings, and by the data ranks of a plan.
 
-    `data_rows` are those of the data set, `prompt_tokens` those of the longest prompt; `origins` says by name
-    (`run.batch`, `policy.update.minibatch`) where a setting's value comes from. Settings are read by name: `n`,
+    `data_rows` are those of the data set, `prompt_tokens` those of the longest prompt and `response_tokens` of
+    the longest response, in place of what samplers allow; `origins` says by name (`run.batch`,
+    `policy.update.minibatch`) where a setting's value comes from. Settings are read by name: `n`,
     `max_tokens`, `groups` and `rounds` of what samples; `minibatch`, `micro_batch_tokens` and `epochs` of what updates.
 
     Raises BatchError for sizes that do not go together, with the nearest values of each setting that do.
     """
-    sizes = sizes_of(graph, prompts, plan=plan, data_rows=data_rows, prompt_tokens=prompt_tokens, origins=origins)
-    found = list(_faults(sizes))
+    longest = {"prompt_tokens": prompt_tokens, "response_tokens": response_tokens}
+    sizes = sizes_of(graph, prompts, plan=plan, data_rows=data_rows, **longest, origins=origins)
+    found = list(faults(sizes))
     if found:
         raise error_of(found)
     return replace(sizes, told=tuple(_told(sizes, graph)))
 
 
-def faults(
-    graph: Graph,
-    prompts: int,
-    *,
-    plan: Plan | None = None,
-    data_rows: int | None = None,
-    origins: Mapping[str, str] | None = None,
-) -> tuple[Fault, ...]:
-    """Give everything that `solve_batch` refuses; its parameters are those of the same names there."""
-    return tuple(_faults(sizes_of(graph, prompts, plan=plan, data_rows=data_rows, origins=origins)))
-
-
 def most_ranks(graph: Graph, prompts: int) -> int:
-    """Give the most data ranks with which no role and no minibatch of a named graph leaves a rank without a row."""
+    """Return the most data ranks with which no role and no minibatch of a named graph leaves a rank without a row."""
     sizes = sizes_of(graph, prompts)
     kept = [each.value for each in _kept(sizes)]
     return max(1, min([prompts, *kept, *(cut.least for cut in sizes.cuts)]))
@@ -86,12 +80,13 @@ def sizes_of(
     plan: Plan | None = None,
     data_rows: int | None = None,
     prompt_tokens: int | None = None,
+    response_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
-    """Give the sizes as they are, whether they go together or not; parameters are those of `solve_batch`."""
+    """Return the sizes as they are, whether they go together or not; parameters are those of `solve_batch`."""
     origins = origins or {}
     batch = Size("", "batch", prompts, origins.get("run.batch", ""))
-    drawn = tuple(_drawn(node, prompts, origins) for node in graph.nodes if node.op.kind == "generate")
+    drawn = tuple(_drawn(node, prompts, response_tokens, origins) for node in graph.nodes if node.op.kind == "generate")
     ranks = {each.role: each.layout.data for each in plan.placed} if plan is not None else {}
     return BatchSizes(
         batch,
@@ -99,17 +94,17 @@ def sizes_of(
         prompt_tokens,
         drawn,
         _shares(graph, batch, ranks, origins),
-        tuple(_cuts(graph, batch, ranks, prompt_tokens, origins)),
+        tuple(_cuts(graph, batch, ranks, (prompt_tokens, response_tokens), origins)),
     )
 
 
-def _drawn(node: Node, prompts: int, origins: Mapping[str, str]) -> Drawn:
+def _drawn(node: Node, prompts: int, response_tokens: int | None, origins: Mapping[str, str]) -> Drawn:
     kept = _setting(node, "groups", 0, origins)
     return Drawn(
         node.name,
         prompts_reaching(node, prompts),
-        whole_setting(node, "n", 1),
-        whole_setting(node, "max_tokens", 0) or None,
+        samples_of(node),
+        response_tokens or whole_setting(node, "max_tokens", 0) or None,
         kept if kept.value else None,
         whole_setting(node, "rounds", 0),
     )
@@ -120,7 +115,7 @@ def _setting(node: Node, name: str, otherwise: int, origins: Mapping[str, str]) 
 
 
 def _supply(node: Node, batch: Size, origins: Mapping[str, str]) -> Size:
-    """Give the size that says how many prompts' rows a node reads: the batch, or the groups that a sampler keeps."""
+    """Return the size that says how many prompts' rows a node reads: the batch, or the groups that a sampler keeps."""
     before = [each for each in samplers_read(node) if each is not node]
     if not before or any(whole_setting(each, "groups", 0) == 0 for each in before):
         return batch
@@ -129,7 +124,7 @@ def _supply(node: Node, batch: Size, origins: Mapping[str, str]) -> Size:
 
 
 def _shares(graph: Graph, batch: Size, ranks: Mapping[str, int], origins: Mapping[str, str]) -> tuple[Share, ...]:
-    """Give the share of each role, roles of as many ranks and prompts together; without a plan there is none."""
+    """Return the share of each role, roles of as many ranks and prompts together; without a plan there is none."""
     nodes = {node.name: node for node in graph.nodes}
     alike = dict[tuple[int, Size], list[str]]()
     for role in roles(graph):
@@ -142,7 +137,7 @@ def _shares(graph: Graph, batch: Size, ranks: Mapping[str, int], origins: Mappin
 
 
 def _cuts(
-    graph: Graph, batch: Size, ranks: Mapping[str, int], prompt_tokens: int | None, origins: Mapping[str, str]
+    graph: Graph, batch: Size, ranks: Mapping[str, int], longest: Longest, origins: Mapping[str, str]
 ) -> Iterator[Cut]:
     role_of: dict[str, Role] = {name: role for role in roles(graph) if role.use == "train" for name in role.nodes}
     for node in graph.nodes:
@@ -155,16 +150,17 @@ def _cuts(
                 _supply(node, batch, origins),
                 whole_setting(node, "epochs", 1),
                 _setting(node, "minibatch", 0, origins),
-                max((whole_setting(each, "n", 1) for each in samplers_read(node)), default=1),
-                _row_tokens(node, prompt_tokens),
+                max((samples_of(each) for each in samplers_read(node)), default=1),
+                _row_tokens(node, *longest),
                 whole_setting(node, "micro_batch_tokens", 0) or None,
             )
 
 
-def _row_tokens(node: Node, prompt_tokens: int | None) -> int | None:
-    """Give the tokens that an update counts for its longest row: of all that its loss captures, each once."""
+def _row_tokens(node: Node, prompt_tokens: int | None, response_tokens: int | None) -> int | None:
+    """Return the tokens that an update counts for its longest row: of all that its loss captures, each once."""
     contexts, responses = row_sources(node)
-    most = [whole_setting(sampler, "max_tokens", 0) for sampler in responses.values() if sampler is not None]
+    samplers = [each for each in responses.values() if each is not None]
+    most = [response_tokens or whole_setting(each, "max_tokens", 0) for each in samplers]
     if len(most) < len(responses) or not all(most) or (contexts and prompt_tokens is None):
         return None
     return max(1, sum(most) + len(contexts) * (prompt_tokens or 0))
@@ -173,7 +169,8 @@ def _row_tokens(node: Node, prompt_tokens: int | None) -> int | None:
 # ------------------------------------------------------------------------------------------- what is refused
 
 
-def _faults(sizes: BatchSizes) -> Iterator[Fault]:
+def faults(sizes: BatchSizes) -> Iterator[Fault]:
+    """Return everything that `solve_batch` refuses in sizes, one after another."""
     batch, rows = sizes.batch, sizes.data_rows
     if batch.value < 1:
         yield Fault(f"{batch} reads no prompt", "a step reads one at least", (batch,), _nearest(sizes, batch))
@@ -195,7 +192,7 @@ def _faults(sizes: BatchSizes) -> Iterator[Fault]:
 
 
 def _kept(sizes: BatchSizes) -> list[Size]:
-    """Give how many groups each sampler that drops some keeps."""
+    """Return how many groups each sampler that drops some keeps."""
     return [drawn.kept for drawn in sizes.drawn if drawn.kept is not None]
 
 
@@ -220,7 +217,7 @@ def _idle(sizes: BatchSizes, cut: Cut) -> Fault:
 
 
 def _nearest(sizes: BatchSizes, *wrong: Size) -> tuple[Size, ...]:
-    """Give the nearest values of each size, below and above, with which nothing refuses it any more."""
+    """Return the nearest values of each size, below and above, with which nothing refuses it any more."""
     found = list[Size]()
     for size in wrong:
         if size.setting == DATA:
@@ -234,7 +231,7 @@ def _nearest(sizes: BatchSizes, *wrong: Size) -> tuple[Size, ...]:
 
 
 def _rules(sizes: BatchSizes, supply: Size) -> Iterator[Rule]:
-    """Give what must hold of the batch, or of the groups that a sampler keeps."""
+    """Return what must hold of the batch, or of the groups that a sampler keeps."""
     yield AtLeast(1)
     if supply == sizes.batch:
         yield from (AtLeast(kept.value) for kept in _kept(sizes))
@@ -269,7 +266,7 @@ def _told(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
         yield from _told_of_rounds(drawn, sizes.shares)
     for node in graph.nodes:
         if node.op.kind == "advantage" and any(issubclass(edge.type, Group) for edge in node.edges()):
-            single = [each.name for each in samplers_read(node) if whole_setting(each, "n", 1) == 1]
+            single = [each.name for each in samplers_read(node) if samples_of(each) == 1]
             yield from (f"{node.name} compares the responses to a prompt, of which {each} draws one" for each in single)
         if node.op.rows == "new" and node.op.kind != "generate":
             yield f"{node.name} makes rows of its own: what reads them may have other counts than these"

@@ -38,7 +38,7 @@ class Sitting:
     host_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Offered:
     """What an option of the search was made from: where, and how each role runs there."""
 
@@ -63,6 +63,9 @@ class Blocks:
         default_factory=dict[tuple[int, Seat, bool, bool], Columns]
     )
 
+    _offered: dict[tuple[frozenset[int], Seat], Sequence[Option]] = field(
+        default_factory=dict[tuple[frozenset[int], Seat], Sequence[Option]]
+    )
     _syncs: dict[tuple[Seat, bool, bool, str], float] = field(default_factory=dict[tuple[Seat, bool, bool, str], float])
     _least_syncs: dict[tuple[Seat, str, Layout | None, Layout | None], float] = field(
         default_factory=dict[tuple[Seat, str, Layout | None, Layout | None], float]
@@ -70,7 +73,7 @@ class Blocks:
 
     @cached_property
     def seats(self) -> tuple[tuple[tuple[int, ...], Seat], ...]:
-        """Give the seats of all classes, each with its devices by class; none where speeds are not known."""
+        """Return the seats of all classes, each with its devices by class; none where speeds are not known."""
         known = self.setting.classes
         found = (
             (tuple(devices if place == i else 0 for i in range(len(known))), of, devices, of.links(devices))
@@ -80,16 +83,23 @@ class Blocks:
         return tuple((taken, Seat(of, devices, links)) for taken, of, devices, links in found if links is not None)
 
     def options(self, block: frozenset[int], most_s: float = inf) -> Sequence[Option]:
-        """Give what the search may choose from for a block of roles, by their places among the setting's roles.
+        """Return what the search may choose from for a block of roles, by their places among the setting's roles.
 
         Sizes at which the roles take more than `most_s` whatever they do are left out before more is worked out.
         """
         return tuple(
-            self._option(taken, seat, sorted(block), each)
+            option
             for taken, seat in self.seats
             if self._least_s(block, seat) <= most_s
-            for each in self.sittings(block, seat)[:OFFERED_AT_MOST]
+            for option in self._options(block, taken, seat)
         )
+
+    def _options(self, block: frozenset[int], taken: tuple[int, ...], seat: Seat) -> Sequence[Option]:
+        key = block, seat
+        if key not in self._offered:
+            sittings = self.sittings(block, seat)[:OFFERED_AT_MOST]
+            self._offered[key] = [self._option(taken, seat, sorted(block), each) for each in sittings]
+        return self._offered[key]
 
     @cached_property
     def barriers(self) -> Barriers:
@@ -145,18 +155,18 @@ class Blocks:
         return self._least_syncs[key]
 
     def together_s(self) -> float:
-        """Give the seconds of a step of all roles on one pool of all devices; infinite if they do not fit."""
+        """Return the seconds of a step of all roles on one pool of all devices; infinite if they do not fit."""
         everyone = frozenset(range(len(self.setting.roles)))
         found = [each for _, seat in self.seats[-1:] for each in self.sittings(everyone, seat)]
         return min((sum(each.stages_s) for each in found), default=inf)
 
     def _least_s(self, block: frozenset[int], seat: Seat) -> float:
-        """Give what no way to run a block there is faster than: each role by itself, with nothing put away."""
+        """Return what no way to run a block there is faster than: each role by itself, with nothing put away."""
         timed = [self.ways(place, seat).timed for place in block]
         return sum(sum(ways[0].stages_s) if ways else inf for ways in timed)
 
     def sittings(self, block: frozenset[int], seat: Seat) -> list[Sitting]:
-        """Give the ways to run a block there that fit, fastest first; none beats another in every stage."""
+        """Return the ways to run a block there that fit, fastest first; none beats another in every stage."""
         places, shared = tuple(sorted(block)), any(self.setting.roles[place].use == "sample" for place in block)
         found = self._fastest(places, seat, shared)
         if not len(found):
@@ -182,7 +192,7 @@ class Blocks:
         ]
 
     def _fastest(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
-        """Give each role its fastest way, which no other can beat; no row if that does not fit, or one has no such."""
+        """Return the fastest way of each role, which none can beat; no row if that does not fit, or one has no such."""
         return self._fitting(self._first(places, seat, shared), seat)
 
     def _first(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
@@ -199,7 +209,7 @@ class Blocks:
         return Columns.nothing(self.setting.stages + 1).some([])
 
     def _all(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
-        """Give the ways to run the roles at these places, of a pool that is `shared` with drawing or is not."""
+        """Return the ways to run the roles at these places, of a pool that is `shared` with drawing or is not."""
         if not places:
             return _nothing(self.setting.stages + 1, seat)
         key = places, seat, shared
@@ -215,7 +225,7 @@ class Blocks:
         )
 
     def _own(self, place: int, seat: Seat, shared: bool, fastest: bool) -> Columns:
-        """Give the ways to run one role, of which what trains is slower in a pool that is shared with drawing."""
+        """Return the ways to run one role, of which what trains is slower in a pool that is shared with drawing."""
         role = self.setting.roles[place]
         slowed = shared and role.use == "train"
         key = place, seat, slowed, fastest
@@ -233,14 +243,14 @@ class Blocks:
         return 1 << list(hosts).index(process_of(self.setting.engines_of(role.use)[0]))
 
     def ways(self, place: int, seat: Seat) -> Ways:
-        """Give the ways to run one role there."""
+        """Return the ways to run one role there."""
         key = place, seat
         if key not in self._ways:
             self._ways[key] = Ways(self.setting, self.setting.roles[place], seat)
         return self._ways[key]
 
     def _sync_s(self, block: frozenset[int], seat: Seat) -> float:
-        """Give a pool's own part of bringing weights from where they are trained to where they draw.
+        """Return a pool's own part of bringing weights from where they are trained to where they draw.
 
         Both ends of a sync are busy as long as the slower one, which the search's largest over pools makes of these.
         """
@@ -259,12 +269,12 @@ def _nothing(stages: int, seat: Seat) -> Columns:
 
 
 def _price(seat: Seat) -> float:
-    """Give what a seat costs for a second."""
+    """Return what a seat costs for a second."""
     return (seat.of.price_per_hour or 0.0) / 3600 * seat.devices
 
 
 def sync_s(setting: Setting, seat: Seat, trains: bool, draws: bool, target: str) -> float:
-    """Give the seconds that a pool spends on one sync, as the one that trains, that draws, or both; 0 if neither."""
+    """Return the seconds that a pool spends on one sync, as the one that trains, that draws, or both; 0 if neither."""
     role = next(each for each in setting.roles if each.name == target)
     shape, links = setting.shape(role), seat.links
     size_bytes = WEIGHT_BYTES * shape.trained
@@ -294,5 +304,5 @@ def least_sync_s(setting: Setting, seat: Seat, target: str, trains: Layout | Non
 
 
 def tensors(layers: int) -> int:
-    """Give about how many tensors the weights of a decoder are: nine a layer, and three besides."""
+    """Return about how many tensors the weights of a decoder are: nine a layer, and three besides."""
     return 9 * layers + 3

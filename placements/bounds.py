@@ -77,17 +77,17 @@ class Covers:
     """The least money that each block takes for a step, [cover, block], where money is the objective."""
 
     def some(self, which: Bits | Indices) -> Covers:
-        """Give some of them."""
+        """Return some of them."""
         mine = self.tables[which], self.devices[which], self.cost[which], self.spare[which]
         return Covers(*mine, self.low_s[:, which], self.spent[which])
 
     def keys(self, goal: Goal) -> tuple[Numbers, Numbers]:
-        """Give the least keys of each cover."""
+        """Return the least keys of each cover."""
         first, second = goal.keys(goal.step_s(self.low_s), self.devices.sum(1), self.cost.sum(1))
         return np.maximum(first, self.spent.sum(1)), second
 
     def best_first(self, goal: Goal) -> Covers:
-        """Give those that can fit, those of the least keys first."""
+        """Return those that can fit, those of the least keys first."""
         first, second = self.keys(goal)
         order = np.lexsort((second, first))
         return self.some(order[(self.spare[order] >= 0).all(1)])
@@ -134,7 +134,7 @@ def narrowed_covers(
 def _fitting(
     table: Table, covers: Covers, row: Indices, column: Indices, goal: Goal, most: float
 ) -> tuple[Numbers, Bits]:
-    """Give the least seconds of a step with each option of a table in covers, and whether it fits, [cover, option]."""
+    """Return the least seconds of a step with each option of a table in covers, and whether it fits [cover, option]."""
     own = covers.devices[row, column], covers.cost[row, column], covers.spent[row, column]
     step_s = goal.step_s(np.maximum(table.times_s[:, None, :], covers.low_s[:, row, None]))
     devices = (covers.devices[row].sum(1) - own[0])[:, None] + table.devices
@@ -154,7 +154,7 @@ def _spare(tables: Sequence[Table], padded: Indices, devices: Numbers, capacity:
 
 
 def _places(tables: Sequence[Table], padded: Indices) -> Iterator[tuple[Table, Indices, Indices]]:
-    """Give each table with the rows and columns that it stands in."""
+    """Return each table with the rows and columns that it stands in."""
     flat = padded.ravel()
     sort = np.argsort(flat, kind="stable")
     ends = np.searchsorted(flat[sort], np.arange(len(tables) + 1))
@@ -183,7 +183,7 @@ def least_value(tables: Sequence[Table], roles: int, capacity: Sequence[int], go
 
 
 def fewest_devices(tables: Sequence[Table], roles: int, capacity: Sequence[int]) -> list[tuple[int, ...]]:
-    """Give the partition, as bits of blocks, that takes the least share of the devices; none if none holds every role.
+    """Return the partition, as bits of blocks, that takes the least share of devices; none if none holds every role.
 
     If there is one class of device, it fits if any does.
     """
@@ -201,7 +201,7 @@ def fewest_devices(tables: Sequence[Table], roles: int, capacity: Sequence[int])
 
 
 def covering(block: Numbers) -> Numbers:
-    """Give the least sum that holds each set of roles, from what each block takes, [resource, set]."""
+    """Return the least sum that holds each set of roles, from what each block takes, [resource, set]."""
     least = np.zeros_like(block)
     for held in range(1, block.shape[1]):
         parts = _parts(held)
@@ -275,13 +275,13 @@ class Relaxed:
         return np.diff(self.starts, append=self.devices.size)
 
     def _slowest(self, times_s: Numbers) -> Numbers:
-        """Give the seconds of each stage below which no block of some role gets."""
+        """Return the seconds of each stage below which no block of some role gets."""
         best_s = np.minimum.reduceat(times_s, self.starts, axis=1)
         holding = (self.blocks >> np.arange(self.roles)[:, None]) & 1 > 0
         return np.asarray(np.where(holding[:, None, :], best_s, FAR).min(2).max(0))
 
     def _covering(self, taken: Numbers) -> Numbers:
-        """Give the least of each resource that holds each set of roles, [resource, set]."""
+        """Return the least of each resource that holds each set of roles, [resource, set]."""
         best = np.minimum.reduceat(taken, self.starts, axis=1)
         block = np.full((1 << self.roles, len(taken)), FAR)
         np.minimum.at(block, self.blocks, best.T)

@@ -52,7 +52,7 @@ class Cover:
         return cls(times_s, devices, cost, orders, np.array([each.device_class for each in tables]), capacity, goal)
 
     def only(self, kept: Bits) -> Cover:
-        """Give it with some options, [block, option]."""
+        """Return it with some options, [block, option]."""
         first = np.argsort(~kept, axis=1, kind="stable")[:, : int(kept.sum(1).max())]
         gone = ~np.take_along_axis(kept, first, 1)
 
@@ -64,12 +64,12 @@ class Cover:
         return Cover(times_s, moved(self.devices), moved(self.cost), orders, self.classes, self.capacity, self.goal)
 
     def at(self, columns: Indices) -> tuple[Numbers, Numbers]:
-        """Give devices and money of one option of each block, [block, box]."""
+        """Return devices and money of one option of each block, [block, box]."""
         blocks = np.arange(len(columns))[:, None]
         return self.devices[blocks, columns], self.cost[blocks, columns]
 
     def spare(self, devices: Numbers) -> Numbers:
-        """Give what blocks that take so many leave of each class, [class, box]."""
+        """Return what blocks that take so many leave of each class, [class, box]."""
         taken = [devices[self.classes == each].sum(0) for each in range(len(self.capacity))]
         return np.asarray(np.array(self.capacity, dtype=np.float64)[:, None] - np.array(taken))
 
@@ -83,11 +83,11 @@ class Plans:
     orders: Indices
 
     def some(self, which: Bits | Indices) -> Plans:
-        """Give some of them."""
+        """Return some of them."""
         return Plans(self.first[which], self.second[which], self.orders[:, which])
 
     def sorted(self) -> Plans:
-        """Give them best first, each once."""
+        """Return them best first, each once."""
         best = self.some(np.lexsort((*self.orders[::-1], self.second, self.first)))
         new = np.ones(best.first.size, dtype=np.bool_)
         new[1:] = (best.orders[:, 1:] != best.orders[:, :-1]).any(0)
@@ -108,7 +108,7 @@ class Boxes:
         return np.asarray((self.low_s >= self.high_s).all(0))
 
     def some(self, which: Bits | Indices) -> Boxes:
-        """Give some of them."""
+        """Return some of them."""
         return Boxes(self.low_s[:, which], self.high_s[:, which], self.first[which], self.second[which])
 
 
@@ -139,7 +139,7 @@ class Fitting:
     """Devices of each class that the fewest leave, [class, box]; less than none where a box is empty."""
 
     def keys(self, cover: Cover) -> tuple[Numbers, Numbers]:
-        """Give the least keys of a plan with each option, the other blocks at their fewest, [block, box, option]."""
+        """Return the least keys of a plan with each option, the other blocks at their fewest, [block, box, option]."""
         devices = _others(self.devices) + cover.devices[:, None]
         first, second = cover.goal.keys(self.steps_s, devices, _others(self.cost) + cover.cost[:, None])
         if cover.goal.objective == "cost":
@@ -148,7 +148,7 @@ class Fitting:
 
 
 def _others(taken: Numbers) -> Numbers:
-    """Give what the other blocks take together, [block, box, 1]."""
+    """Return what the other blocks take together, [block, box, 1]."""
     return np.asarray((taken.sum(0) - taken)[:, :, None])
 
 
@@ -173,12 +173,12 @@ class Met:
             self.first, self.second = min((self.first, self.second), keys)
 
     def may_be_better(self, boxes: Boxes) -> Boxes:
-        """Give the boxes whose bounds are better than the best keys."""
+        """Return the boxes whose bounds are better than the best keys."""
         equal = (boxes.first == self.first) & (boxes.second < self.second)
         return boxes.some((boxes.first < self.first) | equal)
 
     def plans(self) -> Plans | None:
-        """Give what was met, best first."""
+        """Return what was met, best first."""
         if not self._plans:
             return None
         orders = np.concatenate([each.orders for each in self._plans], axis=1)
@@ -213,7 +213,7 @@ def solve_cover(cover: Cover, most: float, *, examined_at_most: int) -> Solved:
 
 
 def opened(cover: Cover, met: Met) -> tuple[Cover, Boxes | None]:
-    """Give a cover without the options that no plan wanted can hold, and the box of what remains, None if nothing does.
+    """Return a cover without the options that no plan wanted can hold, and the box of what remains; None if none does.
 
     Smaller boxes along its diagonal give first plans, against which more can be dropped.
     """

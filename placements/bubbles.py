@@ -23,24 +23,21 @@ class Bubble:
 
     @property
     def seconds(self) -> float:
-        """Give how long it is."""
+        """Return how long it is."""
         return self.end_s - self.start_s
 
 
-def bubbles(timeline: Timeline, between: tuple[float, float] | None = None) -> tuple[Bubble, ...]:
-    """Name the idle time of each pool, of all or of a span in seconds (such as `timeline.steady`), pool by pool.
+def bubbles(timeline: Timeline) -> tuple[Bubble, ...]:
+    """Name the idle time of each pool, pool by pool.
 
     A pool waits for the run whose end lets it go on; as long as that run has not started, for the one that it waits for
-    in turn, and so on. Of a run that others wait for, the last `tail_s` seconds are its tail.
+    in turn, and so on.
     """
-    first_s, last_s = between or (0.0, timeline.end_s)
-    found = list[Bubble]()
-    for pool in timeline.schedule.pools:
-        for start_s, end_s, why, task in _spans(timeline, pool):
-            since_s, until_s = max(start_s, first_s), min(end_s, last_s)
-            if until_s > since_s:
-                found.append(Bubble(pool, since_s, until_s, why, task, (until_s - since_s) / (last_s - first_s)))
-    return tuple(found)
+    return tuple(
+        Bubble(pool, start_s, end_s, why, task, (end_s - start_s) / timeline.end_s)
+        for pool in timeline.schedule.pools
+        for start_s, end_s, why, task in _spans(timeline, pool)
+    )
 
 
 def causes(found: Iterable[Bubble]) -> Mapping[tuple[str, str], tuple[float, float, int]]:
@@ -68,12 +65,9 @@ def _spans(timeline: Timeline, pool: str) -> Iterator[_Span]:
 
 
 def _waits(timeline: Timeline, freed: Run, since_s: float) -> Iterator[_Span]:
-    """Give what is waited for before a run, from since when its pool is idle; the latest first."""
+    """Return what is waited for before a run, from since when its pool is idle; the latest first."""
     while freed.freed_by is not None and freed.start_s > since_s:
         freed = timeline.by_job[freed.freed_by]
         begin_s = max(since_s, freed.start_s)
-        tail_s = max(begin_s, freed.end_s - timeline.schedule.by_name[freed.task].tail_s)
-        if freed.end_s > tail_s:
-            yield tail_s, freed.end_s, f"tail of {freed.task}", freed.task
-        if tail_s > begin_s:
-            yield begin_s, tail_s, f"waits for {freed.task}", freed.task
+        if freed.end_s > begin_s:
+            yield begin_s, freed.end_s, f"waits for {freed.task}", freed.task

@@ -20,7 +20,7 @@ LONG_TOKENS = 4096  # a context long enough that states and windows count for li
 
 
 def reserved_bytes(tensor: int, constants: ServingConstants) -> int:
-    """Give the bytes of each device that hold neither weights nor cache: context, graphs, activations, buffers.
+    """Return the bytes of each device that hold neither weights nor cache: context, graphs, activations, buffers.
 
     Source: the comments of the constants, in `engines`.
     """
@@ -39,7 +39,7 @@ def cache_tokens(
     expert: int = 1,
     cache_precision: Precision = "bfloat16",
 ) -> int:
-    """Give the tokens that the cache of one replica holds; 0 if its weights alone do not fit.
+    """Return the tokens that the cache of one replica holds; 0 if its weights alone do not fit.
 
     `cache_share` is the part of a device's memory that the engine is given. SGLang's holds weights and cache
     (`mem_fraction_static`), and what it keeps for itself has to fit beside; vLLM's holds that too

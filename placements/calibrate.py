@@ -106,13 +106,13 @@ def calibrate(
 
 
 def _far(constants: C, measured: Sequence[Measured], forecast: Callable[[C, Any], float]) -> dict[str, float]:
-    """Give the rows that are far from their forecast: measured seconds over it."""
+    """Return the rows that are far from their forecast: measured seconds over it."""
     times = {each.label: each.seconds / forecast(constants, each.case) for each in measured}
     return {label: each for label, each in times.items() if not 1 / FAR <= each <= FAR}
 
 
 def misses(constants: C, measured: Sequence[Measured], forecast: Callable[[C, Any], float]) -> Misses:
-    """Give how far the forecasts with these constants are from what was measured."""
+    """Return how far the forecasts with these constants are from what was measured."""
     signed = [forecast(constants, each.case) / each.seconds - 1 for each in measured]
     sizes = [abs(each) for each in signed]
     return Misses(len(signed), median(signed), median(sizes), max(sizes))
@@ -175,7 +175,7 @@ def _least(
     measured: Sequence[Measured],
     forecast: Callable[[C, Any], float],
 ) -> dict[str, float]:
-    """Give the constants that miss least, each as a place between its bounds: 0 to 1 while it is fitted."""
+    """Return the constants that miss least, each as a place between its bounds: 0 to 1 while it is fitted."""
     import numpy as np
     from scipy.optimize import least_squares
 
@@ -198,7 +198,7 @@ def _least(
 
 
 def scale_of(measured: Sequence[Measured], forecast: Callable[[Any], float]) -> float:
-    """Give the one factor for all forecasts with which their median miss is none.
+    """Return the one factor for all forecasts with which their median miss is none.
 
     >>> scale_of([Measured("", 2.0, 1.0), Measured("", 3.0, 1.0), Measured("", 9.0, 1.0)], lambda case: case)
     3.0

@@ -57,7 +57,7 @@ class Choice:
 
     @property
     def over_bytes(self) -> int:
-        """Give what it holds more while it works."""
+        """Return what it holds more while it works."""
         return self.peak_bytes - self.rest_bytes
 
 
@@ -86,20 +86,20 @@ class Ways:
 
     @cached_property
     def timed(self) -> tuple[Way, ...]:
-        """Give the layouts, fastest first, in which nothing sleeps and no row waits that need not."""
+        """Return the layouts, fastest first, in which nothing sleeps and no row waits that need not."""
         found = self._sampling() if self.role.use == "sample" else self._passing()
         return tuple(sorted(found, key=lambda way: (sum(way.stages_s), way.layout.tensor)))
 
     @cached_property
     def fastest(self) -> Choice | None:
-        """Give the way that is the fastest in every stage; None if there is no such way, or none at all."""
+        """Return the way that is the fastest in every stage; None if there is no such way, or none at all."""
         if not self.timed or any(_slower(self.timed[0].stages_s, way.stages_s) for way in self.timed):
             return None
         return self._choice(self.timed[0])
 
     @cached_property
     def unbeaten(self) -> tuple[Choice, ...]:
-        """Give the ways that no other beats in seconds and in bytes."""
+        """Return the ways that no other beats in seconds and in bytes."""
         return tuple(_best([each for way in self.timed for each in self._kept(way)]))
 
     # ------------------------------------------------------------------------------------ layouts
@@ -151,20 +151,20 @@ class Ways:
         return next(enough, 1) if self.seat.of.kind == "gpu" and support.tensor == 1 else 1
 
     def _experts(self, data: int) -> list[int]:
-        """Give degrees over which experts are spread: none, those of a domain, and as many as there can be."""
+        """Return degrees over which experts are spread: none, those of a domain, and as many as there can be."""
         experts = self.setting.shape(self.role).experts
         known = [degree for degree in POWERS if experts and data % degree == experts % degree == 0]
         return sorted({1, *[degree for degree in known if degree <= self.seat.of.reach][-1:], *known[-1:]})
 
     def _most_tensor(self, engine: str) -> int:
-        """Give the largest tensor-parallel degree: of one domain, or of several for what draws and fits in none."""
+        """Return the largest tensor-parallel degree: of one domain, or of several for what draws and fits in none."""
         reach = min(TENSOR_AT_MOST, self.seat.of.reach)
         if self.role.use != "sample" or any(self._room(engine, Layout(tensor=t), CACHE_SHARES[-1]) for t in (1, reach)):
             return reach
         return SPREAD_AT_MOST
 
     def _passing(self) -> Iterator[Way]:
-        """Give the ways to train a model, or to read rows with it, from the fewest tensor ranks on.
+        """Return the ways to train a model, or to read rows with it, from the fewest tensor ranks on.
 
         More of them are looked at as long as they are faster, or as memory may want them.
         """
@@ -225,7 +225,7 @@ class Ways:
             yield Running(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
 
     def _micro_batches(self, local: float, longest: int, *, trains: bool) -> Iterator[tuple[int, Checkpointing]]:
-        """Give the tokens that go through at once, of so many that a rank has, and what is computed again."""
+        """Return the tokens that go through at once, of so many that a rank has, and what is computed again."""
         seen = set[tuple[int, Checkpointing]]()
         for rows, least, checkpointing in MICRO_BATCHES:
             if not trains and checkpointing == "none":
@@ -237,7 +237,7 @@ class Ways:
                 yield told
 
     def _sampling(self) -> Iterator[Way]:
-        """Give the ways to draw, each with the least share of memory with which no row waits, or else with the most."""
+        """Return the ways to draw, each with the least share of memory with which no row waits, else the most."""
         for engine in self.setting.engines_of("sample"):
             for layout in self._layouts(engine):
                 if layout.data > 1 and self._whole_rows and not is_server(engine):
@@ -288,7 +288,7 @@ class Ways:
     # ------------------------------------------------------------------------------------ what is kept where
 
     def _kept(self, way: Way) -> Iterator[Choice]:
-        """Give the places for what a way holds: its devices, these only while it works, or if it is tight host memory.
+        """Return the places for what a way holds: its devices, these only while it works, or if tight the host.
 
         What draws always sleeps while others work; it may have less cache, so that rows wait.
         """
@@ -312,7 +312,7 @@ class Ways:
         return self._footprints[way]
 
     def _choice(self, way: Way, held: Footprint | None = None) -> Choice:
-        """Give a way with its bytes: those `held`, which sleeping does not change, or as they are found."""
+        """Return a way with its bytes: those `held`, which sleeping does not change, or as they are found."""
         found = held or self._held(way)
         moved, stages, running = 0.0, list(way.stages_s), way.running
         if self.role.use != "sample":
@@ -333,7 +333,7 @@ class Ways:
 
 
 def choices(setting: Setting, role: Role, seat: Seat) -> tuple[Choice, ...]:
-    """Give the ways to run a role there that no other beats in seconds and in bytes; none where it cannot run."""
+    """Return the ways to run a role there that no other beats in seconds and in bytes; none where it cannot run."""
     return Ways(setting, role, seat).unbeaten
 
 

@@ -13,7 +13,7 @@ from placements.timeline import Timeline
 
 
 def chrome_trace(timeline: Timeline, name: str = "predicted", *, process: int = 1) -> dict[str, Any]:
-    """Give the trace of a timeline as one process of this name; traces of several are put together event by event.
+    """Return the trace of a timeline as one process of this name; traces of several are put together event by event.
 
     Tasks without a pool have a lane of their own; each bubble is an event of the category `bubble`, with what it
     waits for as its name.
@@ -48,5 +48,5 @@ def _bubbles(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _span(start_s: float, end_s: float) -> dict[str, float]:
-    """Give start and duration in microseconds, to the nanosecond."""
+    """Return start and duration in microseconds, to the nanosecond."""
     return {"ts": round(1e6 * start_s, 3), "dur": round(1e6 * (end_s - start_s), 3)}

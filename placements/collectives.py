@@ -41,7 +41,7 @@ class Tier:
 
 @lru_cache(maxsize=65_536)
 def collective_seconds(op: Collective, size_bytes: float, devices: int, links: Links) -> float:
-    """Give the seconds of a collective of so many devices, machines filled one after another.
+    """Return the seconds of a collective of so many devices, machines filled one after another.
 
     `size_bytes` is the whole message of one device: what it has after an all-gather, or before a reduce-scatter.
     Over rings (n - 1) / n of it pass each device, twice for an all-reduce; a message goes in chunks, so that with p the
@@ -62,18 +62,18 @@ def collective_seconds(op: Collective, size_bytes: float, devices: int, links: L
 
 
 def machine_devices(devices: int, links: Links) -> int:
-    """Give how many of so many devices talk without the network: those of a machine, or of a domain that spans some."""
+    """Return how many of so many devices talk without the network: of a machine, or of a domain that spans some."""
     most = max(links.domain, links.node_devices) if links.device.joins_machines else links.node_devices
     return min(devices, max(1, most))
 
 
 def network_bytes_per_s(links: Links) -> float:
-    """Give the bytes per second that a device gets through to other machines, with long messages."""
+    """Return the bytes per second that a device gets through to other machines, with long messages."""
     return links.network_bytes_per_s * NETWORK_SHARE
 
 
 def link_bytes_per_s(links: Links, devices: int) -> float:
-    """Give the bytes per second that a device gets through to so many of its machine, with long messages."""
+    """Return the bytes per second that a device gets through to so many of its machine, with long messages."""
     inside = machine_devices(devices, links)
     return min((tier.bytes_per_s for tier in _inner("all_gather", inside, links)), default=network_bytes_per_s(links))
 
@@ -83,7 +83,7 @@ def _crosses(devices: int, links: Links) -> bool:
 
 
 def _tiers(op: Collective, devices: int, links: Links) -> list[Tier]:
-    """Give the tiers that a collective crosses, the nearest first."""
+    """Return the tiers that a collective crosses, the nearest first."""
     inside = machine_devices(devices, links)
     found = list(_inner("all_gather" if devices > inside else op, inside, links))
     if devices > inside:
@@ -92,7 +92,7 @@ def _tiers(op: Collective, devices: int, links: Links) -> list[Tier]:
 
 
 def _inner(op: Collective, inside: int, links: Links) -> Iterator[Tier]:
-    """Give the tiers of one machine: a domain's links, and the host's between domains."""
+    """Return the tiers of one machine: a domain's links, and the host's between domains."""
     has, device = attained(links.device), links.device
     near = min(inside, links.domain)
     if near > 1:
@@ -107,7 +107,7 @@ def _share(op: Collective, has: Attained) -> float:
 
 
 def _transfer_s(op: Collective, size_bytes: float, devices: int, tier: Tier) -> float:
-    """Give the seconds of the bytes that cross a tier: those from outside its groups, each device with its part."""
+    """Return the seconds of the bytes that cross a tier: those from outside its groups, each device with its part."""
     outside = 1 - tier.below / devices
     if op == "all_to_all":
         return size_bytes * outside / tier.bytes_per_s

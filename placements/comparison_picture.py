@@ -22,7 +22,7 @@ Names = tuple[str, ...]
 
 
 def comparison_picture(found: Found, objective: Objective = "step", *, plan: Plan | None = None) -> Comparison:
-    """Give a plan, then each named placement at its best; those of one form share a strip.
+    """Return a plan, then each named placement at its best; those of one form share a strip.
 
     The plan is the best of the search, unless it is another of the same setting: then the best has a strip too. A named
     placement whose best is the plan itself is in the plan's strip. One that does not fit has no parts.
@@ -45,12 +45,12 @@ def is_plan(ranked: Ranked, plan: Plan) -> bool:
 
 
 def period_s(plan: Plan) -> float | None:
-    """Give the seconds from one step of a plan to the next; None where they are not known."""
+    """Return the seconds from one step of a plan to the next; None where they are not known."""
     return None if plan.step is None else plan.step.period_s
 
 
 def _lives(homes: Sequence[Home]) -> dict[str, object]:
-    """Give where each role lives, whatever the pools and machines are called."""
+    """Return where each role lives, whatever the pools and machines are called."""
     shared = {home.pool: frozenset(each.role.name for each in homes if each.pool == home.pool) for home in homes}
     return {
         home.role.name: (shared[home.pool], home.seat.devices, home.engine, home.layout, home.running) for home in homes
@@ -71,7 +71,7 @@ def _how(found: Found, plan: Plan, objective: Objective) -> str:
 
 
 def _joined(found: Found) -> Iterator[tuple[Names, Variant, Ranked | None]]:
-    """Give the named placements of one form together, with the first of them and its best plan."""
+    """Return the named placements of one form together, with the first of them and its best plan."""
     forms = dict[tuple[tuple[str, ...], ...], list[tuple[Variant, Ranked | None]]]()
     for variant, ranked in by_name(found):
         forms.setdefault(sorted_parts(found, variant), []).append((variant, ranked))
@@ -111,7 +111,7 @@ def _about(strips: Sequence[Strip]) -> str:
 
 
 def plan_parts(plan: Plan) -> tuple[Part, ...]:
-    """Give the pools of a plan with their devices and roles."""
+    """Return the pools of a plan with their devices and roles."""
     roles = {pool.name: [each for each in plan.placed if each.pool == pool.name] for pool in plan.pools}
     return tuple(
         Part(pool.name, len(pool.devices), tuple(_role(each.role, each.layout) for each in roles[pool.name]))

@@ -33,7 +33,7 @@ class Constants:
     """Numbers of one engine; a subclass names them, each a float, in SI units."""
 
     def moved(self, values: Mapping[str, float]) -> Self:
-        """Give the same with other values for some; raises UnknownNameError for a name that is none of its."""
+        """Return the same with other values for some; raises UnknownNameError for a name that is none of its."""
         for name in values:
             if name not in known(type(self)):
                 raise UnknownNameError.of("constant", name, known(type(self)))
@@ -54,7 +54,7 @@ def constants(kind: type[C], engine: str, version: str = "") -> C:
 
 
 def bounds(engine: str, version: str = "") -> Mapping[str, Bounds]:
-    """Give the constants of an engine with their bounds; a version says only what differs from the one before it."""
+    """Return the constants of an engine with their bounds; a version says only what differs from the one before it."""
     tables = _tables(engine)
     names = [each["version"] for each in tables]
     if version and version not in names:

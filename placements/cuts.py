@@ -53,22 +53,22 @@ class Drawn:
 
     @property
     def rows(self) -> int:
-        """Give the responses that are drawn."""
+        """Return the responses that are drawn."""
         return self.prompts * self.n
 
     @property
     def most_rounds(self) -> int:
-        """Give the most rounds that it draws in, one after another, where it keeps groups: each draws to a prompt."""
+        """Return the most rounds that it draws in, one after another, where it keeps groups: each draws to a prompt."""
         return 1 if self.kept is None else max(1, min(self.rounds, self.prompts))
 
     def tried(self, rounds: int) -> int:
-        """Give the prompts of so many rounds: all are shared out as evenly as they divide, the first have one more."""
+        """Return the prompts of so many rounds: all are shared as evenly as they divide, the first have one more."""
         each, over = divmod(self.prompts, self.most_rounds)
         return rounds * each + min(rounds, over)
 
     @property
     def least_rounds(self) -> int:
-        """Give the fewest rounds that it can end after: those that have as many prompts as it keeps groups.
+        """Return the fewest rounds that it can end after: those that have as many prompts as it keeps groups.
 
         >>> drawn = Drawn("policy.refill", 10, 4, None, Size("policy.refill", "groups", 5), 3)
         >>> drawn.most_rounds, [drawn.tried(rounds) for rounds in (1, 2, 3)], drawn.least_rounds
@@ -89,12 +89,12 @@ class Share:
 
     @property
     def most(self) -> int:
-        """Give the prompts of the rank with the most."""
+        """Return the prompts of the rank with the most."""
         return -(-self.prompts.value // self.ranks)
 
     @property
     def least(self) -> int:
-        """Give the prompts of the rank with the fewest."""
+        """Return the prompts of the rank with the fewest."""
         return self.prompts.value // self.ranks
 
 
@@ -118,40 +118,40 @@ class Cut:
 
     @property
     def minibatches(self) -> int:
-        """Give the minibatches of an epoch: as few as hold all prompts."""
+        """Return the minibatches of an epoch: as few as hold all prompts."""
         prompts = self.prompts.value
         return max(1, -(-prompts // max(1, min(self.minibatch.value or prompts, prompts))))
 
     @property
     def optimizer_steps(self) -> int:
-        """Give the optimizer steps of one update."""
+        """Return the optimizer steps of one update."""
         return self.epochs * self.minibatches
 
     @property
     def most(self) -> int:
-        """Give the prompts of the largest minibatch."""
+        """Return the prompts of the largest minibatch."""
         return -(-self.prompts.value // self.minibatches)
 
     @property
     def least(self) -> int:
-        """Give the prompts of the smallest minibatch."""
+        """Return the prompts of the smallest minibatch."""
         return self.prompts.value // self.minibatches
 
     @property
     def rank_rows(self) -> int:
-        """Give the most rows of a minibatch that one rank can have: it is drawn from the prompts of all ranks."""
+        """Return the most rows of a minibatch that one rank can have: it is drawn from the prompts of all ranks."""
         return self.n * min(self.most, -(-self.prompts.value // self.ranks))
 
     @property
     def micro_batches(self) -> int | None:
-        """Give the most micro-batches of a minibatch, the same on each rank; None if rows or budget are not known."""
+        """Return the most micro-batches of a minibatch, the same on each rank; None if rows or budget are not known."""
         if self.row_tokens is None or self.budget_tokens is None:
             return None
         return -(-self.rank_rows // max(1, self.budget_tokens // self.row_tokens))
 
     @property
     def idle_share(self) -> float:
-        """Give the share of minibatches in which the rank with the fewest prompts has no row, by chance."""
+        """Return the share of minibatches in which the rank with the fewest prompts has no row, by chance."""
         prompts, rank = self.prompts.value, self.prompts.value // self.ranks
         return comb(prompts - rank, self.least) / comb(prompts, self.least)
 
@@ -170,12 +170,12 @@ class BatchSizes:
 
     @property
     def rows(self) -> int:
-        """Give the responses that all samplers draw."""
+        """Return the responses that all samplers draw."""
         return sum(each.rows for each in self.drawn)
 
     @property
     def tokens(self) -> int | None:
-        """Give the most tokens that samplers read and draw, a prompt's once for each; None if not known."""
+        """Return the most tokens that samplers read and draw, a prompt's once for each; None if not known."""
         if self.prompt_tokens is None or any(each.tokens is None for each in self.drawn):
             return None
         return sum(each.prompts * self.prompt_tokens + each.rows * (each.tokens or 0) for each in self.drawn)

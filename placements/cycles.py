@@ -19,21 +19,19 @@ ROUNDING = 1e-12
 class Period:
     """Seconds from one step to the next, and why: `cycle` takes them `tokens` times.
 
-    `seconds` is None if tasks are `unknown`. A pool that takes its tasks in any order makes it a lower `bound`.
+    `seconds` is None if tasks are `unknown`.
     """
 
     seconds: float | None
     cycle: tuple[str, ...] = ()
     tokens: int = 0
     unknown: tuple[str, ...] = ()
-    bound: bool = False
 
     def __str__(self) -> str:
         if self.seconds is None:
             return f"a step takes an unknown time: no seconds of {', '.join(self.unknown)}"
-        at_least = "at least " if self.bound else ""
         cycle = " → ".join((*self.cycle, *self.cycle[:1]))
-        return f"a step takes {at_least}{self.seconds:,.1f} s{f': {cycle}' if cycle else ''}{self._shared}"
+        return f"a step takes {self.seconds:,.1f} s{f': {cycle}' if cycle else ''}{self._shared}"
 
     @property
     def _shared(self) -> str:
@@ -71,7 +69,7 @@ class _Net:
 
 
 def period(schedule: Schedule) -> Period:
-    """Give the time from one step to the next: over all cycles, the most seconds per token.
+    """Return the time from one step to the next: over all cycles, the most seconds per token.
 
     Starts from the largest load of a pool, and as long as a cycle takes longer goes on from that one. Exact but for
     rounding; of cycles that take as long, a pool's own comes first. Raises ValueError, naming it, for a cycle
@@ -93,8 +91,7 @@ def period(schedule: Schedule) -> Period:
         found = longer
     listed = {task.name: index for index, task in enumerate(schedule.tasks)}
     start = min(range(len(found.cycle)), key=lambda at: listed[found.cycle[at]], default=0)
-    bound = any(len(schedule.on(pool)) > 1 for pool in schedule.any_order)
-    return Period(found.seconds, found.cycle[start:] + found.cycle[:start], found.tokens, bound=bound)
+    return Period(found.seconds, found.cycle[start:] + found.cycle[:start], found.tokens)
 
 
 def _largest_load(schedule: Schedule) -> Period:
@@ -133,7 +130,7 @@ def _relaxed(net: _Net, period_s: float, late: list[float], freed: list[tuple[in
 
 
 def _circle(freed: Sequence[tuple[int, int] | None]) -> list[int]:
-    """Give tasks that free each other in a circle, in the order in which they run; none if there is no circle."""
+    """Return tasks that free each other in a circle, in the order in which they run; none if there is no circle."""
     seen = [-1] * len(freed)
     for start in range(len(freed)):
         at, path = start, list[int]()

@@ -99,17 +99,17 @@ class Replica:
 
     @cached_property
     def has(self) -> Attained:
-        """Give what kernels attain on its devices."""
+        """Return what kernels attain on its devices."""
         return attained(self.links.device)
 
     @cached_property
     def memory_bytes_per_s(self) -> float:
-        """Give the bytes per second at which its devices together read weights."""
+        """Return the bytes per second at which its devices together read weights."""
         return self.tensor * self.links.device.memory_bytes_per_s * self.has.memory
 
     @cached_property
     def flops_per_s(self) -> float:
-        """Give the operations per second that dense products attain on its devices together."""
+        """Return the operations per second that dense products attain on its devices together."""
         peak = peak_flops(self.links.device, self.precision)
         return self.tensor * peak * self.has.matmul * QUANTISED_SHARE[self.precision]
 
@@ -120,7 +120,7 @@ class Replica:
 
     @cached_property
     def overhead_s(self) -> float:
-        """Give the seconds that a step takes whatever is in it."""
+        """Return the seconds that a step takes whatever is in it."""
         constants, shape = self.constants, self.shape
         experts_s = constants.expert_layer_s + self.whole * constants.expert_exchange_s
         return constants.step_s + shape.layers * constants.layer_s + shape.expert_layers * experts_s
@@ -145,7 +145,7 @@ def replica_of(
     precision: Precision,
     cache_precision: Precision = "bfloat16",
 ) -> Replica:
-    """Give the replica of a layout. Experts are spread over data ranks first; where there are fewer, over tensor ranks.
+    """Return the replica of a layout. Experts are spread over data ranks first; if these are few, over tensor ranks.
 
     Of experts over data ranks, each rank attends to rows of its own: attention data parallelism.
     """
@@ -158,12 +158,12 @@ _replica = lru_cache(maxsize=1024)(Replica)  # what is worked out of one is of u
 
 
 def weight_width_bytes(precision: Precision) -> float:
-    """Give the bytes of a weight in the layers, scales included."""
+    """Return the bytes of a weight in the layers, scales included."""
     return SCALED_BYTES if precision == "fp4" else WIDTH_BYTES[precision]
 
 
 def weight_bytes(replica: Replica) -> float:
-    """Give the bytes of weights on each device; embedding and head are not quantised."""
+    """Return the bytes of weights on each device; embedding and head are not quantised."""
     shape, experts = replica.shape, replica.shape.expert_parameters
     tables = shape.tables * shape.vocabulary * shape.hidden
     layers = shape.parameters - tables - experts + experts / replica.joined
@@ -171,12 +171,12 @@ def weight_bytes(replica: Replica) -> float:
 
 
 def cache_bytes(replica: Replica, context_tokens: float) -> float:
-    """Give the bytes of cache that a sequence of that length has on each device."""
+    """Return the bytes of cache that a sequence of that length has on each device."""
     return sequence_bytes(replica.shape, replica.tensor, context_tokens, WIDTH_BYTES[replica.cache_precision])
 
 
 def step_seconds(replica: Replica, rows: float, context_tokens: float) -> Seconds:
-    """Give the seconds of one step: `rows` sequences of that mean length get a token each.
+    """Return the seconds of one step: `rows` sequences of that mean length get a token each.
 
     Weights are read once and multiplied with a vector for each row, so the slower of both; of experts only those are
     read that a token was sent to. Source: Pope et al. 2022, arXiv 2211.05102, section 3; Williams et al. 2009.
@@ -185,7 +185,7 @@ def step_seconds(replica: Replica, rows: float, context_tokens: float) -> Second
 
 
 def step_s(replica: Replica, rows: float, context_tokens: float) -> float:
-    """Give the seconds of one step in all."""
+    """Return the seconds of one step in all."""
     return sum(_step_parts(replica, rows, context_tokens))
 
 
@@ -208,7 +208,7 @@ def _step_parts(replica: Replica, rows: float, context_tokens: float) -> tuple[f
 
 
 def prefill_seconds(replica: Replica, tokens: float, square_tokens: float) -> float:
-    """Give the seconds of reading one prompt of so many tokens; `square_tokens` is their (mean) square.
+    """Return the seconds of reading one prompt of so many tokens; `square_tokens` is their (mean) square.
 
     2 operations for each weight and token; attention has half the square of pairs. Source: as `step_seconds`.
     """
@@ -236,7 +236,7 @@ def _table_bytes(replica: Replica) -> float:
 
 
 def _exchanged_s(replica: Replica, tokens: float) -> float:
-    """Give the seconds of what devices tell each other of so many tokens in all layers.
+    """Return the seconds of what devices tell each other of so many tokens in all layers.
 
     Tensor ranks add up after attention and after the MLP. Where experts lie on other copies, tokens go there and back
     instead of the second, each to as many copies as it has experts.

@@ -64,7 +64,7 @@ def solve_exact(
 
 
 class _Search:
-    def __init__(self, problem: Problem, tables: list[Table], kept: int, within: float) -> None:
+    def __init__(self, problem: Problem, tables: Sequence[Table], kept: int, within: float) -> None:
         self.problem, self.tables, self.kept, self.within = problem, tables, kept, within
         self.solved: list[tuple[Indices, Plans]] = []
         self.firsts: list[float] = []
@@ -110,7 +110,7 @@ class _Search:
         return solved.open_first
 
     def choices(self) -> list[Choice]:
-        """Give the best of each partition, and others to fill up, best first."""
+        """Return the best of each partition, and others to fill up, best first."""
         most = self.best * (1 + self.within) * (1 + TOLERANCE)
         near = [(cover, plans) for cover, plans in self.solved if plans.first[0] <= most]
         chosen = sorted((self._choice(cover, plans, 0) for cover, plans in near), key=self._rank)[: self.kept]

@@ -19,15 +19,15 @@ from placements.problem import Answer, Choice, Objective, Option, Problem
 from placements.ranked import Ranked
 from placements.robust import Regret, regrets
 from placements.setting import Setting
-from placements.short import nothing_fits
+from placements.short import nothing_fits, overflows, shown
 from placements.solve import Method, is_exact, solve
 
 Pairs = tuple[frozenset[int], ...]
 REPLAYED = 25  # of the search's answers of the least bounds, how many are played as steps whatever they come to
-PLAYED_AT_MOST = 50  # more, of those that may be better than the best so far
+PLAYED_AT_MOST = 60  # more, of those that may be better than the best so far
 PROMISING = 20  # of these, how many are played first, those of the least seconds if all stages were barriers
 NAMED_REPLAYED = 5  # of the best answers of each named placement
-NAMED_AT_MOST = 5  # more, of those that may be better
+NAMED_AT_MOST = 10  # more, of those that may be better
 TIED_SHARE = 0.05  # plans nearer than this are ties: the forecast is no better. Source: HybridFlow's own, section 8
 
 
@@ -67,7 +67,7 @@ class Found:
 
     @property
     def best(self) -> Ranked:
-        """Give the best plan."""
+        """Return the best plan."""
         return self.ranked[0]
 
     @property
@@ -87,7 +87,7 @@ class Found:
         return self.gap == 0.0
 
     def ties(self) -> tuple[Ranked, ...]:
-        """Give the plans that the forecast cannot tell from the best."""
+        """Return the plans that the forecast cannot tell from the best."""
         return tuple(each for each in self.ranked if each.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
@@ -115,6 +115,9 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
         ranked = [*(each.ranked for each in told), *ranked[len(told) :]]
     else:
         ranked = list(dropwhile(lambda each: each is not ranked[-1] and played.lacks_room(each), ranked))
+        if setting.kind == "cpu" and played.lacks_room(ranked[0]):
+            for fault in overflows(ranked[0].plan(), setting, shown(setting)):
+                raise fault
     bound, bound_s = _told(least, ranked[0], asked.objective)
     return Found(
         setting=setting,
@@ -248,7 +251,7 @@ def value_of(ranked: Ranked, objective: Objective) -> float:
 
 
 def _steadiest_first(ranked: Sequence[Ranked], objective: Objective) -> list[Regret]:
-    """Give the regrets of plans, the least first; where devices count, only of the first plans, which have fewest."""
+    """Return the regrets of plans, the least first; where devices count, only of the first plans, which have fewest."""
     first = [each for each in ranked if objective != "devices" or each.devices == ranked[0].devices]
     return sorted(regrets(first, objective), key=lambda each: each.mean)
 
@@ -259,7 +262,7 @@ def _order(ranked: Ranked, objective: Objective) -> tuple[float, ...]:
 
 
 def problem(setting: Setting, blocks: Blocks, asked: Asked) -> Problem:
-    """Give the abstract problem of a setting: what must share a pool, and what must not, besides its options."""
+    """Return the abstract problem of a setting: what must share a pool, and what must not, besides its options."""
     return _problem(setting, blocks, asked, *pinned(setting, asked))
 
 
@@ -285,7 +288,7 @@ def _everyone(setting: Setting) -> frozenset[int]:
 
 
 def in_ratio(setting: Setting, blocks: Blocks, ratio: tuple[int, int]) -> Callable[[frozenset[int]], Sequence[Option]]:
-    """Give the options of blocks that draw but do not train, and of those that train but do not draw, in a ratio.
+    """Return the options of blocks that draw but do not train, and of those that train but do not draw, in a ratio.
 
     Both together have all devices, as near to that as sizes of pools come.
     """
@@ -305,7 +308,7 @@ def in_ratio(setting: Setting, blocks: Blocks, ratio: tuple[int, int]) -> Callab
 
 
 def pinned(setting: Setting, asked: Asked) -> tuple[Pairs, Pairs]:
-    """Give the pairs of roles that pins, or a named placement, put on one pool, and those that they keep apart."""
+    """Return the pairs of roles that pins, or a named placement, put on one pool, and those that they keep apart."""
     groups = variant(asked.placement).parts_of(setting.graph) if asked.placement else ()
     pools = dict.fromkeys(asked.pins.values())
     pins = tuple(tuple(role for role, name in asked.pins.items() if name == pool) for pool in pools)
@@ -332,7 +335,7 @@ def solved(setting: Setting, blocks: Blocks, parts: Parts, objective: Objective 
     played = _Played(setting, objective)
     played.add([answer.best, *answer.runners_up][:NAMED_REPLAYED])
     _play_below(posed, answer, played, exactly=is_exact(posed, "auto"), at_most=NAMED_AT_MOST)
-    return next(each for each in played.ranked() if not played.lacks_room(each))
+    return next((each for each in played.ranked() if not played.lacks_room(each)), None)
 
 
 def _ranked(setting: Setting, choice: Choice) -> Ranked:

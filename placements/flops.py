@@ -29,12 +29,12 @@ class Pass:
         return Pass(self.tokens + other.tokens, self.read_out + other.read_out, self.pairs + other.pairs)
 
     def times(self, count: int) -> Pass:
-        """Give so many of it."""
+        """Return so many of it."""
         return Pass(self.tokens * count, self.read_out * count, self.pairs * count)
 
 
 def forward_flops(shape: ModelShape, one: Pass) -> int:
-    """Give the FLOPs of a forward pass: 2 · weights · tokens, and 4 · layers · heads · head dimension · pairs.
+    """Return the FLOPs of a forward pass: 2 · weights · tokens, and 4 · layers · heads · head dimension · pairs.
 
     Weights are those of the layers for each token, of experts only those that it is sent to, and those of the head for
     each that is read out; the embedding is looked up. Layers with a window have fewer pairs, layers that keep a state a
@@ -47,7 +47,7 @@ def forward_flops(shape: ModelShape, one: Pass) -> int:
 
 
 def training_flops(shape: ModelShape, one: Pass) -> int:
-    """Give the FLOPs of a forward and a backward pass: three times a forward pass; no engine here computes it again.
+    """Return the FLOPs of a forward and a backward pass: three times a forward pass; no engine here computes it again.
 
     Where only adapters learn there is one product less for each weight that stays: twice a forward pass.
     Deviation: of a context's last layer only keys and values are read, so most of it, 1/layers of a context's backward
@@ -57,12 +57,12 @@ def training_flops(shape: ModelShape, one: Pass) -> int:
 
 
 def layer_weights(shape: ModelShape) -> int:
-    """Give the parameters of a decoder's layers that are factors of a product for a token: no norm, no idle expert."""
+    """Return the parameters of a decoder's layers that are factors of a product for a token: no norm or idle expert."""
     return shape.matmul_parameters
 
 
 def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> Pass:
-    """Give what sampling passes: each context once, and of each row every token but the last, one after another.
+    """Return what sampling passes: each context once, and of each row every token but the last, one after another.
 
     >>> decoding(1, 2, 3, 4)
     Pass(tokens=9, read_out=7, pairs=36)
@@ -74,7 +74,7 @@ def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int)
 
 
 def reading(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> Pass:
-    """Give what a pass over responses takes: each context once but for its last token, then that and the response.
+    """Return what a pass over responses takes: each context once but for its last token, then that and the response.
 
     >>> reading(1, 2, 3, 4)
     Pass(tokens=10, read_out=9, pairs=39)
@@ -88,7 +88,7 @@ def reading(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) 
 
 
 def contexts_read(groups: int, n: int, take: int) -> int:
-    """Give how often contexts are read when rows, the `n` of a group side by side, are cut into parts of `take`.
+    """Return how often contexts are read when rows, the `n` of a group side by side, are cut into parts of `take`.
 
     A group that is cut is read once in each part.
 

@@ -50,7 +50,7 @@ class Columns:
 
     @classmethod
     def of(cls, ways: Sequence[Choice], bit: int, slowed: float) -> Self:
-        """Give the ways to run one role, whose seconds are `slowed` times its own."""
+        """Return the ways to run one role, whose seconds are `slowed` times its own."""
         told = [
             (way.rest_bytes, way.over_bytes, way.wakes_bytes, 0, way.host_bytes, way.context_bytes, bit) for way in ways
         ]
@@ -63,18 +63,18 @@ class Columns:
 
     @property
     def peak(self) -> Ints:
-        """Give the most that a device holds while one of the roles works, or wakes before another is put away."""
+        """Return the most that a device holds while one of the roles works, or wakes before another is put away."""
         syncs = self.sync_bytes if len(self.picks) > 1 else 0
         held = self.held
         peak: Ints = held[REST] + np.maximum(held[OVER], held[FIRST] + held[SECOND] + syncs)
         return peak
 
     def some(self, which: Any) -> Columns:
-        """Give some of the ways."""
+        """Return some of the ways."""
         return Columns(self.stages_s[:, which], self.held[:, which], self.picks[:, which], self.sync_bytes)
 
     def with_one_more(self, own: Columns) -> Columns:
-        """Give every way of these roles with every way of one role more; engines share the context of their process."""
+        """Return every way of these roles with every way of one more; engines share the context of their process."""
         before, after = self, own
         if len(self) != 1 or len(own) != 1:
             here, there = np.divmod(np.arange(len(self) * len(own)), len(own))
@@ -96,7 +96,7 @@ class Columns:
         return self if fits.all() else self.some(fits)
 
     def unbeaten(self, most: int = CARRIED_AT_MOST, *, bytes_too: bool = True) -> Columns:
-        """Give the ways that no other beats in seconds of every stage and, if `bytes_too`, in bytes; fastest first."""
+        """Return the ways that no other beats in seconds of each stage and, if `bytes_too`, in bytes; fastest first."""
         if len(self) <= 1:
             return self
         order = np.lexsort((self.held[HOST], self.peak, self.stages_s.sum(axis=0)))

@@ -160,12 +160,12 @@ class Footprint:
 
     @property
     def at_work(self) -> Bytes:
-        """Give what a device holds while the role works, part by part."""
+        """Return what a device holds while the role works, part by part."""
         return added((self.resident, self.working))
 
     @property
     def peak_bytes(self) -> int:
-        """Give the most that a device holds of it."""
+        """Return the most that a device holds of it."""
         return total_bytes(self.at_work)
 
 
@@ -224,7 +224,7 @@ def whole(parts: Mapping[Part, float]) -> dict[Part, int]:
 
 
 def process_bytes(devices: int, constants: MemoryConstants) -> float:
-    """Give what a process takes on its device before any tensor: the context, and communicators if it talks to others.
+    """Return what a process takes on its device before any tensor: its context, and communicators if it talks.
 
     Without others there is nothing to communicate.
     """
@@ -234,7 +234,7 @@ def process_bytes(devices: int, constants: MemoryConstants) -> float:
 def logits_bytes(
     shape: ModelShape, layout: Layout, tokens: float, logits: Logits, each_bytes: float, constants: MemoryConstants
 ) -> float:
-    """Give the bytes of the logits of so many tokens on one device: all or a chunk at once, cut over `tensor` ranks.
+    """Return the bytes of the logits of so many tokens on one device: all or a chunk at once, cut over `tensor` ranks.
 
     A head that gives one number for each token has none.
     """
@@ -245,7 +245,7 @@ def logits_bytes(
 
 
 def sync_bytes(shape: ModelShape, constants: MemoryConstants) -> int:
-    """Give the bytes of a bucket that weights are synced through: it holds at least the largest matrix whole.
+    """Return the bytes of a bucket that weights are synced through: it holds at least the largest matrix whole.
 
     That is the embedding, in bfloat16.
     """

@@ -5,9 +5,10 @@ Not here: a model that is trained too (`footprint_training`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
+from flowgraph.engines.table import ENGINES
 from placements.activations import forward_numbers, table_numbers
 from placements.footprint import (
     Bytes,
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
     from placements.footprint import Logits
 
 NUMBER_BYTES = 2  # of activations, and of keys and values unless a cache is quantised
-
-SHARE_OF: Mapping[str, Literal["weights and cache", "all"]] = {"sglang": "weights and cache", "vllm": "all"}
-"""What an engine takes `cache_share` of a device for: `mem_fraction_static`, and `gpu_memory_utilization`.
-
-Source: SGLang 0.5 and vLLM, documentation of these settings. Any other engine is taken as SGLang.
-"""
 
 GIB = 2**30
 LIMITS: tuple[tuple[float, int, int], ...] = (
@@ -61,7 +56,7 @@ def inference_bytes(
     stats: Collection[str] = (),
     constants: MemoryConstants | None = None,
 ) -> Footprint:
-    """Give what a model that reads rows without gradients holds on each device: log-probs, values or scores.
+    """Return what a model that reads rows without gradients holds on each device: log-probs, values or scores.
 
     A micro-batch has so many tokens on each data rank, at least a row. Offloaded weights come by the layer.
     """
@@ -90,7 +85,7 @@ def _reading(
     stats: Collection[str],
     constants: MemoryConstants,
 ) -> dict[Part, float]:
-    """Give what a pass holds at its worst: a layer in progress, or what went through them all, beside its logits."""
+    """Return what a pass holds at its worst: a layer in progress, or what went through them all, beside its logits."""
     layer = NUMBER_BYTES * tokens * (forward_numbers(shape, layout) + table_numbers(shape))
     last = NUMBER_BYTES * tokens * 2 * shape.hidden / layout.tensor
     each = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in stats)
@@ -110,7 +105,7 @@ def generation_bytes(
     cache_number_bytes: float = NUMBER_BYTES,
     constants: MemoryConstants | None = None,
 ) -> Footprint:
-    """Give what a model that samples holds on each device; each of the `data` ranks is a replica of its own.
+    """Return what a model that samples holds on each device; each of the `data` ranks is a replica of its own.
 
     Its cache is for so many tokens in one replica, or takes what a share of the device leaves. Asleep it has given back
     weights and cache; graphs and what talks to others stay.
@@ -130,7 +125,7 @@ def generation_bytes(
     if cache_tokens is not None:
         cache = cache_tokens * cache_bytes(shape, layout, 1, cache_number_bytes)
     else:
-        beside = sum(working.values()) + sum(fixed.values()) if SHARE_OF.get(engine) == "all" else 0.0
+        beside = sum(working.values()) + sum(fixed.values()) if ENGINES[engine].shares_all else 0.0
         cache = max(0.0, (cache_share or 0.0) * device_bytes - weights - beside)
     resident = whole({"weights": weights, "kv_cache": cache, **fixed})
     return Footprint(resident, whole(working), {}, whole(fixed))
@@ -163,7 +158,7 @@ def server_bytes(
 def _sampling(
     shape: ModelShape, layout: Layout, chunk_tokens: int, rows: int, constants: MemoryConstants
 ) -> dict[Part, float]:
-    """Give what a step holds: a chunk of prompts in a layer, and the logits of one token of each row."""
+    """Return what a step holds: a chunk of prompts in a layer, and the logits of one token of each row."""
     return {
         "activations": NUMBER_BYTES * chunk_tokens * (forward_numbers(shape, layout) + table_numbers(shape)),
         "logits": logits_bytes(shape, layout, rows, "naive", constants.read_logit_bytes, constants),
@@ -171,7 +166,7 @@ def _sampling(
 
 
 def limits(device_bytes: int) -> tuple[int, int]:
-    """Give the tokens of a prefill's chunk and the rows of the largest captured batch that an engine sets itself.
+    """Return the tokens of a prefill's chunk and the rows of the largest captured batch that an engine sets itself.
 
     >>> limits(80 * 2**30)
     (8192, 256)
@@ -180,19 +175,13 @@ def limits(device_bytes: int) -> tuple[int, int]:
 
 
 def cache_bytes(shape: ModelShape, layout: Layout, context_tokens: int, number_bytes: float = NUMBER_BYTES) -> float:
-    """Give the bytes of one sequence's cache on each device of a replica.
+    """Return the bytes of one sequence's cache on each device of a replica.
 
     Stages of a pipeline have equal parts of it.
     """
     return sequence_bytes(shape, layout.tensor, context_tokens, number_bytes) / layout.pipeline
 
 
-def cache_tokens_in(footprint: Footprint, shape: ModelShape, layout: Layout, number_bytes: float = NUMBER_BYTES) -> int:
-    """Give how many tokens the cache of a replica has room for, if they are all of one long sequence."""
-    room = footprint.resident.get("kv_cache", 0)
-    return int(room // max(1.0, cache_bytes(shape, layout, 1, number_bytes)))
-
-
 def awake_bytes(footprint: Footprint) -> int:
-    """Give what a role that was asleep brings back to a device when it wakes."""
+    """Return what a role that was asleep brings back to a device when it wakes."""
     return total_bytes(footprint.resident) - total_bytes(footprint.asleep)

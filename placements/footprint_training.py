@@ -81,7 +81,7 @@ class Training:
 
     @property
     def width_bytes(self) -> int:
-        """Give the bytes of a number that is computed with."""
+        """Return the bytes of a number that is computed with."""
         return WIDTH_BYTES[self.precision]
 
     @property
@@ -123,7 +123,7 @@ class _Case:
 def training_bytes(
     shape: ModelShape, training: Training, *, sequence_tokens: int = 0, constants: MemoryConstants | None = None
 ) -> Trained:
-    """Give what a role that trains a model holds on each device, that with the most of a pipeline.
+    """Return what a role that trains a model holds on each device, that with the most of a pipeline.
 
     A row has up to `sequence_tokens`, and a micro-batch at least one row. Where rows pass without gradients, another
     device of a pipeline may have the most.
@@ -135,7 +135,7 @@ def training_bytes(
 
 
 def waiting_bytes(shape: ModelShape, training: Training, *, sequence_tokens: int = 0) -> float:
-    """Give the most activations that wait on a device for their backward pass, of all micro-batches in flight."""
+    """Return the most activations that wait on a device for their backward pass, of all micro-batches in flight."""
     return max(map(_waiting_bytes, _cases(shape, training, sequence_tokens, MemoryConstants())))
 
 
@@ -177,7 +177,7 @@ def _reserved(moment: Mapping[Part, float], constants: MemoryConstants) -> Bytes
 
 
 def state_bytes(shape: ModelShape, training: Training, stage: Stage) -> Bytes:
-    """Give weights, gradients and what the optimizer keeps, of what a device of a stage holds, wherever it lies.
+    """Return weights, gradients and what the optimizer keeps, of what a device of a stage holds, wherever it lies.
 
     Bytes of each parameter in mixed precision with AdamW on N ranks:
 
@@ -212,7 +212,7 @@ _CUT_BY = ("full",), ("gradients", "full"), ("optimizer", "gradients", "full")
 
 
 def _moments(case: _Case) -> Iterator[Mapping[Part, float]]:
-    """Give what comes and goes, beside the states, at the moments that may be the worst.
+    """Return what comes and goes, beside the states, at the moments that may be the worst.
 
     In a layer's backward pass its gradients come as what they are made from goes, so the larger of both counts; and
     gradients leave only when a layer is through, whose activations are gone then.
@@ -234,7 +234,7 @@ def _moments(case: _Case) -> Iterator[Mapping[Part, float]]:
 
 
 def _reading(case: _Case) -> Mapping[Part, float]:
-    """Give what a pass without gradients holds at its worst, as `footprint_serving` does, of weights as they are here.
+    """Return what a pass without gradients holds at its worst, as `footprint_serving` does, of weights as here.
 
     That is a layer in progress, or what went through them all beside its logits.
     """
@@ -250,7 +250,7 @@ def _reading(case: _Case) -> Mapping[Part, float]:
 
 
 def _waiting_bytes(case: _Case) -> float:
-    """Give the activations that wait for their backward pass, of all layers and micro-batches in flight."""
+    """Return the activations that wait for their backward pass, of all layers and micro-batches in flight."""
     numbers = stored_numbers(
         case.shape, case.layout, case.training.widths, case.training.checkpointing, case.sequence_tokens
     )
@@ -272,7 +272,7 @@ def _piped(case: _Case) -> bool:
 
 
 def _gathered(case: _Case, layers: int) -> float:
-    """Give the bytes of weights that are whole, to be computed with: embedding and head, and so many layers in turn.
+    """Return the bytes of weights that are whole, to be computed with: embedding and head, and so many layers in turn.
 
     One device has nothing to fetch ahead, and a layer at a time. Derived from torch's FSDP2 with each layer sharded by
     itself and the rest as the root; equal to what its FSDPMemTracker counts as unsharded and as gathered.
@@ -292,12 +292,12 @@ def _gathers_gradients(case: _Case) -> bool:
 
 
 def _layer_gradient_bytes(case: _Case) -> float:
-    """Give the bytes of the gradients of one layer's weights, whole."""
+    """Return the bytes of the gradients of one layer's weights, whole."""
     return case.training.width_bytes * layer_numbers(case.shape, case.layout).count * _gathers_gradients(case)
 
 
 def _reducing_bytes(case: _Case) -> float:
-    """Give the bytes of whole gradients beside a layer's own: those of the layer before, which leave, and the head's.
+    """Return the bytes of whole gradients beside a layer's own: those of the layer before, which leave, and the head's.
 
     Those that leave do so in the master's width, and in place of that layer's activations. Derived and checked as
     `_gathered`.
@@ -313,13 +313,13 @@ def _reducing_bytes(case: _Case) -> float:
 
 
 def _ending_bytes(case: _Case) -> float:
-    """Give the bytes of the root's gradients when a backward pass ends: whole, and in the master's width to leave."""
+    """Return the bytes of the root's gradients when a backward pass ends: whole, and in the master's width to leave."""
     both = case.training.width_bytes + WIDTH_BYTES[case.training.master]
     return both * root_numbers(case.shape, case.layout, case.stage) * _gathers_gradients(case)
 
 
 def _stepping_bytes(case: _Case) -> float:
-    """Give what an optimizer's step makes besides: one number of the master's width for each that it changes.
+    """Return what an optimizer's step makes besides: one number of the master's width for each that it changes.
 
     Source: torch.optim.AdamW, whose foreach implementation makes lists of temporary tensors. Fused ones, as Megatron-LM
     has for buffers that are not cut with the weights, make none.

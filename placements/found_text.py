@@ -172,8 +172,11 @@ def _seconds(plan: Plan) -> Iterator[str]:
 
 
 def _second_cells(row: Row, longest: float) -> list[str]:
-    told = show_seconds_by_part(row.tasks[0]) if len(row.tasks) == 1 else f"{len(row.tasks)} of them"
-    return [row.label, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), told]
+    alone = row.tasks[0] if len(row.tasks) == 1 else None
+    name, told = (
+        (row.label, f"{len(row.tasks)} of them") if alone is None else (alone.name, show_seconds_by_part(alone))
+    )
+    return [name, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), told]
 
 
 def bar(seconds: float | None, longest: float) -> str:
@@ -241,7 +244,7 @@ def _near(ranked: Ranked, best: Ranked, measure: Measure, tie: str) -> str:
 
 
 def _more(ranked: Ranked, best: Ranked, measure: Measure) -> float:
-    """Give by which share a plan takes more than the best; of as few devices, by which its step is longer."""
+    """Return by which share a plan takes more than the best; of as few devices, by which its step is longer."""
     if measure.unit == "devices" and ranked.devices == best.devices:
         return ranked.step_s / best.step_s - 1
     least = measure.of(best)
@@ -284,7 +287,7 @@ def _named(found: Found, measure: Measure) -> Iterator[str]:
 
 
 def by_name(found: Found) -> list[tuple[Variant, Ranked | None]]:
-    """Give the named placements in their order, but FIRST before all where another is the same."""
+    """Return the named placements in their order, but FIRST before all where another is the same."""
     alike = Counter(sorted_parts(found, variant) for variant, _ in found.named)
 
     def later(each: tuple[Variant, Ranked | None]) -> bool:
@@ -294,7 +297,7 @@ def by_name(found: Found) -> list[tuple[Variant, Ranked | None]]:
 
 
 def sorted_parts(found: Found, variant: Variant) -> tuple[tuple[str, ...], ...]:
-    """Give the parts of a named placement in an order of their own: the same for placements of one form."""
+    """Return the parts of a named placement in an order of their own: the same for placements of one form."""
     return tuple(sorted(variant.parts_of(found.setting.graph)))
 
 

@@ -42,7 +42,7 @@ def request_seconds(
     cache_tokens: float | None = None,
     cache_precision: Precision = "bfloat16",
 ) -> tuple[float, float] | None:
-    """Give a request's seconds to its first token, and for each one after it; None where a device is not known.
+    """Return a request's seconds to its first token, and for each one after it; None where a device is not known.
 
     `batch` requests of these lengths are always under way at the replica, the next one sent as one ends. While a
     request draws its response, each of the others is read once: those prefills lie between its tokens. Requests that
@@ -76,7 +76,7 @@ def generate_seconds(
     streamed: bool = False,
     cache_precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Give the seconds of drawing `rows` responses on `layout.data` replicas, by part; None where a device is unknown.
+    """Return the seconds of drawing `rows` responses on `layout.data` replicas, by part; None if a device is unknown.
 
     The replicas have equal parts of the rows, and run as many at a time as their `cache_tokens` have place for; the
     next is read as one ends. `matmul`, `cache`, `collectives` and `overhead` are the steps of full batches that would
@@ -101,7 +101,7 @@ def generate_seconds(
 
 
 def _tail_s(replica: Replica, prompt: Lengths, response: Lengths, rows: int, at_once: float, replicas: int) -> float:
-    """Give what the last responses take beyond the same tokens in full batches, on the slowest replica.
+    """Return what the last responses take beyond the same tokens in full batches, on the slowest replica.
 
     If all have a place they start together. If some wait, those that run when the last has got one have any part left
     (`mixed`); but responses of about one length run in waves, and the last wave is whole. Beside that, rows are dealt
@@ -133,13 +133,13 @@ def _tail_s(replica: Replica, prompt: Lengths, response: Lengths, rows: int, at_
 def cache_wanted(
     rows: int, prompt: Lengths, response: Lengths, layout: Layout, constants: ServingConstants, shared_prompts: int = 1
 ) -> float:
-    """Give the tokens of a replica's cache with which no row waits for a place: more would save nothing."""
+    """Return the tokens of a replica's cache with which no row waits for a place: more would save nothing."""
     each = min(ceil(rows / layout.data), constants.most_rows)
     return each * (prompt.mean / shared_prompts + response.age)
 
 
 def _at_once(replica: Replica, rows: float, held_tokens: float, cache_tokens: float | None) -> float:
-    """Give how many sequences run at a time, each of which holds so many tokens of the cache on average."""
+    """Return how many sequences run at a time, each of which holds so many tokens of the cache on average."""
     room = float("inf") if cache_tokens is None else max(1.0, cache_tokens / held_tokens)
     return max(1.0, min(rows, room, replica.constants.most_rows))
 

@@ -87,7 +87,7 @@ class Rows:
         return cls(tuple(tables), used, share, times_s, devices, cost, times_s.min(1))
 
     def at(self, row: int) -> tuple[Table, int]:
-        """Give the table and the column of a row."""
+        """Return the table and the column of a row."""
         for table in self.tables:
             if row < table.devices.size:
                 return table, row
@@ -96,7 +96,7 @@ class Rows:
 
 
 def allocate(blocks: Sequence[Rows], capacity: Sequence[int], goal: Goal) -> list[int] | None:
-    """Give each block its fewest devices, then more to the block that gains most by them; None: they do not fit.
+    """Return the fewest devices of each block, then more for who gains most by them; None: they do not fit.
 
     Source: Fox (1966), Management Science 13:210-216, of marginal allocation; here for gains that may be of
     several devices at once. Where no block alone shortens the step, one of the slowest of a stage is sped up, so that
@@ -119,7 +119,7 @@ def allocate(blocks: Sequence[Rows], capacity: Sequence[int], goal: Goal) -> lis
 
 
 def fewest(blocks: Sequence[Rows], capacity: Sequence[int]) -> list[int] | None:
-    """Give each block the option of the least share of its class that is left, the blocks in need of most first."""
+    """Return the option of each block of the least share of its class that is left, the blocks in most need first."""
     free = np.array(capacity, dtype=np.float64)
     rows = [0] * len(blocks)
     for at in sorted(range(len(blocks)), key=lambda each: -float(blocks[each].share.min())):
@@ -135,7 +135,7 @@ def fewest(blocks: Sequence[Rows], capacity: Sequence[int]) -> list[int] | None:
 def _gains(
     blocks: Sequence[Rows], rows: Sequence[int], at: int, longest_s: Numbers, free: Numbers, goal: Goal
 ) -> tuple[Numbers, Numbers]:
-    """Give what each option of one block gains by share of devices: of the objective; and seconds where that stays.
+    """Return what each option of one block gains by share of devices: of the objective; and seconds where that stays.
 
     The seconds are those by which it speeds up stages that it holds up; if devices are the objective, those of a step.
     """
@@ -170,7 +170,7 @@ class _Walk:
         self._tried: set[Partition] = set()
 
     def rank(self, choice: Choice) -> tuple[object, ...]:
-        """Give what choices are sorted by."""
+        """Return what choices are sorted by."""
         return rank(self.problem, choice)
 
     def run(self, width: int) -> None:
@@ -183,7 +183,7 @@ class _Walk:
             front = met if met and self.rank(self.found[met[0]]) < self.rank(self.found[front[0]]) else []
 
     def _packed(self) -> Iterator[Partition]:
-        """Give the partition that needs the fewest devices, if looking at every block can be afforded."""
+        """Return the partition that needs the fewest devices, if looking at every block can be afforded."""
         if len(self.problem.roles) <= BOUNDED_ROLES and (tables := tables_of(self.problem)):
             yield from fewest_devices(tables, len(self.problem.roles), self.problem.capacity)
 
@@ -244,7 +244,7 @@ class _Walk:
         return not self.found or bool(first <= min(each.value for each in self.found.values()))
 
     def _neighbours(self, partition: Partition) -> Iterator[Partition]:
-        """Give the partitions with two blocks merged, or with one unit of roles moved to another block or its own."""
+        """Return the partitions with two blocks merged, or with one unit of roles moved to another block or its own."""
         for one, other in combinations(partition, 2):
             yield _ordered(partition, {one, other}, [one | other])
         for unit in self.units:

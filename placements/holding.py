@@ -50,11 +50,11 @@ class Numbers:
 
     @property
     def count(self) -> float:
-        """Give how many there are."""
+        """Return how many there are."""
         return self.rest + self.experts
 
     def held(self, *, cut: bool) -> float:
-        """Give how many a device holds if ranks that are alike each keep a part, or else all.
+        """Return how many a device holds if ranks that are alike each keep a part, or else all.
 
         Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5.
 
@@ -67,7 +67,7 @@ class Numbers:
 def stages(
     shape: ModelShape, layout: Layout, interleaved: int = 1, micro_batches: int | None = None
 ) -> tuple[Stage, ...]:
-    """Give the stages of a pipeline that may hold most: the first, with most micro-batches in flight, and the last.
+    """Return the stages of a pipeline that may hold most: the first, with most micro-batches in flight, and the last.
 
     One forward, one backward: the first of p stages keeps p of them, or (1 + (p - 1) / (p · pieces)) · p where each
     stage has several pieces, if there are so many.
@@ -130,7 +130,7 @@ def adapter_numbers(shape: ModelShape, layout: Layout, stage: Stage) -> Numbers:
 
 
 def weights_bytes(shape: ModelShape, layout: Layout, stage: Stage, precision: Precision, *, cut: bool) -> float:
-    """Give the bytes of a model's weights on a device, without adapters; embedding and head are never below 2 each.
+    """Return the bytes of a model's weights on a device, without adapters; embedding and head are never below 2 each.
 
     Quantised models leave these as they were: transformers' and vLLM's configurations skip `lm_head`.
     """

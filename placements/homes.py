@@ -34,7 +34,7 @@ class Home:
 
 
 def homes_of(setting: Setting, blocks: Sequence[Block], pins: Mapping[str, str] | None = None) -> list[Home]:
-    """Give where each role lives, by the first role of each pool.
+    """Return where each role lives, by the first role of each pool.
 
     A pool has the name that a role of it is pinned to; the others are `pool0`, `pool1` and so on, taken names left out,
     and `all` is the one that all roles share.
@@ -70,7 +70,7 @@ def _homes(setting: Setting, pool: str, block: Block) -> Iterator[Home]:
 
 
 def homes_by(setting: Setting, plan: Plan) -> list[Home]:
-    """Give where each role lives by a plan for this graph, on a cluster that may be another than the plan's.
+    """Return where each role lives by a plan for this graph, on a cluster that may be another than the plan's.
 
     A pool whose devices are not there is taken to be of the first class of devices that has as many. Raises
     ResourceError if none has, or if it is not known how fast they are.
@@ -94,7 +94,7 @@ def homes_by(setting: Setting, plan: Plan) -> list[Home]:
 
 
 def _seat_of(setting: Setting, pool: Pool) -> Seat:
-    """Give the seat of a pool by the very devices that it has, or by their number where they are not of one class."""
+    """Return the seat of a pool by the very devices that it has, or by their number where they are not of one class."""
     found = {_class_of(setting, *place) for place in pool.devices}
     of = found.pop() if len(found) == 1 else None
     links = of.links(len(pool.devices)) if of is not None else None
@@ -113,7 +113,7 @@ def _is_of(device: Device, of: DeviceClass) -> bool:
 
 
 def seat_for(setting: Setting, pool: str, devices: int) -> Seat:
-    """Give a seat of so many devices; raises ResourceError where no class has as many of a known kind."""
+    """Return a seat of so many devices; raises ResourceError where no class has as many of a known kind."""
     for of in setting.classes:
         links = of.links(devices) if of.count >= devices else None
         if links is not None:

@@ -38,7 +38,7 @@ CACHE_KEPT = (0.7, 1.1)
 
 
 def peak_flops(device: Profile, precision: Precision) -> float:
-    """Give the dense operations per second; of the next wider type where a device has none for this one.
+    """Return the dense operations per second; of the next wider type where a device has none for this one.
 
     Weights of a narrower type than a device multiplies are widened on the way (fp8 on an A100), so this is what holds.
     Raises ValueError where none is known.
@@ -50,7 +50,7 @@ def peak_flops(device: Profile, precision: Precision) -> float:
 
 
 def matmul_seconds(m: float, n: float, k: float, device: Profile, precision: Precision = "bfloat16") -> float:
-    """Give the seconds of a product of an m × k matrix (of m tokens) and a k × n one, written in two bytes a number.
+    """Return the seconds of a product of an m × k matrix (of m tokens) and a k × n one, written in two bytes a number.
 
     The best of a few tiles: whole waves of tiles over the processors, or both factors and the result through memory.
     Source: Williams et al. 2009, Roofline; tiles and waves as at `TILES`. Deviation: cold caches, and factors of fp8
@@ -70,7 +70,7 @@ def matmul_seconds(m: float, n: float, k: float, device: Profile, precision: Pre
 def _tiled(
     m: float, n: float, k: float, processors: int, flops_per_s: float, memory_s: float, bytes_per_s: float
 ) -> float:
-    """Give the seconds with the best tile and cut, of processors that do so many operations each."""
+    """Return the seconds with the best tile and cut, of processors that do so many operations each."""
     best_s = float("inf")
     for high, wide in TILES:
         tiles = ceil(m / high) * ceil(n / wide)
@@ -93,7 +93,7 @@ def decode_attention_seconds(
     *,
     warm: bool = False,
 ) -> float:
-    """Give the seconds in which one layer attends for the next token of each row, `cache_bytes` a cached number.
+    """Return the seconds in which one layer attends for the next token of each row, `cache_bytes` a cached number.
 
     Keys and values are read once; a processor takes a while for each row and head of keys, however short. `warm` says
     that the device's cache still holds them, as when one kernel is measured over and over; in a model they never are.
@@ -113,22 +113,8 @@ def decode_attention_seconds(
     return has.attention_launch_s + merge_s + _overlapped(waves_s, max(read_s, work_s), ATTENTION_OVERLAP)
 
 
-def prefill_attention_seconds(
-    pairs: float, heads: int, head_dim: int, device: Profile, precision: Precision = "bfloat16"
-) -> float:
-    """Give the seconds in which one layer attends over whole sequences: `pairs` of a token and one that it sees.
-
-    4 · heads · head dimension operations a pair, at a share of the peak. Source: Dao 2023, arXiv 2307.08691, section 4;
-    no measured table of it is held against this.
-    """
-    if pairs <= 0:
-        return 0.0
-    has = attained(device)
-    return has.attention_launch_s + 4 * pairs * heads * head_dim / (peak_flops(device, precision) * has.prefill)
-
-
 def _overlapped(one_s: float, other_s: float, sharpness: float) -> float:
-    """Give the seconds of two that go on side by side: more than the longer, less than both.
+    """Return the seconds of two that go on side by side: more than the longer, less than both.
 
     >>> _overlapped(3.0, 4.0, 2.0), _overlapped(3.0, 0.0, 4.0)
     (5.0, 3.0)
@@ -138,13 +124,13 @@ def _overlapped(one_s: float, other_s: float, sharpness: float) -> float:
 
 
 def _missed(read_bytes: float, has: Attained) -> float:
-    """Give the time of a read as a share of that from memory, when it was read just before."""
+    """Return the time of a read as a share of that from memory, when it was read just before."""
     missed = _between(read_bytes / has.cache_bytes, *CACHE_KEPT)
     return missed + (1 - missed) / has.cached
 
 
 def _between(value: float, low: float, high: float) -> float:
-    """Give how far a value is from one bound to the other, 0 and 1 beyond them.
+    """Return how far a value is from one bound to the other, 0 and 1 beyond them.
 
     >>> _between(1.5, 1.0, 2.0), _between(9.0, 1.0, 2.0)
     (0.5, 1.0)

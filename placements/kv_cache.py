@@ -14,7 +14,7 @@ MORE_TOKENS = 64  # of a context, by which what grows with it is told from windo
 
 
 def sequence_bytes(shape: ModelShape, tensor: int, context_tokens: float, number_bytes: float) -> float:
-    """Give the bytes of cache that a sequence of that length has on each of `tensor` devices.
+    """Return the bytes of cache that a sequence of that length has on each of `tensor` devices.
 
     Tensor parallelism cuts keys and values by their heads, so into no more parts than these; latents not at all, and
     what does not grow with the context evenly. Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; DeepSeek-AI

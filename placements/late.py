@@ -31,12 +31,12 @@ class Late:
 
     @property
     def step_s(self) -> float:
-        """Give the seconds of a step."""
+        """Return the seconds of a step."""
         return self.found.best.step_s
 
     @property
     def ratio(self) -> tuple[int, int]:
-        """Give the devices that draw and those that train; all of them both, where one pool does both."""
+        """Return the devices that draw and those that train; all of them both, where one pool does both."""
         best = self.found.best
         uses = [{self.found.setting.roles[place].use for place in block} for block, _ in best.blocks]
         counts = [sum(option.devices) for _, option in best.blocks]
@@ -48,13 +48,13 @@ class Late:
 
     @property
     def sync_every(self) -> int:
-        """Give after how many updates weights are brought to what draws."""
+        """Return after how many updates weights are brought to what draws."""
         best = self.found.best
         return synced_every(best.setting, homes_of(best.setting, best.blocks))
 
 
 def stalenesses(setting: Setting, at_most: int, asked: Asked | None = None) -> tuple[Late, ...]:
-    """Give the best plan of each staleness up to a bound; those that nothing fits are left out."""
+    """Return the best plan of each staleness up to a bound; those that nothing fits are left out."""
     return tuple(_tried(setting, at_most, asked))
 
 
@@ -67,7 +67,7 @@ def _tried(setting: Setting, at_most: int, asked: Asked | None) -> Iterator[Late
 
 
 def least(tried: tuple[Late, ...]) -> Late:
-    """Give the least staleness whose step is within a hundredth of the shortest."""
+    """Return the least staleness whose step is within a hundredth of the shortest."""
     shortest = min(each.step_s for each in tried)
     return next(each for each in tried if each.step_s <= shortest * (1 + WORTH_SHARE))
 

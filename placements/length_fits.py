@@ -69,7 +69,7 @@ def quantity(name: str, text: str, where: str) -> float:
 
 
 def fitted(asked: Mapping[str, float], where: str) -> tuple[float, ...]:
-    """Give the points of the lognormal of these quantities, cut at `max`; a spread that is not said is `SPREAD`.
+    """Return the points of the lognormal of these quantities, cut at `max`; a spread that is not said is `SPREAD`.
 
     Raises SettingError if they are too many or too few, or if no lognormal has them.
     """
@@ -83,7 +83,7 @@ def fitted(asked: Mapping[str, float], where: str) -> tuple[float, ...]:
 
 
 def stretched(points: tuple[float, ...], asked: Mapping[str, float], where: str) -> tuple[float, ...]:
-    """Give points raised to a power and scaled, so that they have the quantities asked, cut at `max`.
+    """Return points raised to a power and scaled, so that they have the quantities asked, cut at `max`.
 
     At most one quantity that says nothing of the spread is a matter of scale alone; of a spread alone, the mean stays.
 
@@ -109,7 +109,7 @@ def stretched(points: tuple[float, ...], asked: Mapping[str, float], where: str)
 def _solved(
     named: Mapping[str, float], said: Mapping[str, float], of: Callable[[float], Points], where: str
 ) -> tuple[float, ...]:
-    """Give the points of a family, of which `of` gives those of each spread, with two quantities as asked."""
+    """Return the points of a family, of which `of` gives those of each spread, with two quantities as asked."""
     asked = _text(said)
     if len(named) > 2:
         raise SettingError.refused(where, "lengths", asked, "two of these say which lognormal it is, and max cuts it")
@@ -134,7 +134,7 @@ def _solved(
 
 
 def _spread(told: Callable[[float], float], target: float) -> float:
-    """Give the least spread at which a quantity is as wanted, or else the one at which it is nearest."""
+    """Return the least spread at which a quantity is as wanted, or else the one at which it is nearest."""
     steps = 60
     spreads = [MOST_SPREAD * step / steps for step in range(steps + 1)]
     values = [told(each) for each in spreads]
@@ -172,7 +172,7 @@ def _told(points: Points, name: str) -> float:
 
 
 def _deviates() -> Points:
-    """Give the middles of equal shares of a normal distribution."""
+    """Return the middles of equal shares of a normal distribution."""
     import numpy
 
     normal = NormalDist()
@@ -186,7 +186,7 @@ def _exp(logs: Points) -> Points:
 
 
 def _share(name: str) -> float | None:
-    """Give the share that a percentile names: 0.999 of p99.9; None if it names none."""
+    """Return the share that a percentile names: 0.999 of p99.9; None if it names none."""
     try:
         share = float(name[1:]) / 100 if name[:1] == "p" else 0.0
     except ValueError:

@@ -35,7 +35,7 @@ class Lengths:
 
     @classmethod
     def fixed(cls, tokens: float) -> Lengths:
-        """Give lengths that are all the same."""
+        """Return lengths that are all the same."""
         return cls((float(tokens),))
 
     @classmethod
@@ -92,12 +92,12 @@ class Lengths:
 
     @cached_property
     def mean(self) -> float:
-        """Give the mean length in tokens."""
+        """Return the mean length in tokens."""
         return float(self._array.mean())
 
     @cached_property
     def square_mean(self) -> float:
-        """Give the mean of the squared length."""
+        """Return the mean of the squared length."""
         return float((self._array**2).mean())
 
     @cached_property
@@ -108,16 +108,16 @@ class Lengths:
 
     @property
     def age(self) -> float:
-        """Give the mean tokens drawn so far of a response that is met under way: long ones are met more often."""
+        """Return the mean tokens drawn so far of a response that is met under way: long ones are met more often."""
         return self.square_mean / self.mean / 2
 
     @property
     def most(self) -> float:
-        """Give the longest length in tokens."""
+        """Return the longest length in tokens."""
         return self.points[-1]
 
     def quantile(self, share: float) -> float:
-        """Give the length that `share` of all do not exceed, on the line between the middles of two points.
+        """Return the length that `share` of all do not exceed, on the line between the middles of two points.
 
         >>> [Lengths((100.0, 200.0, 300.0)).quantile(share) for share in (0.0, 0.5, 1.0)]
         [100.0, 200.0, 300.0]
@@ -128,7 +128,7 @@ class Lengths:
         return self.points[below] + (place - below) * (self.points[above] - self.points[below])
 
     def longest_of(self, count: float) -> float:
-        """Give the mean of the longest of `count` independent draws: each point times its chance to be the longest.
+        """Return the mean of the longest of `count` independent draws: each point times its chance to be the longest.
 
         >>> Lengths((100.0, 300.0)).longest_of(1), Lengths((100.0, 300.0)).longest_of(2)
         (200.0, 250.0)
@@ -139,7 +139,7 @@ class Lengths:
 
     @cached_property
     def remaining(self) -> Lengths:
-        """Give what those that are being drawn at a random moment still have to go.
+        """Return what those that are being drawn at a random moment still have to go.
 
         Long ones are met more often: the chance of more than x to go is the mean of what is above x, over the mean.
         Source: the residual life of a renewal process, Cox 1962, Renewal Theory, chapter 5.
@@ -156,11 +156,11 @@ class Lengths:
         return Lengths(tuple(numpy.interp(middles, gone, points).tolist()))
 
     def cut(self, most_tokens: float) -> Lengths:
-        """Give the lengths where none exceeds so many tokens."""
+        """Return the lengths where none exceeds so many tokens."""
         return Lengths(tuple(min(point, most_tokens) for point in self.points))
 
     def with_changes(self, changes: Mapping[str, str], where: str = "lengths") -> Lengths:
-        """Give the lengths that other quantities would make, as {"p99": "16k"}.
+        """Return the lengths that other quantities would make, as {"p99": "16k"}.
 
         Lengths that were read from a text are fitted anew, the rest of it as said. Those of a column are scaled to a
         new mean or median, and stretched to a new percentile or sigma at the same mean: each length to some power,
@@ -184,7 +184,7 @@ class Lengths:
 
 @lru_cache(maxsize=64)
 def _longest_shares(points: int, count: float) -> NDArray[float64]:
-    """Give the chance of each of so many points to be the longest of `count` draws."""
+    """Return the chance of each of so many points to be the longest of `count` draws."""
     import numpy
 
     upto = (numpy.arange(points + 1) / points) ** count

@@ -9,13 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flowgraph.errors import FlowTypeError
 from flowgraph.graph import Graph, Node, reachable
 from flowgraph.roles import Role, roles
 from placements.batch_sizes import sizes_of
 from placements.cuts import BatchSizes, many
 from placements.lengths import Lengths
 from placements.training import Tokens
-from placements.work import Phase, moves_weights, pass_of, passes_rows, prompts_reaching, samplers_read, whole_setting
+from placements.work import (
+    Phase,
+    moves_weights,
+    pass_of,
+    passes_rows,
+    prompts_reaching,
+    samplers_read,
+    samples_of,
+    uncounted,
+    whole_setting,
+)
 
 
 @dataclass(frozen=True)
@@ -46,9 +57,12 @@ class Load:
     micro_batch_tokens: int = 0
     responses: tuple[tuple[str, int], ...] = ()
 
+    def __hash__(self) -> int:
+        return hash(self.node)  # by which the loads of one flow differ: a search asks often
+
     @property
     def rows(self) -> int:
-        """Give the rows of a step."""
+        """Return the rows of a step."""
         return self.prompts * self.samples
 
     @property
@@ -58,22 +72,22 @@ class Load:
 
     @property
     def round_rows(self) -> int:
-        """Give the rows of the largest round, which are drawn side by side."""
+        """Return the rows of the largest round, which are drawn side by side."""
         return self.round_prompts * self.samples
 
     @property
     def row_tokens(self) -> float:
-        """Give the mean tokens of a row, its context included."""
+        """Return the mean tokens of a row, its context included."""
         return self.prompt.mean + self.response.mean
 
     @property
     def longest_tokens(self) -> int:
-        """Give the most tokens that a row can have."""
+        """Return the most tokens that a row can have."""
         return int(self.prompt.most + self.response.most)
 
     @property
     def tokens(self) -> Tokens:
-        """Give what passes the model once, each row with its context.
+        """Return what passes the model once, each row with its context.
 
         Of a row of p and r tokens, (p + r)² / 2 pairs of a token and one that it sees.
         """
@@ -87,13 +101,16 @@ class Load:
 
 
 def loads(graph: Graph, prompts: int, prompt: Lengths, response: Lengths | None = None) -> tuple[Load, ...]:
-    """Give the load of every node of a named graph that passes rows through a model, of a step of so many prompts.
+    """Return the load of every node of a named graph that passes rows through a model, of a step of so many prompts.
 
     `response` are the lengths of responses; without it all have the most tokens that what makes them lets them have.
     A node whose pass another has made already (log-probs and entropy of the same rows) has no load of its own. What may
     stop after any of its rounds is taken to draw them all, which is the most; `taken` says so. A role whose nodes pass
     no rows is held all the same: it has a load of no rows, by its own name.
+
+    Raises FlowTypeError for a node that does not say how many responses it draws to each prompt, though it may be many.
     """
+    _refuse_uncounted(graph)
     role_of = {name: role for role in reversed(roles(graph)) for name in role.nodes}
     stages, seen, found = _stages(graph, role_of), set[object](), list[Load]()
     sizes = sizes_of(graph, prompts)
@@ -106,6 +123,16 @@ def loads(graph: Graph, prompts: int, prompt: Lengths, response: Lengths | None 
     nothing = Lengths.fixed(1), Lengths.fixed(0)
     idle = (Load(role.name, role, "logprob", last, 0, 1, *nothing) for role in roles(graph) if role not in busy)
     return (*found, *idle)
+
+
+def _refuse_uncounted(graph: Graph) -> None:
+    for node in graph.nodes:
+        settings = uncounted(node)
+        if settings:
+            names = ", ".join(f"`{name}`" for name in settings)
+            why = f"does not say how many responses it draws to each prompt, so no step of it can be costed: {names}?"
+            hint = f'say it: @node(kind="generate", samples={[*settings]!r}), or samples=[] if it is one'
+            raise FlowTypeError.bad_node(str(node.at), node.op.name, why, hint)
 
 
 def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
@@ -127,6 +154,8 @@ def _rounds_taken(graph: Graph, prompts: int) -> Iterator[str]:
 
 def _nodes_taken(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
+        if node.op.kind == "generate" and node.op.rows == "new" and node.op.samples is None:
+            yield f"{node.name} is taken to draw one response to each prompt: it names no setting that says how many"
         model = node.model()
         if model is None or passes_rows(node):
             continue
@@ -137,12 +166,12 @@ def _nodes_taken(graph: Graph) -> Iterator[str]:
 
 
 def stage_count(found: Sequence[Load]) -> int:
-    """Give the stages of a step."""
+    """Return the stages of a step."""
     return max((each.stage for each in found), default=-1) + 1
 
 
 def _stages(graph: Graph, role_of: dict[str, Role]) -> dict[Node, int]:
-    """Give the stage of each node that runs a model: one more than the last of those that it depends on.
+    """Return the stage of each node that runs a model: one more than the last of those that it depends on.
 
     An update depends on what its loss reads. Weights bring no stage: who reads the next version waits for the next
     step, or is another node of the same model.
@@ -169,7 +198,7 @@ def _load(node: Node, role: Role, stage: int, sizes: BatchSizes, prompt: Lengths
         phase=phase,
         stage=stage,
         prompts=prompts,
-        samples=max((whole_setting(each, "n", 1) for each in samplers), default=1),
+        samples=max((samples_of(each) for each in samplers), default=1),
         prompt=prompt,
         response=tokens,
         epochs=cut.epochs if cut is not None else 1,
@@ -179,17 +208,10 @@ def _load(node: Node, role: Role, stage: int, sizes: BatchSizes, prompt: Lengths
         rounds=drawn.most_rounds if drawn is not None else 1,
         minibatch=whole_setting(node, "minibatch", 0) if phase == "update" else 0,
         micro_batch_tokens=whole_setting(node, "micro_batch_tokens", 0) if phase == "update" else 0,
-        responses=tuple((each.name, int(prompts * whole_setting(each, "n", 1) * tokens.most)) for each in samplers),
+        responses=tuple((each.name, int(prompts * samples_of(each) * tokens.most)) for each in samplers),
     )
 
 
-def example(*, prompts: int, samples: int, prompt_tokens: int, response_tokens: int) -> Load:
-    """Return a load of an update whose rows are all alike, for examples and tests."""
-    role = Role("m.train", "m", "train", ("m.update",))
-    lengths = Lengths.fixed(prompt_tokens), Lengths.fixed(response_tokens)
-    return Load("m.update", role, "update", 0, prompts, samples, *lengths)
-
-
 def of_role(found: Sequence[Load], role: str) -> Iterator[Load]:
-    """Give the loads of one role."""
+    """Return the loads of one role."""
     return (each for each in found if each.role.name == role)

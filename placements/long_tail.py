@@ -19,7 +19,7 @@ LEVELS = 24  # pieces in which a batch of any size shrinks to one
 def drained_seconds(
     left: Lengths, rows: float, longest_tokens: float, step_s: Callable[[float, float], float]
 ) -> float:
-    """Give the seconds until all of `rows` sequences end, which run at once and have so many tokens `left` each.
+    """Return the seconds until all of `rows` sequences end, which run at once and have so many tokens `left` each.
 
     None starts in the place of one that ends. `longest_tokens` is what the longest has left, of these or of another
     replica's. `step_s` gives the seconds of a step by how many sequences run, and how many tokens they have drawn.
@@ -39,7 +39,7 @@ def drained_seconds(
 
 
 def uneven_tokens(lengths: Lengths, rows: int, replicas: int) -> float:
-    """Give by how many tokens the replica with the most exceeds the mean, where each has so many rows dealt to it.
+    """Return by how many tokens the replica with the most exceeds the mean, where each has so many rows dealt to it.
 
     A sum of many lengths is about normal. Source: Blom 1958, for the largest of n normal deviates.
 

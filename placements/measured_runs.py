@@ -65,7 +65,7 @@ class _Case:
 
 
 def seconds_by_node(lines: Sequence[Mapping[str, Any]], where: str) -> dict[str, float]:
-    """Give the median seconds of each node over the steps of a run but the first, which warms up.
+    """Return the median seconds of each node over the steps of a run but the first, which warms up.
 
     `lines` are those of its metrics; `where` is their file.
 

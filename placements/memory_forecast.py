@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flowgraph.cluster import DeviceKind
-from flowgraph.engines.table import ENGINES
+from flowgraph.engines.table import shares_process
 from flowgraph.plan import Forecast, Peak, Plan, Pool
 from placements.footprint import Footprint, MemoryConstants, room_bytes, total_bytes, with_more
 from placements.homes import Home, homes_by
@@ -104,7 +104,7 @@ def _turn(setting: Setting, load: Load, homes: Mapping[str, Home], kept: int) ->
         return Turn(load.phase, name)
     if home.seat.of.kind != "cpu":
         return Turn(load.phase, name, source.role.name)
-    if not ENGINES[home.engine].handle:
+    if not shares_process(home.engine):
         bucket = int(MemoryConstants().bucket_bytes)
         return Turn(load.phase, name, source.role.name, min(bucket, 4 * setting.shape(load.role).trained))
     shape = setting.shape(load.role)
@@ -115,10 +115,10 @@ def _turn(setting: Setting, load: Load, homes: Mapping[str, Home], kept: int) ->
 
 def _with_mapped(setting: Setting, home: Home, homes: Mapping[str, Home], held: Footprint) -> Footprint:
     """Add the weights that went from one CPU process to another: pages of the store that they share stay mapped."""
-    if home.seat.of.kind != "cpu" or not ENGINES[home.engine].handle:
+    if home.seat.of.kind != "cpu" or not shares_process(home.engine):
         return held
     ends = [(homes[target], homes[source]) for target, source in setting.synced.items() if {target, source} <= {*homes}]
-    apart = any(home in pair and pair[0].pool != pair[1].pool and ENGINES[pair[0].engine].handle for pair in ends)
+    apart = any(home in pair and pair[0].pool != pair[1].pool and shares_process(pair[0].engine) for pair in ends)
     return with_more(held, {"sync": 4 * setting.shape(home.role).trained}) if apart else held
 
 

@@ -55,13 +55,13 @@ class Here:
 
 
 def parts_of(plan: Plan) -> Parts:
-    """Give the roles of a plan by the pool that they share; a pool without one is left out."""
+    """Return the roles of a plan by the pool that they share; a pool without one is left out."""
     found = (tuple(each.role for each in plan.placed if each.pool == pool.name) for pool in plan.pools)
     return tuple(part for part in found if part)
 
 
 def moves(setting: Setting, parts: Parts, role: str) -> Iterator[Move]:
-    """Give what comes of putting one role on each other pool, or on one of its own; all else may change its devices."""
+    """Return what comes of putting one role on each other pool, or on one of its own; the rest may change devices."""
     blocks = Blocks(setting)
     rest = [tuple(name for name in part if name != role) for part in parts]
     home = next(part for part in parts if role in part)
@@ -77,7 +77,7 @@ def _without(part: Sequence[str], role: str) -> tuple[str, ...]:
 
 
 def layouts(setting: Setting, plan: Plan, role: str) -> tuple[Other, ...]:
-    """Give the ways to run a role on its pool, fastest first: the plan's own, and the best of each tensor degree.
+    """Return the ways to run a role on its pool, fastest first: the plan's own, and the best of each tensor degree.
 
     The best is the fastest that fits, or where none does the fastest.
     """

@@ -106,7 +106,7 @@ def _rows(plans: Sequence[Plan]) -> Iterator[list[str]]:
 
 
 def cost_per_step(plan: Plan) -> float | None:
-    """Give what a step costs by the prices of its machines, in their currency; None if one is not known.
+    """Return what a step costs by the prices of its machines, in their currency; None if one is not known.
 
     A device costs its share of its machine.
     """

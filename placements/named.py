@@ -33,7 +33,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Give its name: `split:openrlhf`."""
+        """Return its name: `split:openrlhf`."""
         return f"{self.placement}:{self.system}"
 
     def parts_of(self, graph: Graph) -> Parts:
@@ -56,7 +56,7 @@ class Sorted:
 
     @property
     def actor(self) -> tuple[str, ...]:
-        """Give both roles of the models that learn to respond."""
+        """Return both roles of the models that learn to respond."""
         return self.actor_train + self.actor_sample
 
 
@@ -169,7 +169,7 @@ def variant(name: str) -> Variant:
 
 
 def parts(graph: Graph, name: str) -> Parts:
-    """Give the roles of a named graph by the pool that they share under a named placement."""
+    """Return the roles of a named graph by the pool that they share under a named placement."""
     return variant(name).parts_of(graph)
 
 
@@ -199,7 +199,7 @@ def kept_together(graph: Graph, parts: Parts) -> Parts:
 
 
 def name_of(graph: Graph, found: Sequence[Sequence[str]]) -> str:
-    """Give the first named placement that has these parts; "" if none has.
+    """Return the first named placement that has these parts; "" if none has.
 
     Two variants of one flow may have the same parts: a flow without a critic or a reward model has fewer forms.
     """

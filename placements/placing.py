@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from flowgraph.errors import ResourceError
 from flowgraph.plan import Assumed, Placed, Plan, Pool
 from flowgraph.store import structure_hash
-from placements.footprint import Footprint, total_bytes
+from placements.footprint import Footprint, room_bytes, total_bytes
 from placements.homes import Block, Home, homes_by, homes_of, in_order
 from placements.memory_forecast import footprint_of, forecast_pool, forecasts_of, peaks_of
 from placements.setting import Setting
@@ -21,7 +21,7 @@ def plan_of(
     assumed: Assumed | None = None,
     pins: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Give the plan of these blocks, pools named as their roles are pinned, else `pool0`, `pool1` and so on.
+    """Return the plan of these blocks, pools named as their roles are pinned, else `pool0`, `pool1` and so on.
 
     Raises ResourceError if the cluster has no such pools of whole domains.
     """
@@ -29,7 +29,7 @@ def plan_of(
 
 
 def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None = None) -> Plan:
-    """Give the plan of roles that live so. Raises ResourceError if the cluster has no such pools."""
+    """Return the plan of roles that live so. Raises ResourceError if the cluster has no such pools."""
     step = step_of(setting, homes)
     pools = _pools(setting, homes)
     held = {home.role.name: footprint_of(setting, home) for home in homes}
@@ -46,7 +46,7 @@ def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None =
 
 
 def forecast_again(setting: Setting, plan: Plan, assumed: Assumed | None = None) -> Plan:
-    """Give a plan with its bytes and seconds as they are forecast now, for what `assumed` says; all else stays.
+    """Return a plan with its bytes and seconds as they are forecast now, for what `assumed` says; all else stays.
 
     Raises ResourceError where it is not known how fast its devices are.
     """
@@ -82,12 +82,15 @@ def _pools(setting: Setting, homes: Sequence[Home]) -> tuple[Pool, ...]:
 
 
 def has_room(setting: Setting, blocks: Sequence[Block]) -> bool:
-    """Return whether the cluster has pools of whole domains as these blocks need them.
+    """Return whether the cluster has pools of whole domains as these blocks need them, and memory as it is forecast.
 
-    Pools of whole machines have room wherever no domain spans several.
+    Pools of whole machines have room wherever no domain spans several. On CPU devices a role leaves a heap to others of
+    its process, which a search of pools does not count.
     """
     homes = homes_of(setting, blocks)
     seats = [home.seat for home in homes]
+    if setting.kind == "cpu" and not _fits(setting, homes):
+        return False
     if all(seat.of.domain <= seat.of.node_devices and seat.devices % seat.of.node_devices == 0 for seat in seats):
         return True
     try:
@@ -95,6 +98,12 @@ def has_room(setting: Setting, blocks: Sequence[Block]) -> bool:
     except ResourceError:
         return False
     return True
+
+
+def _fits(setting: Setting, homes: Sequence[Home]) -> bool:
+    rooms = {home.pool: room_bytes(home.seat.of.memory_bytes, home.seat.of.kind) for home in homes}
+    worst = ((each.pool, each.worst) for each in forecasts_of(setting, homes))
+    return all(peak is None or peak.memory_bytes <= rooms[pool] for pool, peak in worst)
 
 
 def _synced(setting: Setting, own: Sequence[Home], pool_of: Mapping[str, str]) -> Iterator[str]:

@@ -54,12 +54,12 @@ class PoolPeak:
 
     @property
     def peak_bytes(self) -> int:
-        """Give the sum of all roles."""
+        """Return the sum of all roles."""
         return sum(total_bytes(parts) for parts in self.roles.values())
 
     @property
     def parts(self) -> Bytes:
-        """Give the bytes of all roles together, part by part."""
+        """Return the bytes of all roles together, part by part."""
         return added(self.roles.values())
 
 
@@ -72,7 +72,7 @@ class Overflow:
 
 
 def pool_peaks(held: Sequence[Held], turns: Sequence[Turn], *, bucket_bytes: float = 0.0) -> tuple[PoolPeak, ...]:
-    """Give the peak of each phase, and before it that of waking the role that works in it, in the order of a step.
+    """Return the peak of each phase, and before it that of waking the role that works in it, in the order of a step.
 
     A role that trains holds what an update takes in its update only; reading rows, it keeps nothing for gradients.
     A step follows a step, so the first role wakes while the last falls asleep. A role wakes before the other is put
@@ -95,7 +95,7 @@ def pool_peaks(held: Sequence[Held], turns: Sequence[Turn], *, bucket_bytes: flo
 
 
 def worst(peaks: Iterable[PoolPeak]) -> PoolPeak | None:
-    """Give the largest peak, the first of equals; None if there is none."""
+    """Return the largest peak, the first of equals; None if there is none."""
     return max(peaks, key=lambda each: each.peak_bytes, default=None)
 
 
@@ -105,25 +105,12 @@ def overflows(peaks: Iterable[PoolPeak], usable_bytes: int, kind: DeviceKind = "
     return tuple(Overflow(each, each.peak_bytes - most) for each in peaks if each.peak_bytes > most)
 
 
-def host_bytes(held: Sequence[Held], turns: Sequence[Turn], devices: int) -> int:
-    """Give the most host memory that roles hold at once on a machine with so many devices of the pool.
-
-    What a role puts away when it sleeps lies there, whoever works.
-    """
-    most = 0
-    for turn in turns:
-        away = [each for each in held if each.sleeps and each.role != turn.role]
-        asleep = sum(total_bytes(each.footprint.asleep_host) for each in away)
-        most = max(most, asleep + sum(total_bytes(each.footprint.host) for each in held))
-    return devices * most
-
-
 def _working(held: Sequence[Held], turn: Turn) -> PoolPeak:
     return _peak(held, turn, False, {turn.role: _of(held, turn.role).footprint.at(turn.phase)})
 
 
 def _entering(held: Sequence[Held], leaving: str, turn: Turn, bucket_bytes: float) -> PoolPeak | None:
-    """Give the peak of waking a role while the one before it is still there; None if none wakes and nothing moves."""
+    """Return the peak of waking a role while the one before it is still there; None if none wakes and nothing moves."""
     wakes, goes = _of(held, turn.role), _of(held, leaving)
     if wakes is goes or not (wakes.sleeps or turn.synced_from):
         return None
@@ -149,7 +136,7 @@ def _weights(footprint: Footprint) -> Bytes:
 
 
 def _peak(held: Sequence[Held], turn: Turn, entering: bool, told: Mapping[str, Bytes]) -> PoolPeak:
-    """Give a peak: what roles are `told` to hold, and of each other what is there while it rests."""
+    """Return a peak: what roles are `told` to hold, and of each other what is there while it rests."""
     resting = {each.role: each.footprint.asleep if each.sleeps else each.footprint.resident for each in held}
     working = "" if entering else turn.role
     return PoolPeak(turn.phase, turn.role, entering, dict(_shared(held, resting | dict(told), working)))

@@ -37,7 +37,7 @@ class Option:
 
     @property
     def device_class(self) -> int:
-        """Give the class of device it runs on."""
+        """Return the class of device it runs on."""
         return next(index for index, count in enumerate(self.devices) if count)
 
     @property
@@ -78,8 +78,8 @@ class Problem:
             raise ValueError(f"pins name roles {sorted(pinned)}, but there are {len(self.roles)}, from 0")
 
     def remembering(self) -> Problem:
-        """Give the same problem, whose options are asked once for each block however often they are needed."""
-        return replace(self, options=cache(self.options))
+        """Return the same problem, whose options are asked once for each block however often they are needed."""
+        return self if hasattr(self.options, "cache_info") else replace(self, options=cache(self.options))
 
     def allows(self, block: Block) -> bool:
         """Say whether the pins allow these roles as one block."""
@@ -101,7 +101,7 @@ class Choice:
 
     @property
     def shape(self) -> tuple[tuple[tuple[int, ...], tuple[float, ...], int], ...]:
-        """Give what does not change when roles are renamed: devices, seconds and size of each block, sorted."""
+        """Return what does not change when roles are renamed: devices, seconds and size of each block, sorted."""
         return tuple(sorted((option.devices, option.stages_s, len(block)) for block, option in self.blocks))
 
 
@@ -124,24 +124,24 @@ class Answer:
 
     @property
     def value(self) -> float:
-        """Give the value of the best choice."""
+        """Return the value of the best choice."""
         return self.best.value
 
     @property
     def blocks(self) -> tuple[tuple[Block, Option], ...]:
-        """Give the blocks of the best choice."""
+        """Return the blocks of the best choice."""
         return self.best.blocks
 
     @property
     def gap(self) -> float | None:
-        """Give the share of its value that the best may be above the optimum; 0 only if that is proven."""
+        """Return the share of its value that the best may be above the optimum; 0 only if that is proven."""
         if self.bound is None:
             return None
         return 0.0 if self.exact or not self.value else max(0.0, 1.0 - self.bound / self.value)
 
 
 def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
-    """Give the seconds of one step of blocks that run as these options, each on a pool of its own.
+    """Return the seconds of one step of blocks that run as these options, each on a pool of its own.
 
     >>> generation, training = Option((2,), (3.0, 0.0)), Option((2,), (0.0, 5.0))
     >>> step_seconds([generation, training]), step_seconds([generation, training], tokens=2)
@@ -163,7 +163,7 @@ def choice_of(problem: Problem, blocks: Iterable[tuple[Block, Option]]) -> Choic
 
 
 def rank(problem: Problem, choice: Choice) -> tuple[object, ...]:
-    """Give what choices are sorted by: value, then pools, devices and seconds, then what renaming roles keeps.
+    """Return what choices are sorted by: value, then pools, devices and seconds, then what renaming roles keeps.
 
     Where devices are the value, seconds come next. Values are equal if their first twelve digits are: the others are
     what rounding made of them. What is equal in all of this differs in the numbers of roles only; the lower is first.

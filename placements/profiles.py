@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from flowgraph.cluster import Cluster, Data, Device, DeviceKind, Node
+from flowgraph.cluster import Data, Device, DeviceKind, Node
 from flowgraph.errors import UnknownNameError
 from flowgraph.plan import Precision as Precision
 
@@ -49,7 +49,7 @@ class Profile:
 
     @property
     def device(self) -> Device:
-        """Give a device of this kind."""
+        """Return a device of this kind."""
         return Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.name)
 
 
@@ -69,7 +69,7 @@ class Links:
 
 
 def profile(name: str) -> Profile:
-    """Give the profile of this name or alias, in capitals or not; raises UnknownNameError if there is none."""
+    """Return the profile of this name or alias, in capitals or not; raises UnknownNameError if there is none."""
     names = _names()
     if name.lower() not in names:
         raise UnknownNameError.of("device", name, names)
@@ -78,7 +78,7 @@ def profile(name: str) -> Profile:
 
 @cache
 def profiles() -> Mapping[str, Profile]:
-    """Give every profile that is shipped, by its name."""
+    """Return every profile that is shipped, by its name."""
     return MappingProxyType({name: found for name, (found, _) in _shipped().items()})  # cached, so not to be changed
 
 
@@ -93,7 +93,7 @@ def profile_of(device: Device) -> Profile:
 
 
 def known_devices() -> Mapping[str, Device]:
-    """Give a device of each kind by its name and its aliases, as `flowgraph.cluster_text.read_cluster` asks for it."""
+    """Return a device of each kind by its name and aliases, as `flowgraph.cluster_text.read_cluster` asks for it."""
     return {name: found.device for name, found in _names().items()}
 
 
@@ -109,7 +109,7 @@ def domain_of(node: Node, device: Device, same: int) -> int:
 
 
 def domains(nodes: Sequence[Node]) -> Mapping[Place, int]:
-    """Give the number of the domain that each device of these nodes is in.
+    """Return the number of the domain that each device of these nodes is in.
 
     A domain holds devices that follow each other on a machine; one that joins machines holds those that follow each
     other on one leaf, as a rack does.
@@ -133,46 +133,10 @@ def domains(nodes: Sequence[Node]) -> Mapping[Place, int]:
     return found
 
 
-def links_of(cluster: Cluster, devices: Sequence[Place]) -> Links | None:
-    """Say what these devices of a cluster talk over; None where that is not known.
-
-    It is not for a device without a profile, nor where there is another machine and no network is known to it. Of
-    devices of several kinds the slowest at arithmetic counts. The network of a machine is shared by all its devices,
-    since another pool on them may use it at the same time.
-    """
-    nodes = {node.name: node for node in cluster.nodes}
-    here = [nodes[name].devices[index] for name, index in devices]
-    known = [profile_of(device) for device in here]
-    if not known:
-        return None
-    rates = [network_share(nodes[name], kind) for (name, _), kind in zip(devices, known, strict=True)]
-    told = [rate for rate in rates if rate is not None]
-    if len(told) < len(rates) and len(nodes) > 1:
-        return None
-    slowest = min(known, key=lambda each: (each.peak_flops["bfloat16"], each.memory_bytes_per_s))
-    racked = any(kind.joins_machines for kind in known)  # then it counts which machines are before these
-    return Links(
-        device=replace(slowest, memory_bytes=min(device.memory_bytes for device in here)),
-        domain=_domain(cluster.nodes if racked else [nodes[name] for name in dict.fromkeys(dict(devices))], devices),
-        node_devices=min(Counter(name for name, _ in devices).values()),
-        network_bytes_per_s=min(told, default=slowest.host_bytes_per_s),  # alone, a machine never asks for it
-    )
-
-
 def network_share(node: Node, kind: Profile) -> float | None:
-    """Give what one device of this kind gets of the node's network, in bytes per second; None where nobody knows."""
+    """Return what one device of this kind gets of the node's network, in bytes per second; None where nobody knows."""
     told = node.network_bytes_per_s
     return kind.network_bytes_per_s if told is None else told / len(node.devices)
-
-
-def _domain(nodes: Sequence[Node], devices: Sequence[Place]) -> int:
-    numbers = domains(nodes)
-    held = Counter(numbers[place] for place in devices)
-    if len(held) > 1:
-        return min(held.values())
-    name, index = devices[0]
-    node = next(node for node in nodes if node.name == name)
-    return domain_of(node, node.devices[index], node.devices.count(node.devices[index]))
 
 
 class _Number(Data):
@@ -205,7 +169,7 @@ class _File(Data):
     shares: dict[str, _Number] = Field(default_factory=dict[str, _Number])
 
     def profile(self, name: str) -> Profile:
-        """Give it without its sources."""
+        """Return it without its sources."""
         network = self.network_bytes_per_s
         return Profile(
             name=name,

@@ -9,7 +9,7 @@ from flowgraph.plan import Assumed, Plan, Step
 from placements.homes import Block, homes_of
 from placements.placing import plan_of
 from placements.setting import Setting
-from placements.step_forecast import step_of
+from placements.step_forecast import period_of, step_of
 
 
 @dataclass(frozen=True)
@@ -22,28 +22,29 @@ class Ranked:
 
     @cached_property
     def step(self) -> Step:
-        """Give the step as the simulator plays it."""
+        """Return the step as the simulator plays it."""
         return step_of(self.setting, homes_of(self.setting, self.blocks))
 
-    @property
+    @cached_property
     def step_s(self) -> float:
-        """Give the seconds from one step to the next."""
-        return self.step.period_s if self.step.period_s is not None else self.bound
+        """Return the seconds from one step to the next, as the simulator plays them."""
+        played_s = period_of(self.setting, homes_of(self.setting, self.blocks))
+        return self.bound if played_s is None else played_s
 
     @property
     def devices(self) -> int:
-        """Give the devices that it takes."""
+        """Return the devices that it takes."""
         return sum(sum(option.devices) for _, option in self.blocks)
 
     @property
     def cost_per_step(self) -> float:
-        """Give what a step costs, in the currency of the cluster's prices."""
+        """Return what a step costs, in the currency of the cluster's prices."""
         return self.step_s * sum(option.cost for _, option in self.blocks)
 
     def parts(self) -> tuple[tuple[str, ...], ...]:
-        """Give the roles by the pool that they share."""
+        """Return the roles by the pool that they share."""
         return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
     def plan(self, assumed: Assumed | None = None) -> Plan:
-        """Give the plan itself."""
+        """Return the plan itself."""
         return plan_of(self.setting, self.blocks, assumed)

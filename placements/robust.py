@@ -36,7 +36,7 @@ class Regret:
 def regrets(
     plans: Sequence[Ranked], objective: Objective = "step", *, error: float = COST_ERROR, draws: int = DRAWS
 ) -> tuple[Regret, ...]:
-    """Give the regret of each plan among these, in their order, where each role's seconds are off by up to `error`.
+    """Return the regret of each plan among these, in their order, where each role's seconds are off by up to `error`.
 
     Each role in each pool size draws its own factor between 1 - error and 1 + error, the same for all plans; a plan is
     valued as the search does: by its seconds, or by what these cost. A number of devices is not forecast, so that plans
@@ -52,18 +52,13 @@ def regrets(
     return tuple(Regret(plan, float(win), float(mean), float(worst)) for plan, win, mean, worst in rows)
 
 
-def steadiest(found: Sequence[Regret]) -> Regret:
-    """Give the plan of the least mean regret, the first of equals."""
-    return min(found, key=lambda each: each.mean)
-
-
 def _rate(ranked: Ranked, objective: Objective) -> float:
-    """Give what a second of a plan costs, where it is looked for by its cost."""
+    """Return what a second of a plan costs, where it is looked for by its cost."""
     return sum(option.cost for _, option in ranked.blocks) if objective == "cost" else 1.0
 
 
 def _values(ranked: Ranked, error: float, draws: int) -> NDArray[float64]:
-    """Give what a step takes in each draw, as the search values it."""
+    """Return what a step takes in each draw, as the search values it."""
     import numpy
 
     barriers = barriers_of(ranked.setting)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, inf
 
-from flowgraph.engines.table import ENGINES
-from flowgraph.plan import Layout, Running
+from flowgraph.engines.table import shares_process
+from flowgraph.plan import Checkpointing, Layout, Precision, Running
 from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
 from placements.footprint import Footprint, MemoryConstants, total_bytes
@@ -27,6 +28,8 @@ from placements.topology import DeviceClass
 from placements.training import forward_seconds, update_seconds
 from placements.transitions import offload_seconds
 
+REMEMBERED = 4096  # seconds of loads: plans of one search have few different ones
+
 
 @dataclass(frozen=True, eq=False)
 class Seat:
@@ -38,9 +41,16 @@ class Seat:
 
 
 def passing_seconds(setting: Setting, seat: Seat, engine: str, layout: Layout, running: Running, load: Load) -> Seconds:
-    """Give the seconds of one load of a role that trains or reads rows, what it offloads left out."""
-    shape = setting.shape(load.role)
-    micro, constants = running.micro_batch_tokens or load.longest_tokens, setting.training_of(engine)
+    """Return the seconds of one load of a role that trains or reads rows, what it offloads left out."""
+    micro = running.micro_batch_tokens or load.longest_tokens
+    return _passing(setting, seat, engine, layout, micro, running.checkpointing, load)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _passing(
+    setting: Setting, seat: Seat, engine: str, layout: Layout, micro: int, checkpointing: Checkpointing, load: Load
+) -> Seconds:
+    shape, constants = setting.shape(load.role), setting.training_of(engine)
     if load.phase != "update":
         return forward_seconds(shape, load.tokens, layout, seat.links, constants, micro_batch_tokens=micro)
     once = update_seconds(
@@ -50,7 +60,7 @@ def passing_seconds(setting: Setting, seat: Seat, engine: str, layout: Layout, r
         seat.links,
         constants,
         micro_batch_tokens=micro,
-        checkpointing=running.checkpointing,
+        checkpointing=checkpointing,
         steps=max(1, load.steps // load.epochs),
     )
     return once.times(load.epochs)
@@ -63,11 +73,17 @@ def sampling_seconds(
 
     What runs in the process of its device has no share of it for a cache, and grows its cache as rows need it.
     """
+    return _sampling(setting, seat, engine, layout, running.cache_share or 1.0, running.precision, load)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _sampling(
+    setting: Setting, seat: Seat, engine: str, layout: Layout, share: float, precision: Precision, load: Load
+) -> Seconds | None:
     shape, device, serving = setting.shape(load.role), seat.links.device, setting.serving_of(engine)
     room: float = inf
-    if seat.of.kind == "gpu" and engine != "local":
-        share = running.cache_share or 1.0
-        room = cache_tokens(shape, device, layout.tensor, share, serving, running.precision)
+    if seat.of.kind == "gpu" and not shares_process(engine):
+        room = cache_tokens(shape, device, layout.tensor, share, serving, precision)
     if room < load.longest_tokens:
         return None
     once = generate_seconds(
@@ -79,7 +95,7 @@ def sampling_seconds(
         seat.links,
         serving,
         cache_tokens=room,
-        precision=running.precision,
+        precision=precision,
         shared_prompts=load.samples,
         streamed=setting.streamed and setting.lag > 0,
     )
@@ -87,7 +103,7 @@ def sampling_seconds(
 
 
 def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:
-    """Give the seconds of a step in which what a role keeps off its devices comes to them and goes back.
+    """Return the seconds of a step in which what a role keeps off its devices comes to them and goes back.
 
     What sleeps comes once and goes once. Offloaded weights come in each pass of each micro-batch, and gradients go with
     each backward pass; the optimizer steps on the host, as fast as the link brings what it reads. Nothing is taken to
@@ -139,7 +155,7 @@ def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Lay
 
 def _rows_tokens(setting: Setting, engine: str, layout: Layout, own: Sequence[Load]) -> int:
     """Return the tokens of the cache of an engine without a share of its device: one row, or all decoded at once."""
-    if not ENGINES[engine].handle:
+    if not shares_process(engine):
         return max(load.longest_tokens for load in own)
     passes = (sampled_pass(load, layout.data, setting.sample_rows) for load in own)
     return max(each.rows * each.width for each in passes)
@@ -151,13 +167,13 @@ def process_of(engine: str) -> str:
     >>> process_of("local") == process_of("fsdp"), process_of("sglang")
     (True, 'sglang')
     """
-    return "device" if ENGINES[engine].handle else engine
+    return "device" if shares_process(engine) else engine
 
 
 def _on_cpu(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
     """Return what a role holds on each CPU device: in the process of the device, or in a server beside it."""
     shape, constants = setting.shape(role), MemoryConstants()
-    if not ENGINES[engine].handle:
+    if not shares_process(engine):
         return server_bytes(shape, layout, running, process_bytes_of(setting, seat, constants), constants)
     return process_footprint(
         shape,
@@ -183,6 +199,6 @@ def process_bytes_of(setting: Setting, seat: Seat, constants: MemoryConstants) -
 
 
 def waking_bytes(found: Footprint) -> int:
-    """Give what a role that sleeps brings to a device before it works: all but its cache, which comes last."""
+    """Return what a role that sleeps brings to a device before it works: all but its cache, which comes last."""
     cache = found.resident.get("kv_cache", 0) - found.asleep.get("kv_cache", 0)
     return max(0, awake_bytes(found) - cache)

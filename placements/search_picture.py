@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from flowgraph.cluster import show_bytes
 from flowgraph.diagrams.amounts import listed, many, show_s
 from flowgraph.diagrams.charts import Dot, DotMark, Scatter
+from flowgraph.lowering.task_names import numbered
 from flowgraph.plan import Plan
 from placements.comparison_picture import is_plan, period_s
 from placements.finding import Found
@@ -21,28 +22,29 @@ Point = tuple[float, int]
 
 
 def search_picture(found: Found, objective: Objective = "step", *, plan: Plan | None = None) -> Scatter:
-    """Give the candidates that were played, in the order of the search; named placements that are not among them last.
+    """Return the candidates that were played, in the order of the search; named placements not among them last.
 
     The best is the plan that the search gives; that `plan` is another is said.
     """
     played = candidates(found)
     points = [(each.step_s, fullest_bytes(each)) for each in played]
+    labels = numbered([_label(found, each) for each in played])
     dots = tuple(
-        Dot(*point, _label(found, each), _mark(place, point, points), _what(found, each), _why(found, each, objective))
-        for place, (each, point) in enumerate(zip(played, points, strict=True))
+        Dot(*point, label, _mark(place, point, points), _what(found, each), _why(found, each, objective))
+        for place, (each, point, label) in enumerate(zip(played, points, labels, strict=True))
     )
     return Scatter(f"plans of {found.setting.graph.name}", dots, " ".join(_about(found, dots, plan)))
 
 
 def candidates(found: Found) -> list[Ranked]:
-    """Give each plan that was played once: those that are ranked, then the named ones that are not."""
+    """Return each plan that was played once: those that are ranked, then the named ones that are not."""
     there = {each.blocks for each in found.ranked}
     named = {each.blocks: each for _, each in found.named if each is not None and each.blocks not in there}
     return [*found.ranked, *named.values()]
 
 
 def fullest_bytes(ranked: Ranked) -> int:
-    """Give the highest peak of a plan, on any of its devices."""
+    """Return the highest peak of a plan, on any of its devices."""
     forecasts = forecasts_of(ranked.setting, homes_of(ranked.setting, ranked.blocks))
     return max((each.worst.memory_bytes for each in forecasts if each.worst is not None), default=0)
 

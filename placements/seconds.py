@@ -18,7 +18,7 @@ class Seconds:
 
     @property
     def total_s(self) -> float | None:
-        """Give the sum; None if one part is not known."""
+        """Return the sum; None if one part is not known."""
         known = [each for each in self.parts.values() if each is not None]
         return sum(known) if len(known) == len(self.parts) else None
 
@@ -31,7 +31,7 @@ class Seconds:
         return added((self, other))
 
     def times(self, factor: float) -> Seconds:
-        """Give so many times of it."""
+        """Return so many times of it."""
         return Seconds({name: None if each is None else factor * each for name, each in self.parts.items()})
 
 

@@ -41,7 +41,7 @@ SAMPLE_ROWS, FORWARD_TOKENS = 256, 4096
 gradients, unless a run says otherwise."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """What a search is about: `prompts` a step, of these lengths, and what runs and holds the models.
 
@@ -78,24 +78,24 @@ class Setting:
 
     @property
     def running(self) -> Graph:
-        """Give the graph that a run has: the flow's, with what is measured beside it."""
+        """Return the graph that a run has: the flow's, with what is measured beside it."""
         return self.watched or self.graph
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
-        """Give the roles of the flow."""
+        """Return the roles of the flow."""
         return tuple(role for role in roles(self.running) if role.param not in self.without)
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
-        """Give the loads of a step, in the order in which one pool does them: by stage, updates last of each."""
+        """Return the loads of a step, in the order in which one pool does them: by stage, updates last of each."""
         found = loads(self.running, self.prompts, self.prompt, self.response)
         own = (load for load in found if load.role.param not in self.without)
         return tuple(sorted(own, key=lambda load: (load.stage, load.phase == "update")))
 
     @cached_property
     def stages(self) -> int:
-        """Give the stages of a step in which models work; syncs come after them."""
+        """Return the stages of a step in which models work; syncs come after them."""
         return stage_count(self.loads)
 
     @cached_property
@@ -125,12 +125,12 @@ class Setting:
 
     @cached_property
     def most_ranks(self) -> int:
-        """Give the most data ranks that each have a row at all times."""
+        """Return the most data ranks that each have a row at all times."""
         return most_ranks(self.running, self.prompts)
 
     @cached_property
     def synced(self) -> Mapping[str, str]:
-        """Give for each role that reads weights which another role trains the role that trains them."""
+        """Return for each role that reads weights which another role trains the role that trains them."""
         trained = {role.param: role.name for role in self.roles if role.use == "train"}
         return {role.name: trained[role.param] for role in self.roles if role.use == "sample" and role.param in trained}
 
@@ -189,7 +189,7 @@ class Setting:
         return [load for load in own if load.node in known]
 
     def shape(self, role: Role) -> ModelShape:
-        """Give the sizes of a role's model."""
+        """Return the sizes of a role's model."""
         return self.shapes[role.param]
 
     @cached_property

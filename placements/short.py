@@ -43,7 +43,7 @@ class Least:
 
     @property
     def over_bytes(self) -> int:
-        """Give what is missing on each device; below 0 if nothing is."""
+        """Return what is missing on each device; below 0 if nothing is."""
         return self.held.peak_bytes - self.room_bytes
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ def nothing_fits(setting: Setting, fits: Callable[[Setting], bool]) -> ResourceE
     what, notes = _short_of(max(found, key=_over, default=None), found)
     changes = " · ".join(changes_that_fit(setting, fits))
     hint = f"smallest changes that fit: {changes}" if changes else _nothing_helps(setting, found)
-    return ResourceError.no_placement(setting.graph.name, _shown(setting), what, notes, hint)
+    return ResourceError.no_placement(setting.graph.name, shown(setting), what, notes, hint)
 
 
 def _nothing_helps(setting: Setting, found: Sequence[Least | Role]) -> str:
@@ -98,7 +98,8 @@ def _short_of(worst: Least | Role | None, found: Sequence[Least | Role]) -> tupl
     ]
 
 
-def _shown(setting: Setting, between: str = ", ") -> str:
+def shown(setting: Setting, between: str = ", ") -> str:
+    """Return the devices of a setting by class: `16 h100-sxm-80g`."""
     return between.join(f"{of.count} {of.model or of.kind}" for of in setting.classes)
 
 
@@ -107,7 +108,7 @@ def _over(found: Least | Role) -> float:
 
 
 def least(setting: Setting, role: Role) -> Least | Role:
-    """Give the way to run a role alone that comes nearest to fitting; the role itself if nothing runs it.
+    """Return the way to run a role alone that comes nearest to fitting; the role itself if nothing runs it.
 
     What a host has no room for is no way; a role that draws has one without seconds too, its cache for one row.
     """
@@ -241,7 +242,7 @@ def changes_that_fit(setting: Setting, fits: Callable[[Setting], bool]) -> Itera
         lambda count: fits(_on(setting, count)), len(setting.cluster.nodes) + 1, MOST_TIMES * len(setting.cluster.nodes)
     )
     if machines is not None:
-        yield _shown(_on(setting, machines), " and ")
+        yield shown(_on(setting, machines), " and ")
     for ever_larger in larger_settings(setting):
         yield from [name for name, changed in ever_larger if fits(changed)][:1]
 

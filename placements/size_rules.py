@@ -13,11 +13,11 @@ class Rule(Protocol):
     """A rule of one number: the nearest values from it on, up and down, of which it holds; None if there is none."""
 
     def up(self, value: int) -> int | None:
-        """Give the least value from this one on of which the rule holds."""
+        """Return the least value from this one on of which the rule holds."""
         ...
 
     def down(self, value: int) -> int | None:
-        """Give the greatest value up to this one of which the rule holds."""
+        """Return the greatest value up to this one of which the rule holds."""
         ...
 
 
@@ -28,11 +28,11 @@ class AtLeast:
     limit: int
 
     def up(self, value: int) -> int | None:
-        """Give the value, or the limit."""
+        """Return the value, or the limit."""
         return max(value, self.limit)
 
     def down(self, value: int) -> int | None:
-        """Give the value, if it is not below the limit."""
+        """Return the value, if it is not below the limit."""
         return value if value >= self.limit else None
 
 
@@ -43,11 +43,11 @@ class AtMost:
     limit: int
 
     def up(self, value: int) -> int | None:
-        """Give the value, if it is not above the limit."""
+        """Return the value, if it is not above the limit."""
         return value if value <= self.limit else None
 
     def down(self, value: int) -> int | None:
-        """Give the value, or the limit."""
+        """Return the value, or the limit."""
         return min(value, self.limit)
 
 
@@ -66,12 +66,12 @@ class Blocks:
     least: int
 
     def up(self, value: int) -> int | None:
-        """Give the value, or the first of its block that does; minibatches of fewer than `least` never do."""
+        """Return the value, or the first of its block that does; minibatches of fewer than `least` never do."""
         count = max(1, -(-value // self.size))
         return max(value, count * self.least) if self.least <= self.size else None
 
     def down(self, value: int) -> int | None:
-        """Give the value, or the last of the block before."""
+        """Return the value, or the last of the block before."""
         count = max(1, -(-value // self.size))
         if self.least > self.size or (value < count * self.least and count == 1):
             return None
@@ -79,7 +79,7 @@ class Blocks:
 
 
 def nearest_values(value: int, rules: Sequence[Rule]) -> list[int]:
-    """Give the nearest values below and above, other than this one, of which all rules hold.
+    """Return the nearest values below and above, other than this one, of which all rules hold.
 
     >>> nearest_values(5, [AtLeast(8)]), nearest_values(9, [AtMost(8), AtLeast(3)]), nearest_values(5, [Blocks(4, 4)])
     ([8], [8], [4, 8])
@@ -102,7 +102,7 @@ def _settled(value: int, rules: Sequence[Rule], *, up: bool) -> int | None:
 
 
 def least_minibatch(prompts: int, least: int) -> int:
-    """Give the smallest minibatch of so many prompts that leaves `least` of them in each.
+    """Return the smallest minibatch of so many prompts that leaves `least` of them in each.
 
     >>> least_minibatch(7, 4), least_minibatch(9, 2), least_minibatch(16, 4)
     (7, 3, 4)

@@ -59,7 +59,7 @@ class EdgeFacts:
 
     @property
     def known_bytes(self) -> int:
-        """Give the bytes of the parts whose bytes are known."""
+        """Return the bytes of the parts whose bytes are known."""
         return sum(part.size_bytes or 0 for part in self.parts)
 
     @property
@@ -69,7 +69,7 @@ class EdgeFacts:
 
     @property
     def size_bytes(self) -> int | None:
-        """Give the bytes of all parts, None if those of one are not known."""
+        """Return the bytes of all parts, None if those of one are not known."""
         return None if self.unknown else self.known_bytes
 
 
@@ -85,7 +85,7 @@ class StepFacts:
 
     @property
     def flops(self) -> int | None:
-        """Give the FLOPs of all nodes, None if those of one are not known."""
+        """Return the FLOPs of all nodes, None if those of one are not known."""
         found = [node.flops for node in self.nodes]
         return None if None in found else sum(each for each in found if each is not None)
 
@@ -93,7 +93,7 @@ class StepFacts:
 def step_facts(
     graph: Graph, shapes: Mapping[str, ModelShape], workload: Workload, plan: Plan | None = None
 ) -> StepFacts:
-    """Give the facts of a step of a named graph: `shapes` are the sizes of models by the flow's parameter.
+    """Return the facts of a step of a named graph: `shapes` are the sizes of models by the flow's parameter.
 
     A plan says over how many data ranks rows are split, which costs contexts that are read again, and which values have
     to travel. FLOPs of a model whose sizes are not given are not known.
@@ -127,7 +127,7 @@ class _Step:
     # --------------------------------------------------------------------------------------- nodes
 
     def nodes(self) -> Iterator[NodeFacts]:
-        """Give the facts of each node; of nodes that share a forward pass the first has it."""
+        """Return the facts of each node; of nodes that share a forward pass the first has it."""
         role_of = {name: role for role in reversed(self.roles) for name in role.nodes}
         shared = set[object]()
         for node in self.graph.nodes:
@@ -150,7 +150,7 @@ class _Step:
         return replace(facts, tokens=found.tokens, flops=flops(shape, found))
 
     def _passes(self, node: Node, ranks: int) -> Pass | None:
-        """Give what passes a model in a node; None if that is not known."""
+        """Return what passes a model in a node; None if that is not known."""
         if node.op.kind == "generate":
             return self._drawing(node, ranks)
         if node.regions:
@@ -159,7 +159,7 @@ class _Step:
         return self._reading(rows, ranks, self.workload.forward_tokens) if _reads_once(node) else None
 
     def _drawing(self, node: Node, ranks: int) -> Pass | None:
-        """Give what passes while responses are drawn: to all prompts, though fewer groups may be kept."""
+        """Return what passes while responses are drawn: to all prompts, though fewer groups may be kept."""
         read, made = widest(self.extents, node.edges()), self.extents[node]
         if read.prompts is None or made.tokens is None:
             return None
@@ -168,7 +168,7 @@ class _Step:
         return decoding(contexts, read.prompts * made.n, self.workload.prompt_tokens, made.tokens)
 
     def _reading(self, rows: Extent, ranks: int, budget: int | None, row_tokens: int | None = None) -> Pass | None:
-        """Give a pass over these rows, in parts of at most `budget` tokens (None: one part) on each of `ranks`."""
+        """Return a pass over these rows, in parts of at most `budget` tokens (None: one part) on each of `ranks`."""
         if rows.prompts is None or rows.rows is None or rows.tokens is None:
             return None
         width = row_tokens or self.workload.prompt_tokens + rows.tokens
@@ -177,7 +177,7 @@ class _Step:
         return reading(contexts, rows.rows, self.workload.prompt_tokens, rows.tokens)
 
     def _training(self, node: Node) -> Pass | None:
-        """Give what passes in an update: each epoch all rows, by minibatches, once for each pass of its losses.
+        """Return what passes in an update: each epoch all rows, by minibatches, once for each pass of its losses.
 
         Minibatches are taken to lie evenly on the ranks.
         """
@@ -202,7 +202,7 @@ class _Step:
         return params | {name: kind for node in self.graph.nodes for name, kind in typed_results(node)}
 
     def edges(self) -> Iterator[EdgeFacts]:
-        """Give each value that each node reads, and what the flow returns, models apart."""
+        """Return each value that each node reads, and what the flow returns, models apart."""
         for node in self.graph.nodes:
             needed = parts_needed([node], self.types)
             for name, (edge, reader) in {value_name(edge): (edge, reader) for edge, reader in read_by(node)}.items():
@@ -233,12 +233,12 @@ class _Step:
 
     @cached_property
     def _trained(self) -> Mapping[str, Role]:
-        """Give the role in which each model's newest version is, of those that something moves on."""
+        """Return the role in which each model's newest version is, of those that something moves on."""
         moved = {node.root.name for node in self.graph.nodes if node.root is not None}
         return {role.param: role for role in self.roles if role.use == "train" and role.param in moved}
 
     def _role(self, edge: Edge, reader: str) -> Role | None:
-        """Give the role in which a node reads the model on an edge."""
+        """Return the role in which a node reads the model on an edge."""
         param = carried_from(edge) if issubclass(edge.type, Model) else None
         own = (role for role in self.roles if param is not None and role.param == param.name)
         return next((role for role in own if reader in role.nodes), None)
@@ -252,7 +252,7 @@ class _Step:
         return at.pool, at.engine, at.layout
 
     def _place(self, node: Node) -> str:
-        """Give the pool on which a node runs, that of the first model that it reads; the host if it reads none."""
+        """Return the pool on which a node runs, that of the first model that it reads; the host if it reads none."""
         found = (self._role(edge, reader) for edge, reader in read_by(node))
         role = next((role for role in found if role is not None), None)
         return HOST if role is None or self.plan is None else self._placed[role.name].pool

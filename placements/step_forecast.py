@@ -33,7 +33,7 @@ def step_of(setting: Setting, homes: Sequence[Home]) -> Step:
     A step begins once the one before has ended, unless the setting asks for steps that overlap.
     """
     found = outline_of(setting, homes)
-    tasks = tuple(_timed(setting, homes, found))
+    tasks = tuple(_timed(found, _seconds(setting, homes, found)))
     seconds = [each.seconds for each in tasks]
     alone = period(schedule_of(tasks, found.waits)) if found.shifts else makespan(found.names, found.before, seconds)
     if alone.seconds is None:
@@ -45,6 +45,16 @@ def step_of(setting: Setting, homes: Sequence[Home]) -> Step:
     longest = period(schedule_of(tasks, waits))
     cycle = tuple(name for name in longest.cycle if name != DRIVER)
     return Step(tasks=tasks, waits=waits, period_s=longest.seconds, cycle=cycle)
+
+
+def period_of(setting: Setting, homes: Sequence[Home]) -> float | None:
+    """Return the seconds from one step to the next that `step_of` forecasts, without the step itself."""
+    found = outline_of(setting, homes)
+    if found.shifts:
+        return step_of(setting, homes).period_s
+    seconds = [each.total_s for each in _seconds(setting, homes, found)]
+    alone_s = makespan(found.names, found.before, seconds).seconds
+    return None if alone_s is None else alone_s + setting.host.driver_share * alone_s
 
 
 def outline_of(setting: Setting, homes: Sequence[Home]) -> Outline:
@@ -84,16 +94,20 @@ def _spots(setting: Setting, homes: Sequence[Home]) -> Iterator[tuple[Spot, Home
         yield Spot(home.role.name, home.pool, home.engine, own.index(key), sleeps, home.lag), home
 
 
-def _timed(setting: Setting, homes: Sequence[Home], found: Outline) -> Iterator[Timed]:
-    """Give each task of a step its seconds."""
+def _seconds(setting: Setting, homes: Sequence[Home], found: Outline) -> list[Seconds]:
+    """Return the seconds of each task of a step."""
     work = _Worked(setting, homes, found)
-    for place, task in enumerate(found.tasks):
+    return [work.seconds(task, moves=moves) for task, moves in zip(found.tasks, found.moving, strict=True)]
+
+
+def _timed(found: Outline, seconds: Sequence[Seconds]) -> Iterator[Timed]:
+    for place, each in enumerate(seconds):
         yield Timed(
             name=found.names[place],
             kind=found.kinds[place],
             role=found.roles[place],
             pools=found.pools[place],
-            parts=dict(work.seconds(task, moves=found.moving[place]).parts),
+            parts=dict(each.parts),
             shift=found.shifts[place] if found.shifts else 0,
         )
 
@@ -150,7 +164,7 @@ class _Worked:
 
 
 def schedule_of(tasks: Sequence[Timed], waits: Sequence[Waits]) -> Schedule:
-    """Give a plan's tasks as the schedule that is played; what passes between steps is a task without a pool."""
+    """Return a plan's tasks as the schedule that is played; what passes between steps is a task without a pool."""
     played = [Task(each.name, each.kind, each.pools, each.seconds, shift=each.shift) for each in tasks]
     paused = [each for each in waits if each.pause_s]
     if not paused:
@@ -187,7 +201,7 @@ def switching_of(setting: Setting, home: Home) -> Seconds:
 
 
 def _slowed(setting: Setting, home: Home, passing: Seconds) -> Seconds:
-    """Give what training loses on a pool that also draws."""
+    """Return what training loses on a pool that also draws."""
     if not home.shared or home.role.use != "train":
         return Seconds()
     total, share = passing.total_s, setting.host.slowed_share - 1

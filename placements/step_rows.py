@@ -55,5 +55,5 @@ def _is_short(task: Timed, step: Step) -> bool:
 
 
 def _label(task: Timed) -> str:
-    """Name a task; a sync by the role that it brings weights to, which does not depend on the plan's pools."""
-    return f"sync to {task.role}" if task.kind == "sync" and task.role else task.name
+    """Name a task; a sync by the role that it brings weights to, not by its pool, which another plan has not."""
+    return f"{task.name.partition(' to ')[0]} to {task.role}" if task.kind == "sync" and task.role else task.name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +31,13 @@ class Goal:
         return np.vstack([stages_s, busy_s]) if self.tokens > 1 else stages_s
 
     def step_s(self, times_s: Numbers) -> Numbers:
-        """Give the seconds of a step from the longest seconds of any block, row by row."""
+        """Return the seconds of a step from the longest seconds of any block, row by row."""
         if self.tokens == 1:
             return np.asarray(times_s.sum(0))
         return np.asarray(np.maximum(times_s[-1], times_s[:-1].sum(0) / self.tokens))
 
     def widest(self, low_s: Numbers, high_s: Numbers) -> Indices:
-        """Give the row of each box that decides most about how far its corners are apart."""
+        """Return the row of each box that decides most about how far its corners are apart."""
         if self.tokens == 1:
             return np.asarray((high_s - low_s).argmax(0))
         apart_s = high_s - low_s
@@ -45,7 +46,7 @@ class Goal:
         return np.where(busy | (apart_s[:-1].max(0) <= 0), last, stage)
 
     def keys(self, step_s: Numbers, devices: Numbers, cost: Numbers) -> tuple[Numbers, Numbers]:
-        """Give what is to be least first, and second among equals."""
+        """Return what is to be least first, and second among equals."""
         if self.objective == "devices":
             return devices, step_s
         return (step_s * cost if self.objective == "cost" else step_s), devices
@@ -67,17 +68,17 @@ class Table:
     options: Sequence[Option] = field(repr=False)
 
     def only(self, columns: Bits) -> Table:
-        """Give the table of some of its columns."""
+        """Return the table of some of its columns."""
         arrays = self.devices[columns], self.times_s[:, columns], self.cost[columns], self.order[columns]
         return Table(self.roles, self.device_class, *arrays, self.options)
 
     def option(self, column: int) -> Option:
-        """Give the option of a column."""
+        """Return the option of a column."""
         return self.options[int(self.order[column])]
 
 
 def goal_of(problem: Problem) -> Goal:
-    """Give the objective of a problem for arrays."""
+    """Return the objective of a problem for arrays."""
     return Goal(problem.objective, problem.tokens)
 
 
@@ -90,15 +91,17 @@ def bits(block: Block) -> int:
     return sum(1 << role for role in block)
 
 
+@cache
 def block_of(roles: int) -> Block:
     """Read a block from its bits."""
     return Block(role for role in range(roles.bit_length()) if roles >> role & 1)
 
 
-def tables_of(problem: Problem) -> list[Table]:
+@lru_cache(maxsize=8)
+def tables_of(problem: Problem) -> tuple[Table, ...]:
     """Ask for the options of every block that the pins allow; raises ValueError for an option that is none."""
     whole = range(1, 1 << len(problem.roles))
-    return [table for roles in whole for table in tables_of_block(problem, block_of(roles))]
+    return tuple(table for roles in whole for table in tables_of_block(problem, block_of(roles)))
 
 
 def tables_of_block(problem: Problem, block: Block) -> Iterator[Table]:
@@ -136,7 +139,7 @@ def _table(
 
 
 def _checked(problem: Problem, options: Sequence[Option]) -> tuple[Numbers, Numbers, Numbers]:
-    """Give devices [class, option], seconds [stage, option] and cost [option]."""
+    """Return devices [class, option], seconds [stage, option] and cost [option]."""
     lengths = {(len(each.devices), len(each.stages_s)) for each in options}
     if len(lengths) > 1 or next(iter(lengths))[0] != len(problem.capacity) or not options[0].stages_s:
         raise ValueError(f"options must all name {len(problem.capacity)} classes of device and the same stages")

@@ -15,7 +15,7 @@ BENEATH = " " * 6
 
 
 def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
-    """Give the memory in bytes of each device of a pool that is there."""
+    """Return the memory in bytes of each device of a pool that is there."""
     found = [plan.cluster.device(node, index) for node, index in pool.devices]
     return [device.memory_bytes for device in found if device is not None]
 
@@ -115,7 +115,7 @@ def broken(text: str, at: str, columns: float = COLUMNS) -> Iterator[str]:
 
 
 def _pieces(text: str, at: str, columns: float) -> Iterator[str]:
-    """Give a text in pieces that end with `at`, or where that is too long with a space."""
+    """Return a text in pieces that end with `at`, or where that is too long with a space."""
     *first, last = text.split(at)
     for piece in [*(f"{each}{at}" for each in first), last]:
         if len(piece.rstrip()) <= columns or at == " ":

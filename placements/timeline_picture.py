@@ -12,7 +12,7 @@ from placements.timeline import Event, Timeline
 
 
 def timeline_picture(timeline: Timeline, title: str, *, first_step: int = 0) -> Lanes:
-    """Give the lanes of a played schedule, the host's last; a task without a pool is in none.
+    """Return the lanes of a played schedule, the host's last; a task without a pool is in none.
 
     The bars of a lane come one after another from 0 to the end; a task that takes no time has none. The first step is
     told as `first_step`.
@@ -48,7 +48,7 @@ def _idle(timeline: Timeline, bubble: Bubble, first_step: int) -> Bar:
 
 
 def _step_at(timeline: Timeline, bubble: Bubble) -> int:
-    """Give the step of what a pool does next after a bubble, or of what it did last."""
+    """Return the step of what a pool does next after a bubble, or of what it did last."""
     own = [event for event in timeline.events if event.pool == bubble.pool]
     after = (event.step for event in own if event.start_s >= bubble.end_s)
     return next(after, own[-1].step if own else 0)

@@ -31,16 +31,16 @@ class DeviceClass:
 
     @property
     def count(self) -> int:
-        """Give the number of its devices."""
+        """Return the number of its devices."""
         return self.node_devices * len(self.nodes)
 
     @property
     def reach(self) -> int:
-        """Give the most devices of one tensor group: those of a domain, or where there is none, of a machine."""
+        """Return the most devices of one tensor group: those of a domain, or where there is none, of a machine."""
         return self.domain if self.domain > 1 else self.node_devices
 
     def links(self, devices: int) -> Links | None:
-        """Say what a pool of so many would talk over, as `links_of` does once it has its places; None if not known."""
+        """Return what a pool of so many devices talks over; None where that is not known."""
         if self.network_bytes_per_s is None and devices > self.node_devices:
             return None
         known = profile_of(Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.model))
@@ -71,12 +71,12 @@ class Wanted:
 
 
 def classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
-    """Give the classes of a cluster's devices, in the order of its nodes."""
+    """Return the classes of a cluster's devices, in the order of its nodes."""
     return tuple(dict.fromkeys(found for each in _classes_of_nodes(cluster) for found in each.values()))
 
 
 def sizes(device_class: DeviceClass) -> tuple[int, ...]:
-    """Give the sizes that a pool of this class may have: powers of two below a machine, some machines, all of them.
+    """Return the sizes that a pool of this class may have: powers of two below a machine, some machines, all of them.
 
     Numbers of machines are powers of two times 1, 3 or 9 and 1 or 5, so that degrees of parallelism divide them; of
     1,280 machines that are 49.
@@ -89,7 +89,7 @@ def sizes(device_class: DeviceClass) -> tuple[int, ...]:
 
 
 def realise(cluster: Cluster, wanted: Sequence[Wanted]) -> tuple[Pool, ...]:
-    """Give each wanted pool its devices, in the order wanted; the same for the same cluster.
+    """Return the devices of each wanted pool, in the order wanted; the same for the same cluster.
 
     Whole machines go first, to the largest pools first. What is less than a machine is put where it fits best, on
     aligned powers of two, so that what is left stays in large pieces. Pools that sync with each other hang on one leaf
@@ -106,7 +106,7 @@ def realise(cluster: Cluster, wanted: Sequence[Wanted]) -> tuple[Pool, ...]:
 
 
 def _classes_of_nodes(cluster: Cluster) -> list[dict[Device, DeviceClass]]:
-    """Give for each node the class of each device it has."""
+    """Return for each node the class of each device it has."""
     found, names = list[dict[Device, DeviceClass]](), dict[DeviceClass, list[str]]()
     for node in cluster.nodes:
         here = dict[Device, DeviceClass]()
@@ -182,7 +182,7 @@ def _homes(board: _Board, wanted: Sequence[Wanted], groups: Mapping[str, int]) -
 
 
 def _synced(wanted: Sequence[Wanted]) -> list[tuple[Wanted, ...]]:
-    """Give the pools that sync with each other, directly or over others, together: the most devices first."""
+    """Return the pools that sync with each other, directly or over others, together: the most devices first."""
     root = {each.name: each.name for each in wanted}
     for each in wanted:
         for other in each.synced_with:
@@ -206,7 +206,7 @@ class _Cell:
     taken: set[int] = field(default_factory=set[int])
 
     def room(self, tensor: int) -> int:
-        """Give how many devices are free for whole groups of `tensor`."""
+        """Return how many devices are free for whole groups of `tensor`."""
         return (len(self.places) - len(self.taken)) // tensor * tensor
 
     def take(self, count: int) -> list[int]:
@@ -221,7 +221,7 @@ class _Cell:
         return sorted(got)
 
     def _free_blocks(self) -> Iterator[tuple[int, int]]:
-        """Give the largest aligned blocks that are free, each as size and start."""
+        """Return the largest aligned blocks that are free, each as size and start."""
         held = len(self.places)
         waiting = [(2 ** max(held - 1, 0).bit_length(), 0)]
         while waiting:
@@ -246,7 +246,7 @@ class _Unit:
         return not any(cell.taken for cell in self.cells)
 
     def room(self, tensor: int) -> int:
-        """Give how many devices are free for whole groups of `tensor`."""
+        """Return how many devices are free for whole groups of `tensor`."""
         return sum(cell.room(tensor) for cell in self.cells)
 
     def take(self, count: int, tensor: int) -> list[tuple[int, int]]:
@@ -267,7 +267,7 @@ class _Board:
 
     @classmethod
     def of(cls, cluster: Cluster) -> _Board:
-        """Give a cluster of which nothing is taken."""
+        """Return a cluster of which nothing is taken."""
         known = {each: i for i, each in enumerate(classes(cluster))}
         numbers = domains(cluster.nodes)
         units, cells = dict[object, _Unit](), dict[object, _Cell]()
@@ -322,7 +322,7 @@ def _near(
     homes: Mapping[str, str],
     held: Sequence[tuple[int, int, int]] = (),
 ) -> list[tuple[int, int]]:
-    """Give the units of a pool's class, each as the rank of its leaf and its place.
+    """Return the units of a pool's class, each as the rank of its leaf and its place.
 
     The pool's home comes first, then leaves where it has devices, then those with most room.
     """

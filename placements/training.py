@@ -60,7 +60,7 @@ def forward_seconds(
     micro_batch_tokens: float | None = None,
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Give the seconds of a forward pass over all tokens: `micro_batch_tokens` on a data rank at once, or all.
+    """Return the seconds of a forward pass over all tokens: `micro_batch_tokens` on a data rank at once, or all.
 
     Raises ValueError for a device without a peak in this precision or a wider one.
     """
@@ -88,7 +88,7 @@ def update_seconds(
     offload: Sequence[Offloaded] = (),
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Give the seconds of an update: forward and backward passes over all tokens, cut into `steps` optimizer steps.
+    """Return the seconds of an update: forward and backward passes over all tokens, cut into `steps` optimizer steps.
 
     What is in `offload` comes from host memory before the update and goes back after it. Activations that
     `checkpointing` lets go are computed again: "full" those of whole layers, "selective" those of attention.
@@ -115,7 +115,7 @@ def _told(parts: Parts) -> Seconds:
 
 
 def _cut(tokens: Tokens, layout: Layout, steps: int, micro_batch_tokens: float | None) -> tuple[int, Micro]:
-    """Give the micro-batches of an optimizer step on each data rank, and what a device has of one."""
+    """Return the micro-batches of an optimizer step on each data rank, and what a device has of one."""
     local = tokens.tokens / (layout.data * steps)
     count = max(1, ceil(local / micro_batch_tokens - 1e-9)) if micro_batch_tokens else 1
     parts = layout.data * steps * count
@@ -127,7 +127,7 @@ def _cut(tokens: Tokens, layout: Layout, steps: int, micro_batch_tokens: float |
 
 
 def _piped(passes: Passes, layer: Parts, head: Parts, count: int, sent_s: float) -> dict[str, float]:
-    """Give the seconds of `count` micro-batches through all stages, by part of the slowest, and what comes on top.
+    """Return the seconds of `count` micro-batches through all stages, by part of the slowest, and what comes on top.
 
     The slowest stage does all micro-batches; the others fill and drain the pipeline, in `chunks` pieces that much
     faster. Source: Narayanan et al. 2021, arXiv 2104.04473, sections 2.2.1 and 2.2.2.
@@ -143,7 +143,7 @@ def _piped(passes: Passes, layer: Parts, head: Parts, count: int, sent_s: float)
 
 
 def _stage_s(passes: Passes, layer: Parts, head: Parts) -> float:
-    """Give the seconds of a micro-batch in an average stage."""
+    """Return the seconds of a micro-batch in an average stage."""
     return (_total(layer) * passes.shape.layers + _total(head)) / passes.layout.pipeline
 
 
@@ -163,7 +163,7 @@ def _rate(passes: Passes) -> float:
 
 
 def _data_s(passes: Passes, count: int, stage_s: float) -> float:
-    """Give the seconds of transfers between data ranks in an optimizer step that no pass hides.
+    """Return the seconds of transfers between data ranks in an optimizer step that no pass hides.
 
     Gradients are all-reduced once. Sharded gradients are reduced once, and the weights gathered once; with sharded
     weights each micro-batch gathers them twice and reduces gradients, layer by layer, but in a pipeline a stage keeps
@@ -183,13 +183,13 @@ def _data_s(passes: Passes, count: int, stage_s: float) -> float:
 
 
 def _by_layer(passes: Passes, held: Held, bytes_each: float) -> float:
-    """Give the seconds of gathering what a stage holds layer by layer, or of reducing it."""
+    """Return the seconds of gathering what a stage holds layer by layer, or of reducing it."""
     layers = max(1.0, passes.shape.layers / passes.layout.pipeline)
     return layers * gathered_seconds(held.over(layers), passes.layout, passes.links, bytes_each)
 
 
 def _exposed(transfer_s: float, pass_s: float, constants: TrainingConstants) -> float:
-    """Give what a pass does not hide of a transfer: of the shorter of both, all but the part that overlaps.
+    """Return what a pass does not hide of a transfer: of the shorter of both, all but the part that overlaps.
 
     >>> from types import SimpleNamespace
     >>> [_exposed(1.0, 4.0, SimpleNamespace(overlap=part)) for part in (0.0, 0.75, 1.0)]
@@ -209,6 +209,6 @@ def _held(passes: Passes, *, sharded: bool = False) -> Held:
 
 
 def _offload_s(passes: Passes, offload: Sequence[Offloaded]) -> float:
-    """Give the seconds in which what lies in host memory comes to the device and goes back."""
+    """Return the seconds in which what lies in host memory comes to the device and goes back."""
     numbers = _held(passes, sharded=passes.layout.sharding == "full").trained
     return 2 * numbers * sum(OFFLOADED_BYTES[each] for each in offload) / passes.links.device.host_bytes_per_s

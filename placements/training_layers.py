@@ -62,12 +62,12 @@ class Block:
 
 
 def memory_bytes_per_s(device: Profile) -> float:
-    """Give the rate at which kernels that only move data move it."""
+    """Return the rate at which kernels that only move data move it."""
     return device.memory_bytes_per_s * attained(device).memory
 
 
 def wide(precision: Precision) -> Precision:
-    """Give what attention and the head compute in, beside layers whose products are of this precision.
+    """Return what attention and the head compute in, beside layers whose products are of this precision.
 
     >>> wide("fp8"), wide("float32")
     ('bfloat16', 'float32')
@@ -84,7 +84,7 @@ def merges(shape: ModelShape) -> int:
 
 
 def blocks(shape: ModelShape) -> Iterator[Block]:
-    """Give the blocks of an average layer, whose weights sum up to those that a token passes.
+    """Return the blocks of an average layer, whose weights sum up to those that a token passes.
 
     Attention and MLP apart where all layers attend plainly; else one block of everything beside experts.
     """
@@ -110,7 +110,7 @@ def blocks(shape: ModelShape) -> Iterator[Block]:
 def layer_seconds(
     shape: ModelShape, layout: Layout, tokens: float, part: Part, device: Profile, precision: Precision
 ) -> float:
-    """Give the seconds of the products of an average layer; each expert of a device has products of its own."""
+    """Return the seconds of the products of an average layer; each expert of a device has products of its own."""
     found, ranks = 0.0, layout.tensor
     for each in blocks(shape):
         products = shape.experts / layout.expert if each.routed else 1.0
@@ -124,7 +124,7 @@ def layer_seconds(
 def product_seconds(
     tokens: float, columns: float, inner: float, part: Part, device: Profile, precision: Precision
 ) -> float:
-    """Give the seconds of [tokens, inner] × [inner, columns], or of a product of its backward pass.
+    """Return the seconds of [tokens, inner] × [inner, columns], or of a product of its backward pass.
 
     In a narrower precision than two bytes, what flows through the model is cast first.
     """
@@ -137,24 +137,24 @@ def product_seconds(
 
 
 def _cast_s(numbers: float, device: Profile, precision: Precision) -> float:
-    """Give the seconds in which numbers of two bytes are read, and written in a narrower precision."""
+    """Return the seconds in which numbers of two bytes are read, and written in a narrower precision."""
     width = WIDTH_BYTES[precision]
     return numbers * (2.0 + width) / memory_bytes_per_s(device) if width < 2.0 else 0.0
 
 
 def head_seconds(shape: ModelShape, layout: Layout, tokens: float, part: Part, device: Profile, to: Precision) -> float:
-    """Give the seconds of the head's product for the tokens that are read out."""
+    """Return the seconds of the head's product for the tokens that are read out."""
     return product_seconds(tokens, shape.outputs / layout.tensor, shape.hidden, part, device, to)
 
 
 def attention_flops(shape: ModelShape, layout: Layout, micro: Micro) -> float:
-    """Give the FLOPs of attention in an average layer, forward: 4 · heads · head dimension · pairs, if all attend."""
+    """Return the FLOPs of attention in an average layer, forward: 4 · heads · head dimension · pairs, if all attend."""
     products = shape.attention_products(round(micro.tokens), round(micro.pairs))
     return 2 * products / (shape.layers * layout.tensor)
 
 
 def activation_bytes(shape: ModelShape, layout: Layout, tokens: float, replicated: float) -> float:
-    """Give the bytes that a layer holds for its backward pass, in bfloat16, without attention scores.
+    """Return the bytes that a layer holds for its backward pass, in bfloat16, without attention scores.
 
     Norms, residuals and dropout, which ranks of tensor parallelism each do (`replicated` 1) or share (0); what lies
     between the products of each block, which they share; and what is sent to experts.

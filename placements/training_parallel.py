@@ -21,7 +21,7 @@ ACTIVATION_BYTES = 2.0  # of a number that is sent between layers, whatever the 
 
 
 def every(links: Links, apart: int) -> Links:
-    """Give what every `apart`-th device talks over: fewer of a domain and of a machine, each with its own share of it.
+    """Return what every `apart`-th device talks over: fewer of a domain and a machine, each with its own share of it.
 
     So that groups which cross machines side by side share what the machine has.
     """
@@ -30,7 +30,7 @@ def every(links: Links, apart: int) -> Links:
 
 
 def tensor_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Links) -> float:
-    """Give the seconds of tensor parallelism in one pass of one layer: an all-reduce for each of its residuals.
+    """Return the seconds of tensor parallelism in one pass of one layer: an all-reduce for each of its residuals.
 
     Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3. Sequence parallelism beside it makes each a
     reduce-scatter and an all-gather, as many bytes (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2).
@@ -40,7 +40,7 @@ def tensor_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Link
 
 
 def sequence_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Links) -> float:
-    """Give the seconds of Ulysses in one pass of one layer: all-to-alls of queries, keys, values and of the output.
+    """Return the seconds of Ulysses in one pass of one layer: all-to-alls of queries, keys, values and of the output.
 
     `tokens` are those of one device. Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2.
     """
@@ -52,7 +52,7 @@ def sequence_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Li
 
 
 def expert_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Links) -> float:
-    """Give the seconds of expert parallelism in one pass of one layer: tokens to their experts, and back.
+    """Return the seconds of expert parallelism in one pass of one layer: tokens to their experts, and back.
 
     Source: Lepikhin et al. 2020, arXiv 2006.16668, section 3.
     """
@@ -66,7 +66,7 @@ def expert_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Link
 
 
 def _copies(experts_per_token: float, devices: int, links: Links) -> float:
-    """Give to how many places a token is sent on average: once to each machine that has one of its experts.
+    """Return to how many places a token is sent on average: once to each machine that has one of its experts.
 
     Inside one machine, once to each device that does.
     """
@@ -76,7 +76,7 @@ def _copies(experts_per_token: float, devices: int, links: Links) -> float:
 
 
 def sent_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Links) -> float:
-    """Give the seconds in which a micro-batch gets from one stage of a pipeline to the next.
+    """Return the seconds in which a micro-batch gets from one stage of a pipeline to the next.
 
     Each rank of tensor parallelism sends its part. Source: Narayanan et al. 2021, arXiv 2104.04473, section 4.1.
     """
@@ -104,26 +104,26 @@ class Held:
 
     @property
     def learning(self) -> Held:
-        """Give what an update changes, as much of the rest as of experts."""
+        """Return what an update changes, as much of the rest as of experts."""
         return Held(self.rest * self.trained_share, self.experts * self.trained_share, 1.0)
 
     def over(self, parts: float) -> Held:
-        """Give one of so many equal parts."""
+        """Return one of so many equal parts."""
         return Held(self.rest / parts, self.experts / parts, self.trained_share)
 
 
 def gathered_seconds(held: Held, layout: Layout, links: Links, bytes_each: float) -> float:
-    """Give the seconds in which data ranks gather what they share; or reduce it so that each has its share."""
+    """Return the seconds in which data ranks gather what they share; or reduce it so that each has its share."""
     return _over_data("all_gather", held, layout, links, bytes_each)
 
 
 def reduced_seconds(held: Held, layout: Layout, links: Links, bytes_each: float) -> float:
-    """Give the seconds in which data ranks add up what each has, so that all have the sum."""
+    """Return the seconds in which data ranks add up what each has, so that all have the sum."""
     return _over_data("all_reduce", held, layout, links, bytes_each)
 
 
 def _over_data(op: Collective, held: Held, layout: Layout, links: Links, bytes_each: float) -> float:
-    """Give the seconds of a collective over data ranks, and of one for experts over those ranks that hold the same."""
+    """Return the seconds of a collective over data ranks, and of one for experts over ranks that hold the same."""
     ranks = layout.data * layout.sequence
     shared_s = collective_seconds(op, held.rest * bytes_each, ranks, every(links, layout.tensor))
     if not held.experts:

@@ -86,15 +86,15 @@ class Passes:
     precision: Precision
 
     def forward(self, micro: Micro) -> Parts:
-        """Give the seconds of one layer's forward pass."""
+        """Return the seconds of one layer's forward pass."""
         return _forward(self._one, micro)
 
     def backward(self, micro: Micro) -> Parts:
-        """Give the seconds of one layer's backward pass; where only adapters learn, its weights have no gradient."""
+        """Return the seconds of one layer's backward pass; where only adapters learn, its weights have no gradient."""
         return _backward(self._one, micro)
 
     def head(self, micro: Micro, *, backward: bool) -> Parts:
-        """Give the seconds of the head and of what is made of its logits, forward alone or with the backward pass."""
+        """Return the seconds of the head and of what is made of its logits, forward alone or with the backward pass."""
         return _head(self._one, micro.read_out, backward)
 
     @cached_property
@@ -114,11 +114,11 @@ class _Rank:
     precision: Precision
 
     def products_s(self, micro: Micro, part: Part) -> float:
-        """Give the seconds of the products of an average layer."""
+        """Return the seconds of the products of an average layer."""
         return layer_seconds(self.shape, self.layout, micro.tokens, part, self.links.device, self.precision)
 
     def layer(self, micro: Micro, products_s: float, *, attended: float, moved: float) -> Parts:
-        """Give the seconds of one pass: what the device does, and what it waits for the host to launch that."""
+        """Return the seconds of one pass: what the device does, and what it waits for the host to launch that."""
         constants, shape, layout = self.constants, self.shape, self.layout
         device_s = {
             "matmul": products_s / constants.matmul_share,
@@ -144,7 +144,7 @@ class _Rank:
         return flops / rate + scores_s
 
     def moved_s(self, size_bytes: float) -> float:
-        """Give the seconds of what only moves data."""
+        """Return the seconds of what only moves data."""
         return size_bytes / memory_bytes_per_s(self.links.device)
 
 

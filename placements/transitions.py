@@ -70,7 +70,7 @@ def sync_seconds(
     together: bool = False,
     pause_s: float = PAUSE_S,
 ) -> Seconds:
-    """Give the seconds until every replica of the target pool has the weights of the source pool, by part.
+    """Return the seconds until every replica of the target pool has the weights of the source pool, by part.
 
     `size_bytes` and `tensors` are those of the whole model as it is sent; `together` says that both pools share one
     domain, so that the network is not needed. The parts follow each other: nothing overlaps.
@@ -105,7 +105,7 @@ def _transfer_s(
     target_devices: int,
     together: bool,
 ) -> float:
-    """Give the seconds on the wire: what every machine of the target takes in, passed on from machine to machine.
+    """Return the seconds on the wire: what every machine of the target takes in, passed on from machine to machine.
 
     One sender has one adapter; all of them together fill those of a target's machine. Inside a machine, weights that
     arrive once are passed on over its links.
@@ -137,7 +137,7 @@ def resharding(training: Layout, generation: Layout) -> Resharding:
 
 
 def resharding_bytes(size_bytes: float, training: Layout, generation: Layout, how: Resharding) -> float:
-    """Give the bytes that each device receives: those of what it ends up gathering that it did not hold.
+    """Return the bytes that each device receives: those of what it ends up gathering that it did not hold.
 
     With M the model, t·p·d the training's degrees and t_g·p_g the generation's: (tpd - 1)/(tpd) M, (tp - 1)/(tp) M, and
     (tp - t_g·p_g)/(t_g·p_g·tp) M. Source: Sheng et al. 2024, arXiv 2409.19256, table 2 (DeepSpeed-Chat, HybridFlow-V
@@ -154,7 +154,7 @@ def resharding_bytes(size_bytes: float, training: Layout, generation: Layout, ho
 def reshard_seconds(
     size_bytes: float, tensors: int, training: Layout, generation: Layout, links: Links, how: Resharding | None = None
 ) -> Seconds:
-    """Give the seconds in which a pool's weights get from the training's layout to the generation's, tensor by tensor.
+    """Return the seconds in which a pool's weights get from training's layout to the generation's, tensor by tensor.
 
     Ways that gather less go over ranks that are nearer each other. Weights that end up sliced are written once more.
     Source: as of `resharding_bytes`; the collective is an all-gather.
@@ -166,7 +166,7 @@ def reshard_seconds(
 
 
 def _gathering(size_bytes: float, training: Layout, generation: Layout, how: Resharding) -> tuple[int, float]:
-    """Give over how many ranks weights are gathered, and the bytes that each then has."""
+    """Return over how many ranks weights are gathered, and the bytes that each then has."""
     model = training.tensor * training.pipeline
     if how == "all":
         return training.devices, size_bytes
@@ -177,7 +177,7 @@ def _gathering(size_bytes: float, training: Layout, generation: Layout, how: Res
 
 
 def offload_seconds(size_bytes: float, device: Profile) -> float:
-    """Give the seconds in which a device copies so many bytes to the host, or back, over its own link.
+    """Return the seconds in which a device copies so many bytes to the host, or back, over its own link.
 
     >>> from placements.profiles import profile
     >>> round(offload_seconds(48e9, profile("h100")), 3)
@@ -187,5 +187,5 @@ def offload_seconds(size_bytes: float, device: Profile) -> float:
 
 
 def wake_seconds(size_bytes: float, device: Profile) -> Seconds:
-    """Give the seconds in which an engine that slept has its weights on the device again, and answers."""
+    """Return the seconds in which an engine that slept has its weights on the device again, and answers."""
     return Seconds({"copy": offload_seconds(size_bytes, device), "wake": WAKE_S})

@@ -26,7 +26,7 @@ class Changed:
 
 
 def changed(setting: Setting, text: str, clusters: Callable[[str], Cluster] | None = None) -> Setting:
-    """Give a setting with one thing changed.
+    """Return a setting with one thing changed.
 
     `length.QUANTITY=N` and `prompt.QUANTITY=N` (mean, p50, p99, max, sigma), `batch=N`, `network=400Gbps` of each whole
     machine to others, `staleness=N` updates, `ratio=G:T` devices that draw to devices that train, `precision=fp8`,

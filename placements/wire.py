@@ -13,7 +13,7 @@ from flowgraph.graph import Edge, Graph, Node, Param
 from flowgraph.plan import Plan
 from flowgraph.rows import leaf_paths
 from flowgraph.values import Context, Group, Kind, Sample, Trajectory, Value
-from placements.work import Workload, whole_setting
+from placements.work import Workload, samples_of, uncounted, whole_setting
 
 IDS = (Group, Sample, Trajectory)
 ID_BYTES = 8
@@ -35,7 +35,7 @@ class Extent:
 
     @property
     def rows(self) -> int | None:
-        """Give the rows."""
+        """Return the rows."""
         return None if self.prompts is None else self.prompts * self.n
 
 
@@ -48,7 +48,7 @@ class Part:
 
 
 def extents(graph: Graph, workload: Workload) -> dict[Node | Param, Extent]:
-    """Give the extent of each parameter and node of a named graph.
+    """Return the extent of each parameter and node of a named graph.
 
     A sampler makes `n` rows to each prompt that it reads, or to the `groups` that it keeps. Rows that a node of another
     kind makes are not known.
@@ -66,21 +66,25 @@ def extents(graph: Graph, workload: Workload) -> dict[Node | Param, Extent]:
 def _made(node: Node, read: Extent, workload: Workload) -> Extent:
     ids = _ids(node.returns)
     if node.op.kind == "generate":
-        kept = None if read.prompts is None else min(read.prompts, whole_setting(node, "groups", read.prompts))
+        kept = (
+            None
+            if read.prompts is None or uncounted(node)
+            else min(read.prompts, whole_setting(node, "groups", read.prompts))
+        )
         tokens = whole_setting(node, "max_tokens", workload.response_tokens)
-        return Extent(kept, whole_setting(node, "n", 1), tokens, ids)
+        return Extent(kept, samples_of(node), tokens, ids)
     return replace(read, prompts=None, ids=ids) if node.op.rows == "new" else replace(read, ids=max(ids, read.ids))
 
 
 def widest(found: Mapping[Node | Param, Extent], edges: Iterable[Edge]) -> Extent:
-    """Give the extent of the most rows among what these edges carry; not known as soon as one is not."""
+    """Return the extent of the most rows among what these edges carry; not known as soon as one is not."""
     rows = [found[e.source] for e in edges if _has_rows(e.type) and isinstance(e.source, Node | Param)]
     unknown = (each for each in rows if each.rows is None)
     return next(unknown, max(rows, key=lambda each: each.rows or 0, default=Extent()))
 
 
 def columns_of(kind: type[Value], extent: Extent, prompt_tokens: int, paths: Iterable[str] = ()) -> Iterator[Part]:
-    """Give the bytes of each column of a value, of a record those at `paths` if any are named, then those of ids."""
+    """Return the bytes of each column of a value, of a record those at `paths` if any are named, then those of ids."""
     wanted = set(paths)
     for path, part in leaf_paths(kind):
         if not wanted or path in wanted:
@@ -90,7 +94,7 @@ def columns_of(kind: type[Value], extent: Extent, prompt_tokens: int, paths: Ite
 
 
 def column_bytes(kind: type[Value], extent: Extent, prompt_tokens: int) -> int | None:
-    """Give the bytes of one column: entries of its type's width, and of lists where each ends; flags are bits.
+    """Return the bytes of one column: entries of its type's width, and of lists where each ends; flags are bits.
 
     >>> class Flag(Value):
     ...     kind, dtype = Kind.ROW, "bool"
@@ -119,7 +123,7 @@ def sent_number_bytes(plan: Plan | None, param: str) -> int:
 
 
 def dtype_bits(dtype: str) -> int | None:
-    """Give the bits of one entry by the name that numpy has for its type; None for texts, tables and what is not said.
+    """Return the bits of one entry by the name that numpy has for its type; None for texts, tables and the unknown.
 
     >>> dtype_bits("float32"), dtype_bits("bool"), dtype_bits("text"), dtype_bits("")
     (32, 1, None, None)

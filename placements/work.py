@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from flowgraph.graph import Const, Node, Param, reachable
@@ -11,6 +12,9 @@ from flowgraph.values import Context, Lengths, Model
 
 Place = tuple[Node | Param | Const, str]
 """A value by what made it, and its path in there."""
+
+OTHER_COUNTS = ("max_tokens", "groups", "rounds", "workers")
+"""Whole-number settings that planners read, none of which says how many responses are drawn to a prompt."""
 
 Phase = Literal["generate", "logprob", "update"]
 
@@ -47,7 +51,7 @@ def moves_weights(node: Node) -> bool:
 
 
 def samplers_read(node: Node) -> list[Node]:
-    """Give the samplers whose responses a node makes or reads directly, or else any it depends on.
+    """Return the samplers whose responses a node makes or reads directly, or else any it depends on.
 
     Where nothing is drawn, responses are those that a data set holds: then it is the nodes that make rows of them.
     """
@@ -67,7 +71,7 @@ def _makers(nodes: list[Node]) -> list[Node]:
 
 
 def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
-    """Give where the rows of a node's losses come from: their contexts, and of their responses the samplers.
+    """Return where the rows of a node's losses come from: their contexts, and of their responses the samplers.
 
     Each is one value that a loss captures, by itself or as a part of a record; None where no sampler is known.
     """
@@ -83,15 +87,31 @@ def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
 
 
 def prompts_reaching(node: Node, prompts: int) -> int:
-    """Give the most prompts, of those of a step, whose rows a node reads: a sampler may keep only so many `groups`."""
+    """Return the most prompts, of those of a step, whose rows a node reads: a sampler may keep so many `groups`."""
     before = [each for each in samplers_read(node) if each is not node]
     return min(prompts, max((whole_setting(each, "groups", prompts) for each in before), default=prompts))
 
 
 def whole_setting(node: Node, name: str, otherwise: int) -> int:
-    """Give a setting of a node that has it as a whole number; a user's own node may have none by this name."""
+    """Return a setting of a node that has it as a whole number; a user's own node may have none by this name."""
     value = getattr(node.settings, name, otherwise)
     return value if isinstance(value, int) else otherwise
+
+
+def samples_of(node: Node) -> int:
+    """Return how many responses a node draws to each prompt: the product of the settings that it names, else 1."""
+    return prod(whole_setting(node, name, 1) for name in node.op.samples or ())
+
+
+def uncounted(node: Node) -> tuple[str, ...]:
+    """Return the settings of a node that may say how many responses it draws to each prompt, where it names none.
+
+    What keeps its rows, as a judge, draws one to each.
+    """
+    if node.op.kind != "generate" or node.op.rows != "new" or node.op.samples is not None:
+        return ()
+    fields = node.op.settings.model_fields
+    return tuple(name for name, field in fields.items() if field.annotation is int and name not in OTHER_COUNTS)
 
 
 def pass_of(node: Node) -> object:

@@ -31,13 +31,13 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
     from placements.late import late_text
     from placements.placing import plan_of
 
-    posed = pose(question)
+    posed = _in_ratio(pose(question).having(streamed=sought.streamed), sought.ratio)
+    asked, named = asked_of(sought, posed.setting), sought.objective != "devices"
     warn(posed)
     for note in posed.notes:
         print(note, file=sys.stderr)
-    posed, tried = _late(_in_ratio(posed.having(streamed=sought.streamed), sought.ratio), sought)
+    posed, tried = _late(posed, sought)
     setting = posed.setting
-    asked, named = asked_of(sought, setting), sought.objective != "devices"
     searched = next((each.found for each in tried if each.staleness == setting.staleness), None)
     if searched is None or sought.robust:
         searched = find(setting, asked, robust=sought.robust)

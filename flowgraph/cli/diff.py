@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from dataclasses import replace
 
 from flowgraph.cli import pictures
 from flowgraph.cli.draw import Wanted, deliver
@@ -11,6 +12,7 @@ from flowgraph.cli.subject import Subject
 from flowgraph.diagrams.labels import seen
 from flowgraph.diagrams.picture import Picture
 from flowgraph.errors import UsageError
+from flowgraph.settings import settings_compared
 from flowgraph.text import graph_text
 
 
@@ -19,6 +21,7 @@ def diff_subjects(old: Subject, new: Subject, wanted: Wanted) -> None:
     if (old.kind == "flow") != (new.kind == "flow"):
         what = f"is a {new.kind}, and {old.name} a {old.kind}: nothing to compare"
         raise UsageError(what, where=new.name, hint="two flows, or two plans: `flowgraph plan FLOW -o plan.json`")
+    old, new = _settings_compared(old, new)
     if wanted.out is None and not wanted.to and not wanted.show:
         _print_diff(old, new)
         return
@@ -35,6 +38,14 @@ def diff_subjects(old: Subject, new: Subject, wanted: Wanted) -> None:
         return single_page(f"{old.name} and {new.name}", one())
 
     deliver(one, page, wanted)
+
+
+def _settings_compared(old: Subject, new: Subject) -> tuple[Subject, Subject]:
+    """Return two flows that tell the settings whose values differ, whoever wrote a default down; plans as they are."""
+    if old.kind != "flow" or old.graph is None or new.graph is None:
+        return old, new
+    one, other = settings_compared(old.graph, new.graph)
+    return replace(old, flow=lambda: one), replace(new, flow=lambda: other)
 
 
 def picture_of(subject: Subject, wanted: Wanted) -> Picture:

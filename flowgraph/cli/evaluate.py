@@ -96,6 +96,7 @@ def eval_asked(
 def eval_model(model: str, param: str | None, wanted: Wanted, by: str | None, output: Output) -> int:
     """Draw responses of a model and score them; give the exit code."""
     from nodes.evaluation import respond_and_score
+    from nodes.truths import refuse_missing_truths
 
     if output.out is not None:
         check_out(output.out, ENDINGS, output.overwrite)
@@ -103,6 +104,7 @@ def eval_model(model: str, param: str | None, wanted: Wanted, by: str | None, ou
     asking = asking_of(wanted, subject)
     rule = by or subject.by or "data"
     refuse_unknown_rule(rule, asking.table)
+    refuse_missing_truths(rule, asking.table, asking.name)
     drawing = prepared(respond_and_score, wanted, subject, asking, {"by": rule})
     whole = output.out is not None and output.out.suffix == ".parquet"
     with parts_for(output.out if whole else None) as parts:

@@ -18,6 +18,7 @@ from flowgraph.models.table import full_name
 from flowgraph.plan import Plan, Running
 
 MOST_BYTES = 4_000_000  # of a launch script or a configuration
+MOST_SHOWN = 60  # letters of a value that was not read
 WHOLE = "the command"  # where an error stands that is of the whole text
 
 if TYPE_CHECKING:
@@ -210,9 +211,12 @@ def _beside(posed: Posed, run: Run, best: Searched | None) -> Beside | None:
 
 def _unread(read: Imported) -> Iterator[str]:
     """Say which keys were not read, each with why, and in one line those that no plan depends on."""
-    from nodes.interop import NEEDLESS
+    from nodes.interop import NEEDLESS, UNREAD
 
-    yield from (f"{key} was not read: {why}" for key, why in read.ignored if why != NEEDLESS)
+    yield from (f"{key} was not read: {why}" for key, why in read.ignored if why not in (NEEDLESS, UNREAD))
+    unread = [f"{key}={read.told[key][:MOST_SHOWN]}" for key, why in read.ignored if why == UNREAD]
+    if unread:
+        yield f"not read, though they may change what is computed: {', '.join(unread)}"
     needless = [key for key, why in read.ignored if why == NEEDLESS]
     if needless:
         yield f"not read, since no plan depends on them: {', '.join(needless)}"

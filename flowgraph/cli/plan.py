@@ -165,8 +165,8 @@ def searched(posed: Posed, sought: Sought, where: str) -> Planned:
     from placements.finding import find
     from placements.placing import plan_of
 
-    warn(posed)
     asked = asked_of(sought, posed.setting)
+    warn(posed)
     found = find(posed.setting, asked, robust=sought.robust)
     plan = plan_of(posed.setting, found.best.blocks, posed.assumed, asked.pins)
     check_plan(plan, posed.setting.graph, f"plan of {plan.flow}")
@@ -200,8 +200,10 @@ def sizes_of(planned: Planned) -> BatchSizes:
     from placements.batch_sizes import solve_batch
 
     setting, rows = planned.setting, {} if planned.inputs is None else _rows_of(planned.inputs)
-    tokens = int(setting.prompt.most)
-    return solve_batch(setting.graph, setting.prompts, plan=planned.plan, prompt_tokens=tokens, **rows)
+    prompt, response = int(setting.prompt.most), None if setting.response is None else int(setting.response.most)
+    return solve_batch(
+        setting.graph, setting.prompts, plan=planned.plan, prompt_tokens=prompt, response_tokens=response, **rows
+    )
 
 
 def _rows_of(inputs: Inputs) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from flowgraph.cli.lists import columns_there
 from flowgraph.cli.plan import Sought, read_plan
 from flowgraph.cli.setting import Posed, Question, cluster_of, of_unknown_speed, posed_by
 from flowgraph.cli.show import write_text
-from flowgraph.errors import PlanError, UsageError, nearest
+from flowgraph.errors import FlowError, PlanError, UsageError, nearest
 
 if TYPE_CHECKING:
     from flowgraph.cluster import Cluster
@@ -126,14 +126,17 @@ def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
 
     plan = read_plan(path)
     there = None if cluster is None else cluster_of(cluster)
-    posed = posed_by(plan, str(path), there)
-    faults = [str(each) for each in faults_of(plan, posed, cluster or str(path), there)]
+    try:
+        posed = posed_by(plan, str(path), there)
+        faults = [str(each) for each in faults_of(plan, posed, cluster or str(path), there)]
+    except FlowError as error:
+        posed, faults = None, [str(error)]
     if as_json:
         print(json.dumps({"plan": str(path), "faults": faults}, indent=1))
     else:
         for text in faults:
             print(text)
-        if not faults:
+        if posed is not None and not faults:
             print("".join(_forecast_now(plan, posed, str(path), there)), end="", file=sys.stderr)
             for name in unsupported(plan):
                 print(f"it names {name}, which cannot be run here", file=sys.stderr)

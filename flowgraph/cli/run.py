@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 CHECKPOINT_EVERY, KEEP = 50, 2  # steps between checkpoints, and how many of them stay
+RULED = ("score", "refill")  # nodes that score by a rule
 RESUMABLE = 3  # exit code: a process or the disk failed, and `resume` goes on
 
 
@@ -207,6 +208,17 @@ def refuse_what_cannot_run(inputs: Inputs) -> None:
     """Refuse a flow that returns no model or takes what a data set cannot give, and more prompts than there are."""
     batch_sizes(inputs)
     refuse_untrainable(inputs.graph)
+    _refuse_missing_truths(inputs)
+
+
+def _refuse_missing_truths(inputs: Inputs) -> None:
+    """Refuse rows without the ground truth that a shipped rule of the flow compares with."""
+    from nodes.truths import refuse_missing_truths
+
+    for node in inputs.graph.nodes:
+        by = getattr(node.settings, "by", "data") if node.op.name in RULED else None
+        if isinstance(by, str):
+            refuse_missing_truths(by, inputs.data.train, inputs.data.name)
 
 
 def refuse_untrainable(graph: Graph) -> None:
@@ -215,7 +227,7 @@ def refuse_untrainable(graph: Graph) -> None:
 
     where = str(graph.at)
     for node in graph.nodes:
-        by = getattr(node.settings, "by", "data") if node.op.name in ("score", "refill") else "data"
+        by = getattr(node.settings, "by", "data") if node.op.name in RULED else "data"
         if by != "data":
             refuse_missing(resolve(by if isinstance(by, str) else reference_of(by)))
     if not graph.carries():

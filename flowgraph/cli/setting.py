@@ -178,7 +178,10 @@ def posed_by(plan: Plan, where: str, cluster: Cluster | None = None, asked: Aske
     wanted = asked_by(plan.assumed, asked)
     graph = planned_graph(wanted)
     if structure_hash(graph) != plan.structure_hash:
-        raise PlanError.other_graph(where, plan.flow, plan.structure_hash, graph.name, structure_hash(graph))
+        error = PlanError.other_graph(where, plan.flow, plan.structure_hash, graph.name, structure_hash(graph))
+        if asked is None and graph.name != plan.flow:  # the flow is the file's own word
+            error.hint = f"the file names this flow as `assumed.flow`: flowgraph plan {graph.name}"
+        raise error
     _refuse_unnamed_models(graph, plan.assumed, asked, where)
     try:
         inputs = None if wanted.data is None else read_inputs(wanted)

@@ -6,6 +6,7 @@ ends and style. Things that say the same are matched in their order.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ Key = tuple[object, ...]
 """What a thing says, and how many before it say the same."""
 
 T = TypeVar("T")
+
+_NEXT_SETTING = re.compile(r", (?=\w+=)")
 
 
 @dataclass(frozen=True)
@@ -143,9 +146,24 @@ def _boxes(before: _Keyed, after: _Keyed, frames: Mapping[Key, str], ids: Mappin
 
 
 def _was(old: Box, new: Box) -> str:
-    """Say what a box was: those of its lines that are there no more, else its kind if that is another."""
-    gone = [line for line in old.label[1:] if line not in new.label]
-    return ", ".join(gone) or ("without" if old.kind == new.kind else old.kind)
+    """Say what a box was: what it says no more, and which settings it did not have; else its kind if that is another.
+
+    Settings are compared by their names.
+
+    >>> _was(Box("a", ("loss", "eps=0.2"), "host"), Box("b", ("loss", "eps=0.3, dual=3"), "host"))
+    'eps=0.2, without dual'
+    """
+    before, after = _parts(old), _parts(new)
+    names = {part.partition("=")[0] for part in before}
+    gone = [part for part in before if part not in after]
+    came = [name for part in after if "=" in part and (name := part.partition("=")[0]) not in names]
+    told = [*gone, *(f"without {name}" for name in came)]
+    return ", ".join(told) or ("without" if old.kind == new.kind else old.kind)
+
+
+def _parts(box: Box) -> list[str]:
+    """Return what a box says below its name: its lines, a line of settings one by one."""
+    return [part for line in box.label[1:] for part in _NEXT_SETTING.split(line)]
 
 
 def _arrows(before: _Keyed, after: _Keyed, ids: Mapping[Key, str]) -> Iterator[Arrow]:

@@ -39,7 +39,8 @@ class EngineCapabilities:
     A plan may name all that is modelled; a run needs what is supported, which is part of it. `handle` is the class that
     hosts a model in the process of its device, as `module:name`. `process_group` is the function with which its ranks
     meet before they load, "" for ranks that do not talk to each other. `server` is the class that starts an engine with
-    processes of its own: then one rank speaks for all, and a replica's process owns all of its devices.
+    processes of its own: then one rank speaks for all, and a replica's process owns all of its devices. A `cache_share`
+    of a device is for all that it holds there if it `shares_all`, else for weights and cache only.
     """
 
     name: str
@@ -49,11 +50,7 @@ class EngineCapabilities:
     handle: str = ""
     process_group: str = ""
     server: str = ""
-
-    @property
-    def shares_process(self) -> bool:
-        """Return whether its models live in the process of their device, beside those of other engines."""
-        return not self.server
+    shares_all: bool = False
 
 
 SHARDINGS = frozenset({"none", "optimizer", "gradients", "full"})

@@ -25,6 +25,15 @@ def is_server(engine: str) -> bool:
     return found is not None and bool(found.server)
 
 
+def shares_process(engine: str) -> bool:
+    """Return whether an engine's models live in the process of their device, beside those of other engines.
+
+    >>> shares_process("fsdp"), shares_process("sglang"), shares_process("megatron")
+    (True, False, False)
+    """
+    return bool(ENGINES[engine].handle)
+
+
 def ranks_of(engine: str, data: int) -> int:
     """Return over how many ranks an engine's rows are split: its data ranks, or the one that speaks for a server.
 

@@ -297,6 +297,12 @@ class RuleError(FlowError, RuntimeError):
         )
 
     @classmethod
+    def lacks_truth(cls, rule: str, value: str, row: str) -> RuleError:
+        """Say which row has no ground truth, of a rule that compares with it."""
+        what = f"rule `{rule}` compares with `ground_truth`, which is {value} in {row}"
+        return cls(what, hint="give the row an answer, or leave it out: without one any score of it is wrong")
+
+    @classmethod
     def raised(cls, rule: str, exception: str, *, at: str, notes: Sequence[str]) -> RuleError:
         """Say what the rule raised, and at which of its lines."""
         return cls(f"rule `{rule}` raised {exception}", where=at, notes=notes, hint=_SCORE_FAILURES)

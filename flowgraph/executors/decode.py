@@ -9,10 +9,12 @@ Source: Gumbel-max trick, Maddison, Tarlow and Minka 2014, arXiv 1411.0030, sect
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.errors import LawError
 from flowgraph.executors.base import Completion, Request
 
 if TYPE_CHECKING:
@@ -32,7 +34,10 @@ class _Row:
 
 
 def decode(model: Any, requests: Sequence[Request], ends: frozenset[int], version: int) -> list[Completion]:
-    """Draw one sample for each request, all in one batch; `ends` are the token ids that end a response."""
+    """Draw one sample for each request, all in one batch; `ends` are the token ids that end a response.
+
+    Raises LawError, naming the prompt, where the model's logits are NaN or infinite.
+    """
     import torch
 
     rows = [_Row(request, request.key.generator(request.prompt, request.sample)) for request in requests]
@@ -91,9 +96,17 @@ def _choose(rows: Sequence[_Row], logits: Tensor, ends: frozenset[int]) -> None:
     chosen = (scaled + _gumbel(rows, scaled)).argmax(1)
     logprobs = scaled.gather(1, chosen[:, None])[:, 0] - scaled.logsumexp(1)
     for row, token, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
+        if not math.isfinite(logprob):
+            raise _no_probabilities(row)
         row.tokens.append(token)
         row.logprobs.append(logprob)
         row.finished = token in ends
+
+
+def _no_probabilities(row: _Row) -> LawError:
+    what = f"the model gives no probabilities at token {len(row.tokens)} of a response to prompt {row.request.prompt}"
+    hint = "its weights are damaged, or too large for the precision it computes in"
+    return LawError(f"{what}: its logits are NaN or infinite", hint=hint)
 
 
 def _gumbel(rows: Sequence[_Row], like: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowgraph.errors import LawError
+from flowgraph.errors import DataError, LawError
 from flowgraph.executors.optimizers import KEEPS, Optimizers, States
 from flowgraph.executors.shards import Piece, State, reading_state, together, write
 
@@ -43,8 +43,8 @@ class Kept:
     def load(self, folder: Path) -> int:
         """Read this rank's part of what any ranks wrote, and give the version of the weights.
 
-        Raises DataError for files that cannot be read, and LawError for those of another model; the handle is then as
-        it was, if no file breaks off in the middle of being read.
+        Raises DataError for files that cannot be read or hold NaN or infinities, and LawError for those of another
+        model; the handle is then as it was, if no file breaks off, or holds such numbers, in the middle of being read.
         """
         with reading_state(folder) as state:
             states = self._empty(state)
@@ -52,6 +52,8 @@ class Kept:
             state.refuse_misfit(pieces)
             for name, piece in pieces.items():
                 state.fill(name, piece)
+                if not piece.tensor.isfinite().all():
+                    raise DataError.unusable(folder, f"holds NaN or infinities: {name}")
             self.optimizers.restore(states)
             return state.version
 

@@ -63,6 +63,11 @@ def _check_traits(op: Op, where: str) -> None:
             raise FlowTypeError.bad_node(
                 where, op.name, f"{name}={getattr(op, name)!r} is no {'truth' if kind is bool else 'name'}"
             )
+    for setting in op.samples if op.samples not in (None, ("n",)) else ():
+        field = op.settings.model_fields.get(setting)
+        if op.kind != "generate" or field is None or field.annotation is not int:
+            why = f"samples={setting!r} names no whole-number setting of a generate node"
+            raise FlowTypeError.bad_node(where, op.name, why, nearest(setting, op.settings.model_fields))
     for metric in cast("tuple[object, ...]", op.metrics):
         if not isinstance(metric, Metric):
             raise FlowTypeError.bad_node(where, op.name, f"metrics hold {metric!r}", "name each: Metric('share')")

@@ -59,8 +59,19 @@ def made_as_asked(graph: Graph) -> Iterator[FlowError]:
             made, rows = known.at(edge).made, _rows_at(node, known)
             if port.by is By.SAMPLER and rows is not None and rows.drawn is not None and rows.drawn.temperature == 0:
                 yield _greedy(node, port, edge, rows)
+            elif port.by is By.SAMPLER and rows is not None and rows.kept and _computed(node, port, edge):
+                wants = f"the weights that drew its rows, of an earlier step where `{rows.kept}` kept them"
+                hint = "rows carry the log-probs they were drawn with: read them from the rows"
+                name = f"{node.op.name}({port.name}=)"
+                yield LawError.other_weights(str(node.at), name, wants, str(made), edge.made(), hint)
             elif made is not None:
                 yield from _judge(node, port, edge, made, rows, regions.get(node))
+
+
+def _computed(node: Node, port: Port, edge: Edge) -> bool:
+    """Say whether a model computed a value anew, and nothing says that it is corrected for."""
+    decoupled = any(port.name == each.corrects for each, _ in _corrections(node))
+    return not decoupled and isinstance(edge.source, Node) and edge.source.model() is not None
 
 
 def _asking(node: Node) -> Iterator[tuple[Port, Edge]]:
@@ -196,10 +207,13 @@ def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
     Only a loss of the model that drew the rows has a lag to correct for; a critic, or a student, has none.
     """
     known = facts_of(graph)
+    sampled = {edge.source for node in graph.nodes if node.op.kind == "generate" and (edge := node.model())}
     for node in graph.nodes:
         for _, region in node.regions:
-            read = ((inner, _rows_at(inner, known)) for inner in region.inner)
-            late = [(inner, rows) for inner, rows in read if rows is not None and _is_late(rows.drawn, node)]
+            read = [(inner, rows) for inner in region.inner if (rows := _rows_at(inner, known)) is not None]
+            if node.root in sampled or any(each.root is node.root for each in sampled if isinstance(each, Node)):
+                yield from _kept_uncorrected(region, read)
+            late = [(inner, rows) for inner, rows in read if _is_late(rows.drawn, node)]
             plain = [(inner, rows) for inner, rows in late if inner.op.on_policy and not _corrections(inner)]
             lags = [rows for _, rows in late if rows.drawn and rows.drawn.at_most and rows.drawn.param is node.root]
             yield from (fault for inner in region.inner for fault in _reaches_others(inner, node, known))
@@ -207,6 +221,21 @@ def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
                 yield _uncorrected(region, *plain[0])
             elif lags and not any(_corrects(inner) for inner in region.inner):
                 yield _uncorrected(region, None, lags[0])
+
+
+def _kept_uncorrected(region: Region, read: list[tuple[Node, RowSet]]) -> Iterator[FlowError]:
+    """Find a loss on rows that a carried state may have kept from an earlier step, which nothing in it corrects for."""
+    kept = [(inner, rows) for inner, rows in read if rows.kept]
+    plain = next((each for each in kept if each[0].op.on_policy and not _corrections(each[0])), None)
+    if kept and (plain is not None or not any(_corrects(inner) for inner in region.inner)):
+        inner, rows = plain or kept[0]
+        who = f"{inner.op.name} wants rows of the newest weights" if plain else f"`{region.name}` corrects for no lag"
+        what = f"{who}, but those of {rows} may be of an earlier step: `{rows.kept}` is carried from step to step"
+        hint = (
+            "use a loss that corrects by the log-probs they were drawn with; of a state without rows, "
+            "its port says Annotated[…, Rows.NONE]"
+        )
+        yield LawError(what, where=str(inner.at if plain else region.at), hint=hint)
 
 
 def _reaches_others(inner: Node, node: Node, known: Known) -> Iterator[FlowError]:

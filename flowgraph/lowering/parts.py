@@ -61,6 +61,6 @@ def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dic
 
 def in_order(kind: type[Value], read: Iterable[str]) -> tuple[str, ...]:
     """Give the parts of a record that are read, and its lengths, in its order; none if that is the whole value."""
-    leaves, read = list(leaf_paths(kind)), {*read}
+    leaves, read = leaf_paths(kind), {*read}
     parts = tuple(path for path, part in leaves if path in read or issubclass(part, Lengths))
     return () if len(parts) == len(leaves) or not issubclass(kind, Record) else parts

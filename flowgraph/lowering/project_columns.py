@@ -7,8 +7,9 @@ After: `transfer policy.generate all -> apart  context, tokens, lengths, tempera
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from flowgraph.graph import Graph
 from flowgraph.lowering.parts import in_order, parts_needed
@@ -28,9 +29,8 @@ from flowgraph.values import Model, Value
 
 def project_columns(program: Program) -> Program:
     """Give the program whose runs and transfers name the parts that are read, where those are not all."""
-    types = value_types(program.graph)
-    tasks = [_reading(program, task, types) for task in program.tasks]
-    needed = parts_at(program, tasks, types)
+    tasks = [_reading(program, task) for task in program.tasks]
+    needed = parts_at(program, tasks, value_types(program.graph))
     tasks = [_bringing(task, needed) for task in tasks]
     sent = defaultdict[str, dict[Parts, None]](dict)
     for task in tasks:
@@ -39,13 +39,14 @@ def project_columns(program: Program) -> Program:
     return replace(program, tasks=tuple(_sending(program, task, sent) for task in tasks))
 
 
-def value_types(graph: Graph) -> dict[str, type[Value]]:
-    """Give the type of each value of a named graph by its name."""
+@lru_cache(maxsize=64)
+def value_types(graph: Graph) -> Mapping[str, type[Value]]:
+    """Return the type of each value of a named graph by its name."""
     params = {param.name: param.type for param in graph.params}
     return params | {name: kind for node in graph.nodes for name, kind in typed_results(node)}
 
 
-def parts_at(program: Program, tasks: Sequence[Task], types: dict[str, type[Value]]) -> dict[tuple[str, str], Parts]:
+def parts_at(program: Program, tasks: Sequence[Task], types: Mapping[str, type[Value]]) -> dict[tuple[str, str], Parts]:
     """Give the parts of each value that are read at each place, by runs and at the end; none for the whole."""
     found = defaultdict[tuple[str, str], set[str]](set)
     whole = {(value_name(edge), HOST) for edge in program.graph.outputs if not issubclass(edge.type, Model)}
@@ -58,11 +59,17 @@ def parts_at(program: Program, tasks: Sequence[Task], types: dict[str, type[Valu
     return {where: () if where in whole else in_order(types[where[0]], read) for where, read in found.items()}
 
 
-def _reading(program: Program, task: Task, types: dict[str, type[Value]]) -> Task:
+def _reading(program: Program, task: Task) -> Task:
     if not isinstance(task, Run):
         return task
-    needed = parts_needed([program.nodes[name] for name in task.nodes], types)
+    needed = _parts_read(program.graph, task.nodes)
     return replace(task, parts=tuple((name, needed[name]) for name in task.reads if name in needed))
+
+
+@lru_cache(maxsize=1024)
+def _parts_read(graph: Graph, names: tuple[str, ...]) -> Mapping[str, Parts]:
+    """Return the parts that nodes read of each value: the same wherever they are placed."""
+    return parts_needed([node for node in graph.nodes if node.name in names], value_types(graph))
 
 
 def _bringing(task: Task, needed: dict[tuple[str, str], Parts]) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from flowgraph.graph import Graph
 from flowgraph.lowering.program import HOST, Read, Run, Switch, Sync, Task, Transfer
@@ -34,11 +34,15 @@ def task_names(tasks: Sequence[Task]) -> tuple[str, ...]:
     >>> task_names([Read("prompts"), Read("prompts")])
     ('read prompts', 'read prompts (2)')
     """
-    count, found = Counter[str](), list[str]()
-    for name in map(task_name, tasks):
+    return tuple(numbered(map(task_name, tasks)))
+
+
+def numbered(names: Iterable[str]) -> Iterator[str]:
+    """Return names each differently: what comes again is numbered from 2 on."""
+    count = Counter[str]()
+    for name in names:
         count[name] += 1
-        found.append(name if count[name] == 1 else f"{name} ({count[name]})")
-    return tuple(found)
+        yield name if count[name] == 1 else f"{name} ({count[name]})"
 
 
 def kind_of(task: Task, graph: Graph | None = None) -> TaskKind:

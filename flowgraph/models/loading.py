@@ -176,7 +176,9 @@ def _tied(model: Model) -> bool:
 
 
 def _check_finite(model: Model, folder: Path) -> None:
-    bad = [name for name, tensor in model.named_parameters() if not tensor.isfinite().all()]
+    """Raise ModelError that names the tensors of a folder, weights and buffers, which hold NaN or infinities."""
+    held = [(name, tensor) for name, tensor in model.state_dict().items() if tensor.is_floating_point()]
+    bad = [name for name, tensor in held if not tensor.isfinite().all()]
     if bad:
         raise ModelError.unusable(folder, f"has weights that are NaN or infinite: {_some(bad)}")
 

@@ -6,6 +6,7 @@ After: `logprobs`, then `update`. Otherwise the order of writing is kept.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flowgraph.graph import Edge, Graph, Node, newest
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from networkx import DiGraph
 
 
+@lru_cache(maxsize=64)
 def order_nodes(graph: Graph) -> tuple[Node, ...]:
     """Return the nodes in an order that is legal to run: inputs first, readers before the consumer of what they read.
 

@@ -61,7 +61,6 @@ class RayPlaces:
     attached: frozenset[str] = frozenset()
     _pending: list[Pending] = field(default_factory=list[Pending])
     _sources: dict[int, tuple[Source, Any]] = field(default_factory=dict[int, tuple[Source, Any]])
-    _types: dict[Graph, Mapping[str, type[Value]]] = field(default_factory=dict[Graph, Mapping[str, type[Value]]])
     _left: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     _flows_ref: Any = None
 
@@ -88,7 +87,7 @@ class RayPlaces:
         names, sends = list(_results(graph, task)), task.sends
         said = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {_site(graph, task)}"
         home, which, returns = task.home, self.graphs.index(graph), len(names) + len(sends) + 1
-        guide = guide_of(task, self._types_of(graph))
+        guide = guide_of(task, value_types(graph))
         by = guide.value if guide is not None else ""
         if home is None:
             shards, refs = _shards(task, items, 0, 1, by)
@@ -115,11 +114,6 @@ class RayPlaces:
 
     def _members(self, home: Home) -> list[Member]:
         return [self.pools[home.pool][place] for place in home.members]
-
-    def _types_of(self, graph: Graph) -> Mapping[str, type[Value]]:
-        if graph not in self._types:
-            self._types[graph] = value_types(graph)
-        return self._types[graph]
 
     def transfer(self, task: Transfer, item: Rows) -> Rows:
         """Hand on the references: who reads the rows fetches them, or the parts it needs, from where they were made."""

@@ -101,7 +101,7 @@ class Worker:
         return {node.name: node for node in self.graph.nodes}
 
     @cached_property
-    def types(self) -> dict[str, Any]:
+    def types(self) -> Mapping[str, Any]:
         """Give the type of each value by its name."""
         return value_types(self.graph)
 

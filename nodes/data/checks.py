@@ -10,13 +10,16 @@ from flowgraph.errors import DataError
 from nodes.data.arrow import Array, ChunkedArray, DataType, Table
 
 PROMPT_HINT = 'write a prompt as [{"role": "user", "content": "…"}]'
+MODEL_HINT = "models here read text alone; where the text is all that is meant, leave the column out"
+NOT_TEXT = ("images", "image", "videos", "video", "audios", "audio", "multi_modal_data", "multi_modal_inputs")
+"""Columns of what is no text, as verl's data sets name them."""
 MESSAGES = "list<struct<role: string, content: string>>"
 
 Fault = tuple[int, str]
 
 
 def check_rows(table: Table, *, file: str, where: Callable[[int], str]) -> None:
-    """Check that a table can be run: rows, a well-formed `prompt`, and the right types elsewhere.
+    """Check that a table can be run: rows, a well-formed `prompt`, the right types elsewhere, and nothing but text.
 
     `where` says how to name a row by its index. Raises DataError at the first fault.
     """
@@ -29,6 +32,10 @@ def check_rows(table: Table, *, file: str, where: Callable[[int], str]) -> None:
         raise DataError.lacks_column(file, "prompt", table.column_names)
     for field in table.schema:
         check_type(field.name, field.type, where=file)
+    for name in NOT_TEXT:
+        index = _first_value(table[name]) if name in table.column_names else None
+        if index is not None:
+            raise DataError.bad_row(where(index), name, "is no text, and would not be read", hint=MODEL_HINT)
     faults = list(prompt_faults(table["prompt"]))
     if faults:
         index, what = min(faults, key=lambda fault: fault[0])
@@ -116,6 +123,16 @@ def _check_reward_model(found: DataType, where: str) -> None:
         place: int = found.get_field_index(part)
         if place >= 0 and not _holds_text(found, part):
             raise DataError.wrong_type(where, f"reward_model.{part}", found.field(place).type, "string")
+
+
+def _first_value(column: ChunkedArray) -> int | None:
+    """Return the index of the first value of a column that is something: not null, and no empty list."""
+    array = pa.concat_arrays(column.chunks)
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        lengths = array.value_lengths().to_numpy(zero_copy_only=False)
+        return next((index for index, length in enumerate(lengths) if length > 0), None)
+    index: int = array.is_valid().index(True).as_py()
+    return index if index >= 0 else None
 
 
 def _first(array: Array, value: object, what: str) -> Iterator[Fault]:

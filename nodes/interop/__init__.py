@@ -2,13 +2,14 @@
 
 from nodes.interop.changes import Change, changes
 from nodes.interop.export import Exported, export
-from nodes.interop.imported import NEEDLESS, AsRun, Imported, Shared, read_command, read_yaml
+from nodes.interop.imported import NEEDLESS, UNREAD, AsRun, Imported, Shared, read_command, read_yaml
 from nodes.interop.job import Longest
 from nodes.interop.keys import SYSTEMS, exported_versions, system_of, versions
 
 __all__ = [
     "NEEDLESS",
     "SYSTEMS",
+    "UNREAD",
     "AsRun",
     "Change",
     "Exported",

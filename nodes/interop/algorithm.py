@@ -13,18 +13,19 @@ from flowgraph.graph import Edge, Graph, Node, carried_from
 
 SURROGATES = (
     *("clipped", "policy_gradient", "cispo_loss", "dppo_loss", "gspo_loss", "gmpo_loss", "sapo_loss"),
-    *("clip_cov_loss", "kl_cov_loss", "cross_entropy"),
+    *("clip_cov_loss", "kl_cov_loss"),
 )
 KL_LOSSES = {"kl_k1": "k1", "kl_k2": "k2", "kl_k3": "k3", "kl_abs": "abs"}
 ADVANTAGES = (
     *("gae", "group_normalize", "gpg_advantages", "rloo_advantages", "opo_advantages", "pass_at_k_advantages"),
     *("greedy_baseline", "discounted_returns", "optimal_token_baseline"),
 )
-# What every system does without being told: passes of the models, bookkeeping, and what a run only reports.
-PLUMBING = frozenset(
-    {"logprobs", "critic_values", "entropy", "squared_probs", "token_rewards", "add", "scale", "mismatch"}
-    | {"evaluate", "evaluate_at_k", "accuracy", "pass_at_k"}
-)
+SCORES = ("score", "reward", "judged")
+CHOICES = {"high_covariance", "top_covariance"}
+_SUMS = "flowgraph.arithmetic"
+REPORTS = frozenset({"mismatch", "evaluate", "evaluate_at_k", "accuracy", "pass_at_k"})  # what a run only reports
+# What every system does without being told: passes of the models, bookkeeping, and reports.
+PLUMBING = REPORTS | {"logprobs", "critic_values", "entropy", "squared_probs", "token_rewards", "add", "scale"}
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,34 @@ class Surrogate:
     @property
     def aggregation(self) -> str | float:
         """Give how its terms are put together: `token-mean`, or the constant length of `sequence-sum`."""
-        told = self.settings.get("aggregation", "sequence-mean")
-        return told if isinstance(told, float) else str(told)
+        return _aggregation(self.settings)
+
+
+def _aggregation(settings: Mapping[str, Any]) -> str | float:
+    told = settings.get("aggregation", "sequence-mean")
+    return told if isinstance(told, float) else str(told)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A score that the advantages are made of: its node, its rule, "" where a model gives it, and its weight."""
+
+    node: str
+    rule: str
+    weight: float
+
+    def __str__(self) -> str:
+        by = f" by the rule `{self.rule}`" if self.rule else ""
+        return f"{self.weight:g} × `{self.node}`{by}"
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a flow computes, in the words of its nodes. `estimator` is the op of its advantages, "" where unknown."""
+    """What a flow computes, in the words of its nodes. `estimator` is the op of its advantages, "" where unknown.
+
+    `scores` are all that its advantages are made of. `aggregations` says of each term of the policy's loss beside the
+    surrogate how it is aggregated, by the name of its node; `choice` is how tokens are chosen by their covariance.
+    """
 
     estimator: str
     surrogate: Surrogate
@@ -80,16 +102,50 @@ class Algorithm:
     policy: Update
     critic: Update | None
     value_clip: float | None
+    value_aggregation: str | float
     entropy_weight: float
     kl_loss: KL | None
     kl_reward: KL | None
-    rule: str | None
+    scores: tuple[Scored, ...]
+    aggregations: Mapping[str, str | float] = field(hash=False)
+    choice: Mapping[str, Any] | None = field(hash=False)
     refill: Mapping[str, Any] | None = field(hash=False)
     overlong: Mapping[str, Any] | None = field(hash=False)
     correction: Mapping[str, Any] | None = field(hash=False)
     rejection: Mapping[str, Any] | None = field(hash=False)
     at_most: int
     unsaid: tuple[str, ...]
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Return the rules of the scores, each once; none where models give them all."""
+        return tuple(dict.fromkeys(each.rule for each in self.scores if each.rule))
+
+    @property
+    def own_reward(self) -> bool:
+        """Say whether a system needs a reward function of the user's: for several scores, or for a rule by its name."""
+        return len(self.scores) > 1 or any(rule != "data" for rule in self.rules)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Name each score as a reward of its own, by its rule: `exact_reward`.
+
+        >>> from examples.gdpo import gdpo
+        >>> from flowgraph.passes import named
+        >>> read_algorithm(named(gdpo.graph())).components
+        ('data_reward', 'partial_reward')
+        """
+        names = [f"{each.rule or each.node}_reward".replace("#", "_").replace(".", "_") for each in self.scores]
+        return tuple(name if names.count(name) == 1 else f"{name}_{place}" for place, name in enumerate(names))
+
+
+def aggregated(told: str | float) -> str:
+    """Say how terms are aggregated.
+
+    >>> aggregated("token-mean"), aggregated(16.0)
+    ('token-mean', 'sequence-sum / 16')
+    """
+    return told if isinstance(told, str) else f"sequence-sum / {told:g}"
 
 
 @dataclass
@@ -148,6 +204,8 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
     critic = next((node for node in updates if node is not policy), None)
     reader.seen.difference_update(node for node in updates if node not in (policy, critic))
     drawn, value = settings_of(sampler), reader.one("value_loss") if critic is not None else None
+    scores = tuple(_scores(reader, loss))
+    others = [node for _, node in terms if node.op.name in (*KL_LOSSES, "entropy_bonus") and reader.ours(node)]
     return Algorithm(
         estimator=estimator,
         surrogate=_loss(reader, loss),
@@ -159,10 +217,13 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
         policy=_update(policy),
         critic=_update(critic) if critic is not None else None,
         value_clip=value["clip"] if value is not None else None,
+        value_aggregation=_aggregation(value) if value is not None else "token-mean",
         entropy_weight=sum(weight for weight, node in terms if node in reader.all("entropy_bonus")),
         kl_loss=_kl_loss(reader, terms),
         kl_reward=_kl_reward(reader),
-        rule=_rule(reader, drawn),
+        scores=scores,
+        aggregations={node.name: _aggregation(settings_of(node)) for node in others},
+        choice=reader.one(*CHOICES),
         refill=drawn if sampler.op.name == "refill" else None,
         overlong=reader.one("overlong_penalty"),
         correction=_correction(reader),
@@ -181,9 +242,9 @@ def _terms(update: Node) -> Iterator[tuple[float, Node]]:
         if not isinstance(node, Node):
             continue
         inner = dict(node.inputs)
-        if node.op.name == "add" and node.op.module == "flowgraph.arithmetic":
+        if node.op.name == "add" and node.op.module == _SUMS:
             todo += [(weight, inner["a"]), (weight, inner["to"])]
-        elif node.op.name == "scale" and node.op.module == "flowgraph.arithmetic":
+        elif node.op.name == "scale" and node.op.module == _SUMS:
             todo.append((weight * settings_of(node)["factor"], inner["a"]))
         elif node.op.name == "weighted" and "loss" in inner:
             todo.append((weight, inner["loss"]))
@@ -216,10 +277,12 @@ def _advantages(reader: _Reader, loss: Node) -> tuple[str, Mapping[str, Any], bo
             whitened, edge = True, node.input("advantages")
         elif node.op.name in ADVANTAGES:
             return _named(node, reader.take(node), whitened)
-        elif node.op.name == "add" and _groups(node):
-            reader.all("group_normalize")
-            reader.all("score")
-            return "gdpo", {}, whitened
+        elif node.op.name == "add" and (groups := _groups(node)):
+            told = [settings_of(each) for each in groups]
+            if any(each != told[0] for each in told):
+                break  # a system has one way to normalise all of them
+            reader.seen.update(groups)
+            return "gdpo", told[0], whitened
         else:
             edge = node.input("advantages")  # what shapes them is named by `unsaid`
     return "", {}, whitened
@@ -230,16 +293,21 @@ def _named(node: Node, settings: Mapping[str, Any], whitened: bool) -> tuple[str
     return "centred_whitened" if centred else node.op.name, settings, whitened
 
 
-def _groups(node: Node) -> bool:
-    """Say whether a sum is of advantages that are normalised in their groups, each for a score of its own."""
-    todo, found = [edge for _, edge in node.inputs], 0
+def _groups(node: Node) -> list[Node]:
+    """Give the nodes that a sum of advantages adds up, each normalised in its groups, of its own score; else none."""
+    todo, found = [edge for _, edge in node.inputs], list[Node]()
     while todo:
-        source = todo.pop().source
+        source = todo.pop(0).source
         if not isinstance(source, Node) or source.op.name not in {"add", "scale", "group_normalize"}:
-            return False
-        found += source.op.name == "group_normalize"
-        todo += [edge for _, edge in source.inputs] if source.op.name != "group_normalize" else []
-    return found > 1
+            return []
+        if source.op.name == "group_normalize":
+            scored = source.input("scores")
+            if scored is None or not isinstance(scored.source, Node) or scored.source.op.kind != "score":
+                return []
+            found.append(source)
+        else:
+            todo += [edge for _, edge in source.inputs]
+    return found if len(found) > 1 else []
 
 
 def _loss(reader: _Reader, node: Node) -> Surrogate:
@@ -280,11 +348,34 @@ def _correction(reader: _Reader) -> Mapping[str, Any] | None:
     return weights if weights is None else {**weights, "normalized": normalized is not None}
 
 
-def _rule(reader: _Reader, drawn: Mapping[str, Any]) -> str | None:
-    """Name the rule that scores responses; None where a model does."""
-    score = reader.all("score")
-    models = reader.all("reward", "judged")
-    if models and not score:
-        return None
-    by = settings_of(score[0])["by"] if score else drawn.get("by", "data")
-    return by if isinstance(by, str) else getattr(by, "__name__", "data")
+def _scores(reader: _Reader, loss: Node) -> Iterator[Scored]:
+    """Give the scores that a loss's advantages are made of, in their order, each with its weight in their sum."""
+    edge, done = loss.input("advantages"), set[Node]()
+    todo = [(1.0, edge)] if edge is not None else []
+    while todo:
+        weight, edge = todo.pop(0)
+        node = edge.source
+        if not isinstance(node, Node) or node in done:
+            continue
+        done.add(node)
+        if node.op.kind == "score" or node.op.name in (*SCORES, "refill"):
+            reader.seen.update([node] if reader.ours(node) else [])
+            reader.seen.update(each for each in _of_other_rows(reader) if settings_of(each) == settings_of(node))
+            yield Scored(node.name, _rule(node), weight)
+        elif node.op.kind != "generate":
+            factor = settings_of(node)["factor"] if node.op.module == _SUMS and node.op.name == "scale" else 1.0
+            todo += [(weight * factor, read) for port, read in node.inputs if not node.op.port(port).other_rows]
+
+
+def _of_other_rows(reader: _Reader) -> Iterator[Node]:
+    """Give the scores of other rows than are trained on, as of a baseline's: systems score them by the same rule."""
+    for node in reader.graph.all_nodes:
+        for port, edge in node.inputs:
+            if node.op.port(port).other_rows and isinstance(edge.source, Node) and edge.source.op.kind == "score":
+                yield edge.source
+
+
+def _rule(node: Node) -> str:
+    """Name the rule that a node scores by, "" for one that scores by a model."""
+    by = settings_of(node).get("by", "" if node.op.name in ("reward", "judged") else node.op.name)
+    return by if isinstance(by, str) else str(getattr(by, "__name__", "data"))

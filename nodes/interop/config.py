@@ -9,9 +9,10 @@ from math import isfinite
 
 from flowgraph.errors import UsageError
 from nodes.interop.commands import Started, Told, words_of
-from nodes.interop.imported import NEEDLESS
+from nodes.interop.imported import NEEDLESS, UNREAD
 from nodes.interop.keys import Keys, keys, versions
 from nodes.interop.letters import broken
+from nodes.interop.needless import needless
 from nodes.interop.scalars import Scalar, referred, scalar
 
 MOST = 2**31 - 1  # of whole numbers: tokens, rows, devices
@@ -125,11 +126,11 @@ class Config:
         return {key: each.text for key, each in self.told.items()}
 
     def again(self) -> tuple[str, ...]:
-        """Give the words that tell what no plan depends on, as a command takes them.
+        """Give the words that tell what no plan depends on or holds, as a command takes them.
 
         Left out is what only a running shell knows, what takes a key away, and what is secret.
         """
-        told = (each for each in self.told.values() if self._ignored(each) == NEEDLESS)
+        told = (each for each in self.told.values() if self._ignored(each) in (NEEDLESS, UNREAD))
         plain = (each for each in told if each.text and not each.unset and "{…}" not in each.text)
         return tuple(word for each in plain if not _SECRET.search(each.key) for word in words_of(each, self.known))
 
@@ -142,7 +143,15 @@ class Config:
             return NEEDLESS
         if not self.known.knows(told.key):
             return f"{self.known.system} {self.known.version} has no such key; {self.known.hint(told.key)}"
-        return NEEDLESS
+        return NEEDLESS if needless(self.known.system, told.key) or self._has_default(told) else UNREAD
+
+    def _has_default(self, told: Told) -> bool:
+        """Say whether a key is told what it is without being told."""
+        default = self.known.defaults.get(told.key)
+        value = told.text if told.unset else self._referred(told.key, told.text, scalar(told.text))
+        if isinstance(default, str) and "${" in default:
+            default = self._referred(told.key, default, default)
+        return value == default or (value in (None, "null", "[]", "{}") and default in (None, [], {}))
 
     def _told(self, told: Told) -> Scalar:
         if told.unset:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from flowgraph.errors import FlowError, UnknownNameError
@@ -16,6 +17,7 @@ from nodes.interop.as_run import as_run
 from nodes.interop.imported import AsRun
 from nodes.interop.job import Job, Longest, job_of
 from nodes.interop.keys import System, exported_versions, system_of
+from nodes.interop.leftovers import left_out
 from nodes.interop.rendering import Remark, render
 from nodes.interop.to_nemo_rl import nemo_rl_values
 from nodes.interop.to_openrlhf import openrlhf_values
@@ -65,24 +67,58 @@ def export(
     if chosen not in known:
         raise UnknownNameError.of(f"version of {name} to export to", chosen, known)
     job, told_of = job_of(plan, graph, longest), Notes(name, list(notes))
-    values = VALUES[name](job, chosen, told_of)
-    say_of_all(job, told_of)
-    told = {
-        "job": job,
-        "a": job.algorithm,
-        "policy": job.model("policy"),
-        "critic_model": job.model("critic") if job.has("critic") else None,
-        "title": Remark(f"The plan of {plan.flow} for {name} {chosen}, written by flowgraph."),
-        **_head(told_of),
-        **values,
-    }
-    files = _files(name, chosen, told)
+    told = _told(job, name, chosen, told_of)
+    engines = tuple((each.role, each.engine, each.pool) for each in plan.placed)
+    lost = _lost(Written(name, chosen, graph, engines, plan, longest))
+    if lost:
+        told_of.say(f"settings without a key are left out: {', '.join(f'`{each}`' for each in lost)}")
+    files = _files(name, chosen, told | _head(told_of))
     try:
         run = as_run(job, name, chosen, files)
     except FlowError as error:
         told_of.say(f"{name} {chosen} cannot run what is written: {error.what}")
         return Exported(name, chosen, _files(name, chosen, told | _head(told_of)), tuple(told_of.said), None)
     return Exported(name, chosen, files, tuple(told_of.said), run)
+
+
+def _told(job: Job, name: System, version: str, notes: Notes) -> dict[str, Any]:
+    """Give what templates are filled with, and say in notes what they have no place for."""
+    values = VALUES[name](job, version, notes)
+    say_of_all(job, notes)
+    return {
+        "job": job,
+        "a": job.algorithm,
+        "policy": job.model("policy"),
+        "critic_model": job.model("critic") if job.has("critic") else None,
+        "title": Remark(f"The plan of {job.plan.flow} for {name} {version}, written by flowgraph."),
+        **_head(notes),
+        **values,
+    }
+
+
+@dataclass(frozen=True)
+class Written:
+    """A flow as it is written for a version of a system; what is lost depends on no more of its plan than `engines`."""
+
+    system: System
+    version: str
+    graph: Graph
+    engines: tuple[tuple[str, str, str], ...]  # role, engine, pool
+    plan: Plan = field(compare=False)
+    longest: Longest | None = field(compare=False)
+
+    def text(self, graph: Graph) -> str:
+        """Return the files of this flow with other settings, notes at their head."""
+        job = job_of(self.plan, graph, self.longest)
+        told = _told(job, self.system, self.version, Notes(self.system))
+        return "\n".join(_files(self.system, self.version, told).values())
+
+
+@lru_cache(maxsize=8)
+def _lost(written: Written) -> tuple[str, ...]:
+    """Return the settings of a flow that change nothing in what is written."""
+    unsaid = job_of(written.plan, written.graph, written.longest).algorithm.unsaid
+    return left_out(written.graph, unsaid, written.text)
 
 
 def _head(notes: Notes) -> dict[str, Any]:

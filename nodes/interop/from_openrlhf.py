@@ -86,6 +86,8 @@ def _flow(config: Config) -> Flow:
     estimator = config.text("algo.advantage.estimator", "advantage_estimator")
     filters = config.flag("algo.dynamic_filtering_enable", "dynamic_filtering")
     if estimator in ESTIMATORS:
+        if config.text("actor.policy_loss_type", "policy_loss_type") == "gspo":
+            config.say(f"the loss of GSPO is not that of {ESTIMATORS[estimator]}, which stands in its place")
         if filters:
             config.say(
                 f"groups without signal are drawn anew; the flow `{ESTIMATORS[estimator]}` trains on all of them"
@@ -93,9 +95,12 @@ def _flow(config: Config) -> Flow:
         return FLOWS[ESTIMATORS[estimator]]
     if estimator not in ("group_norm", "dr_grpo"):
         config.say(f"no shipped flow has OpenRLHF's advantages `{estimator}`: those of GRPO stand in their place")
+    gspo = config.text("actor.policy_loss_type", "policy_loss_type") == "gspo"
     if filters:
+        if gspo:
+            config.say("no shipped flow draws groups anew with the loss of GSPO: the clipped surrogate of `dapo` does")
         return FLOWS["dapo"]
-    if config.text("actor.policy_loss_type", "policy_loss_type") == "gspo":
+    if gspo:
         return FLOWS["gspo"]
     if _weight(config) > 0:
         return FLOWS["grpo"]
@@ -334,7 +339,7 @@ def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         raise broken("should be two numbers", config.run.line, "eps_clip_low_high") from None
     if flow.surrogate in ("clipped", "gspo_loss"):
         yield f"{flow.loss}.eps", low
-        yield f"{flow.loss}.eps_high", high if high != low or flow.surrogate == "gspo_loss" else None
+        yield f"{flow.loss}.eps_high", high if high != low or flow.name in ("dapo", "gspo") else None
     if flow.surrogate == "clipped":
         yield f"{flow.loss}.dual", config.number("actor.dual_clip", "dual_clip")
     if flow.surrogate == "clipped" and (flow.name == "dr_grpo" or config.has("actor.loss_agg_mode")):

@@ -10,7 +10,7 @@ from nodes.interop.commands import Started
 from nodes.interop.config import Config, settings_text
 from nodes.interop.imported import AsRun, Imported, Shared, adapted
 from nodes.interop.letters import broken
-from nodes.interop.scalars import Scalar
+from nodes.interop.scalars import Scalar, scalar
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
 from nodes.interop.verl_places import ACTOR, MODEL, ROLLOUT, layouts_of, running_of
 
@@ -45,6 +45,7 @@ OUT_OF_REACH = 1e5  # a bound of the dual clip, or of a value, that nothing meet
 def from_verl(run: Started) -> Imported:
     """Read a run of verl; raises UsageError for one without a model, or whose devices its layouts do not divide."""
     config = Config.of(run)
+    _refuse_teachers(config)
     lag = _apart(config)[1]
     flow = _flow(config, lag)
     unused = _unused(config, flow)
@@ -77,6 +78,20 @@ def from_verl(run: Started) -> Imported:
         told=config.texts(),
         again=config.again(),
     )
+
+
+def _refuse_teachers(config: Config) -> None:
+    """Refuse a run that learns from a teacher: its model, its devices and its loss are in no flow that is shipped."""
+    if not config.flag("distillation.enabled"):
+        return
+    told = config.told["distillation.enabled"]
+    named = [each.text for key, each in config.told.items() if key.endswith(".model_path") and "teacher" in key]
+    teachers = ", ".join(f"`{name}`" for name in named)
+    what = (
+        f"learns from a teacher{f', {teachers}' if named else ''}: no shipped flow does, so none can be planned for it"
+    )
+    hint = "a flow of yours takes the teacher as a Reference, and its log-probs into a KL; plan that"
+    raise UsageError(what, where=f"line {told.line}", hint=hint)
 
 
 def verl_run(config: Config, flow: Flow) -> AsRun:
@@ -133,6 +148,7 @@ def _flow(config: Config, lag: int) -> Flow:
     if estimator not in GROUPED:
         config.say(f"no shipped flow has verl's advantages `{estimator}`: those of GRPO stand in their place")
     if filters:
+        _say_of_filters(config, mode)
         return FLOWS["dapo"]
     if mode in LOSSES:
         return FLOWS[LOSSES[mode]]
@@ -144,6 +160,15 @@ def _flow(config: Config, lag: int) -> Flow:
         config.say("weights that are older than the newest: the flow is `decoupled_ppo`, which corrects for them")
         return FLOWS["decoupled_ppo"]
     return FLOWS["dr_grpo"]
+
+
+def _say_of_filters(config: Config, mode: str) -> None:
+    """Say what a run that draws groups anew does otherwise than the flow `dapo`."""
+    if mode not in ("vanilla", ""):
+        config.say(f"no shipped flow draws groups anew with verl's loss `{mode}`: the clipped surrogate of `dapo` does")
+    metric = config.text("algorithm.filter_groups.metric")
+    if metric in ("reward", "seq_reward", "seq_final_reward"):
+        config.say(f"groups are kept by `{metric}`, with what is taken off for length; the flow keeps them by scores")
 
 
 def _kl_loss(config: Config) -> bool:
@@ -218,17 +243,60 @@ def _settings(config: Config, flow: Flow, batch: int) -> Iterator[tuple[str, Sca
         yield "policy.refill.groups", config.positive("data.train_batch_size")
         rounds = config.whole("algorithm.filter_groups.max_num_gen_batches")
         yield "policy.refill.rounds", rounds if rounds and rounds > 0 else None
+        if not rounds or rounds < 1:
+            config.say("verl draws until the batch is full; the flow `dapo` for at most as many rounds as it says")
         yield from _overlong(config)
     yield from _updates(config, flow, batch)
     yield from _surrogate(config, flow)
     yield from _terms(config, flow)
+    gamma, lam = config.number("algorithm.gamma"), config.number("algorithm.lam")
+    if flow.name == "reinforce_pp":
+        yield "discounted_returns.gamma", gamma
+    if flow.name == "gdpo":
+        yield from _rewards(config)
+    if flow.name == "decoupled_ppo":
+        yield from _correction(config)
     if flow.name == "ppo":
-        yield "gae.gamma", config.number("algorithm.gamma")
-        yield "gae.lam", config.number("algorithm.lam")
+        yield "gae.gamma", gamma
+        yield "gae.lam", lam
         clip = config.number("critic.cliprange_value")
-        yield "critic.update.value_loss.clip", clip if clip is None or clip < OUT_OF_REACH else None
+        yield "critic.update.value_loss.clip", clip if clip is not None and clip < OUT_OF_REACH else "null"
     if flow.name in ("grpo", "dr_grpo", "dapo", "decoupled_ppo", "gspo", "cispo", "gmpo", "sapo"):
         yield "group_normalize.deviation", config.flag("algorithm.norm_adv_by_std_in_grpo")
+
+
+def _rewards(config: Config) -> Iterator[tuple[str, Scalar]]:
+    """Give the weights of GDPO's rewards; the shipped flow has two, by rules of its own."""
+    keys, told = (_listed(config.text(f"algorithm.gdpo_reward_{name}")) for name in ("keys", "weights"))
+    weights = told or ["1.0"] * len(keys)
+    if len(keys) != 2 or len(weights) != 2:
+        config.say(f"the run has {len(keys)} rewards, {', '.join(keys)}; the flow `gdpo` has two, 0.7 and 0.3")
+        return
+    config.say(f"the rewards {keys[0]} and {keys[1]} are of a function of the run's; the flow has the rules of its own")
+    yield "scale.factor", scalar(weights[0])
+    yield "scale#2.factor", scalar(weights[1])
+
+
+def _listed(text: str) -> list[str]:
+    """Part a list as Hydra writes it.
+
+    >>> _listed('["a", b]'), _listed("")
+    (['a', 'b'], [])
+    """
+    return [each.strip(" '\"") for each in text.strip("[]' ").split(",") if each.strip(" '\"")]
+
+
+def _correction(config: Config) -> Iterator[tuple[str, Scalar]]:
+    """Give how importance weights are truncated; bounds that leave weights out are told as they are."""
+    level, cap = config.text(f"{CORRECTION}.rollout_is"), config.get(f"{CORRECTION}.rollout_is_threshold")
+    if not level:
+        config.say("the run corrects for older weights by no importance weights; the flow `decoupled_ppo` does")
+        return
+    yield "importance_weights.level", level
+    if isinstance(cap, int | float):
+        yield "importance_weights.cap", float(cap)
+    else:
+        config.say(f"importance weights outside of {cap} are left out by the run; the flow truncates them")
 
 
 def _overlong(config: Config) -> Iterator[tuple[str, Scalar]]:
@@ -260,13 +328,17 @@ def _updates(config: Config, flow: Flow, batch: int) -> Iterator[tuple[str, Scal
 
 
 def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
+    config.get(f"{ACTOR}.clip_ratio_c")  # a bound of some losses alone
     eps, low, high = (config.number(f"{ACTOR}.{name}") for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"))
-    told = [name for name in ("clip_ratio_low", "clip_ratio_high") if config.has(f"{ACTOR}.{name}")]
-    lower = low if "clip_ratio_low" in told else eps
-    upper = high if "clip_ratio_high" in told else None
+    lower, upper = eps if low is None else low, eps if high is None else high
+    if config.has(f"{ACTOR}.clip_ratio") and eps not in (lower, upper):
+        config.say(f"clip_ratio={eps:g} has no effect in verl, where clip_ratio_low is {lower} and _high is {upper}")
     if flow.surrogate in ("clipped", "cispo_loss", "gspo_loss", "gmpo_loss"):
         yield f"{flow.loss}.eps", lower
-        yield f"{flow.loss}.eps_high", upper if upper != lower or flow.surrogate != "clipped" else None
+        yield (
+            f"{flow.loss}.eps_high",
+            upper if upper != lower or flow.name == "dapo" or flow.surrogate != "clipped" else None,
+        )
     if flow.surrogate == "clipped":
         dual = config.number(f"{ACTOR}.clip_ratio_c")
         yield f"{flow.loss}.dual", dual if dual is not None and dual < OUT_OF_REACH else None
@@ -275,6 +347,9 @@ def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         yield f"{flow.loss}.tau_neg", config.number(f"{ACTOR}.tau_neg")
     if flow.surrogate in ("clipped", "policy_gradient", "cispo_loss"):
         yield f"{flow.loss}.aggregation", _aggregation(config)
+    elif config.text(f"{ACTOR}.loss_agg_mode") != "seq-mean-token-mean":
+        told = config.text(f"{ACTOR}.loss_agg_mode")
+        config.say(f"terms are aggregated as `{told}`; the flow `{flow.name}` takes the mean over responses")
 
 
 def _aggregation(config: Config) -> Scalar:
@@ -288,6 +363,8 @@ def _aggregation(config: Config) -> Scalar:
 
 def _terms(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
     weight = config.number(f"{ACTOR}.entropy_coeff") or 0
+    config.get(f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type")
+    config.get("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_penalty")
     if flow.entropy:
         yield flow.entropy, weight
     elif weight:
@@ -307,6 +384,8 @@ def _terms(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         return
     yield flow.kl, reward if _kl_reward(config) else 0.0
     yield "kl_estimate.estimator", KL_ESTIMATORS.get(kinds[1])
+    if _kl_reward(config) and kinds[1] not in KL_ESTIMATORS:
+        config.say(f"no flow estimates the KL in the reward as `{kinds[1]}`: the estimate of `{flow.name}` stands")
     if _kl_loss(config):
         config.say(f"the KL in the loss is left out: the flow `{flow.name}` has it in the reward")
     if config.text("algorithm.kl_ctrl.type") == "adaptive":

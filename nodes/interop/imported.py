@@ -12,6 +12,7 @@ from flowgraph.plan import Layout, Running
 from flowgraph.roles import Use
 
 NEEDLESS = "no plan depends on it"  # why most keys are ignored
+UNREAD = "it may change what is computed, and no flow that is shipped has it"
 USUAL = 8  # devices of a machine, where a run does not say
 
 

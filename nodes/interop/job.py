@@ -185,7 +185,11 @@ def job_of(plan: Plan, graph: Graph, longest: Longest | None = None) -> Job:
     algorithm = read_algorithm(graph)
     if algorithm is None:
         what = f"{graph.name} trains no policy on responses that it draws, which these systems start from"
-        raise UsageError(what, where=graph.name)
+        losses = [node for node in graph.all_nodes if node.op.name == "cross_entropy"]
+        hint = (
+            f"{losses[0].name} learns given responses by heart, which is none of their policy losses" if losses else ""
+        )
+        raise UsageError(what, where=graph.name, hint=hint)
     without = set(plan.assumed.without)
     found: dict[Part, str] = {part: param for part, param in _parts(graph).items() if param not in without}
     if "reference" not in found:  # a KL that is left out of a run has a weight of 0 in its flow

@@ -51,8 +51,8 @@ def plain(text: str) -> bool:
 def hydra(value: Any) -> str:
     """Write a value of a Hydra override, and quote that for a shell.
 
-    >>> hydra(True), hydra("org/name"), shlex.split(hydra("two words"))
-    ('True', 'org/name', ["'two words'"])
+    >>> hydra(True), hydra("org/name"), shlex.split(hydra("two words")), hydra(["a", 0.5])
+    ('True', 'org/name', ["'two words'"], "'[a,0.5]'")
     """
     return shlex.quote(_override(value))
 
@@ -85,6 +85,8 @@ def _literal(value: Any) -> str:
 
 
 def _override(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_override, value))}]"
     if not isinstance(value, str):
         return _literal(value)
     if plain(value):

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowgraph.plan import Layout, Offloaded, Running, Sharding
 from flowgraph.roles import Use
+from nodes.interop.algorithm import aggregated
 from nodes.interop.imported import AsRun, Shared
 from nodes.interop.job import Job, Part, Site
 from nodes.interop.told import Notes, say_uneven
@@ -240,7 +241,11 @@ def _algorithm(job: Job, notes: Notes) -> dict[str, Any]:
     kl = algorithm.kl_loss or algorithm.kl_reward
     by_row = surrogate.op == "gspo_loss" or surrogate.aggregation == "sequence-mean"
     if surrogate.aggregation not in ("token-mean", "sequence-mean"):
-        notes.say(f"terms are aggregated as {surrogate.aggregation}; NeMo RL takes the mean over tokens")
+        notes.say(f"terms are aggregated as {aggregated(surrogate.aggregation)}; NeMo RL takes the mean over tokens")
+    told = "sequence-mean" if by_row else "token-mean"
+    for name, own in algorithm.aggregations.items():
+        if own != told and "entropy" not in name:
+            notes.say(f"`{name}` is aggregated as {aggregated(own)}; NeMo RL aggregates it as the surrogate: {told}")
     return {
         "estimator": estimator,
         "leave_one_out": left_out,

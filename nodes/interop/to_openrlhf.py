@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowgraph.plan import Layout
+from nodes.interop.algorithm import aggregated
 from nodes.interop.job import Job, Part, Site
-from nodes.interop.told import Notes, say_uneven
+from nodes.interop.told import Notes, say_of_terms, say_uneven
 
 # Source: OpenRLHF 0.11.2, the choices of `--algo.advantage.estimator` and trainer/ppo_utils/experience_maker.py.
 ESTIMATORS: Mapping[str, str] = {
@@ -197,11 +198,14 @@ def _algorithm(job: Job, version: str, notes: Notes) -> dict[str, Any]:
         notes.say(f"the flow clips around the sampler's log-probs; OpenRLHF computes them anew{more}")
     if algorithm.rejection is not None:
         notes.say("tokens that were drawn too differently are left out by the flow; OpenRLHF is not told to")
+    # Source: trainer/ray/ppo_actor.py: `aggregate_loss` is told how for the surrogate alone.
+    say_of_terms(algorithm, "token-mean", "OpenRLHF aggregates all terms but the surrogate as one", notes)
     kl = algorithm.kl_loss or algorithm.kl_reward
     if kl is not None and (kl.estimator == "abs" or kl.straight_through):
         notes.say(f"OpenRLHF's estimates of the KL are k1, k2 and k3, as they are: k2 for {kl.estimator}")
     if algorithm.refill is not None:
         notes.say(f"the flow draws for at most {algorithm.refill['rounds']} rounds; OpenRLHF until the batch is full")
+        notes.say("the flow keeps groups whose scores differ; OpenRLHF those whose mean score is between 0 and 1")
     if algorithm.critic is not None and algorithm.value_clip is None:
         notes.say("the critic's loss is not clipped; OpenRLHF is given a bound that is out of reach")
     return {
@@ -234,7 +238,7 @@ def _aggregation(job: Job, version: str, notes: Notes) -> str:
     if told == "sequence-mean" and version != "0.9.10":
         return "seq-mean-token-mean"
     if told != "token-mean":
-        notes.say(f"terms are aggregated as {told}; OpenRLHF {version} takes the mean over tokens")
+        notes.say(f"terms are aggregated as {aggregated(told)}; OpenRLHF {version} takes the mean over tokens")
     return "token-mean"
 
 

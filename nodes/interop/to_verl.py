@@ -8,13 +8,14 @@ from typing import Any
 
 from flowgraph.plan import Layout, Running
 from flowgraph.roles import Use
-from nodes.interop.algorithm import KL
+from nodes.interop.algorithm import KL, Surrogate
 from nodes.interop.job import Job, Part, Site
-from nodes.interop.told import Notes, say_uneven
+from nodes.interop.told import Notes, say_of_terms, say_uneven
 
 MAIN: tuple[Part, ...] = ("critic", "reference")  # beside the policy, on verl's one pool
 OF_ROWS = ("activations", "logits")  # what a device holds of the rows that go through it
 FILLED = 0.9  # of a device, the most that a plan fills
+NO_CLIP = 1e9  # verl clips every gradient: at a norm of 0 to nothing
 NO_DUAL_CLIP = 1e6  # verl has no switch for the dual clip; a ratio beyond e^20 is never seen
 
 # Source: verl 0.9.1, `AdvantageEstimator` and `register_policy_loss` in verl/trainer/ppo/core_algos.py.
@@ -281,6 +282,10 @@ def _algorithm(job: Job, version: str, notes: Notes) -> dict[str, Any]:
         notes.say(f"verl whitens the advantages of {estimator}, which the flow does not")
     if algorithm.whitened and estimator not in WHITENED:
         notes.say(f"the flow whitens its advantages; verl does not those of {estimator}")
+    if 0.0 in (algorithm.policy.max_grad_norm, algorithm.critic.max_grad_norm if algorithm.critic else None):
+        notes.say(f"gradients are not clipped by the flow; verl is given a bound that is out of reach, {NO_CLIP:g}")
+    if algorithm.estimator == "gdpo" and not algorithm.advantages["deviation"]:
+        notes.say("the flow normalises its rewards without their deviation; verl's gdpo divides by it")
     if algorithm.estimator == "optimal_token_baseline" and not algorithm.advantages["zero_tail"]:
         notes.say("verl's tir_optimal_token_baseline has a baseline of 0 where one response outlasts all others")
     mode = _loss_mode(job, notes)
@@ -288,12 +293,18 @@ def _algorithm(job: Job, version: str, notes: Notes) -> dict[str, Any]:
         "estimator": estimator,
         "loss_mode": mode,
         "aggregation": _aggregation(job, notes),
-        "dual": algorithm.surrogate.settings.get("dual") or NO_DUAL_CLIP,
+        "value_aggregation": _named_aggregation(algorithm.value_aggregation),
+        "ratio_at_most": _ratio_at_most(algorithm.surrogate),
+        "components": list(algorithm.components) if estimator == "gdpo" else [],
+        "weights": [each.weight for each in algorithm.scores],
         "bypass": _bypass(job, mode, version, notes),
         "kl_loss_type": _kl_type(algorithm.kl_loss),
         "kl_reward_type": _kl_type(algorithm.kl_reward),
         "corrected": _threshold(algorithm.correction),
         "filters": _filters(job, version, notes),
+        "metric": "reward" if algorithm.overlong is None else "acc",
+        "clips_gradient": job.algorithm.policy.max_grad_norm or NO_CLIP,
+        "clips_critic": (algorithm.critic.max_grad_norm if algorithm.critic is not None else 0.0) or NO_CLIP,
         "no_value_clip": algorithm.critic is not None and algorithm.value_clip is None,
     }
 
@@ -313,12 +324,30 @@ def _loss_mode(job: Job, notes: Notes) -> str:
 
 def _aggregation(job: Job, notes: Notes) -> tuple[str, float | None]:
     """Give verl's aggregation and its constant length; the critic's is the policy's unless it is told."""
-    told = job.algorithm.surrogate.aggregation
+    algorithm = job.algorithm
+    told = algorithm.surrogate.aggregation
+    if algorithm.surrogate.op == "gmpo_loss":  # by which verl aggregates the other terms alone
+        notes.say("verl's geo_mean takes the mean over the responses of each micro-batch, whatever the aggregation")
+        told = next(iter(algorithm.aggregations.values()), told)
+    say_of_terms(algorithm, told, "verl aggregates all terms alike", notes)
+    if algorithm.critic is not None and isinstance(algorithm.value_aggregation, float):
+        notes.say("the critic's terms are divided by a length of its own; verl divides them by the policy's")
+    if isinstance(told, float) and not told.is_integer():
+        notes.say(f"terms are divided by a length of {told:g}; verl takes whole ones: {int(told)}")
+    return _named_aggregation(told)
+
+
+def _named_aggregation(told: str | float) -> tuple[str, float | None]:
     if isinstance(told, float):
         return "seq-mean-token-sum-norm", told
-    if job.algorithm.surrogate.op == "gmpo_loss":
-        notes.say("verl's geo_mean takes the mean over responses, whatever the aggregation")
     return AGGREGATIONS[str(told)], None
+
+
+def _ratio_at_most(surrogate: Surrogate) -> float | None:
+    """Give verl's `clip_ratio_c`, 3 unless it is told: the dual clip's bound, or that of DPPO's ratio."""
+    if surrogate.op == "dppo_loss":
+        return float(surrogate.settings["most"])
+    return float(surrogate.settings.get("dual") or NO_DUAL_CLIP) if surrogate.op == "clipped" else None
 
 
 def _bypass(job: Job, mode: str, version: str, notes: Notes) -> bool:
@@ -330,6 +359,12 @@ def _bypass(job: Job, mode: str, version: str, notes: Notes) -> bool:
         notes.say(
             f"the flow clips around the sampler's log-probs; verl {version} does so for the loss `vanilla` only, and "
             f"computes them anew for `{mode}`{more}"
+        )
+        return False
+    if job.algorithm.correction is not None or job.algorithm.rejection is not None:
+        notes.say(
+            f"the flow clips around the sampler's log-probs and corrects for them too; verl {version} corrects only "
+            "where it computes them anew, which it does"
         )
         return False
     if job.measures:
@@ -367,4 +402,9 @@ def _filters(job: Job, version: str, notes: Notes) -> bool:
         )
         return False
     notes.say(f"the flow draws for at most {refill['rounds']} rounds; verl {version} draws until the batch is full")
+    if job.algorithm.overlong is not None:
+        notes.say(
+            "groups are kept by their scores without the overlong penalty: the metric `acc`, which a reward function "
+            "that returns a dict has to give; `reward` would hold the penalty"
+        )
     return True

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flowgraph.plan import Running
+from nodes.interop.algorithm import Algorithm, aggregated
 from nodes.interop.job import Job, Part, Site, most_tokens
 
 
@@ -24,8 +25,15 @@ class Notes:
 
 def say_of_all(job: Job, notes: Notes) -> None:
     """Say what none of the systems has: nodes without a key, parts without a place, machines of different sizes."""
-    for text in (*_of_the_flow(job), *_of_lengths(job), *_of_running(job, notes.system)):
+    for text in (*_of_the_flow(job, notes.system), *_of_lengths(job), *_of_running(job, notes.system)):
         notes.say(text)
+
+
+def say_of_terms(algorithm: Algorithm, told: str | float, how: str, notes: Notes) -> None:
+    """Say which terms beside the surrogate the flow aggregates otherwise than `told`, as which a system does."""
+    for name, own in algorithm.aggregations.items():
+        if own != told:
+            notes.say(f"`{name}` is aggregated as {aggregated(own)}; {how}: {aggregated(told)}")
 
 
 def say_uneven(site: Site, what: str, notes: Notes) -> None:
@@ -38,7 +46,7 @@ def say_uneven(site: Site, what: str, notes: Notes) -> None:
         )
 
 
-def _of_the_flow(job: Job) -> Iterator[str]:
+def _of_the_flow(job: Job, system: str) -> Iterator[str]:
     algorithm = job.algorithm
     if algorithm.unsaid:
         names = ", ".join(f"`{name}`" for name in algorithm.unsaid)
@@ -48,10 +56,23 @@ def _of_the_flow(job: Job) -> Iterator[str]:
     if job.has("judge"):
         judge = job.parts["judge"]
         yield f"`{judge}` writes verdicts, which has no key: serve it, and call it from the reward function"
-    if algorithm.rule not in (None, "data"):
-        yield f"the rule `{algorithm.rule}` is ours: REWARD_FILE names a file with one of the system's form"
-    if algorithm.surrogate.op in ("clip_cov_loss", "kl_cov_loss"):
-        yield "how many tokens are chosen by their covariance is left at the system's default"
+    yield from _of_scores(algorithm, system)
+
+
+def _of_scores(algorithm: Algorithm, system: str) -> Iterator[str]:
+    """Say what the reward function of a system has to give: the sum of scores, or a rule of ours."""
+    scores = ", ".join(map(str, algorithm.scores))
+    if algorithm.estimator == "gdpo" and system == "verl":
+        names = " and ".join(f"`{name}`" for name in algorithm.components)
+        yield f"REWARD_FILE's compute_score returns a dict: `score`, and each reward of {scores}, as {names}"
+    elif algorithm.estimator == "gdpo" and system == "nemo-rl":
+        yield f"NeMo RL's gdpo takes its rewards from the environment, and is told no weights: the flow has {scores}"
+    elif len(algorithm.scores) > 1:
+        name = {"openrlhf": "OpenRLHF", "nemo-rl": "NeMo RL"}.get(system, system)
+        yield f"{name} has one reward, the flow {len(algorithm.scores)}: what gives it has to add up {scores}"
+    elif algorithm.own_reward:
+        rule = algorithm.rules[0]
+        yield f"the rule `{rule}` is ours: REWARD_FILE names a file with one of the system's form"
 
 
 def _of_lengths(job: Job) -> Iterator[str]:

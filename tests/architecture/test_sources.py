@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from flowgraph.engines.table import ENGINES
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flowgraph", "nodes", "placements")
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
@@ -104,6 +106,22 @@ def test_the_compiler_knows_no_word_of_its_programs() -> None:
         if any(word.startswith(PROGRAM_WORDS) for word in words_of(name))
     ]
     assert breaches == []
+
+
+def engine_tables(tree: ast.AST) -> Iterator[ast.Dict]:
+    """Give every dict that is keyed by the names of two engines or more."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}
+            if len(keys & ENGINES.keys()) > 1:
+                yield node
+
+
+def test_one_table_says_what_engines_can_do() -> None:
+    assert list(engine_tables(ast.parse("CAN = {'sglang': 1, 'vllm': 2}"))), "a second table is found"
+    inside = ROOT / "flowgraph" / "engines"
+    found = [place(path, node) for path, tree in TREES.items() for node in engine_tables(tree)]
+    assert [each for each in found if not each.startswith(f"{inside.relative_to(ROOT)}/")] == []
 
 
 def test_functions_stay_short() -> None:

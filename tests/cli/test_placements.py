@@ -53,7 +53,6 @@ def test_on_devices_of_a_known_kind_check_looks_at_the_placement_that_is_named(f
     assert said.code == 1 and "puts ppo on 4 pools, which take a device each; the cluster has 2 gpu devices" in said.out
 
 
-NOMINAL = "the speed of laptop/0, a cpu, is not known: seconds are nominal, to tell one plan from another\n"
 TOO_FEW = """\
 plan of ppo: split:openrlhf puts ppo on 3 pools, which take a device each; the cluster has 2 cpu devices
     pool0: policy.train, ref.infer
@@ -63,8 +62,8 @@ plan of ppo: split:openrlhf puts ppo on 3 pools, which take a device each; the c
 """
 REFUSED: dict[tuple[str, ...], str] = {
     ("run", "ppo", "--placement", "split"): TOO_FEW,
-    ("plan", "ppo", "--placement", "split"): NOMINAL + TOO_FEW,
-    ("plan", "ppo", "--placement", "splitt"): f"{NOMINAL}no placement `splitt`\n  hint: did you mean `split`?\n",
+    ("plan", "ppo", "--placement", "split"): TOO_FEW,
+    ("plan", "ppo", "--placement", "splitt"): "no placement `splitt`\n  hint: did you mean `split`?\n",
     ("show", "ppo", "--stage", "placed", "--placement", "split:verl"): (
         "no placement `split:verl`\n  hint: did you mean `split:openrlhf`?\n"
     ),

@@ -241,3 +241,17 @@ def test_a_plan_that_cannot_run_has_a_fault_and_no_verb_a_traceback(
 def test_of_a_role_that_is_missing_its_forecast_is_not_told_too(flowgraph: Run, written: Any) -> None:
     said = flowgraph("check", edited(written(), _missing))
     assert said.err == "edited.json: 1 fault\n"
+
+
+def test_what_a_file_was_made_for_is_a_fault_too_where_it_cannot_be(flowgraph: Run, written: Any) -> None:
+    said = flowgraph("check", edited(written(), lambda plan: plan["assumed"].update(engines={"train": "sglang"})))
+    assert (said.code, said.err) == (1, "edited.json: 1 fault\n")
+    assert said.out.startswith("edited.json: no engine to train: `sglang`\n")
+    told = flowgraph("check", "edited.json", "--json")
+    assert [fault.partition("\n")[0] for fault in json.loads(told.out)["faults"]] == [said.out.partition("\n")[0]]
+
+
+def test_a_file_that_names_another_flow_is_told_where_it_does(flowgraph: Run, written: Any) -> None:
+    said = flowgraph("explain", edited(written(), lambda plan: plan["assumed"].update(flow="ppo")))
+    assert (said.code, said.out) == (1, "")
+    assert said.err.endswith("\n  hint: the file names this flow as `assumed.flow`: flowgraph plan ppo\n")

@@ -176,6 +176,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     ),
     "RuleError.lacks_name": lambda: RuleError.lacks_name("rules.py:polit", "polit", ["polite", "short"]),
     "RuleError.lacks_package": lambda: RuleError.lacks_package("math", "math-verify"),
+    "RuleError.lacks_truth": lambda: RuleError.lacks_truth("exact", "None", "row 3 (from 0) of train.jsonl"),
     "RuleError.lacks_setting": lambda: RuleError.lacks_setting("rules.py:polite", "format_score", []),
     "RuleError.lacks_column": lambda: RuleError.lacks_column(
         "rules.py:polite", "answr", ["answer", "response"], "prompt 3, sample 0"

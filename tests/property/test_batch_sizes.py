@@ -135,7 +135,7 @@ def plan_of(case: Case) -> Plan:
 
 
 def found(case: Case) -> tuple[Fault, ...]:
-    return faults(graph_of(case), case.prompts, plan=plan_of(case), data_rows=case.data_rows)
+    return tuple(faults(sizes_of(graph_of(case), case.prompts, plan=plan_of(case), data_rows=case.data_rows)))
 
 
 # ------------------------------------------------------------------------------- what the runtime does with it

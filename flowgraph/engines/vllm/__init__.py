@@ -15,4 +15,5 @@ ENGINE = EngineCapabilities(
     ),
     modelled=Support(devices=EVERYWHERE, data=MAX_RANKS, tensor=64, expert=MAX_RANKS, settings=None),
     server="flowgraph.executors.vllm:Vllm",
+    shares_all=True,  # gpu_memory_utilization; SGLang's mem_fraction_static is of weights and cache
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from flowgraph.errors import LawError
 from flowgraph.executors.base import Request
 from flowgraph.executors.decode import decode, pad_left
 from flowgraph.executors.local import LocalModel
@@ -114,3 +115,13 @@ def test_contexts_are_padded_on_the_left() -> None:
     ids, mask = pad_left([[5, 6], [], [7, 8, 9]])
     assert ids.tolist() == [[0, 5, 6], [0, 0, 0], [7, 8, 9]]
     assert mask.tolist() == [[0, 1, 1], [0, 0, 0], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_finite_are_refused_with_the_prompt(tiny: Tiny, temperature: float) -> None:
+    model = tiny().model
+    with torch.no_grad():
+        model.model.norm.weight.fill_(1e38)
+        model.lm_head.weight.mul_(1e30)  # finite weights whose product is not
+    with pytest.raises(LawError, match="no probabilities at token 0 of a response to prompt 3: its logits are NaN"):
+        decode(model, [request(CONTEXTS[0], temperature=temperature)], frozenset({2}), 0)

@@ -9,12 +9,12 @@ import torch
 
 from examples.grpo import grpo
 from flowgraph import Kind, Loss, Record, Rows, Value, flow, node, stale
-from flowgraph.errors import LawError
+from flowgraph.errors import FlowTypeError, LawError
 from flowgraph.facts import Facts, facts_of, masks_along, values_of
 from flowgraph.graph import Graph
 from flowgraph.passes import compile_graph
 from flowgraph.rows import take
-from flowgraph.values import Group, Mask
+from flowgraph.values import Group, Mask, State
 from nodes import (
     Advantages,
     LogProbs,
@@ -150,7 +150,7 @@ def training(rollout: Any, *, corrected: bool) -> Any:
 def test_what_stale_weights_drew_is_corrected_for_or_the_flow_says_that_it_need_not_be() -> None:
     training("ratio", corrected=True).graph()
     training("plain", corrected=False).graph()
-    with pytest.raises(LawError, match="policy_gradient wants rows that the newest weights drew"):
+    with pytest.raises(LawError, match=r"policy_gradient wants rows that the newest weights drew"):
         training("plain", corrected=True).graph()
 
 
@@ -238,3 +238,64 @@ def test_rows_that_a_body_loses_or_moves_without_saying_so_are_refused(run_graph
 def test_a_column_of_another_sort_of_number_than_its_type_says_is_refused(run_graph: Any) -> None:
     with pytest.raises(LawError, match="whole_numbers returned a Plain of int64, not float32"):
         run(whole_numbers, Scores(torch.tensor([0.0])), run_graph)
+
+
+class Buffer(State):
+    """Rollouts of earlier steps, in a form of one's own."""
+
+
+EMPTY = Buffer([])
+
+
+@node(carries="buffer")
+def pushed(buffer: Buffer, rollout: Rollout) -> Buffer:
+    """Keep these too."""
+    raise NotImplementedError
+
+
+@node(rows="new")
+def replayed(buffer: Buffer, rollout: Rollout) -> Rollout:
+    """Mix the rows of this step with some of earlier ones."""
+    raise NotImplementedError
+
+
+@node(rows="new")
+def eased(level: Annotated[Buffer, Rows.NONE], rollout: Rollout) -> Rollout:
+    """Keep the rows of a level, which the state says."""
+    raise NotImplementedError
+
+
+def replaying(take: Any, old: str) -> Graph:
+    @flow
+    def own(prompts: Prompts, policy: Policy, buffer: Buffer = EMPTY) -> tuple[Policy, Buffer]:
+        fresh = generate(policy, prompts, n=4)
+        rollout = take(buffer, fresh)
+        advantages = group_normalize(score(rollout), rollout.group)
+        anew = logprobs(policy, rollout)
+
+        def loss(pi: Policy) -> Loss:
+            new = logprobs(pi, rollout)
+            if not old:
+                return policy_gradient(new, advantages, rollout.mask)
+            return clipped(new, advantages, rollout.mask, old=rollout.logprobs if old == "own" else anew)
+
+        return update(policy, loss), pushed(buffer, fresh)
+
+    return own.graph()
+
+
+def test_rows_that_a_state_kept_are_of_an_earlier_step_and_a_loss_on_them_has_to_correct() -> None:
+    assert replaying(replayed, "own") is not None, "clipped around the log-probs that the rows carry"
+    assert replaying(eased, "") is not None, "a state that says that it holds no rows"
+    with pytest.raises(LawError, match=r"policy_gradient wants rows of the newest weights, but those of replayed at"):
+        replaying(replayed, "")
+    with pytest.raises(LawError, match=r"the weights that drew its rows, of an earlier step where `buffer` kept them"):
+        replaying(replayed, "anew")
+
+
+def test_only_the_port_of_a_state_says_that_it_brings_no_rows() -> None:
+    with pytest.raises(FlowTypeError, match=r"`mask` says Rows.NONE, which only the port of a state does"):
+
+        @node
+        def wrong(mask: Annotated[Mask, Rows.NONE]) -> Mask:
+            raise NotImplementedError

@@ -259,16 +259,23 @@ def test_the_kl_estimate_is_never_negative_and_exact_where_the_models_are_close(
     assert torch.allclose(values.double(), exact, rtol=1e-2, atol=1e-10)
 
 
+@pytest.mark.parametrize(("node", "eps"), [(clipped, 1.0), (cispo_loss, 10.0), (gspo_loss, 1.0)])
+def test_a_bound_of_1_or_more_bounds_nothing_from_below(node: Any, eps: float) -> None:
+    """As in verl's examples: 10 for CISPO. Where the ratio is far below 1, it is not clipped."""
+    new, old = LogProbs(MASK.data * -9.0), LogProbs(torch.zeros_like(MASK.data))
+    loss = node(new, Advantages(-torch.ones(3)), MASK, old=old, eps=eps)
+    assert {each.name: each.total for each in loss.measures}["clip_fraction"] == 0
+
+
 @pytest.mark.parametrize(
     ("node", "setting", "value"),
     [
         (clipped, "eps", 0.0),
-        (clipped, "eps", 1.0),
         (clipped, "eps_high", 0.0),
         (clipped, "dual", 1.0),
         (clipped, "aggregation", "mean"),
         (clipped, "aggregation", 0.0),
-        (cispo_loss, "eps", 1.1),
+        (cispo_loss, "eps", 0.0),
         (dppo_loss, "divergence", "js"),
         (dppo_loss, "eps", 0.0),
         (gspo_loss, "eps", 0.0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -20,6 +20,7 @@ from placements.ranked import Ranked
 from placements.setting import Setting
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.placement.search_oracles import partitions
 from tests.unit.placements.small_settings import SHIPPED, Of, called, lagging, setting_of
 
 CLUSTERS = ("1x2xh100", "1x8xh100", "2x8xh100", "1x2xh100,1x4xa100", "1x1xcpu-400GiB", "1x4xcpu-400GiB")
@@ -131,17 +132,6 @@ def _within(setting: Setting, taken: Sequence[Option]) -> bool:
 
 
 # ------------------------------------------------------------------------------------------- against every choice
-
-
-def partitions(roles: Sequence[int]) -> Iterator[list[frozenset[int]]]:
-    """List every way to cut roles into blocks."""
-    if not roles:
-        yield []
-        return
-    for rest in partitions(roles[1:]):
-        yield [frozenset({roles[0]}), *rest]
-        for place, block in enumerate(rest):
-            yield [*rest[:place], block | {roles[0]}, *rest[place + 1 :]]
 
 
 @cache

@@ -238,8 +238,15 @@ def test_what_follows_a_refill_has_its_groups_not_all_prompts() -> None:
 
 
 def test_all_faults_are_given(graph: Graph) -> None:
-    found = faults(set_to(graph, minibatch=3), 6, plan=planned(graph, {"policy.train": 4, "ref.infer": 8}), data_rows=5)
+    plan = planned(graph, {"policy.train": 4, "ref.infer": 8})
+    found = faults(sizes_of(set_to(graph, minibatch=3), 6, plan=plan, data_rows=5))
     assert [fault.what.partition(" ")[0] for fault in found] == ["--batch", "--batch", "policy.update.minibatch=3"]
+
+
+def test_lengths_that_are_asked_for_go_before_what_samplers_allow(graph: Graph) -> None:
+    sizes = solve_batch(graph, 8, prompt_tokens=512, response_tokens=8192)
+    assert [each.tokens for each in sizes.drawn] == [8192]
+    assert [cut.row_tokens for cut in sizes.cuts] == [512 + 8192]
 
 
 def test_the_most_ranks_are_those_of_the_smallest_minibatch(graph: Graph) -> None:

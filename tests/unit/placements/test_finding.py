@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from placements.blocks import Blocks
+from placements.blocks import Blocks, Offered
 from placements.exact import solve_exact
 from placements.finding import Asked, Found, find, pinned, problem, solved
 from placements.named import VARIANTS, name_of, variant
 from placements.problem import Option, step_seconds
 from placements.setting import Setting
+from placements.short import overflows
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.placement.search_oracles import partitions
 from tests.unit.placements.small_settings import Of, called, cluster_of, found_of, lagging, prompt, setting_of
 
 FLOWS: list[Of] = ["ppo", "grpo", "gpg", "decoupled_ppo", lagging, two_agents, ppo_shaped]
@@ -52,17 +54,6 @@ def test_no_plan_that_was_played_beats_the_one_that_comes_first(of: Of) -> None:
 def test_more_machines_never_make_the_searchs_figure_worse(of: Of) -> None:
     values = [found_of(of, cluster).answer.value for cluster in ("1x8xh100", "2x8xh100", "4x8xh100")]
     assert values == sorted(values, reverse=True)
-
-
-def partitions(roles: Sequence[int]) -> Iterator[list[frozenset[int]]]:
-    """List every way to cut roles into blocks."""
-    if not roles:
-        yield []
-        return
-    for rest in partitions(roles[1:]):
-        yield [frozenset({roles[0]}), *rest]
-        for place, block in enumerate(rest):
-            yield [*rest[:place], block | {roles[0]}, *rest[place + 1 :]]
 
 
 def least_s(setting: Setting) -> float:
@@ -200,6 +191,23 @@ def test_a_staleness_that_is_asked_for_lets_two_steps_overlap_in_the_searchs_fig
     assert len(find(setting).best.parts()) == 1
     assert len(find(overlapping).best.parts()) > 1
     assert [problem(each, Blocks(each), Asked()).tokens for each in (setting, overlapping)] == [1, 2]
+
+
+def test_what_a_role_leaves_in_its_process_is_counted_before_a_plan_is_the_best() -> None:
+    setting = setting_of("gpg", "2xcpu-16GiB", model="tiny", prompt_tokens="16")
+    best = find(setting).best
+    counted = max(each.sitting.peak_bytes for _, option in best.blocks if isinstance(each := option.key, Offered))
+    held = max(each.worst.memory_bytes for each in best.plan().forecast if each.worst is not None)
+    assert held > counted
+    nodes = [
+        node.model_copy(
+            update={"devices": tuple(each.model_copy(update={"memory_bytes": counted + 1}) for each in node.devices)}
+        )
+        for node in setting.cluster.nodes
+    ]
+    short = replace(setting, cluster=setting.cluster.model_copy(update={"nodes": tuple(nodes)}))
+    assert list(overflows(best.plan(), short, ""))
+    assert not list(overflows(find(short).best.plan(), short, ""))
 
 
 def test_one_device_has_all_roles() -> None:

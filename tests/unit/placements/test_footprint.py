@@ -16,13 +16,12 @@ from placements.footprint import BOUNDS, FITS_SHARE, PARTS, Footprint, MemoryCon
 from placements.footprint_serving import (
     awake_bytes,
     cache_bytes,
-    cache_tokens_in,
     generation_bytes,
     inference_bytes,
 )
 from placements.footprint_training import Trained, Training, training_bytes, waiting_bytes
 from placements.holding import model_numbers, stages
-from placements.pool_peaks import Held, Turn, host_bytes, overflows, pool_peaks, worst
+from placements.pool_peaks import Held, Turn, overflows, pool_peaks, worst
 
 GIB = 2**30
 H100 = 85_469_849_190
@@ -280,7 +279,7 @@ def test_a_share_of_the_device_is_weights_and_cache_in_sglang_and_all_in_vllm() 
 def test_a_cache_has_room_for_as_many_tokens_as_it_was_asked_to() -> None:
     layout = Layout(data=4, tensor=2)
     found = generation_bytes(LARGE, layout, device_bytes=H100, cache_tokens=100_000)
-    assert cache_tokens_in(found, LARGE, layout) == 100_000
+    assert found.resident["kv_cache"] // cache_bytes(LARGE, layout, 1) == 100_000
     assert cache_bytes(LARGE, Layout(), 1) == 147_456  # 2 · 2 bytes · 36 layers · 8 heads · 128
 
 
@@ -463,12 +462,6 @@ def test_what_overflows_is_told_with_its_phase_and_its_bytes() -> None:
     (over,) = overflows(peaks, 80)
     assert (over.peak.phase, over.peak.role, over.over_bytes) == ("update", "policy.train", 74 - 72)
     assert over.peak.parts["optimizer"] == 20
-
-
-def test_the_host_holds_what_sleeps() -> None:
-    held = pool(sleeps=True)
-    assert host_bytes(held, TURNS, devices=8) == 8 * (30 + 5)
-    assert host_bytes(pool(sleeps=False), TURNS, devices=8) == 0
 
 
 @given(st.integers(0, 2**40), st.integers(1, 2**40))

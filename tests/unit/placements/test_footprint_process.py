@@ -18,11 +18,13 @@ from flowgraph.executors.forward import forward_stats
 from flowgraph.executors.packable import choose
 from flowgraph.models.shapes import ModelShape, shape_of
 from flowgraph.plan import Layout, Running
+from flowgraph.roles import Role
 from placements.finding import find
 from placements.footprint import Bytes, MemoryConstants
 from placements.footprint_process import Hosted, gathered_bytes, kept_blocks, process_footprint, shard_bytes
 from placements.largest_pass import Pass, packed_pass, padded_pass, sampled_pass
-from placements.loads import Load, example
+from placements.lengths import Lengths
+from placements.loads import Load
 from placements.role_costs import Seat, footprint
 from placements.topology import classes
 from tests.unit.placements.small_settings import cluster_of, setting_of
@@ -45,6 +47,15 @@ KEEPING = MemoryConstants(kept_block_bytes=2**40, fragmented_share=0.5)
 """One that keeps them all, and finds half as much again too small to be used."""
 
 # Two prompts of 6 tokens with two responses of 4 each: 4 rows of 10 tokens, 12 of contexts and 16 of responses.
+
+
+def example(*, prompts: int, samples: int, prompt_tokens: int, response_tokens: int) -> Load:
+    """Return a load of an update whose rows are all alike."""
+    role = Role("m.train", "m", "train", ("m.update",))
+    lengths = Lengths.fixed(prompt_tokens), Lengths.fixed(response_tokens)
+    return Load("m.update", role, "update", 0, prompts, samples, *lengths)
+
+
 LOAD = example(prompts=2, samples=2, prompt_tokens=6, response_tokens=4)
 UPDATE = replace(LOAD, optimizer="adamw", responses=(("m.generate", 16),))
 READ = replace(LOAD, phase="logprob", responses=(("m.generate", 16),))

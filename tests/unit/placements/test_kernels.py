@@ -18,7 +18,6 @@ from placements.kernels import (
     decode_attention_seconds,
     matmul_seconds,
     peak_flops,
-    prefill_attention_seconds,
 )
 from placements.profiles import Profile, profile, profiles
 
@@ -135,18 +134,10 @@ def test_what_was_just_read_is_read_faster_until_it_is_larger_than_the_cache() -
         assert warm <= cold
 
 
-def test_attention_over_prompts_is_a_launch_and_its_operations() -> None:
-    device = profile("h100")
-    pairs = 8192 * 8193 / 2
-    took_s = prefill_attention_seconds(pairs, 32, 128, device) - attained(device).attention_launch_s
-    assert 4 * pairs * 32 * 128 / took_s / 989e12 == pytest.approx(attained(device).prefill)
-
-
 def test_nothing_to_do_takes_no_time() -> None:
     device = profile("h100")
     assert matmul_seconds(0, 4096, 4096, device) == 0.0
     assert decode_attention_seconds(0, 4096, 8, 8, 128, device) == 0.0
-    assert prefill_attention_seconds(0, 8, 128, device) == 0.0
 
 
 def test_a_type_that_a_device_does_not_multiply_is_widened() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Graph, Loss, flow, node
+from flowgraph import Graph, Key, Loss, flow, node
+from flowgraph.errors import FlowTypeError
+from flowgraph.passes import named
 from flowgraph.roles import roles
 from nodes import (
     KLWeight,
@@ -323,3 +326,37 @@ def test_tokens_and_pairs_are_those_of_all_rows_together(
 
 def test_no_loads_are_no_stages() -> None:
     assert stage_count([]) == 0
+
+
+def searching(**traits: Any) -> Graph:
+    @node(kind="generate", **traits)
+    def tree(
+        policy: Policy, prompts: Prompts, *, k: int = 4, turns: int = 3, max_tokens: int = 16, key: Key = Key()
+    ) -> Rollout:
+        raise NotImplementedError
+
+    @flow
+    def searched(prompts: Prompts, policy: Policy) -> Policy:
+        rollout = tree(policy, prompts)
+        advantages = group_normalize(score(rollout), rollout.group)
+
+        def loss(pi: Policy) -> Loss:
+            return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
+
+        return update(policy, loss)
+
+    return named(searched.graph())
+
+
+def test_a_sampler_of_ones_own_draws_the_product_of_the_settings_that_it_names() -> None:
+    found = {load.node: load for load in loads(searching(samples=("k", "turns")), 8, Lengths.fixed(4))}
+    assert (found["policy.tree"].rows, found["policy.update"].rows) == (96, 96)
+    assert found["policy.update"].responses == (("policy.tree", 96 * 16),)
+
+
+def test_one_that_does_not_say_how_many_it_draws_is_not_costed_as_one() -> None:
+    with pytest.raises(FlowTypeError, match=r"does not say how many responses it draws to each prompt.*`k`, `turns`"):
+        loads(searching(), 8, Lengths.fixed(4))
+    assert {load.rows for load in loads(searching(samples=[]), 8, Lengths.fixed(4))} == {8}, "it says that it is one"
+    with pytest.raises(FlowTypeError, match="samples='turn' names no whole-number setting"):
+        searching(samples=["turn"])

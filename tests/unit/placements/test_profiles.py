@@ -14,7 +14,8 @@ from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.cluster_text import read_cluster
 from flowgraph.errors import UnknownNameError
 from flowgraph.machine import laptop
-from placements.profiles import FOLDER, Place, known_devices, links_of, profile, profiles, read_profile
+from placements.profiles import FOLDER, Place, known_devices, profile, profiles, read_profile
+from tests.unit.placements.links import links_of
 
 GIB = 2**30
 FILES = sorted(FOLDER.glob("*.toml"))

@@ -9,11 +9,11 @@ import pytest
 
 from placements.bubbles import bubbles, causes
 from placements.chrome_trace import chrome_trace
-from placements.schedule import Schedule, Task, Wait, stale
-from placements.timeline import Event, makespan_s, play
+from placements.schedule import Schedule, Task, Wait
+from placements.timeline import Event, play
 from placements.timeline_text import timeline_text
 
-GENERATE = Task("policy.sample/generate", "generate", ("rollout",), 458, tail_s=60)
+GENERATE = Task("policy.sample/generate", "generate", ("rollout",), 458)
 LOGPROB = Task("policy.train/logprobs", "logprob", ("train",), 108)
 UPDATE = Task("policy.train/update", "update", ("train",), 337)
 SYNC = Task("sync", "sync", ("rollout", "train"), 20)
@@ -21,7 +21,7 @@ SYNC = Task("sync", "sync", ("rollout", "train"), 20)
 
 def one_step_off(at_most: int) -> Schedule:
     """Generation on one pool, training on the other. Seconds: verl, docs/advance/one_step_off.md."""
-    weights = stale(UPDATE.name, GENERATE.name, at_most)
+    weights = Wait(UPDATE.name, GENERATE.name, at_most + 1)
     return Schedule((GENERATE, LOGPROB, UPDATE), (Wait(GENERATE.name, LOGPROB.name), weights))
 
 
@@ -38,7 +38,7 @@ def test_each_task_runs_as_soon_as_its_data_its_weights_and_its_pool_are_there()
 
 def test_the_makespan_is_of_one_step_and_the_period_of_the_last_ones() -> None:
     late = play(one_step_off(1), steps=6)
-    assert makespan_s(one_step_off(1)) == late.step_s(0) == 903
+    assert play(one_step_off(1)).end_s == late.finish_s[0] == 903
     assert (late.period_s, late.end_s) == (458, 903 + 5 * 458)
     assert play(one_step_off(0), steps=2).period_s == 903
     assert play(one_step_off(0)).period_s is None
@@ -58,24 +58,14 @@ def test_a_period_over_two_steps_is_measured_over_both() -> None:
     assert timeline.period_s == 6
 
 
-def test_in_the_long_run_shares_are_those_of_a_steady_span() -> None:
-    timeline = play(one_step_off(1), steps=6)
-    assert timeline.steady == (2277, 2735)
-    assert timeline.busy(timeline.steady) == pytest.approx({"rollout": 1.0, "train": 445 / 458})
-    assert timeline.busy()["rollout"] == pytest.approx(6 * 458 / (903 + 5 * 458))
-    assert play(one_step_off(1)).steady is None
-
-
 def test_each_bubble_is_named_for_the_task_that_is_waited_for_then() -> None:
     found = [(each.pool, each.start_s, each.end_s, each.why) for each in bubbles(play(one_step_off(0), steps=2))]
     assert found == [
         ("rollout", 458, 566, "waits for policy.train/logprobs"),
         ("rollout", 566, 903, "waits for policy.train/update"),
         ("rollout", 1361, 1806, "nothing left to do"),
-        ("train", 0, 398, "waits for policy.sample/generate"),
-        ("train", 398, 458, "tail of policy.sample/generate"),
-        ("train", 903, 1301, "waits for policy.sample/generate"),
-        ("train", 1301, 1361, "tail of policy.sample/generate"),
+        ("train", 0, 458, "waits for policy.sample/generate"),
+        ("train", 903, 1361, "waits for policy.sample/generate"),
     ]
 
 
@@ -86,19 +76,10 @@ def test_a_pool_that_stands_still_waits_first_for_the_sync_and_then_for_what_fol
     found = bubbles(play(Schedule((sync, GENERATE, update), waits), steps=2))
     assert [(each.start_s, each.end_s, each.why) for each in found if each.pool == "train"] == [
         (0, 20, "waits for sync"),
-        (20, 418, "waits for policy.sample/generate"),
-        (418, 478, "tail of policy.sample/generate"),
+        (20, 478, "waits for policy.sample/generate"),
         (878, 898, "waits for sync"),
-        (898, 1296, "waits for policy.sample/generate"),
-        (1296, 1356, "tail of policy.sample/generate"),
+        (898, 1356, "waits for policy.sample/generate"),
     ]
-
-
-def test_bubbles_of_a_span_are_cut_to_it_and_their_shares_are_of_it() -> None:
-    timeline = play(one_step_off(1), steps=6)
-    (only,) = bubbles(timeline, timeline.steady)
-    assert (only.pool, only.why, only.task, only.seconds) == ("train", f"tail of {GENERATE.name}", GENERATE.name, 13)
-    assert only.share == 13 / 458
 
 
 def test_causes_are_added_up_pool_by_pool_the_longest_first() -> None:
@@ -106,34 +87,8 @@ def test_causes_are_added_up_pool_by_pool_the_longest_first() -> None:
         (("rollout", "nothing left to do"), (445, pytest.approx(445 / 1806), 1)),
         (("rollout", "waits for policy.train/update"), (337, pytest.approx(337 / 1806), 1)),
         (("rollout", "waits for policy.train/logprobs"), (108, pytest.approx(108 / 1806), 1)),
-        (("train", "waits for policy.sample/generate"), (796, pytest.approx(796 / 1806), 2)),
-        (("train", "tail of policy.sample/generate"), (120, pytest.approx(120 / 1806), 2)),
+        (("train", "waits for policy.sample/generate"), (916, pytest.approx(916 / 1806), 2)),
     ]
-
-
-def graham(first_s: float) -> Schedule:
-    """x: b, then e; y: a, c, d. c waits for b, d for a, e for c. In any order."""
-    seconds = {"a": first_s, "b": 4.0, "c": 2.0, "d": 2.0, "e": 3.0}
-    tasks = tuple(Task(name, "host", ("x" if name in "be" else "y",), seconds[name]) for name in "abcde")
-    return Schedule(tasks, (Wait("b", "c"), Wait("a", "d"), Wait("c", "e")), any_order=("x", "y"))
-
-
-def test_in_any_order_a_faster_task_can_make_a_step_longer_and_in_turn_never() -> None:
-    """With `a` a second faster, `d` gets the pool before `c`, and `e` waits for `c`."""
-    assert [makespan_s(graham(first_s)) for first_s in (4.0, 3.0)] == [9.0, 10.0]
-    assert [makespan_s(replace(graham(first_s), any_order=())) for first_s in (4.0, 3.0)] == [9.0, 9.0]
-
-
-def test_a_task_of_two_pools_is_not_overtaken_by_what_is_ready_later() -> None:
-    tasks = (
-        Task("long", "host", ("x",), 10.0),
-        Task("short", "host", ("y",), 1.0),
-        Task("both", "sync", ("x", "y"), 1.0),
-        Task("then", "host", ("y",), 3.0),
-    )
-    timeline = play(Schedule(tasks, (Wait("short", "both"), Wait("short", "then")), any_order=("x", "y")))
-    assert {run.task: run.start_s for run in timeline.runs} == {"long": 0, "short": 0, "both": 10, "then": 11}
-    assert {each.why for each in bubbles(timeline) if each.pool == "y"} == {"waits for long"}
 
 
 TEXT = """\
@@ -146,8 +101,7 @@ rollout  busy  50.7%
          idle  18.7%       337.0 s  waits for policy.train/update
          idle   6.0%       108.0 s  waits for policy.train/logprobs
 train    busy  49.3%
-         idle  44.1%       796.0 s  waits for policy.sample/generate, 2 times
-         idle   6.6%       120.0 s  tail of policy.sample/generate, 2 times"""
+         idle  50.7%       916.0 s  waits for policy.sample/generate, 2 times"""
 
 
 def test_a_timeline_is_drawn_to_scale_with_the_names_of_its_bubbles_beneath() -> None:
@@ -192,8 +146,7 @@ def test_a_trace_has_a_lane_for_each_pool_and_times_in_microseconds() -> None:
         (LOGPROB.name, "logprob", 458e6, 108e6, 2),
         (UPDATE.name, "update", 566e6, 337e6, 2),
         ("nothing left to do", "bubble", 458e6, 445e6, 1),
-        (f"waits for {GENERATE.name}", "bubble", 0, 398e6, 2),
-        (f"tail of {GENERATE.name}", "bubble", 398e6, 60e6, 2),
+        (f"waits for {GENERATE.name}", "bubble", 0, 458e6, 2),
     ]
     assert next(e for e in events if e["name"] == UPDATE.name)["args"] == {
         "step": 0,

@@ -17,8 +17,9 @@ from flowgraph.cluster_text import read_cluster
 from flowgraph.errors import ResourceError
 from flowgraph.machine import laptop
 from flowgraph.plan import Pool
-from placements.profiles import domains, known_devices, links_of
+from placements.profiles import domains, known_devices
 from placements.topology import Wanted, classes, realise, sizes
+from tests.unit.placements.links import links_of
 
 GIB = 2**30
 

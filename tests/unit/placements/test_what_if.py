@@ -9,7 +9,7 @@ import pytest
 from flowgraph.cluster import Cluster
 from flowgraph.errors import FlowError
 from placements.finding import Asked, find
-from placements.robust import regrets, steadiest
+from placements.robust import regrets
 from placements.what_if import changed
 from tests.unit.placements.small_settings import cluster_of, setting_of
 
@@ -71,7 +71,6 @@ def test_regrets_are_shares_and_the_same_each_time() -> None:
     assert [each.mean for each in one] == [each.mean for each in other]
     assert all(0.0 <= each.mean <= each.worst and 0.0 <= each.best_share <= 1.0 for each in one)
     assert sum(each.best_share for each in one) >= 1.0
-    assert steadiest(one).mean == min(each.mean for each in one)
 
 
 def test_a_change_without_a_value_says_so() -> None:

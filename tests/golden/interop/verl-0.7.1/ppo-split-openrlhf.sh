@@ -62,6 +62,7 @@ python3 -m verl.experimental.fully_async_policy.fully_async_main \
     critic.ppo_mini_batch_size=8 \
     critic.ppo_epochs=1 \
     critic.ppo_max_token_len_per_gpu=16384 \
+    critic.loss_agg_mode=token-mean \
     critic.cliprange_value=0.2 \
     trainer.critic_warmup=0 \
     critic.strategy=fsdp2 \

@@ -2,6 +2,7 @@
 # The plan of dapo for verl 0.9.1, written by flowgraph.
 # - the dual clip is off in the flow, and always on in verl: clip_ratio_c=1e+06 is out of reach
 # - the flow draws for at most 3 rounds; verl 0.9.1 draws until the batch is full
+# - groups are kept by their scores without the overlong penalty: the metric `acc`, which a reward function that returns a dict has to give; `reward` would hold the penalty
 set -euo pipefail
 
 python3 -m verl.trainer.main_ppo \
@@ -57,7 +58,7 @@ python3 -m verl.trainer.main_ppo \
     trainer.logger='["console"]' \
     data.train_batch_size=12 \
     algorithm.filter_groups.enable=True \
-    algorithm.filter_groups.metric=reward \
+    algorithm.filter_groups.metric=acc \
     actor_rollout_ref.hybrid_engine=True \
     actor_rollout_ref.rollout.free_cache_engine=True \
     trainer.v1.trainer_mode=sync \

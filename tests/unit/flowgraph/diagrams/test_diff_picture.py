@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples.dr_grpo import dr_grpo
 from examples.gpg import gpg
 from examples.grpo import grpo
 from examples.ppo import ppo
@@ -21,6 +22,8 @@ from flowgraph.diagrams.plan_picture import plan_picture
 from flowgraph.diagrams.tables import table_of
 from flowgraph.lowering.lower import lower
 from flowgraph.passes import compile_graph
+from flowgraph.settings import settings_compared
+from flowgraph.text import graph_text
 from tests.unit.flowgraph.diagrams.test_plan_picture import PROGRAMS
 from tests.unit.placements.small_settings import found_of
 
@@ -100,7 +103,15 @@ def test_what_changed_says_what_it_was() -> None:
 
 def test_settings_that_are_new_are_said_to_be_so() -> None:
     one, other = (Picture("p", (Box("x", label, "update"),), (), ()) for label in (("m",), ("m", "minibatch=8")))
-    assert diff_picture(one, other).boxes[0].label == ("m", "minibatch=8", "was without")
+    assert diff_picture(one, other).boxes[0].label == ("m", "minibatch=8", "was without minibatch")
+
+
+def test_settings_are_compared_by_name_and_a_default_that_one_wrote_down_is_no_change() -> None:
+    before, after = settings_compared(*(compile_graph(each.graph()) for each in (grpo, dr_grpo)))
+    boxes = {box.label[0]: box.label[1:] for box in diff_picture(flow_picture(before), flow_picture(after)).boxes}
+    assert boxes["clipped"] == ("aggregation=16.0", "was aggregation='token-mean'")
+    assert boxes["policy.generate"] == ("n=16, max_tokens=16", "was max_tokens=256")
+    assert "eps" not in f"{graph_text(before)}{graph_text(after)}"
 
 
 @pytest.mark.parametrize("name", ["svg", "mmd", "dot", "text"])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from itertools import count
+from math import ceil
 
 import pytest
 
@@ -30,7 +31,8 @@ from flowgraph.store import structure_hash
 from flowgraph.values import State
 from nodes import Policy, Prompts, Rollout, Scores, evaluate, generate, gpg_advantages, logprobs, policy_gradient, score
 from nodes import update as train
-from placements.arrow_sizes import arrow_sizes_of
+from placements.arrow_sizes import arrow_sizes
+from placements.work import Workload
 from tests.unit.placements.small_settings import found_of
 
 Golden = Callable[[str, str], None]
@@ -326,7 +328,8 @@ def test_a_found_plan_says_the_bytes_of_what_it_transfers_and_syncs(flow: str) -
     found = found_of(flow, "2x8xh100")
     plan = found.best.plan()
     program = lower(found.setting.graph, plan)
-    sizes = arrow_sizes_of(found.setting, plan)
+    setting = found.setting
+    sizes = arrow_sizes(setting.graph, setting.shapes, Workload(setting.prompts, ceil(setting.prompt.most)), plan)
     labels = [(each.style.value, each.label) for each in plan_picture(program, sizes).arrows]
     assert [label for style, label in labels if style == "sync"] == ["sync policy 1.1 GiB"]
     moved = [label for style, label in labels if style == "transfer" and "Rollout" in label]

@@ -258,3 +258,12 @@ def test_a_model_that_sleeps_refuses_everything_until_it_wakes(tiny: Tiny, tmp_p
     handle.wake()
     assert not handle.asleep
     stepped(handle)
+
+
+def test_weights_of_a_state_that_are_not_finite_are_refused_by_name(tiny: Tiny, tmp_path: Path) -> None:
+    handle = tiny(trainable=True)
+    with torch.no_grad():
+        handle.model.model.norm.weight[0] = float("nan")
+    handle.save_state(tmp_path)
+    error = error_of(lambda: tiny(trainable=True).load_state(tmp_path))
+    assert "holds NaN or infinities: weights/model.norm.weight" in str(error)

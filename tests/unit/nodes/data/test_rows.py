@@ -211,3 +211,15 @@ def test_a_line_with_half_a_character_is_named(tmp_path: Path) -> None:
 
 def test_a_number_too_large_for_any_column_is_named(tmp_path: Path) -> None:
     assert jsonl_fault(tmp_path, {"prompt": GOOD, "n": 2**70}).startswith("a.jsonl:1: `n` ")
+
+
+def test_what_is_no_text_is_refused_by_its_first_row_and_an_empty_column_of_it_is_none(tmp_path: Path) -> None:
+    for name, value in (("images", [{"bytes": "x"}]), ("videos", ["v.mp4"]), ("multi_modal_data", {"image": "x"})):
+        nothing = [] if isinstance(value, list) else None
+        rows = [{"prompt": GOOD, name: nothing}, {"prompt": GOOD, name: value}]
+        said = jsonl_fault(tmp_path, *rows)
+        assert said == (
+            f"a.jsonl:2: `{name}` is no text, and would not be read\n"
+            "  hint: models here read text alone; where the text is all that is meant, leave the column out"
+        )
+        assert read(jsonl(tmp_path / "a.jsonl", rows[0])).num_rows == 1
