@@ -1,32 +1,38 @@
 """The grader's own process: it loads one rule, scores rows and answers line by line.
 
-`nodes.graders` starts this file as a script, with one socket for JSON lines; standard input is empty and
-standard output and error lead to the parent, so a rule may print and read as it likes.
+`nodes.grader_guard` starts this file as a script, confined; questions come on standard input and answers leave on
+standard output, which are moved out of a rule's way before it is loaded, so it may print and read as it likes.
+A rule that may not keep state scores each response in a fork of its own, which cannot write an answer but to its own
+question, and ends with all that it has started.
 Only the standard library is imported until the parent has sent its import path.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import inspect
 import json
 import math
 import os
+import select
+import shutil
 import signal
-import socket
 import sys
+import time
 import traceback
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
 from types import ModuleType
 from typing import Any, cast
 
-MESSAGE_CHARACTERS = 300
+MESSAGE_CHARACTERS, ANSWER_BYTES = 300, 65_536
+LOOK_S, REAP_S = 0.1, 0.3
 
 
 class Failure(Exception):
@@ -161,13 +167,7 @@ def place(error: BaseException, file: str) -> str:
     theirs = [one for one in frames if one[0] == file] or foreign
     if not theirs and isinstance(error, SyntaxError):
         theirs = [(error.filename or "", error.lineno or 0)]
-    return f"{shown(theirs[-1][0])}:{theirs[-1][1]}" if theirs else ""
-
-
-def shown(path: str) -> str:
-    """Shorten a path that lies below the working folder."""
-    here = os.getcwd() + os.sep
-    return path.removeprefix(here)
+    return f"{theirs[-1][0].removeprefix(os.getcwd() + os.sep)}:{theirs[-1][1]}" if theirs else ""
 
 
 def message(error: BaseException) -> str:
@@ -181,8 +181,7 @@ def import_source(source: str) -> ModuleType:
     """Import a module by its name, or a file by its path under a name that shadows no other module."""
     if not source.endswith(".py"):
         return importlib.import_module(source)
-    stem = os.path.basename(source).removesuffix(".py")
-    name = f"_rule_file_{stem}_{zlib.crc32(source.encode()):08x}"
+    name = f"_rule_file_{os.path.basename(source).removesuffix('.py')}_{zlib.crc32(source.encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, source)
@@ -194,6 +193,11 @@ def import_source(source: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def beside(name: str) -> ModuleType:
+    """Import a file that lies beside this one, without the package that both are in."""
+    return import_source(os.path.join(os.path.dirname(__file__), name))
 
 
 def find(source: str, name: str) -> Callable[..., object]:
@@ -222,11 +226,13 @@ def import_packages(source: str, name: str) -> None:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError:
-            raise Failure("lacks_package", package=package) from None
+            raise Failure("lacks_package", name=package) from None
 
 
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> Loaded:
     """Load a rule and check the caller's settings against what it takes; Failure says what is wrong."""
+    sys.path_hooks.insert(0, beside("grader_finder.py").UnlistedFinder)
+    sys.path_importer_cache.clear()
     sys.path[:] = import_path
     if source.endswith(".py") and os.path.dirname(source) not in sys.path:
         sys.path.append(os.path.dirname(source))  # last: a file beside the rule must not shadow a package
@@ -240,90 +246,194 @@ def load(source: str, name: str, settings: dict[str, object], import_path: list[
     asks = asks_of(function)
     for setting in settings:
         if setting not in asks.names and not asks.takes_rest:
-            raise Failure("lacks_setting", setting=setting, known=list(asks.names))
+            raise Failure("lacks_setting", name=setting, known=list(asks.names))
     code = getattr(inspect.unwrap(function), "__code__", None)
     return Loaded(function, code.co_filename if code else source, asks, settings, source == "nodes.rules")
 
 
-def score(rule: Loaded, row: Mapping[str, Any]) -> float:
-    """Score one row; Failure if it lacks a name or its truth, or the rule raises or returns no finite number."""
-    arguments = bind(rule.asks, row, rule.settings)
-    asked = "ground_truth" in rule.asks.required
-    if asked and is_missing(arguments["ground_truth"], shipped=rule.shipped):
-        raise Failure("lacks_truth", value=described(arguments["ground_truth"]))
+def score(rule: Loaded, row: Mapping[str, Any]) -> dict[str, object]:
+    """Score one row; return its score, or what went wrong: a name or its truth is lacking, the rule raises."""
     try:
-        return as_score(rule.function(**arguments))
-    except Failure:
-        raise
-    except BaseException as error:  # noqa: BLE001 - and so may a rule
-        raise Failure("raised", exception=message(error), at=place(error, rule.file)) from None
+        arguments = bind(rule.asks, row, rule.settings)
+        asked = "ground_truth" in rule.asks.required
+        if asked and is_missing(arguments["ground_truth"], shipped=rule.shipped):
+            raise Failure("lacks_truth", value=described(arguments["ground_truth"]))
+        try:
+            value = rule.function(**arguments)
+        except BaseException as error:  # noqa: BLE001 - and so may a rule
+            raise Failure("raised", exception=message(error), at=place(error, rule.file)) from None
+        return {"score": as_score(value), "unreadable": getattr(value, "unreadable", False) is True}
+    except Failure as failure:
+        return failure.line
 
 
 class Channel:
-    """The socket to the parent: JSON lines in both directions, spoken by this process only."""
+    """The way to the parent: JSON lines in both directions, spoken by this process only."""
 
-    def __init__(self, descriptor: int) -> None:
-        os.set_inheritable(descriptor, False)
-        self._socket = socket.socket(fileno=descriptor)
+    def __init__(self) -> None:
+        """Take over standard input and output, and leave a rule an empty input and the parent's log."""
+        self._questions, self._answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(2, 1)
         self._process = os.getpid()
 
-    def lines(self) -> Any:
+    def lines(self) -> Iterator[Any]:
         """Yield what the parent sends until it closes."""
-        for line in self._socket.makefile("rb"):
+        for line in self._questions:
             yield json.loads(line)
 
     def say(self, line: Mapping[str, object]) -> None:
         """Send one line; a child that a rule forked and that came back here ends without a word."""
         if os.getpid() != self._process:
             os._exit(0)
-        self._socket.sendall(json.dumps(line).encode() + b"\n")
+        self._answers.write(json.dumps(line).encode() + b"\n")
+        self._answers.flush()
+
+    def close(self) -> None:
+        """Close both directions in a fork, so that it can answer no other question."""
+        os.close(self._questions.fileno())
+        os.close(self._answers.fileno())
+
+
+def score_apart(rule: Loaded, row: Mapping[str, Any], channel: Channel, *, alone: bool) -> dict[str, object]:
+    """Score one row in a fork of this process; return what it said, or how it ended without a word.
+
+    `spent` is true where something that the response started is still there; `alone` says that this process had no
+    children of its own before.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _score_in_child(rule, row, channel, read, write)
+    os.close(write)
+    said = _first_line(read, child)
+    os.close(read)
+    status = _end(child)
+    spent = status is None or (alone and _left_behind())
+    _empty(os.environ["HOME"])
+    return {**_outcome(said, status), "spent": spent}
+
+
+def _score_in_child(rule: Loaded, row: Mapping[str, Any], channel: Channel, read: int, write: int) -> None:
+    with contextlib.suppress(BaseException):
+        os.setpgid(0, 0)
+        os.close(read)
+        channel.close()
+        process = os.getpid()
+        line = json.dumps(score(rule, row)).encode() + b"\n"
+        if os.getpid() == process:  # a fork that the rule made and that came back here has nothing to say
+            os.write(write, line)
+    os._exit(0)
+
+
+def _first_line(read: int, child: int) -> bytes:
+    """Read what a child says until its line ends, it closes the pipe, or it has ended."""
+    said = b""
+    while b"\n" not in said and len(said) <= ANSWER_BYTES:
+        if select.select([read], [], [], LOOK_S)[0]:
+            more = os.read(read, ANSWER_BYTES)
+            said += more
+            if not more:
+                break
+        elif os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            break  # something that it started holds the pipe open
+    return said
+
+
+def _end(child: int) -> int | None:
+    """Kill a child and its group, and return its exit code or minus its signal; None if it cannot be killed."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(child, signal.SIGKILL)
+    reaped, status = _reaped(child)
+    return os.waitstatus_to_exitcode(status) if reaped else None
+
+
+def _left_behind() -> bool:
+    """Wait for what the response's own group has left to this process; tell if something is still there."""
+    with contextlib.suppress(ChildProcessError):
+        while _reaped(-1)[0]:
+            pass
+        return True
+    return False
+
+
+def _reaped(child: int) -> tuple[int, int]:
+    """Wait a moment for a child that was killed; return its process id, or 0, and its wait status."""
+    end_s = time.monotonic() + REAP_S
+    while True:
+        ended = os.waitpid(child, os.WNOHANG)
+        if ended[0] or time.monotonic() > end_s:
+            return ended
+        time.sleep(0.0002)
+
+
+def _empty(folder: str) -> None:
+    """Remove what a response wrote, so that the next finds nothing of it."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+
+
+def _outcome(said: bytes, status: int | None) -> dict[str, object]:
+    """Read a child's one line as far as it has the form of one; the parent checks what it says."""
+    line, newline, _ = said.partition(b"\n")
+    if not newline and len(said) <= ANSWER_BYTES:
+        return {"failed": "died", "code": -signal.SIGKILL if status is None else status}
+    with contextlib.suppress(ValueError, RecursionError, MemoryError):
+        if isinstance(parsed := json.loads(line), dict):
+            return cast("dict[str, object]", parsed)
+    return {"failed": "forged"}
+
+
+def has_children() -> bool:
+    """Tell if this process has children, as it has when a rule's file starts some."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    return False
 
 
 def serve(channel: Channel) -> None:
-    """Load rules and score rows as the parent asks, until it closes the channel."""
-    rule: Loaded | None = None
+    """Load a rule and score rows as the parent asks, until it closes the channel."""
+    rule, apart, alone = None, True, True
     for line in channel.lines():
-        if "rows" not in line:
+        if "load" in line:
+            apart = line["apart"]
             try:
-                rule = load(**line)
-                channel.say({"ready": True})
+                rule = load(**line["load"])
+                channel.say({"ready": True, "id": line["id"]})
             except Failure as failure:
-                channel.say(failure.line)
+                channel.say({**failure.line, "id": line["id"]})
+            alone = not has_children()
+            gc.collect()
+            gc.freeze()  # or each fork would copy the pages of every object that the collector looks at
             continue
         assert rule is not None
-        for row in line["rows"]:
-            try:
-                channel.say({"score": score(rule, row)})
-            except Failure as failure:
-                channel.say(failure.line)
+        for at, row in line["rows"]:
+            outcome = score_apart(rule, row, channel, alone=alone) if apart else score(rule, row)
+            channel.say({**outcome, "id": at})
 
 
-def guard(lifeline: int, channel: int) -> None:
-    """Leave a process beside this one that kills the whole group once the parent's end of `lifeline` is closed.
-
-    It works while a rule hangs in C code, and takes along what the rule has started. (Linux could kill this process
-    with its parent, PR_SET_PDEATHSIG, but does so as soon as the parent's *thread* that started it ends.)
-    """
-    if os.fork():
-        os.wait()
-        os.close(lifeline)
-        return
-    if os.fork():
-        os._exit(0)  # so that the guard is no child of the process whose rules may wait for children
-    for descriptor in (1, 2, channel):  # held open here, the worker's end would not be seen
-        os.close(descriptor)
-    os.read(lifeline, 1)
-    os.killpg(0, signal.SIGKILL)
-
-
-def main(channel: int, lifeline: int) -> None:
+def main(options: list[str]) -> None:
     """Serve one parent, and leave without waiting for threads that a rule has left behind."""
-    guard(lifeline, channel)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    channel = Channel()
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a response leaves is found here
+    if "--no-sockets" in options:
+        beside("grader_sockets.py").close_sockets()
     with contextlib.suppress(OSError):
-        serve(Channel(channel))
+        serve(channel)
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(sys.argv[1:])

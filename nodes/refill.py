@@ -50,7 +50,9 @@ def refill(
     format_score: float | None = None,
     workers: Annotated[int, Field(ge=1, le=256)] = 1,
     limit_s: Annotated[float, Field(gt=0)] = 10.0,
+    call_limit_s: Annotated[float, Field(gt=0)] | None = None,
     on_error: float | Literal["fail"] = "fail",
+    allow: tuple[str, ...] = (),
     key: Key = Key(),
 ) -> ScoredRollout:
     """Draw `n` responses to prompt after prompt, score them, and keep `groups` groups with signal.
@@ -64,13 +66,13 @@ def refill(
     """
     import torch
 
-    ranks = policy.handle.ranks
+    done, kept, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
     order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
-    done, kept, tried = list[ScoredRollout](), list[int](), 0
+    more: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s, "allow": allow}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
         mine = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
         drawn = generate(policy, mine, n=n, temperature=temperature, max_tokens=max_tokens, key=key)
-        scores = score(drawn, by=by, format_score=format_score, workers=workers, limit_s=limit_s, on_error=on_error)
+        scores = score(drawn, by=by, format_score=format_score, on_error=on_error, **more)
         done.append(_scored(drawn, scores))
         signal = set(ranks.union(_with_signal(done[-1])).tolist())
         kept += [group for group in part.tolist() if group in signal]

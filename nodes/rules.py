@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import inspect
 import json
 import re
@@ -19,10 +18,20 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from flowgraph.entry_points import find, names, target
 from flowgraph.errors import RuleError
+from nodes.gym_scoring import extract_answer, score_answer
+
+
+class Unreadable(float):
+    """The score of a response in which a rule found nothing that it can read: the response is wrong, and counted.
+
+    A rule of your own may return one too.
+    """
+
+    unreadable = True
+
 
 GSM8K_TAIL_CHARACTERS = 300
 _FINAL_NUMBER = re.compile(r"####[ \t]*(-?\$?-?\.?[0-9][0-9.,]*)")
@@ -41,7 +50,7 @@ def gsm8k(response: str, ground_truth: str, *, format_score: float = 0.0) -> flo
     """
     found = _FINAL_NUMBER.findall(response[-GSM8K_TAIL_CHARACTERS:])
     if not found:
-        return 0.0
+        return Unreadable(0.0)
     answer = _value(found[-1])
     return 1.0 if answer is not None and answer == _value(str(ground_truth)) else format_score
 
@@ -90,22 +99,14 @@ def number(response: str, ground_truth: str) -> float:
 def reasoning_gym(response: str, extra_info: Mapping[str, str]) -> float:
     """Score with the task's own scorer; an answer inside `<answer>…</answer>` is taken out first.
 
-    `extra_info` holds the task's name under `dataset` and the entry, as JSON text, under `entry`.
+    `extra_info` holds the task's name under `dataset` and the entry, as JSON text, under `entry`. An answer on which
+    the scorer raises, or gives no number, scores 0 and is `Unreadable`; scores are cut to 0 … 1.
     Source: reasoning-gym 0.1.25, `get_score_answer_fn`.
-    Deviation: JSON knows no tuples, so `arc_agi` and `rearc`, which compare with a tuple, never give full marks.
+    Deviation: an answer is never run, so one that is no literal or expression is wrong where the scorer would evaluate
+    it. JSON knows no tuples, so `arc_agi` and `rearc`, which compare with a tuple, never give full marks.
     """
-    extract: Callable[[str], str | None] = importlib.import_module("reasoning_gym.utils").extract_answer
-    answer = extract(response)
-    entry = json.loads(extra_info["entry"])
-    return float(_task_scorer(extra_info["dataset"])(response.strip() if answer is None else answer, entry))
-
-
-@functools.cache
-def _task_scorer(dataset: str) -> Callable[[str, dict[str, Any]], float]:
-    scorer: Callable[[str, dict[str, Any]], float] = importlib.import_module("reasoning_gym").get_score_answer_fn(
-        dataset
-    )
-    return scorer
+    score = score_answer(extra_info["dataset"], extract_answer(response), json.loads(extra_info["entry"]))
+    return Unreadable(0.0) if score is None else score
 
 
 RULES: dict[str, Callable[..., float]] = {
@@ -115,6 +116,9 @@ RULES: dict[str, Callable[..., float]] = {
     "number": number,
     "reasoning_gym": reasoning_gym,
 }
+
+COMPARING_RULES = frozenset({"gsm8k", "exact", "partial", "number"})
+"""Shipped rules that only compare text, so that a machine which cannot confine a process may run them."""
 
 RULE_PACKAGES: dict[str, tuple[str, str]] = {"reasoning_gym": ("reasoning_gym", "reasoning-gym")}
 """What a shipped rule needs besides the standard library: rule → (module, package to install)."""
@@ -146,6 +150,11 @@ class RuleRef:
     text: str
     source: str
     name: str
+
+    @property
+    def shipped(self) -> bool:
+        """Tell if it is one of this module, which read a response and never run it."""
+        return self.source == __name__
 
 
 def resolve(by: str) -> RuleRef:

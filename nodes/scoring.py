@@ -27,6 +27,7 @@ OF_SCORES = (
 )
 METRICS = (
     *OF_SCORES,
+    Metric("unreadable", about="share of responses in which the rule found nothing to score, so wrong"),
     Metric("rule_failures", about="responses whose rule failed or timed out, scored `on_error`"),
 )
 
@@ -39,27 +40,37 @@ def score(
     format_score: float | None = None,
     workers: Annotated[int, Field(ge=1, le=256)] = 1,
     limit_s: Annotated[float, Field(gt=0)] = 10.0,
+    call_limit_s: Annotated[float, Field(gt=0)] | None = None,
     on_error: float | Literal["fail"] = "fail",
+    allow: tuple[str, ...] = (),
 ) -> Scores:
     """Score each response by a rule: [B].
 
     `by` is a shipped rule's name, a function of a module's top level, `path.py:name`, or "data": each row's
     `data_source` names its rule. The rule is called once for each response, with what its parameters name: `response`,
-    `ground_truth`, `finished`, `prompt`, and any column of the data set. It has `limit_s` seconds; one that raises,
-    hangs, or gives no number fails the run, or scores `on_error`. `format_score` is passed to a rule that takes it.
+    `ground_truth`, `finished`, `prompt`, and any column of the data set. It has `limit_s` seconds for each, and
+    `call_limit_s` for all (by default a quarter of `limit_s` for each, 12 times `limit_s` at least). A rule of your own
+    that raises, hangs, or gives no number fails the run, or scores `on_error`; a response that a shipped rule cannot
+    read scores 0. `format_score` is passed to a rule that takes it.
+
+    Rules run confined: without network, keys or files but their code. `allow` names what a rule may do more: "network",
+    "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".
     """
     import torch
 
     rows = rows_of(rollout)
     settings = {} if format_score is None else {"format_score": format_score}
-    scores, failures = torch.zeros(len(rows)), 0
+    scores, failures, unreadable = torch.zeros(len(rows)), 0, 0
+    graders = _graders(workers, limit_s, call_limit_s, allow)
     for name, places in _by_rule(by, rows).items():
         chosen = [rows[place] for place in places]
-        graded = _graders(workers, limit_s).grade(resolve(name), chosen, settings, on_error=on_error)
+        graded = graders.grade(resolve(name), chosen, settings, on_error=on_error)
         scores[torch.tensor(places, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
         failures += graded.failures
+        unreadable += graded.unreadable
     measures = [
         *measures_of(scores, rollout.group.data),
+        Measure("unreadable", unreadable, len(rows)),
         Measure("rule_failures", failures, len(rows)),
     ]
     return Scores(scores, measures)
@@ -102,6 +113,6 @@ def _by_rule(by: Rule, rows: Sequence[Mapping[str, object]]) -> dict[str, list[i
 
 
 @cache
-def _graders(workers: int, limit_s: float) -> Graders:
+def _graders(workers: int, limit_s: float, call_limit_s: float | None, allow: tuple[str, ...]) -> Graders:
     """Keep one warm pool for each way it is asked for; its processes end with this one."""
-    return Graders(workers, limit_s)
+    return Graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow)

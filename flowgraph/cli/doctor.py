@@ -25,11 +25,12 @@ PACKAGES = (
     "rich",
     "gguf",
     "reasoning-gym",
+    "sandlock",
 )
 
 
 def examine(as_json: bool) -> None:
-    """Print versions, cores, memory, GPUs, shared memory, free disk, and what Ray and engines listen on."""
+    """Print versions, cores, memory, GPUs, shared memory, free disk, how rules are held, and what Ray listens on."""
     facts = machine()
     if as_json:
         print(json.dumps(facts, indent=1))
@@ -41,6 +42,7 @@ def machine() -> dict[str, Any]:
     """Collect what this machine has; what cannot be told is None."""
     from flowgraph.machine import available_cores, laptop
     from flowgraph.runtime.exposure import listening
+    from nodes.confinement import here
 
     node = laptop(1).nodes[0]
     return {
@@ -52,6 +54,7 @@ def machine() -> dict[str, Any]:
         "gpus": _gpus(),
         "shared_memory_free_bytes": _free(Path("/dev/shm")),
         "disk_free_bytes": _free(Path.cwd()),
+        "rules_run": here(),
         "ray_asks_for": _asks_for(),
         "ray_and_engines_listen": [str(each) for each in listening()],
     }

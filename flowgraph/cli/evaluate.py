@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.cli import INTERRUPTED
 from flowgraph.cli.generations import Parts, Saved, check_out, partial_path, parts_for, rule_rows
 from flowgraph.cli.lists import print_table
-from flowgraph.cli.sampling import Progress, Wanted, asking_of, draw, keep, prepared
+from flowgraph.cli.sampling import LOST, Progress, Wanted, asking_of, draw, keep, prepared
 from flowgraph.cli.show import write_text
 from flowgraph.cli.weights import named_model, subject_of
 from flowgraph.errors import RuleError, UsageError
@@ -42,7 +42,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._columns = defaultdict[str, list[Any]](list)
-        self.failures = 0
+        self.lost = Counter[str]()
 
     def add(self, table: pa.Table, scores: Any = None) -> None:
         """Add rows of a file of generations; `scores` take the place of the file's."""
@@ -116,10 +116,10 @@ def _eval_into(parts: Parts, drawing: Drawing, more: Mapping[str, Any], output: 
 
     tally, progress = Tally(), Progress("eval", drawing.asking.table.num_rows)
 
-    def done(path: Path, failures: int) -> None:
+    def done(path: Path, lost: Mapping[str, int]) -> None:
         table = pq.read_table(path, page_checksum_verification=True)
         tally.add(table)
-        tally.failures += failures
+        tally.lost.update(lost)
         prompts = table.num_rows // drawing.facts["n"]
         progress.add(prompts, f"  score {tally.mean():.4f}")
         if not whole:
@@ -152,9 +152,9 @@ def eval_saved(path: Path, by: str | None, sets: Sequence[str], output: Output) 
     tally, progress = Tally(), Progress("score", saved.rows, "responses")
     refuse_missing_rule(rule)
     for table in saved.tables():
-        scores, failures = scored(rule, table, settings)
+        scores, lost = scored(rule, table, settings)
         tally.add(table, scores)
-        tally.failures += failures
+        tally.lost.update(lost)
         progress.add(table.num_rows, f"  score {tally.mean():.4f}")
     tell(dict(saved.facts) | {"by": rule}, tally, output)
     return 0
@@ -195,8 +195,8 @@ def refuse_unknown_rule(rule: str, table: pa.Table) -> None:
             raise RuleError(error.what, notes=error.notes, hint="--by RULE, such as exact or rules.py:name") from None
 
 
-def scored(rule: str, table: pa.Table, settings: Any) -> tuple[Any, int]:
-    """Score responses as the node `score` does, without torch: [B] float32, and how many rules failed."""
+def scored(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping[str, int]]:
+    """Score responses as the node `score` does, without torch: [B] float32, and how many failed or were unreadable."""
     import numpy as np
 
     from nodes.graders import Graders
@@ -206,14 +206,15 @@ def scored(rule: str, table: pa.Table, settings: Any) -> tuple[Any, int]:
     refuse_unknown_rule(rule, table)
     for place, row in enumerate(rows):
         places[rule if rule != "data" else _rule_of(row)].append(place)
-    scores, failures = np.zeros(len(rows), np.float32), 0
+    scores, lost = np.zeros(len(rows), np.float32), Counter[str]()
     more = {} if settings.format_score is None else {"format_score": settings.format_score}
     for name, chosen in places.items():
-        with Graders(settings.workers, settings.limit_s) as graders:
+        limits = {"call_limit_s": settings.call_limit_s, "allow": settings.allow}
+        with Graders(settings.workers, settings.limit_s, **limits) as graders:
             graded = graders.grade(resolve(name), [rows[i] for i in chosen], more, on_error=settings.on_error)
         scores[chosen] = np.array(graded.scores, np.float32)
-        failures += graded.failures
-    return scores, failures
+        lost.update(rule_failures=graded.failures, unreadable=graded.unreadable)
+    return scores, lost
 
 
 def _rule_of(row: Mapping[str, object]) -> str:
@@ -228,7 +229,7 @@ def tell(facts: Mapping[str, Any], tally: Tally, output: Output) -> None:
 
     marks = tally.marks()
     whole, apart = reported(marks), {name: reported(each) for name, each in marks.by_source().items()}
-    about = dict(facts) | {"interval": INTERVAL, "rule_failures": tally.failures}
+    about = dict(facts) | {"interval": INTERVAL} | {name: tally.lost[name] for name in LOST}
     by_source = {name: asdict(each) for name, each in apart.items()}
     told = json.dumps({"about": about, "report": asdict(whole), "by_source": by_source}, indent=1)
     if output.out is not None and output.out.suffix == ".json":
@@ -237,7 +238,7 @@ def tell(facts: Mapping[str, Any], tally: Tally, output: Output) -> None:
         print(told)
         return
     print(_head(about))
-    print_table(["", "mean", "±"], list(_lines(whole, tally.failures)))
+    print_table(["", "mean", "±"], list(_lines(whole, tally.lost)))
     if apart:
         print_table(["data_source", "prompts", "score", "±", "pass@1", "±"], [_line(*each) for each in apart.items()])
     print(f"± is the {INTERVAL}")
@@ -258,7 +259,7 @@ def _head(about: Mapping[str, Any]) -> str:
     return ", ".join(each for each in (f"{model}{after}", data, done, *settings, f"rule {about['by']}") if each)
 
 
-def _lines(report: Report, failures: int) -> Iterator[tuple[str, str, str]]:
+def _lines(report: Report, lost: Mapping[str, int]) -> Iterator[tuple[str, str, str]]:
     from nodes.estimates import shown_ks
 
     yield ("score", *_shown(report.score))
@@ -269,8 +270,9 @@ def _lines(report: Report, failures: int) -> Iterator[tuple[str, str, str]]:
         yield "response tokens", f"{report.tokens.mean:.2f}", spread
     if report.truncated is not None:
         yield "truncated", f"{report.truncated:.4f}", ""
-    if failures:
-        yield "rule failures", str(failures), ""
+    for name in LOST:
+        if lost.get(name):
+            yield name.replace("_", " "), str(lost[name]), ""
 
 
 def _shown(estimate: Estimate) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def _generate_into(parts: Parts, drawing: Drawing, output: Output, *, shown: boo
 
     progress = Progress("generate", drawing.asking.table.num_rows)
 
-    def done(path: Path, failures: int) -> None:
+    def done(path: Path, lost: Mapping[str, int]) -> None:
         progress.add(pq.read_metadata(path).num_rows // drawing.facts["n"])
 
     try:

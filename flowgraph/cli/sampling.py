@@ -205,11 +205,17 @@ def _followed(plan: Plan, inputs: Inputs, where: str, param: str) -> Plan:
     return own.model_copy(update={"pools": tuple(pool for pool in own.pools if pool.name in used)})
 
 
-def draw(drawing: Drawing, parts: Parts, done: Callable[[Path, int], None], more: Mapping[str, Any]) -> dict[str, Any]:
+LOST = ("rule_failures", "unreadable")
+
+
+def draw(
+    drawing: Drawing, parts: Parts, done: Callable[[Path, Mapping[str, int]], None], more: Mapping[str, Any]
+) -> dict[str, Any]:
     """Draw all responses, a batch at a time, each into a file of its own; give what is known of all of them.
 
-    `done` is told the file of each batch, and how many rules failed in it; `more` is known of all responses, too. What
-    happens in the middle, an error or an interrupt, leaves the files of the batches before.
+    `done` is called with the file of each batch, and how many responses failed their rule or were unreadable; `more` is
+    known of all responses, too. What happens in the middle, an error or an interrupt, leaves the files of the batches
+    before.
     """
     from flowgraph.lowering.program import value_name
     from flowgraph.runtime.execute import Executor
@@ -234,7 +240,8 @@ def draw(drawing: Drawing, parts: Parts, done: Callable[[Path, int], None], more
                 last = batch.first + batch.table.num_rows - 1
                 error.notes = (*error.notes, f"in prompts {batch.first} to {last} of {drawing.asking.name}, from 0")
                 raise
-            done(path, int(ran.observed.sums.get(("score", "rule_failures"), (0.0, 0.0))[0]))
+            sums = ran.observed.sums
+            done(path, {name: int(sums.get(("score", name), (0.0, 0.0))[0]) for name in LOST})
     return facts
 
 

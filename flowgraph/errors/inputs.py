@@ -322,6 +322,40 @@ class RuleError(FlowError, RuntimeError):
         """Say how the rule ended its process."""
         return cls(f"rule `{rule}` ended its process: {how}", notes=notes, hint=_SCORE_FAILURES)
 
+    @classmethod
+    def forged(cls, rule: str, *, notes: Sequence[str]) -> RuleError:
+        """Say that the rule's process wrote, where answers go, what is no answer to what was asked."""
+        return cls(
+            f"rule `{rule}`: its process answered what it was not asked, and was ended",
+            notes=notes,
+            hint="a response that runs code can do this; " + _SCORE_FAILURES,
+        )
+
+    @classmethod
+    def overtime(cls, rule: str, limit_s: float, scored: int, rows: int, *, notes: Sequence[str]) -> RuleError:
+        """Say that a whole batch was not scored in time, and how much of it was."""
+        return cls(
+            f"rule `{rule}` scored {scored} of {rows} responses within {limit_s:g} s, the limit of one call",
+            notes=notes,
+            hint="more workers=, or a larger call_limit_s=; " + _SCORE_FAILURES,
+        )
+
+    @classmethod
+    def unconfinable(cls, rule: str, why: str) -> RuleError:
+        """Say why this machine cannot confine a rule, and how to run it with your own rights."""
+        return cls(
+            f"rule `{rule}` cannot be confined on this machine: {why}",
+            notes=["a response that takes over the rule would have your rights: files, network, keys"],
+            hint='allow=["unconfined"] runs it all the same',
+        )
+
+    @classmethod
+    def unknown_allowance(cls, word: str, known: Sequence[str]) -> RuleError:
+        """Say which word of `allow` means nothing, and name the nearest."""
+        return cls(
+            f"a rule cannot be allowed `{word}`", notes=[f"known: {', '.join(known)}"], hint=nearest(word, known)
+        )
+
 
 class RunFolderError(FlowError, FileExistsError):
     """A run folder that exists, or lacks what is asked of it."""

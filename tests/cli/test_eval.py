@@ -119,13 +119,19 @@ def test_saved_responses_are_scored_without_torch(flowgraph: Run, trained: Path,
 
 
 def test_an_interrupt_reports_what_was_done_and_keeps_it(flowgraph: Run, tmp_path: Path) -> None:
-    # The rule of the fifth prompt interrupts the command, whose child it is.
+    # The rule of the fifth prompt interrupts the command, whose grandchild it is; it has to be allowed to.
     text = "import os, signal, time\n\n\ndef rule(response, prompt_id):\n"
     text += (
-        "    if prompt_id == 4:\n        os.kill(os.getppid(), signal.SIGINT)\n        time.sleep(5)\n    return 0.25\n"
+        "    if prompt_id == 4:\n"
+        "        guard = open(f'/proc/{os.getppid()}/stat').read()\n"
+        "        os.kill(int(guard.rpartition(')')[2].split()[1]), signal.SIGINT)\n"
+        "        time.sleep(5)\n"
+        "    return 0.25\n"
     )
     (tmp_path / "rules.py").write_text(text)
-    stopped = flowgraph("eval", "tiny", "--batch", 2, "--by", "rules.py:rule", *HERE, "-o", "out.parquet", "--json")
+    allowed = ("--set", 'score.allow=["unconfined", "state"]')
+    asked = ("eval", "tiny", "--batch", 2, "--by", "rules.py:rule", *allowed)
+    stopped = flowgraph(*asked, *HERE, "-o", "out.parquet", "--json")
     assert stopped.code == 130
     assert "stopped after 4 of 200 prompts; their responses are in out.partial.parquet\n" in stopped.err
     assert json.loads(stopped.out)["report"]["score"]["mean"] == 0.25

@@ -245,6 +245,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def start(*options: str, at: str = "", seconds: float = 90.0) -> Started:
         if at == "score":
             (tmp_path / "rules.py").write_text(SLOW_RULE.format(at=str(tmp_path / "here"), seconds=seconds))
+            options += ("--set", 'score.allow=["unconfined", "state"]')  # it says where it is by a file
         elif at:
             options += ("--set", f"{NODES[at]}.at={tmp_path / 'here'}", "--set", f"{NODES[at]}.seconds={seconds}")
         begun.append(Started(tmp_path, ("--steps", "1000", *options)))
@@ -306,9 +307,9 @@ def test_a_stopped_process_of_a_device_is_named_with_what_it_did(start: Start, a
 
 
 def host_process(run: Started, at: str) -> int:
-    """Wait until a host node runs, and give its process; a rule has one of its own below that."""
+    """Wait until a host node runs, and return its process; a rule has one of its own below that, and a guard."""
     pid = run.waiting(1)[0]
-    return psutil.Process(pid).ppid() if at == "score" else pid
+    return psutil.Process(psutil.Process(pid).ppid()).ppid() if at == "score" else pid
 
 
 @pytest.mark.slow

@@ -187,6 +187,10 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "RuleError.bad_value": lambda: RuleError.bad_value("rules.py:polite", "nan", notes=[AS_SCORED]),
     "RuleError.hung": lambda: RuleError.hung("rules.py:polite", 10.0, notes=[AS_SCORED]),
     "RuleError.died": lambda: RuleError.died("rules.py:polite", "exit code 1", notes=[AS_SCORED]),
+    "RuleError.forged": lambda: RuleError.forged("rules.py:polite", notes=[AS_SCORED]),
+    "RuleError.overtime": lambda: RuleError.overtime("rules.py:polite", 120.0, 9, 64, notes=[AS_SCORED]),
+    "RuleError.unconfinable": lambda: RuleError.unconfinable("rules.py:polite", "the kernel of darwin has no Landlock"),
+    "RuleError.unknown_allowance": lambda: RuleError.unknown_allowance("netwrok", ["network", "state"]),
     "RunFolderError.exists": lambda: RunFolderError.exists("runs/first", "runs/first-2"),
     "RunFolderError.bad_name": lambda: RunFolderError.bad_name("my run!"),
     "RunFolderError.cannot": lambda: RunFolderError.cannot(

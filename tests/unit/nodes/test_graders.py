@@ -21,7 +21,9 @@ from nodes.graders import Graded, Graders
 from nodes.rules import resolve
 
 LIMIT_S = 0.5
-WORKER_FILE = Path(graders_module.__file__).with_name("grader_process.py")
+WORKER_FILE, GUARD_FILE = (
+    Path(graders_module.__file__).with_name(f"grader_{name}.py") for name in ("process", "guard")
+)
 GRANDCHILD = f"sleep 97.{os.getpid()}"  # like no other process of this machine
 RULES = f"""\
 import os, signal, subprocess, sys, time
@@ -120,7 +122,7 @@ def running(words: str) -> list[int]:
 def processes_in(folder: Path) -> list[int]:
     """Find the grader processes, guards included, that work in this folder."""
     found: list[int] = []
-    for one in running(f"-P -u {WORKER_FILE}"):
+    for one in [*running(f"-P -u {WORKER_FILE}"), *running(f"-P -u {GUARD_FILE}")]:
         with contextlib.suppress(OSError):
             found += [one] if Path(f"/proc/{one}/cwd").readlink() == folder else []
     return found
@@ -183,7 +185,7 @@ def test_many_rows_go_fast_through_one_warm_worker(folder: Path, graders: Grader
     took_s: list[float] = []
     for _ in range(5):
         start_s = time.perf_counter()
-        graders.grade(resolve("mine.py:length"), rows)
+        graders.grade(resolve("exact"), rows)
         took_s.append(time.perf_counter() - start_s)
     assert min(took_s) < 0.05
 
@@ -193,19 +195,25 @@ def test_long_responses_pass_whole(folder: Path, graders: Graders) -> None:
     assert graders.grade(resolve("mine.py:length"), [row(long)] * 2).scores == (900_000.0, 900_000.0)
 
 
-def test_the_same_process_serves_until_it_is_closed(folder: Path, graders: Graders) -> None:
-    (first,) = graders.grade(resolve("mine.py:process"), [row("1")]).scores
-    (second,) = graders.grade(resolve("mine.py:process"), [row("1")]).scores
-    graders.close()
-    (third,) = graders.grade(resolve("mine.py:process"), [row("1")]).scores
-    assert first == second != third
+def test_each_response_has_a_process_of_its_own_unless_the_rule_may_keep_state(folder: Path, graders: Graders) -> None:
+    assert len(set(graders.grade(resolve("mine.py:process"), [row("1")] * 5).scores)) == 5
+    with Graders(allow=["state"]) as keeping:
+        first = set(keeping.grade(resolve("mine.py:process"), [row("1")] * 5).scores)
+        assert first == set(keeping.grade(resolve("mine.py:process"), [row("1")]).scores)
+        (worker,) = first
+        os.kill(int(worker), signal.SIGKILL)
+        assert until(lambda: not Path(f"/proc/{int(worker)}").exists())
+        (after,) = keeping.grade(resolve("mine.py:process"), [row("1")]).scores
+        assert after != worker
 
 
-def test_a_worker_that_ended_between_calls_is_replaced(folder: Path, graders: Graders) -> None:
-    (worker,) = graders.grade(resolve("mine.py:process"), [row("1")]).scores
-    os.kill(int(worker), signal.SIGKILL)
-    assert until(lambda: Path(f"/proc/{int(worker)}/stat").read_text().split()[2] == "Z")
-    assert graders.grade(resolve("mine.py:length"), [row("1")]).scores == (1.0,)
+def test_two_rules_share_no_process(folder: Path) -> None:
+    (folder / "other.py").write_text("import os\ndef parent(response): return os.getppid()\n")
+    (folder / "third.py").write_text("import os\ndef parent(response): return os.getppid()\n")
+    with Graders() as pool:
+        rules = [resolve(rule) for rule in ("other.py:parent", "third.py:parent", "other.py:parent")]
+        first, second, third = (pool.grade(rule, [row("1")]).scores[0] for rule in rules)
+    assert first == third != second
 
 
 def test_a_pool_first_used_in_a_thread_that_ended_still_grades(folder: Path, graders: Graders) -> None:
@@ -393,7 +401,7 @@ def test_a_pool_that_nobody_closed_ends_with_its_process_in_silence(folder: Path
 
 
 def test_a_pool_that_is_forgotten_takes_its_processes_along(folder: Path) -> None:
-    pool = Graders()
+    pool = Graders(allow=["state"])
     (worker,) = pool.grade(resolve("mine.py:process"), [row("1")]).scores
     del pool
     assert until(lambda: not Path(f"/proc/{int(worker)}").exists())

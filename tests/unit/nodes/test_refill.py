@@ -20,26 +20,12 @@ from flowgraph.rows import take
 from nodes import Policy, Prompts, Rollout, generate, score
 from nodes.data.source import prompts_at
 from nodes.refill import ScoredRollout, refill
+from tests.unit.nodes.refill_rules import by_sample, flat, some
 
 Tiny = Callable[..., LocalModel]
 
 ROWS = [40, 3, 17, 8, 25, 11, 32, 5, 29, 14, 2, 36]  # the step's prompts, in no order
 KEY = Key(5, 2, "policy.refill")
-
-
-def by_sample(sample: int) -> float:
-    """Give every group signal: a score for each of its places."""
-    return float(sample)
-
-
-def flat(response: str) -> float:
-    """Give no group signal."""
-    return 0.25
-
-
-def some(prompt_id: int, sample: int) -> float:
-    """Give signal to the prompts of even number."""
-    return float(sample) if prompt_id % 2 == 0 else 1.0
 
 
 def told(rollout: Rollout) -> dict[str, tuple[float, float]]:

@@ -1,0 +1,126 @@
+"""What a grader process may answer: each message is read as one of these, or it is forged.
+
+The process has run a rule on a response, so nothing of what it says is trusted: types, sizes and ranges are checked
+here, and that it was asked in `nodes.graders`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+MESSAGE_BYTES = 131_072
+LARGEST_SCORE = 3.4e38  # scores are float32
+
+_Words = Annotated[str, Field(max_length=1_000)]
+_Names = Annotated[list[_Words], Field(max_length=1_000)]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    id: Annotated[int, Field(ge=0)]
+
+
+class Ready(_Message):
+    """The rule is loaded."""
+
+    ready: Literal[True]
+
+
+class NotLoaded(_Message):
+    """The rule is not loaded: why, and where in its file."""
+
+    failed: Literal["not_loaded"]
+    why: _Words
+    at: _Words
+
+
+class Lacks(_Message):
+    """The rule's file or function lacks a name, or the machine a package."""
+
+    failed: Literal["lacks_name", "lacks_package", "lacks_setting"]
+    name: _Words
+    known: _Names = []
+
+
+class _Answer(_Message):
+    spent: bool = False
+
+
+class Scored(_Answer):
+    """A response's score; `unreadable` says that the rule found nothing in it to score."""
+
+    score: Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE, allow_inf_nan=False)]
+    unreadable: bool = False
+
+
+class LacksColumn(_Answer):
+    """The row lacks a column that the rule asks for."""
+
+    failed: Literal["lacks_column"]
+    parameter: _Words
+    known: _Names
+
+
+class LacksTruth(_Answer):
+    """The row has no ground truth, and the rule asks for one."""
+
+    failed: Literal["lacks_truth"]
+    value: _Words
+
+
+class Raised(_Answer):
+    """The rule raised."""
+
+    failed: Literal["raised"]
+    exception: _Words
+    at: _Words
+
+
+class BadValue(_Answer):
+    """The rule returned no finite number."""
+
+    failed: Literal["bad_value"]
+    value: _Words
+
+
+class Died(_Answer):
+    """The response's process ended without an answer: its exit code, or minus a signal."""
+
+    failed: Literal["died"]
+    code: Annotated[int, Field(ge=-64, le=255)]
+
+
+class Forged(_Answer):
+    """The response's process wrote what is no answer."""
+
+    failed: Literal["forged"]
+
+
+Answer = Scored | LacksColumn | LacksTruth | Raised | BadValue | Died | Forged
+LoadAnswer = Ready | NotLoaded | Lacks
+_LOADS: TypeAdapter[LoadAnswer] = TypeAdapter(LoadAnswer)
+_ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
+
+
+def read_load(line: bytes, asked: int) -> LoadAnswer | None:
+    """Read what was answered to a rule that was sent; None if it is no answer to that."""
+    with suppress(ValidationError):
+        found = _LOADS.validate_json(line)
+        return found if found.id == asked else None
+    return None
+
+
+def read_answer(line: bytes, asked: int) -> Answer | None:
+    """Read what was answered to a row; None if it is no answer to that.
+
+    >>> read_answer(b'{"id": 7, "score": 0.5}', 7).score, read_answer(b'{"id": 8, "score": 0.5}', 7)
+    (0.5, None)
+    """
+    with suppress(ValidationError):
+        found = _ANSWERS.validate_json(line)
+        return found if found.id == asked else None
+    return None

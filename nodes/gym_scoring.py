@@ -1,0 +1,183 @@
+"""Scoring of reasoning-gym tasks with their own scorers, which here read an answer and never run it.
+
+Ten scorers call `eval` or sympy's parser, which evaluates, on what a model wrote or a data set holds. In their modules
+these names are bound to readers of literals, of integer arithmetic and of expressions.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import math
+import operator
+import types
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any
+
+Scorer = Callable[[str, dict[str, Any]], float]
+
+LITERAL_CHARACTERS = 20_000
+EXPRESSION_CHARACTERS = 2_000
+EXPRESSION_BITS = 4_096
+FUNCTIONS = frozenset(
+    "sin cos tan sec csc cot asin acos atan sinh cosh tanh exp log ln sqrt Abs erf".split()  # noqa: SIM905
+)
+CONSTANTS = frozenset({"pi", "E", "C", "I"})
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+}
+_LITERALS = ("algorithmic.string_insertion", "algorithmic.spiral_matrix", "algorithmic.binary_matrix")
+_EVALUATED = {
+    **dict.fromkeys((*_LITERALS, "algorithmic.number_sorting", "games.n_queens"), "literal"),
+    "arithmetic.bitwise_arithmetic": "integers",
+    **dict.fromkeys(("games.puzzle24", "games.countdown"), "parse_expr"),
+    "algebra.polynomial_multiplication": "sp",
+    **dict.fromkeys(("algebra.simple_integration", "algebra.intermediate_integration"), "sympy"),
+}
+"""What evaluates text, by module of reasoning-gym: `eval` on literals or integers, or the name that sympy has there."""
+
+
+def extract_answer(response: str) -> str:
+    r"""Return what stands in the last `<answer>…</answer>`, or else the whole response, without spaces around it.
+
+    Source: reasoning-gym 0.1.25, `extract_answer`. Deviation: takes time in proportion to the response's length.
+
+    >>> extract_answer("so <answer> 4 </answer>, no: <answer>5</answer>"), extract_answer(" 4\n")
+    ('5', '4')
+    """
+    at, answer = 0, response
+    while (start := response.find("<answer>", at)) >= 0:
+        end = response.find("</answer>", start)
+        if end < 0:
+            break
+        answer, at = response[start + len("<answer>") : end], end + len("</answer>")
+    return answer.strip()
+
+
+def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
+    """Return the score, 0 to 1, that a task's own scorer gives to an answer; None if the scorer cannot read it.
+
+    Raises what the scorer raises on the entry's own answer too: then it is the entry that is broken.
+    """
+    scorer = task_scorer(task)
+    try:
+        score: object = scorer(answer, entry)
+    except Exception:  # noqa: BLE001 - each task is code of its own, and most were written for well-formed answers
+        if entry["answer"] is not None:
+            scorer(entry["answer"], entry)
+        return None
+    if not isinstance(score, Real) or not math.isfinite(score):
+        return None
+    return min(1.0, max(0.0, float(score)))
+
+
+@functools.cache
+def task_scorer(task: str) -> Scorer:
+    """Return a task's own scorer, after what it evaluates text with was replaced."""
+    for module, what in _EVALUATED.items():
+        _replace(importlib.import_module(f"reasoning_gym.{module}"), what)
+    scorer: Scorer = importlib.import_module("reasoning_gym").get_score_answer_fn(task)
+    return scorer
+
+
+def _replace(module: types.ModuleType, what: str) -> None:
+    import sympy
+
+    bound = vars(module)
+    if what in ("literal", "integers"):
+        bound["eval"] = read_literal if what == "literal" else read_integers
+    elif what == "parse_expr":
+        bound[what] = read_expression
+    else:
+        bound[what] = types.SimpleNamespace(**{**vars(sympy), "parse_expr": read_expression})
+
+
+def read_literal(text: str) -> object:
+    """Read a list, text or number as Python writes it; ValueError for anything else.
+
+    >>> read_literal("[[1, 0], [0, 1]]")
+    [[1, 0], [0, 1]]
+    """
+    if len(text) > LITERAL_CHARACTERS:
+        raise ValueError(f"over {LITERAL_CHARACTERS} characters")
+    found: object = ast.literal_eval(text)
+    return found
+
+
+def read_integers(text: str) -> int:
+    """Compute a sum, product, shift or bitwise combination of integers; ValueError for anything else.
+
+    >>> read_integers("((0x3a << 0x1) - 1)")
+    115
+    """
+    return _integer(_parsed(text).body)
+
+
+def _integer(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_integer(operand)
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in _ARITHMETIC:
+            first, second = _integer(left), _integer(right)
+            shift = max(0, second) if isinstance(op, ast.LShift) else second.bit_length()
+            if first.bit_length() + shift > EXPRESSION_BITS:
+                raise ValueError("its value would be too large")
+            return _ARITHMETIC[type(op)](first, second)
+        case _:
+            raise ValueError(f"{type(node).__name__} is no integer arithmetic")
+
+
+def read_expression(text: str, local_dict: Mapping[str, Any] | None = None) -> Any:
+    """Read a mathematical expression as sympy does; ValueError for what is none, or is too large to compute.
+
+    Numbers, one-letter names, + - * / **, parentheses and common functions are read.
+
+    >>> read_expression("3*x**2 + sin(x)")
+    3*x**2 + sin(x)
+    """
+    import sympy
+
+    names = frozenset(local_dict or ())
+    if _bits(_parsed(text).body, names) > EXPRESSION_BITS:
+        raise ValueError("its value would be too large")
+    return sympy.parse_expr(text, local_dict=dict(local_dict or {}))
+
+
+def _parsed(text: str) -> ast.Expression:
+    if len(text) > EXPRESSION_CHARACTERS:
+        raise ValueError(f"over {EXPRESSION_CHARACTERS} characters")
+    try:
+        return ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError("no expression") from error
+
+
+def _bits(node: ast.expr, names: frozenset[str]) -> float:
+    """Bound the binary logarithm of an expression's numbers; ValueError for what is no expression."""
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool) and math.isfinite(value):
+            return max(1.0, math.log2(abs(value) or 1) + 1, len(repr(value)) * 4.0 if isinstance(value, float) else 0.0)
+        case ast.Name(id=name) if len(name) == 1 or name in names or name in CONSTANTS:
+            return 1.0
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
+            return _bits(operand, names)
+        case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), left=left, right=right):
+            return _bits(left, names) + _bits(right, names)
+        case ast.BinOp(op=ast.Pow(), left=left, right=right):
+            exponent = _bits(right, names)
+            return _bits(left, names) * math.pow(2.0, min(exponent, 64.0))
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
+            return _bits(argument, names)
+        case _:
+            raise ValueError(f"{type(node).__name__} is not read")
