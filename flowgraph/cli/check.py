@@ -126,7 +126,7 @@ def _on_devices(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowEr
 
 def _refuse(posed: Posed) -> None:
     """Raise what a run of the question's flow would be refused for, wherever it runs."""
-    from flowgraph.cli.run import refuse_untrainable, refuse_what_cannot_run
+    from flowgraph.cli.refusals import refuse_untrainable, refuse_what_cannot_run
 
     if posed.inputs is None:
         refuse_untrainable(posed.setting.graph)

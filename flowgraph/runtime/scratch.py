@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Generator, Iterator
@@ -18,10 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flowgraph.foreign import parse_json, read_text
 from flowgraph.runtime.process_groups import END_S, forget_shared_memory, kill
 
 PREFIX = "flowgraph-"
 LOCK, PROCESSES = "lock", "processes.jsonl"
+_SESSION = re.compile(r"session_[0-9_-]{20,60}")  # as Ray names them
 
 _held = dict[Path, int]()
 
@@ -99,12 +102,14 @@ def _end(told: dict[str, Any]) -> None:
     import psutil
 
     ended = list[Any]()
-    if "session" in told:
+    if _SESSION.fullmatch(str(told.get("session", ""))):
         ended = [each for each in psutil.process_iter() if str(told["session"]) in _command(each) and _mine(each)]
         for each in ended:
             with contextlib.suppress(psutil.Error):
                 each.kill()
-    elif (leader := int(told["leader"])) > 1 and _started(leader) in (None, told["started"]):
+    elif (
+        isinstance(leader := told.get("leader"), int) and leader > 1 and _started(leader) in (None, told.get("started"))
+    ):
         forget_shared_memory(leader)
         ended = kill(leader)
     psutil.wait_procs(ended, timeout=END_S)
@@ -117,7 +122,7 @@ def _note(folder: Path, told: dict[str, Any]) -> None:
 
 def _noted(path: Path) -> list[dict[str, Any]]:
     try:
-        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        lines = [parse_json(line) for line in read_text(path).splitlines()]
     except (OSError, ValueError):
         return []  # cut off in the middle of its first line, say: there is nothing to go by
     return [line for line in lines if isinstance(line, dict)]

@@ -294,7 +294,9 @@ def _sign_again(path: Path) -> None:
     from flowgraph.runtime.checkpoint import manifest_of
 
     folder = next(each for each in path.parents if each.name.startswith("step_"))
-    (folder / "MANIFEST.json").write_text(json.dumps(manifest_of(folder)))
+    manifest = folder / "MANIFEST.json"
+    about = {name: told for name, told in json.loads(manifest.read_text()).items() if name not in ("schema", "files")}
+    manifest.write_text(json.dumps(manifest_of(folder, about)))
 
 
 def _broken_lines(rng: random.Random, text: str) -> bytes:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter
@@ -82,10 +83,10 @@ def test_a_state_that_is_none_leaves_the_checkpoint_before_it_whatever_its_hash(
     from flowgraph.runtime.checkpoint import manifest_of
 
     folder = copied / CHECKPOINT
+    manifest = json.loads((folder / "MANIFEST.json").read_text())
     (folder / "state.json").write_text('{"software": []}')
-    import json
-
-    (folder / "MANIFEST.json").write_text(json.dumps(manifest_of(folder)))
+    about = {name: manifest[name] for name in manifest if name not in ("schema", "files")}
+    (folder / "MANIFEST.json").write_text(json.dumps(manifest_of(folder, about)))
     case = said(good, copied, "resume", RUN, "--steps", "5")
     assert "state.json cannot be read: software: " in case.err
     assert "going on after step 1 of 5" in case.err
@@ -98,7 +99,7 @@ def test_going_back_removes_only_what_a_run_has_written(copied: Path) -> None:
     for name in ("notes.txt", "mine.parquet", "12.parquet", "000009.part"):
         (rollouts / name).touch()
     (rollouts / "000007.parquet").mkdir()
-    RunFolder(copied / RUN).rewind(1)
+    RunFolder(copied / RUN).rewind(1, {})
     kept = {"000000.parquet", "000007.parquet", "notes.txt", "mine.parquet", "12.parquet"}
     assert {path.name for path in rollouts.iterdir()} == kept
 

@@ -32,9 +32,10 @@ scratch.note_group(own, leader.pid)
 member = int(leader.stdout.readline())
 leader.kill()
 leader.wait()
-agent = [sys.executable, "-c", "import time; time.sleep(600)", "--session-name=session_x_" + folder.name]
+session = f"session_2026-01-01_00-00-00_{os.getpid():012d}"
+agent = [sys.executable, "-c", "import time; time.sleep(600)", "--session-name=" + session]
 agent = subprocess.Popen(agent, stdout=subprocess.DEVNULL, **silent)
-scratch.note_ray(folder, "session_x_" + folder.name)
+scratch.note_ray(folder, session)
 print(folder, member, agent.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
