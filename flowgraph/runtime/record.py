@@ -185,7 +185,7 @@ class RunFolder:
         path = self.path / METRICS
         try:
             lines = read_bytes(path, MOST_METRICS_BYTES).split(b"\n")[:-1] if path.is_file() else []
-            found = [parse_json(line, finite=False, whole=False) for line in lines]
+            found = [parse_json(line, finite=False) for line in lines]
         except (OSError, ValueError) as error:
             raise RunFolderError.cannot(str(path), error) from error
         for number, line in enumerate(found, 1):

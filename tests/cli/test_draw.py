@@ -317,7 +317,11 @@ def test_a_runs_hostile_metrics_are_only_text_in_every_format(flowgraph: Run, ma
     lines = [json.loads(line) | {name: 1.5} for line in Path("run/metrics.jsonl").read_text().splitlines()]
     Path("run/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for to in ("text", "json", "svg"):
-        inert(text_of(flowgraph("draw", "./run", "--to", to)), name)
+        said = flowgraph("draw", "./run", "--to", to)
+        if "\ud83d" in name:  # half of a character: no run writes such a name
+            assert "a string holds half of a character" in refused(said)
+            continue
+        inert(text_of(said), name)
 
 
 def test_a_flows_odd_names_are_drawn_as_they_are(flowgraph: Run, tmp_path: Path) -> None:
