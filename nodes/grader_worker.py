@@ -37,7 +37,9 @@ class Worker:
     """
 
     def __init__(self, rule: RuleRef, may: Allowed, import_path: Sequence[str]) -> None:
-        self.scratch = tempfile.mkdtemp(prefix="flowgraph-rule-")
+        self.scratch = tempfile.mkdtemp(
+            prefix="flowgraph_rule-"
+        )  # not a name that other runs sweep: a response writes here
         questions, self.questions = os.pipe()
         self.answers, answers = os.pipe()
         lifeline, self._lifeline = os.pipe()

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from flowgraph.errors import RuleError
+from flowgraph.runtime.scratch import PREFIX
 from nodes.confinement import lacks
 from nodes.grader_guard import remove, scratch_overfull
 from nodes.graders import Graded, Graders
@@ -463,22 +464,23 @@ def test_a_response_decides_no_other_score_and_ends_no_run(tmp_path: Path) -> No
     with Graders(limit_s=3.0) as pool:
         graded = pool.grade(resolve(f"{file}:runs"), rows, on_error=-1.0)
         scratches = [worker.scratch for worker in pool._workers]
+    assert not any(Path(one).name.startswith(PREFIX) for one in scratches), "another run would believe what lies there"
     assert graded.scores[1::2] == (0.25,) * len(attacks)
     assert not any(Path(one).exists() for one in scratches)
 
 
 def test_a_folder_is_removed_and_counted_whatever_is_in_it(tmp_path: Path) -> None:
-    top, here = tmp_path / "scratch", os.getcwd()
+    top, here = tmp_path / "scratch", Path.cwd()
     top.mkdir()
     os.chdir(top)
     try:
         for _ in range(1_100):
-            os.mkdir("a" * 9)
+            Path("a" * 9).mkdir()
             os.chdir("a" * 9)
-        os.symlink(here, "outside")
+        Path("outside").symlink_to(here)
     finally:
         os.chdir(here)
     assert scratch_overfull(str(top)), "what lies too deep to be counted may be anything"
     remove(str(top))
     assert not top.exists()
-    assert Path(here).exists()
+    assert here.exists()
