@@ -171,30 +171,42 @@ def scratch_overfull(folder: str) -> bool:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder, however deep it is and whatever rights it has; what cannot be removed stays.
+    """Remove a folder, however deep it is and whatever rights it has; what cannot be removed stays."""
+    _open_up(folder)
+    with contextlib.suppress(OSError):
+        empty(folder)
+        os.rmdir(folder)
 
-    What is in a folder below is moved to the top first, so that no path and no stack grows.
+
+def empty(folder: str) -> bool:
+    """Remove what is in a folder; tell if all could be removed. Raises OSError for a folder that cannot be read.
+
+    What lies deeper is moved to the top first, so that no path and no stack grows.
     """
     unique, moved = os.urandom(8).hex(), 0
+    waiting = os.listdir(folder)
+    while waiting:
+        path = os.path.join(folder, waiting.pop())
+        with contextlib.suppress(OSError):
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                os.unlink(path)
+                continue
+            _open_up(path)
+            for name in os.listdir(path):
+                moved += 1
+                inner, up = os.path.join(path, name), f"{unique}-{moved}"
+                _open_up(inner)  # to move a folder is to write in it
+                os.rename(inner, os.path.join(folder, up))
+                waiting.append(up)
+            os.rmdir(path)
+    return not os.listdir(folder)
+
+
+def _open_up(path: str) -> None:
+    """Give a folder the rights that removing it takes; a confined process may not, and a link is left alone."""
     with contextlib.suppress(OSError):
-        os.chmod(folder, 0o700)
-        waiting = os.listdir(folder)
-        while waiting:
-            path = os.path.join(folder, waiting.pop())
-            with contextlib.suppress(OSError):
-                if not stat.S_ISDIR(os.lstat(path).st_mode):
-                    os.unlink(path)
-                    continue
-                os.chmod(path, 0o700)
-                for name in os.listdir(path):
-                    moved += 1
-                    inner, up = os.path.join(path, name), f"{unique}-{moved}"
-                    if stat.S_ISDIR(os.lstat(inner).st_mode):
-                        os.chmod(inner, 0o700)  # to move a folder is to write in it
-                    os.rename(inner, os.path.join(folder, up))
-                    waiting.append(up)
-                os.rmdir(path)
-        os.rmdir(folder)
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            os.chmod(path, 0o700)
 
 
 def over(process: int, spec: dict[str, Any]) -> str:

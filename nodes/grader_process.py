@@ -18,7 +18,6 @@ import json
 import math
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -318,7 +317,7 @@ def score_apart(
     os.close(read)
     status = _end(child)
     spent = status is None or (alone and _left_behind())
-    return {**_outcome(said, status), "spent": not _empty(os.environ["HOME"]) or spent}
+    return {**_outcome(said, status), "spent": not beside("grader_guard.py").empty(os.environ["HOME"]) or spent}
 
 
 def _score_in_child(
@@ -377,18 +376,6 @@ def _reaped(child: int) -> tuple[int, int]:
         if ended[0] or time.monotonic() > end_s:
             return ended
         time.sleep(0.0002)
-
-
-def _empty(folder: str) -> bool:
-    """Remove what a response wrote, so that the next finds nothing of it; tell if all could be removed."""
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        with contextlib.suppress(OSError, RecursionError):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.unlink(path)
-    return not os.listdir(folder)
 
 
 _OF_THE_ROW = ("lacks_column", "lacks_truth")  # found before the fork, and they end the run: a response cannot say so
@@ -451,7 +438,8 @@ def main(options: list[str]) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a response leaves is found here
-    beside("grader_sockets.py")  # before a rule has forks, which then have it
+    for needed in ("grader_guard.py", "grader_sockets.py"):  # now, so that no fork has to read them
+        beside(needed)
     if "--no-sockets" in options:
         beside("grader_sockets.py").close_sockets()
     with contextlib.suppress(OSError):
