@@ -185,6 +185,8 @@ def empty(folder: str) -> bool:
     """
     unique, moved = os.urandom(8).hex(), 0
     waiting = os.listdir(folder)
+    if not waiting:
+        return True  # as it mostly is; to list takes long where a confined process does it
     while waiting:
         path = os.path.join(folder, waiting.pop())
         with contextlib.suppress(OSError):
