@@ -438,8 +438,7 @@ def main(options: list[str]) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a response leaves is found here
-    for needed in ("grader_guard.py", "grader_sockets.py"):  # now, so that no fork has to read them
-        beside(needed)
+    _ = beside("grader_guard.py"), beside("grader_sockets.py")  # now, so that no fork has to read them
     if "--no-sockets" in options:
         beside("grader_sockets.py").close_sockets()
     with contextlib.suppress(OSError):
