@@ -76,10 +76,14 @@ def sums_fault(folder: Path) -> str:
 def faults(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
     """Yield what is wrong with each file that is not there, or does not have the hash that is listed."""
     for name, then in listed.items():
+        path = folder / name
+        if path.exists() and not path.is_file():
+            yield f"{name} is not a plain file"  # a pipe has no end
+            continue
         try:
-            now = sha256(folder / name)
-        except OSError as error:
-            yield f"{name} cannot be read: {error.strerror}"
+            now = sha256(path)
+        except (OSError, ValueError) as error:
+            yield f"{name} cannot be read: {getattr(error, 'strerror', error)}"
             continue
         if now != then:
             yield f"{name} has other bytes than were written: sha256 was {then[:16]}, is {now[:16]}"

@@ -12,8 +12,8 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
+import stat
 import subprocess
 import sys
 from typing import Any
@@ -37,6 +37,7 @@ DENIED = (
     *("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"),
     *("clock_settime", "settimeofday", "adjtimex", "clock_adjtime", "chroot", "quotactl", "acct", "vhangup", "syslog"),
     *("memfd_create", "memfd_secret", "mq_open", "fanotify_init", "name_to_handle_at", "kcmp", "listen"),
+    "pidfd_getfd",
 )
 DENIED_X86 = ("chmod", "chown", "lchown", "utime", "utimes", "futimesat")
 SIGNALS = ("kill", "tkill", "tgkill", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
@@ -146,17 +147,68 @@ def _own_bytes(process: int) -> int:
 
 
 def scratch_overfull(folder: str) -> bool:
-    """Tell if a scratch folder holds more bytes or files than it may; a link counts as itself."""
-    files, size_bytes = 0, 0
-    for at, _, names in os.walk(folder):
-        files += 1
-        for name in names:
-            files += 1
-            with contextlib.suppress(OSError):
-                size_bytes += os.lstat(os.path.join(at, name)).st_blocks * 512
-            if files > SCRATCH_FILES or size_bytes > SCRATCH_BYTES:
-                return True
+    """Tell if a scratch folder holds more bytes or files than it may, or what cannot be counted.
+
+    A link counts as itself. A folder that cannot be read, or lies too deep, could hold anything.
+    """
+    files, size_bytes, waiting = 0, 0, [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for one in entries:
+                    files += 1
+                    with contextlib.suppress(FileNotFoundError):
+                        size_bytes += one.stat(follow_symlinks=False).st_blocks * 512
+                    if files > SCRATCH_FILES or size_bytes > SCRATCH_BYTES:
+                        return True
+                    if one.is_dir(follow_symlinks=False):
+                        waiting.append(one.path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed meanwhile
+        except OSError:
+            return True
     return False
+
+
+def remove(folder: str) -> None:
+    """Remove a folder, however deep it is and whatever rights it has; what cannot be removed stays."""
+    _open_up(folder)
+    with contextlib.suppress(OSError):
+        empty(folder)
+        os.rmdir(folder)
+
+
+def empty(folder: str) -> bool:
+    """Remove what is in a folder; tell if all could be removed. Raises OSError for a folder that cannot be read.
+
+    What lies deeper is moved to the top first, so that no path and no stack grows.
+    """
+    unique, moved = os.urandom(8).hex(), 0
+    waiting = os.listdir(folder)
+    if not waiting:
+        return True  # as it mostly is; to list takes long where a confined process does it
+    while waiting:
+        path = os.path.join(folder, waiting.pop())
+        with contextlib.suppress(OSError):
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                os.unlink(path)
+                continue
+            _open_up(path)
+            for name in os.listdir(path):
+                moved += 1
+                inner, up = os.path.join(path, name), f"{unique}-{moved}"
+                _open_up(inner)  # to move a folder is to write in it
+                os.rename(inner, os.path.join(folder, up))
+                waiting.append(up)
+            os.rmdir(path)
+    return not os.listdir(folder)
+
+
+def _open_up(path: str) -> None:
+    """Give a folder the rights that removing it takes; a confined process may not, and a link is left alone."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            os.chmod(path, 0o700)
 
 
 def over(process: int, spec: dict[str, Any]) -> str:
@@ -165,7 +217,7 @@ def over(process: int, spec: dict[str, Any]) -> str:
     if memory_bytes(everyone, spec["memory_bytes"]) > spec["memory_bytes"]:
         return f"over {spec['memory_bytes'] >> 20} MiB of memory"
     if scratch_overfull(spec["scratch"]):
-        return f"over {SCRATCH_BYTES >> 20} MiB or {SCRATCH_FILES} files of scratch"
+        return f"over {SCRATCH_BYTES >> 20} MiB or {SCRATCH_FILES} files of scratch, or what cannot be counted"
     return ""
 
 
@@ -212,7 +264,7 @@ def main(spec: dict[str, Any]) -> None:
     except Exception as error:  # noqa: BLE001 - whatever the library raises, the rule must not run unconfined
         why = f"it cannot be confined here: {' '.join(str(error).split())}"
         os.write(1, json.dumps({"failed": "not_loaded", "why": why[:300], "at": ""}).encode() + b"\n")
-        shutil.rmtree(scratch, ignore_errors=True)
+        remove(scratch)
         os._exit(0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # held open here, the end of the process would not be seen
@@ -222,7 +274,7 @@ def main(spec: dict[str, Any]) -> None:
     end(process)
     code = _code(handle.wait())
     end(process)  # what it started in its last moment
-    shutil.rmtree(scratch, ignore_errors=True)
+    remove(scratch)
     leave_as(code)
 
 

@@ -18,7 +18,6 @@ import json
 import math
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -251,13 +250,18 @@ def load(source: str, name: str, settings: dict[str, object], import_path: list[
     return Loaded(function, code.co_filename if code else source, asks, settings, source == "nodes.rules")
 
 
-def score(rule: Loaded, row: Mapping[str, Any]) -> dict[str, object]:
-    """Score one row; return its score, or what went wrong: a name or its truth is lacking, the rule raises."""
+def arguments_of(rule: Loaded, row: Mapping[str, Any]) -> dict[str, object]:
+    """Return what a rule is called with for a row; Failure if the row lacks a name that it asks for, or its truth."""
+    arguments = bind(rule.asks, row, rule.settings)
+    asked = "ground_truth" in rule.asks.required
+    if asked and is_missing(arguments["ground_truth"], shipped=rule.shipped):
+        raise Failure("lacks_truth", value=described(arguments["ground_truth"]))
+    return arguments
+
+
+def score(rule: Loaded, arguments: Mapping[str, object]) -> dict[str, object]:
+    """Call the rule; return the score, or what went wrong: it raises, or returns no number."""
     try:
-        arguments = bind(rule.asks, row, rule.settings)
-        asked = "ground_truth" in rule.asks.required
-        if asked and is_missing(arguments["ground_truth"], shipped=rule.shipped):
-            raise Failure("lacks_truth", value=described(arguments["ground_truth"]))
         try:
             value = rule.function(**arguments)
         except BaseException as error:  # noqa: BLE001 - and so may a rule
@@ -296,32 +300,37 @@ class Channel:
         os.close(self._answers.fileno())
 
 
-def score_apart(rule: Loaded, row: Mapping[str, Any], channel: Channel, *, alone: bool) -> dict[str, object]:
-    """Score one row in a fork of this process; return what it said, or how it ended without a word.
+def score_apart(
+    rule: Loaded, arguments: Mapping[str, object], channel: Channel, *, alone: bool, enclosed: bool
+) -> dict[str, object]:
+    """Score one response in a fork of this process; return what it said, or how it ended without a word.
 
-    `spent` is true where something that the response started is still there; `alone` says that this process had no
-    children of its own before.
+    `spent` is true where something that the response started or wrote is still there; `alone` says that this process
+    had no children of its own before; if `enclosed`, the fork cannot reach into this process.
     """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        _score_in_child(rule, row, channel, read, write)
+        _score_in_child(rule, arguments, channel, read, write, enclosed=enclosed)
     os.close(write)
     said = _first_line(read, child)
     os.close(read)
     status = _end(child)
     spent = status is None or (alone and _left_behind())
-    _empty(os.environ["HOME"])
-    return {**_outcome(said, status), "spent": spent}
+    return {**_outcome(said, status), "spent": not beside("grader_guard.py").empty(os.environ["HOME"]) or spent}
 
 
-def _score_in_child(rule: Loaded, row: Mapping[str, Any], channel: Channel, read: int, write: int) -> None:
+def _score_in_child(
+    rule: Loaded, arguments: Mapping[str, object], channel: Channel, read: int, write: int, *, enclosed: bool
+) -> None:
     with contextlib.suppress(BaseException):
         os.setpgid(0, 0)
         os.close(read)
         channel.close()
+        if enclosed:
+            beside("grader_sockets.py").enclose()
         process = os.getpid()
-        line = json.dumps(score(rule, row)).encode() + b"\n"
+        line = json.dumps(score(rule, arguments)).encode() + b"\n"
         if os.getpid() == process:  # a fork that the rule made and that came back here has nothing to say
             os.write(write, line)
     os._exit(0)
@@ -369,15 +378,7 @@ def _reaped(child: int) -> tuple[int, int]:
         time.sleep(0.0002)
 
 
-def _empty(folder: str) -> None:
-    """Remove what a response wrote, so that the next finds nothing of it."""
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        with contextlib.suppress(OSError):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.unlink(path)
+_OF_THE_ROW = ("lacks_column", "lacks_truth")  # found before the fork, and they end the run: a response cannot say so
 
 
 def _outcome(said: bytes, status: int | None) -> dict[str, object]:
@@ -386,7 +387,8 @@ def _outcome(said: bytes, status: int | None) -> dict[str, object]:
     if not newline and len(said) <= ANSWER_BYTES:
         return {"failed": "died", "code": -signal.SIGKILL if status is None else status}
     with contextlib.suppress(ValueError, RecursionError, MemoryError):
-        if isinstance(parsed := json.loads(line), dict):
+        parsed = json.loads(line)
+        if isinstance(parsed, dict) and parsed.get("failed") not in _OF_THE_ROW:
             return cast("dict[str, object]", parsed)
     return {"failed": "forged"}
 
@@ -399,7 +401,7 @@ def has_children() -> bool:
     return False
 
 
-def serve(channel: Channel) -> None:
+def serve(channel: Channel, *, enclosed: bool) -> None:
     """Load a rule and score rows as the parent asks, until it closes the channel."""
     rule, apart, alone = None, True, True
     for line in channel.lines():
@@ -416,7 +418,15 @@ def serve(channel: Channel) -> None:
             continue
         assert rule is not None
         for at, row in line["rows"]:
-            outcome = score_apart(rule, row, channel, alone=alone) if apart else score(rule, row)
+            try:
+                arguments = arguments_of(rule, row)
+            except Failure as failure:
+                channel.say({**failure.line, "id": at})
+                continue
+            if apart:
+                outcome = score_apart(rule, arguments, channel, alone=alone, enclosed=enclosed)
+            else:
+                outcome = score(rule, arguments)
             channel.say({**outcome, "id": at})
 
 
@@ -428,10 +438,11 @@ def main(options: list[str]) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a response leaves is found here
+    _ = beside("grader_guard.py"), beside("grader_sockets.py")  # now, so that no fork has to read them
     if "--no-sockets" in options:
         beside("grader_sockets.py").close_sockets()
     with contextlib.suppress(OSError):
-        serve(channel)
+        serve(channel, enclosed="--confined" in options)
     os._exit(0)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from flowgraph.cluster import show_bytes
+from flowgraph.errors import RunFolderError
 from flowgraph.foreign import read_json
 from flowgraph.hashes import sha256
 from flowgraph.runtime.run_facts import Standing, fault_in
@@ -73,13 +74,24 @@ class Checkpoints:
         return sorted(Checkpoint(int(found[1]), path) for path in folders if (found := _NAME.fullmatch(path.name)))
 
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """Give the newest whose every file is as its manifest says; each that is not is renamed, and told of."""
+        """Return the newest whose every file is as its manifest says, None if there are no checkpoints.
+
+        Each newer one is renamed, and told of. Raises RunFolderError, and renames nothing, where none is as it should
+        be: to begin again would remove what the run recorded, and the fault may be a disk's or a version's.
+        """
+        faults = list[tuple[Checkpoint, str]]()
         for each in reversed(self.there()):
             why = self.fault_of(each) or _state_fault(each)
             if not why:
+                for other, reason in faults:
+                    aside = _set_aside(other.path, "bad")
+                    say(f"{other.path} is damaged: {reason}; it is now {aside.name}, and one before it is used")
                 return each
-            aside = _set_aside(each.path, "bad")
-            say(f"{each.path} is damaged: {why}; it is now {aside.name}, and the checkpoint before it is looked at")
+            faults.append((each, why))
+        if faults:
+            notes = [f"{each.path.name}: {why}" for each, why in faults]
+            hint = f"remove {self.folder} to start again from the first step, which removes what was recorded"
+            raise RunFolderError("none of its checkpoints can be used", where=str(self.folder), notes=notes, hint=hint)
         return None
 
     def fault_of(self, found: Checkpoint) -> str:

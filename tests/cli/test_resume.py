@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_does(flowgraph: Run,
     name = path.relative_to(run / "checkpoints/step_000004")
     assert said.err.startswith(
         f"run/checkpoints/step_000004 is damaged: {name} has other bytes than were written; "
-        "it is now bad_step_000004, and the checkpoint before it is looked at\n"
+        "it is now bad_step_000004, and one before it is used\n"
     )
     assert "going on after step 2 of 6\n" in said.err
     assert_same(run, whole)
@@ -190,9 +190,14 @@ def test_a_checkpoint_under_the_name_of_another_step_is_not_taken_for_it(flowgra
     run = started(flowgraph)
     shutil.rmtree(run / "checkpoints/step_000004")
     (run / "checkpoints/step_000002").rename(run / "checkpoints/step_000004")
+    before = files(run, ".")
     said = flowgraph("resume", run, "--steps", "6")
-    assert said.code == 0, said.err
-    assert "step_000004 is damaged: MANIFEST.json is that of steps 2, not 4" in said.err
+    assert said.code == 4, said.err
+    assert "none of its checkpoints can be used" in said.err
+    assert "step_000004: MANIFEST.json is that of steps 2, not 4" in said.err
+    assert {**files(run, "."), "lock": b""} == {**before, "lock": b""}, "what was recorded is not taken back"
+    shutil.rmtree(run / "checkpoints")
+    said = flowgraph("resume", run, "--steps", "6")
     assert "has no checkpoint: it starts again" in said.err and "bit for bit" not in said.err
     assert_same(run, whole)
 

@@ -168,15 +168,23 @@ def test_a_manifest_cannot_name_what_is_outside(tmp_path: Path) -> None:
         assert made(tmp_path).fault_of(found) == f"{MANIFEST} names {name}, which is not in it"
 
 
-def test_two_damaged_checkpoints_are_both_set_aside_also_twice_by_one_name(tmp_path: Path) -> None:
+def test_where_no_checkpoint_can_be_used_none_is_renamed_and_the_run_does_not_begin_again(tmp_path: Path) -> None:
     checkpoints, told = made(tmp_path, 2, 4), list[str]()
+    for each in checkpoints.there():
+        flip(each.path / STATE)
     for _ in range(2):
-        for each in checkpoints.there():
-            flip(each.path / STATE)
-        assert checkpoints.newest(told.append) is None
-        checkpoints.commit(2, {}, fill)
-    assert "bad_step_000002_2" in names(checkpoints)
-    assert len(told) == 3
+        with pytest.raises(RunFolderError, match=r"none of its checkpoints(.|\n)*step_000004: (.|\n)*step_000002: "):
+            checkpoints.newest(told.append)
+    assert names(checkpoints) == ["step_000002", "step_000004"] and not told
+
+
+def test_a_checkpoint_is_set_aside_also_twice_by_one_name(tmp_path: Path) -> None:
+    checkpoints = made(tmp_path, 2)
+    for _ in range(2):
+        checkpoints.commit(4, {"steps_done": 4}, fill)
+        flip(checkpoints.folder / "step_000004" / STATE)
+        assert checkpoints.newest(list[str]().append) is not None
+    assert "bad_step_000004_2" in names(checkpoints)
 
 
 def test_what_is_no_checkpoint_by_name_is_left_alone(tmp_path: Path) -> None:
@@ -221,6 +229,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = [{root!r}]
+from flowgraph.errors import RunFolderError
 from flowgraph.runtime.checkpoint import Checkpoints
 
 def fill(parts):
@@ -395,6 +404,7 @@ from pathlib import Path
 sys.path[:0] = [{root!r}]
 import torch
 from safetensors.torch import save_file
+from flowgraph.errors import RunFolderError
 from flowgraph.runtime.checkpoint import Checkpoints, disk_fault
 
 checkpoints = Checkpoints(Path(sys.argv[1]))
@@ -417,6 +427,7 @@ SMALL_DISK = """
 import sys
 from pathlib import Path
 sys.path[:0] = [{root!r}]
+from flowgraph.errors import RunFolderError
 from flowgraph.runtime.checkpoint import Checkpoints, disk_fault
 
 checkpoints = Checkpoints(Path(sys.argv[1]) / "checkpoints")
