@@ -53,8 +53,11 @@ def packed_pass(load: Load, ranks: int, budget_tokens: int) -> Pass:
 
     A row is never cut, so a pass has at least one.
 
-    >>> from placements.loads import example
-    >>> packed_pass(example(prompts=4, samples=4, prompt_tokens=6, response_tokens=4), ranks=2, budget_tokens=36)
+    >>> from flowgraph.roles import Role
+    >>> from placements.lengths import Lengths
+    >>> from placements.loads import Load
+    >>> role, six, four = Role("m.train", "m", "train", ("m.update",)), Lengths.fixed(6), Lengths.fixed(4)
+    >>> packed_pass(Load("m.update", role, "update", 0, 4, 4, six, four), ranks=2, budget_tokens=36)
     Pass(rows=6, contexts=2, prompt_tokens=6, response_tokens=4)
     """
     prompt, response = int(load.prompt.most), int(load.response.most)

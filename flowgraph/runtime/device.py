@@ -353,8 +353,13 @@ def warm_up(flows: Flows) -> None:
     host_process(flows).read()
 
 
-def run_on_host(flows: Flows, *rest: Any) -> tuple[Any, ...]:
-    """Run a task as `Device.run` does, in whatever process this is."""
+def run_on_host(flows: Flows, scratch: Path, *rest: Any) -> tuple[Any, ...]:
+    """Run a task as `Device.run` does, in whatever process this is; its temporary files go with the run's `scratch`.
+
+    Ray kills this process and its children at the end, so none of them can be relied on to remove anything.
+    """
+    if scratch.is_dir():  # not on another machine
+        tempfile.tempdir = str(scratch)
     return host_process(flows).run(*rest)
 
 

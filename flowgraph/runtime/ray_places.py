@@ -92,7 +92,7 @@ class RayPlaces:
         if home is None:
             shards, refs = _shards(task, items, 0, 1, by)
             call = host_task(run_on_host).options(num_returns=returns)
-            made = [call.remote(self.flows_ref(), which, task, {}, key, shards, *refs)]
+            made = [call.remote(self.flows_ref(), self.scratch, which, task, {}, key, shards, *refs)]
             members, firsts = list[Member | None]([None]), [True]
         else:
             members, made = list[Member | None](self._members(home)), list[Any]()

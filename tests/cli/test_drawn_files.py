@@ -64,4 +64,4 @@ def test_no_control_code_of_a_plan_reaches_the_terminal(flowgraph: Run) -> None:
     assert said.code == 2 and "flow `[31mred`" in said.err
     Path("other.json").write_text(Path("plan.json").read_text().replace('"all"', '"all\\u001b[31m"'))
     said = flowgraph("diff", "plan.json", "other.json")
-    assert "+all[31m: 2 cpu" in said.out and "\x1b" not in said.out
+    assert said.code == 1 and "pools[0].name: " in said.err and "\x1b" not in said.out + said.err

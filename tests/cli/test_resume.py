@@ -371,7 +371,7 @@ def test_a_run_that_says_nothing_of_how_it_was_run_is_refused(flowgraph: Run) ->
     (run / "run.json").write_text(json.dumps(told))
     said = flowgraph("resume", run, "--steps", "2")
     assert said.code == 4
-    assert said.err == "run/run.json: does not say how it was run, so it cannot be resumed\n    'options'\n"
+    assert said.err == "run/run.json: does not say how it was run, so it cannot be resumed\n    lacks `options`\n"
 
 
 # ------------------------------------------------------------------------------------------- killed at any moment

@@ -187,7 +187,7 @@ def test_many_rows_go_fast_through_one_warm_worker(folder: Path, graders: Grader
         start_s = time.perf_counter()
         graders.grade(resolve("exact"), rows)
         took_s.append(time.perf_counter() - start_s)
-    assert min(took_s) < 0.05
+    assert min(took_s[1:]) < took_s[0] / 2  # the first starts the worker
 
 
 def test_long_responses_pass_whole(folder: Path, graders: Graders) -> None:

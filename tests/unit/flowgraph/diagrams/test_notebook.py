@@ -53,7 +53,7 @@ def plan_of(name: str) -> Plan:
         flow=name,
         structure_hash="0" * 64,
         cluster=Cluster(nodes=(machine,)),
-        pools=(Pool(name=name, devices=((name, 0),)),),
+        pools=(Pool.model_construct(name=name, devices=((name, 0),)),),
         placed=(Placed(role=name, pool=name, engine=name, layout=Layout(data=2)),),
     )
 
