@@ -25,9 +25,11 @@ from flowgraph.values import Head, Kind, Model, Record, State, Value, fields
 
 
 class Settings(BaseModel):
-    """The settings of a node or flow: one field a keyword-only parameter; unknown names are refused."""
+    """The settings of a node or flow: one field a keyword-only parameter; unknown names and numbers that are not finite are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ def _drawn_line(sizes: BatchSizes, drawn: Drawn) -> str:
     if drawn.tokens is None or sizes.prompt_tokens is None:
         return rows
     tokens = drawn.prompts * sizes.prompt_tokens + drawn.rows * drawn.tokens
-    return f"{rows}, of at most {sizes.prompt_tokens} + {drawn.tokens} tokens, {tokens:,} in all"
+    return f"{rows}, of at most {sizes.prompt_tokens:,} + {drawn.tokens:,} tokens, {tokens:,} in all"
 
 
 def _cut_line(cut: Cut) -> str:

@@ -191,7 +191,7 @@ def test_a_flow_is_planned_again_with_the_models_and_rows_that_the_file_names(fl
     plan = found("grpo", "--model", "policy=Qwen/Qwen3-8B")
     said = flowgraph("plan", "grpo", "--plan", "plan.json")
     assert said.code == 0, said.err
-    assert "policy.generate: 64 prompts × 16 = 1,024 rows, of at most 512 + 256 tokens" in said.out
+    assert "policy.generate: 64 prompts × 16 = 1,024 rows, of at most 512 + 8,000 tokens" in said.out
     assert "seconds of a step" in said.out
     facts = told(flowgraph("show", "grpo", "--facts", "--json", "--plan", "plan.json"))
     assert (facts["prompts"], facts["prompt_tokens"]) == (64, 512)

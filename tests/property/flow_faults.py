@@ -188,8 +188,8 @@ BAD: dict[str, dict[str, list[str]]] = {
     },
     "group_normalize": {"eps": ["0", "-1e-9", "float('nan')", "'\\ud800'"], "deviation": ["'perhaps'", "2", "None"]},
     "clipped": {
-        "eps": ["0", "1", "1.0", "float('nan')", "float('inf')", "'\\x00'"],
-        "eps_high": ["0.0", "-1", "'x' * 5000"],
+        "eps": ["0", "-0.2", "float('nan')", "float('inf')", "'\\x00'"],
+        "eps_high": ["0.0", "-1", "float('inf')", "'x' * 5000"],
         "aggregation": ["'mean'", "0", "-1", "None", "True", "'inf'", "float('inf')", "float('nan')", "10**400"],
     },
     "update": {

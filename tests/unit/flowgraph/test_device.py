@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -405,13 +406,17 @@ def test_opening_loads_a_copy_for_each_home_that_this_rank_has_a_part_in(trained
 # ------------------------------------------------------------------------------------------- hosts, recording
 
 
-def test_host_nodes_run_without_a_device(one: Callable[..., tuple[pa.Table, ...]], prompts: pa.Table) -> None:
+def test_host_nodes_run_without_a_device(
+    one: Callable[..., tuple[pa.Table, ...]], prompts: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
     graph = compile_graph(scoring.graph())
     flows, program = Flows((to_json(GRAPH), to_json(graph)), ""), two_devices(graph)
     task = next(each for each in program.tasks if isinstance(each, Run) and each.nodes == ("turned",))
     (rollout,) = one("policy.generate", prompts)
     scores = rollout.select(list(IDS)).append_column("value", pa.array([0.0] * 9, pa.float32()))
-    told, observed = run_on_host(flows, 1, task, {}, KEY, [(1, False), (1, False)], scores, rollout)
+    told, observed = run_on_host(flows, tmp_path, 1, task, {}, KEY, [(1, False), (1, False)], scores, rollout)
+    assert tempfile.gettempdir() == str(tmp_path), "temporary files go with the run"
     assert told.column("value").to_pylist() == [float(row[0]) for row in rollout.column("tokens").to_pylist()]
     assert list(observed.seconds) == ["turned"]
     assert PLACE not in told.column_names
@@ -423,11 +428,13 @@ def scoring(prompts: Prompts, scores: Scores, policy: Policy) -> Scores:
     return turned(scores, generate(policy, prompts))
 
 
-def test_an_error_on_a_host_says_so(prompts: pa.Table) -> None:
+def test_an_error_on_a_host_says_so(prompts: pa.Table, tmp_path: Path) -> None:
     graph = compile_graph(scoring.graph())
     task = next(each for each in two_devices(graph).tasks if isinstance(each, Run) and each.nodes == ("turned",))
     with pytest.raises(DataError) as caught:
-        run_on_host(Flows((to_json(graph),), ""), 0, task, {}, KEY, [(1, False), (1, False)], prompts, prompts)
+        run_on_host(
+            Flows((to_json(graph),), ""), tmp_path / "gone", 0, task, {}, KEY, [(1, False), (1, False)], prompts, prompts
+        )
     assert caught.value.notes[-1] == "in turned on the host, step 3"
 
 

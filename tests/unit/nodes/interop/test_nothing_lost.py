@@ -151,7 +151,7 @@ def test_bounds_of_dppo_and_choices_by_covariance_are_written(plan: Any, argv: A
     for loss, told in wanted.items():
         words = argv_of(argv, plan, flow_of(loss))
         assert {f"{actor}{each}" for each in told} <= set(words)
-    with pytest.raises(Exception, match="high_covariance"):
+    with pytest.raises(FlowError, match="high_covariance"):
         flow_of(clip_cov)  # it reads the whole batch, so it is chosen outside of the loss
 
 
