@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowgraph import Loss, flow
-from flowgraph.errors import UsageError
+from flowgraph.errors import FlowError, UsageError
 from flowgraph.passes import named
 from flowgraph.settings import resolve_settings
 from nodes import (
