@@ -25,7 +25,7 @@ from flowgraph.values import Head, Kind, Model, Record, State, Value, fields
 
 
 class Settings(BaseModel):
-    """The settings of a node or flow: one field a keyword-only parameter; unknown names and numbers that are not finite are refused."""
+    """The settings of a node or flow: a field each. Unknown names and numbers that are not finite are refused."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, arbitrary_types_allowed=True, protected_namespaces=(), allow_inf_nan=False

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from flowgraph.runtime.scratch import RULE_PREFIX
 from nodes.confinement import PROCESSES, Allowed, environment, readable
 from nodes.grader_guard import remove
 from nodes.grader_messages import MESSAGE_BYTES
@@ -37,9 +38,7 @@ class Worker:
     """
 
     def __init__(self, rule: RuleRef, may: Allowed, import_path: Sequence[str]) -> None:
-        self.scratch = tempfile.mkdtemp(
-            prefix="flowgraph_rule-"
-        )  # not a name that other runs sweep: a response writes here
+        self.scratch = tempfile.mkdtemp(prefix=RULE_PREFIX)
         questions, self.questions = os.pipe()
         self.answers, answers = os.pipe()
         lifeline, self._lifeline = os.pipe()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import DataError, UsageError
 from flowgraph.foreign import parse_json
+from flowgraph.runtime.scratch import make, remove
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,19 +119,20 @@ class Parts:
 
 @contextlib.contextmanager
 def parts_for(out: Path | None) -> Generator[Parts]:
-    """Give a folder for the parts of a file: beside it, so that a rename is enough; else where temporary files go."""
-    prefix = "flowgraph-" if out is None else f".{out.name}."
+    """Yield a folder for the parts of a file: beside it, so that a rename is enough; else a scratch folder."""
     try:
-        if out is not None:
+        if out is None:
+            folder = make()
+        else:
             out.parent.mkdir(parents=True, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix=prefix, suffix=".parts", dir=None if out is None else out.parent)
+            folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".parts", dir=out.parent))
     except OSError as error:
         where = tempfile.gettempdir() if out is None else out.parent
         raise UsageError(f"cannot be written to: {error.strerror}", where=str(where)) from error
     try:
-        yield Parts(Path(folder).absolute())
+        yield Parts(folder.absolute())
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
 
 
 def partial_path(out: Path) -> Path:

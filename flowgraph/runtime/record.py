@@ -130,8 +130,9 @@ class RunFolder:
         """
         for name in JOURNALS:
             path, size = self.path / name, int(records.get(name, {}).get("size_bytes", 0))
-            if path.is_file() and path.stat().st_size > size:
-                os.truncate(path, size)
+            if path.is_file():
+                kept = path.read_bytes()[:size]
+                os.truncate(path, kept.rfind(b"\n") + 1)  # one that was cut in a line is written on at its start
         for path in (self.path / ROLLOUTS).glob("*/*"):
             written = ROLLOUT.fullmatch(path.name)  # whatever else lies there is not ours to remove
             if written and path.is_file() and (written[2] == "part" or int(written[1]) >= steps):

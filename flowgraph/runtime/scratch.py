@@ -23,6 +23,7 @@ from flowgraph.foreign import parse_json, read_text
 from flowgraph.runtime.process_groups import END_S, forget_shared_memory, kill
 
 PREFIX = "flowgraph-"
+RULE_PREFIX = "flowgraph_rule-"  # where rules write: no name that is swept, and nothing inside is believed
 LOCK, PROCESSES = "lock", "processes.jsonl"
 _SESSION = re.compile(r"session_[0-9_-]{20,60}")  # as Ray names them
 
@@ -40,7 +41,7 @@ def make(prefix: str = PREFIX) -> Path:
 
 def remove(path: Path) -> None:
     """Remove a folder, with all that is in it; one that is gone is no error."""
-    shutil.rmtree(path, ignore_errors=True)
+    _remove_tree(path)
     handle = _held.pop(path, None)
     if handle is not None:
         os.close(handle)
@@ -89,12 +90,18 @@ def _abandoned(folder: Path) -> Iterator[Path]:
 
 
 def _clear(path: Path) -> bool:
-    for each in sorted(path.rglob(PROCESSES)):
-        for told in _noted(each):
+    for parent, folders, files in os.walk(path):
+        folders[:] = sorted(each for each in folders if not each.startswith(RULE_PREFIX))
+        for told in _noted(Path(parent, PROCESSES)) if PROCESSES in files else ():
             if told.get("where") == _where():
                 _end(told)
-    shutil.rmtree(path, ignore_errors=True)
+    _remove_tree(path)
     return not path.exists()
+
+
+def _remove_tree(path: Path) -> None:
+    with contextlib.suppress(RecursionError):  # a rule whose guard was killed may have left a tree of any depth
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _end(told: dict[str, Any]) -> None:

@@ -433,7 +433,15 @@ def test_an_error_on_a_host_says_so(prompts: pa.Table, tmp_path: Path) -> None:
     task = next(each for each in two_devices(graph).tasks if isinstance(each, Run) and each.nodes == ("turned",))
     with pytest.raises(DataError) as caught:
         run_on_host(
-            Flows((to_json(graph),), ""), tmp_path / "gone", 0, task, {}, KEY, [(1, False), (1, False)], prompts, prompts
+            Flows((to_json(graph),), ""),
+            tmp_path / "gone",
+            0,
+            task,
+            {},
+            KEY,
+            [(1, False), (1, False)],
+            prompts,
+            prompts,
         )
     assert caught.value.notes[-1] == "in turned on the host, step 3"
 

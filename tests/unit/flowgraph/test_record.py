@@ -218,6 +218,14 @@ def test_what_a_full_disk_refuses_is_written_when_there_is_room_and_the_third_ti
     assert folder.records() == records and len(folder.metrics()) == 4
 
 
+def test_metrics_that_were_cut_in_a_line_are_written_on_at_its_start(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    whole = b'{"step": 0}\n{"step": 1}\n'
+    (folder.path / "metrics.jsonl").write_bytes(whole[:-4])
+    folder.rewind(2, {"metrics.jsonl": {"size_bytes": len(whole)}})
+    assert (folder.path / "metrics.jsonl").read_bytes() == b'{"step": 0}\n'
+
+
 def test_a_check_is_written_as_eval(tmp_path: Path) -> None:
     folder, observed = RunFolder.create(tmp_path / "run"), Observed()
     observed.add("accuracy", [Measure("accuracy", 3, 4)])

@@ -112,7 +112,10 @@ def picture(name: str) -> Picture:
 def plan(name: str) -> Picture:
     """Draw a plan whose pools, machines and parts of memory have this name, as a plan's file may have it."""
     machine = Node(name=name, devices=(Device(kind="cpu", memory_bytes=2**30),) * 3, host_memory_bytes=2**30, cores=1)
-    pools = (Pool.model_construct(name=name, devices=((name, 0),)), Pool.model_construct(name=f"{name} 2", devices=((name, 1), (name, 2))))
+    pools = (
+        Pool.model_construct(name=name, devices=((name, 0),)),
+        Pool.model_construct(name=f"{name} 2", devices=((name, 1), (name, 2))),
+    )
     placed = tuple(
         Placed(role=role.name, pool=pool.name, engine="local", layout=Layout(), memory={name: 2**20})
         for role, pool in zip(roles(GPG), pools, strict=True)

@@ -80,6 +80,33 @@ def test_what_a_killed_process_left_is_removed_and_nothing_of_others(
     assert not mine.exists() and scratch.sweep() == []
 
 
+def test_notes_that_a_rule_wrote_are_not_believed_and_no_tree_is_too_deep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    left = tmp_path / "flowgraph-left"
+    written = left / f"{scratch.RULE_PREFIX}x"
+    written.mkdir(parents=True)
+    (left / scratch.LOCK).touch()
+    scratch.note_group(written, other.pid)
+    here = Path.cwd()
+    try:
+        assert scratch.sweep() == [left] and other.poll() is None
+        deep = scratch.make()
+        os.chdir(deep)
+        for _ in range(3_000):
+            Path("d").mkdir()
+            os.chdir("d")
+        os.chdir(here)
+        scratch.remove(deep)
+        subprocess.run(["rm", "-rf", str(deep)], check=True)
+    finally:
+        os.chdir(here)
+        other.kill()
+        other.wait()
+
+
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no such folder")
 def test_shared_memory_loses_its_name_whatever_it_was_called_while_it_was_made() -> None:
     made, named = Path(f"/dev/shm/flowgraph-made-{os.getpid()}"), Path(f"/dev/shm/flowgraph-named-{os.getpid()}")
