@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from flowgraph.runtime.scratch import RULE_PREFIX
 from nodes.confinement import PROCESSES, Allowed, environment, readable
 from nodes.grader_guard import remove
 from nodes.grader_messages import MESSAGE_BYTES
@@ -38,7 +37,7 @@ class Worker:
     """
 
     def __init__(self, rule: RuleRef, may: Allowed, import_path: Sequence[str]) -> None:
-        self.scratch = tempfile.mkdtemp(prefix=RULE_PREFIX)
+        self.scratch = tempfile.mkdtemp(prefix="flowgraph_rule-")  # `flowgraph.runtime.scratch` believes nothing inside
         questions, self.questions = os.pipe()
         self.answers, answers = os.pipe()
         lifeline, self._lifeline = os.pipe()

@@ -405,7 +405,7 @@ def reading_all(
     )
 
 
-def test_what_reads_all_rows_gives_the_same_of_the_rows_of_two_ranks_as_of_all_at_once() -> None:
+def test_what_reads_all_rows_gives_the_same_of_the_rows_of_two_ranks_as_of_all_at_once(tmp_path: Path) -> None:
     graph = compile_graph(reading_all.graph())
     flows = Flows((to_json(graph),), "")
     table = identified(make_batch().rollout)
@@ -416,7 +416,7 @@ def test_what_reads_all_rows_gives_the_same_of_the_rows_of_two_ranks_as_of_all_a
         for task in tasks:
             shards = [(len(have[name]), False) for name in task.reads]
             tables = [each for name in task.reads for each in have[name]]
-            *given, seen = run_on_host(flows, 0, task, {}, Key(1), shards, *tables)
+            *given, seen = run_on_host(flows, tmp_path / "gone", 0, task, {}, Key(1), shards, *tables)
             assert isinstance(seen, Observed)
             have |= {name: [each] for name, each in zip(results_of(graph, task), given, strict=True)}
         results.append({name: each for name, each in have.items() if name != "policy.generate"})

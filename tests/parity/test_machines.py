@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pytest
 from examples.grpo import grpo
 from flowgraph import Key
 from flowgraph.cluster import Cluster, Device, Node
-from flowgraph.errors import ResourceError
+from flowgraph.errors import ResourceError, WorkerError
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
 from flowgraph.models import resolve
@@ -65,8 +67,8 @@ ACROSS = plan_over({"train": (("b", 0), ("a", 0)), "draw": (("a", 1), ("b", 1))}
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """Start a cluster of a head without devices and two machines with two each; give its address."""
+def cluster() -> Iterator[Any]:
+    """Start a cluster of a head without devices and two machines with two each."""
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # a process reads its token once
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -78,20 +80,20 @@ def address() -> Iterator[str]:
             for _ in range(2):
                 cluster.add_node(num_cpus=2)
             cluster.wait_for_nodes()
-            yield cluster.address
+            yield cluster
         finally:
             cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
-def connected(address: str) -> Iterator[Any]:
+def connected(cluster: Any) -> Iterator[Any]:
     """Give a connection to the cluster, which places do not close."""
 
     class Shared(Session):
         def close(self) -> None:
             """Stay connected."""
 
-    session = connect(ACROSS, address, None, threads=1)
+    session = connect(ACROSS, cluster.address, None, threads=1)
     yield Shared(session.started)
     session.close()
 
@@ -135,3 +137,37 @@ def test_a_machine_that_has_too_little_is_named_before_anything_starts(connected
         machines(plan_over({"train": devices[:2], "draw": devices[2:]}, devices=3))
     assert "node a: the plan counts on 3 CPU" in str(caught.value)
     assert connected.started is False
+
+
+@pytest.mark.slow
+def test_a_machine_that_leaves_ends_the_run_and_one_that_comes_goes_on_alike(
+    cluster: Any, connected: Any, model_cache: Path, uneven_rows: pa.Table
+) -> None:
+    source = resolve("tiny", cache=model_cache)
+    models, program = ModelSetup({"policy": source, "ref": source}, 0, model_cache), lower(GRAPH, ACROSS)
+    leaving = cluster.add_node(num_cpus=2)
+    other = next(each for each in cluster.worker_nodes if each is not leaving)
+    cluster.remove_node(other)  # so that the plan needs the one that leaves
+    places = start(program, [GRAPH], Flows((to_json(GRAPH),), ""), models, connected)
+    timer = Timer(1.0, cluster.remove_node, [leaving], {"allow_graceful": False})
+    timer.start()
+    try:
+        with pytest.raises(WorkerError) as caught:
+            executor, sources = Executor(places), {"prompts": PromptSource(uneven_rows, 4)}
+            for step in range(1_000):
+                executor.run(program, sources, Key(7, step))
+    finally:
+        timer.join()
+        places.close()
+    said = r"rank \d of pool `(train|draw)` \(process \d+\) ended while the run needed it\n    it was to run policy\.\w+"
+    assert re.match(said, str(caught.value)), caught.value
+    cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+    places = start(program, [GRAPH], Flows((to_json(GRAPH),), ""), models, connected)
+    try:
+        again = metrics(program, places, uneven_rows)
+    finally:
+        places.close()
+    handles, _ = host(program.homes, program.trained, models)
+    for ours, theirs in zip(again, metrics(program, InProcess(handles), uneven_rows), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)

@@ -16,7 +16,10 @@ from pathlib import Path
 import pytest
 
 from flowgraph.errors import RuleError
+from flowgraph.runtime import scratch
 from nodes import graders as graders_module
+from nodes.confinement import Allowed
+from nodes.grader_worker import Worker, kill_all
 from nodes.graders import Graded, Graders
 from nodes.rules import resolve
 
@@ -405,3 +408,14 @@ def test_a_pool_that_is_forgotten_takes_its_processes_along(folder: Path) -> Non
     (worker,) = pool.grade(resolve("mine.py:process"), [row("1")]).scores
     del pool
     assert until(lambda: not Path(f"/proc/{int(worker)}").exists())
+
+
+def test_where_rules_write_is_no_name_that_a_sweep_believes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    worker = Worker(resolve("exact"), Allowed(), sys.path)
+    try:
+        made = Path(worker.scratch)
+        assert made.parent == tmp_path
+        assert made.name.startswith(scratch.RULE_PREFIX) and not made.name.startswith(scratch.PREFIX)
+    finally:
+        kill_all([worker], os.getpid())
