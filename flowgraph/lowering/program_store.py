@@ -14,6 +14,7 @@ from flowgraph.errors import FlowError, LawError
 from flowgraph.foreign import parse_json
 from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.program import Home, Program, Read, Run, Switch, Sync, Task, Transfer
+from flowgraph.lowering.waits import homes_of
 from flowgraph.plan import Plan
 from flowgraph.restore import from_json
 from flowgraph.store import flat
@@ -68,6 +69,7 @@ def program_from_json(text: str) -> Program:
             tuple(_read_task(i, each) for i, each in enumerate(data["tasks"])),
         )
         _refuse_other_roles(program)
+        _refuse_other_homes(program)
         check_program(program)
     except LawError:
         raise
@@ -84,6 +86,21 @@ def _refuse_other_roles(program: Program) -> None:
     for placed in program.plan.placed:
         if placed.role.rpartition(".")[0] not in models:
             raise LawError(f"this is no stored program: its plan places `{placed.role}`, and it has no such model")
+
+
+def _refuse_other_homes(program: Program) -> None:
+    """Refuse homes that the program does not list, and homes of pools that its plan does not have."""
+    pools = {pool.name for pool in program.plan.pools}
+    for home in program.homes:
+        if home.pool not in pools:
+            raise LawError(f"this is no stored program: {home} is of a pool that its plan does not have")
+    named = [("origins", home) for _, home in program.origins]
+    for number, task in enumerate(program.tasks):
+        used = (task.home,) if isinstance(task, Switch) else homes_of(task)
+        named += [(f"tasks.{number}", home) for home in used]
+    for where, home in named:
+        if home not in program.homes:
+            raise LawError(f"this is no stored program: {where}: {home} is not among its homes as it is here")
 
 
 def _read_task(place: int, data: dict[str, Any]) -> Task:

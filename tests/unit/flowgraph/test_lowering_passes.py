@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -522,6 +523,18 @@ def refusal(text: str) -> str:
     with pytest.raises(LawError) as caught:
         program_from_json(text)
     return str(caught.value)
+
+
+def test_homes_that_a_program_does_not_list_are_refused() -> None:
+    def other_engine(data: dict[str, Any]) -> None:
+        sync = next(each for each in data["tasks"] if each["do"] == "sync")
+        sync["target"]["layout"]["data"] = 7
+
+    def other_pool(data: dict[str, Any]) -> None:
+        data["homes"][0]["pool"] = "elsewhere"
+
+    assert re.search(r"tasks\.\d+: .* is not among its homes as it is here", refusal(stored(other_engine)))
+    assert "is of a pool that its plan does not have" in refusal(stored(other_pool))
 
 
 @pytest.mark.parametrize("name", FLOWS)
