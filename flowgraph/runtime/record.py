@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -343,6 +344,23 @@ class Replay:
         if not all(there[:-1]):
             raise RunFolderError.no_rollouts(str(self.folder.path), f"{node.name} for step {there.index(False)}")
         return sum(there)
+
+    def refuse_damaged(self, steps: int) -> None:
+        """Raise RunFolderError where a rollout of the first `steps` is not as the run's list of hashes says.
+
+        Of a run that was cut off, the list may lack the last step, and the end of its last line.
+        """
+        folder, last = self.folder.path / ROLLOUTS, self.steps() - 1
+        try:
+            text = read_text(folder / SUMS)
+            listed = read_sums(text[: text.rfind("\n") + 1])
+        except (OSError, ValueError) as error:
+            raise RunFolderError.cannot(str(folder / SUMS), error) from error
+        wanted = {f"{node.name}/{step:06d}.parquet": step for node in self._nodes() for step in range(steps)}
+        unlisted = (f"{SUMS} lacks {name}" for name, step in wanted.items() if name not in listed and step < last)
+        changed = faults(folder, {name: digest for name, digest in listed.items() if name in wanted})
+        if why := next(chain(unlisted, changed), ""):
+            raise RunFolderError(f"cannot be replayed: {why}", where=str(folder))
 
     def sources(self) -> dict[str, Recorded]:
         """Give the recorded rollouts by the name of their node."""
