@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flowgraph.cluster import MOST_DEVICES
 from flowgraph.plan import Checkpointing, Layout, Offloaded, Running, Sharding
 from flowgraph.roles import Use
 from nodes.interop.config import Config
@@ -17,6 +18,9 @@ SAMPLERS = ("vllm", "sglang", "trtllm")
 
 def layouts_of(config: Config, flow: Flow, main: int, sampling: int) -> tuple[dict[str, Layout], dict[Use, str]]:
     """Give how each role is cut, and the engines by use."""
+    if max(main, sampling) > MOST_DEVICES:
+        what = f"{max(main, sampling):,} devices, where a cluster has at most {MOST_DEVICES:,}"
+        raise broken(what, config.run.line, "nnodes")
     trainer = _trainer(config)
     found = {"policy.train": _trained(config, ACTOR, _own(config, ACTOR, trainer), main, trainer)}
     found["policy.sample"] = _drawing(config, sampling)
@@ -124,7 +128,7 @@ def _spread(config: Config, shares: int, tensor: int, ranks: int, where: str) ->
 
     The plan cuts experts by the tensor degree too, and spreads them over ranks that they divide.
     """
-    expert = max(1, shares // tensor)
+    expert = min(max(1, shares // tensor), ranks)
     while ranks % expert:
         expert -= 1
     if expert * tensor != max(shares, 1):
