@@ -150,11 +150,14 @@ class RunFolder:
 
     def damage(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """Return what of the metrics and rollouts is not as it was when a checkpoint noted these `records`."""
-        found = {name: _cut_or_changed(self.path / name, told) for name, told in records.items()}
+        found = {name: _cut_or_changed(self.path / name, records[name]) for name in JOURNALS if name in records}
         lines, (_, listed) = [why for why in found.values() if why], JOURNALS
         if found.get(listed) == "":
             path, size = self.path / listed, int(records[listed]["size_bytes"])
-            sums = read_sums(path.read_bytes()[:size].decode())
+            try:
+                sums = read_sums(path.read_bytes()[:size].decode())
+            except ValueError as error:
+                return [*lines, f"{path} cannot be read: {error}"]
             lines += [f"{path.parent}/{each}" for each in faults(path.parent, sums)]
         return lines
 
@@ -340,7 +343,8 @@ class Replay:
         if not files:
             raise RunFolderError.no_rollouts(str(self.folder.path), node.name)
         done = int(self.folder.facts().get("steps_done", len(files)))
-        there = [rollout_file(self.folder.path, node.name, step) in files for step in range(done)]
+        looked_at = min(done, len(files) + 2)  # a gap shows by then, whatever number a file says
+        there = [rollout_file(self.folder.path, node.name, step) in files for step in range(looked_at)]
         if not all(there[:-1]):
             raise RunFolderError.no_rollouts(str(self.folder.path), f"{node.name} for step {there.index(False)}")
         return sum(there)

@@ -17,10 +17,11 @@ class _Open(BaseModel):
 
 
 class DataFacts(_Open):
-    """The rows of a run: their name, and the hash of what they hold."""
+    """The rows of a run: their name, the hash of what they hold, and those of the files that they were read from."""
 
     name: str
     digest: str = ""
+    files: dict[str, str] = Field(default={})
 
 
 class MetricFacts(_Open):

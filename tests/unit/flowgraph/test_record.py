@@ -19,13 +19,14 @@ from flowgraph.errors import DataError, RunFolderError
 from flowgraph.evaluate import Observed
 from flowgraph.executors.local import LocalModel
 from flowgraph.graph import Graph
-from flowgraph.hashes import read_sums
+from flowgraph.hashes import SUMS, read_sums
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.checkpoint import disk_fault
 from flowgraph.runtime.execute import Executor, Ran
 from flowgraph.runtime.record import Replay, RunFolder, fresh, rollout_file
 from flowgraph.runtime.recorder import Recorder
+from flowgraph.runtime.run_facts import DataFacts, fault_in
 from flowgraph.settings import Resolved
 from flowgraph.values import Group, Measure
 from nodes import Policy, Prompts, Rollout, Scores, generate, group_normalize, logprobs, policy_gradient, score, update
@@ -271,3 +272,28 @@ def test_a_replay_knows_its_steps_and_refuses_a_run_of_other_nodes_and_a_file_th
         Replay(folder, graph).sources()["policy.generate"].batch(0)
     with pytest.raises(DataError, match=r"000007\.parquet: cannot be read: "):
         Replay(folder, graph).sources()["policy.generate"].batch(7)
+
+
+def test_a_replay_of_a_run_that_says_it_did_more_steps_than_there_are_is_refused_at_once(
+    done: tuple[RunFolder, Graph, Ran],
+) -> None:
+    folder, graph, _ = done
+    folder.note(steps_done=10**18)
+    with pytest.raises(RunFolderError, match=r"recorded no rollouts of policy\.generate for step 1"):
+        Replay(folder, graph).steps()
+
+
+@pytest.mark.parametrize("listed", [b"no hash\n", b"\xff\n", b"0" * 64 + b"  ../run.json\n"])
+def test_a_list_of_hashes_that_a_checkpoint_noted_and_that_is_none_is_damage(tmp_path: Path, listed: bytes) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    (folder.path / "rollouts").mkdir()
+    sums = folder.path / "rollouts" / SUMS
+    sums.write_bytes(listed)
+    records = folder.records() | {"x" * 5_000: {"size_bytes": 1, "sha256": ""}}
+    found = folder.damage(records)
+    assert len(found) == 1 and found[0].startswith(f"{sums} cannot be read: ")
+
+
+def test_the_files_that_a_run_says_its_rows_are_from_have_hashes_by_name() -> None:
+    assert fault_in(DataFacts, {"name": "digits", "files": ["rows.parquet"]}).startswith("files: ")
+    assert fault_in(DataFacts, {"name": "digits", "files": {"rows.parquet": 1}}).startswith("files.")
