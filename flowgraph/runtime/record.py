@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -105,12 +106,15 @@ class RunFolder:
     def locked(self) -> Generator[None]:
         """Hold the folder for this process: it is released when the process ends, however it does.
 
-        Raises RunFolderError, with the other's process id, while another holds it.
+        Raises RunFolderError while another holds it, with its process id, and for a lock that is no plain file.
         """
         import fcntl
 
-        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        path = self.path / "lock"
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise RunFolderError.cannot(str(path), ValueError("it is not a plain file"))
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
