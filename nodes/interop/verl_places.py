@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowgraph.cluster import MOST_DEVICES
 from flowgraph.plan import Checkpointing, Layout, Offloaded, Running, Sharding
 from flowgraph.roles import Use
 from nodes.interop.config import Config
@@ -13,6 +12,7 @@ from nodes.interop.shipped_flows import Flow
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
+MOST_DEVICES = 65_536  # as many as `flowgraph.cluster` takes: so that their divisors are found at once
 SAMPLERS = ("vllm", "sglang", "trtllm")
 
 
