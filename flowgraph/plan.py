@@ -24,6 +24,7 @@ TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "of
 
 MOST_SECONDS = 1e30  # of a part of a task: so that sums over a step stay finite
 MOST_PROMPTS = 10**9  # of a step: more than anyone draws, and few enough that a slip of the pen is refused
+MOST_THREADS = 65_536  # of one process: what a library takes without an error
 Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False)]
 
 

@@ -171,6 +171,9 @@ def _settings_model(owner: str, settings: Mapping[str, Any], refuse: Refuse) -> 
         if wrong is not None:
             name = str(wrong["loc"][0])
             raise refuse(f"the default {name}={settings[name][1]!r}: {_reason(wrong['msg'])}", "") from None
+    for name, (_, default) in settings.items():
+        if isinstance(default, float | list | tuple | dict) and (why := not_plain(default)):
+            raise refuse(f"the default {name}={default!r}: {why}", "")
     return model
 
 
@@ -370,8 +373,12 @@ def not_plain(value: object) -> str:
     """
     if isinstance(value, str):
         return "" if value.isprintable() or value.encode(errors="replace").decode() == value else "UTF-8 cannot hold it"
-    if value is None or isinstance(value, bool | float | enum.Enum):
+    if value is None or isinstance(value, bool):
         return ""
+    if isinstance(value, enum.Enum):
+        return not_plain(value.value)
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else "should be a finite number"
     if isinstance(value, int):
         return "" if abs(value) < 2**63 else "a whole number has at most 64 bits"
     if isinstance(value, list | tuple):

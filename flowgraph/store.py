@@ -6,6 +6,7 @@ left out of both hashes.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 from collections.abc import Mapping
@@ -112,7 +113,7 @@ def plain_settings(settings: BaseModel) -> Flat:
 
 
 def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str))
+    return json.loads(json.dumps(value, default=lambda each: each.value if isinstance(each, enum.Enum) else str(each)))
 
 
 def structure_hash(graph: Graph) -> str:

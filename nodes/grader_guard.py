@@ -26,6 +26,7 @@ ADDRESS_SPACE_RATIO = 4  # of address space to memory: libraries map much that t
 _SUBREAPER, _DROP_BOUNDING = 36, 24  # prctl
 _CAPABILITIES = 64
 _PAGE_BYTES = resource.getpagesize()
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # What Landlock has no right for, and would reach files or processes outside: modes, owners, times and attributes of
 # files; limits, priorities and cores of other processes; the clock; memory that belongs to no process.
@@ -181,34 +182,47 @@ def remove(folder: str) -> None:
 def empty(folder: str) -> bool:
     """Remove what is in a folder; tell if all could be removed. Raises OSError for a folder that cannot be read.
 
-    What lies deeper is moved to the top first, so that no path and no stack grows.
+    What lies deeper is moved to the top first, so that no path and no stack grows. Nothing is reached by a path: where
+    a guard was killed, a rule's processes may put a link in a folder's place meanwhile.
     """
     unique, moved = os.urandom(8).hex(), 0
     waiting = os.listdir(folder)
     if not waiting:
         return True  # as it mostly is; to list takes long where a confined process does it
+    top = os.open(folder, _FOLDER)
     while waiting:
-        path = os.path.join(folder, waiting.pop())
+        name = waiting.pop()
         with contextlib.suppress(OSError):
-            if not stat.S_ISDIR(os.lstat(path).st_mode):
-                os.unlink(path)
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode):
+                os.unlink(name, dir_fd=top)
                 continue
-            _open_up(path)
-            for name in os.listdir(path):
-                moved += 1
-                inner, up = os.path.join(path, name), f"{unique}-{moved}"
-                _open_up(inner)  # to move a folder is to write in it
-                os.rename(inner, os.path.join(folder, up))
-                waiting.append(up)
-            os.rmdir(path)
+            _open_up(name, top)
+            inside = os.open(name, _FOLDER, dir_fd=top)
+            try:
+                for inner in os.listdir(inside):
+                    moved += 1
+                    up = f"{unique}-{moved}"
+                    _open_up(inner, inside)  # to move a folder is to write in it
+                    os.rename(inner, up, src_dir_fd=inside, dst_dir_fd=top)
+                    waiting.append(up)
+            finally:
+                os.close(inside)
+            os.rmdir(name, dir_fd=top)
+    os.close(top)
     return not os.listdir(folder)
 
 
-def _open_up(path: str) -> None:
+def _open_up(name: str, folder: int | None = None) -> None:
     """Give a folder the rights that removing it takes; a confined process may not, and a link is left alone."""
     with contextlib.suppress(OSError):
-        if stat.S_ISDIR(os.lstat(path).st_mode):
-            os.chmod(path, 0o700)
+        if sys.platform != "linux":
+            os.chmod(name, 0o700, dir_fd=folder, follow_symlinks=False)
+            return
+        found = os.open(name, os.O_PATH | _FOLDER, dir_fd=folder)
+        try:
+            os.chmod(f"/proc/self/fd/{found}", 0o700)
+        finally:
+            os.close(found)
 
 
 def over(process: int, spec: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flowgraph.cli import engines
-from flowgraph.plan import MOST_PROMPTS
+from flowgraph.plan import MOST_PROMPTS, MOST_THREADS
 
 app = typer.Typer(
     name="flowgraph",
@@ -72,7 +72,9 @@ Runtime = Annotated[
 Address = Annotated[str | None, typer.Option("--address", help="a Ray cluster that runs already")]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", min=1, help="threads of each process; default 1 for tiny models, else its share"),
+    typer.Option(
+        "--threads", min=1, max=MOST_THREADS, help="threads of each process; default 1 for tiny models, else its share"
+    ),
 ]
 CheckpointEvery = Annotated[
     int, typer.Option("--checkpoint-every", min=0, help="save what `resume` needs every so many steps; 0: never")

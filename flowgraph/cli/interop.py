@@ -16,7 +16,7 @@ from flowgraph.cli.show import write_text
 from flowgraph.errors import DataError, ModelError, PlanError, SettingError, UsageError, nearest
 from flowgraph.foreign import read_bytes
 from flowgraph.models.table import full_name
-from flowgraph.plan import Plan, Running
+from flowgraph.plan import MOST_PROMPTS, Plan, Running
 
 MOST_BYTES = 4_000_000  # of a launch script or a configuration
 MOST_SHOWN = 60  # letters of a value that was not read
@@ -292,6 +292,8 @@ def imported(path: Path) -> Imported:
 def _posed(read: Imported, path: Path, device: str, question: Question) -> Posed:
     """Pose the question of a run; what it says that no flow takes is an error of its file."""
     notes = list[str]()
+    if read.batch > MOST_PROMPTS:
+        raise DataError.unusable(path, f"draws {read.batch:,} prompts in a step; {MOST_PROMPTS:,} are the most")
     try:
         posed = pose(_asked(read, device, question, notes)).having(staleness=read.lag, without=read.unused)
     except SettingError as error:

@@ -151,6 +151,7 @@ def prepared(options: RunOptions) -> Prepared:
     replay = Replay(RunFolder.open(o.replay), inputs.graph) if o.replay is not None else None
     if replay is not None:
         inputs = replace(inputs, steps=min(inputs.steps, replay.steps()))
+        replay.refuse_damaged(inputs.steps)
     job = make_job(plan.plan, inputs, o, replay)
     servers = {} if o.attach is None else read_attached(o.attach, job.program.homes)
     return Prepared(inputs, o, job, chosen, servers)

@@ -92,9 +92,14 @@ def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] 
     """Read a value of this type back from a table that `to_table` made; columns it has no part for are left out.
 
     Of a record only `parts` are read, dotted paths, if any are named. Raises `DataError` that names the file and the
-    column it lacks, or that is of another type.
+    column it lacks, or that is of another type, or why its scalars cannot be read.
     """
-    scalars = parse_json((table.schema.metadata or {}).get(SCALARS, b"{}"))
+    try:
+        scalars = parse_json((table.schema.metadata or {}).get(SCALARS, b"{}"))
+    except ValueError as error:
+        raise DataError.unusable(where, f"its scalars cannot be read: {error}") from None
+    if not isinstance(scalars, dict):
+        raise DataError.unusable(where, "its scalars are no JSON object")
     return cast("V", _part(kind, "" if issubclass(kind, Record) else PLAIN, table, scalars, where, parts))
 
 
@@ -142,6 +147,8 @@ def _pad(column: Any, name: str, where: str) -> Tensor:
 
     if not (pa.types.is_list(column.type) and _is_number(column.type.value_type)) or column.null_count:
         raise DataError.wrong_type(where, name, column.type, "a list of numbers in each row")
+    if column.flatten().null_count:
+        raise DataError.wrong_type(where, name, f"{column.type} with nulls inside", "a list of numbers in each row")
     lengths = column.value_lengths().to_numpy()
     flat = column.flatten().to_numpy(zero_copy_only=False)
     padded = np.zeros((len(lengths), lengths.max(initial=0)), flat.dtype)

@@ -12,9 +12,11 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,12 +106,15 @@ class RunFolder:
     def locked(self) -> Generator[None]:
         """Hold the folder for this process: it is released when the process ends, however it does.
 
-        Raises RunFolderError, with the other's process id, while another holds it.
+        Raises RunFolderError while another holds it, with its process id, and for a lock that is no plain file.
         """
         import fcntl
 
-        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        path = self.path / "lock"
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise RunFolderError.cannot(str(path), ValueError("it is not a plain file"))
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -149,11 +154,14 @@ class RunFolder:
 
     def damage(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """Return what of the metrics and rollouts is not as it was when a checkpoint noted these `records`."""
-        found = {name: _cut_or_changed(self.path / name, told) for name, told in records.items()}
+        found = {name: _cut_or_changed(self.path / name, records[name]) for name in JOURNALS if name in records}
         lines, (_, listed) = [why for why in found.values() if why], JOURNALS
         if found.get(listed) == "":
             path, size = self.path / listed, int(records[listed]["size_bytes"])
-            sums = read_sums(path.read_bytes()[:size].decode())
+            try:
+                sums = read_sums(path.read_bytes()[:size].decode())
+            except ValueError as error:
+                return [*lines, f"{path} cannot be read: {error}"]
             lines += [f"{path.parent}/{each}" for each in faults(path.parent, sums)]
         return lines
 
@@ -339,10 +347,28 @@ class Replay:
         if not files:
             raise RunFolderError.no_rollouts(str(self.folder.path), node.name)
         done = int(self.folder.facts().get("steps_done", len(files)))
-        there = [rollout_file(self.folder.path, node.name, step) in files for step in range(done)]
+        looked_at = min(done, len(files) + 2)  # a gap shows by then, whatever number a file says
+        there = [rollout_file(self.folder.path, node.name, step) in files for step in range(looked_at)]
         if not all(there[:-1]):
             raise RunFolderError.no_rollouts(str(self.folder.path), f"{node.name} for step {there.index(False)}")
         return sum(there)
+
+    def refuse_damaged(self, steps: int) -> None:
+        """Raise RunFolderError where a rollout of the first `steps` is not as the run's list of hashes says.
+
+        Of a run that was cut off, the list may lack the last step, and the end of its last line.
+        """
+        folder, last = self.folder.path / ROLLOUTS, self.steps() - 1
+        try:
+            text = read_text(folder / SUMS)
+            listed = read_sums(text[: text.rfind("\n") + 1])
+        except (OSError, ValueError) as error:
+            raise RunFolderError.cannot(str(folder / SUMS), error) from error
+        wanted = {f"{node.name}/{step:06d}.parquet": step for node in self._nodes() for step in range(steps)}
+        unlisted = (f"{SUMS} lacks {name}" for name, step in wanted.items() if name not in listed and step < last)
+        changed = faults(folder, {name: digest for name, digest in listed.items() if name in wanted})
+        if why := next(chain(unlisted, changed), ""):
+            raise RunFolderError(f"cannot be replayed: {why}", where=str(folder))
 
     def sources(self) -> dict[str, Recorded]:
         """Give the recorded rollouts by the name of their node."""

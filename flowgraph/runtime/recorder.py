@@ -5,8 +5,10 @@ Not here: what else the folder holds, and how it is read back (`record`); checkp
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,12 +35,23 @@ from flowgraph.runtime.saver import FAILURES_AT_MOST
 from flowgraph.values import Record
 
 
+def _plain(path: Path) -> int:
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+
+
 class Journal:
-    """A file of lines that only grows; what the disk refuses is kept, and written with what follows."""
+    """A file of lines that only grows; what the disk refuses is kept, and written with what follows.
+
+    Raises OSError for what is no plain file: a pipe that nobody reads would never be open.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
+        self._file = os.fdopen(_plain(path), "ab", buffering=0)
         self._owed = b""
 
     def add(self, line: str) -> None:

@@ -5,11 +5,14 @@ Keys that are not named here may hold anything: other versions of us write other
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, RootModel, ValidationError
 
 from flowgraph.cluster import dotted
+from flowgraph.plan import MOST_THREADS
+
+_OfAPath = Annotated[str, Field(pattern=r"^[^\x00]+$")]
 
 
 class _Open(BaseModel):
@@ -17,10 +20,11 @@ class _Open(BaseModel):
 
 
 class DataFacts(_Open):
-    """The rows of a run: their name, and the hash of what they hold."""
+    """The rows of a run: their name, the hash of what they hold, and those of the files that they were read from."""
 
     name: str
     digest: str = ""
+    files: dict[str, str] = Field(default={})
 
 
 class MetricFacts(_Open):
@@ -55,13 +59,13 @@ class Resumable(RunFacts):
     """`run.json` of a run that can go on: also how it was asked for, where, and on what."""
 
     id: str
-    file: str
+    file: _OfAPath
     flow_sha256: str
-    folder: str
+    folder: _OfAPath
     full_hash: str
     structure_hash: str
     runtime: str
-    threads: PositiveInt
+    threads: Annotated[int, Field(gt=0, le=MOST_THREADS)]
     batch: PositiveInt
     options: dict[str, Any]
 

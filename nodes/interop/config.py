@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 
 from flowgraph.errors import UsageError
 from nodes.interop.commands import Started, Told, words_of
@@ -13,7 +12,7 @@ from nodes.interop.imported import NEEDLESS, UNREAD
 from nodes.interop.keys import Keys, keys, versions
 from nodes.interop.letters import broken
 from nodes.interop.needless import needless
-from nodes.interop.scalars import Scalar, referred, scalar
+from nodes.interop.scalars import Scalar, is_number, referred, scalar
 
 MOST = 2**31 - 1  # of whole numbers: tokens, rows, devices
 MISSING = "???"  # what Hydra writes for a value that has to be given
@@ -78,7 +77,7 @@ class Config:
 
     def whole(self, *names: str) -> int | None:
         """Give a whole number; raises UsageError with the line for another value."""
-        value = self.get(*names)
+        value = self._unless_empty(names, "a whole number")
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST):
@@ -99,9 +98,9 @@ class Config:
         return value if value is None else self.positive(*names)
 
     def number(self, *names: str) -> float | None:
-        """Give a number."""
-        value = self.get(*names)
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)):
+        """Give a number; raises UsageError with the line for another value, and for one that is not finite."""
+        value = self._unless_empty(names, "a number")
+        if value is None or is_number(value):
             return value
         raise self._wrong(names, value, "a number")
 
@@ -189,6 +188,16 @@ class Config:
             return scalar(self.told[name].text)
         value = self.known.defaults.get(name)
         return value if isinstance(value, bool | int | float | str) else None
+
+    def _unless_empty(self, names: Sequence[str], wanted: str) -> Scalar:
+        """Give what a number is told to be; an empty text is no number, and null is said where there is a default."""
+        value, name = self.get(*names), next((name for name in names if name in self.told), "")
+        if value is None and name and name not in self.why:
+            if not self.told[name].text.strip():
+                raise self._wrong(names, "empty", wanted)
+            if is_number(self.known.defaults.get(name)):
+                self.say(f"`{name}` is told to be null: a number of the flow's own stands in its place, if it has one")
+        return value
 
     def _wrong(self, names: Sequence[str], value: Scalar, wanted: str) -> UsageError:
         told = next((self.told[name] for name in names if name in self.told), None)

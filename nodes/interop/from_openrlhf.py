@@ -10,7 +10,7 @@ from nodes.interop.commands import Started
 from nodes.interop.config import Config, settings_text
 from nodes.interop.imported import USUAL, AsRun, Imported, Shared, adapted
 from nodes.interop.letters import broken
-from nodes.interop.scalars import Scalar
+from nodes.interop.scalars import Scalar, is_number, scalar
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
 
 # Source: OpenRLHF, trainer/ppo_utils/experience_maker.py; those of GRPO's kind are told by their KL and their loss.
@@ -333,10 +333,9 @@ def _overlong(config: Config, response: int) -> Iterator[tuple[str, Scalar]]:
 def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
     eps = config.number("actor.eps_clip", "eps_clip")
     both = config.text("actor.eps_clip_low_high", "eps_clip_low_high").split()
-    try:
-        low, high = (float(each) for each in both) if both else (eps, eps)
-    except ValueError:
-        raise broken("should be two numbers", config.run.line, "eps_clip_low_high") from None
+    low, high = map(scalar, both) if len(both) == 2 else (eps, eps)
+    if both and not (len(both) == 2 and is_number(low) and is_number(high)):
+        raise broken("should be two numbers", config.run.line, "eps_clip_low_high")
     if flow.surrogate in ("clipped", "gspo_loss"):
         yield f"{flow.loss}.eps", low
         yield f"{flow.loss}.eps_high", high if high != low or flow.name in ("dapo", "gspo") else None

@@ -10,7 +10,7 @@ from nodes.interop.commands import Started
 from nodes.interop.config import Config, settings_text
 from nodes.interop.imported import AsRun, Imported, Shared, adapted
 from nodes.interop.letters import broken
-from nodes.interop.scalars import Scalar, scalar
+from nodes.interop.scalars import Scalar, is_number, scalar
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
 from nodes.interop.verl_places import ACTOR, MODEL, ROLLOUT, layouts_of, running_of
 
@@ -39,6 +39,7 @@ AGGREGATIONS = {
 }
 # Configurations that verl ships whose keys are known, or that differ from those in what no plan depends on.
 _SHIPPED = re.compile(r"(?:fully_async_|one_step_off_)?(?:ppo|dapo)(?:_megatron)?_trainer(?:\.ya?ml)?")
+_BOUNDS = re.compile(r"[0-9.e-]+_[0-9.e-]+")  # of importance weights: 0.5_2.0
 OUT_OF_REACH = 1e5  # a bound of the dual clip, or of a value, that nothing meets
 
 
@@ -273,8 +274,11 @@ def _rewards(config: Config) -> Iterator[tuple[str, Scalar]]:
         config.say(f"the run has {len(keys)} rewards, {', '.join(keys)}; the flow `gdpo` has two, 0.7 and 0.3")
         return
     config.say(f"the rewards {keys[0]} and {keys[1]} are of a function of the run's; the flow has the rules of its own")
-    yield "scale.factor", scalar(weights[0])
-    yield "scale#2.factor", scalar(weights[1])
+    for name, weight in zip(("scale", "scale#2"), map(scalar, weights), strict=True):
+        if not is_number(weight):
+            where = "algorithm.gdpo_reward_weights"
+            raise broken(f"should be two numbers, not {weight}", config.told[where].line, where)
+        yield f"{name}.factor", weight
 
 
 def _listed(text: str) -> list[str]:
@@ -293,10 +297,10 @@ def _correction(config: Config) -> Iterator[tuple[str, Scalar]]:
         config.say("the run corrects for older weights by no importance weights; the flow `decoupled_ppo` does")
         return
     yield "importance_weights.level", level
-    if isinstance(cap, int | float):
-        yield "importance_weights.cap", float(cap)
-    else:
+    if isinstance(cap, str) and _BOUNDS.fullmatch(cap):
         config.say(f"importance weights outside of {cap} are left out by the run; the flow truncates them")
+    else:
+        yield "importance_weights.cap", config.number(f"{CORRECTION}.rollout_is_threshold")
 
 
 def _overlong(config: Config) -> Iterator[tuple[str, Scalar]]:
@@ -332,7 +336,7 @@ def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
     eps, low, high = (config.number(f"{ACTOR}.{name}") for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"))
     lower, upper = eps if low is None else low, eps if high is None else high
     if config.has(f"{ACTOR}.clip_ratio") and eps not in (lower, upper):
-        config.say(f"clip_ratio={eps:g} has no effect in verl, where clip_ratio_low is {lower} and _high is {upper}")
+        config.say(f"clip_ratio={eps} has no effect in verl, where clip_ratio_low is {lower} and _high is {upper}")
     if flow.surrogate in ("clipped", "cispo_loss", "gspo_loss", "gmpo_loss"):
         yield f"{flow.loss}.eps", lower
         yield (

@@ -12,11 +12,15 @@ from nodes.interop.shipped_flows import Flow
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
+MOST_DEVICES = 65_536  # as many as `flowgraph.cluster` takes: so that their divisors are found at once
 SAMPLERS = ("vllm", "sglang", "trtllm")
 
 
 def layouts_of(config: Config, flow: Flow, main: int, sampling: int) -> tuple[dict[str, Layout], dict[Use, str]]:
     """Give how each role is cut, and the engines by use."""
+    if max(main, sampling) > MOST_DEVICES:
+        what = f"{max(main, sampling):,} devices, where a cluster has at most {MOST_DEVICES:,}"
+        raise broken(what, config.run.line, "nnodes")
     trainer = _trainer(config)
     found = {"policy.train": _trained(config, ACTOR, _own(config, ACTOR, trainer), main, trainer)}
     found["policy.sample"] = _drawing(config, sampling)
@@ -124,7 +128,7 @@ def _spread(config: Config, shares: int, tensor: int, ranks: int, where: str) ->
 
     The plan cuts experts by the tensor degree too, and spreads them over ranks that they divide.
     """
-    expert = max(1, shares // tensor)
+    expert = min(max(1, shares // tensor), ranks)
     while ranks % expert:
         expert -= 1
     if expert * tensor != max(shares, 1):

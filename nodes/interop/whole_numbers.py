@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 MOST = 2**63  # a shell's own numbers end there
 LONGEST = 500
+# What a shell and Python read alike: 017 and 10#08 are other numbers to a shell, 1_000 none.
+_ALIKE = re.compile(r"(?:[A-Za-z_]\w*\b|0[xX][0-9a-fA-F]+\b|(?:0|[1-9][0-9]*)\b|[-+*/%()\s])*", re.ASCII)
+_DECIMAL = re.compile(r"\s*[-+]?(?:0|[1-9][0-9]*)\s*")
 
 
 class Unknown(Exception):
@@ -27,8 +30,8 @@ def evaluated(text: str, value_of: Callable[[str], str]) -> int:
     Raises Unknown for anything else, and where a variable holds no number.
     """
     plain = re.sub(r"\$\{?(\w+)\}?", r"\1", text).strip()
-    if len(plain) > LONGEST:
-        raise Unknown(f"$(({plain[:20]}…))")
+    if len(plain) > LONGEST or not _ALIKE.fullmatch(plain):
+        raise Unknown(f"$(({plain[:20]}…))" if len(plain) > LONGEST else f"$(({plain[:40]}))")
     try:
         tree = ast.parse(re.sub(r"(?<!/)/(?!/)", "//", plain), mode="eval")
         return _value(tree.body, value_of)
@@ -40,7 +43,10 @@ def _value(node: ast.expr, value_of: Callable[[str], str]) -> int:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         found = node.value
     elif isinstance(node, ast.Name):
-        found = int(value_of(node.id))
+        told = value_of(node.id)
+        if not _DECIMAL.fullmatch(told):
+            raise ValueError
+        found = int(told)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
         inner = _value(node.operand, value_of)
         found = -inner if isinstance(node.op, ast.USub) else inner

@@ -13,7 +13,9 @@ import torch
 
 from examples.grpo import grpo
 from flowgraph import Graph
+from flowgraph.errors import RunFolderError
 from flowgraph.executors.local import LocalModel
+from flowgraph.hashes import SUMS
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import Job, train
@@ -115,3 +117,28 @@ def test_a_flow_with_other_settings_can_be_fed_with_the_same_rollouts(
     rewards = [[line["score.reward"] for line in folder.metrics()] for folder in (first[0], again)]
     assert rewards[0] == rewards[1]
     assert any(not torch.equal(first[1][name], tensor) for name, tensor in weights.items())
+
+
+def test_a_rollout_that_is_not_as_its_run_wrote_it_is_refused_by_its_hash(
+    first: tuple[RunFolder, dict[str, torch.Tensor]], graph: Graph
+) -> None:
+    replay, rollouts = Replay(first[0], graph), first[0].path / "rollouts"
+    replay.refuse_damaged(3)  # the run was cut off: its last step is not in the list yet
+    one, two = (rollout_file(first[0].path, "policy.generate", step) for step in range(2))
+    whole = one.read_bytes()
+    one.write_bytes(two.read_bytes())  # a whole file, of which Parquet's own checksums agree
+    with pytest.raises(RunFolderError) as caught:
+        replay.refuse_damaged(3)
+    assert str(caught.value).startswith(
+        f"{rollouts}: cannot be replayed: policy.generate/000000.parquet has other bytes than were written: sha256 was "
+    )
+    one.write_bytes(whole)
+    lines = (rollouts / SUMS).read_text().splitlines(keepends=True)
+    for text, why in (
+        ("".join(lines)[:-9], f"{rollouts}: cannot be replayed: SHA256SUMS lacks policy.generate/000001.parquet"),
+        ("no hash\n", f"{rollouts / SUMS}: cannot be used: line 1 is not a hash and the name of a file here"),
+    ):
+        (rollouts / SUMS).write_text(text)
+        with pytest.raises(RunFolderError) as caught:
+            replay.refuse_damaged(3)
+        assert str(caught.value) == why

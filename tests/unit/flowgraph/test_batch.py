@@ -14,7 +14,7 @@ import torch
 from flowgraph import Kind, Mask, Record, Value
 from flowgraph.errors import DataError
 from flowgraph.rows import leaves
-from flowgraph.runtime.batch import from_table, to_table
+from flowgraph.runtime.batch import SCALARS, from_table, to_table
 from flowgraph.values import Lengths
 from nodes import LogProbs, Rollout
 
@@ -128,10 +128,17 @@ def test_a_column_that_is_missing_is_named(make_rollout: Make) -> None:
         from_table(Rollout, table.replace_schema_metadata({}), "a/b")
 
 
-@pytest.mark.parametrize("column", [["1", "2"], [[1.0], None], [["1"], ["2"]]])
+@pytest.mark.parametrize("column", [["1", "2"], [[1.0], None], [["1"], ["2"]], [[1, None], [2]]])
 def test_token_columns_are_lists_of_numbers(make_rollout: Make, column: list[object]) -> None:
     table = to_table(make_rollout([3, 1]))
     place = table.column_names.index("tokens")
     wrong = table.set_column(place, "tokens", pa.array(column))
     with pytest.raises(DataError, match=r"^a/b: column `tokens` is .*, not a list of numbers in each row$"):
         from_table(Rollout, wrong, "a/b")
+
+
+@pytest.mark.parametrize("scalars", [b"{", b"[]", b"5", b"\xff"])
+def test_scalars_that_are_no_json_object_are_refused_by_file(make_rollout: Make, scalars: bytes) -> None:
+    table = to_table(make_rollout([3, 1])).replace_schema_metadata({SCALARS: scalars})
+    with pytest.raises(DataError, match=r"^a/b: its scalars "):
+        from_table(Rollout, table, "a/b")

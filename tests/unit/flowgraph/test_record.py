@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -19,13 +20,14 @@ from flowgraph.errors import DataError, RunFolderError
 from flowgraph.evaluate import Observed
 from flowgraph.executors.local import LocalModel
 from flowgraph.graph import Graph
-from flowgraph.hashes import read_sums
+from flowgraph.hashes import SUMS, read_sums
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.checkpoint import disk_fault
 from flowgraph.runtime.execute import Executor, Ran
 from flowgraph.runtime.record import Replay, RunFolder, fresh, rollout_file
-from flowgraph.runtime.recorder import Recorder
+from flowgraph.runtime.recorder import Journal, Recorder
+from flowgraph.runtime.run_facts import DataFacts, Resumable, fault_in
 from flowgraph.settings import Resolved
 from flowgraph.values import Group, Measure
 from nodes import Policy, Prompts, Rollout, Scores, generate, group_normalize, logprobs, policy_gradient, score, update
@@ -271,3 +273,64 @@ def test_a_replay_knows_its_steps_and_refuses_a_run_of_other_nodes_and_a_file_th
         Replay(folder, graph).sources()["policy.generate"].batch(0)
     with pytest.raises(DataError, match=r"000007\.parquet: cannot be read: "):
         Replay(folder, graph).sources()["policy.generate"].batch(7)
+
+
+def test_a_replay_of_a_run_that_says_it_did_more_steps_than_there_are_is_refused_at_once(
+    done: tuple[RunFolder, Graph, Ran],
+) -> None:
+    folder, graph, _ = done
+    folder.note(steps_done=10**18)
+    with pytest.raises(RunFolderError, match=r"recorded no rollouts of policy\.generate for step 1"):
+        Replay(folder, graph).steps()
+
+
+@pytest.mark.parametrize("listed", [b"no hash\n", b"\xff\n", b"0" * 64 + b"  ../run.json\n"])
+def test_a_list_of_hashes_that_a_checkpoint_noted_and_that_is_none_is_damage(tmp_path: Path, listed: bytes) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    (folder.path / "rollouts").mkdir()
+    sums = folder.path / "rollouts" / SUMS
+    sums.write_bytes(listed)
+    records = folder.records() | {"x" * 5_000: {"size_bytes": 1, "sha256": ""}}
+    found = folder.damage(records)
+    assert len(found) == 1 and found[0].startswith(f"{sums} cannot be read: ")
+
+
+def test_the_files_that_a_run_says_its_rows_are_from_have_hashes_by_name() -> None:
+    assert fault_in(DataFacts, {"name": "digits", "files": ["rows.parquet"]}).startswith("files: ")
+    assert fault_in(DataFacts, {"name": "digits", "files": {"rows.parquet": 1}}).startswith("files.")
+
+
+def test_a_lock_that_is_a_pipe_or_a_link_is_refused_and_what_it_points_to_stays(tmp_path: Path) -> None:
+    folder, other = RunFolder.create(tmp_path / "run"), tmp_path / "other.txt"
+    os.mkfifo(folder.path / "lock")
+    with pytest.raises(RunFolderError, match="lock: cannot be used: it is not a plain file"), folder.locked():
+        pass
+    (folder.path / "lock").unlink()
+    other.write_text("mine")
+    (folder.path / "lock").symlink_to(other)
+    with pytest.raises(OSError, match="lock"), folder.locked():
+        pass
+    assert other.read_text() == "mine"
+
+
+def test_a_path_of_a_run_holds_no_nul_and_its_threads_are_as_many_as_can_be() -> None:
+    told = {"id": "", "file": "a\0b", "folder": "/"}
+    assert fault_in(Resumable, _resumable(told)).startswith("file: ")
+    assert fault_in(Resumable, _resumable(told | {"file": "a.py"})) == ""
+    assert fault_in(Resumable, _resumable(told | {"file": "a.py", "threads": 10**18})).startswith("threads: ")
+
+
+def _resumable(told: dict[str, object]) -> dict[str, object]:
+    texts = dict.fromkeys(("flow", "status", "flow_sha256", "full_hash", "structure_hash", "runtime"), "x")
+    numbers = dict.fromkeys(("steps", "steps_done", "threads", "batch"), 1)
+    return {**texts, **numbers, "metrics": {}, "data": {"name": "digits"}, "options": {}, **told}
+
+
+def test_a_journal_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    for name in ("unread", "read"):
+        os.mkfifo(tmp_path / name)
+    reader = os.open(tmp_path / "read", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("unread", "read"):
+        with pytest.raises(OSError, match=name):
+            Journal(tmp_path / name)
+    os.close(reader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,16 @@ Golden = Callable[[str, str], None]
 
 def rule(response: str) -> float:
     return 1.0
+
+
+class Way(enum.Enum):
+    UP = "up"
+    FAR = float("inf")
+
+
+@node
+def turned(scores: Scores, *, way: Way = Way.UP, anything: Any = 1.0) -> Scores:
+    raise NotImplementedError
 
 
 @node
@@ -481,3 +492,33 @@ def test_a_stored_aggregation_that_is_none_is_refused(how: Any) -> None:
             each["settings"]["aggregation"] = how
     with pytest.raises(FlowError, match=r"policy_gradient\.aggregation="):
         from_json(json.dumps(data))
+
+
+def test_a_setting_of_an_enum_is_read_back_as_it_was() -> None:
+    @flow
+    def own(scores: Scores) -> Scores:
+        return turned(scores, way=Way.UP)
+
+    graph = compile_graph(own.graph())
+    assert json.loads(to_json(graph))["nodes"][0]["settings"]["way"] == "up"
+    assert from_json(to_json(graph)).nodes[0].settings == graph.nodes[0].settings
+
+
+@pytest.mark.parametrize(
+    "setting", [{"anything": float("inf")}, {"anything": [{"a": float("nan")}]}, {"way": Way.FAR}], ids=str
+)
+def test_a_number_that_no_file_holds_is_refused_whatever_type_the_setting_has(setting: dict[str, Any]) -> None:
+    @flow
+    def own(scores: Scores) -> Scores:
+        return turned(scores, **setting)
+
+    with pytest.raises(SettingError, match="should be a finite number"):
+        own.graph()
+
+
+def test_a_default_that_no_file_holds_is_refused_too() -> None:
+    with pytest.raises(FlowError, match="the default anything=inf: should be a finite number"):
+
+        @node
+        def endless(scores: Scores, *, anything: Any = float("inf")) -> Scores:
+            raise NotImplementedError

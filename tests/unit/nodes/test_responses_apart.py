@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,40 @@ def test_a_folder_is_removed_and_counted_whatever_is_in_it(tmp_path: Path) -> No
     remove(str(top))
     assert not top.exists()
     assert here.exists()
+
+
+SWAPS = """
+import contextlib, os, sys
+from nodes.grader_guard import remove
+scratch, outside = sys.argv[1:]
+when, left = "", 0
+def swap(event, told):
+    global left
+    left -= event == when
+    if event == when and left == 0:
+        with contextlib.suppress(OSError):
+            os.rename(f"{scratch}/d", f"{scratch}/e")
+            os.symlink(outside, f"{scratch}/d")
+sys.addaudithook(swap)
+for event in ("open", "os.listdir", "os.chmod", "os.rename", "os.rmdir"):
+    for nth in range(1, 6):
+        when = ""
+        os.makedirs(f"{scratch}/d/inner", exist_ok=True)
+        when, left = event, nth
+        remove(scratch)
+        when = ""
+        remove(scratch)
+        assert sorted(os.listdir(outside)) == ["kept", "kept.txt"], (event, nth)
+        assert os.stat(outside).st_mode & 0o777 == 0o750, (event, nth)
+assert not os.path.lexists(scratch)
+"""
+
+
+def test_what_a_link_points_to_stays_whenever_it_takes_a_folders_place(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "kept").mkdir(parents=True)
+    (outside / "kept.txt").touch()
+    outside.chmod(0o750)
+    command = [sys.executable, "-c", SWAPS, str(tmp_path / "scratch"), str(outside)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
