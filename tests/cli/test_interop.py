@@ -680,7 +680,7 @@ BAD: dict[str, tuple[str, str]] = {
         f"{VERL} {KEYS} actor_rollout_ref.rollout.temperature=-1",
         "run.sh: policy.generate.temperature=-1",
     ),
-    "too many devices": (f"{VERL} {KEYS} trainer.nnodes=100000000", "100000000x8xh100: a cluster has at most 65,536"),
+    "too many devices": (f"{VERL} {KEYS} trainer.nnodes=100000000", "run.sh:1: `nnodes`: 800,000,000 devices"),
     "does not divide": (
         f"{VERL} {KEYS} actor_rollout_ref.rollout.tensor_model_parallel_size=3",
         "run.sh:7: `actor_rollout_ref.rollout.tensor_model_parallel_size`: 3 does not divide 8 devices\n",

