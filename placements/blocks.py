@@ -120,7 +120,7 @@ class Blocks:
         shared = any(setting.roles[place].use == "sample" for place in places)
         for place, choice in zip(places, sitting.chosen, strict=True):
             slowed = setting.host.slowed_share if shared and setting.roles[place].use == "train" else 1.0
-            last = max((stage for stage, seconds in enumerate(choice.stages_s) if seconds), default=0)
+            last = choice.last_stage
             over_s = (slowed if choice.running.sleeps else slowed - 1) * choice.moved_s
             spans_s[barriers.of_stage[last]] -= over_s
             busy_s -= over_s
@@ -168,12 +168,30 @@ class Blocks:
     def sittings(self, block: frozenset[int], seat: Seat) -> list[Sitting]:
         """Return the ways to run a block there that fit, fastest first; none beats another in every stage."""
         places, shared = tuple(sorted(block)), any(self.setting.roles[place].use == "sample" for place in block)
-        found = self._fastest(places, seat, shared)
+        found, ways = self._fastest(places, seat, shared), [self.ways(place, seat).fastest for place in places]
         if not len(found):
-            found = self._all(places, seat, shared).unbeaten(OFFERED_AT_MOST, bytes_too=False)
-            ways = [self.ways(place, seat).unbeaten for place in places]
-        else:
-            ways = [(choice,) for place in places if (choice := self.ways(place, seat).fastest) is not None]
+            found, ways = self._all(places, seat, shared), [self.ways(place, seat).unbeaten for place in places]
+        return self._sittings(block, seat, found.unbeaten(OFFERED_AT_MOST, bytes_too=False), ways)
+
+    def every(self, block: frozenset[int]) -> list[Option]:
+        """Return all ways to run a block on any seat that fit: each way of a role with each of the others."""
+        places, found = tuple(sorted(block)), list[Option]()
+        shared = any(self.setting.roles[place].use == "sample" for place in block)
+        for taken, seat in self.seats:
+            columns, ways = (
+                _nothing(self.setting.stages + 1, seat),
+                [self.ways(place, seat).unbeaten for place in places],
+            )
+            for place in places if all(ways) else ():
+                columns = columns.with_one_more(self._own(place, seat, shared, fastest=False))
+            if all(ways):
+                made = self._sittings(block, seat, self._fitting(columns, seat), ways)
+                found += [self._option(taken, seat, places, each) for each in made]
+        return found
+
+    def _sittings(
+        self, block: frozenset[int], seat: Seat, found: Columns, ways: Sequence[Sequence[Choice]]
+    ) -> list[Sitting]:
         syncs = self._sync_s(block, seat)
         return [
             Sitting(
@@ -192,8 +210,10 @@ class Blocks:
         ]
 
     def _fastest(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
-        """Return the fastest way of each role, which none can beat; no row if that does not fit, or one has no such."""
-        return self._fitting(self._first(places, seat, shared), seat)
+        """Return the fastest ways of each role, which none can beat; none if not all fit, or a role has no such."""
+        found = self._first(places, seat, shared)
+        fitting = self._fitting(found, seat)
+        return fitting if len(fitting) == len(found) else self._none
 
     def _first(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
         if not places:
@@ -231,9 +251,8 @@ class Blocks:
         key = place, seat, slowed, fastest
         if key not in self._alone:
             ways = self.ways(place, seat)
-            first = () if ways.fastest is None else (ways.fastest,)
             share = self.setting.host.slowed_share if slowed else 1.0
-            own = first if fastest else ways.unbeaten
+            own = ways.fastest if fastest else ways.unbeaten
             self._alone[key] = Columns.of(own, self._process_bit(role), share) if own else self._none
         return self._alone[key]
 

@@ -22,6 +22,8 @@ from placements.loads import Load
 from placements.role_costs import Seat, footprint, moved_seconds, passing_seconds, sampling_seconds, waking_bytes
 from placements.seconds import Seconds
 from placements.setting import Setting
+from placements.training import WEIGHT_BYTES
+from placements.transitions import WRITTEN, offload_seconds
 
 # What goes through at once, and what is computed again: rows of the greatest length, or more if these have few tokens.
 MICRO_BATCHES: tuple[tuple[int, int, Checkpointing], ...] = ((1, 4096, "none"), (1, 0, "full"), (4, 16384, "full"))
@@ -32,6 +34,7 @@ POWERS = tuple(2**i for i in range(10))
 MOST_STAGES = 16
 ROOMY_SHARE = 0.3  # of a device: what takes less needs no more tensor ranks for its memory
 TIGHT_SHARE = 0.6  # of a device: what takes more while it works may have to compute from host memory
+NEGLIGIBLE = 0.0005  # of a role's seconds: what may be gained by being ready sooner that is not looked for
 SPREAD_AT_MOST = 32  # of what draws, over several domains, where its weights do not fit in one
 
 
@@ -54,6 +57,13 @@ class Choice:
     context_bytes: int = 0
     moved_s: float = 0.0
     """Of its seconds, those in which what it keeps off its devices comes and goes: in the stage of its last load."""
+    ready_s: float = 0.0
+    """Besides its seconds, those of a rollout engine that its layout decides: to wake, and to install new weights."""
+
+    @property
+    def last_stage(self) -> int:
+        """Return the stage of its last load."""
+        return max((stage for stage, seconds in enumerate(self.stages_s) if seconds), default=0)
 
     @property
     def over_bytes(self) -> int:
@@ -91,11 +101,20 @@ class Ways:
         return tuple(sorted(found, key=lambda way: (sum(way.stages_s), way.layout.tensor)))
 
     @cached_property
-    def fastest(self) -> Choice | None:
-        """Return the way that is the fastest in every stage; None if there is no such way, or none at all."""
+    def fastest(self) -> tuple[Choice, ...]:
+        """Return the way that is the fastest in every stage, and those that are ready so much sooner that it may count.
+
+        Nothing is returned where no way is the fastest in every stage.
+        """
         if not self.timed or any(_slower(self.timed[0].stages_s, way.stages_s) for way in self.timed):
-            return None
-        return self._choice(self.timed[0])
+            return ()
+        first, *others = self.timed
+        kept = [self._choice(first)]
+        for way in others if self.role.name in self.setting.synced else ():
+            choice = self._choice(way)
+            if all(choice.ready_s < other.ready_s - NEGLIGIBLE * sum(other.stages_s) for other in kept):
+                kept.append(choice)
+        return tuple(kept)
 
     @cached_property
     def unbeaten(self) -> tuple[Choice, ...]:
@@ -329,7 +348,16 @@ class Ways:
             wakes_bytes=waking_bytes(found) if running.sleeps else 0,
             context_bytes=found.asleep.get("context", 0),
             moved_s=moved,
+            ready_s=self._ready_s(way, waking_bytes(found) if running.sleeps else 0),
         )
+
+    def _ready_s(self, way: Way, wakes_bytes: int) -> float:
+        """Return the seconds in which a rollout engine wakes, and in which it installs weights that were trained."""
+        if self.role.name not in self.setting.synced:
+            return 0.0
+        device, held_bytes = self.seat.links.device, WEIGHT_BYTES * self.setting.shape(self.role).trained
+        installed_bytes = WRITTEN * held_bytes / (way.layout.tensor * way.layout.pipeline)
+        return offload_seconds(wakes_bytes, device) + installed_bytes / device.memory_bytes_per_s
 
 
 def choices(setting: Setting, role: Role, seat: Seat) -> tuple[Choice, ...]:
@@ -363,6 +391,7 @@ def _best(found: Sequence[Choice]) -> Iterator[Choice]:
 def _beats(one: Choice, other: Choice) -> bool:
     return (
         all(a <= b for a, b in zip(one.stages_s, other.stages_s, strict=True))
+        and one.ready_s <= other.ready_s
         and one.rest_bytes <= other.rest_bytes
         and one.over_bytes <= other.over_bytes
         and one.host_bytes <= other.host_bytes

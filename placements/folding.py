@@ -51,12 +51,15 @@ class Columns:
 
     @classmethod
     def of(cls, ways: Sequence[Choice], bit: int, slowed: float) -> Self:
-        """Return the ways to run one role, whose seconds are `slowed` times its own."""
+        """Return the ways to run one role, whose seconds are `slowed` times its own where it computes."""
         held = [
             (way.rest_bytes, way.over_bytes, way.wakes_bytes, 0, way.host_bytes, way.context_bytes, bit) for way in ways
         ]
         held_at_most = [[min(number, MOST_HELD) for number in way] for way in held]
         stages_s = slowed * np.array([way.stages_s for way in ways], float)
+        for at, way in enumerate(ways):
+            stages_s[at, -1] += way.ready_s
+            stages_s[at, way.last_stage] -= (slowed - 1) * way.moved_s
         return cls(stages_s.T, np.array(held_at_most, np.int64).T, np.arange(len(ways), dtype=np.int64)[None])
 
     def __len__(self) -> int:
