@@ -76,12 +76,14 @@ class Way:
 class Ways:
     """The ways to run one role on one seat, each worked out as it is asked for.
 
-    A way whose seconds are not known is left out: a search cannot weigh it.
+    A way whose seconds are not known is left out: a search cannot weigh it. More tensor ranks are looked at only while
+    they may help, unless all are wanted (`exhaustive`).
     """
 
     setting: Setting
     role: Role
     seat: Seat
+    exhaustive: bool = False
     _footprints: dict[Way, Footprint] = field(default_factory=dict[Way, Footprint], repr=False)
 
     @cached_property
@@ -100,7 +102,12 @@ class Ways:
     @cached_property
     def unbeaten(self) -> tuple[Choice, ...]:
         """Return the ways that no other beats in seconds and in bytes."""
-        return tuple(_best([each for way in self.timed for each in self._kept(way)]))
+        return tuple(_best(self.all))
+
+    @property
+    def all(self) -> list[Choice]:
+        """Return every way: each of `timed`, with each place for what it holds."""
+        return [each for way in self.timed for each in self._kept(way)]
 
     # ------------------------------------------------------------------------------------ layouts
 
@@ -179,7 +186,7 @@ class Ways:
             found = [way for layout in layouts for way in self._passing_in(engine, layout)]
             yield from found
             best_s = min((sum(way.stages_s) for way in found), default=inf)
-            if roomy and best_s > before_s:
+            if roomy and best_s > before_s and not self.exhaustive:
                 return
             leanest = min(
                 found, key=lambda way: (way.running.micro_batch_tokens or 0, -sum(way.stages_s)), default=None
@@ -337,6 +344,11 @@ def choices(setting: Setting, role: Role, seat: Seat) -> tuple[Choice, ...]:
     return Ways(setting, role, seat).unbeaten
 
 
+def all_choices(setting: Setting, role: Role, seat: Seat) -> tuple[Choice, ...]:
+    """Return every way to run a role there in every layout, fastest first, also those that others beat."""
+    return tuple(sorted(Ways(setting, role, seat, exhaustive=True).all, key=lambda each: sum(each.stages_s)))
+
+
 def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ...]:
     """Return how ranks may share what they hold: one rank as an engine calls that, stages never by full sharding."""
     if data == 1 and "none" in support.sharding:
@@ -365,5 +377,6 @@ def _beats(one: Choice, other: Choice) -> bool:
         all(a <= b for a, b in zip(one.stages_s, other.stages_s, strict=True))
         and one.rest_bytes <= other.rest_bytes
         and one.over_bytes <= other.over_bytes
+        and one.wakes_bytes <= other.wakes_bytes
         and one.host_bytes <= other.host_bytes
     )
