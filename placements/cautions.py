@@ -56,6 +56,6 @@ def _uncorrected_staleness(setting: Setting) -> Iterator[str]:
     if setting.staleness and not setting.staleness_bound and setting.synced:
         param = next(iter(setting.synced)).partition(".")[0]
         yield (
-            f"{setting.graph.name} corrects for no staleness: a run refuses it until the flow says "
-            f"`stale({param}, at_most={setting.staleness})` and its loss corrects for that"
+            f"{setting.graph.name} says no bound of staleness: its loss corrects for none until the flow has "
+            f"`generate(stale({param}, at_most={setting.staleness}), …)`"
         )

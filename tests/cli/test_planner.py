@@ -487,8 +487,8 @@ def test_what_models_and_devices_do_not_promise_is_noted(flowgraph: Run) -> None
 
 def test_a_staleness_of_a_flow_without_a_bound_is_noted_as_text_and_json(flowgraph: Run) -> None:
     said = flowgraph("plan", "grpo", *SMALL, "--staleness", "2", "--streamed", "--json")
-    assert "grpo corrects for no staleness" in said.err
-    assert any("grpo corrects for no staleness" in note for note in json.loads(said.out)["notes"])
+    assert "grpo says no bound of staleness" in said.err
+    assert any("grpo says no bound of staleness" in note for note in json.loads(said.out)["notes"])
 
 
 @pytest.mark.parametrize("text", ["qwen3-0.6", "plicy=Qwen/Qwen3-0.6B", "./nowhere", "tiny:hidden=0"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flowgraph.errors import SettingError
+from flowgraph.plan import Precision
 from placements.cautions import cautions
 from placements.lengths import Lengths
 from placements.what_if import changed
@@ -31,7 +32,9 @@ def test_rows_longer_than_a_model_has_positions_are_noted_once_for_each_model() 
         ("a100", None, ""),
     ],
 )
-def test_weights_of_a_precision_without_arithmetic_are_noted(device: str, precision: str | None, noted: str) -> None:
+def test_weights_of_a_precision_without_arithmetic_are_noted(
+    device: str, precision: Precision | None, noted: str
+) -> None:
     setting = replace(setting_of("grpo", f"1x8x{device}"), sampling=precision)
     notes = cautions(setting)
     assert len(notes) == bool(noted)
