@@ -93,16 +93,35 @@ def import_run(
     The plan is written to `out`, and what the search finds to `found`.
     """
     from flowgraph.cli.exporting import homes_of_run, searched
-    from flowgraph.cli.reforecast import faults_of
+    from flowgraph.cli.reforecast import faults_of, fullest_share
+    from flowgraph.cli.run_lengths import Shorter, as_long_as_its_rows, fitting_lengths
+    from placements.footprint import FITS_SHARE
     from placements.found_text import plan_lines
     from placements.placing import plan_from
 
-    read = imported(path)
-    posed = _posed(read, path, device, question)
-    setting = posed.setting
-    plan = plan_from(setting, list(homes_of_run(setting, read.as_run)), posed.assumed)
-    run = Run(path, read, plan, tuple(str(each) for each in faults_of(plan, posed, str(path))))
+    read_as_written = imported(path)
+
+    def at(question: Question) -> tuple[Posed, Imported, Plan, tuple[str, ...]]:
+        posed = _posed(read_as_written, path, device, question)
+        read = as_long_as_its_rows(posed.setting, read_as_written)
+        plan = plan_from(posed.setting, list(homes_of_run(posed.setting, read.as_run)), posed.assumed)
+        return posed, read, plan, tuple(str(each) for each in faults_of(plan, posed, str(path), ran=True))
+
+    def fits(lengths: Shorter) -> bool:
+        shorter = replace(question, prompt_tokens=str(lengths.prompt), response_tokens=str(lengths.response))
+        return not at(shorter)[-1]
+
+    posed, read, plan, faults = at(question)
+    run = Run(path, read, plan, faults)
     told = [*read.notes, *_unread(read), *posed.notes]
+    shorter = None
+    if question.prompt_tokens is None and question.response_tokens is None:
+        most = f"{read.prompt_tokens:,} + {read.response_tokens:,} tokens"
+        otherwise = "--prompt-tokens and --response-tokens say otherwise"
+        told.append(f"every row is taken to have all that the run allows, {most}: {otherwise}")
+        shorter = fitting_lengths(read, fits) if faults else None
+    if not faults and (share := fullest_share(plan)) > FITS_SHARE:
+        told.append(f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth")
     best = searched(posed, run.target)
     beside = _beside(posed, run, best)
     _write(plan, out)
@@ -116,6 +135,7 @@ def import_run(
             "placement": read.placement,
             "plan": json.loads(plan.to_json()),
             "faults": list(run.faults),
+            "fits_with": None if shorter is None else {"prompt": shorter.prompt, "response": shorter.response},
             "notes": told,
             "again": list(read.again),
             "searched_s": best.best.step_s if best is not None else None,
@@ -125,7 +145,8 @@ def import_run(
         return
     models = ", ".join(f"{name} {model}" for name, model in posed.assumed.models.items() if name not in read.unused)
     print(f"{read.system} {read.version}: {read.flow}, {models}; {read.placement or 'a placement of its own'}")
-    print("\n".join([*plan_lines(plan), *run.faults, *_compared(run, best, beside)]))
+    hint = [f"it fits where rows are shorter: {shorter}"] if shorter is not None else []
+    print("\n".join([*plan_lines(plan), *run.faults, *hint, *_compared(run, best, beside)]))
 
 
 def _write(plan: Plan | None, file: Path | None) -> None:
