@@ -116,9 +116,7 @@ def import_run(
     told = [*read.notes, *_unread(read), *posed.notes]
     shorter = None
     if question.prompt_tokens is None and question.response_tokens is None:
-        most = f"{read.prompt_tokens:,} + {read.response_tokens:,} tokens"
-        otherwise = "--prompt-tokens and --response-tokens say otherwise"
-        told.append(f"every row is taken to have all that the run allows, {most}: {otherwise}")
+        told.append(_assumed_lengths(read))
         shorter = fitting_lengths(read, fits) if faults else None
     if not faults and (share := fullest_share(plan)) > FITS_SHARE:
         told.append(f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth")
@@ -147,6 +145,12 @@ def import_run(
     print(f"{read.system} {read.version}: {read.flow}, {models}; {read.placement or 'a placement of its own'}")
     hint = [f"it fits where rows are shorter: {shorter}"] if shorter is not None else []
     print("\n".join([*plan_lines(plan), *run.faults, *hint, *_compared(run, best, beside)]))
+
+
+def _assumed_lengths(read: Imported) -> str:
+    most = f"{read.prompt_tokens:,} + {read.response_tokens:,} tokens"
+    otherwise = "--prompt-tokens and --response-tokens say otherwise"
+    return f"every row is taken to have all that the run allows, {most}: {otherwise}"
 
 
 def _write(plan: Plan | None, file: Path | None) -> None:
