@@ -95,7 +95,6 @@ def import_run(
     from flowgraph.cli.exporting import homes_of_run, searched
     from flowgraph.cli.reforecast import faults_of, fullest_share
     from flowgraph.cli.run_lengths import Shorter, as_long_as_its_rows, fitting_lengths
-    from placements.footprint import FITS_SHARE
     from placements.found_text import plan_lines
     from placements.placing import plan_from
 
@@ -118,8 +117,7 @@ def import_run(
     if question.prompt_tokens is None and question.response_tokens is None:
         told.append(_assumed_lengths(read))
         shorter = fitting_lengths(read, fits) if faults else None
-    if not faults and (share := fullest_share(plan)) > FITS_SHARE:
-        told.append(f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth")
+    told += [] if faults else _tight(fullest_share(plan))
     best = searched(posed, run.target)
     beside = _beside(posed, run, best)
     _write(plan, out)
@@ -145,6 +143,14 @@ def import_run(
     print(f"{read.system} {read.version}: {read.flow}, {models}; {read.placement or 'a placement of its own'}")
     hint = [f"it fits where rows are shorter: {shorter}"] if shorter is not None else []
     print("\n".join([*plan_lines(plan), *run.faults, *hint, *_compared(run, best, beside)]))
+
+
+def _tight(share: float) -> list[str]:
+    """Return a note where a run takes more of a device than a plan of ours would."""
+    from placements.footprint import FITS_SHARE
+
+    note = f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth"
+    return [note] if share > FITS_SHARE else []
 
 
 def _assumed_lengths(read: Imported) -> str:
