@@ -24,6 +24,7 @@ WHOLE = "the command"  # where an error stands that is of the whole text
 
 if TYPE_CHECKING:
     from flowgraph.cli.exporting import Searched, Target
+    from flowgraph.cli.run_lengths import Shorter
     from nodes.interop import Change, Imported
 
 
@@ -94,7 +95,7 @@ def import_run(
     """
     from flowgraph.cli.exporting import homes_of_run, searched
     from flowgraph.cli.reforecast import faults_of, fullest_share
-    from flowgraph.cli.run_lengths import Shorter, as_long_as_its_rows, fitting_lengths
+    from flowgraph.cli.run_lengths import as_long_as_its_rows, fitting_lengths
     from placements.found_text import plan_lines
     from placements.placing import plan_from
 
@@ -125,24 +126,28 @@ def import_run(
     for line in told:
         print(line, file=sys.stderr)
     if as_json:
-        data = {
-            "system": read.system,
-            "version": read.version,
-            "placement": read.placement,
-            "plan": json.loads(plan.to_json()),
-            "faults": list(run.faults),
-            "fits_with": None if shorter is None else {"prompt": shorter.prompt, "response": shorter.response},
-            "notes": told,
-            "again": list(read.again),
-            "searched_s": best.best.step_s if best is not None else None,
-            "found": beside and beside.data(),
-        }
+        data = _run_data(run, told, best, shorter) | {"found": beside and beside.data()}
         print(json.dumps(data, indent=1))
         return
     models = ", ".join(f"{name} {model}" for name, model in posed.assumed.models.items() if name not in read.unused)
     print(f"{read.system} {read.version}: {read.flow}, {models}; {read.placement or 'a placement of its own'}")
     hint = [f"it fits where rows are shorter: {shorter}"] if shorter is not None else []
     print("\n".join([*plan_lines(plan), *run.faults, *hint, *_compared(run, best, beside)]))
+
+
+def _run_data(run: Run, told: list[str], best: Searched | None, shorter: Shorter | None) -> dict[str, Any]:
+    read = run.read
+    return {
+        "system": read.system,
+        "version": read.version,
+        "placement": read.placement,
+        "plan": json.loads(run.plan.to_json()),
+        "faults": list(run.faults),
+        "fits_with": None if shorter is None else {"prompt": shorter.prompt, "response": shorter.response},
+        "notes": told,
+        "again": list(read.again),
+        "searched_s": best.best.step_s if best is not None else None,
+    }
 
 
 def _tight(share: float) -> list[str]:
