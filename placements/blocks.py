@@ -6,7 +6,7 @@ Roles of a pool take turns, so their seconds add up; each holds something while 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import fsum, inf
 
@@ -24,8 +24,6 @@ from placements.setting import Setting
 from placements.topology import sizes
 from placements.training import WEIGHT_BYTES
 from placements.transitions import reshard_seconds, sync_seconds, wake_seconds
-
-OFFERED_AT_MOST = 4  # ways to run a pool that the search weighs
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,8 @@ class Blocks:
     _folded: dict[tuple[tuple[int, ...], Seat, bool], Columns] = field(
         default_factory=dict[tuple[tuple[int, ...], Seat, bool], Columns]
     )
+    cut: bool = False
+    """Whether of a pool that fits only the fastest ways to run its first roles were combined with those of the next."""
 
     _alone: dict[tuple[int, Seat, bool, bool], Columns] = field(
         default_factory=dict[tuple[int, Seat, bool, bool], Columns]
@@ -97,7 +97,7 @@ class Blocks:
     def _options(self, block: frozenset[int], taken: tuple[int, ...], seat: Seat) -> Sequence[Option]:
         key = block, seat
         if key not in self._offered:
-            sittings = self.sittings(block, seat)[:OFFERED_AT_MOST]
+            sittings = self.sittings(block, seat)
             self._offered[key] = [self._option(taken, seat, sorted(block), each) for each in sittings]
         return self._offered[key]
 
@@ -170,18 +170,17 @@ class Blocks:
         places, shared = tuple(sorted(block)), any(self.setting.roles[place].use == "sample" for place in block)
         found, ways = self._fastest(places, seat, shared), [self.ways(place, seat).fastest for place in places]
         if not len(found):
-            found, ways = self._all(places, seat, shared), [self.ways(place, seat).unbeaten for place in places]
-        return self._sittings(block, seat, found.unbeaten(OFFERED_AT_MOST, bytes_too=False), ways)
+            found, ways = self._in_turn(places, seat, shared), [self.ways(place, seat).unbeaten for place in places]
+            self.cut = self.cut or found.cut
+        return self._sittings(block, seat, found.unbeaten(None, bytes_too=False), ways)
 
     def every(self, block: frozenset[int]) -> list[Option]:
         """Return all ways to run a block on any seat that fit: each way of a role with each of the others."""
         places, found = tuple(sorted(block)), list[Option]()
         shared = any(self.setting.roles[place].use == "sample" for place in block)
         for taken, seat in self.seats:
-            columns, ways = (
-                _nothing(self.setting.stages + 1, seat),
-                [self.ways(place, seat).unbeaten for place in places],
-            )
+            ways = [self.ways(place, seat).unbeaten for place in places]
+            columns = _nothing(self.setting.stages + 1, seat)
             for place in places if all(ways) else ():
                 columns = columns.with_one_more(self._own(place, seat, shared, fastest=False))
             if all(ways):
@@ -228,21 +227,43 @@ class Blocks:
     def _none(self) -> Columns:
         return Columns.nothing(self.setting.stages + 1).some([])
 
-    def _all(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
-        """Return the ways to run the roles at these places, of a pool that is `shared` with drawing or is not."""
+    def _in_turn(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
+        """Return ways to run the roles at these places that fit, of a pool that is `shared` with drawing or is not.
+
+        If none of those that are carried on fits, all are looked at, so that a pool is refused only where nothing fits.
+        """
+        before = self._carried(places[:-1], seat, shared)
+        found = self._with_one_more(before, places[-1], seat, shared)
+        return found if len(found) or not before.cut else self._exhaustively(places, seat, shared)
+
+    def _carried(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
+        """Return the fastest ways to run the first roles of a pool, with which the next one is combined."""
         if not places:
             return _nothing(self.setting.stages + 1, seat)
         key = places, seat, shared
         if key not in self._folded:
-            before, own = self._all(places[:-1], seat, shared), self._own(places[-1], seat, shared, fastest=False)
-            fitting = self._fitting(before.with_one_more(own), seat) if len(before) and len(own) else self._none
-            self._folded[key] = fitting.unbeaten()
+            before = self._carried(places[:-1], seat, shared)
+            self._folded[key] = self._with_one_more(before, places[-1], seat, shared).unbeaten()
         return self._folded[key]
 
-    def _fitting(self, found: Columns, seat: Seat) -> Columns:
-        return found.fitting(
-            room_bytes(seat.of.memory_bytes, seat.of.kind), seat.of.host_memory_bytes // seat.of.node_devices
-        )
+    def _with_one_more(self, before: Columns, place: int, seat: Seat, shared: bool) -> Columns:
+        own = self._own(place, seat, shared, fastest=False)
+        if not len(before) or not len(own):
+            return replace(self._none, cut=before.cut)
+        return self._fitting(before.with_one_more(own), seat)
+
+    def _exhaustively(self, places: tuple[int, ...], seat: Seat, shared: bool) -> Columns:
+        """Return all ways to run these roles that fit and that no other beats, however many there are."""
+        found = _nothing(self.setting.stages + 1, seat)
+        left = [self._own(place, seat, shared, fastest=False) for place in places]
+        while left and all(map(len, left)) and len(found):
+            own, *left = left
+            found = self._fitting(found.with_one_more(own), seat, left).unbeaten(None)
+        return found if not left else self._none
+
+    def _fitting(self, found: Columns, seat: Seat, others: Sequence[Columns] = ()) -> Columns:
+        room = room_bytes(seat.of.memory_bytes, seat.of.kind)
+        return found.fitting(room, seat.of.host_memory_bytes // seat.of.node_devices, others)
 
     def _own(self, place: int, seat: Seat, shared: bool, fastest: bool) -> Columns:
         """Return the ways to run one role, of which what trains is slower in a pool that is shared with drawing."""

@@ -35,6 +35,7 @@ MOST_STAGES = 16
 ROOMY_SHARE = 0.3  # of a device: what takes less needs no more tensor ranks for its memory
 TIGHT_SHARE = 0.6  # of a device: what takes more while it works may have to compute from host memory
 NEGLIGIBLE = 0.0005  # of a role's seconds: what may be gained by being ready sooner that is not looked for
+UNEVEN_AT_MOST = 1.25  # times the layers that stages would have if all had as many as the fullest
 SPREAD_AT_MOST = 32  # of what draws, over several domains, where its weights do not fit in one
 
 
@@ -86,12 +87,14 @@ class Way:
 class Ways:
     """The ways to run one role on one seat, each worked out as it is asked for.
 
-    A way whose seconds are not known is left out: a search cannot weigh it.
+    A way whose seconds are not known is left out: a search cannot weigh it. More tensor ranks are looked at only while
+    they may help, unless all are wanted (`exhaustive`).
     """
 
     setting: Setting
     role: Role
     seat: Seat
+    exhaustive: bool = False
     _footprints: dict[Way, Footprint] = field(default_factory=dict[Way, Footprint], repr=False)
 
     @cached_property
@@ -119,7 +122,12 @@ class Ways:
     @cached_property
     def unbeaten(self) -> tuple[Choice, ...]:
         """Return the ways that no other beats in seconds and in bytes."""
-        return tuple(_best([each for way in self.timed for each in self._kept(way)]))
+        return tuple(_best(self.all))
+
+    @property
+    def all(self) -> list[Choice]:
+        """Return every way: each of `timed`, with each place for what it holds."""
+        return [each for way in self.timed for each in self._kept(way)]
 
     # ------------------------------------------------------------------------------------ layouts
 
@@ -143,17 +151,14 @@ class Ways:
 
     def _spread(self, engine: str, ranks: int, tensor: int) -> Iterator[Layout]:
         """Return the layouts of so many tensor groups: how many are stages, and how ranks share what they hold."""
-        shape, support = self.setting.shape(self.role), self.setting.support_of(engine)
+        support = self.setting.support_of(engine)
         verbs = VERBS[self.role.use]
         if support.single_device.intersection(verbs) and ranks * tensor > 1:
             return
         if self.role.use == "sample":
             yield Layout(data=ranks, tensor=tensor)
             return
-        stages = (degree for degree in POWERS if degree <= min(support.pipeline, MOST_STAGES))
-        for pipeline in stages:
-            if ranks % pipeline or shape.layers % pipeline:
-                continue
+        for pipeline in self._stages(engine, ranks, tensor):
             sequence = self._sequence(support, ranks // pipeline)
             data = ranks // pipeline // sequence
             for sharding in _shardings(support, data * sequence, pipeline):
@@ -161,6 +166,19 @@ class Ways:
                     yield Layout(
                         data=data, tensor=tensor, pipeline=pipeline, expert=expert, sequence=sequence, sharding=sharding
                     )
+
+    def _stages(self, engine: str, ranks: int, tensor: int) -> Iterator[int]:
+        """Return over how many stages layers are cut: as many in each; else as even as can be, where that holds less.
+
+        Cuts that are not even are for tensor groups of whole machines, of models that do not fit otherwise. Source:
+        Megatron Core, `num_layers_in_last_pipeline_stage`.
+        """
+        layers, most = self.setting.shape(self.role).layers, min(self.setting.support_of(engine).pipeline, MOST_STAGES)
+        degrees = range(1, min(most, layers) + 1)
+        yield from (each for each in degrees if each in POWERS and ranks % each == layers % each == 0)
+        if most > 1 and tensor == min(TENSOR_AT_MOST, self.seat.of.reach, self.seat.devices):
+            uneven = (each for each in degrees if ranks % each == 0 and (layers % each or each not in POWERS))
+            yield from (each for each in uneven if ceil(layers / each) * each <= UNEVEN_AT_MOST * layers)
 
     def _sequence(self, support: Support, ranks: int) -> int:
         """Return over how many devices the tokens of a row are spread: as few as leave each data rank a row."""
@@ -198,7 +216,7 @@ class Ways:
             found = [way for layout in layouts for way in self._passing_in(engine, layout)]
             yield from found
             best_s = min((sum(way.stages_s) for way in found), default=inf)
-            if roomy and best_s > before_s:
+            if roomy and best_s > before_s and not self.exhaustive:
                 return
             leanest = min(
                 found, key=lambda way: (way.running.micro_batch_tokens or 0, -sum(way.stages_s)), default=None
@@ -323,7 +341,20 @@ class Ways:
             return  # host memory is the device's own
         yield self._choice(replace(way, running=way.running.model_copy(update={"sleeps": True})), held)
         if held.peak_bytes > TIGHT_SHARE * self.seat.of.memory_bytes:
-            yield self._choice(replace(way, running=way.running.model_copy(update={"offload": ALL_OFFLOADED})))
+            for change in self._offloads(way.engine, way.layout):
+                yield self._choice(replace(way, running=way.running.model_copy(update=change)))
+
+    def _offloads(self, engine: str, layout: Layout) -> Iterator[dict[str, object]]:
+        """Return what an engine offers to hold less while it works: all on the host, or an optimizer that steps there.
+
+        With the latter, the rest may still sleep while others work; it is not offered with weights that are sharded.
+        """
+        settings = self.setting.support_of(engine).settings
+        if settings is None or not settings.get("offload") or ALL_OFFLOADED in settings["offload"]:
+            yield {"offload": ALL_OFFLOADED}
+        if ENGINES[engine].cpu_optimizer and self.role.use == "train" and layout.sharding != "full":
+            yield {"offload": ("optimizer",)}
+            yield {"offload": ("optimizer",), "sleeps": True}
 
     def _held(self, way: Way) -> Footprint:
         if way not in self._footprints:
@@ -365,6 +396,11 @@ def choices(setting: Setting, role: Role, seat: Seat) -> tuple[Choice, ...]:
     return Ways(setting, role, seat).unbeaten
 
 
+def all_choices(setting: Setting, role: Role, seat: Seat) -> tuple[Choice, ...]:
+    """Return every way to run a role there in every layout, fastest first, also those that others beat."""
+    return tuple(sorted(Ways(setting, role, seat, exhaustive=True).all, key=lambda each: sum(each.stages_s)))
+
+
 def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ...]:
     """Return how ranks may share what they hold: one rank as an engine calls that, stages never by full sharding."""
     if data == 1 and "none" in support.sharding:
@@ -394,5 +430,6 @@ def _beats(one: Choice, other: Choice) -> bool:
         and one.ready_s <= other.ready_s
         and one.rest_bytes <= other.rest_bytes
         and one.over_bytes <= other.over_bytes
+        and one.wakes_bytes <= other.wakes_bytes
         and one.host_bytes <= other.host_bytes
     )

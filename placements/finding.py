@@ -51,7 +51,8 @@ class Found:
     No plan of the layouts considered takes less than `bound` of the objective: seconds of a step, money, or devices.
     `bound_s` are the seconds below which no such plan gets that takes as little of it otherwise: of those for the step,
     of plans on as few devices for devices; None for money. Both are None where nothing is known. `played` plans were
-    played. `regrets` are of the ranked plans, if asked for: then the plan of the least comes first.
+    played. `regrets` are of the ranked plans, if asked for: then the plan of the least comes first. `cut` says that
+    roles that share a pool have more ways than were combined: the fastest were, and the bound is of these.
     """
 
     setting: Setting
@@ -64,6 +65,7 @@ class Found:
     bound_s: float | None
     played: int
     regrets: tuple[Regret, ...] = ()
+    cut: bool = False
 
     @property
     def best(self) -> Ranked:
@@ -84,7 +86,7 @@ class Found:
     @property
     def proven(self) -> bool:
         """Return whether no plan of the layouts considered takes less than the best one."""
-        return self.gap == 0.0
+        return self.gap == 0.0 and not self.cut
 
     def ties(self) -> tuple[Ranked, ...]:
         """Return the plans that the forecast cannot tell from the best."""
@@ -102,6 +104,7 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
     answer = solve(posed, method=asked.method)
     if answer is None:
         raise nothing_fits(setting, lambda changed: _found(changed, asked))
+    cut = blocks.cut
     played = _Played(setting, asked.objective)
     played.add([answer.best, *answer.runners_up][:REPLAYED])
     beside = tuple((each, solved(setting, blocks, each.parts_of(setting.graph), asked.objective)) for each in VARIANTS)
@@ -130,6 +133,7 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
         bound_s=bound_s,
         played=len(played),
         regrets=tuple(told),
+        cut=cut,
     )
 
 

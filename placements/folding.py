@@ -7,7 +7,7 @@ and what a search is offered (`blocks`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +17,7 @@ from placements.choices import Choice
 from placements.footprint import MemoryConstants
 
 SYNC_BYTES = int(2 * MemoryConstants().bucket_bytes)  # two buckets: one that is sent, one that is read
-CARRIED_AT_MOST = 8  # ways to run the first roles of a pool that are carried on to the next one
+CARRIED_AT_MOST = 256  # ways to run the first roles of a pool that are carried on to the next one
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,13 +36,15 @@ class Columns:
     """Ways to run some roles on one pool, one a column: `picks` says which way of each role it takes.
 
     `stages_s` has a row for each stage, `held` one for each of the numbers named above, `picks` one for each role.
-    `sync_bytes` pass through a device when weights are brought to a role of several.
+    `sync_bytes` pass through a device when weights are brought to a role of several. `cut` says that more ways were
+    unbeaten than were carried on, so that a faster one may be missing.
     """
 
     stages_s: Floats
     held: Ints
     picks: Ints
     sync_bytes: int = SYNC_BYTES
+    cut: bool = False
 
     @classmethod
     def nothing(cls, stages: int, sync_bytes: int = SYNC_BYTES) -> Self:
@@ -76,7 +78,7 @@ class Columns:
 
     def some(self, which: Any) -> Columns:
         """Return some of the ways."""
-        return Columns(self.stages_s[:, which], self.held[:, which], self.picks[:, which], self.sync_bytes)
+        return Columns(self.stages_s[:, which], self.held[:, which], self.picks[:, which], self.sync_bytes, self.cut)
 
     def with_one_more(self, own: Columns) -> Columns:
         """Return every way of these roles with every way of one more; engines share the context of their process."""
@@ -93,23 +95,31 @@ class Columns:
         held[CONTEXT] = one[CONTEXT]
         held[ENGINES] = one[ENGINES] | other[ENGINES]
         picks = np.concatenate([before.picks, after.picks])
-        return Columns(before.stages_s + after.stages_s, held, picks, self.sync_bytes)
+        return Columns(before.stages_s + after.stages_s, held, picks, self.sync_bytes, self.cut)
 
-    def fitting(self, room_bytes: int, host_bytes: int) -> Columns:
-        """Return the ways that fit in what a plan may fill of a device, and in its share of the host."""
-        fits = (self.peak <= room_bytes) & (self.held[HOST] <= host_bytes)
+    def fitting(self, room_bytes: int, host_bytes: int, others: Sequence[Columns] = ()) -> Columns:
+        """Return the ways that fit in what a plan may fill of a device, and in its share of the host.
+
+        Of ways with which no way of the `others` fits, none comes back: each of them adds at least its least bytes.
+        """
+        rest_bytes = sum(int((each.held[REST] - each.held[CONTEXT]).min()) for each in others)
+        more_host_bytes = sum(int(each.held[HOST].min()) for each in others)
+        fits = (self.peak + rest_bytes <= room_bytes) & (self.held[HOST] + more_host_bytes <= host_bytes)
         return self if fits.all() else self.some(fits)
 
-    def unbeaten(self, most: int = CARRIED_AT_MOST, *, bytes_too: bool = True) -> Columns:
-        """Return the ways that no other beats in seconds of each stage and, if `bytes_too`, in bytes; fastest first."""
+    def unbeaten(self, most: int | None = CARRIED_AT_MOST, *, bytes_too: bool = True) -> Columns:
+        """Return the ways that no other beats in seconds of each stage and, if `bytes_too`, in bytes; fastest first.
+
+        At most so many come back, and all of them for None.
+        """
         if len(self) <= 1:
             return self
         order = np.lexsort((self.held[HOST], self.peak, self.stages_s.sum(axis=0)))
         told = np.concatenate([self.stages_s, self.held[:HELD]]) if bytes_too else self.stages_s
         told = told[:, order]
         left, kept = np.arange(len(order)), list[int]()
-        while len(left) and len(kept) < most:
+        while len(left) and (most is None or len(kept) < most):
             best = left[0]
             kept.append(int(best))
             left = left[1:][(told[:, left[1:]] < told[:, best, None]).any(axis=0)]
-        return self.some(order[kept])
+        return replace(self.some(order[kept]), cut=self.cut or len(left) > 0)

@@ -60,7 +60,8 @@ class Training:
     gradients move by the layer, and the optimizer steps there. `logits` says whether a loss makes them all at once, and
     `stats` what else it reads from them. `master` is the precision of what the optimizer changes, `frozen` of what
     adapters leave as it is. `spare_adapters` are held beside those that are trained. `interleaved` counts the pieces of
-    the model that each stage of a pipeline has, and `micro_batches` those of a step; None: enough to fill it.
+    the model that each stage of a pipeline has, and `micro_batches` those of a step; None: enough to fill it. An
+    optimizer that is offloaded steps on the host if it `steps_on_host`; else its states come to the device for that.
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -78,6 +79,7 @@ class Training:
     spare_adapters: int = 0
     interleaved: int = 1
     micro_batches: int | None = None
+    steps_on_host: bool = True
 
     @property
     def width_bytes(self) -> int:
@@ -153,19 +155,22 @@ def _footprint(case: _Case) -> Trained:
     lasting: Bytes = {part: count for part, count in states.items() if _lasts(part, training) and part not in away}
     passing: Bytes = {part: count for part, count in states.items() if part not in lasting and part not in away}
     host: Bytes = {part: count for part, count in states.items() if part in away}
+    fetched = 0 if training.steps_on_host else host.get("optimizer", 0)
     if training.offload_activations:
         host = added((host, whole({"activations": _waiting_bytes(case)})))
     context = whole({"context": process_bytes(case.layout.devices, case.constants)})
-    working = max((_reserved(moment, case.constants) for moment in _moments(case)), key=total_bytes)
+    working = max((_reserved(moment, case.constants) for moment in _moments(case, fetched)), key=total_bytes)
     resident, reading = added((lasting, context)), _reserved(_reading(case), case.constants)
     reading = added((resident, reading))
-    return Trained(resident, added((passing, working)), host, context, lasting, reading=reading)
+    asleep_host: Bytes = {part: count for part, count in lasting.items() if part != "gradients"}
+    return Trained(resident, added((passing, working)), host, context, asleep_host, reading=reading)
 
 
 def _lasts(part: Part, training: Training) -> bool:
     """Say whether a state stays between updates: gradients do where they lie in one buffer of all ranks.
 
-    Source: Megatron-LM's distributed optimizer keeps its buffers; FSDP2 frees gradients when it has stepped.
+    Source: Megatron-LM's distributed optimizer keeps its buffers; FSDP2 frees gradients when it has stepped. What
+    sleeps frees them too, without a copy on the host: verl, `offload_megatron_model_to_cpu`.
     """
     return part != "gradients" or training.layout.sharding in ("optimizer", "gradients")
 
@@ -211,9 +216,10 @@ def state_bytes(shape: ModelShape, training: Training, stage: Stage) -> Bytes:
 _CUT_BY = ("full",), ("gradients", "full"), ("optimizer", "gradients", "full")
 
 
-def _moments(case: _Case) -> Iterator[Mapping[Part, float]]:
+def _moments(case: _Case, fetched_bytes: float) -> Iterator[Mapping[Part, float]]:
     """Return what comes and goes, beside the states, at the moments that may be the worst.
 
+    `fetched_bytes` of an optimizer's states come from the host for its step.
     In a layer's backward pass its gradients come as what they are made from goes, so the larger of both counts; and
     gradients leave only when a layer is through, whose activations are gone then.
     """
@@ -230,7 +236,7 @@ def _moments(case: _Case) -> Iterator[Mapping[Part, float]]:
         "gathered": _gathered(case, 2) + _reducing_bytes(case) + max(0.0, _layer_gradient_bytes(case) - back),
     }
     yield {"gathered": _ending_bytes(case)}
-    yield {"optimizer": _stepping_bytes(case)}
+    yield {"optimizer": _stepping_bytes(case) + fetched_bytes}
 
 
 def _reading(case: _Case) -> Mapping[Part, float]:

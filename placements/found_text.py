@@ -15,6 +15,7 @@ from flowgraph.diagrams.amounts import show_s as show_s
 from flowgraph.plan import Forecast, Plan, Pool, Timed
 from placements.cuts import many
 from placements.finding import TIED_SHARE, Found
+from placements.folding import CARRIED_AT_MOST
 from placements.moves import Here
 from placements.named import Variant, name_of
 from placements.problem import Objective
@@ -120,6 +121,15 @@ def _proof(found: Found, measure: Measure) -> str:
     """Return what no plan takes less than, of those that the search has considered."""
     if found.proven:
         return f"proven the {measure.least} of the layouts considered"
+    if found.cut:
+        ways = f"of the ways to share a pool the {CARRIED_AT_MOST} fastest of each set of roles were combined"
+        return f"not proven: {ways}; of these {_bound_of(found, measure)}"
+    return _bound_of(found, measure)
+
+
+def _bound_of(found: Found, measure: Measure) -> str:
+    if found.gap == 0.0:
+        return "no plan takes less"
     if found.bound is None or found.gap is None:
         return "how much less another plan may take is not known"
     if found.bound_s is not None and measure.unit == "devices":

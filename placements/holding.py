@@ -6,6 +6,7 @@ Not here: of what width they are, and what else is held (`footprint_training`, `
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ def stages(
     Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3.
     """
     depth = layout.pipeline
-    layers = shape.layers / depth
     if depth == 1:
-        return (Stage(layers),)
+        return (Stage(shape.layers),)
+    layers = ceil(shape.layers / depth)  # of stages that are not even, of one that has more
     in_flight = depth * (1 + (depth - 1) / (depth * interleaved) * (interleaved > 1))
     in_flight = min(in_flight, micro_batches or in_flight)
     return Stage(layers, last=False, in_flight=in_flight), Stage(layers, first=False)

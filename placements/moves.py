@@ -8,7 +8,7 @@ from math import fsum
 
 from flowgraph.plan import Layout, Plan, Running, Step
 from placements.blocks import Blocks
-from placements.choices import choices
+from placements.choices import all_choices
 from placements.finding import solved
 from placements.footprint import room_bytes
 from placements.homes import Home, homes_by
@@ -77,17 +77,17 @@ def _without(part: Sequence[str], role: str) -> tuple[str, ...]:
 
 
 def layouts(setting: Setting, plan: Plan, role: str) -> tuple[Other, ...]:
-    """Return the ways to run a role on its pool, fastest first: the plan's own, and the best of each tensor degree.
+    """Return the ways to run a role on its pool, fastest first: the plan's own, and the best of each layout.
 
-    The best is the fastest that fits, or where none does the fastest.
+    The best is the fastest that fits, or where none does the fastest. No layout of which seconds are known is left out.
     """
     home = next(each for each in homes_by(setting, plan) if each.role.name == role)
     own = home.layout, home.running
-    degrees = dict[int, list[tuple[Layout, Running]]]()
-    for each in choices(setting, home.role, home.seat):
-        degrees.setdefault(each.layout.tensor, []).append((each.layout, each.running))
+    ways_of = dict[Layout, list[tuple[Layout, Running]]]()
+    for each in all_choices(setting, home.role, home.seat):
+        ways_of.setdefault(each.layout, []).append((each.layout, each.running))
     kept = {own: _other(setting, plan, home, *own, own=True)}
-    for ways in degrees.values():
+    for ways in ways_of.values():
         found = (kept.get(way) or _other(setting, plan, home, *way) for way in ways)
         first = next(found)
         best = first if first.fits else next((each for each in found if each.fits), first)

@@ -66,7 +66,7 @@ def layouts_text(role: str, found: Sequence[Other], devices: int) -> str:
         ]
         for each in found
     ]
-    head = f"{role} on its {many(devices, 'device')}: as it is (→), and each tensor degree at its fastest that fits"
+    head = f"{role} on its {many(devices, 'device')}: as it is (→), and each layout at its fastest that fits"
     return "\n".join([head, *flowing(rows)])
 
 

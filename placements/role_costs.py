@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
 
-from flowgraph.engines.table import shares_process
+from flowgraph.engines.table import ENGINES, shares_process
 from flowgraph.plan import Checkpointing, Layout, Precision, Running
 from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
@@ -110,17 +110,16 @@ def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running
     overlap, so this is an upper bound. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
     """
     device = seat.links.device
-    if running.sleeps:
-        return Seconds({"wake": 2 * offload_seconds(total_bytes(found.asleep_host), device)})
+    woken = {"wake": 2 * offload_seconds(total_bytes(found.asleep_host), device)} if running.sleeps else {}
     if not running.offload:
-        return Seconds()
+        return Seconds(woken)
     passes, steps = 0.0, 0
     for load in own:
         micro_batches = ceil(load.tokens.tokens / layout.data / (running.micro_batch_tokens or load.longest_tokens))
         passes += load.epochs * micro_batches * (3 if load.phase == "update" else 1)
         steps += load.steps
     weights, states = found.host.get("weights", 0), found.host.get("optimizer", 0)
-    return Seconds({"offload": offload_seconds(passes * weights + 2 * steps * states, device)})
+    return Seconds({**woken, "offload": offload_seconds(passes * weights + 2 * steps * states, device)})
 
 
 def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
@@ -149,6 +148,7 @@ def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Lay
         offload=frozenset(running.offload),
         micro_batch_tokens=micro,
         stats=stats,
+        steps_on_host={*running.offload} != {"optimizer"} or ENGINES[engine].cpu_optimizer,
     )
     return training_bytes(shape, training, sequence_tokens=longest)
 

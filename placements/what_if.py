@@ -60,7 +60,11 @@ def _batch(setting: Setting, _: str, value: str) -> Setting:
 
 
 def _staleness(setting: Setting, _: str, value: str) -> Setting:
-    return replace(setting, staleness=_whole("staleness", value, 0))
+    staleness, bound = _whole("staleness", value, 0), setting.staleness_bound
+    if bound and staleness > bound:
+        why = f"{setting.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
+        raise SettingError.refused(WHERE, "staleness", staleness, why)
+    return replace(setting, staleness=staleness)
 
 
 def _network(setting: Setting, _: str, value: str) -> Setting:

@@ -37,6 +37,8 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
     for note in posed.notes:
         print(note, file=sys.stderr)
     posed, tried = _late(posed, sought)
+    posed = _with_new_cautions(posed)
+    _refuse_streamed_without_lag(posed.setting, sought)
     setting = posed.setting
     searched = next((each.found for each in tried if each.staleness == setting.staleness), None)
     if searched is None or sought.robust:
@@ -70,7 +72,7 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
 def _late(posed: Posed, sought: Sought) -> tuple[Posed, tuple[Late, ...]]:
     """Let what draws lag as far as is asked for; `auto` tries up to what the flow says, or MOST_STALE if it does not.
 
-    Raises UsageError for what is no number of updates.
+    Raises UsageError for what is no number of updates, and for more of them than the flow corrects for.
     """
     from placements.late import MOST_STALE, Late, least, stalenesses
 
@@ -86,7 +88,37 @@ def _late(posed: Posed, sought: Sought) -> tuple[Posed, tuple[Late, ...]]:
         chosen = int(text)
     else:
         raise UsageError(f"`{text}` is no number of updates", where="--staleness", hint="a whole number, or auto")
+    _refuse_staleness_above_bound(posed.setting, chosen)
     return posed.having(staleness=chosen), tried
+
+
+def _refuse_staleness_above_bound(setting: Setting, staleness: int) -> None:
+    """Refuse weights that lag more updates than the flow corrects for. Where it says no bound, a note says so."""
+    bound = setting.staleness_bound
+    if bound and staleness > bound:
+        what = f"{setting.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
+        raise UsageError(what, where=f"--staleness {staleness}", hint=f"--staleness {bound}, or auto")
+
+
+def _refuse_streamed_without_lag(setting: Setting, sought: Sought) -> None:
+    """Refuse partial rollouts that continue across steps where weights may not lag; with `auto`, note it."""
+    if not sought.streamed or setting.lag:
+        return
+    why = "a response that continues in the next step has tokens of older weights, and no staleness was asked for"
+    if sought.staleness == "auto":
+        print("--streamed changes nothing: no staleness makes the step shorter", file=sys.stderr)
+    else:
+        raise UsageError(why, where="--streamed", hint="--staleness 1, or auto")
+
+
+def _with_new_cautions(posed: Posed) -> Posed:
+    """Return a question with the notes that its own options have added, and print these."""
+    from placements.cautions import cautions
+
+    added = [note for note in cautions(posed.setting) if note not in posed.notes]
+    for note in added:
+        print(note, file=sys.stderr)
+    return replace(posed, notes=(*posed.notes, *added))
 
 
 def _in_ratio(posed: Posed, text: str) -> Posed:
@@ -239,6 +271,7 @@ def found_data(found: Found, objective: Objective, top: int) -> dict[str, Any]:
             "bound_s": found.bound_s,
             "gap": found.gap,
             "proven": found.proven,
+            "cut": found.cut,
             "played": found.played,
             "search_s": found.seconds,
         },

@@ -24,6 +24,7 @@ WHOLE = "the command"  # where an error stands that is of the whole text
 
 if TYPE_CHECKING:
     from flowgraph.cli.exporting import Searched, Target
+    from flowgraph.cli.run_lengths import Shorter
     from nodes.interop import Change, Imported
 
 
@@ -93,16 +94,31 @@ def import_run(
     The plan is written to `out`, and what the search finds to `found`.
     """
     from flowgraph.cli.exporting import homes_of_run, searched
-    from flowgraph.cli.reforecast import faults_of
+    from flowgraph.cli.reforecast import faults_of, fullest_share
+    from flowgraph.cli.run_lengths import as_long_as_its_rows, fitting_lengths
     from placements.found_text import plan_lines
     from placements.placing import plan_from
 
-    read = imported(path)
-    posed = _posed(read, path, device, question)
-    setting = posed.setting
-    plan = plan_from(setting, list(homes_of_run(setting, read.as_run)), posed.assumed)
-    run = Run(path, read, plan, tuple(str(each) for each in faults_of(plan, posed, str(path))))
+    read_as_written = imported(path)
+
+    def at(question: Question) -> tuple[Posed, Imported, Plan, tuple[str, ...]]:
+        posed = _posed(read_as_written, path, device, question)
+        read = as_long_as_its_rows(posed.setting, read_as_written)
+        plan = plan_from(posed.setting, list(homes_of_run(posed.setting, read.as_run)), posed.assumed)
+        return posed, read, plan, tuple(str(each) for each in faults_of(plan, posed, str(path), ran=True))
+
+    def fits(lengths: Shorter) -> bool:
+        shorter = replace(question, prompt_tokens=str(lengths.prompt), response_tokens=str(lengths.response))
+        return not at(shorter)[-1]
+
+    posed, read, plan, faults = at(question)
+    run = Run(path, read, plan, faults)
     told = [*read.notes, *_unread(read), *posed.notes]
+    shorter = None
+    if question.prompt_tokens is None and question.response_tokens is None:
+        told.append(_assumed_lengths(read))
+        shorter = fitting_lengths(read, fits) if faults else None
+    told += [] if faults else _tight(fullest_share(plan))
     best = searched(posed, run.target)
     beside = _beside(posed, run, best)
     _write(plan, out)
@@ -110,22 +126,42 @@ def import_run(
     for line in told:
         print(line, file=sys.stderr)
     if as_json:
-        data = {
-            "system": read.system,
-            "version": read.version,
-            "placement": read.placement,
-            "plan": json.loads(plan.to_json()),
-            "faults": list(run.faults),
-            "notes": told,
-            "again": list(read.again),
-            "searched_s": best.best.step_s if best is not None else None,
-            "found": beside and beside.data(),
-        }
+        data = _run_data(run, told, best, shorter) | {"found": beside and beside.data()}
         print(json.dumps(data, indent=1))
         return
     models = ", ".join(f"{name} {model}" for name, model in posed.assumed.models.items() if name not in read.unused)
     print(f"{read.system} {read.version}: {read.flow}, {models}; {read.placement or 'a placement of its own'}")
-    print("\n".join([*plan_lines(plan), *run.faults, *_compared(run, best, beside)]))
+    hint = [f"it fits where rows are shorter: {shorter}"] if shorter is not None else []
+    print("\n".join([*plan_lines(plan), *run.faults, *hint, *_compared(run, best, beside)]))
+
+
+def _run_data(run: Run, told: list[str], best: Searched | None, shorter: Shorter | None) -> dict[str, Any]:
+    read = run.read
+    return {
+        "system": read.system,
+        "version": read.version,
+        "placement": read.placement,
+        "plan": json.loads(run.plan.to_json()),
+        "faults": list(run.faults),
+        "fits_with": None if shorter is None else {"prompt": shorter.prompt, "response": shorter.response},
+        "notes": told,
+        "again": list(read.again),
+        "searched_s": best.best.step_s if best is not None else None,
+    }
+
+
+def _tight(share: float) -> list[str]:
+    """Return a note where a run takes more of a device than a plan of ours would."""
+    from placements.footprint import FITS_SHARE
+
+    note = f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth"
+    return [note] if share > FITS_SHARE else []
+
+
+def _assumed_lengths(read: Imported) -> str:
+    most = f"{read.prompt_tokens:,} + {read.response_tokens:,} tokens"
+    otherwise = "--prompt-tokens and --response-tokens say otherwise"
+    return f"every row is taken to have all that the run allows, {most}: {otherwise}"
 
 
 def _write(plan: Plan | None, file: Path | None) -> None:

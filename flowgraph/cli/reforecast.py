@@ -48,7 +48,9 @@ def planned_again(plan: Plan, posed: Posed, where: str, *, fits: bool = True) ->
     return found
 
 
-def forecast_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = None) -> tuple[Plan, Step, float]:
+def forecast_of(
+    plan: Plan, posed: Posed, where: str, cluster: Cluster | None = None, *, spans: bool = False
+) -> tuple[Plan, Step, float]:
     """Forecast a plan from a file as it now stands, on its own cluster or another; give it, its step and its seconds.
 
     Raises what is wrong with the plan, but not that it does not fit.
@@ -59,16 +61,19 @@ def forecast_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = 
     setting = posed.setting
     refuse(law_faults(plan, setting, where))
     homes = homes_by(setting, plan)
-    refuse(_home_faults(setting, homes, where))
+    refuse(_home_faults(setting, homes, where, spans=spans))
     elsewhere = cluster is not None
     there = plan_from(setting, homes, posed.assumed) if elsewhere else forecast_again(setting, plan, posed.assumed)
     return there, *known_step(there.step, where)
 
 
-def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = None) -> Iterator[FlowError]:
+def faults_of(
+    plan: Plan, posed: Posed, where: str, cluster: Cluster | None = None, *, ran: bool = False
+) -> Iterator[FlowError]:
     """Find what is wrong with a plan on its own cluster, or on another: its laws, its forecast, seconds and bytes.
 
-    What is found last is looked for only in a plan that keeps the laws.
+    What is found last is looked for only in a plan that keeps the laws. A plan of what another system `ran` may fill
+    its devices, where one of ours leaves a tenth for the error of the forecast, and have tensor groups over domains.
     """
     from placements.homes import homes_by
     from placements.short import overflows
@@ -81,12 +86,24 @@ def faults_of(plan: Plan, posed: Posed, where: str, cluster: Cluster | None = No
     try:
         if plan.step is not None:
             played_s(plan.step, where)
-        found = list(_home_faults(setting, homes_by(setting, plan), where))
-        there = None if found else forecast_of(plan, posed, where, cluster)[0]
+        found = list(_home_faults(setting, homes_by(setting, plan), where, spans=ran))
+        there = None if found else forecast_of(plan, posed, where, cluster, spans=ran)[0]
     except FlowError as error:
         yield error
         return
-    yield from (found if there is None else overflows(there, setting, where))
+    if there is None or (ran and fullest_share(there) <= 1):
+        yield from found
+    else:
+        yield from overflows(there, setting, where)
+
+
+def fullest_share(plan: Plan) -> float:
+    """Return the largest share of a device's memory that a plan's forecast takes; 0 where nothing is forecast."""
+    from placements.text import pool_sizes
+
+    forecasts = {each.pool: each for each in plan.forecast}
+    peaks = ((forecasts[pool.name].worst, pool_sizes(plan, pool)) for pool in plan.pools if pool.name in forecasts)
+    return max((peak.memory_bytes / min(sizes) for peak, sizes in peaks if peak is not None and sizes), default=0.0)
 
 
 def law_faults(plan: Plan, setting: Setting, where: str) -> Iterator[FlowError]:
@@ -108,8 +125,8 @@ def refuse(faults: Iterator[FlowError]) -> None:
         raise fault
 
 
-def _home_faults(setting: Setting, homes: Sequence[Home], where: str) -> Iterator[FlowError]:
-    """Find a cache without room for one row, and tensor groups that lie over several domains for no need."""
+def _home_faults(setting: Setting, homes: Sequence[Home], where: str, *, spans: bool = False) -> Iterator[FlowError]:
+    """Find a cache without room for one row, and tensor groups over several domains for no need unless one `spans`."""
     from placements.cuts import many
 
     for home in homes:
@@ -119,7 +136,7 @@ def _home_faults(setting: Setting, homes: Sequence[Home], where: str) -> Iterato
         room = _room(setting, home, tensor, home.running.cache_share or 1.0) if shares else longest
         if room < longest:
             yield _no_cache(home, room, longest, where)
-        if tensor > of.reach and (not shares or _room(setting, home, of.reach, 1.0)):
+        if tensor > of.reach and not spans and (not shares or _room(setting, home, of.reach, 1.0)):
             domain = f"no domain there has more than {many(of.reach, 'device')}"
             yield ResourceError.not_here(f"{where}: {home.role.name}", f"tensor groups of {tensor} devices", domain)
 

@@ -354,6 +354,7 @@ def _by_use(engines: Mapping[Use, str]) -> dict[str, str]:
 
 def _notes(question: Question, setting: Setting, inputs: Inputs | None) -> list[str]:
     """Return what was assumed without being asked for, and what a run would do otherwise."""
+    from placements.cautions import cautions
     from placements.loads import taken
 
     told, asked = list[str](), question.asked
@@ -387,7 +388,7 @@ def _notes(question: Question, setting: Setting, inputs: Inputs | None) -> list[
         ):
             fewer = f"--set {load.node}.minibatch={max(1, setting.prompts // 4)}"
             told.append(f"{load.node} makes {load.steps} optimizer steps in each step: {fewer} makes fewer")
-    return [*told, *taken(setting.running, setting.prompts)]
+    return [*told, *taken(setting.running, setting.prompts), *cautions(setting)]
 
 
 def _precision(text: str | None) -> Precision | None:

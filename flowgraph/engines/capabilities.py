@@ -40,7 +40,8 @@ class EngineCapabilities:
     hosts a model in the process of its device, as `module:name`. `process_group` is the function with which its ranks
     meet before they load, "" for ranks that do not talk to each other. `server` is the class that starts an engine with
     processes of its own: then one rank speaks for all, and a replica's process owns all of its devices. A `cache_share`
-    of a device is for all that it holds there if it `shares_all`, else for weights and cache only.
+    of a device is for all that it holds there if it `shares_all`, else for weights and cache only. An optimizer that is
+    offloaded alone steps on the host with a `cpu_optimizer`; without, its states come to the device for the step.
     """
 
     name: str
@@ -51,6 +52,7 @@ class EngineCapabilities:
     process_group: str = ""
     server: str = ""
     shares_all: bool = False
+    cpu_optimizer: bool = False
 
 
 SHARDINGS = frozenset({"none", "optimizer", "gradients", "full"})

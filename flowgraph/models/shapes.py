@@ -34,7 +34,8 @@ class ModelShape:
     `intermediate` is the width of an MLP without experts. All layers but `dense_layers` have `experts` of
     `expert_intermediate` each, of which a token passes `experts_per_token`, and shared ones of `shared_intermediate`
     together. `mixing` says what layers remember if not all attend plainly to everything. `adapters` counts the numbers
-    in adapters, and `base` names what they stand on, or the model itself.
+    in adapters, and `base` names what they stand on, or the model itself. `positions` are the most tokens of a row,
+    None if that is not known.
     """
 
     parameters: int
@@ -59,6 +60,7 @@ class ModelShape:
     vectors: int | None = None
     """Of the active parameters those that are no factors of a product; None: two norms in each layer and a last one."""
     mixing: tuple[Mixer, ...] = ()
+    positions: int | None = None
 
     @property
     def trained(self) -> int:
@@ -140,7 +142,34 @@ def shape(source: ModelSource, head: Head = "tokens") -> ModelShape:
     """
     config, where, folder = _config_of(source)
     rank = source.lora.rank if source.lora is not None else 0
-    return replace(shape_of(config, where, folder, head, rank=rank), base=source.base.name)
+    entry = listed(source.base.name) if source.kind == "hub" else None
+    positions = most_positions(config) if entry is None else entry.positions_of(source.base.name)
+    return replace(shape_of(config, where, folder, head, rank=rank), base=source.base.name, positions=positions)
+
+
+def most_positions(config: Mapping[str, Any]) -> int | None:
+    """Return the most tokens of a row by a config.json, with a scaling of rotary embeddings; None if it does not say.
+
+    YaRN counts from the positions before it, linear and dynamic scaling from those that are written; others, such as
+    that of Llama 3.1, are part of what is written.
+
+    >>> yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    >>> most_positions({"max_position_embeddings": 40960, "rope_scaling": yarn})
+    131072
+    """
+    inner = language_model(config)
+    written = inner.get("max_position_embeddings")
+    if not isinstance(written, int):
+        return None
+    scaling = inner.get("rope_scaling")
+    if not isinstance(scaling, Mapping):
+        return written
+    kind = scaling.get("rope_type") or scaling.get("type")
+    if kind not in ("yarn", "linear", "dynamic"):
+        return written
+    before, factor = scaling.get("original_max_position_embeddings", written), scaling.get("factor", 1)
+    known = isinstance(factor, int | float) and isinstance(before, int)
+    return int(factor * (before if kind == "yarn" else written)) if known else written
 
 
 def _config_of(source: ModelSource) -> tuple[Mapping[str, Any], str, Path | None]:
@@ -256,4 +285,5 @@ def _tiny_config(size: TinySize) -> dict[str, Any]:
         "num_hidden_layers": size.layers,
         "num_attention_heads": size.heads,
         "intermediate_size": size.intermediate,
+        "max_position_embeddings": size.positions,
     }

@@ -9,12 +9,13 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("table.json")
+QUANTISED = ("-fp8", "-fp4", "-nvfp4", "-awq", "-fp8-static-pertensor")  # endings of the same model in fewer bits
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Listed:
     """A model of the table: its id on the hub, what config.json says, and `parameters` as published.
 
     Those are of the language model alone: no vision, and none of the layers that predict further tokens. `also` names
-    what has the same sizes: whole ids, endings of this id that begin with `-`, and other short names of it.
+    what has the same sizes: whole ids, endings of this id that begin with `-`, and other short names of it. `positions`
+    are the most tokens of a row, by id or ending, "" for this id; those of fewer bits have the positions of this id.
     """
 
     name: str
@@ -30,6 +32,14 @@ class Listed:
     config: Mapping[str, Any]
     source: str
     also: Sequence[str] = ()
+    positions: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def positions_of(self, name: str) -> int | None:
+        """Return the most tokens of a row of one of these ids; None if that is not listed."""
+        ending = name[len(self.name) :] if name.casefold().startswith(self.name.casefold()) else name
+        listed_here = {key.casefold(): most for key, most in self.positions.items()}
+        own = self.positions.get("") if ending.casefold().endswith(QUANTISED) else None
+        return listed_here.get(ending.casefold(), own)
 
     @property
     def ids(self) -> Iterator[str]:

@@ -12,7 +12,7 @@ from nodes.interop.imported import AsRun, Imported, Shared, adapted
 from nodes.interop.letters import broken
 from nodes.interop.scalars import Scalar, is_number, scalar
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
-from nodes.interop.verl_places import ACTOR, MODEL, ROLLOUT, layouts_of, running_of
+from nodes.interop.verl_places import ACTOR, MODEL, ROLLOUT, layouts_of, rows_at_once, running_of
 
 CORRECTION = "algorithm.rollout_correction"
 REWARD = ("reward.reward_model", "reward_model")
@@ -78,6 +78,7 @@ def from_verl(run: Started) -> Imported:
         notes=tuple(config.notes),
         told=config.texts(),
         again=config.again(),
+        rows_at_once=found.rows_at_once,
     )
 
 
@@ -102,7 +103,8 @@ def verl_run(config: Config, flow: Flow) -> AsRun:
     sampling = _drawing_site(config) if apart else main
     layouts, engines = layouts_of(config, flow, main[0] * main[1], sampling[0] * sampling[1])
     running = running_of(config, flow, layouts, sum(_lengths(config)), apart)
-    return AsRun(_shared(flow, main, sampling, apart), engines, layouts, running, lag)
+    rows = rows_at_once(config, flow)
+    return AsRun(_shared(flow, main, sampling, apart), engines, layouts, running, lag, rows)
 
 
 def _lengths(config: Config) -> tuple[int, int]:

@@ -29,7 +29,8 @@ class Shared:
 class AsRun:
     """Where and how a system runs roles: who shares devices, what runs them, how each is cut, and what it holds where.
 
-    `lag` is how many updates old the weights may be that responses are drawn with.
+    `lag` is how many updates old the weights may be that responses are drawn with. `rows_at_once` are those of roles
+    whose micro-batches are so many rows without their padding: their tokens are as if all rows were as long as may be.
     """
 
     parts: tuple[Shared, ...]
@@ -37,6 +38,7 @@ class AsRun:
     layouts: Mapping[str, Layout] = field(hash=False)
     running: Mapping[str, Running] = field(hash=False)
     lag: int = 0
+    rows_at_once: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,12 @@ class Imported:
     notes: tuple[str, ...]
     told: Mapping[str, str] = field(hash=False)
     again: tuple[str, ...] = ()
+    rows_at_once: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
 
     @property
     def as_run(self) -> AsRun:
         """Give where and how its roles run."""
-        return AsRun(self.parts, self.engines, self.layouts, self.running, self.lag)
+        return AsRun(self.parts, self.engines, self.layouts, self.running, self.lag, self.rows_at_once)
 
     @property
     def machines(self) -> tuple[int, int]:

@@ -74,7 +74,12 @@ class Engine:
     @property
     def parks_optimizer(self) -> bool:
         """Say whether the optimizer's states leave the device between uses."""
-        return self.running.sleeps or "optimizer" in self.running.offload
+        return self.running.sleeps or ("optimizer" in self.running.offload and not self.steps_on_host)
+
+    @property
+    def steps_on_host(self) -> bool:
+        """Return whether Megatron's optimizer steps on the host, with all of its states there."""
+        return self.megatron and self.running.offload == ("optimizer",)
 
     @property
     def on_host(self) -> bool:

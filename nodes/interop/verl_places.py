@@ -143,16 +143,32 @@ def _divided(config: Config, devices: int, by: int, key: str) -> int:
     return devices // by
 
 
+def rows_at_once(config: Config, flow: Flow) -> dict[str, int]:
+    """Return the rows of a micro-batch of each role that counts rows, without their padding, and not tokens.
+
+    Megatron's rows are packed; FSDP's are where `use_remove_padding` says so.
+    """
+    packed = _trainer(config) == "megatron" or config.flag(f"{MODEL}.use_remove_padding")
+    found = ((role, _rows(config, role, PLACES[role])) for role in flow.roles if role in PLACES)
+    return {role: rows for role, rows in found if rows is not None and packed}
+
+
+PLACES = {"policy.train": ACTOR, "critic.train": "critic", "ref.infer": REF}
+
+
 def running_of(
     config: Config, flow: Flow, layouts: Mapping[str, Layout], total_tokens: int, apart: bool
 ) -> dict[str, Running]:
     """Give how each role runs: what it checkpoints and offloads, its budget of tokens, and the share of its cache."""
     trainer = _trainer(config)
-    places = {"policy.train": ACTOR, "critic.train": "critic", "ref.infer": REF}
     found = dict[str, Running]()
-    for role, where in ((role, places[role]) for role in flow.roles if role in places):
+    for role, where in ((role, PLACES[role]) for role in flow.roles if role in PLACES):
         own = _own(config, where, trainer)
-        offload, sleeps = _offload(config, own, trains=role.endswith(".train"), moves=trainer == "megatron")
+        trains = role.endswith(".train")
+        if trainer == "megatron":
+            offload, sleeps = _put_away_by_megatron(config, where, own, trains=trains)
+        else:
+            offload, sleeps = _offload(config, own, trains=trains)
         found[role] = Running(
             precision="bfloat16",
             checkpointing=_checkpointing(config, role, own, trainer == "megatron"),
@@ -184,18 +200,43 @@ def _checkpointing(config: Config, role: str, own: str, megatron: bool) -> Check
     return "full" if config.flag(f"{where}.enable_gradient_checkpointing") else "none"
 
 
-def _offload(config: Config, own: str, *, trains: bool, moves: bool) -> tuple[tuple[Offloaded, ...], bool]:
-    """Give what lies in host memory and comes as it is used, and whether all of a model comes once and goes once.
+def _put_away_by_megatron(config: Config, where: str, own: str, *, trains: bool) -> tuple[tuple[Offloaded, ...], bool]:
+    """Return whether Megatron's optimizer steps on the host, and whether a model is put away while others work.
+
+    Source: Megatron Core, `optimizer_cpu_offload` with `optimizer_offload_fraction`; verl's Megatron workers load what
+    `param_offload`, `grad_offload` and `optimizer_offload` name before they work, and put it away after.
+    """
+    parameters, optimizer = config.flag(f"{own}.param_offload"), config.flag(f"{own}.optimizer_offload")
+    if not trains:
+        return (), parameters
+    config.flag(f"{own}.grad_offload")  # gradients are freed with weights that are put away
+    override = f"{where}.optim.override_optimizer_config"
+    on_host = config.flag(f"{override}.optimizer_cpu_offload")
+    fraction = (config.number(f"{override}.optimizer_offload_fraction") or 0.0) if on_host else 0.0
+    for name in ("overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer"):
+        config.flag(f"{override}.{name}")  # the forecast has the states in float32, and nothing overlapped
+    if 0 < fraction < 1:
+        config.say(f"{where} steps {fraction:g} of its optimizer on the host; the plan steps all of it on its devices")
+    if fraction >= 1:
+        return ("optimizer",), parameters
+    if parameters != optimizer:
+        what = "weights" if parameters else "its optimizer"
+        config.say(f"{where} puts {what} alone away while others work; the plan leaves all of it on its devices")
+    return (), parameters and optimizer
+
+
+def _offload(config: Config, own: str, *, trains: bool) -> tuple[tuple[Offloaded, ...], bool]:
+    """Return what lies in host memory and comes as it is used, and whether all of a model comes once and goes once.
 
     Source: verl's workers load what `param_offload` and `optimizer_offload` name before they work, and put it away
     after. `offload_policy` is FSDP's own, which brings weights for each pass, and so it keeps weights that are only
-    read; Megatron (`moves`) puts those away too.
+    read.
     """
     parameters, optimizer = config.flag(f"{own}.param_offload"), config.flag(f"{own}.optimizer_offload")
     everything = config.flag(f"{own}.offload_policy")
     gradients = everything or config.flag(f"{own}.grad_offload")
     if not trains:
-        return (("parameters",) if everything or (parameters and not moves) else ()), parameters and moves
+        return (("parameters",) if everything or parameters else ()), False
     if parameters and optimizer and not everything:
         return (), True
     named: tuple[tuple[Offloaded, bool], ...] = (
@@ -208,12 +249,26 @@ def _offload(config: Config, own: str, *, trains: bool, moves: bool) -> tuple[tu
 
 def _budget(config: Config, role: str, where: str, total_tokens: int, sequence: int) -> int | None:
     """Give the tokens that go through at once: a budget, or as many rows as were told, each as long as can be."""
-    infers = role.endswith(".infer")
-    prefix = "log_prob" if infers else "ppo"
-    if config.flag(f"{where}.{'log_prob_use_dynamic_bsz' if infers else 'use_dynamic_bsz'}"):
-        told = config.counted(f"{where}.{prefix}_max_token_len_per_gpu")
+    if _counts_tokens(config, role, where):
+        told = config.counted(f"{where}.{_prefix(role)}_max_token_len_per_gpu")
         return None if told is None else told * sequence
-    rows = config.counted(f"{where}.{prefix}_micro_batch_size_per_gpu")
-    if rows is None and (of_all := config.counted(f"{where}.{prefix}_micro_batch_size")):
-        rows = max(1, of_all // config.positive("trainer.n_gpus_per_node") // config.positive("trainer.nnodes"))
+    rows = _rows(config, role, where)
     return None if rows is None else rows * total_tokens
+
+
+def _prefix(role: str) -> str:
+    return "log_prob" if role.endswith(".infer") else "ppo"
+
+
+def _counts_tokens(config: Config, role: str, where: str) -> bool:
+    return config.flag(f"{where}.{'log_prob_use_dynamic_bsz' if role.endswith('.infer') else 'use_dynamic_bsz'}")
+
+
+def _rows(config: Config, role: str, where: str) -> int | None:
+    """Return the rows that go through at once on a device; None where tokens are counted, or nothing is said."""
+    if _counts_tokens(config, role, where):
+        return None
+    rows = config.counted(f"{where}.{_prefix(role)}_micro_batch_size_per_gpu")
+    if rows is None and (of_all := config.counted(f"{where}.{_prefix(role)}_micro_batch_size")):
+        rows = max(1, of_all // config.positive("trainer.n_gpus_per_node") // config.positive("trainer.nnodes"))
+    return rows

@@ -414,6 +414,16 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
         ),
     ),
     ("--response-tokens", "0.5"): (1, "--response-tokens: tokens='0.5': lengths are 1 to 100,000,000 tokens\n"),
+    ("--streamed",): (
+        2,
+        ("--streamed: a response that continues in the next step has tokens of older weights, and no staleness was "
+        "asked for\n  hint: --staleness 1, or auto\n"),
+    ),
+    ("--staleness", "0", "--streamed"): (
+        2,
+        ("--streamed: a response that continues in the next step has tokens of older weights, and no staleness was "
+        "asked for\n  hint: --staleness 1, or auto\n"),
+    ),
     ("--ratio", "3"): (2, "--ratio 3: should be two whole numbers from 1\n  hint: --ratio 3:1\n"),
     ("--ratio", "0:1"): (2, "--ratio 0:1: should be two whole numbers from 1\n  hint: --ratio 3:1\n"),
     ("--placement", "colocated", "--pin", "policy.train=a", "--pin", "ref.infer=b"): (
@@ -455,6 +465,30 @@ def test_a_bad_question_is_answered_with_what_is_wrong(flowgraph: Run, arguments
     text = refused(flowgraph("plan", "grpo", *SMALL, *arguments), code)
     notes = "a run cuts responses at policy.generate.max_tokens=256; these go up to 8,000\n"
     assert text.removeprefix(notes) == said
+
+
+def test_more_staleness_than_a_flow_corrects_for_is_refused(flowgraph: Run) -> None:
+    said = flowgraph("plan", "decoupled_ppo", *SMALL, "--staleness", "9")
+    text = refused(said, 2)
+    assert text.endswith(
+        "--staleness 9: decoupled_ppo corrects for 4 at most: stale(…, at_most=4)\n  hint: --staleness 4, or auto\n"
+    )
+
+
+def test_what_models_and_devices_do_not_promise_is_noted(flowgraph: Run) -> None:
+    """Rows beyond a model's positions, and a precision that a device has no arithmetic for; of `fit` as of `plan`."""
+    asked = ("grpo", "--model", "Qwen/Qwen3-0.6B", "--cluster", "1x8xa100", "--batch", "64", "--prompt-tokens", "512")
+    long = ("--response-tokens", "65536", "--set", "policy.generate.max_tokens=65536")
+    for verb in ("plan", "fit"):
+        noted = flowgraph(verb, *asked, *long, "--precision", "fp8").err
+        assert "rows have up to 66,048 tokens, and Qwen/Qwen3-0.6B (policy, ref) has 40,960 positions" in noted
+        assert "a100-sxm-80g has no fp8 arithmetic" in noted
+
+
+def test_a_staleness_of_a_flow_without_a_bound_is_noted_as_text_and_json(flowgraph: Run) -> None:
+    said = flowgraph("plan", "grpo", *SMALL, "--staleness", "2", "--streamed", "--json")
+    assert "grpo says no bound of staleness" in said.err
+    assert any("grpo says no bound of staleness" in note for note in json.loads(said.out)["notes"])
 
 
 @pytest.mark.parametrize("text", ["qwen3-0.6", "plicy=Qwen/Qwen3-0.6B", "./nowhere", "tiny:hidden=0"])

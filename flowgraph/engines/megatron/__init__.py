@@ -1,4 +1,8 @@
-"""Megatron-LM, for plans that are exported: no executor of ours runs it. Source: Megatron-LM, parallel_state."""
+"""Megatron-LM, for plans that are exported: no executor of ours runs it. Source: Megatron-LM, parallel_state.
+
+It computes with weights where they lie, so none are offloaded while it works; between phases verl puts weights away
+(`param_offload`: `sleeps`). Its optimizer may step on the host: Megatron Core, `optimizer_cpu_offload`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,13 @@ ENGINE = EngineCapabilities(
         sequence=64,
         expert=MAX_RANKS,
         sharding=SHARDINGS,
-        settings=None,
+        settings={
+            "precision": (),
+            "checkpointing": (),
+            "offload": ((), ("optimizer",)),
+            "micro_batch_tokens": (),
+            "sleeps": (),
+        },
     ),
+    cpu_optimizer=True,
 )

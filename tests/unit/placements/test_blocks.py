@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.plan import Layout, Running
-from placements.blocks import OFFERED_AT_MOST, Blocks, Offered, sync_s
-from placements.choices import Choice
-from placements.folding import FIRST, HOST, OVER, REST, SECOND, SYNC_BYTES, Columns
-from placements.footprint import fits
+from placements.blocks import Blocks, Offered, sync_s
+from placements.choices import Choice, Ways
+from placements.finding import find
+from placements.folding import CARRIED_AT_MOST, FIRST, HOST, OVER, REST, SECOND, SYNC_BYTES, Columns
+from placements.footprint import fits, room_bytes
+from placements.lengths import Lengths
+from placements.role_costs import Seat
 from placements.setting import Setting
 from placements.steps import host_constants
 from tests.unit.placements.small_settings import cluster_of, seat_of, setting_of
@@ -175,8 +178,54 @@ def test_options_name_the_devices_of_one_class_the_price_and_what_they_are_made_
         most_s = sum(each.key.sitting.stages_s) + sum(blocks.barriers.host_s)
         assert 0 < sum(each.stages_s) <= blocks.barriers.share * most_s
         assert each.cost == pytest.approx(sum(each.devices) * 36 / 8 / 3600)
-    sizes = [each.devices for each in found]
-    assert all(sizes.count(size) <= OFFERED_AT_MOST for size in sizes)
+
+
+TIGHT = [
+    ("ppo", "1x4xh100", "Qwen/Qwen2.5-14B"),
+    ("ppo", "1x2xh100", "Qwen/Qwen3-4B"),
+    ("grpo", "1x4xh100", "Qwen/Qwen2.5-14B"),
+    ("grpo", "1x2xa100", "Qwen/Qwen3-8B"),
+    ("ppo", "1x8xl40s", "Qwen/Qwen3-8B"),
+]
+
+
+@pytest.mark.parametrize(("of", "cluster", "model"), TIGHT)
+@pytest.mark.parametrize("carried", [1, 8, CARRIED_AT_MOST])
+def test_a_pool_is_refused_only_where_no_way_of_each_role_fits_with_those_of_the_others(
+    of: str, cluster: str, model: str, carried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside all combinations of ways, with as few carried on as may be: then none is missed, but a faster one may."""
+    setting = setting_of(of, cluster, model=model)
+    setting = replace(setting, prompts=512, response=Lengths.fixed(4096))
+    monkeypatch.setattr(Columns.unbeaten, "__defaults__", (carried,))
+    blocks, seat = Blocks(setting), Blocks(setting).seats[-1][1]
+    everyone = frozenset(range(len(setting.roles)))
+    found = blocks.sittings(everyone, seat)
+    every = all_sittings(blocks, seat)
+    assert bool(found) == bool(len(every))
+    assert all(each.peak_bytes <= room_bytes(seat.of.memory_bytes) for each in found)
+    if found and not blocks.cut:
+        fastest_s = min(sum(each.stages_s[:-1]) for each in found)
+        assert fastest_s == pytest.approx(every.stages_s[:-1].sum(axis=0).min(), rel=1e-9)
+
+
+def all_sittings(blocks: Blocks, seat: Seat) -> Columns:
+    """Return every way of each role with every way of the others that fits, none of them left out as beaten."""
+    setting = blocks.setting
+    found, bits = Columns.nothing(setting.stages + 1), {"fsdp": 1, "sglang": 2}
+    for place, role in enumerate(setting.roles):
+        slowed = setting.host.slowed_share if role.use == "train" else 1.0
+        ways = Ways(setting, setting.roles[place], seat).all
+        found = found.with_one_more(Columns.of(ways, bits[ways[0].engine], slowed))
+        found = found.fitting(room_bytes(seat.of.memory_bytes), seat.of.host_memory_bytes // seat.of.node_devices)
+    return found
+
+
+def test_ppo_of_a_14b_model_on_four_h100_has_a_plan_that_fits() -> None:
+    """The fastest ways to run the first two roles leave no room for the others; slower ones do."""
+    setting = replace(setting_of("ppo", "1x4xh100", model="Qwen/Qwen2.5-14B"), prompts=512)
+    setting = replace(setting, response=Lengths.parse("mean=2k,max=8192"))
+    assert find(setting).best.devices == 4
 
 
 def test_a_block_is_offered_nothing_where_it_does_not_fit() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowgraph.models.shapes import ModelShape, shape_of
 from flowgraph.models.table import listed
-from flowgraph.plan import Checkpointing, Layout, Sharding
+from flowgraph.plan import Checkpointing, Layout, Offloaded, Sharding
 from placements.activations import EAGER, FUSED, PLAIN, PLAIN_SCORED, kept_numbers
 from placements.footprint import BOUNDS, FITS_SHARE, PARTS, Footprint, MemoryConstants, fits, sync_bytes, total_bytes
 from placements.footprint_serving import (
@@ -480,3 +480,27 @@ def test_another_role_never_makes_a_pool_hold_less(shape: ModelShape, tokens: in
     assert alone is not None
     assert both is not None
     assert both.peak_bytes > alone.peak_bytes
+
+
+def test_an_offloaded_optimizer_steps_on_the_host_or_comes_to_its_device_for_that() -> None:
+    """On the host a step takes no more of the device; else all its states are there, with weights and gradients."""
+    layout, away = Layout(data=8, sharding="full"), frozenset[Offloaded]({"optimizer"})
+    here = training_bytes(LARGE, Training(layout=layout))
+    hosted = training_bytes(LARGE, Training(layout=layout, offload=away))
+    fetched = training_bytes(LARGE, Training(layout=layout, offload=away, steps_on_host=False))
+    states = here.resident["optimizer"]
+    assert hosted.host["optimizer"] == fetched.host["optimizer"] == states
+    assert hosted.peak_bytes < fetched.peak_bytes <= here.peak_bytes
+    assert fetched.at_work["optimizer"] >= states
+
+
+def test_gradients_that_lie_there_between_updates_are_freed_while_a_role_sleeps_not_copied() -> None:
+    found = training_bytes(LARGE, Training(layout=Layout(data=2, tensor=4, sharding="optimizer")))
+    assert "gradients" in found.resident
+    assert set(found.asleep_host) == {"weights", "optimizer"}
+
+
+def test_the_fullest_stage_has_one_layer_more_where_stages_are_not_even() -> None:
+    first, last = stages(replace(LARGE, layers=61), Layout(pipeline=12))
+    (whole,) = stages(LARGE, Layout())
+    assert (first.layers, last.layers, whole.layers) == (6, 6, LARGE.layers)

@@ -265,7 +265,8 @@ def test_megatron_is_known_by_its_configuration() -> None:
     found = read_command(script.replace("main_ppo \\", "main_ppo --config-name='ppo_megatron_trainer.yaml'\\"))
     assert found.engines["train"] == "megatron"
     assert found.layouts["policy.train"] == Layout(data=2, tensor=4, pipeline=2, sharding="optimizer")
-    assert found.running["policy.train"].offload == ("parameters",)
+    assert found.running["policy.train"].offload == ()
+    assert any("puts weights alone away" in note for note in found.notes)
     assert found.running["policy.train"].checkpointing == "none"
 
 
@@ -406,9 +407,27 @@ def test_weights_and_optimizer_that_verl_offloads_leave_the_device_between_uses(
         both = verl(f"{engine} {keys}.param_offload=True {keys}.optimizer_offload=True").running["policy.train"]
         assert (both.offload, both.sleeps) == ((), True)
         one = verl(f"{engine} {keys}.optimizer_offload=True").running["policy.train"]
-        assert (one.offload, one.sleeps) == (("optimizer",), False)
+        assert (one.offload, one.sleeps) == (() if engine else ("optimizer",), False)
     own = verl("actor_rollout_ref.actor.fsdp_config.offload_policy=True").running["policy.train"]
     assert (own.offload, own.sleeps) == (("parameters", "gradients", "optimizer"), False)
+
+
+@pytest.mark.parametrize(("fraction", "offload"), [("1.", ("optimizer",)), ("0.5", ()), ("0", ())])
+def test_an_optimizer_of_megatron_steps_on_the_host_where_all_of_it_does(fraction: str, offload: Any) -> None:
+    keys = "actor_rollout_ref.actor"
+    override = f"+{keys}.optim.override_optimizer_config"
+    more = f"{override}.optimizer_cpu_offload=True {override}.optimizer_offload_fraction={fraction}"
+    found = verl(f"model_engine=megatron {keys}.megatron.param_offload=True {more}")
+    running = found.running["policy.train"]
+    assert (running.offload, running.sleeps) == (offload, bool(offload))
+    assert any("0.5 of its optimizer on the host" in note for note in found.notes) == (fraction == "0.5")
+
+
+def test_rows_of_a_micro_batch_are_known_where_they_have_no_padding() -> None:
+    rows = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16"
+    assert verl(f"{rows} actor_rollout_ref.model.use_remove_padding=True").rows_at_once == {"policy.train": 16}
+    assert verl(f"{rows} actor_rollout_ref.model.use_remove_padding=False").rows_at_once == {}
+    assert verl(f"{rows} actor_rollout_ref.actor.use_dynamic_bsz=True").rows_at_once == {}
 
 
 def test_a_reference_that_verl_offloads_comes_for_each_pass_with_fsdp_and_once_with_megatron() -> None:
