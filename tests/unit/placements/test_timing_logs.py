@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -156,3 +157,21 @@ def test_timers_of_nemo_rl_calibrate_a_plan() -> None:
     assert {name for timing in found.timings for name in timing.names} >= {"ref.logprobs", "policy.generate", "step"}
     repaired = repair([MeasuredRun("m", setting, homes, found.timings)], "m")
     assert repaired.after.median < repaired.before.median
+
+
+def test_damaged_logs_are_read_or_refused_and_nothing_else() -> None:
+    """Texts with random cuts and junk in them: seconds, or an error that names the file."""
+    chance, refusals = Random(0), list[str]()
+    junk = ("null", "[]", "{}", "-1", "1e999", "NaN", '"x"', "\x00", "9" * 30, ":", ",", "{", "[", "\n", " - ", "")
+    trace = json.dumps([ranged("policy.update", 0, 1)])
+    texts = (CONSOLE, verl_lines({"timing_s/gen": 1.0}, {"timing_s/gen": 2.0}), trace)
+    for _ in range(500):
+        text = chance.choice(texts)
+        for _ in range(chance.randint(1, 4)):
+            place = chance.randrange(len(text) + 1)
+            text = text[:place] + chance.choice(junk) + text[place + chance.choice((0, 3)) :]
+        try:
+            read_log(text, "file", NAMES)
+        except DataError as error:
+            refusals.append(str(error))
+    assert refusals and all(text.startswith("file") for text in refusals)
