@@ -41,8 +41,7 @@ shipped constants are estimates."""
 
 NOISE_SD = 0.15
 """Standard deviation of what is measured around a scaled forecast, in logarithms. Source: the same tables, steps of one
-model on one device model: 0.06 to 0.16 where batch and lengths are stated. Of 0.10, 0.15 and 0.20 it also forecasts the
-other runs of these systems best."""
+model on one device model whose batch and lengths are stated: 0.06 to 0.16 (0.27 where lengths are guessed)."""
 
 INTERVAL_SDS = 1.645  # on either side: 90% of a normal
 STEPS, SETTLED = 20, 1e-6  # Gauss-Newton steps at most, and the move of a logarithm that is none
