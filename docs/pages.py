@@ -26,6 +26,7 @@ CHEAP = (
     *(
         "show",
         "plan",
+        "calibrate",
         "fit",
         "explain",
         "compare",

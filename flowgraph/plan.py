@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, ValidationError
 
+from flowgraph.calibration import Calibration
 from flowgraph.cluster import Cluster, Data, Device, Positive, Told, dotted
 from flowgraph.errors import PlanError
 from flowgraph.foreign import parse_json
@@ -209,9 +210,10 @@ class Assumed(Data):
     Flow, models, data and passes are as they were named; rows and lengths are of a step, those of the `data` set if one
     is named. `engines` are those that were asked for by use, and `precision` that of the weights that generate
     responses; None and what is not there are as the devices have them. `constants` are those of engines that were not
-    the shipped ones. A `staleness` lets rollouts lag further than the flow does, `ratio` fixes the rollout devices to
-    the training devices, `streamed` lets generation go on across steps, and models of `without` are those of the flow
-    that the run does without. `sample_rows` and `forward_tokens` are of engines that run in the process of a device.
+    the shipped ones, and a `calibration` scales the seconds that these forecast. A `staleness` lets rollouts lag
+    further than the flow does, `ratio` fixes the rollout devices to the training devices, `streamed` lets generation go
+    on across steps, and models of `without` are those of the flow that the run does without. `sample_rows` and
+    `forward_tokens` are of engines that run in the process of a device.
     """
 
     flow: str
@@ -225,6 +227,7 @@ class Assumed(Data):
     engines: dict[str, str] = Field(default_factory=dict[str, str])
     precision: Precision | None = None
     constants: dict[str, dict[str, float]] = Field(default_factory=dict[str, dict[str, float]])
+    calibration: Calibration | None = None
     staleness: NonNegativeInt | None = None
     ratio: tuple[Positive, Positive] | None = None
     streamed: bool = False

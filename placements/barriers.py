@@ -76,7 +76,8 @@ def _host_seconds(setting: Setting) -> dict[str, float]:
     """Return by node the seconds of what runs on the host, calls left out."""
     of_roles = {name for role in roles(setting.running) for name in role.nodes}
     nodes = [node.name for node in setting.running.nodes if node.name not in of_roles]
-    found = {name: setting.host_work.node_seconds(name, setting.host).total_s or 0.0 for name in nodes}
+    factor = setting.host_factor
+    found = {name: factor * (setting.host_work.node_seconds(name, setting.host).total_s or 0.0) for name in nodes}
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 

@@ -317,14 +317,14 @@ def sync_s(setting: Setting, seat: Seat, trains: bool, draws: bool, target: str)
     """Return the seconds that a pool spends on one sync, as the one that trains, that draws, or both; 0 if neither."""
     role = next(each for each in setting.roles if each.name == target)
     shape, links = setting.shape(role), seat.links
-    size_bytes = WEIGHT_BYTES * shape.trained
+    size_bytes, factor = WEIGHT_BYTES * shape.trained, setting.sync_factor
     if trains and draws:
         layouts = Layout(data=seat.devices, sharding="full"), Layout(data=seat.devices)
-        moved = reshard_seconds(size_bytes, tensors(shape.layers), *layouts, links)
+        moved = reshard_seconds(size_bytes, tensors(shape.layers), *layouts, links).times(factor)
         return added([moved, wake_seconds(size_bytes, links.device)]).total_s or 0.0
     if trains or draws:
         sent = sync_seconds(size_bytes, tensors(shape.layers), links, seat.devices, links, seat.devices)
-        return sent.total_s or 0.0
+        return factor * (sent.total_s or 0.0)
     return 0.0
 
 
@@ -332,15 +332,15 @@ def least_sync_s(setting: Setting, seat: Seat, target: str, trains: Layout | Non
     """Return the seconds that a sync takes at least, by the layouts of those of its ends that are on a seat."""
     role = next(each for each in setting.roles if each.name == target)
     shape, links = setting.shape(role), seat.links
-    size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape.layers)
+    size_bytes, count, factor = WEIGHT_BYTES * shape.trained, tensors(shape.layers), setting.sync_factor
     if trains is not None and draws is not None:
-        return reshard_seconds(size_bytes, count, trains, draws, links).total_s or 0.0
+        return factor * (reshard_seconds(size_bytes, count, trains, draws, links).total_s or 0.0)
     # As to another pool like this one, whose own part is left out: a slower one only takes longer.
     replicas = draws.data if draws is not None else 1
     parts = sync_seconds(size_bytes, count, links, seat.devices, links, seat.devices, replicas).parts
     own = ("pause", "install", "transfer") if draws is not None else ("pause", "gather")
     sent_s = 0.0 if draws is not None else size_bytes / network_bytes_per_s(links)
-    return fsum(parts.get(name) or 0.0 for name in own) + sent_s
+    return factor * (fsum(parts.get(name) or 0.0 for name in own) + sent_s)
 
 
 def tensors(layers: int) -> int:

@@ -1,4 +1,4 @@
-"""Fit an engine's constants to measured seconds, within their bounds, and keep them in a profile file.
+"""Fit an engine's constants to tables of measured seconds, within their bounds, and read constants from a profile file.
 
 Only shares attained and overheads move: what a device or a network can do is not fitted. Not here: what is forecast,
 and where measurements are read from.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite, log, sqrt
 from statistics import median
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flowgraph.errors import DataError, UnknownNameError
 from flowgraph.foreign import parse_toml
@@ -19,6 +19,8 @@ from placements.cuts import many
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 OUTLIER = 0.1  # misses of the logarithm beyond this pull on a fit less than by their square
 PRIOR = 0.03  # the miss of every row that moving a constant through its whole range weighs as much as
@@ -99,19 +101,19 @@ def calibrate(
     constants = start.moved(fitted)
     before, after = (misses(each, measured, forecast) for each in (start, constants))
     if after.median > before.median + WORSE:
-        return Calibration(engine, start, before, after, kept=True, far=_far(start, measured, forecast))
+        return Calibration(engine, start, before, after, kept=True, far=far_from(start, measured, forecast))
     said = f"{source}: {after}"
     moved = {name: Bounds(fitted[name], shipped[name].low, shipped[name].high, said) for name in names}
-    return Calibration(engine, constants, before, after, moved, far=_far(constants, measured, forecast))
+    return Calibration(engine, constants, before, after, moved, far=far_from(constants, measured, forecast))
 
 
-def _far(constants: C, measured: Sequence[Measured], forecast: Callable[[C, Any], float]) -> dict[str, float]:
+def far_from(constants: T, measured: Sequence[Measured], forecast: Callable[[T, Any], float]) -> dict[str, float]:
     """Return the rows that are far from their forecast: measured seconds over it."""
     times = {each.label: each.seconds / forecast(constants, each.case) for each in measured}
     return {label: each for label, each in times.items() if not 1 / FAR <= each <= FAR}
 
 
-def misses(constants: C, measured: Sequence[Measured], forecast: Callable[[C, Any], float]) -> Misses:
+def misses(constants: T, measured: Sequence[Measured], forecast: Callable[[T, Any], float]) -> Misses:
     """Return how far the forecasts with these constants are from what was measured."""
     signed = [forecast(constants, each.case) / each.seconds - 1 for each in measured]
     sizes = [abs(each) for each in signed]
@@ -209,20 +211,6 @@ def scale_of(measured: Sequence[Measured], forecast: Callable[[Any], float]) -> 
 # ---------------------------------------------------------------------------------------------------- a profile file
 
 
-def profile_text(found: Sequence[Calibration[Any]]) -> str:
-    """Write fitted constants as TOML, which `read_profile` reads."""
-    lines = ["# Constants of engines, fitted to measurements; each within the bounds that are shipped."]
-    for each in found:
-        if each.kept:
-            lines += ["", f"# {each.engine}: kept as shipped, since what was fitted misses by more"]
-            continue
-        lines += ["", f"[{each.engine}]"]
-        lines += [
-            f"{name} = {{ value = {one.value!r}, source = {_quoted(one.source)} }}" for name, one in each.moved.items()
-        ]
-    return "\n".join(lines) + "\n"
-
-
 def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float]]:
     """Read the constants of a profile, by engine and name; `where` is the file's name.
 
@@ -255,9 +243,3 @@ def _value(name: str, one: Any, limits: Bounds | None, shipped: Iterable[str], w
     if not limits.low <= value <= limits.high:
         raise DataError.out_of_range(where, name, value, f"{limits.low:g} to {limits.high:g}")
     return float(value)
-
-
-def _quoted(text: str) -> str:
-    """Write a text as a basic string of TOML."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(each if each.isprintable() else f"\\U{ord(each):08X}" for each in escaped) + '"'

@@ -1,67 +1,64 @@
-"""Measured runs of forecast plans: seconds by node beside their forecast, and the constants that fit them better."""
+"""Measured runs of forecast plans: what was timed, beside its forecast, and the scales that bring the two together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
+from flowgraph.calibration import Calibration, Phase
 from flowgraph.errors import DataError
-from placements.calibrate import Calibration, Measured, calibrate, refuse_no_seconds
-from placements.constants import Constants
-from placements.decode import ServingConstants
+from flowgraph.plan import Step
+from placements.calibrate import Measured, Misses, far_from, misses, refuse_no_seconds
 from placements.homes import Home
 from placements.loads import Load
+from placements.scale_fit import Key, Observation, fit_scales
 from placements.setting import Setting
-from placements.step_forecast import work_of
-from placements.steps import HOST, HostConstants
-from placements.training_passes import TrainingConstants
+from placements.step_forecast import step_of, work_of
 
-# What is fitted, the most telling first: as many as there are measurements, less one.
-FITTED: Mapping[type[Constants], tuple[str, ...]] = {
-    TrainingConstants: ("matmul_share", "step_s", "overlap", "attention_share", "launch_s"),
-    ServingConstants: ("layer_s", "step_s", "request_s", "row_s"),
-    HostConstants: ("score_row_s", "token_s", "row_s"),
-}
+STEP: Final = "step"
+"""The name of a whole step among what can be timed; a node of this name goes before it."""
+
+SYNC: Final = "sync"
+"""The name of all weight syncs of a step."""
+
+LOAD_PHASES: Mapping[str, Phase] = {"generate": "generate", "logprob": "forward", "update": "update"}
 
 
 @dataclass(frozen=True)
+class Timing:
+    """Seconds measured for nodes or tasks of a step, one after another; `label` says of what, for texts."""
+
+    label: str
+    seconds: float
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class MeasuredRun:
-    """One run: its name, the setting and homes of its plan, and the seconds that its nodes took, by name."""
+    """One run: its name, the setting and homes of its plan, and what was timed."""
 
     name: str
     setting: Setting
     homes: tuple[Home, ...]
-    nodes_s: Mapping[str, float]
+    timings: tuple[Timing, ...]
 
 
 @dataclass(frozen=True)
-class _Case:
-    """A node as it is forecast: a load where its role lives, or host work, without either."""
+class Repair:
+    """A calibration and what it repairs: the misses before and after, and what of the runs was not used, and why.
 
-    setting: Setting
-    node: str
-    home: Home | None = None
-    load: Load | None = None
+    `far` are timings many times off their forecast, as measured seconds over it. `names` are what can be timed.
+    """
 
-    @property
-    def engine(self) -> str:
-        """Name whose constants its seconds depend on."""
-        return HOST if self.home is None else self.home.engine
-
-    @property
-    def kind(self) -> type[Constants]:
-        """Return the class of these constants."""
-        if self.home is None:
-            return HostConstants
-        return ServingConstants if self.home.role.use == "sample" else TrainingConstants
-
-    def seconds(self, setting: Setting) -> float | None:
-        """Return its seconds in a setting; None where they are not known."""
-        if self.home is None or self.load is None:
-            return setting.host_work.node_seconds(self.node, setting.host).total_s
-        return work_of(setting, self.home, self.load).total_s
+    calibration: Calibration
+    before: Misses
+    after: Misses
+    far: Mapping[str, float]
+    unused: Mapping[str, str]
+    names: tuple[str, ...]
 
 
 def seconds_by_node(lines: Sequence[Mapping[str, Any]], where: str) -> dict[str, float]:
@@ -75,15 +72,25 @@ def seconds_by_node(lines: Sequence[Mapping[str, Any]], where: str) -> dict[str,
 
     Raises DataError for what is no table of seconds.
     """
-    told = [_nodes_s(line, f"{where}:{number}") for number, line in enumerate(lines, 1)]
-    steps = [each for each in told if each]
-    later = steps[1:] or steps
-    names = dict.fromkeys(name for step in later for name in step)
-    return {name: median(step[name] for step in later if name in step) for name in names}
+    tables = [_nodes_s(line, f"{where}:{number}") for number, line in enumerate(lines, 1)]
+    return medians([table for table in tables if table])
+
+
+def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each name over all steps but the first, which warms up; what only that has counts.
+
+    >>> medians([{"a": 9.0, "c": 4.0}, {"a": 1.0, "b": 2.0}, {"a": 3.0}])
+    {'a': 2.0, 'c': 4.0, 'b': 2.0}
+    """
+    settled = {name for step in steps[1:] for name in step}
+    names = dict.fromkeys(name for step in steps for name in step)
+    return {
+        name: median(step[name] for step in (steps[1:] if name in settled else steps) if name in step) for name in names
+    }
 
 
 def _nodes_s(line: Any, where: str) -> Mapping[str, float]:
-    """Read the seconds by node of one line; none from a line that tells of something else."""
+    """Return the seconds by node of one line; none from a line about something else."""
     time = line.get("time", {}) if isinstance(line, Mapping) else None
     nodes = time.get("nodes_s", {}) if isinstance(time, Mapping) else None
     if not isinstance(nodes, Mapping):
@@ -93,66 +100,131 @@ def _nodes_s(line: Any, where: str) -> Mapping[str, float]:
     return nodes
 
 
-def calibrations(runs: Sequence[MeasuredRun]) -> tuple[Calibration[Any], ...]:
-    """Fit the constants of each engine that these runs have measured; none for one that they have not.
+def repair(runs: Sequence[MeasuredRun], source: str) -> Repair:
+    """Return the calibration that fits these runs, and how well; `source` says what was measured.
+
+    Forecasts are those of the engines' constants: a calibration that a run was planned with does not count.
 
     Raises DataError for seconds that cannot be, and for runs that have measured nothing that is forecast.
     """
-    found = tuple(_calibrations(runs))
-    if not found:
-        nodes = dict.fromkeys(name for run in runs for name in _forecast_nodes(run.setting))
-        names = ", ".join(run.name for run in runs)
-        told = f"what is forecast: {', '.join(nodes)}" if nodes else ""
-        raise DataError.unusable(names, "has measured no seconds of a node that is forecast", told)
-    return found
+    forecasts = [_Forecasts(run) for run in runs]
+    observations = [each for forecast in forecasts for each in forecast.observations]
+    names = tuple(dict.fromkeys(name for forecast in forecasts for name in forecast.names))
+    if not observations:
+        labels = ", ".join(run.name for run in runs)
+        hint = f"what is forecast: {', '.join(names)}" if names else ""
+        raise DataError.unusable(labels, "has measured no seconds of a node that is forecast", hint)
+    calibration = fit_scales(observations, source)
+    rows = [Measured(each.label, each.seconds, each) for each in observations]
+    before, after = (misses(scaled, rows, _forecast) for scaled in (None, calibration))
+    unused = {label: why for forecast in forecasts for label, why in forecast.unused.items()}
+    return Repair(calibration, before, after, far_from(None, rows, _forecast), unused, names)
 
 
-def _calibrations(runs: Sequence[MeasuredRun]) -> Iterator[Calibration[Any]]:
-    by_engine = dict[str, list[Measured]]()
-    for run in runs:
-        for engine, measured in _measured(run):
-            by_engine.setdefault(engine, []).append(measured)
-    names = ", ".join(run.name for run in runs)
-    for engine, rows in by_engine.items():
-        kind: type[Constants] = rows[0].case.kind
-        only = FITTED[kind][: max(1, len(rows) - 1)]
-        yield calibrate(kind, engine, rows, _forecast, only=only, source=f"fitted to {names}")
+def _forecast(calibration: Calibration | None, observation: Observation) -> float:
+    return observation.forecast(calibration)
 
 
-def _measured(run: MeasuredRun) -> Iterator[tuple[str, Measured]]:
-    for case in _cases(run):
-        seconds, label = run.nodes_s.get(case.node), f"{run.name} {case.node}"
-        if seconds is None:
-            continue
-        if case.load is not None and case.home is None:
-            raise DataError.unusable(label, f"the plan places {case.load.role.name} nowhere")
-        if case.seconds(case.setting):
-            yield case.engine, Measured(label, seconds, case)
-        elif case.load is not None:
+class _Forecasts:
+    """What of a run's timings is forecast, and how."""
+
+    def __init__(self, run: MeasuredRun) -> None:
+        self.run = run
+        self.setting = replace(run.setting, calibration=None)
+        self._homes = {home.role.name: home for home in run.homes}
+        self._loads = {load.node: load for load in self.setting.loads}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Return what can be timed: nodes that run a model, nodes on the host, all syncs, and the step."""
+        return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
+
+    @cached_property
+    def _host_nodes(self) -> tuple[str, ...]:
+        own = {name for role in self.setting.roles for name in role.nodes}
+        nodes = (node.name for node in self.setting.running.nodes if node.name not in own)
+        return tuple(name for name in nodes if self._host_s(self.setting, name))
+
+    @cached_property
+    def _step(self) -> Step:
+        return step_of(self.setting, self.run.homes)
+
+    @cached_property
+    def _syncs(self) -> frozenset[str]:
+        return frozenset(task.name for task in self._step.tasks if task.kind == "sync" and task.seconds)
+
+    @cached_property
+    def unused(self) -> dict[str, str]:
+        """Return the timings that no forecast belongs to, and why."""
+        found = dict[str, str]()
+        for timing in self.run.timings:
+            missing = [name for name in timing.names if self._keys(name) is None]
+            if missing:
+                found[f"{self.run.name} {timing.label}"] = f"no seconds are forecast for {', '.join(missing)}"
+        return found
+
+    @cached_property
+    def observations(self) -> tuple[Observation, ...]:
+        """Return the timings that are forecast."""
+        return tuple(self._observed())
+
+    def _observed(self) -> Iterator[Observation]:
+        for timing in self.run.timings:
+            label = f"{self.run.name} {timing.label}"
+            refuse_no_seconds(label, timing.seconds)
+            if label in self.unused:
+                continue
+            keys = tuple(dict.fromkeys(key for name in timing.names for key in self._keys(name) or ()))
+            phases = {phase for phase, _, _ in keys}
+            phase = phases.pop() if len(phases) == 1 else None
+            yield Observation(label, timing.seconds, keys, self._of(timing.names), phase)
+
+    def _of(self, names: Sequence[str]) -> Any:
+        """Return the function that forecasts what has these names with a calibration."""
+
+        def forecast(calibration: Calibration | None) -> float:
+            setting = replace(self.setting, calibration=calibration)
+            return sum(self._seconds(setting, name) for name in names)
+
+        return forecast
+
+    def _keys(self, name: str) -> tuple[Key, ...] | None:
+        """Return the keys that the seconds of a node, of a task, of all syncs or of the step depend on.
+
+        None where nothing is forecast. Raises DataError for a node whose role has no home, or no known seconds.
+        """
+        device = self.setting.classes[0].model
+        if (load := self._loads.get(name)) is not None:
+            return (self._load_key(load),)
+        if name in self._host_nodes:
+            return (("host", "", device),)
+        if name in self._syncs or (name == SYNC and self._syncs):
+            return (("sync", "", device),)
+        if name == STEP and self._step.period_s:
+            own = (self._load_key(load) for load in self._loads.values())
+            syncs: tuple[Key, ...] = (("sync", "", device),) if self._syncs else ()
+            return (*dict.fromkeys(own), *syncs, ("host", "", device))
+        return None
+
+    def _load_key(self, load: Load) -> Key:
+        home = self._homes.get(load.role.name)
+        label = f"{self.run.name} {load.node}"
+        if home is None:
+            raise DataError.unusable(label, f"the plan places {load.role.name} nowhere")
+        if not work_of(self.setting, home, load).total_s:
             raise DataError.unusable(label, "no seconds are forecast for it, so nothing can be fitted to them")
+        return LOAD_PHASES[load.phase], load.role.name, home.seat.of.model
 
+    def _seconds(self, setting: Setting, name: str) -> float:
+        """Return the forecast seconds of what `_keys` knows."""
+        if (load := self._loads.get(name)) is not None:
+            return work_of(setting, self._homes[load.role.name], load).total_s or 0.0
+        if name in self._host_nodes:
+            return self._host_s(setting, name)
+        step = step_of(setting, self.run.homes)
+        if name == STEP:
+            return step.period_s or 0.0
+        return sum(task.seconds or 0.0 for task in step.tasks if task.name == name or (name == SYNC == task.kind))
 
-def _cases(run: MeasuredRun) -> Iterator[_Case]:
-    """Return each node that is forecast, those of models first."""
-    homes, loads = {home.role.name: home for home in run.homes}, {load.node: load for load in run.setting.loads}
-    for node, load in loads.items():
-        yield _Case(run.setting, node, homes.get(load.role.name), load)
-    yield from (_Case(run.setting, name) for name in _host_nodes(run.setting))
-
-
-def _forecast_nodes(setting: Setting) -> Iterator[str]:
-    yield from (load.node for load in setting.loads)
-    yield from _host_nodes(setting)
-
-
-def _host_nodes(setting: Setting) -> Iterator[str]:
-    """Name the nodes that read no model."""
-    own = {name for role in setting.roles for name in role.nodes}
-    return (node.name for node in setting.running.nodes if node.name not in own)
-
-
-def _forecast(constants: Constants, case: _Case) -> float:
-    setting = replace(case.setting, calibrated={**case.setting.calibrated, case.engine: asdict(constants)})
-    seconds = case.seconds(setting)
-    assert seconds, "a case without a forecast is refused before it is fitted"
-    return seconds
+    def _host_s(self, setting: Setting, name: str) -> float:
+        return setting.host_factor * (setting.host_work.node_seconds(name, setting.host).total_s or 0.0)

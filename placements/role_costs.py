@@ -52,7 +52,8 @@ def _passing(
 ) -> Seconds:
     shape, constants = setting.shape(load.role), setting.training_of(engine)
     if load.phase != "update":
-        return forward_seconds(shape, load.tokens, layout, seat.links, constants, micro_batch_tokens=micro)
+        forward = forward_seconds(shape, load.tokens, layout, seat.links, constants, micro_batch_tokens=micro)
+        return forward.times(setting.factor_of("forward", load.role.name, seat.of.model))
     once = update_seconds(
         shape,
         load.tokens,
@@ -63,7 +64,7 @@ def _passing(
         checkpointing=checkpointing,
         steps=max(1, load.steps // load.epochs),
     )
-    return once.times(load.epochs)
+    return once.times(load.epochs * setting.factor_of("update", load.role.name, seat.of.model))
 
 
 def sampling_seconds(
@@ -99,7 +100,7 @@ def _sampling(
         shared_prompts=load.samples,
         streamed=setting.streamed and setting.lag > 0,
     )
-    return once.times(load.rounds)
+    return once.times(load.rounds * setting.factor_of("generate", load.role.name, seat.of.model))
 
 
 def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:

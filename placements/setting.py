@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from flowgraph.calibration import Calibration, Phase
 from flowgraph.cluster import Cluster, DeviceKind
 from flowgraph.engines.capabilities import Support
 from flowgraph.engines.table import ENGINES
@@ -47,7 +48,8 @@ class Setting:
 
     `response` None takes the longest that samplers allow. `engines` are those that were asked for by name; other uses
     have `DEFAULT_ENGINES`. `sampling` is the precision of weights that generate responses, None that of the devices.
-    `calibrated` are constants by engine, in place of the shipped ones.
+    `calibrated` are constants by engine, in place of the shipped ones; a `calibration` scales the seconds that they
+    forecast.
 
     `staleness` lets steps overlap, as many as make rollouts lag so many updates; `sync_lag` only makes syncs rarer.
     `ratio` fixes the rollout devices to the training devices, where these are apart. Where responses are `streamed`,
@@ -66,6 +68,7 @@ class Setting:
     engines: Mapping[Use, str] = field(default_factory=dict[Use, str])
     sampling: Precision | None = None
     calibrated: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    calibration: Calibration | None = None
     staleness: int | None = None
     sync_lag: int = 0
     ratio: tuple[int, int] | None = None
@@ -191,6 +194,24 @@ class Setting:
     def shape(self, role: Role) -> ModelShape:
         """Return the sizes of a role's model."""
         return self.shapes[role.param]
+
+    def factor_of(self, phase: Phase, role: str, device: str) -> float:
+        """Return what the calibration multiplies the seconds of a role's phase on a device model by; 1 without one."""
+        return 1.0 if self.calibration is None else self.calibration.factor_of(phase, role, device)
+
+    @cached_property
+    def sync_factor(self) -> float:
+        """Return what the calibration multiplies the seconds of weight syncs by."""
+        return self._shared_factor("sync")
+
+    @cached_property
+    def host_factor(self) -> float:
+        """Return what the calibration multiplies the seconds of nodes that run no model by."""
+        return self._shared_factor("host")
+
+    def _shared_factor(self, phase: Phase) -> float:
+        """Return the factor of a phase that belongs to no single pool: that of the first class of devices."""
+        return self.factor_of(phase, "", self.classes[0].model)
 
     @cached_property
     def host(self) -> HostConstants:

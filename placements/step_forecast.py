@@ -150,7 +150,8 @@ class _Worked:
         if loads:
             return added(work_of(self._setting, self._by_role[load.role.name], load) for load in loads)
         takes, work = self._setting.host, self._setting.host_work
-        return added([Seconds({"call": takes.call_s}), *(work.node_seconds(name, takes) for name in nodes)])
+        host = added([Seconds({"call": takes.call_s}), *(work.node_seconds(name, takes) for name in nodes)])
+        return host.times(self._setting.host_factor)
 
     def _bytes_per_s(self, source: str, target: str) -> float:
         """Return the bytes per second between two places: over a device's own link, or a machine's network.
@@ -224,7 +225,9 @@ def _switch_seconds(setting: Setting, homes: Sequence[Home], *, awake: bool) -> 
 def _sync_seconds(setting: Setting, source: Home, target: Home) -> Seconds:
     shape = setting.shape(target.role)
     size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape.layers)
+    factor = setting.sync_factor
     if source.pool == target.pool:
-        return reshard_seconds(size_bytes, count, source.layout, target.layout, source.seat.links)
+        resharded = reshard_seconds(size_bytes, count, source.layout, target.layout, source.seat.links)
+        return resharded.times(factor)
     ends = source.seat.links, source.seat.devices, target.seat.links, target.seat.devices
-    return sync_seconds(size_bytes, count, *ends, target.layout.data)
+    return sync_seconds(size_bytes, count, *ends, target.layout.data).times(factor)

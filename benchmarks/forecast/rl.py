@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.forecast.report import Case, Row, Table, View
+from benchmarks.forecast.rl_calibrated import by_phase, by_step, one_factor, runs_of, uncalibrated
+from benchmarks.forecast.rl_calibrated import cases_of as others_of
 from benchmarks.forecast.rl_orders import cases_of as orders
 from benchmarks.forecast.rl_rows import Read, read_end_to_end, read_nemo_rl, runs
 from benchmarks.forecast.rl_steps import seconds_of, setting_of, step
@@ -104,9 +106,14 @@ def _views(reader: Reader) -> tuple[View, ...]:
         View("a mean length guessed", "s", lambda rows: cases_of(reads(rows), guessed=True)),
         View("  one scale for each framework", "s", lambda rows: scaled(cases_of(reads(rows), guessed=True))),
         View("device seconds, all roles together to overlapped", "ratio", lambda rows: ratios(reads(rows))),
+        View(f"{OTHERS}: without a calibration", "s", lambda rows: others_of(runs_of(reads(rows)), uncalibrated)),
+        View(f"{OTHERS}: one factor, no prior", "s", lambda rows: others_of(runs_of(reads(rows)), one_factor)),
+        View(f"{OTHERS}: calibrated by its step", "s", lambda rows: others_of(runs_of(reads(rows)), by_step)),
+        View(f"{OTHERS}: by its step and phases", "s", lambda rows: others_of(runs_of(reads(rows)), by_phase)),
     )
 
 
+OTHERS = "a step after one run of the same system was measured"
 ORDER = View(
     "systems of one setting in order, 5% apart or more: the mean is the share of pairs ordered wrong", "-", orders
 )

@@ -13,9 +13,11 @@ from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.training_case import Trained, forecast_s
 from benchmarks.forecast.training_papers import PAPER, paper
 from benchmarks.forecast.training_rows import BRIDGE, FOUNDRY, PRIME, VTRAIN, bridge, foundry, prime, vtrain
+from flowgraph.calibration import Calibration
 from flowgraph.errors import DataError
 from placements.calibrate import Measured, calibrate
 from placements.constants import constants
+from placements.scale_fit import Key, Observation, fit_scales
 from placements.training_passes import TrainingConstants
 
 Reader = Callable[[Row], Trained | str]
@@ -45,6 +47,16 @@ def _several_machines(read: Reader) -> View:
 def _other_models(read: Reader) -> View:
     name = "a step, each model forecast by a fifth of the rows of all others"
     return View(name, "s", lambda rows: _left_out(rows, read))
+
+
+def _after_one(read: Reader) -> View:
+    name = "the same, after one step of that model on that device was measured"
+    return View(name, "s", lambda rows: _repaired(rows, read, scaled=True))
+
+
+def _before_one(read: Reader) -> View:
+    name = "the same rows, each as often as another of that model on that device was measured, without its scale"
+    return View(name, "s", lambda rows: _repaired(rows, read, scaled=False))
 
 
 def _plans(read: Reader) -> View:
@@ -82,6 +94,36 @@ def _left_out(rows: Sequence[Row], read: Reader) -> Iterator[Case]:
     known = _read(rows, read)
     for name in dict.fromkeys(row.name for row in known):
         yield from _held(rows, read, lambda row: row.chosen and row.name != name, lambda row: row.name == name)  # noqa: B023 - used at once
+
+
+def _repaired(rows: Sequence[Row], read: Reader, *, scaled: bool) -> Iterator[Case]:
+    """Return each row by each other row of its model and device: constants of other models, and the scale of that row.
+
+    The null model is the share of the peak that the measured row attains.
+    """
+    known = _read(rows, read)
+    for name in dict.fromkeys(row.name for row in known):
+        found = _fit([row for row in known if row.chosen and row.name != name])
+        own = [row for row in known if row.name == name] if found is not None else []
+        for one in own:
+            device, one_s = one.links.device.name, _forecast_s(found, one)
+            others = [row for row in own if row is not one and row.links.device.name == device]
+            if not others or not one_s:
+                continue
+            scales = fit_scales([_observation(one, one_s)], one.label)
+            factor = scales.factor_of("update", "policy.train", device) if scaled else 1.0
+            for row in others:
+                ours, null = _forecast_s(found, row), row.peak_s * one.seconds / one.peak_s
+                yield Case(row.label, row.seconds, None if ours is None else factor * ours, null, row.group)
+
+
+def _observation(row: Trained, forecast_s: float) -> Observation:
+    key: Key = ("update", "policy.train", row.links.device.name)
+
+    def scaled(calibration: Calibration | None) -> float:
+        return forecast_s * (1.0 if calibration is None else calibration.factor_of(*key))
+
+    return Observation(row.label, row.seconds, (key,), scaled, "update")
 
 
 def _picked(rows: Sequence[Row], read: Reader) -> Iterator[Case]:
@@ -128,12 +170,15 @@ TABLES = (
     Table(
         "training throughput, MPT on FSDP",
         FOUNDRY,
-        tuple(view(foundry) for view in (_shipped, _one_machine, _several_machines, _other_models)),
+        tuple(
+            view(foundry)
+            for view in (_shipped, _one_machine, _several_machines, _other_models, _before_one, _after_one)
+        ),
     ),
     Table(
         "training throughput, Megatron-Bridge",
         BRIDGE,
-        tuple(view(bridge) for view in (_shipped, _calibrated, _other_models)),
+        tuple(view(bridge) for view in (_shipped, _calibrated, _other_models, _before_one, _after_one)),
     ),
     Table("training micro-batches, prime-rl on FSDP2", PRIME, (_shipped(prime),)),
     Table("training steps of single papers", PAPER, (_shipped(paper),)),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.check_plan import check_plan
 from flowgraph.cli.inputs import Asked, Inputs
-from flowgraph.cli.setting import Posed, Question, pose
+from flowgraph.cli.setting import Posed, Question, pose, scale_notes
 from flowgraph.cli.show import write_text
 from flowgraph.errors import PlanError, UsageError
 from flowgraph.foreign import read_text
@@ -106,6 +106,8 @@ def plan_flow(question: Question, sought: Sought, where: Where, out: Path | None
         return
     refuse_search_options(question, sought, where.plan)
     planned = planned_for(question, where)
+    for note in scale_notes(planned.posed):
+        print(note, file=sys.stderr)
     if out is not None:
         write_text(out, planned.plan.to_json())
     if as_json:
@@ -180,11 +182,25 @@ def warn(posed: Posed) -> None:
         print(line, file=sys.stderr)
 
 
+def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequence[str]) -> Path | None:
+    """Return the plan that seconds were measured on: the one named for them, else the one that is forecast again.
+
+    Raises UsageError where both are named, or a plan without seconds.
+    """
+    if measured_on is not None and not measured:
+        hint = "--measured policy.generate=142"
+        raise UsageError("no seconds are given for it", where=f"--measured-on {measured_on}", hint=hint)
+    if measured_on is not None and plan is not None:
+        what = f"--plan {plan} is given too, and is what --measured is of"
+        raise UsageError(what, where=f"--measured-on {measured_on}", hint="leave one of them out")
+    return measured_on or plan
+
+
 def refuse_search_options(question: Question, sought: Sought, plan: Path) -> None:
     """Refuse options that only a search answers beside a plan's file."""
     from flowgraph.cli.costed import given_options
 
-    if given := given_options(question, sought):
+    if given := given_options(replace(question, calibration=None), sought):
         hint = f"leave out --plan: flowgraph plan {question.asked.flow} --cluster 2x8xh100"
         raise UsageError(f"{given}: nothing is searched where a plan is given", where=f"--plan {plan}", hint=hint)
 

@@ -41,7 +41,12 @@ Engines = Annotated[
 SamplingPrecision = Annotated[
     str | None, typer.Option("--precision", help="of weights that draw: bfloat16, fp8, fp4", metavar="PRECISION")
 ]
-Profile = Annotated[Path | None, typer.Option("--profile", help="constants from `calibrate`", metavar="PROFILE.toml")]
+Profile = Annotated[
+    Path | None, typer.Option("--profile", help="constants of engines that you set", metavar="PROFILE.toml")
+]
+CalibrationFile = Annotated[
+    Path | None, typer.Option("--calibration", help="scales of seconds, from `calibrate`", metavar="CALIBRATION.json")
+]
 Search = Annotated[str, typer.Option("--search", help="auto, exact or greedy")]
 Objective = Annotated[str, typer.Option("--objective", help="step: the fastest; cost: a step's; devices: the fewest")]
 Pins = Annotated[
@@ -88,6 +93,15 @@ def plan(
     engine: Engines = None,
     precision: SamplingPrecision = None,
     profile: Profile = None,
+    calibration: CalibrationFile = None,
+    measured: Annotated[
+        list[str] | None,
+        typer.Option("--measured", help="what a node of the plan that ran took; `step`: all", metavar="NODE=SECONDS"),
+    ] = None,
+    measured_on: Annotated[
+        Path | None,
+        typer.Option("--measured-on", help="the plan that --measured is of; default --plan", metavar="PLAN.json"),
+    ] = None,
     search: Search = "auto",
     objective: Objective = "step",
     placement: Placement = None,
@@ -105,14 +119,16 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what runs where, the memory it needs and, on devices whose speed is known, how long a step takes."""
+    from flowgraph.cli.calibration import asked_calibration
     from flowgraph.cli.inputs import Asked
-    from flowgraph.cli.plan import Sought, Where, plan_flow
+    from flowgraph.cli.plan import Sought, Where, measured_plan, plan_flow
     from flowgraph.cli.setting import Question
     from flowgraph.passes.verify import verified
 
     asked = Asked(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
     lengths = prompt_tokens, response_tokens
-    question = Question(asked, cluster or "", *lengths, every(engine), precision, profile, memory)
+    scales = asked_calibration(calibration, every(measured), measured_plan(plan, measured_on, every(measured)))
+    question = Question(asked, cluster or "", *lengths, every(engine), precision, profile, memory, calibration=scales)
     late = staleness or "", ratio or "", streamed
     sought = Sought(objective, search, placement or "", every(pin), top, every(what_if), robust, *late)
     with verified(verify):
@@ -134,6 +150,7 @@ def fit(
     engine: Engines = None,
     precision: SamplingPrecision = None,
     profile: Profile = None,
+    calibration: CalibrationFile = None,
     placement: Placement = None,
     pin: Pins = None,
     passes: Passes = None,
@@ -142,13 +159,15 @@ def fit(
     json: Json = False,
 ) -> None:
     """Find the fewest devices of a cluster on which a flow fits."""
+    from flowgraph.cli.calibration import asked_calibration
     from flowgraph.cli.inputs import Asked
     from flowgraph.cli.plan import Sought
     from flowgraph.cli.plans import fit as fit_flow
     from flowgraph.cli.setting import Question
 
     asked = Asked(flow, every(model), None, None, batch, None, 0, every(sets), every(passes), cache)
-    question = Question(asked, cluster, prompt_tokens, response_tokens, every(engine), precision, profile)
+    lengths, scales = (prompt_tokens, response_tokens), asked_calibration(calibration, (), None)
+    question = Question(asked, cluster, *lengths, every(engine), precision, profile, calibration=scales)
     fit_flow(question, Sought(placement=placement or "", pins=every(pin)), out, json)
 
 
@@ -192,18 +211,31 @@ def simulate(
 
 @app.command()
 def calibrate(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or one plan's file", metavar="RUN ...")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="folders of runs, logs or traces of --plan, or one plan's file", metavar="RUN ..."),
+    ],
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", help="the plan of the runs whose logs or traces are read", metavar="PLAN.json"),
+    ] = None,
     measured: Annotated[
         list[str] | None,
-        typer.Option("--measured", help="what a node of the plan took, in any system", metavar="NODE=SECONDS"),
+        typer.Option("--measured", help="what a node of the plan took; `step`: all of it", metavar="NODE=SECONDS"),
     ] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the profile here, for --profile")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="write the scales here, for `plan --calibration`")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Fit the constants of engines to the seconds that runs have measured, within their bounds."""
-    from flowgraph.cli.plans import calibrate as calibrate_runs
+    """Fit scales to the seconds that runs have measured, by phase, role and device, each with its 90% interval.
 
-    calibrate_runs(runs, every(measured), out, json)
+    A run is a folder of ours; with --plan, a log of verl (console or JSON lines), metrics of NeMo RL (JSON), or a
+    Chrome trace with the plan's nodes.
+    """
+    from flowgraph.cli.calibration import calibrate as calibrate_runs
+
+    calibrate_runs(runs, plan, every(measured), out, json)
 
 
 @app.command("export")
@@ -230,16 +262,19 @@ def import_command(
     prompt_tokens: PromptTokens = None,
     response_tokens: ResponseTokens = None,
     profile: Profile = None,
+    calibration: CalibrationFile = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here")] = None,
     found: Annotated[Path | None, typer.Option("--found", help="write what a search finds instead here")] = None,
     cache: Cache = None,
     json: Json = False,
 ) -> None:
     """Read another system's run as a flow and a plan: its memory, its step, and what a search finds instead."""
+    from flowgraph.cli.calibration import asked_calibration
     from flowgraph.cli.inputs import Asked
     from flowgraph.cli.interop import import_run
     from flowgraph.cli.setting import Question
 
     asked = Asked("", models=every(model), cache=cache)
-    question = Question(asked, "", prompt_tokens, response_tokens, (), None, profile)
+    scales = asked_calibration(calibration, (), None)
+    question = Question(asked, "", prompt_tokens, response_tokens, (), None, profile, calibration=scales)
     import_run(command, device, question, out, json, found)

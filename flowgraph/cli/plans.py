@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +14,13 @@ from flowgraph.check_plan import unsupported
 from flowgraph.cli.costed import print_costed
 from flowgraph.cli.lists import columns_there
 from flowgraph.cli.plan import Sought, read_plan
-from flowgraph.cli.setting import Posed, Question, cluster_of, of_unknown_speed, posed_by
+from flowgraph.cli.setting import Posed, Question, cluster_of, posed_by
 from flowgraph.cli.show import write_text
-from flowgraph.errors import FlowError, PlanError, UsageError, nearest
+from flowgraph.errors import FlowError, UsageError, nearest
 
 if TYPE_CHECKING:
     from flowgraph.cluster import Cluster
     from flowgraph.plan import Plan
-    from placements.measured_runs import MeasuredRun
 
 SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take what they do in the long run
 
@@ -155,83 +154,3 @@ def _forecast_now(plan: Plan, posed: Posed, where: str, cluster: Cluster | None)
         yield f"a step takes {show_s(step_s)} there\n"
     elif told_s is not None and not isclose(told_s, step_s, rel_tol=SETTLED_SHARE):
         yield f"its file says {show_s(told_s)} a step; it is forecast to take {show_s(step_s)}\n"
-
-
-def calibrate(paths: Sequence[Path], measured: Sequence[str], out: Path | None, as_json: bool) -> None:
-    """Fit the constants of engines to what runs have measured, say what that changes, and write a profile."""
-    from placements.calibrate import profile_text
-    from placements.measured_runs import calibrations
-
-    found = calibrations([_measured(path, measured) for path in paths])
-    text = profile_text(found)
-    if out is not None:
-        write_text(out, text)
-    if as_json:
-        told = [
-            {
-                "engine": each.engine,
-                "before": asdict(each.before),
-                "after": asdict(each.after),
-                "constants": {name: bounds.value for name, bounds in each.moved.items()},
-                "far": dict(each.far),
-            }
-            for each in found
-        ]
-        print(json.dumps(told, indent=1))
-    else:
-        for each in found:
-            print(f"{each.engine}\n  before  {each.before}\n  after   {each.after}")
-            if each.kept:
-                print("  its constants are kept as they are: fitted, they would miss by more")
-            for name, bounds in each.moved.items():
-                print(f"  {name} = {bounds.value:.4g}")
-            for label, times in each.far.items():
-                print(f"  far off: {label} took {times:.3g} times what is forecast, so its seconds may be wrong")
-    if out is not None:
-        print(out, file=sys.stderr)
-
-
-def _measured(path: Path, seconds: Sequence[str]) -> MeasuredRun:
-    """Read a run's folder: its plan, and what its nodes took; or a plan's file, whose nodes took these `seconds`."""
-    from flowgraph.runtime.record import RunFolder
-    from placements.homes import homes_by
-    from placements.measured_runs import MeasuredRun, seconds_by_node
-
-    alone = path.suffix == ".json" and path.is_file()
-    folder = None if alone else RunFolder.open(path)
-    file = path if folder is None else folder.path / "plan.json"
-    plan = read_plan(file)
-    if plan.step is None:
-        hint = "`plan FLOW -o plan.json` makes one that does"
-        raise PlanError.unreadable(str(file), "", f"forecasts no seconds, so there is nothing to fit; {hint}")
-    if not all(device.model for device in plan.used()):
-        why = f"the speed of {of_unknown_speed(plan.cluster)}, is not known, so there is nothing to fit"
-        raise PlanError.unreadable(str(file), "", why)
-    if folder is None:
-        nodes = _nodes_s(seconds, path)
-    else:
-        nodes = seconds_by_node(folder.metrics(), str(path / "metrics.jsonl"))
-    setting = posed_by(plan, str(file)).setting
-    return MeasuredRun(path.name, setting, tuple(homes_by(setting, plan)), nodes)
-
-
-def _nodes_s(texts: Sequence[str], path: Path) -> dict[str, float]:
-    """Read seconds by node from a command line. Raises UsageError if there are none, or for what are none."""
-    from placements.calibrate import refuse_no_seconds
-
-    if not texts:
-        what = "is a plan, which says nothing of what a run of it took"
-        raise UsageError(what, where=f"calibrate {path}", hint="--measured policy.generate=310, from any system's log")
-    found, seconds_told = dict[str, float](), [text.partition("=")[0] for text in texts]
-    for text in texts:
-        name, equals, value = text.partition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise UsageError("should be NODE=SECONDS", where=f"--measured {text}", hint="policy.generate=310") from None
-        if not equals or not name:
-            raise UsageError("should be NODE=SECONDS", where=f"--measured {text}", hint="policy.generate=310")
-        if seconds_told.count(name) > 1:
-            raise UsageError(f"`{name}` is said twice", where=f"--measured {text}", hint="leave one of them out")
-        refuse_no_seconds(f"--measured {name}", found[name])
-    return found

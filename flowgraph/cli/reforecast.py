@@ -27,7 +27,8 @@ def posed_again(plan: Plan, question: Question, where: str) -> Posed:
     """
     if plan.assumed is None:
         return pose(question, there=plan.cluster)
-    return posed_by(plan, where, asked=question.asked)
+    posed = posed_by(plan, where, asked=question.asked)
+    return posed if question.calibration is None else posed.calibrated(question.calibration)
 
 
 def planned_again(plan: Plan, posed: Posed, where: str, *, fits: bool = True) -> Planned:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from flowgraph.calibration import Calibration
 from flowgraph.cli.inputs import DEFAULT_DATA, DEFAULT_MODEL, Asked, Inputs, model_params, model_sources, read_inputs
 from flowgraph.cli.length_texts import anywhere, lengths
 from flowgraph.cli.lists import cache_folder
@@ -46,7 +47,8 @@ class Question:
     """What a command line asks of the planner: a flow, a cluster, the lengths, and what runs the models.
 
     `cluster` "" is this machine, whose memory `memory` may bound. Lengths are texts that `Lengths.parse` reads, or
-    `FILE.parquet:COLUMN`. `engines` are texts such as `train=megatron`; `profile` is a file that `calibrate` wrote.
+    `FILE.parquet:COLUMN`. `engines` are texts such as `train=megatron`; `profile` is a file of constants
+    of engines, and a `calibration` scales what is forecast.
     """
 
     asked: Asked
@@ -59,6 +61,7 @@ class Question:
     memory: str | None = None
     sample_rows: int = SAMPLE_ROWS
     forward_tokens: int = FORWARD_TOKENS
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,11 @@ class Posed:
         said = self.assumed.model_copy(update={name: value for name, value in told.items() if value not in (None, ())})
         free = replace(self.setting, staleness=said.staleness, ratio=said.ratio, streamed=said.streamed)
         return replace(self, setting=replace(free, without=frozenset(said.without)), assumed=said)
+
+    def calibrated(self, calibration: Calibration) -> Posed:
+        """Return the question with forecasts that a calibration scales."""
+        assumed = self.assumed.model_copy(update={"calibration": calibration})
+        return replace(self, setting=replace(self.setting, calibration=calibration), assumed=assumed)
 
 
 def has_profiles(cluster: Cluster) -> bool:
@@ -149,7 +157,8 @@ def pose(question: Question, there: Cluster | None = None, inputs: Inputs | None
         passes=asked.passes,
         engines=_by_use(_engines(question.engines)),
         precision=_precision(question.precision),
-        constants={engine: dict(values) for engine, values in _calibrated(question.profile).items()},
+        constants={engine: dict(values) for engine, values in _constants_of(question.profile).items()},
+        calibration=question.calibration,
         sample_rows=question.sample_rows,
         forward_tokens=question.forward_tokens,
     )
@@ -157,7 +166,8 @@ def pose(question: Question, there: Cluster | None = None, inputs: Inputs | None
     if not setting.roles:
         why = "runs no model, so there is nothing to place"
         raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
-    return Posed(setting, assumed, tuple(_notes(question, setting, inputs)), inputs)
+    posed = Posed(setting, assumed, tuple(_notes(question, setting, inputs)), inputs)
+    return replace(posed, notes=(*posed.notes, *scale_notes(posed)))
 
 
 def longest_prompt(inputs: Inputs) -> int:
@@ -256,6 +266,7 @@ def _setting(
         engines={use: assumed.engines[use] for use in USES if use in assumed.engines},
         sampling=assumed.precision,
         calibrated=assumed.constants,
+        calibration=assumed.calibration,
         staleness=assumed.staleness,
         ratio=assumed.ratio,
         streamed=assumed.streamed,
@@ -352,6 +363,22 @@ def _by_use(engines: Mapping[Use, str]) -> dict[str, str]:
     return {use: engines[use] for use in USES if use in engines}
 
 
+def scale_notes(posed: Posed) -> list[str]:
+    """Return what a user should know of a calibrated forecast: by what, with which factors, and what has none."""
+    calibration = posed.setting.calibration
+    if calibration is None:
+        return []
+    notes = list[str]()
+    for device in dict.fromkeys(of.model or of.kind for of in posed.setting.classes):
+        here = [scale for scale in calibration.scales if scale.device == device]
+        measured = {scale.phase for scale in here if scale.role}
+        shown = [scale for scale in here if scale.role or scale.phase not in measured]
+        factors = ", ".join(f"{f'{each.phase} {each.role}'.strip()} ×{each.factor:.2f}" for each in shown)
+        other = f"the calibration by {calibration.source} has no scale for {device}, whose seconds are not scaled"
+        notes.append(f"calibrated on {device} by {calibration.source}: {factors}" if shown else other)
+    return notes
+
+
 def _notes(question: Question, setting: Setting, inputs: Inputs | None) -> list[str]:
     """Return what was assumed without being asked for, and what a run would do otherwise."""
     from placements.cautions import cautions
@@ -400,8 +427,8 @@ def _precision(text: str | None) -> Precision | None:
     return known[known.index(text)]
 
 
-def _calibrated(profile: Path | None) -> Mapping[str, Mapping[str, float]]:
-    """Read the constants that a calibration has fitted, by engine."""
+def _constants_of(profile: Path | None) -> Mapping[str, Mapping[str, float]]:
+    """Return the constants of a file, by engine."""
     if profile is None:
         return {}
     from placements.calibrate import read_profile

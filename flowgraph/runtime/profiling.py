@@ -58,19 +58,19 @@ def profile_folder(run: Path, step: int) -> Path:
 
 @contextmanager
 def profiling(folder: Path, name: str, wanted: bool) -> Generator[None]:
-    """Profile what runs in this thread, and write `NAME.json` to the folder as a Chrome trace; or do nothing.
+    """Profile what runs in this thread as a range of this name, and write `NAME.json` to the folder as a Chrome trace.
 
-    A trace that is too large keeps its longest events. What cannot be written is said on stderr, and the work goes on;
-    work that fails has no profile.
+    Where it is not `wanted`, do nothing. A trace that is too large keeps its longest events. What cannot be written is
+    said on stderr, and the work goes on; work that fails has no profile.
     """
     if not wanted:
         yield
         return
     import torch
-    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import ProfilerActivity, profile, record_function
 
     gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    with profile(activities=[ProfilerActivity.CPU, *gpu]) as taken:
+    with profile(activities=[ProfilerActivity.CPU, *gpu]) as taken, record_function(name):
         yield
     path = folder / f"{file_name(name)}.json"
     try:

@@ -25,7 +25,14 @@ MAY_IMPORT = {
 # Inside flowgraph, inner first: a module imports its own layer and those before it, never a later one.
 LAYERS = (
     ("errors", "foreign", "hashes", "shipped", "traits"),
-    ("cluster", "cluster_text", "engines", "machine", "plan"),  # data, and what this machine has: see DATA
+    (
+        "calibration",
+        "cluster",
+        "cluster_text",
+        "engines",
+        "machine",
+        "plan",
+    ),  # data, and what this machine has: see DATA
     ("keys", "models", "values", "loss", "rows"),
     ("graph",),
     ("counts", "description", "facts", "hints"),
@@ -46,7 +53,7 @@ READ_BY_ALL = {"flowgraph.executors.base"}
 UPWARD = {("values", "arithmetic"), ("values", "graph")} | {(shown, "diagrams") for shown in ("dsl", "graph", "plan")}
 
 # Plans and clusters are data: of ours they import errors only, of others pydantic only.
-DATA = {"cluster", "cluster_text", "plan"}
+DATA = {"calibration", "cluster", "cluster_text", "plan"}
 
 # What `nodes` may name of flowgraph, and what `placements` may: their public faces, not how a flow is described.
 FACES = {
@@ -68,7 +75,7 @@ FACES = {
         "",
         "errors",
         "check_plan",
-        "cluster",
+        *("calibration", "cluster"),
         "graph",
         "models",
         "plan",

@@ -157,7 +157,18 @@ def test_what_a_plan_was_made_without_and_in_which_ratio_is_in_its_file(flowgrap
     assert flowgraph("check", "plan.json").code == 0
     again = posed_by(Plan.from_json(Path("plan.json").read_text()), "plan.json")
     assert again.assumed == posed.assumed
-    for name in ("prompts", "prompt", "response", "engines", "sampling", "calibrated", "staleness", "ratio", "without"):
+    for name in (
+        "prompts",
+        "prompt",
+        "response",
+        "engines",
+        "sampling",
+        "calibrated",
+        "calibration",
+        "staleness",
+        "ratio",
+        "without",
+    ):
         assert getattr(again.setting, name) == getattr(posed.setting, name), name
 
 

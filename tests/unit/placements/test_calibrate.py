@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowgraph.errors import DataError, UnknownNameError
-from placements.calibrate import Measured, calibrate, misses, profile_text, read_profile, scale_of
-from placements.constants import Bounds, Constants, bounds, constants
+from placements.calibrate import Measured, calibrate, misses, read_profile, scale_of
+from placements.constants import Bounds, Constants, bounds
 from placements.training_passes import TrainingConstants
 
 
@@ -108,15 +108,6 @@ def test_misses_carry_their_sign():
     assert str(found) == "median |error| 20.0%, bias -20.0%, worst 50% of 3"
 
 
-def test_a_profile_is_read_back_as_it_was_written():
-    rows = [Measured(str(n), 1.0 + n / 100, n) for n in range(20)]
-    source = 'runs "a" and\nb'
-    found = calibrate(TrainingConstants, "fsdp", rows, lambda c, _: 0.9 / c.matmul_share, source=source)
-    text = profile_text([found])
-    assert read_profile(text) == {"fsdp": {name: each.value for name, each in found.moved.items()}}
-    assert constants(TrainingConstants, "fsdp").moved(read_profile(text)["fsdp"]) == found.constants
-
-
 def test_a_row_that_is_far_off_is_named_with_how_far():
     """Two rows of one case, of which one took a hundred times as long; the other is as it is forecast."""
     rows = [Measured("run-1 update", 1.1, 1.0), Measured("run-2 update", 110.0, 1.0), Measured("run-1 read", 2.1, 2.0)]
@@ -130,8 +121,6 @@ def test_constants_of_which_the_fit_misses_by_more_are_kept():
     kept = calibrate(Line, "line", [*slow, *measured(1.0, 0.1, 4)], line, within=WITHIN, only=["slope"])
     assert kept.kept and kept.after.median > 0.1 > kept.before.median
     assert (kept.constants, kept.moved) == (Line(1.0, 0.1, 3.0), {})
-    assert profile_text([kept]).endswith("# line: kept as shipped, since what was fitted misses by more\n")
-    assert read_profile(profile_text([kept])) == {}
 
 
 def test_a_plain_number_is_read_too():

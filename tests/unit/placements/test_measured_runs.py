@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flowgraph.errors import DataError
-from placements.measured_runs import MeasuredRun, calibrations, seconds_by_node
-from placements.steps import HOST
-from tests.unit.placements.small_settings import setting_of
+from placements.homes import homes_of
+from placements.measured_runs import MeasuredRun, Timing, repair, seconds_by_node
+from tests.unit.placements.small_settings import found_of, setting_of
 
 
 def step(**seconds: Any) -> dict[str, Any]:
@@ -51,15 +51,25 @@ def test_a_line_that_is_no_table_is_refused(line: Any) -> None:
     assert str(raised.value) == "m:2: has no table of seconds by node, as `time.nodes_s`"
 
 
-def test_what_the_host_took_is_fitted_to_the_constants_of_the_host() -> None:
-    """Scoring that takes a quarter of what is forecast moves the seconds of a row to a quarter."""
+def test_what_the_host_took_scales_host_work_and_nothing_else() -> None:
+    """Scoring that takes a quarter of what is forecast moves the host's factor near a quarter."""
     setting = setting_of("grpo")
-    rows = setting.loads[0].rows
-    (found,) = calibrations([MeasuredRun("run", setting, (), {"score": 0.25 * rows * setting.host.score_row_s})])
-    assert (found.engine, set(found.moved)) == (HOST, {"score_row_s"})
-    assert found.constants.score_row_s == pytest.approx(0.25 * setting.host.score_row_s, rel=0.1)
+    seconds = 0.25 * setting.loads[0].rows * setting.host.score_row_s
+    homes = tuple(homes_of(setting, found_of("grpo").best.blocks))
+    found = repair([MeasuredRun("run", setting, homes, (Timing("score", seconds, ("score",)),))], "run")
+    device = setting.classes[0].model
+    assert found.calibration.factor_of("host", "", device) == pytest.approx(0.25, rel=0.1)
+    assert found.calibration.factor_of("update", "policy.train", device) == 1.0
+
+
+def test_what_is_not_forecast_is_named() -> None:
+    setting = setting_of("grpo")
+    homes = tuple(homes_of(setting, found_of("grpo").best.blocks))
+    timings = (Timing("policy.update", 9.0, ("policy.update",)), Timing("prompts", 1.0, ("prompts",)))
+    found = repair([MeasuredRun("run", setting, homes, timings)], "run")
+    assert found.unused == {"run prompts": "no seconds are forecast for prompts"}
 
 
 def test_runs_that_measured_nothing_are_refused() -> None:
     with pytest.raises(DataError, match="has measured no seconds of a node that is forecast"):
-        calibrations([])
+        repair([], "nothing")
