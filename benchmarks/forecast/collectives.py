@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from benchmarks.forecast.cells import AMOUNT, COUNT, columns
 from benchmarks.forecast.kernels import LARGE_BYTES, NULL_SHARE, measured_device
 from benchmarks.forecast.report import Case, Row, Table, View
 from placements.collectives import Collective, collective_seconds
@@ -62,5 +63,6 @@ TABLES = (
             _view("messages of 1 MB and more", LARGE_BYTES),
             _view("messages of 1 MB and more, by the architecture alone", LARGE_BYTES, measured=False),
         ),
+        columns(COUNT, "num_gpus") | columns(AMOUNT, "message_elems", "latency_ms"),
     ),
 )

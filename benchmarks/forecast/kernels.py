@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from benchmarks.forecast.cells import AMOUNT, COUNT, Number, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from flowgraph.errors import UnknownNameError
 from placements.kernels import decode_attention_seconds, matmul_seconds, peak_flops
@@ -71,6 +72,7 @@ TABLES = (
             _view(f"m of {LARGE_TOKENS} and more", _product, LARGE_TOKENS),
             _view(f"m of {LARGE_TOKENS} and more, by the architecture alone", _product, LARGE_TOKENS, measured=False),
         ),
+        columns(COUNT, "m", "n", "k") | columns(AMOUNT, "latency_ms"),
     ),
     Table(
         "attention that decodes",
@@ -80,5 +82,8 @@ TABLES = (
             _view("caches of 1 MB and more", _attention, LARGE_BYTES),
             _view("caches of 1 MB and more, by the architecture alone", _attention, LARGE_BYTES, measured=False),
         ),
+        columns(COUNT, "batch_size", "num_heads", "num_key_value_heads", "head_dim")
+        | columns(Number(whole=True, minimum=0), "isl", "step")
+        | columns(AMOUNT, "latency_ms"),
     ),
 )
