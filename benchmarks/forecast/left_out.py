@@ -39,6 +39,7 @@ from placements.calibrate import Measured, calibrate
 from placements.constants import Bounds, bounds, constants
 from placements.decode import ServingConstants
 from placements.profiles import Profile
+from placements.published_errors import FILE
 from placements.training_passes import TrainingConstants
 
 AGAIN = "the engine's constants are fitted again to at most 100 rows of the other groups"
@@ -455,16 +456,50 @@ KINDS: Mapping[str, Callable[[], Kind]] = {
 }
 
 
+SHIPPED: Mapping[str, tuple[str, str]] = {
+    "step": ("rl_step", "steps"),
+    "generate": ("serving", "requests"),
+    "update": ("training_bridge", "steps"),
+    "sync": ("sync", "syncs"),
+    "memory": ("memory", "peaks"),
+}
+"""The kinds whose errors are printed with plans, by what a plan calls them, and what a row of each is."""
+COMMAND = "python -m benchmarks.forecast.left_out --write-errors"
+
+
+def errors_text(found: Mapping[str, Held]) -> str:
+    """Return the errors of kinds as TOML, each the larger of a model and of hardware left out."""
+    lines = [
+        "# Errors of forecasts on published rows, with whole models, or whole kinds of hardware, left out of the fit:",
+        "# the worse of the two. `median` is of sizes, `low` and `high` are the tenth and the ninetieth hundredth.",
+        f"# Written by `{COMMAND}`; docs/forecast.md.",
+        "",
+        f'source = "{COMMAND}"',
+    ]
+    for name, (kind, noun) in SHIPPED.items():
+        held_out, samples = found[kind].worse, found[kind].kind.samples
+        lines += ["", f"[{name}]", f'of = "{found[kind].kind.title}"', f'noun = "{noun}"', f"rows = {len(samples)}"]
+        lines += [f"models = {len({each.model for each in samples})}"]
+        lines += [f"devices = {len({each.hardware for each in samples})}"]
+        lines += [f"{each} = {getattr(held_out, each):.3f}" for each in ("median", "low", "high")]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     """Print the table of the kinds that are named, or of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write-errors", action="store_true", help=f"write {FILE.name}, of the kinds that it has")
     parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], default=[], help="all unless some are named")
-    names: list[str] = parser.parse_args().kinds or list(KINDS)
+    asked = parser.parse_args()
+    needed = [kind for kind, _ in SHIPPED.values()] if asked.write_errors else []
+    names: list[str] = list(dict.fromkeys([*(asked.kinds or needed or KINDS), *needed]))
     found = list[Held]()
     for name in names:
         found.append(held(KINDS[name]()))
         print(f"{name} is done", file=sys.stderr)
     print(table_text(found))
+    if asked.write_errors:
+        FILE.write_text(errors_text({each.kind.name: each for each in found}), "utf-8")
     return 0
 
 
