@@ -19,6 +19,7 @@ from placements.folding import CARRIED_AT_MOST
 from placements.moves import Here
 from placements.named import Variant, name_of
 from placements.problem import Objective
+from placements.published_errors import error_lines
 from placements.ranked import Ranked
 from placements.robust import COST_ERROR, DRAWS
 from placements.setting import Setting
@@ -65,6 +66,7 @@ def found_text(found: Found, plan: Plan, *, top: int = TOP, objective: Objective
             *_pools(plan),
             "",
             *_seconds(plan),
+            *error_lines(plan),
             "",
             *_ranked(found, top, measure),
             *(["", *_steadiness(found, measure)] if found.regrets else []),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from benchmarks.forecast.cells import AMOUNT, COUNT, columns
 from benchmarks.forecast.kernels import LARGE_BYTES, NULL_SHARE, measured_device
 from benchmarks.forecast.report import Case, Row, Table, View
 from placements.collectives import Collective, collective_seconds
@@ -30,6 +31,15 @@ def machine(device: Profile, devices: int = MACHINE_DEVICES) -> Links:
     return Links(device, min(device.domain, devices), devices, network)
 
 
+def collective(row: Row, device: Profile) -> tuple[float, float, float]:
+    """Return the bytes of a collective, and its milliseconds by the forecast and the null model."""
+    devices, size_bytes, op = int(row["num_gpus"]), ELEMENT_BYTES * float(row["message_elems"]), OPS[row["op_name"]]
+    forecast_s = collective_seconds(op, size_bytes, devices, machine(device))
+    passes = 2 if op == "all_reduce" else 1
+    null_s = passes * size_bytes * (devices - 1) / devices / (device.link_bytes_per_s * NULL_SHARE)
+    return size_bytes, 1e3 * forecast_s, 1e3 * null_s
+
+
 def _cases(rows: Sequence[Row], least_bytes: float, *, measured: bool) -> Iterator[Case]:
     for row in rows:
         devices, size_bytes = int(row["num_gpus"]), ELEMENT_BYTES * float(row["message_elems"])
@@ -39,11 +49,8 @@ def _cases(rows: Sequence[Row], least_bytes: float, *, measured: bool) -> Iterat
             why = "no profile of the device" if device is None else f"the collective {row['op_name']}"
             yield Case(label, measured_ms, None, None, group, why)
         elif size_bytes >= least_bytes:
-            op = OPS[row["op_name"]]
-            forecast_s = collective_seconds(op, size_bytes, devices, machine(device))
-            passes = 2 if op == "all_reduce" else 1
-            null_s = passes * size_bytes * (devices - 1) / devices / (device.link_bytes_per_s * NULL_SHARE)
-            yield Case(label, measured_ms, 1e3 * forecast_s, 1e3 * null_s, group)
+            _, forecast_ms, null_ms = collective(row, device)
+            yield Case(label, measured_ms, forecast_ms, null_ms, group)
 
 
 def _view(name: str, least_bytes: float = 0.0, *, measured: bool = True) -> View:
@@ -62,5 +69,6 @@ TABLES = (
             _view("messages of 1 MB and more", LARGE_BYTES),
             _view("messages of 1 MB and more, by the architecture alone", LARGE_BYTES, measured=False),
         ),
+        columns(COUNT, "num_gpus") | columns(AMOUNT, "message_elems", "latency_ms"),
     ),
 )

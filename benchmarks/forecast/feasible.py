@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from math import ceil
 
+from benchmarks.forecast.cells import COUNT, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.training_case import device, model
 from flowgraph.models.shapes import ModelShape
@@ -134,5 +135,6 @@ TABLES = (
             View("least devices, all on the host", "devices", _counts),
             View("least devices, put away between phases only", "devices", lambda rows: _counts(rows, ())),
         ),
+        columns(COUNT, "gpus", "row_tokens"),
     ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from benchmarks.forecast.cells import AMOUNT, COUNT, Number, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from flowgraph.errors import UnknownNameError
 from placements.kernels import decode_attention_seconds, matmul_seconds, peak_flops
@@ -29,13 +30,15 @@ def measured_device(system: str, *, measured: bool = True) -> Profile | None:
     return found if measured else replace(found, shares={})
 
 
-def _product(row: Row, device: Profile) -> tuple[float, float, float]:
+def product(row: Row, device: Profile) -> tuple[float, float, float]:
+    """Return the tokens of a product, and its milliseconds by the forecast and the null model."""
     m, n, k = (int(row[name]) for name in "mnk")
     null_s = 2 * m * n * k / (peak_flops(device, "bfloat16") * NULL_SHARE)
     return m, 1e3 * matmul_seconds(m, n, k, device), 1e3 * null_s
 
 
-def _attention(row: Row, device: Profile) -> tuple[float, float, float]:
+def attention(row: Row, device: Profile) -> tuple[float, float, float]:
+    """Return the bytes that an attention reads, and its milliseconds by the forecast and the null model."""
     rows, context = int(row["batch_size"]), int(row["isl"]) + int(row["step"])
     heads, kv_heads, head_dim = (int(row[name]) for name in ("num_heads", "num_key_value_heads", "head_dim"))
     read_bytes = 4.0 * rows * context * kv_heads * head_dim
@@ -67,18 +70,22 @@ TABLES = (
         "products of bfloat16",
         frozenset(("system", "m", "n", "k", "latency_ms")),
         (
-            _view("all", _product),
-            _view(f"m of {LARGE_TOKENS} and more", _product, LARGE_TOKENS),
-            _view(f"m of {LARGE_TOKENS} and more, by the architecture alone", _product, LARGE_TOKENS, measured=False),
+            _view("all", product),
+            _view(f"m of {LARGE_TOKENS} and more", product, LARGE_TOKENS),
+            _view(f"m of {LARGE_TOKENS} and more, by the architecture alone", product, LARGE_TOKENS, measured=False),
         ),
+        columns(COUNT, "m", "n", "k") | columns(AMOUNT, "latency_ms"),
     ),
     Table(
         "attention that decodes",
         frozenset(("system", "batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim")),
         (
-            _view("all", _attention),
-            _view("caches of 1 MB and more", _attention, LARGE_BYTES),
-            _view("caches of 1 MB and more, by the architecture alone", _attention, LARGE_BYTES, measured=False),
+            _view("all", attention),
+            _view("caches of 1 MB and more", attention, LARGE_BYTES),
+            _view("caches of 1 MB and more, by the architecture alone", attention, LARGE_BYTES, measured=False),
         ),
+        columns(COUNT, "batch_size", "num_heads", "num_key_value_heads", "head_dim")
+        | columns(Number(whole=True, minimum=0), "isl", "step")
+        | columns(AMOUNT, "latency_ms"),
     ),
 )

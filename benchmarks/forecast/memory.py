@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks.forecast.memory_rows import LITGPT, PAPER, PRIME, Measured, litgpt, megatron, prime, states, titan
+from benchmarks.forecast.memory_rows import (
+    LITGPT,
+    LITGPT_CELLS,
+    PAPER,
+    PAPER_CELLS,
+    PRIME,
+    PRIME_CELLS,
+    Measured,
+    litgpt,
+    megatron,
+    prime,
+    states,
+    titan,
+)
 from benchmarks.forecast.report import Case, Row, Table, View
 from placements.footprint import fits
 
@@ -47,8 +60,8 @@ def _verdicts(rows: Sequence[Row], read: Reader) -> Iterator[Case]:
 
 
 TABLES = (
-    Table("peak memory, prime-rl on FSDP2", PRIME, (_peaks("peak memory", prime), _called(prime))),
-    Table("peak memory, LitGPT", LITGPT, (_peaks("peak memory", litgpt), _called(litgpt))),
+    Table("peak memory, prime-rl on FSDP2", PRIME, (_peaks("peak memory", prime), _called(prime)), PRIME_CELLS),
+    Table("peak memory, LitGPT", LITGPT, (_peaks("peak memory", litgpt), _called(litgpt)), LITGPT_CELLS),
     Table(
         "peak memory of single papers",
         PAPER,
@@ -58,5 +71,6 @@ TABLES = (
             _peaks("activations, Megatron-LM", megatron),
             _peaks("weights and optimizer, Megatron-LM", states),
         ),
+        PAPER_CELLS,
     ),
 )

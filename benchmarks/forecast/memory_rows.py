@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from benchmarks.forecast.cells import AMOUNT_OR_EMPTY, COUNT, COUNT_OR_EMPTY, Number, columns
 from benchmarks.forecast.report import Row
 from benchmarks.forecast.training_case import device, gpt, label, model
 from benchmarks.forecast.training_papers import layout_of, paper_model
@@ -42,6 +43,9 @@ class Measured:
 # ---------------------------------------------------------------------------------------------------------- prime-rl
 
 PRIME = frozenset(("model", "type", "seq_len", "activation_ckpt", "cp", "peak_mem_gib"))
+PRIME_CELLS = (
+    columns(COUNT, "gpus", "seq_len") | columns(COUNT_OR_EMPTY, "ep", "cp") | columns(AMOUNT_OR_EMPTY, "peak_mem_gib")
+)
 PRIME_ADAPTERS = 4  # each run holds so many, one of which it trains. Source: prime-rl, run_single_benchmark.py
 PRIME_RANK = 16
 SAME_SIZES = {"INTELLECT-3": "GLM-4.5-Air"}  # Source: its model card, trained from that base
@@ -106,6 +110,9 @@ def _states(found: Footprint) -> float:
 # ------------------------------------------------------------------------------------------------------------- LitGPT
 
 LITGPT = frozenset(("section", "size", "model", "quantization", "gpu", "microbatch", "max_gpu_ram_gb"))
+LITGPT_CELLS = columns(Number(optional=True, words=r".*\boom\b.*"), "max_gpu_ram_gb") | columns(
+    Number(whole=True, minimum=0, optional=True, words=r".*\boom\b.*"), "microbatch", "trainable_params"
+)
 LITGPT_GPU = "A100-SXM-40GB"  # the table says A100 only; all that is shown to run would run on the smaller
 # The longest row of Alpaca, which is passed first, in tokens: as the memory of both models here grows with each row.
 # Llama 2's smaller vocabulary cuts a text in a fourth more.
@@ -176,6 +183,11 @@ def _litgpt_bytes(row: Row, shape: ModelShape) -> tuple[float, float]:
 # ------------------------------------------------------------------------------------------------------ single papers
 
 PAPER = frozenset(("model", "parallelism", "activation_ckpt", "local_batch", "peak_mem_gib", "other"))
+PAPER_CELLS = (
+    columns(COUNT, "gpus", "seq_len")
+    | columns(COUNT_OR_EMPTY, "local_batch", "global_batch")
+    | columns(AMOUNT_OR_EMPTY, "peak_mem_gib")
+)
 KINDS: dict[str, Checkpointing] = {"full": "full", "selective": "selective"}
 
 

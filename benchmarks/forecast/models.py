@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from benchmarks.forecast.cells import AMOUNT, ANY_OR_EMPTY, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from flowgraph.errors import ModelError
 from flowgraph.models.shapes import ModelShape, shape_of
@@ -123,4 +124,7 @@ VIEWS = (
         cases("kv_bytes_per_token_bf16", of_table, cache_bytes, null_cache_bytes),
     ),
 )
-TABLES = (Table("sizes of models", COLUMNS, VIEWS),)
+SIZES = ("hidden", "layers", "q_heads", "kv_heads", "head_dim", "ffn", "vocab", "tied_embeddings", "qkv_bias")
+EXPERTS = ("experts", "experts_per_tok", "moe_ffn", "active_params_formula", "kv_bytes_per_token_bf16")
+NUMBERS = columns(ANY_OR_EMPTY, *SIZES, *EXPERTS) | columns(AMOUNT, "params_reported")
+TABLES = (Table("sizes of models", COLUMNS, VIEWS, NUMBERS),)

@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.forecast.cells import Number
 
 Row = Mapping[str, str]
 
@@ -35,11 +39,15 @@ class View:
 
 @dataclass(frozen=True)
 class Table:
-    """A format of published rows: the columns that tell it from others, and the questions that it answers."""
+    """A format of published rows: the columns that tell it from others, and the questions that it answers.
+
+    `numbers` are the cells that must be numbers for a row to be read.
+    """
 
     name: str
     columns: frozenset[str]
     views: tuple[View, ...]
+    numbers: Mapping[str, Number] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from benchmarks.forecast.cells import AMOUNT, COUNT, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.rl_calibrated import by_phase, by_step, one_factor, runs_of, uncalibrated
 from benchmarks.forecast.rl_calibrated import cases_of as others_of
@@ -120,8 +121,18 @@ ORDER = View(
 NEMO_RL = frozenset(("policy_mode", "gen_gbs", "train_gbs", "gen_tp_pp", "train_tp_cp_ep_pp_vpp", "step_time_s"))
 END_TO_END = frozenset(("framework", "placement_mode", "train_backend", "rollout_backend", "metric", "value", "unit"))
 TABLES = (
-    Table("steps of NeMo-RL", NEMO_RL, _views(read_nemo_rl)),
-    Table("steps of RL frameworks", END_TO_END, (*_views(read_end_to_end), ORDER)),
+    Table(
+        "steps of NeMo-RL",
+        NEMO_RL,
+        _views(read_nemo_rl),
+        columns(COUNT, "max_seq_len", "gpus", "gen_gbs", "train_gbs") | columns(AMOUNT, "avg_seq_len", "step_time_s"),
+    ),
+    Table(
+        "steps of RL frameworks",
+        END_TO_END,
+        (*_views(read_end_to_end), ORDER),
+        columns(COUNT, "n_gpus") | columns(AMOUNT, "value"),
+    ),
 )
 
 

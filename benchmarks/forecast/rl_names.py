@@ -142,7 +142,7 @@ def degrees(text: str) -> Degrees | None:
     """
     found = re.findall(r"\b(TP|PP|EP|CP|SP|ULYSSES|DP)[ =:]?(\d+)", text.upper())
     told = {NAMES[name]: int(degree) for name, degree in found if name in NAMES}
-    return Degrees(**told) if found else None
+    return Degrees(**told) if found and all(told.values()) else None
 
 
 def listed_degrees(text: str) -> Degrees | None:
@@ -152,7 +152,7 @@ def listed_degrees(text: str) -> Degrees | None:
     (Degrees(tensor=2, pipeline=4, expert=8, sequence=1), 2, None)
     """
     parts = [part.strip() for part in text.strip("[] ").split(",")]
-    if len(parts) < 5 or not all(part.isdigit() for part in (*parts[:3], parts[-2])):
+    if len(parts) < 5 or not all(part.isdecimal() and int(part) for part in (*parts[:3], parts[-2])):
         return None
     return Degrees(tensor=int(parts[0]), sequence=int(parts[1]), expert=int(parts[2]), pipeline=int(parts[-2]))
 

@@ -210,7 +210,11 @@ def read_nemo_rl(row: Row) -> Read:
     told = Read(f"NeMo-RL {label}", "NeMo-RL", "step", float(row["step_time_s"]), placed=placed, pair=pair)
     kind, found, cut = device(row["gpu"]), model(row["model"]), listed_degrees(row["train_tp_cp_ep_pp_vpp"])
     drawn = re.findall(r"\d+", row["gen_tp_pp"])
-    missing = [name for name, each in {"device": kind, "model": found, "layout": cut}.items() if not each]
+    missing = [
+        name
+        for name, each in {"device": kind, "model": found, "layout": cut and all(map(int, drawn))}.items()
+        if not each
+    ]
     if missing or kind is None or found is None or placed.why:
         return replace(told, why=placed.why or f"no {', '.join(missing)}")
     prompts, most = max(1, int(row["gen_gbs"]) // SAMPLES), int(row["max_seq_len"]) - PROMPT_TOKENS

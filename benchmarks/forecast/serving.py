@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.forecast.cells import AMOUNT, COUNT, COUNT_OR_EMPTY, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import ENGINES, device, links_within, model, release
 from flowgraph.models.shapes import ModelShape
@@ -161,5 +162,8 @@ TABLES = [
             View(f"request latency, apart: {CACHED}", "s", lambda rows: _cases(rows, cached_prompts=True)),
             View("time per output token", "s", lambda rows: _cases(rows, cached_prompts=False, tokens=True)),
         ),
+        columns(COUNT, "isl", "osl")
+        | columns(COUNT_OR_EMPTY, "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+        | columns(AMOUNT, "silicon_ttft_ms", "silicon_tpot_ms"),
     )
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from benchmarks.forecast.cells import AMOUNT, COUNT, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import device, links_within, model
 from flowgraph.models.shapes import ModelShape
@@ -62,7 +63,8 @@ def tokens_per_s(shape: ModelShape, kind: Profile, layout: Layout, precision: Pr
     return STREAM * layout.data * osl / (found.total_s or float("inf"))
 
 
-def _throughput(rows: Sequence[Row]) -> Iterator[Case]:
+def throughput_cases(rows: Sequence[Row]) -> Iterator[Case]:
+    """Return the cases of rows that have as many requests as an engine takes, one for each."""
     for row in rows:
         label = " ".join(row[name] for name in ("model", "gpu", "precision", "tp_gpus", "isl", "osl"))
         group = " ".join(row[name] for name in ("model", "gpu", "precision"))
@@ -100,11 +102,13 @@ TABLES = [
     Table(
         "throughput (TensorRT-LLM 1.0)",
         frozenset(("model", "gpu", "precision", "tp_gpus", "isl", "osl", "output_tokens_per_s_total")),
-        (View("output tokens per second at saturation; null model: all at the peak", "1/s", _throughput),),
+        (View("output tokens per second at saturation; null model: all at the peak", "1/s", throughput_cases),),
+        columns(COUNT, "tp_gpus", "isl", "osl") | columns(AMOUNT, "output_tokens_per_s_total"),
     ),
     Table(
         "serving latency of 2023 (splitwise-sim)",
         frozenset(("model", "gpu", "tp", "prompt_len", "batch", "output_tokens", "prefill_ms", "tpot_ms")),
         (View("request latency", "s", _batches),),
+        columns(COUNT, "tp", "prompt_len", "batch", "output_tokens") | columns(AMOUNT, "prefill_ms", "tpot_ms"),
     ),
 ]

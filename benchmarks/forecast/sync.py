@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from benchmarks.forecast.cells import AMOUNT_OR_EMPTY, columns
 from benchmarks.forecast.collectives import MACHINE_DEVICES, machine
 from benchmarks.forecast.kernels import measured_device
 from benchmarks.forecast.report import Case, Row, Table, View
@@ -165,5 +166,6 @@ TABLES = (
             View("rows read from tables, by method", "s", cases_of),
             View("off by more than a factor of 2: the mean is the share of rows", "-", _misses),
         ),
+        columns(AMOUNT_OR_EMPTY, "bytes_gb"),
     ),
 )

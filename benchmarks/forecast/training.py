@@ -11,8 +11,21 @@ from statistics import mean, median
 
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.training_case import Trained, forecast_s
-from benchmarks.forecast.training_papers import PAPER, paper
-from benchmarks.forecast.training_rows import BRIDGE, FOUNDRY, PRIME, VTRAIN, bridge, foundry, prime, vtrain
+from benchmarks.forecast.training_papers import PAPER, PAPER_CELLS, paper
+from benchmarks.forecast.training_rows import (
+    BRIDGE,
+    BRIDGE_CELLS,
+    FOUNDRY,
+    FOUNDRY_CELLS,
+    PRIME,
+    PRIME_CELLS,
+    VTRAIN,
+    VTRAIN_CELLS,
+    bridge,
+    foundry,
+    prime,
+    vtrain,
+)
 from flowgraph.calibration import Calibration
 from flowgraph.errors import DataError
 from placements.calibrate import Measured, calibrate
@@ -166,6 +179,7 @@ TABLES = (
         "training steps, GPT on Megatron-DeepSpeed",
         VTRAIN,
         tuple(view(vtrain) for view in (_shipped, _one_machine, _several_machines, _other_models, _plans)),
+        VTRAIN_CELLS,
     ),
     Table(
         "training throughput, MPT on FSDP",
@@ -174,12 +188,14 @@ TABLES = (
             view(foundry)
             for view in (_shipped, _one_machine, _several_machines, _other_models, _before_one, _after_one)
         ),
+        FOUNDRY_CELLS,
     ),
     Table(
         "training throughput, Megatron-Bridge",
         BRIDGE,
         tuple(view(bridge) for view in (_shipped, _calibrated, _other_models, _before_one, _after_one)),
+        BRIDGE_CELLS,
     ),
-    Table("training micro-batches, prime-rl on FSDP2", PRIME, (_shipped(prime),)),
-    Table("training steps of single papers", PAPER, (_shipped(paper),)),
+    Table("training micro-batches, prime-rl on FSDP2", PRIME, (_shipped(prime),), PRIME_CELLS),
+    Table("training steps of single papers", PAPER, (_shipped(paper),), PAPER_CELLS),
 )

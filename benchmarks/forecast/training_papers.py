@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from benchmarks.forecast.cells import AMOUNT_OR_EMPTY, COUNT, COUNT_OR_EMPTY, columns
 from benchmarks.forecast.report import Row
 from benchmarks.forecast.training_case import Trained, device, full_rows, gpt, label, links, model
 from flowgraph.models.shapes import ModelShape
@@ -32,6 +33,11 @@ GPT_VOCABULARY = 51_200
 MEGATRON, ZERO, TITAN = ("megatron", "2022"), ("fsdp", "1"), ("fsdp", "2")
 GROUPS = {MEGATRON: "Megatron-LM", ZERO: "ZeRO-3 of 2021", TITAN: "torchtitan"}
 PAPER = frozenset(("model", "task", "gpu", "parallelism", "local_batch", "iter_time_s", "tflops_per_gpu", "quality"))
+PAPER_CELLS = (
+    columns(COUNT, "gpus", "seq_len")
+    | columns(COUNT_OR_EMPTY, "local_batch", "global_batch")
+    | columns(AMOUNT_OR_EMPTY, "iter_time_s", "tokens_per_sec_per_gpu", "tflops_per_gpu")
+)
 
 
 def paper(row: Row) -> Trained | str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from benchmarks.forecast.cells import AMOUNT, AMOUNT_OR_EMPTY, COUNT, COUNT_OR_EMPTY, Number, columns
 from benchmarks.forecast.report import Row
 from benchmarks.forecast.training_case import Trained, device, full_rows, gpt, label, links, model
 from flowgraph.plan import Layout, Precision
@@ -21,6 +22,7 @@ VTRAIN_NETWORK = 800e9 / 8 / 8
 VTRAIN_VOCABULARY = 50_257
 VTRAIN_NUMBERS = ("gpus", "global_batch", "micro_batch", "hidden", "heads", "layers", "seq_len", "tp", "dp", "pp")
 VTRAIN = frozenset(("testbed", "iter_time_ms", *VTRAIN_NUMBERS))
+VTRAIN_CELLS = columns(COUNT, *VTRAIN_NUMBERS) | columns(AMOUNT, "iter_time_ms")
 
 
 def vtrain(row: Row) -> Trained | str:
@@ -58,6 +60,9 @@ MPT = {
 }
 MPT_VOCABULARY = 50_368
 FOUNDRY = frozenset(("model", "seqlen_t", "gpus", "gpu", "globalbatchsize_t", "throughput_t_s", "sharding_strategy"))
+FOUNDRY_CELLS = columns(COUNT, "seqlen_t", "gpus", "globalbatchsize", "microbatchsize") | columns(
+    AMOUNT, "globalbatchsize_t", "throughput_t_s"
+)
 
 
 def foundry(row: Row) -> Trained | str:
@@ -96,6 +101,12 @@ BRIDGE_PRECISIONS: Mapping[str, Precision] = {
 }
 BRIDGE_NUMBERS = ("gpus", "gbs", "mbs", "seq_len", "fsdp", "tp", "pp", "cp", "vp", "ep")
 BRIDGE = frozenset(("container", "kind", "model", "system", "precision", "tokens_per_sec_per_gpu", *BRIDGE_NUMBERS))
+BRIDGE_CELLS = (
+    columns(COUNT, "gpus", "gbs", "mbs", "seq_len")
+    | columns(Number(whole=True, minimum=1, optional=True, words="n/a"), "tp", "pp", "cp", "vp", "ep")
+    | columns(Number(whole=True, minimum=0, optional=True, words="n/a"), "fsdp")
+    | columns(AMOUNT, "tokens_per_sec_per_gpu")
+)
 
 
 def bridge(row: Row) -> Trained | str:
@@ -105,7 +116,7 @@ def bridge(row: Row) -> Trained | str:
         return f"unknown {'device' if kind is None else 'model'}"
     if row["precision"] not in BRIDGE_PRECISIONS:
         return "its precision is not said"
-    n = {name: int(row[name]) if row[name].isdigit() else 1 for name in BRIDGE_NUMBERS}
+    n = {name: int(row[name]) if row[name].isdecimal() else 1 for name in BRIDGE_NUMBERS}
     tokens = full_rows(n["gbs"], n["seq_len"])
     return Trained(
         label=label(row, "container", "kind", "model", "system", "precision", *BRIDGE_NUMBERS),
@@ -144,6 +155,11 @@ def _bridge_layout(n: Mapping[str, int], *, experts: bool) -> Layout:
 FLASH_2 = {"attention_flops": 3.5e14}
 SUPERVISED = {"step_s": 0.1}  # no log-probs, entropy and weights to hand on: of the rows themselves, 0.1 to 0.15 s
 PRIME = frozenset(("model", "type", "seq_len", "activation_ckpt", "attn", "ep", "cp", "gpus", "microbatch_time_s"))
+PRIME_CELLS = (
+    columns(COUNT, "gpus", "seq_len")
+    | columns(COUNT_OR_EMPTY, "ep", "cp")
+    | columns(AMOUNT_OR_EMPTY, "microbatch_time_s")
+)
 
 
 def prime(row: Row) -> Trained | str:

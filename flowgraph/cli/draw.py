@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from flowgraph.diagrams.drawing import Drawing
 from flowgraph.diagrams.formats import FORMATS, format_of, text_in
 from flowgraph.errors import UsageError, nearest
 
+FORECASTS = ("plan", "timeline", "memory", "placements", "search")
+"""Pictures of seconds and bytes that are forecast."""
 PRINTED = tuple(name for name in FORMATS if name not in ("png", "html"))
 
 
@@ -35,17 +37,24 @@ class Wanted:
 
 
 def draw(subject: Subject, wanted: Wanted) -> None:
-    """Draw what is wanted of a subject."""
+    """Draw what is wanted of a subject; of a picture of forecasts, print their errors to stderr."""
     from flowgraph.cli.page import page_of
+    from placements.published_errors import error_lines
 
     def one() -> Drawing:
         return picture_named(wanted.picture or subject.first, subject, wanted.shown)
 
-    deliver(one, lambda: page_of(subject, wanted.shown, wanted.picture), wanted)
+    def errors() -> Iterable[str]:
+        forecast = subject.kind in ("flow", "plan", "run") and (wanted.picture or subject.first) in FORECASTS
+        return error_lines(subject.placement.plan) if forecast else ()
+
+    deliver(one, lambda: page_of(subject, wanted.shown, wanted.picture), wanted, errors)
 
 
-def deliver(one: Callable[[], Drawing], page: Callable[[], str], wanted: Wanted) -> None:
-    """Write a picture, or the page that it is on, to where it is wanted."""
+def deliver(
+    one: Callable[[], Drawing], page: Callable[[], str], wanted: Wanted, notes: Callable[[], Iterable[str]] = tuple
+) -> None:
+    """Write a picture, or the page that it is on, to where it is wanted, and notes on it to stderr."""
     if wanted.out is not None and wanted.to:
         raise UsageError("says the format again: a file's ending does", where=f"--to {wanted.to}", hint="leave it out")
     if wanted.to and wanted.to not in PRINTED:
@@ -53,13 +62,20 @@ def deliver(one: Callable[[], Drawing], page: Callable[[], str], wanted: Wanted)
         raise UsageError(f"cannot print `{wanted.to}`", where="--to", hint=hint)
     if wanted.out is None and not wanted.show:
         print(_printed(one(), wanted.to).rstrip("\n"))
+        _print_notes(notes)
         return
     path = wanted.out or Path(tempfile.mkdtemp(prefix="flowgraph-")) / "picture.html"
     name = format_of(path.suffix, str(path))
     write_bytes(path, page().encode() if name == "html" else _encoded(one(), name))
+    _print_notes(notes)
     print(path, file=sys.stderr)
     if wanted.show:
         _open(path)
+
+
+def _print_notes(notes: Callable[[], Iterable[str]]) -> None:
+    for line in notes():
+        print(line, file=sys.stderr)
 
 
 def _printed(drawing: Drawing, name: str) -> str:

@@ -109,13 +109,16 @@ def cluster_text(cluster: Cluster) -> str:
 
 def _facts(subject: Subject) -> Iterator[tuple[str, str]]:
     """Give what one wants to know first."""
+    from placements.published_errors import step_error
+
     plan = subject.placement.plan
     if subject.run is not None:
         facts = subject.run.facts()
         yield "steps", f"{facts['steps_done']} of {facts['steps']}"
         yield "status", str(facts["status"])
     if plan.step is not None and plan.step.period_s is not None:
-        yield "a step takes", show_s(plan.step.period_s)
+        error = step_error(plan)
+        yield "a step takes", show_s(plan.step.period_s) + (f" ({error})" if error else "")
     used = len({place for pool in plan.pools for place in pool.devices})
     yield "devices", f"{used:,} of {sum(len(node.devices) for node in plan.cluster.nodes):,}"
     yield "pools", str(len(plan.pools))

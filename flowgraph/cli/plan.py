@@ -114,8 +114,9 @@ def plan_flow(question: Question, sought: Sought, where: Where, out: Path | None
         print(json.dumps({"plan": json.loads(planned.plan.to_json())}, indent=1))
     else:
         from placements.found_text import plan_lines
+        from placements.published_errors import error_lines
 
-        print("\n".join([*plan_lines(planned.plan), *batch_lines(planned)]))
+        print("\n".join([*plan_lines(planned.plan), *error_lines(planned.plan), *batch_lines(planned)]))
     if out is not None:
         print(out, file=sys.stderr)
 

@@ -30,6 +30,7 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     from flowgraph.cli.reforecast import known_step, refuse_broken
     from placements.bubbles import bubbles
     from placements.chrome_trace import chrome_trace
+    from placements.published_errors import error_lines
     from placements.step_forecast import schedule_of
     from placements.timeline import play
     from placements.timeline_text import timeline_text
@@ -55,6 +56,7 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
         print(timeline_text(played, columns_there()))
         if played.period_s is None or not isclose(played.period_s, period_s, rel_tol=SETTLED_SHARE):
             print(f"a step takes {period_s:,.1f} s once steps follow each other")
+        print("\n".join(error_lines(plan)))
     if out is not None:
         print(out, file=sys.stderr)
 
