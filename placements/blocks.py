@@ -320,10 +320,10 @@ def sync_s(setting: Setting, seat: Seat, trains: bool, draws: bool, target: str)
     size_bytes, factor = WEIGHT_BYTES * shape.trained, setting.sync_factor
     if trains and draws:
         layouts = Layout(data=seat.devices, sharding="full"), Layout(data=seat.devices)
-        moved = reshard_seconds(size_bytes, tensors(shape.layers), *layouts, links).times(factor)
+        moved = reshard_seconds(size_bytes, tensors(shape), *layouts, links).times(factor)
         return added([moved, wake_seconds(size_bytes, links.device)]).total_s or 0.0
     if trains or draws:
-        sent = sync_seconds(size_bytes, tensors(shape.layers), links, seat.devices, links, seat.devices)
+        sent = sync_seconds(size_bytes, tensors(shape), links, seat.devices, links, seat.devices)
         return factor * (sent.total_s or 0.0)
     return 0.0
 
@@ -332,7 +332,7 @@ def least_sync_s(setting: Setting, seat: Seat, target: str, trains: Layout | Non
     """Return the seconds that a sync takes at least, by the layouts of those of its ends that are on a seat."""
     role = next(each for each in setting.roles if each.name == target)
     shape, links = setting.shape(role), seat.links
-    size_bytes, count, factor = WEIGHT_BYTES * shape.trained, tensors(shape.layers), setting.sync_factor
+    size_bytes, count, factor = WEIGHT_BYTES * shape.trained, tensors(shape), setting.sync_factor
     if trains is not None and draws is not None:
         return factor * (reshard_seconds(size_bytes, count, trains, draws, links).total_s or 0.0)
     # As to another pool like this one, whose own part is left out: a slower one only takes longer.
@@ -343,6 +343,6 @@ def least_sync_s(setting: Setting, seat: Seat, target: str, trains: Layout | Non
     return factor * (fsum(parts.get(name) or 0.0 for name in own) + sent_s)
 
 
-def tensors(layers: int) -> int:
-    """Return about how many tensors the weights of a decoder are: nine a layer, and three besides."""
-    return 9 * layers + 3
+def tensors(shape: ModelShape) -> int:
+    """Return about how many tensors the weights of a decoder are: nine a layer, three of each expert, three besides."""
+    return 9 * shape.layers + 3 * shape.experts * shape.expert_layers + 3

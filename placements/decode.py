@@ -42,6 +42,12 @@ Source: fitted with QUANTISED_SHARE, and between 2.3 and 3.5 µs without one dev
 graph, 8 devices take 15 to 25 µs (`collectives`).
 """
 
+CROSSING_S = 30e-6
+"""What an all-reduce over several machines takes besides: it goes out of each and back in through NCCL.
+
+Source: all-reduces of a few KB on 16 devices of two machines take 35 to 60 µs through NCCL, those of 8 in one 10 to 15.
+"""
+
 SHORT_SHARE, LONG_S = 0.45, 15e-6
 """Of the rate of long messages, what an all-reduce of up to a few MB has, and what a long one waits before.
 
@@ -62,6 +68,9 @@ class ServingConstants(Constants):
     expert_layer_s: what a layer with experts adds: routing and sorting.
     expert_exchange_s: what it adds where whole experts lie on several devices.
     expert_share: what products of experts attain, of what dense products of the precision do.
+    expert_read_share: the rate at which weights of experts are read, of that of dense weights.
+    rollout_step_s: of a step, what it adds that a training framework drives the engine and reads log-probs.
+    rollout_joined_s: what it adds to such a step that a replica's ranks are processes which are told of each step.
     fixed_bytes: of each device, whatever the model: context, graphs, buffers.
     joint_bytes: of each device that talks to others: buffers of collectives.
     inside: 1 if these bytes lie in the share of memory that the engine is given, 0 if they lie beside it.
@@ -75,6 +84,9 @@ class ServingConstants(Constants):
     expert_layer_s: float
     expert_exchange_s: float
     expert_share: float
+    expert_read_share: float
+    rollout_step_s: float
+    rollout_joined_s: float
     fixed_bytes: float
     joint_bytes: float
     inside: float
@@ -85,7 +97,8 @@ class ServingConstants(Constants):
 class Replica:
     """One copy of a model that draws, on `tensor` devices. Experts are spread over `joined` copies that step together.
 
-    `whole` says that experts are not cut by `tensor`, but whole ones lie on its devices.
+    `whole` says that experts are not cut by `tensor`, but whole ones lie on its devices. `rollout` says that a training
+    framework drives the engine, rather than clients of a server.
     """
 
     shape: ModelShape
@@ -96,6 +109,7 @@ class Replica:
     whole: bool = False
     precision: Precision = "bfloat16"
     cache_precision: Precision = "bfloat16"
+    rollout: bool = False
 
     @cached_property
     def has(self) -> Attained:
@@ -123,7 +137,8 @@ class Replica:
         """Return the seconds that a step takes whatever is in it."""
         constants, shape = self.constants, self.shape
         experts_s = constants.expert_layer_s + self.whole * constants.expert_exchange_s
-        return constants.step_s + shape.layers * constants.layer_s + shape.expert_layers * experts_s
+        driven_s = constants.rollout_step_s + (self.tensor > 1) * constants.rollout_joined_s if self.rollout else 0.0
+        return constants.step_s + driven_s + shape.layers * constants.layer_s + shape.expert_layers * experts_s
 
     @cached_property
     def dense(self) -> int:
@@ -144,6 +159,8 @@ def replica_of(
     constants: ServingConstants,
     precision: Precision,
     cache_precision: Precision = "bfloat16",
+    *,
+    rollout: bool = False,
 ) -> Replica:
     """Return the replica of a layout. Experts are spread over data ranks first; if these are few, over tensor ranks.
 
@@ -151,7 +168,7 @@ def replica_of(
     """
     joined = min(layout.expert, layout.data) if shape.experts else 1
     whole = bool(shape.experts) and layout.expert > 1
-    return _replica(shape, links, constants, layout.tensor, joined, whole, precision, cache_precision)
+    return _replica(shape, links, constants, layout.tensor, joined, whole, precision, cache_precision, rollout)
 
 
 _replica = lru_cache(maxsize=1024)(Replica)  # what is worked out of one is of use wherever it is asked for again
@@ -195,7 +212,8 @@ STEP_PARTS = ("matmul", "cache", "collectives", "overhead")
 def _step_parts(replica: Replica, rows: float, context_tokens: float) -> tuple[float, float, float, float]:
     shape = replica.shape
     width = weight_width_bytes(replica.precision)
-    read_s = width * (replica.dense + _touched(replica, rows)) / replica.memory_bytes_per_s
+    read = replica.dense + _touched(replica, rows) / replica.constants.expert_read_share
+    read_s = width * read / replica.memory_bytes_per_s
     multiplied_s = rows * replica.products / replica.flops_per_s
     head_s = _table_bytes(replica) * shape.outputs * shape.hidden / replica.memory_bytes_per_s
     cache_rate = replica.links.device.memory_bytes_per_s * replica.has.attention * CACHE_SHARE
@@ -255,7 +273,8 @@ def _all_reduced_s(replica: Replica, message_bytes: float) -> float:
     devices = replica.tensor
     rate = _rate(replica, devices) * replica.has.collective
     moved_s = 2 * (devices - 1) / devices * message_bytes / rate
-    return EXCHANGE_S * log2(devices) + min(moved_s / SHORT_SHARE, LONG_S + moved_s)
+    crossing_s = CROSSING_S if devices > replica.links.domain else 0.0
+    return EXCHANGE_S * log2(devices) + crossing_s + min(moved_s / SHORT_SHARE, LONG_S + moved_s)
 
 
 def _rate(replica: Replica, devices: int) -> float:

@@ -74,7 +74,9 @@ def generate_seconds(
     precision: Precision = "bfloat16",
     shared_prompts: int = 1,
     streamed: bool = False,
+    ahead: int = 1,
     cache_precision: Precision = "bfloat16",
+    rollout: bool = True,
 ) -> Seconds:
     """Return the seconds of drawing `rows` responses on `layout.data` replicas, by part; None if a device is unknown.
 
@@ -82,15 +84,16 @@ def generate_seconds(
     next is read as one ends. `matmul`, `cache`, `collectives` and `overhead` are the steps of full batches that would
     draw all tokens, `prefill` lies between them, and `tail` is what they take longer because batches shrink in the end,
     until the longest response is drawn alone. Where rollouts are `streamed` or continued, other rows fill those places
-    and there is no tail. Of `shared_prompts` responses to one prompt the prompt is read, and kept, once.
+    and there is no tail; those of `ahead` steps run side by side. Of `shared_prompts` responses to one prompt the prompt is read, and kept, once.
     Source: Graham 1969 for work over machines and the longest piece; Kwon et al. 2023, arXiv 2309.06180, and Zheng et
     al. 2024, arXiv 2312.07104, for prompts that are shared.
     """
     if links is None or not _known(links, precision):
         return Seconds({"prefill": None, "matmul": None, "tail": None})
-    replica = replica_of(shape, layout, links, constants, precision, cache_precision)
+    replica = replica_of(shape, layout, links, constants, precision, cache_precision, rollout=rollout)
     each = ceil(rows / layout.data)
-    at_once = _at_once(replica, each, prompt.mean / shared_prompts + response.age, cache_tokens)
+    under_way = each * ahead if streamed else each
+    at_once = _at_once(replica, under_way, prompt.mean / shared_prompts + response.age, cache_tokens)
     steps = each * response.mean / at_once
     drawn = step_seconds(replica, at_once, prompt.mean + response.age).times(steps)
     read_s = each / shared_prompts * prefill_seconds(replica, prompt.mean, prompt.square_mean)

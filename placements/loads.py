@@ -7,7 +7,8 @@ takes (`training`, `generation`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from flowgraph.errors import FlowTypeError
 from flowgraph.graph import Graph, Node, reachable
@@ -15,6 +16,7 @@ from flowgraph.roles import Role, roles
 from placements.batch_sizes import sizes_of
 from placements.cuts import BatchSizes, many
 from placements.lengths import Lengths
+from placements.packing import filled_share, rows_tokens
 from placements.training import Tokens
 from placements.work import (
     Phase,
@@ -85,7 +87,18 @@ class Load:
         """Return the most tokens that a row can have."""
         return int(self.prompt.most + self.response.most)
 
-    @property
+    def tokens_in(self, micro_batch_tokens: int) -> Tokens:
+        """Return what passes the model once, in micro-batches of at most so many tokens; no row is cut."""
+        if micro_batch_tokens not in self._filled:
+            rows = rows_tokens(self.prompt, self.response, self.rows)
+            self._filled[micro_batch_tokens] = filled_share(rows, micro_batch_tokens)
+        return replace(self.tokens, filled=self._filled[micro_batch_tokens])
+
+    @cached_property
+    def _filled(self) -> dict[int, float]:
+        return {}
+
+    @cached_property
     def tokens(self) -> Tokens:
         """Return what passes the model once, each row with its context.
 

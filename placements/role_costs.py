@@ -22,7 +22,7 @@ from placements.generation import generate_seconds
 from placements.largest_pass import sampled_pass
 from placements.loads import Load
 from placements.profiles import Links
-from placements.seconds import Seconds
+from placements.seconds import Seconds, added
 from placements.setting import Setting
 from placements.topology import DeviceClass
 from placements.training import forward_seconds, update_seconds
@@ -52,11 +52,12 @@ def _passing(
 ) -> Seconds:
     shape, constants = setting.shape(load.role), setting.training_of(engine)
     if load.phase != "update":
-        forward = forward_seconds(shape, load.tokens, layout, seat.links, constants, micro_batch_tokens=micro)
-        return forward.times(setting.factor_of("forward", load.role.name, seat.of.model))
+        forward = forward_seconds(shape, load.tokens_in(micro), layout, seat.links, constants, micro_batch_tokens=micro)
+        factor = setting.factor_of("forward", load.role.name, seat.of.model)
+        return _at_share(forward, setting.host.forward_share).times(factor)
     once = update_seconds(
         shape,
-        load.tokens,
+        load.tokens_in(micro),
         layout,
         seat.links,
         constants,
@@ -64,7 +65,13 @@ def _passing(
         checkpointing=checkpointing,
         steps=max(1, load.steps // load.epochs),
     )
-    return once.times(load.epochs * setting.factor_of("update", load.role.name, seat.of.model))
+    factor = setting.factor_of("update", load.role.name, seat.of.model)
+    return _at_share(once, setting.host.update_share).times(load.epochs * factor)
+
+
+def _at_share(passing: Seconds, share: float) -> Seconds:
+    """Return a pass whose device attains a share of its rates; what it waits for the host to launch stays."""
+    return added([passing.times(1 / share), Seconds({"launch": (1 - 1 / share) * (passing.parts.get("launch") or 0.0)})])
 
 
 def sampling_seconds(
@@ -99,6 +106,7 @@ def _sampling(
         precision=precision,
         shared_prompts=load.samples,
         streamed=setting.streamed and setting.lag > 0,
+        ahead=max(1, setting.lag),
     )
     return once.times(load.rounds * setting.factor_of("generate", load.role.name, seat.of.model))
 

@@ -215,9 +215,9 @@ class Setting:
 
     @cached_property
     def host(self) -> HostConstants:
-        """Return the constants of what is done beside models; on CPU devices nothing is slower for sharing a pool."""
+        """Return the constants of what is done beside models; rates of CPU devices are those of steps of RL already."""
         found = host_constants(self.calibrated.get(HOST))
-        return found if self.kind == "gpu" else replace(found, slowed_share=1.0)
+        return found if self.kind == "gpu" else replace(found, slowed_share=1.0, forward_share=1.0, update_share=1.0)
 
     @cached_property
     def host_work(self) -> HostWork:

@@ -224,7 +224,7 @@ def _switch_seconds(setting: Setting, homes: Sequence[Home], *, awake: bool) -> 
 
 def _sync_seconds(setting: Setting, source: Home, target: Home) -> Seconds:
     shape = setting.shape(target.role)
-    size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape.layers)
+    size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape)
     factor = setting.sync_factor
     if source.pool == target.pool:
         resharded = reshard_seconds(size_bytes, count, source.layout, target.layout, source.seat.links)

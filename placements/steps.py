@@ -32,7 +32,9 @@ class HostConstants(Constants):
 
     A host node takes `row_s` for each row and `token_s` for each token that it reads or makes. Values travel at
     `arrow_bytes_per_s` into and out of Arrow tables. `driver_share` of a step's seconds pass between it and the next.
-    `slowed_share` is how much sharing a pool slows training.
+    `slowed_share` is how much sharing a pool slows training. Of the rates that an engine attains in pre-training, its
+    log-prob passes have `forward_share` in a step of RL, and its updates `update_share`: rows are of all lengths, and
+    what is read out goes through the host.
     """
 
     driver_share: float
@@ -42,6 +44,8 @@ class HostConstants(Constants):
     token_s: float
     arrow_bytes_per_s: float
     slowed_share: float
+    forward_share: float
+    update_share: float
 
 
 def host_constants(moved: Mapping[str, float] | None = None) -> HostConstants:

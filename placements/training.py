@@ -41,13 +41,14 @@ class Tokens:
     """What passes a model in one go, on all its devices together.
 
     `pairs` are of a token and one that it sees: half the sum of squared lengths. `read_out` counts the tokens that have
-    logits.
+    logits. `filled` is the share of a micro-batch's budget that whole rows fill.
     """
 
     tokens: float
     pairs: float
     read_out: float
     rows: float
+    filled: float = 1.0
 
 
 def forward_seconds(
@@ -115,11 +116,15 @@ def _told(parts: Parts) -> Seconds:
 
 
 def _cut(tokens: Tokens, layout: Layout, steps: int, micro_batch_tokens: float | None) -> tuple[int, Micro]:
-    """Return the micro-batches of an optimizer step on each data rank, and what a device has of one."""
+    """Return the micro-batches of an optimizer step on each data rank, and what a device has of one.
+
+    A pipeline goes at the pace of its fullest micro-batch.
+    """
     local = tokens.tokens / (layout.data * steps)
-    count = max(1, ceil(local / micro_batch_tokens - 1e-9)) if micro_batch_tokens else 1
-    parts = layout.data * steps * count
-    devices = parts * layout.sequence
+    count = max(1, ceil(local / (micro_batch_tokens * tokens.filled) - 1e-9)) if micro_batch_tokens else 1
+    paced = layout.pipeline > 1 and micro_batch_tokens is not None
+    parts = local / min(micro_batch_tokens or local, local) if paced else count
+    devices = layout.data * steps * layout.sequence * parts
     return count, Micro(tokens.tokens / devices, tokens.pairs / devices, tokens.read_out / devices)
 
 

@@ -131,7 +131,7 @@ class _Rank:
             "expert": constants.exposed * expert_seconds(shape, layout, micro.tokens, self.links),
         }
         calls = 2 * sum(degree > 1 for degree in (layout.tensor, layout.sequence, layout.expert))
-        experts_s = constants.expert_launch_s * shape.expert_layers / shape.layers
+        experts_s = moved * constants.expert_launch_s * shape.expert_layers / shape.layers
         launch_s = merges(shape) / 2 * constants.launch_s + experts_s + calls * constants.call_s
         return device_s | {"launch": max(0.0, launch_s - sum(device_s.values()))}
 

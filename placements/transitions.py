@@ -22,6 +22,13 @@ Resharding = Literal["all", "model", "micro"]
 HOST_SHARE = 0.75  # of the host's link, pinned: 20 to 25 of 32 GB/s and 50 of 64 as measured, by direction; 0.5 to 0.9
 WAKE_S = 0.1  # of an engine that sleeps, without its weights. Source: vLLM's blog of 2025-10-26, 0.1 to 0.4 s; 0 to 1
 PAUSE_S = 0.2  # of generation that stops and goes on, its requests kept; 0.05 to 5, where they are finished or flushed
+RESHARD_S, RESHARD_BYTES_PER_S, RESHARD_TENSOR_S = 2.0, 20e9, 0.2e-3
+"""What software adds where an engine takes new weights from the trainer on its own devices: at least, and for its bytes
+and tensors, all of which pass each machine.
+
+Source: NeMo-RL's blog of 2025-07-21, 5 to 14 s for 8B to 70B and 12 s for Qwen3-30B-A3B, in buckets that are passed from
+process to process; verl's logs, 3.5 to 5.8 s for 4B and 9B; between half and twice as much.
+"""
 WRITTEN = 2  # passes through memory of a weight that arrives: it is read and written
 
 
@@ -157,12 +164,20 @@ def reshard_seconds(
     """Return the seconds in which a pool's weights get from training's layout to the generation's, tensor by tensor.
 
     Ways that gather less go over ranks that are nearer each other. Weights that end up sliced are written once more.
+    Beside what links take, software does (`RESHARD_S`), but not in one process on a CPU, which reads its own weights.
     Source: as of `resharding_bytes`; the collective is an all-gather.
     """
     ranks, gathered_bytes = _gathering(size_bytes, training, generation, how or resharding(training, generation))
     each_s = collective_seconds("all_gather", gathered_bytes / tensors, ranks, links)
     held_bytes = size_bytes / (generation.tensor * generation.pipeline)
-    return Seconds({"gather": tensors * each_s, "install": WRITTEN * held_bytes / links.device.memory_bytes_per_s})
+    software_s = RESHARD_S + size_bytes / RESHARD_BYTES_PER_S + tensors * RESHARD_TENSOR_S
+    return Seconds(
+        {
+            "gather": tensors * each_s,
+            "install": WRITTEN * held_bytes / links.device.memory_bytes_per_s,
+            "software": 0.0 if links.device.kind == "cpu" else software_s,
+        }
+    )
 
 
 def _gathering(size_bytes: float, training: Layout, generation: Layout, how: Resharding) -> tuple[int, float]:

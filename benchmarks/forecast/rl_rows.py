@@ -21,12 +21,12 @@ from benchmarks.forecast.rl_names import (
     model,
     placing,
 )
+from benchmarks.forecast.rl_recipes import recipe_of
 from benchmarks.forecast.rl_workloads import Seated, Workload
 from placements.profiles import Profile
 
 FLOWS = "benchmarks/forecast/rl_flows.py"
 PROMPT_TOKENS = 128  # of a problem in words with its instruction, where a row does not say
-SAMPLES = 32  # of a prompt, where a row counts responses only. Source: the recipes of NeMo-RL's performance summary
 MEAN_SHARE = 1 / 16
 """Of the most tokens of a response, the mean, where a row gives only the most: a guess, and held apart for that."""
 AGENTIC = re.compile(r"search|agent|tool|turn|swe", re.IGNORECASE)  # rows hold more than prompt and response
@@ -204,7 +204,9 @@ def read_nemo_rl(row: Row) -> Read:
 
     Its average length is that of responses: tokens that were trained on, over responses, are 100 to 130 more.
     """
-    placed = placing(row["policy_mode"])
+    recipe = recipe_of(row)
+    placed = replace(placing(row["policy_mode"]), draw=recipe.draws)
+    placed = replace(placed, train=int(row["gpus"]) - recipe.draws) if recipe.draws else placed
     label = " ".join(row[each] for each in ("version", "algorithm", "model", "policy_mode", "gpus", "gpu", "precision"))
     pair = tuple(row[each] for each in ("version", "algorithm", "model", "gpu", "precision", "max_seq_len"))
     told = Read(f"NeMo-RL {label}", "NeMo-RL", "step", float(row["step_time_s"]), placed=placed, pair=pair)
@@ -217,7 +219,7 @@ def read_nemo_rl(row: Row) -> Read:
     ]
     if missing or kind is None or found is None or placed.why:
         return replace(told, why=placed.why or f"no {', '.join(missing)}")
-    prompts, most = max(1, int(row["gen_gbs"]) // SAMPLES), int(row["max_seq_len"]) - PROMPT_TOKENS
+    prompts, most = max(1, int(row["gen_gbs"]) // recipe.samples), int(row["max_seq_len"]) - PROMPT_TOKENS
     workload = Workload(
         label=told.label,
         source=row["source"],
@@ -229,14 +231,15 @@ def read_nemo_rl(row: Row) -> Read:
         prompt_tokens=str(PROMPT_TOKENS),
         response_tokens=f"mean={row['avg_seq_len']},max={most}",
         settings=(
-            f"samples={SAMPLES}",
+            f"samples={recipe.samples}",
             f"lag={placed.lag}",
-            f"policy.update.minibatch={max(1, int(row['train_gbs']) // SAMPLES)}",
+            f"policy.update.minibatch={max(1, int(row['train_gbs']) // recipe.samples)}",
         ),
         engines={"train": "megatron", "sample": "vllm", "infer": "megatron"},
         precision="fp8" if row["precision"] == "fp8" else "bfloat16",
-        streamed=placed.lag > 0,
-        assumed=(f"prompts of {PROMPT_TOKENS} tokens", f"{SAMPLES} samples of a prompt"),
+        streamed=placed.lag > 0 and recipe.in_flight,
+        checkpointing="full" if recipe.checkpointing else "",
+        assumed=(f"prompts of {PROMPT_TOKENS} tokens",),
     )
     sampled = Degrees(tensor=int(drawn[0]), pipeline=int(drawn[1])) if len(drawn) > 1 else None
     return replace(told, workload=_placed(workload, placed, cut, sampled))

@@ -82,9 +82,10 @@ def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -
         seat, shared = seat_for(setting, pool, devices), any(role.use == "sample" for role in here)
         alone = shared and len(here) == 1
         chosen = _chosen(setting, here, seat, {role.name: workload.roles[role.name].cut for role in here})
+        ways = _Ways(rows, alone, workload.checkpointing)
         for role in here:
             cut = workload.roles[role.name].cut
-            way = chosen.get(role.name) if cut is None else _stated(setting, role, seat, cut, _Ways(rows, alone))
+            way = chosen.get(role.name) if cut is None else _stated(setting, role, seat, cut, ways)
             if way is None:
                 return f"{role.name} does not fit {devices} devices as it is said to run"
             engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
@@ -107,10 +108,14 @@ def _chosen(setting: Setting, here: list[Role], seat: Seat, cuts: Mapping[str, D
 
 @dataclass(frozen=True)
 class _Ways:
-    """What a role of a stated layout may choose from: rows of a micro-batch, and whether it has its pool alone."""
+    """What a role of a stated layout may choose from: rows of a micro-batch, and whether it has its pool alone.
+
+    Activations are computed again if `checkpointing` is full, and if it is empty where that is faster or all that fits.
+    """
 
     rows: Sequence[int]
     alone: bool
+    checkpointing: str = ""
 
     def runnings(self, setting: Setting, role: Role) -> Iterator[Running]:
         """Give the ways to run it, those that hold most first."""
@@ -120,7 +125,9 @@ class _Ways:
                 yield Running(precision=setting.sampling_precision, cache_share=share, sleeps=not self.alone)
             return
         for count in self.rows:
-            yield (running := Running(precision="bfloat16", micro_batch_tokens=count * longest))
+            running = Running(precision="bfloat16", micro_batch_tokens=count * longest)
+            if role.use != "train" or self.checkpointing != "full":
+                yield running
             if role.use == "train":
                 yield running.model_copy(update={"checkpointing": "full"})
 

@@ -31,7 +31,7 @@ class Workload:
     """A run as the planner is asked of it: texts are those of the command line's options.
 
     `pools` has the devices of each pool; none for a run whose placement the planner is to search. `streamed` says that
-    drawing goes on while weights change, so that no step waits for its longest row. `assumed` is what the row leaves
+    drawing goes on while weights change, so that no step waits for its longest row. `checkpointing` is the trainer's, where it is known; else the planner chooses. `assumed` is what the row leaves
     out, and `measured` what was published: seconds by metric.
     """
 
@@ -48,6 +48,7 @@ class Workload:
     engines: Mapping[str, str] = field(default_factory=dict[str, str])
     precision: str = "bfloat16"
     streamed: bool = False
+    checkpointing: str = ""
     assumed: tuple[str, ...] = ()
     pools: Mapping[str, int] = field(default_factory=dict[str, int])
     roles: Mapping[str, Seated] = field(default_factory=dict[str, Seated])

@@ -59,6 +59,7 @@ def tokens_per_s(shape: ModelShape, kind: Profile, layout: Layout, precision: Pr
         precision=precision,
         streamed=True,
         cache_precision=cache_precision,
+        rollout=False,
     )
     return STREAM * layout.data * osl / (found.total_s or float("inf"))
 
