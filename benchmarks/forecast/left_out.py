@@ -17,7 +17,7 @@ from functools import cache
 from math import log, sqrt
 from statistics import median
 
-from benchmarks.forecast import collectives, kernels, memory, serving_throughput, sync
+from benchmarks.forecast import collectives, kernels, memory, rl_phases, serving_throughput, sync
 from benchmarks.forecast.__main__ import MEASURED, read
 from benchmarks.forecast.groups import Axis, Held, Kind, Sample, held, scaled, table_text
 from benchmarks.forecast.memory_rows import litgpt, titan
@@ -25,7 +25,7 @@ from benchmarks.forecast.memory_rows import prime as prime_memory
 from benchmarks.forecast.report import Case, Row
 from benchmarks.forecast.rl import tokens_of
 from benchmarks.forecast.rl_rows import MEAN_SHARE, Read, read_end_to_end, read_nemo_rl
-from benchmarks.forecast.rl_steps import seconds_of, step
+from benchmarks.forecast.rl_steps import seconds_of, step, step_with
 from benchmarks.forecast.rl_workloads import Workload
 from benchmarks.forecast.serving import Served, cached, null_s, served
 from benchmarks.forecast.serving import forecast_s as serving_s
@@ -36,7 +36,7 @@ from benchmarks.forecast.training_rows import bridge, foundry, prime, vtrain
 from flowgraph.models.table import full_name
 from placements.architectures import ADA, AMPERE, BLACKWELL, HOPPER, Attained, attained
 from placements.calibrate import Measured, calibrate
-from placements.constants import Bounds, bounds, constants
+from placements.constants import Bounds, Constants, bounds, constants, known
 from placements.decode import ServingConstants
 from placements.profiles import Profile
 from placements.published_errors import FILE
@@ -352,13 +352,67 @@ def peaks() -> Kind:
 # -------------------------------------------------------------------------------------------- reinforcement learning
 
 
+@dataclass(frozen=True)
+class StepConstants(Constants):
+    """Constants that only steps of RL tell, by hand as shipped and fitted again for each group that is left out."""
+
+    rollout_step_s: float
+    rollout_joined_s: float
+    expert_read_share: float
+    forward_share: float
+    update_share: float
+
+    @property
+    def by_file(self) -> Mapping[str, Mapping[str, float]]:
+        """Return them by the file that they are in."""
+        return {
+            file: {name: getattr(self, name) for name in known(StepConstants) if name in bounds(file)}
+            for file in ("vllm", "host")
+        }
+
+
 def nemo_rl() -> Kind:
     """Return steps of NeMo-RL, whose rows state their lengths."""
-    reads = [read_nemo_rl(row) for row in read(MEASURED / "rl_nemo_rl.csv")]
-    return Kind(
-        "rl_step", "RL steps, lengths stated (NeMo-RL)", "s", tuple(_rl(reads, guessed=False)), scaled,
-        "no constant was fitted to these rows; one scale, which a group left out does not inform",
-    )  # fmt: skip
+    steps = (each for each in _nemo_rl() if each.case.metric == "step")
+    return Kind("rl_step", "RL steps, lengths stated (NeMo-RL)", "s", tuple(steps), refit_steps, REFITTED)
+
+
+def nemo_rl_phases() -> Kind:
+    """Return phases of NeMo-RL's steps: generation, log-probs, updates."""
+    phases = (each for each in _nemo_rl() if each.case.metric != "step")
+    return Kind("rl_phase", "RL phases, lengths stated (NeMo-RL)", "s", tuple(phases), refit_steps, REFITTED)
+
+
+REFITTED = "five constants of RL steps are fitted again to the steps and phases of the other groups"
+
+
+@cache
+def _nemo_rl() -> tuple[Sample, ...]:
+    """Return the steps of NeMo-RL's performance summary, and those with phases of its blog."""
+    public = read(MEASURED / "rl_steps_public.csv")
+    phases = (each for row in public if row["system"] == "NeMo RL" for each in rl_phases.reads(row))
+    reads = [*(read_nemo_rl(row) for row in read(MEASURED / "rl_nemo_rl.csv")), *phases]
+    return tuple(_rl(reads, guessed=False))
+
+
+def refit_steps(_kept: Sequence[Sample], left: Sequence[Sample], axis: Axis) -> list[float]:
+    """Return forecasts with constants fitted to the steps and phases of all other groups, from the middle of bounds."""
+    within = neutral({**bounds("vllm"), **bounds("host")})
+    rows = [
+        Measured(each.label, each.measured, each.case)
+        for each in _nemo_rl()
+        if each.group(axis) != left[0].group(axis)
+    ]
+    found = calibrate(StepConstants, "", rows, _moved_s, within=within).constants
+    return [_moved_s(found, each.case) for each in left]
+
+
+def _moved_s(moved: StepConstants, case: Read) -> float:
+    found = step_with(case.workload, moved.by_file) if case.workload is not None else ""
+    seconds = None if isinstance(found, str) else seconds_of(found, case.metric)
+    if seconds is None:
+        raise ValueError(f"{case.label} has no forecast")
+    return seconds
 
 
 def guessed() -> Kind:
@@ -452,6 +506,7 @@ KINDS: Mapping[str, Callable[[], Kind]] = {
     ),
     "sync": syncs,
     "rl_step": nemo_rl,
+    "rl_phase": nemo_rl_phases,
     "rl_guessed": guessed,
 }
 

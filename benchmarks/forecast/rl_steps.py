@@ -70,6 +70,16 @@ def _step(text: str) -> Step | str:
     return homes if isinstance(homes, str) else step_of(setting, homes)
 
 
+def step_with(workload: Workload, moved: Mapping[str, Mapping[str, float]]) -> Step | str:
+    """Return the forecast of a run's step with other constants, by engine; where the planner has none, say why."""
+    try:
+        setting = replace(setting_of(workload), calibrated=moved)
+        homes = homes_of(workload, setting)
+    except FlowError as error:
+        return str(error).splitlines()[0]
+    return homes if isinstance(homes, str) else step_of(setting, homes)
+
+
 def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -> list[Home] | str:
     """Give where each role of a run lives; where one cannot, say which.
 
