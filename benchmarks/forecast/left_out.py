@@ -25,7 +25,7 @@ from benchmarks.forecast.memory_rows import prime as prime_memory
 from benchmarks.forecast.report import Case, Row
 from benchmarks.forecast.rl import tokens_of
 from benchmarks.forecast.rl_rows import MEAN_SHARE, Read, read_end_to_end, read_nemo_rl
-from benchmarks.forecast.rl_steps import seconds_of, step, step_with
+from benchmarks.forecast.rl_steps import seconds_of, setting_of, step, step_with
 from benchmarks.forecast.rl_workloads import Workload
 from benchmarks.forecast.serving import Served, cached, null_s, served
 from benchmarks.forecast.serving import forecast_s as serving_s
@@ -38,7 +38,7 @@ from placements.architectures import ADA, AMPERE, BLACKWELL, HOPPER, Attained, a
 from placements.calibrate import Measured, calibrate
 from placements.constants import Bounds, Constants, bounds, constants, known
 from placements.decode import ServingConstants
-from placements.profiles import Profile
+from placements.profiles import Profile, profile
 from placements.published_errors import FILE
 from placements.training_passes import TrainingConstants
 
@@ -399,9 +399,7 @@ def refit_steps(_kept: Sequence[Sample], left: Sequence[Sample], axis: Axis) -> 
     """Return forecasts with constants fitted to the steps and phases of all other groups, from the middle of bounds."""
     within = neutral({**bounds("vllm"), **bounds("host")})
     rows = [
-        Measured(each.label, each.measured, each.case)
-        for each in _nemo_rl()
-        if each.group(axis) != left[0].group(axis)
+        Measured(each.label, each.measured, each.case) for each in _nemo_rl() if each.group(axis) != left[0].group(axis)
     ]
     found = calibrate(StepConstants, "", rows, _moved_s, within=within).constants
     return [_moved_s(found, each.case) for each in left]
@@ -432,7 +430,9 @@ def _rl(reads: Iterable[Read], *, guessed: bool) -> Iterator[Sample]:
             continue
         ours = _step_s(each.workload, each.metric)
         if ours:
-            null = tokens_of(each.workload) / each.workload.devices
+            setting = setting_of(each.workload)
+            peak = profile(setting.classes[0].model).peak_flops["bfloat16"]
+            null = tokens_of(each.workload) * setting.shapes["policy"].active / (each.workload.devices * peak)
             model, hardware = each.workload.models["policy"], each.workload.cluster.split("x", 2)[2]
             yield Sample(f"{each.label}: {each.metric}", model, hardware, each.seconds, ours, null, each)
 
