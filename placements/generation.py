@@ -84,7 +84,8 @@ def generate_seconds(
     next is read as one ends. `matmul`, `cache`, `collectives` and `overhead` are the steps of full batches that would
     draw all tokens, `prefill` lies between them, and `tail` is what they take longer because batches shrink in the end,
     until the longest response is drawn alone. Where rollouts are `streamed` or continued, other rows fill those places
-    and there is no tail; those of `ahead` steps run side by side. Of `shared_prompts` responses to one prompt the prompt is read, and kept, once.
+    and there is no tail; those of `ahead` steps run side by side. Of `shared_prompts` responses to one prompt the
+    prompt is read, and kept, once. `rollout` says that a training framework drives the engine, as of a `Replica`.
     Source: Graham 1969 for work over machines and the longest piece; Kwon et al. 2023, arXiv 2309.06180, and Zheng et
     al. 2024, arXiv 2312.07104, for prompts that are shared.
     """

@@ -71,7 +71,8 @@ def _passing(
 
 def _at_share(passing: Seconds, share: float) -> Seconds:
     """Return a pass whose device attains a share of its rates; what it waits for the host to launch stays."""
-    return added([passing.times(1 / share), Seconds({"launch": (1 - 1 / share) * (passing.parts.get("launch") or 0.0)})])
+    waited_s = passing.parts.get("launch") or 0.0
+    return added([passing.times(1 / share), Seconds({"launch": (1 - 1 / share) * waited_s})])
 
 
 def sampling_seconds(
