@@ -93,8 +93,8 @@ def generate_seconds(
         return Seconds({"prefill": None, "matmul": None, "tail": None})
     replica = replica_of(shape, layout, links, constants, precision, cache_precision, rollout=rollout)
     each = ceil(rows / layout.data)
-    under_way = each * ahead if streamed else each
-    at_once = _at_once(replica, under_way, prompt.mean / shared_prompts + response.age, cache_tokens)
+    under_way, held_tokens = each * ahead if streamed else each, prompt.mean / shared_prompts + response.age
+    at_once = _at_once(replica, under_way, held_tokens, cache_tokens)
     steps = each * response.mean / at_once
     drawn = step_seconds(replica, at_once, prompt.mean + response.age).times(steps)
     read_s = each / shared_prompts * prefill_seconds(replica, prompt.mean, prompt.square_mean)
@@ -135,10 +135,20 @@ def _tail_s(replica: Replica, prompt: Lengths, response: Lengths, rows: int, at_
 
 
 def cache_wanted(
-    rows: int, prompt: Lengths, response: Lengths, layout: Layout, constants: ServingConstants, shared_prompts: int = 1
+    rows: int,
+    prompt: Lengths,
+    response: Lengths,
+    layout: Layout,
+    constants: ServingConstants,
+    shared_prompts: int = 1,
+    *,
+    ahead: int = 1,
 ) -> float:
-    """Return the tokens of a replica's cache with which no row waits for a place: more would save nothing."""
-    each = min(ceil(rows / layout.data), constants.most_rows)
+    """Return the tokens of a replica's cache with which no row waits for a place: more would save nothing.
+
+    Rows of `ahead` steps run side by side.
+    """
+    each = min(ceil(rows / layout.data) * ahead, constants.most_rows)
     return each * (prompt.mean / shared_prompts + response.age)
 
 
