@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import fsum, inf
+from typing import TYPE_CHECKING
 
 from flowgraph.plan import Layout
 from flowgraph.roles import USES, Role
@@ -24,6 +25,9 @@ from placements.setting import Setting
 from placements.topology import sizes
 from placements.training import WEIGHT_BYTES
 from placements.transitions import reshard_seconds, sync_seconds, wake_seconds
+
+if TYPE_CHECKING:
+    from flowgraph.models import ModelShape
 
 
 @dataclass(frozen=True)

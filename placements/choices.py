@@ -307,8 +307,9 @@ class Ways:
     def _wanted(self, engine: str, layout: Layout) -> float:
         def wanted(load: Load) -> float:
             lengths = load.prompt, load.response
-            rows = cache_wanted(load.round_rows, *lengths, layout, self.setting.serving_of(engine), load.samples)
-            return max(load.longest_tokens, rows)
+            serving, ahead = self.setting.serving_of(engine), self.setting.streamed_ahead
+            held = cache_wanted(load.round_rows, *lengths, layout, serving, load.samples, ahead=max(1, ahead))
+            return max(load.longest_tokens, held)
 
         return max(map(wanted, self._own))
 

@@ -175,7 +175,7 @@ class _Forecasts:
             if label in self.unused:
                 continue
             keys = tuple(dict.fromkeys(key for name in timing.names for key in self._keys(name) or ()))
-            phases = {phase for phase, _, _ in keys}
+            phases: set[Phase] = {key[0] for key in keys}
             phase = phases.pop() if len(phases) == 1 else None
             yield Observation(label, timing.seconds, keys, self._of(timing.names), phase)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, inf
+from math import inf
 
 from flowgraph.engines.table import ENGINES, shares_process
 from flowgraph.plan import Checkpointing, Layout, Precision, Running
@@ -25,7 +25,7 @@ from placements.profiles import Links
 from placements.seconds import Seconds, added
 from placements.setting import Setting
 from placements.topology import DeviceClass
-from placements.training import forward_seconds, update_seconds
+from placements.training import forward_seconds, micro_batches, update_seconds
 from placements.transitions import offload_seconds
 
 REMEMBERED = 4096  # seconds of loads: plans of one search have few different ones
@@ -71,9 +71,8 @@ def _passing(
 
 def _at_share(passing: Seconds, share: float) -> Seconds:
     """Return a pass whose device attains a share of its rates; what it waits for the host to launch stays."""
-    return added(
-        [passing.times(1 / share), Seconds({"launch": (1 - 1 / share) * (passing.parts.get("launch") or 0.0)})]
-    )
+    waited_s = passing.parts.get("launch") or 0.0
+    return added([passing.times(1 / share), Seconds({"launch": (1 - 1 / share) * waited_s})])
 
 
 def sampling_seconds(
@@ -107,8 +106,8 @@ def _sampling(
         cache_tokens=room,
         precision=precision,
         shared_prompts=load.samples,
-        streamed=setting.streamed and setting.lag > 0,
-        ahead=max(1, setting.lag),
+        streamed=setting.streamed_ahead > 0,
+        ahead=max(1, setting.streamed_ahead),
     )
     return once.times(load.rounds * setting.factor_of("generate", load.role.name, seat.of.model))
 
@@ -126,8 +125,9 @@ def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running
         return Seconds(woken)
     passes, steps = 0.0, 0
     for load in own:
-        micro_batches = ceil(load.tokens.tokens / layout.data / (running.micro_batch_tokens or load.longest_tokens))
-        passes += load.epochs * micro_batches * (3 if load.phase == "update" else 1)
+        micro = running.micro_batch_tokens or load.longest_tokens
+        counted = micro_batches(load.tokens_in(micro), layout.data, micro)
+        passes += load.epochs * counted * (3 if load.phase == "update" else 1)
         steps += load.steps
     weights, states = found.host.get("weights", 0), found.host.get("optimizer", 0)
     return Seconds({**woken, "offload": offload_seconds(passes * weights + 2 * steps * states, device)})

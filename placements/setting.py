@@ -164,6 +164,11 @@ class Setting:
         return self.staleness if self.staleness is not None else self.sync_lag
 
     @property
+    def streamed_ahead(self) -> int:
+        """Return of how many steps rows are drawn side by side because they are streamed; 0 if each is drawn alone."""
+        return self.lag if self.streamed else 0
+
+    @property
     def overlapped(self) -> int:
         """Return how many steps may be under way at once: what generates, what only reads, and what trains.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flowgraph.plan import Checkpointing, Layout, Offloaded, Precision
     from placements.profiles import Links
 
-__all__ = ["Tokens", "TrainingConstants", "forward_seconds", "update_seconds"]
+__all__ = ["Tokens", "TrainingConstants", "forward_seconds", "micro_batches", "update_seconds"]
 
 OPTIMIZER_BYTES = 30
 """Bytes that Adam moves for each number that it changes: it reads the gradient, the weight and both moments in float32,
@@ -115,13 +115,18 @@ def _told(parts: Parts) -> Seconds:
     return Seconds({name: value for name, value in parts.items() if value > 0})
 
 
+def micro_batches(tokens: Tokens, parts: int, budget_tokens: float | None) -> int:
+    """Return the micro-batches of whole rows in each of so many equal parts of the tokens: one without a budget."""
+    return max(1, ceil(tokens.tokens / parts / (budget_tokens * tokens.filled) - 1e-9)) if budget_tokens else 1
+
+
 def _cut(tokens: Tokens, layout: Layout, steps: int, micro_batch_tokens: float | None) -> tuple[int, Micro]:
     """Return the micro-batches of an optimizer step on each data rank, and what a device has of one.
 
     A pipeline goes at the pace of its fullest micro-batch.
     """
     local = tokens.tokens / (layout.data * steps)
-    count = max(1, ceil(local / (micro_batch_tokens * tokens.filled) - 1e-9)) if micro_batch_tokens else 1
+    count = micro_batches(tokens, layout.data * steps, micro_batch_tokens)
     paced = layout.pipeline > 1 and micro_batch_tokens is not None
     parts = local / min(micro_batch_tokens or local, local) if paced else count
     devices = layout.data * steps * layout.sequence * parts

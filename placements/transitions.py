@@ -26,8 +26,8 @@ RESHARD_S, RESHARD_BYTES_PER_S, RESHARD_TENSOR_S = 2.0, 20e9, 0.2e-3
 """What software adds where an engine takes new weights from the trainer on its own devices: at least, and for its bytes
 and tensors, all of which pass each machine.
 
-Source: NeMo-RL's blog of 2025-07-21, 5 to 14 s for 8B to 70B and 12 s for Qwen3-30B-A3B, in buckets that are passed from
-process to process; verl's logs, 3.5 to 5.8 s for 4B and 9B; between half and twice as much.
+Source: NeMo-RL's blog of 2025-07-21, 5 to 14 s for 8B to 70B and 12 s for Qwen3-30B-A3B, in buckets that are passed
+from process to process; verl's logs, 3.5 to 5.8 s for 4B and 9B; between half and twice as much.
 """
 WRITTEN = 2  # passes through memory of a weight that arrives: it is read and written
 

@@ -31,8 +31,9 @@ class Workload:
     """A run as the planner is asked of it: texts are those of the command line's options.
 
     `pools` has the devices of each pool; none for a run whose placement the planner is to search. `streamed` says that
-    drawing goes on while weights change, so that no step waits for its longest row. `checkpointing` is the trainer's, where it is known; else the planner chooses. `assumed` is what the row leaves
-    out, and `measured` what was published: seconds by metric.
+    drawing goes on while weights change, so that no step waits for its longest row. `checkpointing` is the trainer's,
+    where it is known; else the planner chooses. `assumed` is what the row leaves out, and `measured` what was
+    published: seconds by metric.
     """
 
     label: str

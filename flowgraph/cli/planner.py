@@ -76,6 +76,14 @@ Robust = Annotated[
     bool, typer.Option("--robust", help="prefer the plan that loses least if costs are other than forecast")
 ]
 Top = Annotated[int, typer.Option("--top", min=1, help="how many plans to show")]
+MeasuredSeconds = Annotated[
+    list[str] | None,
+    typer.Option("--measured", help="what a node of the plan that ran took; `step`: all", metavar="NODE=SECONDS"),
+]
+MeasuredOn = Annotated[
+    Path | None,
+    typer.Option("--measured-on", help="the plan that --measured is of; default --plan", metavar="PLAN.json"),
+]
 
 
 @app.command()
@@ -94,14 +102,8 @@ def plan(
     precision: SamplingPrecision = None,
     profile: Profile = None,
     calibration: CalibrationFile = None,
-    measured: Annotated[
-        list[str] | None,
-        typer.Option("--measured", help="what a node of the plan that ran took; `step`: all", metavar="NODE=SECONDS"),
-    ] = None,
-    measured_on: Annotated[
-        Path | None,
-        typer.Option("--measured-on", help="the plan that --measured is of; default --plan", metavar="PLAN.json"),
-    ] = None,
+    measured: MeasuredSeconds = None,
+    measured_on: MeasuredOn = None,
     search: Search = "auto",
     objective: Objective = "step",
     placement: Placement = None,

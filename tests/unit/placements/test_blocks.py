@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.plan import Layout, Running
-from placements.blocks import Blocks, Offered, sync_s
+from placements.blocks import Blocks, Offered, sync_s, tensors
 from placements.choices import Choice, Ways
 from placements.finding import find
 from placements.folding import CARRIED_AT_MOST, FIRST, HOST, OVER, REST, SECOND, SYNC_BYTES, Columns
@@ -21,7 +21,7 @@ from placements.lengths import Lengths
 from placements.role_costs import Seat
 from placements.setting import Setting
 from placements.steps import host_constants
-from tests.unit.placements.small_settings import cluster_of, seat_of, setting_of
+from tests.unit.placements.small_settings import cluster_of, graph_of, seat_of, setting_of, shapes_of
 
 
 def place_of(setting: Setting, name: str) -> int:
@@ -115,7 +115,10 @@ BLOCKS = list(chain.from_iterable(combinations(range(4), size) for size in range
 
 @pytest.mark.parametrize("roles", BLOCKS, ids=str)
 def test_a_sitting_is_the_sum_of_its_choices_and_fits(roles: tuple[int, ...]) -> None:
-    """Training beside drawing is slowed; syncs come last, on the pool that trains, the one that draws, or both."""
+    """Training beside drawing is slowed, but for its copies; last come syncs, and what makes an engine ready for them.
+
+    A sync is on the pool that trains, the one that draws, or both.
+    """
     setting, seat = setting_of("ppo"), seat_of("1x8xh100", 8)
     draws = any(setting.roles[place].use == "sample" for place in roles)
     names = {setting.roles[place].name for place in roles}
@@ -128,8 +131,12 @@ def test_a_sitting_is_the_sum_of_its_choices_and_fits(roles: tuple[int, ...]) ->
             host_constants().slowed_share if draws and setting.roles[place].use == "train" else 1.0 for place in roles
         ]
         for stage in range(setting.stages + 1):
-            told = fsum(share * one.stages_s[stage] for share, one in zip(slowed, each.chosen, strict=True))
-            assert each.stages_s[stage] == pytest.approx(told + (sync if stage == setting.stages else 0.0))
+            told = fsum(
+                share * one.stages_s[stage] - (share - 1) * one.moved_s * (stage == one.last_stage)
+                for share, one in zip(slowed, each.chosen, strict=True)
+            )
+            last_s = sync + fsum(one.ready_s for one in each.chosen)
+            assert each.stages_s[stage] == pytest.approx(told + (last_s if stage == setting.stages else 0.0))
         assert fits(each.peak_bytes, seat.of.memory_bytes)
         assert each.host_bytes * seat.of.node_devices <= seat.of.host_memory_bytes
 
@@ -243,6 +250,14 @@ def test_a_pool_that_both_trains_and_draws_has_no_transfer_to_another() -> None:
     assert neither == 0
     assert trains == draws > 0
     assert both > 0
+
+
+def test_a_model_has_nine_tensors_a_layer_and_three_of_each_expert() -> None:
+    """Qwen3-30B-A3B: 48 layers of 128 experts. Its checkpoint has 18,867: routers and more norms too."""
+    dense, experts = (shapes_of(graph_of("grpo"), model)["policy"] for model in ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"))
+    assert tensors(dense) == 9 * 36 + 3
+    assert tensors(experts) == 9 * 48 + 3 * 48 * 128 + 3
+    assert tensors(experts) == pytest.approx(18_867, rel=0.01)
 
 
 def test_devices_of_no_profile_are_weighed_by_nominal_rates() -> None:

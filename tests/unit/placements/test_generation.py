@@ -22,7 +22,9 @@ from flowgraph.plan import Layout
 from placements.cache_room import cache_tokens, reserved_bytes
 from placements.constants import bounds, constants
 from placements.decode import (
+    CROSSING_S,
     QUANTISED_SHARE,
+    Replica,
     ServingConstants,
     cache_bytes,
     prefill_seconds,
@@ -30,7 +32,7 @@ from placements.decode import (
     step_seconds,
     weight_bytes,
 )
-from placements.generation import generate_seconds, request_seconds
+from placements.generation import cache_wanted, generate_seconds, request_seconds
 from placements.lengths import Lengths
 from placements.profiles import Links, Precision, profile
 from placements.seconds import Seconds
@@ -143,7 +145,7 @@ def test_a_stream_of_requests_has_the_throughput_that_was_measured(
     )
     found = generate_seconds(
         shape(model), 80_000, Lengths.fixed(prompt), Lengths.fixed(response), layout, links(device), asked,
-        cache_tokens=room, precision=precision, streamed=True, cache_precision="fp8",
+        cache_tokens=room, precision=precision, streamed=True, cache_precision="fp8", rollout=False,
     )  # fmt: skip
     assert 80_000 * response / total_s(found) == pytest.approx(tokens_per_s, rel=0.2)
 
@@ -201,6 +203,18 @@ def test_a_tensor_group_over_machines_adds_up_at_the_network_s_rate() -> None:
     assert (across.parts["collectives"] or 0) > 3 * (inside.parts["collectives"] or 1)
 
 
+def test_each_all_reduce_over_machines_goes_out_of_them_and_back_in() -> None:
+    """A network as fast as the links inside: what an all-reduce waits for is left."""
+    inside = links("h100")
+    cut = replace(inside, domain=4, node_devices=4, network_bytes_per_s=inside.device.link_bytes_per_s)
+    model = shape("Qwen3-32B")
+    one, two = (
+        step_seconds(replica_of(model, Layout(tensor=8), each, engine(), "bfloat16"), 64, 2000).parts["collectives"]
+        for each in (inside, cut)
+    )
+    assert (two or 0) - (one or 0) == pytest.approx(2 * model.layers * CROSSING_S)
+
+
 def test_a_device_without_fp8_reads_half_the_bytes_and_multiplies_as_in_bfloat16() -> None:
     plain, narrow = (
         replica_of(shape("Llama-3.1-70B"), Layout(tensor=8), links("a100"), engine(), precision)
@@ -214,11 +228,62 @@ def test_a_device_without_fp8_reads_half_the_bytes_and_multiplies_as_in_bfloat16
 
 def test_few_tokens_read_few_experts_and_many_read_all() -> None:
     moe = shape("Qwen3-30B-A3B")
-    replica = replica_of(moe, Layout(), links("h200"), engine(), "bfloat16")
-    read = [(step_seconds(replica, rows, 1).parts["matmul"] or 0) * replica.memory_bytes_per_s / 2 for rows in (1, 128)]
+    asked = replace(engine(), expert_read_share=1.0)
+    replica = replica_of(moe, Layout(), links("h200"), asked, "bfloat16")
     head = moe.vocabulary * moe.hidden
-    assert read[0] == pytest.approx(moe.matmul_parameters + head, rel=1e-3)
-    assert read[1] == pytest.approx(moe.parameters - head, rel=1e-2)
+    assert read_numbers(replica, 1) == pytest.approx(moe.matmul_parameters + head, rel=1e-3)
+    assert read_numbers(replica, 128) == pytest.approx(moe.parameters - head, rel=1e-2)
+
+
+def read_numbers(replica: Replica, rows: int) -> float:
+    """Give the weights that a step of so many rows takes as long as to read, at the rate of dense ones."""
+    return (step_seconds(replica, rows, 1).parts["matmul"] or 0) * replica.memory_bytes_per_s / 2
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm", "trtllm"])
+def test_weights_of_experts_are_read_below_the_rate_of_dense_ones(name: str) -> None:
+    moe, dense, asked = shape("Qwen3-30B-A3B"), shape("Qwen3-8B"), engine(name)
+    share, even = asked.expert_read_share, replace(asked, expert_read_share=1.0)
+    assert share < 1
+    told, least = (replica_of(moe, Layout(), links("h200"), each, "bfloat16") for each in (asked, even))
+    touched = moe.expert_parameters * moe.experts_per_token / moe.experts
+    assert read_numbers(told, 1) - read_numbers(least, 1) == pytest.approx(touched * (1 / share - 1), rel=1e-3)
+    plain = (replica_of(dense, Layout(), links("h200"), each, "bfloat16") for each in (asked, even))
+    assert len({read_numbers(each, 1) for each in plain}) == 1
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm", "trtllm"])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_a_training_framework_adds_to_each_step_of_an_engine_more_where_ranks_are_told_of_it(
+    name: str, tensor: int
+) -> None:
+    served, driven = (
+        replica_of(shape("Qwen3-8B"), Layout(tensor=tensor), links("h100"), engine(name), "bfloat16", rollout=each)
+        for each in (False, True)
+    )
+    more_s = engine(name).rollout_step_s + (tensor > 1) * engine(name).rollout_joined_s
+    assert more_s > 0
+    assert driven.overhead_s - served.overhead_s == pytest.approx(more_s)
+
+
+def test_responses_are_drawn_by_an_engine_that_is_driven_unless_it_serves_clients() -> None:
+    drawn, served = batch_seconds(Layout()), batch_seconds(Layout(), rollout=False)
+    assert (drawn.parts["overhead"] or 0) > (served.parts["overhead"] or 0)
+    assert {**drawn.parts, "overhead": 0, "tail": 0} == {**served.parts, "overhead": 0, "tail": 0}
+
+
+def test_rows_of_steps_ahead_run_side_by_side_where_they_are_streamed() -> None:
+    """64 rows on one replica: with those of four steps, a step of the engine draws four times as many tokens."""
+    one, four = (batch_seconds(Layout(), 64, streamed=True, ahead=ahead, cache_tokens=1e9) for ahead in (1, 4))
+    assert (one.parts["matmul"] or 0) == pytest.approx(4 * (four.parts["matmul"] or 0), rel=1e-6)
+    assert (one.parts["cache"] or 0) == pytest.approx(four.parts["cache"] or 0)
+    assert batch_seconds(Layout(), 64, ahead=4) == batch_seconds(Layout(), 64)
+
+
+def test_a_cache_has_place_for_the_rows_of_all_steps_that_are_drawn_side_by_side() -> None:
+    wanted = [cache_wanted(64, PROMPT, RESPONSE, Layout(data=4), engine(), ahead=ahead) for ahead in (1, 2, 1000)]
+    each = PROMPT.mean + RESPONSE.age
+    assert wanted == pytest.approx([16 * each, 32 * each, engine().most_rows * each])
 
 
 def test_experts_over_data_ranks_hold_one_copy_of_them_and_read_each_others_tokens() -> None:

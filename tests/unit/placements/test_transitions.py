@@ -16,6 +16,9 @@ from flowgraph.plan import Layout
 from placements.profiles import Links, profile
 from placements.transitions import (
     METHODS,
+    RESHARD_BYTES_PER_S,
+    RESHARD_S,
+    RESHARD_TENSOR_S,
     WAKE_S,
     Method,
     offload_seconds,
@@ -126,6 +129,26 @@ def test_resharding_takes_least_where_it_gathers_least(tensor: int) -> None:
 def test_one_layout_for_both_phases_gathers_nothing() -> None:
     same = Layout(data=2, tensor=4)
     assert reshard_seconds(16 * GB, 400, same, same, pool("h100")).parts["gather"] == 0.0
+
+
+def test_new_weights_pass_through_software_which_counts_bytes_and_tensors() -> None:
+    """Within half and twice of what NeMo-RL and verl publish of 8B and 70B models and of one with experts."""
+
+    def software_s(size: float, tensors: int) -> float:
+        same = Layout(data=2, tensor=4)
+        return reshard_seconds(size, tensors, same, same, pool("h100")).parts["software"] or 0.0
+
+    assert software_s(2 * 16 * GB, 400) - software_s(16 * GB, 400) == pytest.approx(16 * GB / RESHARD_BYTES_PER_S)
+    assert software_s(16 * GB, 800) - software_s(16 * GB, 400) == pytest.approx(400 * RESHARD_TENSOR_S)
+    assert software_s(0.0, 0) == RESHARD_S
+    for size, tensors, took_s in ((16 * GB, 291, 5.0), (141 * GB, 723, 14.0), (61 * GB, 18_867, 12.0)):
+        assert took_s / 2 <= software_s(size, tensors) <= took_s * 2
+
+
+def test_in_one_process_on_a_cpu_weights_pass_through_no_software() -> None:
+    cores = replace(pool("h100"), device=replace(profile("h100"), kind="cpu"))
+    same = Layout(data=2)
+    assert reshard_seconds(GB, 400, same, same, cores).parts["software"] == 0.0
 
 
 def test_waking_up_is_a_copy_and_a_moment() -> None:
