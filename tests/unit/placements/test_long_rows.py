@@ -15,10 +15,12 @@ from flowgraph.plan import Layout, Running
 from flowgraph.roles import Role, Use
 from placements.activations import EAGER, kept_numbers
 from placements.choices import Choice, all_choices, choices
+from placements.chunked_logits import relied_on
 from placements.constants import constants
 from placements.finding import find
 from placements.footprint import GIB, MemoryConstants, room_bytes
 from placements.footprint_training import Training, training_bytes
+from placements.found_text import found_text
 from placements.lengths import Lengths
 from placements.role_costs import footprint, passing_seconds
 from placements.setting import Setting
@@ -242,3 +244,14 @@ def test_llama_3_8b_trains_in_the_layouts_of_context_parallelism_that_are_publis
     assert held.peak_bytes <= room
     alone = Training(layout=Layout(tensor=8, data=8, sharding="optimizer"), logits="whole")
     assert training_bytes(policy, alone, sequence_tokens=1_048_576).peak_bytes > room
+
+
+def test_a_plan_says_where_it_fits_only_with_logits_in_chunks() -> None:
+    long, short = find(long_setting(QWEN_8B, "1x8xh100", 65_536)), find(long_setting(QWEN_8B, "1x8xh100", 1000))
+    assert relied_on(short.setting, short.best.plan()) == {}
+    relied = relied_on(long.setting, long.best.plan())
+    assert relied["policy.train"] > 20 * GIB
+    text = found_text(long, long.best.plan())
+    assert "logits come in chunks, a fused loss: all at once they do not fit, policy.train takes " in text
+    assert "in chunks" not in found_text(short, short.best.plan())
+    assert max(map(len, text.splitlines())) <= 100
