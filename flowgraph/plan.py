@@ -19,6 +19,7 @@ from flowgraph.foreign import parse_json
 Precision = Literal["float32", "bfloat16", "fp8", "fp4"]
 Sharding = Literal["none", "optimizer", "gradients", "full"]
 Checkpointing = Literal["none", "selective", "full"]
+Logits = Literal["whole", "chunked"]
 Offloaded = Literal["parameters", "gradients", "optimizer"]
 WeightsBy = Literal["disk", "group", "memory"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
@@ -77,14 +78,17 @@ class Running(Data):
     """How a role computes, and what it does to hold less; the default is what an executor does unasked.
 
     `checkpointing` says which activations are computed again; `offload` what lies in host memory and comes to the
-    device as it is used; `micro_batch_tokens` go through at once. Of what samples, `cache_share` is the part of a
-    device's memory that its weights and cache may take. What `sleeps` leaves the device while other roles work there.
+    device as it is used; `micro_batch_tokens` go through at once. The `logits` of these are there all at once
+    ("whole"), or a chunk of tokens at a time, made again for the backward pass: what others call a fused loss. Of what
+    samples, `cache_share` is the part of a device's memory that its weights and cache may take. What `sleeps` leaves
+    the device while other roles work there.
     """
 
     precision: Precision = "float32"
     checkpointing: Checkpointing = "none"
     offload: tuple[Offloaded, ...] = ()
     micro_batch_tokens: Positive | None = None
+    logits: Logits = "chunked"
     cache_share: Annotated[float, Field(gt=0, le=1)] | None = None
     sleeps: bool = False
     weights_by: WeightsBy | None = None
@@ -95,6 +99,7 @@ class Running(Data):
         everything = len(self.offload) == len(get_args(Offloaded))
         parts += [f"offload={'all' if everything else '+'.join(self.offload)}"] if self.offload else []
         parts += [f"micro_batch_tokens={self.micro_batch_tokens}"] if self.micro_batch_tokens is not None else []
+        parts += [f"logits={self.logits}"] if self.logits != "chunked" else []
         parts += [f"cache_share={self.cache_share:g}"] if self.cache_share is not None else []
         parts += ["sleeps"] if self.sleeps else []
         return " ".join([*parts, f"weights_by={self.weights_by}"] if self.weights_by is not None else parts)

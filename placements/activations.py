@@ -6,6 +6,7 @@ Counted in numbers of the width that is computed in (bfloat16: 2 bytes). Not her
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def kept_numbers(shape: ModelShape, layout: Layout, widths: Widths, sequence_tok
     Ranks of `tensor` cut all of it, tokens where not columns. `sequence_tokens` count only where scores are kept.
     Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence parallelism).
     """
-    attention = widths.hidden * shape.hidden + widths.mixing * _mixing(shape)
+    attention = widths.hidden * shape.hidden + widths.mixing * _mixing(shape, layout)
     attention += widths.scores * shape.heads * sequence_tokens
     dense, shared = widths.mlp * shape.intermediate, widths.mlp * shape.shared_intermediate
     k = shape.experts_per_token
@@ -124,6 +125,15 @@ def again_numbers(
     return kept - (selected_numbers(shape, layout, widths) if mode == "selective" else 0.0)
 
 
+def row_numbers(shape: ModelShape, layout: Layout, mode: Checkpointing) -> float:
+    """Return what an update holds of each token at its most on one device, with all layers of a stage or of a model.
+
+    Stages of a pipeline keep as much: each has fewer layers of as many more micro-batches.
+    """
+    waiting = stored_numbers(shape, layout, EAGER, mode, 0) * shape.layers
+    return waiting + again_numbers(shape, layout, EAGER, mode, 0) + backward_numbers(shape, layout, EAGER)
+
+
 def forward_numbers(shape: ModelShape, layout: Layout) -> float:
     """Return what a pass without gradients holds of each token at once: a layer in progress, on one device.
 
@@ -131,7 +141,7 @@ def forward_numbers(shape: ModelShape, layout: Layout) -> float:
     Derived as `EAGER`, and equal to the same tracker.
     """
     hidden, k = shape.hidden, shape.experts_per_token
-    mixing = 3 * hidden + FORWARD_MIXING * _mixing(shape)
+    mixing = 3 * hidden + FORWARD_MIXING * _mixing(shape, layout)
     dense = 4 * hidden + 3 * max(shape.intermediate if not shape.experts else 0, shape.shared_intermediate)
     routed = 4 * hidden + k * ((3 + _sent(layout)) * hidden + 2 * shape.expert_intermediate)
     gathered = hidden if layout.tensor > 1 else 0.0
@@ -143,9 +153,21 @@ def table_numbers(shape: ModelShape) -> float:
     return 2.0 * shape.head_dim + 4.0
 
 
-def _mixing(shape: ModelShape) -> int:
+def shared_heads(shape: ModelShape, layout: Layout) -> int:
+    """Return the heads of keys as ranks of a sequence share them: repeated until there is one for each rank.
+
+    Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2; verl's Ulysses repeats them too.
+
+    >>> from types import SimpleNamespace
+    >>> [shared_heads(SimpleNamespace(kv_heads=4), SimpleNamespace(sequence=ranks)) for ranks in (1, 2, 8)]
+    [4, 4, 8]
+    """
+    return lcm(shape.kv_heads, layout.sequence)
+
+
+def _mixing(shape: ModelShape, layout: Layout) -> int:
     """Return the common width of queries (or attention's result) and keys (or values)."""
-    return (shape.heads + shape.kv_heads) * shape.head_dim
+    return (shape.heads + shared_heads(shape, layout)) * shape.head_dim
 
 
 def _sent(layout: Layout) -> float:

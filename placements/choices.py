@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import ceil, inf
 
 from flowgraph.engines.capabilities import Support
 from flowgraph.engines.table import ENGINES, VERBS, is_server
-from flowgraph.plan import Checkpointing, Layout, Offloaded, Running, Sharding
+from flowgraph.plan import Checkpointing, Layout, Logits, Offloaded, Running, Sharding
 from flowgraph.roles import Role
+from placements.activations import forward_numbers, row_numbers
 from placements.cache_room import cache_tokens
-from placements.footprint import Footprint, total_bytes
+from placements.footprint import Footprint, MemoryConstants, logits_bytes, total_bytes
 from placements.generation import cache_wanted
 from placements.loads import Load
 from placements.role_costs import Seat, footprint, moved_seconds, passing_seconds, sampling_seconds, waking_bytes
@@ -35,6 +36,8 @@ MOST_STAGES = 16
 ROOMY_SHARE = 0.3  # of a device: what takes less needs no more tensor ranks for its memory
 TIGHT_SHARE = 0.6  # of a device: what takes more while it works may have to compute from host memory
 NEGLIGIBLE = 0.0005  # of a role's seconds: what may be gained by being ready sooner that is not looked for
+LONG_SHARE = 0.5  # of a device: what the longest row takes more of may be spread over more of them
+LARGE_LOGITS_SHARE = 0.1  # of a device: logits that take more of it may come in chunks
 UNEVEN_AT_MOST = 1.25  # times the layers that stages would have if all had as many as the fullest
 SPREAD_AT_MOST = 32  # of what draws, over several domains, where its weights do not fit in one
 
@@ -159,13 +162,18 @@ class Ways:
             yield Layout(data=ranks, tensor=tensor)
             return
         for pipeline in self._stages(engine, ranks, tensor):
-            sequence = self._sequence(support, ranks // pipeline)
-            data = ranks // pipeline // sequence
-            for sharding in _shardings(support, data * sequence, pipeline):
-                for expert in self._experts(data) if ENGINES[engine].supported is None else (1,):
-                    yield Layout(
-                        data=data, tensor=tensor, pipeline=pipeline, expert=expert, sequence=sequence, sharding=sharding
-                    )
+            for sequence in self._sequences(engine, ranks // pipeline, tensor):
+                data = ranks // pipeline // sequence
+                for sharding in _shardings(support, data * sequence, pipeline):
+                    for expert in self._experts(data) if ENGINES[engine].supported is None else (1,):
+                        yield Layout(
+                            data=data,
+                            tensor=tensor,
+                            pipeline=pipeline,
+                            expert=expert,
+                            sequence=sequence,
+                            sharding=sharding,
+                        )
 
     def _stages(self, engine: str, ranks: int, tensor: int) -> Iterator[int]:
         """Return over how many stages layers are cut: as many in each; else as even as can be, where that holds less.
@@ -180,12 +188,39 @@ class Ways:
             uneven = (each for each in degrees if ranks % each == 0 and (layers % each or each not in POWERS))
             yield from (each for each in uneven if ceil(layers / each) * each <= UNEVEN_AT_MOST * layers)
 
-    def _sequence(self, support: Support, ranks: int) -> int:
-        """Return over how many devices the tokens of a row are spread: as few as leave each data rank a row."""
-        heads, most = self.setting.shape(self.role).heads, self.setting.most_ranks
-        spread = (s for s in POWERS if s <= min(self.seat.of.reach, support.sequence) and heads % s == ranks % s == 0)
-        enough = (s for s in spread if ranks // s <= most)
-        return next(enough, 1) if self.seat.of.kind == "gpu" and support.tensor == 1 else 1
+    def _sequences(self, engine: str, ranks: int, tensor: int) -> Iterator[int]:
+        """Return over how many devices the tokens of a row may be spread, beside so many tensor ranks.
+
+        First as few as leave each data rank a row. More of them are looked at while the longest row would fill much of
+        a device: of one domain so that nothing is computed again, of several so that the row fits at all. Ranks that
+        trade tokens for heads divide these.
+        """
+        if self.seat.of.kind != "gpu":
+            yield 1
+            return
+        shape, most = self.setting.shape(self.role), self.setting.support_of(engine).sequence
+        heads = 0 if self.setting.training_of(engine).ring else shape.heads // tensor
+        degrees = [s for s in POWERS if s <= min(ranks, most) and ranks % s == heads % s == 0]
+        near = max(1, self.seat.of.reach // tensor)
+        first = next((s for s in degrees if s <= near and ranks // s <= self.setting.most_ranks), 1)
+        yield first
+        for before, degree in pairwise(s for s in degrees if s >= first):
+            if self._row_bytes(tensor, before, again=degree > near) <= LONG_SHARE * self.seat.of.memory_bytes:
+                return
+            yield degree
+
+    def _row_bytes(self, tensor: int, sequence: int, *, again: bool) -> float:
+        """Return what a device holds of the longest row, spread over so many: all layers, or one that is made `again`.
+
+        Without gradients it is one layer.
+        """
+        shape, longest = self.setting.shape(self.role), max(load.longest_tokens for load in self._own)
+        layout = Layout(tensor=tensor, sequence=sequence)
+        if self.role.use == "train":
+            numbers = row_numbers(shape, layout, "full" if again else "none")
+        else:
+            numbers = forward_numbers(shape, layout)
+        return WEIGHT_BYTES * numbers * longest / sequence
 
     def _experts(self, data: int) -> list[int]:
         """Return degrees over which experts are spread: none, those of a domain, and as many as there can be."""
@@ -232,7 +267,7 @@ class Ways:
         read = dict[
             tuple[str, int | None], Seconds
         ]()  # a pass without gradients is the same whatever is computed again
-        for running in self._runnings(engine, total / layout.data, trains=trains):
+        for running in self._runnings(engine, layout, total / layout.data, trains=trains):
             told = list[Seconds]()
             for load in own:
                 key = load.node, running.micro_batch_tokens
@@ -246,7 +281,7 @@ class Ways:
         """Return whether a node of the role reads all rows together, so that ranks cannot share them."""
         return bool(self.setting.whole_rows.intersection(self.role.nodes))
 
-    def _runnings(self, engine: str, local: float, *, trains: bool) -> Iterator[Running]:
+    def _runnings(self, engine: str, layout: Layout, local: float, *, trains: bool) -> Iterator[Running]:
         """Return the ways to compute: on a CPU as executors do unasked, or less at once; else in mixed precision."""
         longest = max(load.longest_tokens for load in self._own)
         settings = self.setting.support_of(engine).settings
@@ -259,7 +294,22 @@ class Ways:
             yield Running()
             return
         for micro, checkpointing in self._micro_batches(local, longest, trains=trains):
-            yield Running(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
+            plain = Running(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
+            for logits in self._logits(engine, layout, micro, trains=trains):
+                yield plain if logits == plain.logits else plain.model_copy(update={"logits": logits})
+
+    def _logits(self, engine: str, layout: Layout, micro: int, *, trains: bool) -> tuple[Logits, ...]:
+        """Return how the logits of a micro-batch may come: in chunks as our engines make them; else whole.
+
+        Where whole ones take much of a device, chunks of them are looked at too, though they are made twice.
+        """
+        if ENGINES[engine].supported is not None:
+            return ("chunked",)
+        known = MemoryConstants()
+        each = known.whole_logit_bytes if trains else known.read_logit_bytes
+        shape, tokens = self.setting.shape(self.role), micro / layout.sequence
+        whole_bytes = logits_bytes(shape, layout, tokens, "whole", each, known)
+        return ("whole", "chunked") if whole_bytes > LARGE_LOGITS_SHARE * self.seat.of.memory_bytes else ("whole",)
 
     def _micro_batches(self, local: float, longest: int, *, trains: bool) -> Iterator[tuple[int, Checkpointing]]:
         """Return the tokens that go through at once, of so many that a rank has, and what is computed again."""

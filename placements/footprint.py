@@ -37,7 +37,8 @@ Part = Literal[
 ]
 PARTS: tuple[Part, ...] = get_args(Part)
 Bytes = Mapping[Part, int]
-Logits = Literal["naive", "chunked", "none"]
+Logits = Literal["naive", "whole", "chunked", "none"]
+"""Whether all logits of a micro-batch are there at once, and if so, whether the loss copies them ("naive") or not."""
 
 FITS_SHARE = 0.9
 """The most of a device's usable memory that a forecast may take and count as fitting.
@@ -68,6 +69,13 @@ BOUNDS: Mapping[str, Bounds] = {
     ),
     "logit_bytes": Bounds(
         16.0, 12.0, 18.0, "prime-rl, SFT at 8k and 16k tokens: 17 reserved for each; FSDPMemTracker: 12 allocated"
+    ),
+    "whole_logit_bytes": Bounds(
+        10.0,
+        8.0,
+        16.0,
+        "Megatron Core, cross_entropy.py: bfloat16 logits, their float32 softmax and its gradient in bfloat16, 8; verl "
+        "copies them for the entropy",
     ),
     "read_logit_bytes": Bounds(6.0, 6.0, 10.0, "bfloat16 logits and their float32 copy; 4 more of a log-softmax"),
     "entropy_logit_bytes": Bounds(4.0, 4.0, 8.0, "one more float32 of each logit: softmax, or its gradient"),
@@ -112,7 +120,8 @@ class MemoryConstants(Constants):
     """What devices hold beside what is counted exactly; the sources and bounds of each are in `BOUNDS`.
 
     `unused_share` is what an allocator keeps beyond what comes and goes, of that. `logit_bytes` are of one logit in
-    training, `read_logit_bytes` without gradients; `chunk_logits` of them are there at once if they are chunked.
+    training if a loss copies them, `whole_logit_bytes` if it does not, `read_logit_bytes` without gradients;
+    `chunk_logits` of them are there at once if they are chunked.
     `context_bytes` and `communicator_bytes` are of a process; `graph_bytes` of one row of a captured batch.
     On a CPU a process has `process_bytes`, a worker of Ray `worker_bytes` more, and a server `server_bytes`; the CPU
     devices of a machine share `ray_bytes`. Freed blocks of up to `kept_block_bytes` stay with the process, and
@@ -123,6 +132,7 @@ class MemoryConstants(Constants):
     communicator_bytes: float = BOUNDS["communicator_bytes"].value
     unused_share: float = BOUNDS["unused_share"].value
     logit_bytes: float = BOUNDS["logit_bytes"].value
+    whole_logit_bytes: float = BOUNDS["whole_logit_bytes"].value
     read_logit_bytes: float = BOUNDS["read_logit_bytes"].value
     entropy_logit_bytes: float = BOUNDS["entropy_logit_bytes"].value
     chunk_logits: float = BOUNDS["chunk_logits"].value
@@ -241,7 +251,7 @@ def logits_bytes(
     if logits == "none" or shape.outputs == 1:
         return 0.0
     entries = tokens * shape.outputs / layout.tensor
-    return each_bytes * (entries if logits == "naive" else min(entries, constants.chunk_logits))
+    return each_bytes * (entries if logits in ("naive", "whole") else min(entries, constants.chunk_logits))
 
 
 def sync_bytes(shape: ModelShape, constants: MemoryConstants) -> int:

@@ -58,10 +58,11 @@ class Training:
 
     A micro-batch has `micro_batch_tokens` on each data rank. What `offload` names lies in host memory: weights and
     gradients move by the layer, and the optimizer steps there. `logits` says whether a loss makes them all at once, and
-    `stats` what else it reads from them. `master` is the precision of what the optimizer changes, `frozen` of what
-    adapters leave as it is. `spare_adapters` are held beside those that are trained. `interleaved` counts the pieces of
-    the model that each stage of a pipeline has, and `micro_batches` those of a step; None: enough to fill it. An
-    optimizer that is offloaded steps on the host if it `steps_on_host`; else its states come to the device for that.
+    copies them, and `stats` what else it reads from them. `master` is the precision of what the optimizer changes,
+    `frozen` of what adapters leave as it is. `spare_adapters` are held beside those that are trained. `interleaved`
+    counts the pieces of the model that each stage of a pipeline has, and `micro_batches` those of a step; None: enough
+    to fill it. An optimizer that is offloaded steps on the host if it `steps_on_host`; else its states come to the
+    device for that.
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -265,7 +266,8 @@ def _waiting_bytes(case: _Case) -> float:
 
 def _logits_bytes(case: _Case) -> float:
     training, constants = case.training, case.constants
-    each = constants.logit_bytes + 2 * constants.entropy_logit_bytes * ("entropy" in training.stats)
+    own = constants.whole_logit_bytes if training.logits == "whole" else constants.logit_bytes
+    each = own + 2 * constants.entropy_logit_bytes * ("entropy" in training.stats)
     return logits_bytes(case.shape, case.layout, case.tokens, training.logits, each, constants)
 
 

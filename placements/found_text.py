@@ -13,6 +13,7 @@ from math import fsum, inf
 from flowgraph.cluster import show_bytes
 from flowgraph.diagrams.amounts import show_s as show_s
 from flowgraph.plan import Forecast, Plan, Pool, Timed
+from placements.chunked_logits import chunk_lines
 from placements.cuts import many
 from placements.finding import TIED_SHARE, Found
 from placements.folding import CARRIED_AT_MOST
@@ -64,6 +65,7 @@ def found_text(found: Found, plan: Plan, *, top: int = TOP, objective: Objective
             *_asked(found.setting, plan),
             "",
             *_pools(plan),
+            *chunk_lines(found.setting, plan),
             "",
             *_seconds(plan),
             *error_lines(plan),

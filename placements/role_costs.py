@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import inf
 
 from flowgraph.engines.table import ENGINES, shares_process
-from flowgraph.plan import Checkpointing, Layout, Precision, Running
+from flowgraph.plan import Checkpointing, Layout, Logits, Precision, Running
 from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
 from placements.footprint import Footprint, MemoryConstants, total_bytes
@@ -43,12 +43,19 @@ class Seat:
 def passing_seconds(setting: Setting, seat: Seat, engine: str, layout: Layout, running: Running, load: Load) -> Seconds:
     """Return the seconds of one load of a role that trains or reads rows, what it offloads left out."""
     micro = running.micro_batch_tokens or load.longest_tokens
-    return _passing(setting, seat, engine, layout, micro, running.checkpointing, load)
+    return _passing(setting, seat, engine, layout, micro, running.checkpointing, running.logits, load)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _passing(
-    setting: Setting, seat: Seat, engine: str, layout: Layout, micro: int, checkpointing: Checkpointing, load: Load
+    setting: Setting,
+    seat: Seat,
+    engine: str,
+    layout: Layout,
+    micro: int,
+    checkpointing: Checkpointing,
+    logits: Logits,
+    load: Load,
 ) -> Seconds:
     shape, constants = setting.shape(load.role), setting.training_of(engine)
     if load.phase != "update":
@@ -63,6 +70,7 @@ def _passing(
         constants,
         micro_batch_tokens=micro,
         checkpointing=checkpointing,
+        logits=logits,
         steps=max(1, load.steps // load.epochs),
     )
     factor = setting.factor_of("update", load.role.name, seat.of.model)
@@ -152,12 +160,13 @@ def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Lay
     micro = running.micro_batch_tokens or longest
     stats = frozenset(stat for load in own for stat in load.stats)
     if role.use == "infer":
-        return inference_bytes(shape, layout, micro, offload=running.offload, logits="chunked", stats=stats)
+        return inference_bytes(shape, layout, micro, offload=running.offload, logits=running.logits, stats=stats)
     training = Training(
         layout=layout,
         checkpointing=running.checkpointing,
         offload=frozenset(running.offload),
         micro_batch_tokens=micro,
+        logits=running.logits,
         stats=stats,
         steps_on_host={*running.offload} != {"optimizer"} or ENGINES[engine].cpu_optimizer,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from placements.footprint import BOUNDS
 from placements.seconds import Seconds
 from placements.training_layers import Micro, memory_bytes_per_s
 from placements.training_parallel import Held, gathered_seconds, reduced_seconds, sent_seconds
@@ -18,7 +19,7 @@ from placements.training_passes import Parts, Passes, TrainingConstants, summed
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Checkpointing, Layout, Offloaded, Precision
+    from flowgraph.plan import Checkpointing, Layout, Logits, Offloaded, Precision
     from placements.profiles import Links
 
 __all__ = ["Tokens", "TrainingConstants", "forward_seconds", "micro_batches", "update_seconds"]
@@ -85,6 +86,7 @@ def update_seconds(
     *,
     micro_batch_tokens: float | None = None,
     checkpointing: Checkpointing = "full",
+    logits: Logits = "whole",
     steps: int = 1,
     offload: Sequence[Offloaded] = (),
     precision: Precision = "bfloat16",
@@ -92,7 +94,8 @@ def update_seconds(
     """Return the seconds of an update: forward and backward passes over all tokens, cut into `steps` optimizer steps.
 
     What is in `offload` comes from host memory before the update and goes back after it. Activations that
-    `checkpointing` lets go are computed again: "full" those of whole layers, "selective" those of attention.
+    `checkpointing` lets go are computed again: "full" those of whole layers, "selective" those of attention. So are
+    `logits` that come in chunks.
 
     Raises ValueError for a device without a peak in this precision or a wider one.
     """
@@ -101,13 +104,19 @@ def update_seconds(
     forward = passes.forward(micro)
     again = {"full": forward, "selective": {"attention": forward["attention"]}, "none": {}}[checkpointing]
     layer = summed((1, forward), (1, passes.backward(micro)), (1, again))
-    head = passes.head(micro, backward=True)
+    head = passes.head(micro, backward=True, again=logits == "chunked" and _in_chunks(passes, micro))
     step = _piped(passes, layer, head, count, 2 * _sent(passes, micro)) | {
         "data": _data_s(passes, count, _stage_s(passes, layer, head)),
         "optimizer": _held(passes, sharded=layout.sharding != "none").trained * OPTIMIZER_BYTES / _rate(passes),
         "step": constants.step_s,
     }
     return _told(summed((steps, step)) | {"offload": _offload_s(passes, offload)})
+
+
+def _in_chunks(passes: Passes, micro: Micro) -> bool:
+    """Return whether the logits of a micro-batch are more than one chunk."""
+    logits = micro.read_out * passes.shape.outputs / passes.layout.tensor
+    return passes.shape.outputs > 1 and logits > BOUNDS["chunk_logits"].value
 
 
 def _told(parts: Parts) -> Seconds:

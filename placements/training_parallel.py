@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placements.activations import shared_heads
 from placements.collectives import Collective, collective_seconds, machine_devices
 from placements.profiles import Links
 from placements.training_layers import blocks, merges
@@ -42,13 +43,24 @@ def tensor_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Link
 def sequence_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Links) -> float:
     """Return the seconds of Ulysses in one pass of one layer: all-to-alls of queries, keys, values and of the output.
 
-    `tokens` are those of one device. Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2.
+    `tokens` are those of one device. Keys and values of fewer heads than there are ranks are sent to several of them.
+    Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2.
     """
     if layout.sequence == 1:
         return 0.0
-    heads = 2 * (shape.heads + shape.kv_heads) / layout.tensor
+    heads = 2 * (shape.heads + shared_heads(shape, layout)) / layout.tensor
     size = tokens * heads * shape.head_dim * ACTIVATION_BYTES
     return collective_seconds("all_to_all", size, layout.sequence, every(links, layout.tensor))
+
+
+def ring_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Links) -> float:
+    """Return the seconds in which keys and values go around a ring of ranks in one forward pass of one layer.
+
+    `tokens` are those of one device: each rank gets those of all others. That is an all-gather, block by block.
+    Source: Liu et al. 2023, arXiv 2310.01889, section 3.
+    """
+    numbers = tokens * layout.sequence * 2 * shape.kv_heads * shape.head_dim / layout.tensor
+    return collective_seconds("all_gather", numbers * ACTIVATION_BYTES, layout.sequence, every(links, layout.tensor))
 
 
 def expert_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Links) -> float:

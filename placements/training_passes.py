@@ -25,7 +25,7 @@ from placements.training_layers import (
     score_count,
     wide,
 )
-from placements.training_parallel import expert_seconds, sequence_seconds, tensor_seconds
+from placements.training_parallel import expert_seconds, ring_seconds, sequence_seconds, tensor_seconds
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
@@ -55,6 +55,7 @@ class TrainingConstants(Constants):
     exposed: the part of transfers inside a layer and between stages that products do not hide.
     overlap: of the shorter of a pass and a transfer between data ranks, the part in which both go on.
     gradient_bytes: of a number of the gradient, as data ranks exchange it.
+    ring: 1 if keys and values go around the ranks of a sequence, 0 if these trade tokens for heads (Ulysses).
     chunks: pieces of a pipeline stage, between which micro-batches take turns.
     """
 
@@ -72,6 +73,7 @@ class TrainingConstants(Constants):
     exposed: float
     overlap: float
     gradient_bytes: float
+    ring: float
     chunks: float
 
 
@@ -93,9 +95,13 @@ class Passes:
         """Return the seconds of one layer's backward pass; where only adapters learn, its weights have no gradient."""
         return _backward(self._one, micro)
 
-    def head(self, micro: Micro, *, backward: bool) -> Parts:
-        """Return the seconds of the head and of what is made of its logits, forward alone or with the backward pass."""
-        return _head(self._one, micro.read_out, backward)
+    def head(self, micro: Micro, *, backward: bool, again: bool = False) -> Parts:
+        """Return the seconds of the head and of what is made of its logits, forward alone or with the backward pass.
+
+        For that, logits that came in chunks are made `again`.
+        """
+        once = _head(self._one, micro.read_out, backward)
+        return summed((1, once), (1, _head(self._one, micro.read_out, False))) if again else once
 
     @cached_property
     def _one(self) -> _Rank:
@@ -120,20 +126,35 @@ class _Rank:
     def layer(self, micro: Micro, products_s: float, *, attended: float, moved: float) -> Parts:
         """Return the seconds of one pass: what the device does, and what it waits for the host to launch that."""
         constants, shape, layout = self.constants, self.shape, self.layout
+        attention_s = self._attention_s(micro, attended, moved)
         device_s = {
             "matmul": products_s / constants.matmul_share,
-            "attention": self._attention_s(micro, attended, moved),
+            "attention": attention_s,
             "memory": moved
             * constants.traffic
             * self.moved_s(activation_bytes(shape, layout, micro.tokens, constants.replicated)),
             "tensor": constants.exposed * tensor_seconds(shape, layout, micro.tokens, self.links),
-            "sequence": constants.exposed * sequence_seconds(shape, layout, micro.tokens, self.links),
+            "sequence": self._sequence_s(micro, moved, attention_s),
             "expert": constants.exposed * expert_seconds(shape, layout, micro.tokens, self.links),
         }
         calls = 2 * sum(degree > 1 for degree in (layout.tensor, layout.sequence, layout.expert))
         experts_s = moved * constants.expert_launch_s * shape.expert_layers / shape.layers
         launch_s = merges(shape) / 2 * constants.launch_s + experts_s + calls * constants.call_s
         return device_s | {"launch": max(0.0, launch_s - sum(device_s.values()))}
+
+    def _sequence_s(self, micro: Micro, moved: float, attention_s: float) -> float:
+        """Return the seconds of what ranks of a sequence tell each other that attention does not hide.
+
+        A block of keys and values goes on to the next rank while attention reads it; backward its gradient goes along.
+        Tokens are traded for heads before attention, and back after it. Source of rings: Liu et al. 2023,
+        arXiv 2310.01889, section 3.
+        """
+        shape, layout, links, constants = self.shape, self.layout, self.links, self.constants
+        if layout.sequence == 1:
+            return 0.0
+        if not constants.ring:
+            return constants.exposed * sequence_seconds(shape, layout, micro.tokens, links)
+        return max(0.0, moved * ring_seconds(shape, layout, micro.tokens, links) - attention_s)
 
     def _attention_s(self, micro: Micro, attended: float, moved: float) -> float:
         constants, shape, layout = self.constants, self.shape, self.layout

@@ -25,10 +25,23 @@ NAMES: Mapping[Part, str] = {"policy": "policy", "critic": "critic", "reference"
 def as_run(job: Job, system: System, version: str, files: Mapping[str, str]) -> AsRun:
     """Give where and how a system of a version runs a plan that was written as these files."""
     if system == "nemo-rl":
-        return _whole(job, _renamed(job, nemo_rl_run(job)))
+        return _whole(job, _renamed(job, _all_logits(nemo_rl_run(job))))
     flow = Flow(job.plan.flow, tuple(name for part, name in NAMES.items() if job.has(part)))
     config = Config.of(started(files["run.sh"]), keys(system, version))
-    return _whole(job, _renamed(job, (verl_run if system == "verl" else openrlhf_run)(config, flow)))
+    found = verl_run(config, flow) if system == "verl" else _all_logits(openrlhf_run(config, flow))
+    return _whole(job, _renamed(job, found))
+
+
+def _all_logits(found: AsRun) -> AsRun:
+    """Add that all logits of a micro-batch are there at once, though float32 copies may come in chunks.
+
+    Source: OpenRLHF, models/actor.py; NeMo RL 0.7.0, nemo_rl/models/policy/__init__.py: `logprob_chunk_size`.
+    """
+    running = {
+        role: each if role.endswith(".sample") else each.model_copy(update={"logits": "whole"})
+        for role, each in found.running.items()
+    }
+    return replace(found, running=running)
 
 
 def _renamed(job: Job, found: AsRun) -> AsRun:

@@ -12,7 +12,7 @@ from nodes.interop.imported import AsRun, Imported, Shared, adapted
 from nodes.interop.letters import broken
 from nodes.interop.scalars import Scalar, is_number, scalar
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
-from nodes.interop.verl_places import ACTOR, MODEL, ROLLOUT, layouts_of, rows_at_once, running_of
+from nodes.interop.verl_places import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, rows_at_once, running_of
 
 CORRECTION = "algorithm.rollout_correction"
 REWARD = ("reward.reward_model", "reward_model")
@@ -72,7 +72,7 @@ def from_verl(run: Started) -> Imported:
         parts=found.parts,
         engines=found.engines,
         layouts=found.layouts,
-        running=found.running,
+        running=in_chunks(config, found.engines["train"], found.running),
         lag=min(lag, STALE_AT_MOST),
         ignored=config.ignored(),
         notes=tuple(config.notes),

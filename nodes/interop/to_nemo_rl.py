@@ -24,6 +24,9 @@ ESTIMATORS: Mapping[str, tuple[str, bool]] = {
     "gae": ("gae", False),
 }
 LOSSES = {"clipped", "policy_gradient", "cispo_loss", "gspo_loss"}
+LOGPROB_CHUNK = 1024
+"""Tokens whose logits are made float32 at once, which `logprob_chunk_size` counts in a row."""
+
 OFFLOADED: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
 
 
@@ -223,6 +226,7 @@ def _parts(job: Job, notes: Notes) -> dict[str, Any]:
         "value_rows": rows,
         "rollout": job.layout("policy", "sample"),
         "rollout_running": job.running("policy", "sample"),
+        "logprob_chunk": LOGPROB_CHUNK if job.running("policy", "train").logits == "chunked" else None,
         "budget": job.budget_tokens("policy", "train") * job.layout("policy", "train").sequence,
         "train_rows": job.minibatch * job.algorithm.n,
     }

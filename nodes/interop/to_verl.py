@@ -112,6 +112,7 @@ def verl_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
         "actor": _engine(job, "policy", version, notes),
         "critic": _engine(job, "critic", version, notes) if job.has("critic") else None,
         "reference": _engine(job, "reference", version, notes) if job.has("reference") else None,
+        "fused": _fused(job, notes),
         "rollout": _rollout(job),
         "reward": _reward(job, main, notes),
         **_algorithm(job, version, notes),
@@ -236,6 +237,17 @@ def _has_room(job: Job, part: Part, use: Use) -> bool:
     peaks = [each for told in job.plan.forecast if told.pool == placed.pool for each in told.peaks]
     most = max((peak.memory_bytes for peak in peaks if peak.role == placed.role), default=0)
     return most + shared <= FILLED * min(job.memory_bytes(placed.pool))
+
+
+def _fused(job: Job, notes: Notes) -> bool:
+    """Return whether verl makes logits by kernels that never hold all of a micro-batch, as the plan is forecast.
+
+    Source: verl, docs/algo/otb.md: these give no sums of squared probabilities, which need whole logits.
+    """
+    if job.algorithm.estimator == "optimal_token_baseline":
+        notes.say("verl sums squared probabilities of whole logits, so without fused kernels: they take more memory")
+        return False
+    return "chunked" in (job.running("policy", "train").logits, job.running("reference", "infer").logits)
 
 
 def _backend(megatron: bool, engine: str) -> str:

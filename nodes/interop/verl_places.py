@@ -12,6 +12,7 @@ from nodes.interop.shipped_flows import Flow
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
+FUSED = f"{MODEL}.use_fused_kernels"
 MOST_DEVICES = 65_536  # as many as `flowgraph.cluster` takes: so that their divisors are found at once
 SAMPLERS = ("vllm", "sglang", "trtllm")
 
@@ -174,12 +175,29 @@ def running_of(
             checkpointing=_checkpointing(config, role, own, trainer == "megatron"),
             offload=offload,
             micro_batch_tokens=_budget(config, role, where, total_tokens, layouts[role].sequence),
+            logits="whole" if _has_logits(role) and not config.flag(FUSED) else "chunked",
             sleeps=sleeps,
         )
     sleeps = config.flag(f"{ROLLOUT}.free_cache_engine") and not apart
     fp8 = config.text(f"{ROLLOUT}.quantization") == "fp8"
     found["policy.sample"] = Running(precision="fp8" if fp8 else "bfloat16", cache_share=_share(config), sleeps=sleeps)
     return found
+
+
+def in_chunks(config: Config, engine: str, running: Mapping[str, Running]) -> dict[str, Running]:
+    """Return how each role runs on FSDP of ours, which makes logits in chunks whatever verl does, and say so."""
+    whole = [role for role, each in running.items() if each.logits == "whole"]
+    if engine == "megatron" or not whole:
+        return dict(running)
+    config.say(
+        "verl makes all logits of a micro-batch at once (use_fused_kernels=False); the plan makes them in chunks"
+    )
+    return {role: each.model_copy(update={"logits": "chunked"}) for role, each in running.items()}
+
+
+def _has_logits(role: str) -> bool:
+    """Return whether a role makes logits: a critic gives one number for each token."""
+    return not role.startswith("critic")
 
 
 def _share(config: Config) -> float:

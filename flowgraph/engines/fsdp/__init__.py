@@ -18,6 +18,7 @@ ENGINE = EngineCapabilities(
             "checkpointing": (),
             "offload": ((), ("optimizer",), ("parameters", "gradients", "optimizer")),
             "micro_batch_tokens": (),
+            "logits": ("chunked",),
             "sleeps": (),
         },
     ),

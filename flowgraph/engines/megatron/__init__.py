@@ -24,6 +24,7 @@ ENGINE = EngineCapabilities(
             "checkpointing": (),
             "offload": ((), ("optimizer",)),
             "micro_batch_tokens": (),
+            "logits": (),
             "sleeps": (),
         },
     ),

@@ -54,9 +54,9 @@ def test_what_draws_is_named_where_its_weights_are_what_is_short() -> None:
 
 
 def test_a_response_that_no_cache_holds_asks_for_shorter_ones() -> None:
-    text = refusal(replace(setting_of("grpo"), response=Lengths.fixed(1_000_000)))
+    text = refusal(replace(setting_of("grpo"), response=Lengths.fixed(8_000_000)))
     assert "policy.train needs " in text
-    assert "responses of at most 250,000 tokens" in text
+    assert "responses of at most 2,000,000 tokens" in text
 
 
 def test_roles_that_fit_alone_and_not_together_are_each_told() -> None:

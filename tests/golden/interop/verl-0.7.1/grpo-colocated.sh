@@ -15,6 +15,7 @@ python3 -m verl.trainer.main_ppo \
     algorithm.rollout_correction.bypass_mode=True \
     actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct \
     actor_rollout_ref.model.use_remove_padding=True \
+    actor_rollout_ref.model.use_fused_kernels=True \
     actor_rollout_ref.model.enable_gradient_checkpointing=True \
     actor_rollout_ref.actor.optim.lr=1.0e-06 \
     actor_rollout_ref.actor.optim.weight_decay=0.0 \
