@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flowgraph.graph import Node, reachable
 from flowgraph.lowering.program import Home as ProgramHome
 from flowgraph.lowering.program import Read, Run, Switch, Sync, Transfer
 from flowgraph.lowering.program import Task as ProgramTask
@@ -167,9 +168,23 @@ class _Worked:
         loads = [self._loads[name] for name in nodes if name in self._loads]
         if loads:
             return added(self._load_seconds(self._by_role[load.role.name], load) for load in loads)
-        takes, work = self._setting.host, self._setting.host_work
-        host = added([Seconds({"call": takes.call_s}), *(work.node_seconds(name, takes) for name in nodes)])
+        takes = self._setting.host
+        host = added([Seconds({"call": takes.call_s}), *(self._host_seconds(name) for name in nodes)])
         return host.times(self._setting.host_factor)
+
+    def _host_seconds(self, name: str) -> Seconds:
+        """Return the seconds of host work; of the last prompt alone where rows come one by one, as they are drawn."""
+        found = self._setting.host_work.node_seconds(name, self._setting.host)
+        return found.times(1 / self._setting.prompts) if self._streams_along(name) else found
+
+    def _streams_along(self, name: str) -> bool:
+        """Return whether a host node works on rows as each prompt's are drawn: it reads no batch of any other model."""
+        node = next((each for each in self._setting.running.nodes if each.name == name), None)
+        if node is None or not node.op.separable or not streams(self._setting):
+            return False
+        names = (each.name for each in reachable(node.edges()) if isinstance(each, Node))
+        read = [self._loads[name] for name in names if name in self._loads]
+        return bool(read) and all(load.phase == "generate" for load in read)
 
     def _load_seconds(self, home: Home, load: Load) -> Seconds:
         if home.role.use != "sample" or not streams(self._setting):
