@@ -316,7 +316,7 @@ class Ways:
     def _wanted(self, engine: str, layout: Layout) -> float:
         def wanted(load: Load) -> float:
             lengths = load.prompt, load.response
-            most = load.round_rows * max(1, self.setting.lag if streams(self.setting) else 1)
+            most = load.round_rows * (self.setting.lag + 1 if streams(self.setting) else 1)
             rows = cache_wanted(most, *lengths, layout, self.setting.serving_of(engine), load.samples)
             return max(load.longest_tokens, rows)
 

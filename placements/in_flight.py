@@ -1,10 +1,12 @@
 """Rollouts that continue across steps: how many batches an engine generates at a time, and what each sync costs it.
 
-A staleness is spent on two things. Each batch in flight beside the first is trained on one update later, and so is each
-update for which weights are not synced. More batches fill the places of an engine, as far as it has any; rarer syncs
-save the seconds of a sync, after which the caches of all that is in flight are computed again.
-Source: admission in AReaL, Fu et al. 2025, arXiv 2505.24298, section 5.1: with a staleness of k, rows that run or wait
-are at most k batches beside the one that is trained on; section 4.1 for caches that new weights make void.
+Rows are admitted as AReaL does it: with a staleness of k, those that run or wait are at most k batches beside the one
+that is trained on. Admitted at each update, a row is under way for its own latency. As many rows end as begin, so that
+of rows of a mean latency L, beside a trainer that is busy for T of each period P, (L + T) / P = k + 1/2, and L / P
+batches are in flight: between k - 1/2 (the trainer always busy) and k + 1/2 (never). A staleness is spent on this and
+on syncs that come rarer: after each sync the caches of all that is in flight are computed again.
+Source: Fu et al. 2025 (AReaL), arXiv 2505.24298, sections 4.1 and 5.1; Little 1961; the sum over updates of the rows
+that are still under way, by the trapezoidal rule. The simulation in the tests is within a fifth of it.
 
 Not here: the seconds of a batch (`generation`), and of a sync itself (`transitions`).
 """
@@ -12,7 +14,7 @@ Not here: the seconds of a batch (`generation`), and of a sync itself (`transiti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from placements.decode import Replica, prefill_seconds
@@ -20,13 +22,25 @@ from placements.decode import Replica, prefill_seconds
 if TYPE_CHECKING:
     from placements.lengths import Lengths
 
+GRAINS = 8  # into which a batch is cut when it is asked how many are in flight
+
 
 @dataclass(frozen=True)
 class InFlight:
-    """Batches that are generated at a time, and updates from one weight sync to the next."""
+    """Batches that are generated at a time, of `admitted` ones, and updates from one weight sync to the next."""
 
-    batches: int = 1
+    batches: float = 1.0
+    admitted: int = 1
     sync_every: int = 1
+
+    def period_s(self, training_s: float) -> float:
+        """Return the least seconds of a step that leave so many batches in flight, beside so many of training.
+
+        >>> InFlight(0.5, 1).period_s(30.0), InFlight(1.0, 1).period_s(30.0), InFlight(1.5, 1).period_s(0.0)
+        (30.0, 60.0, 0.0)
+        """
+        left = self.admitted + 0.5 - self.batches
+        return training_s / left if left > 0 else inf if training_s else 0.0
 
 
 def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFlight, ...]:
@@ -34,14 +48,20 @@ def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFligh
 
     Generation is `ahead` steps of updates already. Only rollouts that are `streamed` have several batches in flight.
 
-    >>> [(each.batches, each.sync_every) for each in ways_in_flight(3, streamed=True)]
-    [(1, 3), (2, 2), (3, 1)]
+    >>> found = ways_in_flight(2, streamed=True)
+    >>> [(each.batches, each.sync_every) for each in found if each.batches in (0.5, 1.0, 1.5, 2.5)]
+    [(0.5, 2), (1.0, 2), (1.5, 2), (1.5, 1), (2.5, 1)]
     >>> ways_in_flight(3, streamed=False)
-    (InFlight(batches=1, sync_every=3),)
+    (InFlight(batches=1.0, admitted=1, sync_every=3),)
     """
     left = max(1, lag - ahead + 1)
-    most = left if streamed else 1
-    return tuple(InFlight(batches, left - batches + 1) for batches in range(1, most + 1))
+    if not streamed:
+        return (InFlight(sync_every=left),)
+    return tuple(
+        InFlight(admitted - 0.5 + grain / GRAINS, admitted, left - admitted + 1)
+        for admitted in range(1, left + 1)
+        for grain in range(GRAINS + 1)
+    )
 
 
 def resumed_seconds(

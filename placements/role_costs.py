@@ -98,10 +98,12 @@ def best_in_flight(
     *,
     ahead: int = 1,
     sync_s: float = 0.0,
+    training_s: float = 0.0,
 ) -> InFlight:
-    """Return the way to have batches in flight that keeps a rollout pool busy least, of equals the fewest batches.
+    """Return the way to have batches in flight with which a step takes least, of equals the fewest batches.
 
-    Generation is `ahead` steps of updates, and a weight sync itself takes `sync_s` seconds.
+    Generation is `ahead` steps of updates, a weight sync itself takes `sync_s` seconds, and other pools work for
+    `training_s` on the rows of a step before its update is done.
     """
     ways = ways_in_flight(setting.lag, streamed=streams(setting), ahead=ahead)
     if len(ways) == 1:
@@ -110,7 +112,8 @@ def best_in_flight(
 
     def busy_s(way: InFlight) -> float:
         found = _sampling(setting, seat, engine, layout, share, precision, running.sleeps, load, way)
-        return inf if found is None or found.total_s is None else found.total_s + sync_s / way.sync_every
+        own_s = inf if found is None or found.total_s is None else found.total_s + sync_s / way.sync_every
+        return max(own_s, way.period_s(training_s))
 
     return min(ways, key=busy_s)
 
@@ -138,7 +141,7 @@ def _sampling(
         room = cache_tokens(shape, device, layout.tensor, share, serving, precision)
     if room < load.longest_tokens:
         return None
-    rows = load.round_rows * way.batches
+    rows = max(1, round(load.round_rows * way.batches))
     once = generate_seconds(
         shape,
         rows,
@@ -151,7 +154,7 @@ def _sampling(
         precision=precision,
         shared_prompts=load.samples,
         streamed=streams(setting),
-    ).times(load.rounds / way.batches)
+    ).times(load.rounds * load.round_rows / rows)
     if streams(setting) and (sleeps or not setting.keeps_caches) and once.total_s is not None:
         replica = replica_of(shape, layout, seat.links, serving, precision)
         lengths = load.prompt, load.response

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import fsum
 
 from flowgraph.graph import Node, reachable
 from flowgraph.lowering.program import Home as ProgramHome
@@ -142,7 +143,14 @@ class _Worked:
         sources = (self._by_copy[source][0] for source, to in ends if to == target)
         sync_s = max((_sync_seconds(setting, source, home).total_s or 0.0 for source in sources), default=0.0)
         place = setting, home.seat, home.engine, home.layout, home.running
-        return best_in_flight(*place, load, ahead=self._ahead, sync_s=sync_s)
+        return best_in_flight(*place, load, ahead=self._ahead, sync_s=sync_s, training_s=self._beside_s(home))
+
+    def _beside_s(self, home: Home) -> float:
+        """Return the seconds in which other pools work on the rows of a step before its update is done."""
+        pairs = ((self._by_role.get(load.role.name), load) for load in self._setting.loads)
+        beside = ((other, load) for other, load in pairs if other is not None and other.pool != home.pool)
+        works = (work_of(self._setting, other, load) for other, load in beside if load.phase != "generate")
+        return fsum(each.total_s or 0.0 for each in works)
 
     def seconds(self, task: ProgramTask, *, moves: bool) -> Seconds:
         """Return the seconds of a task, by part; a switch that `moves` nothing takes none."""
