@@ -20,7 +20,15 @@ from placements.cache_room import cache_tokens
 from placements.footprint import Footprint, MemoryConstants, logits_bytes, total_bytes
 from placements.generation import cache_wanted
 from placements.loads import Load
-from placements.role_costs import Seat, footprint, moved_seconds, passing_seconds, sampling_seconds, waking_bytes
+from placements.role_costs import (
+    Seat,
+    footprint,
+    moved_seconds,
+    passing_seconds,
+    sampling_seconds,
+    streams,
+    waking_bytes,
+)
 from placements.seconds import Seconds
 from placements.setting import Setting
 from placements.training import WEIGHT_BYTES
@@ -346,7 +354,8 @@ class Ways:
         running = Running(precision=precision, cache_share=share, sleeps=share is not None)
         if not is_server(engine) and ENGINES[engine].supported is not None:
             running = Running()
-        told = [sampling_seconds(self.setting, self.seat, engine, layout, running, load) for load in self._own]
+        awake = running.model_copy(update={"sleeps": False})  # as it is where it has a pool of its own
+        told = [sampling_seconds(self.setting, self.seat, engine, layout, awake, load) for load in self._own]
         yield from self._way(engine, layout, running, self._own, [each for each in told if each is not None])
 
     def _room(self, engine: str, layout: Layout, share: float) -> int:
@@ -357,9 +366,9 @@ class Ways:
     def _wanted(self, engine: str, layout: Layout) -> float:
         def wanted(load: Load) -> float:
             lengths = load.prompt, load.response
-            serving, ahead = self.setting.serving_of(engine), self.setting.streamed_ahead
-            held = cache_wanted(load.round_rows, *lengths, layout, serving, load.samples, ahead=max(1, ahead))
-            return max(load.longest_tokens, held)
+            most = load.round_rows * (self.setting.lag + 1 if streams(self.setting) else 1)
+            rows = cache_wanted(most, *lengths, layout, self.setting.serving_of(engine), load.samples)
+            return max(load.longest_tokens, rows)
 
         return max(map(wanted, self._own))
 

@@ -74,7 +74,6 @@ def generate_seconds(
     precision: Precision = "bfloat16",
     shared_prompts: int = 1,
     streamed: bool = False,
-    ahead: int = 1,
     cache_precision: Precision = "bfloat16",
     rollout: bool = True,
 ) -> Seconds:
@@ -84,8 +83,8 @@ def generate_seconds(
     next is read as one ends. `matmul`, `cache`, `collectives` and `overhead` are the steps of full batches that would
     draw all tokens, `prefill` lies between them, and `tail` is what they take longer because batches shrink in the end,
     until the longest response is drawn alone. Where rollouts are `streamed` or continued, other rows fill those places
-    and there is no tail; those of `ahead` steps run side by side. Of `shared_prompts` responses to one prompt the
-    prompt is read, and kept, once. `rollout` says that a training framework drives the engine, as of a `Replica`.
+    and there is no tail. Of `shared_prompts` responses to one prompt the prompt is read, and kept, once. `rollout` says
+    that a training framework drives the engine, as of a `Replica`.
     Source: Graham 1969 for work over machines and the longest piece; Kwon et al. 2023, arXiv 2309.06180, and Zheng et
     al. 2024, arXiv 2312.07104, for prompts that are shared.
     """
@@ -93,8 +92,7 @@ def generate_seconds(
         return Seconds({"prefill": None, "matmul": None, "tail": None})
     replica = replica_of(shape, layout, links, constants, precision, cache_precision, rollout=rollout)
     each = ceil(rows / layout.data)
-    under_way, held_tokens = each * ahead if streamed else each, prompt.mean / shared_prompts + response.age
-    at_once = _at_once(replica, under_way, held_tokens, cache_tokens)
+    at_once = _at_once(replica, each, prompt.mean / shared_prompts + response.age, cache_tokens)
     steps = each * response.mean / at_once
     drawn = step_seconds(replica, at_once, prompt.mean + response.age).times(steps)
     read_s = each / shared_prompts * prefill_seconds(replica, prompt.mean, prompt.square_mean)
@@ -141,14 +139,9 @@ def cache_wanted(
     layout: Layout,
     constants: ServingConstants,
     shared_prompts: int = 1,
-    *,
-    ahead: int = 1,
 ) -> float:
-    """Return the tokens of a replica's cache with which no row waits for a place: more would save nothing.
-
-    Rows of `ahead` steps run side by side.
-    """
-    each = min(ceil(rows / layout.data) * ahead, constants.most_rows)
+    """Return the tokens of a replica's cache with which no row waits for a place: more would save nothing."""
+    each = min(ceil(rows / layout.data), constants.most_rows)
     return each * (prompt.mean / shared_prompts + response.age)
 
 

@@ -14,11 +14,13 @@ from flowgraph.engines.table import ENGINES, shares_process
 from flowgraph.plan import Checkpointing, Layout, Logits, Precision, Running
 from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
+from placements.decode import replica_of
 from placements.footprint import Footprint, MemoryConstants, total_bytes
 from placements.footprint_process import process_footprint
 from placements.footprint_serving import awake_bytes, generation_bytes, inference_bytes, server_bytes
 from placements.footprint_training import Training, training_bytes
 from placements.generation import generate_seconds
+from placements.in_flight import InFlight, resumed_seconds, ways_in_flight
 from placements.largest_pass import sampled_pass
 from placements.loads import Load
 from placements.profiles import Links
@@ -84,18 +86,70 @@ def _at_share(passing: Seconds, share: float) -> Seconds:
 
 
 def sampling_seconds(
-    setting: Setting, seat: Seat, engine: str, layout: Layout, running: Running, load: Load
+    setting: Setting,
+    seat: Seat,
+    engine: str,
+    layout: Layout,
+    running: Running,
+    load: Load,
+    in_flight: InFlight | None = None,
 ) -> Seconds | None:
     """Return the seconds of generating a step's responses; None if a replica's cache does not hold one row.
 
-    What runs in the process of its device has no share of it for a cache, and grows its cache as rows need it.
+    What runs in the process of its device has no share of it for a cache, and grows its cache as rows need it. Where
+    rollouts continue across steps, it is the best of all ways to have batches `in_flight`, unless one is given.
     """
-    return _sampling(setting, seat, engine, layout, running.cache_share or 1.0, running.precision, load)
+    way = in_flight or best_in_flight(setting, seat, engine, layout, running, load)
+    share, precision = running.cache_share or 1.0, running.precision
+    return _sampling(setting, seat, engine, layout, share, precision, running.sleeps, load, way)
+
+
+def best_in_flight(
+    setting: Setting,
+    seat: Seat,
+    engine: str,
+    layout: Layout,
+    running: Running,
+    load: Load,
+    *,
+    ahead: int = 1,
+    sync_s: float = 0.0,
+    training_s: float = 0.0,
+) -> InFlight:
+    """Return the way to have batches in flight with which a step takes least, of equals the fewest batches.
+
+    Generation is `ahead` steps of updates, a weight sync itself takes `sync_s` seconds, and other pools work for
+    `training_s` on the rows of a step before its update is done.
+    """
+    ways = ways_in_flight(setting.lag, streamed=streams(setting), ahead=ahead)
+    if len(ways) == 1:
+        return ways[0]
+    share, precision = running.cache_share or 1.0, running.precision
+
+    def busy_s(way: InFlight) -> float:
+        found = _sampling(setting, seat, engine, layout, share, precision, running.sleeps, load, way)
+        own_s = inf if found is None or found.total_s is None else found.total_s + sync_s / way.sync_every
+        return max(own_s, way.period_s(training_s))
+
+    return min(ways, key=busy_s)
+
+
+def streams(setting: Setting) -> bool:
+    """Return whether rollouts continue across steps: only where their weights may lag."""
+    return setting.streamed and setting.lag > 0
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _sampling(
-    setting: Setting, seat: Seat, engine: str, layout: Layout, share: float, precision: Precision, load: Load
+    setting: Setting,
+    seat: Seat,
+    engine: str,
+    layout: Layout,
+    share: float,
+    precision: Precision,
+    sleeps: bool,
+    load: Load,
+    way: InFlight,
 ) -> Seconds | None:
     shape, device, serving = setting.shape(load.role), seat.links.device, setting.serving_of(engine)
     room: float = inf
@@ -103,9 +157,10 @@ def _sampling(
         room = cache_tokens(shape, device, layout.tensor, share, serving, precision)
     if room < load.longest_tokens:
         return None
+    rows = max(1, round(load.round_rows * way.batches))
     once = generate_seconds(
         shape,
-        load.round_rows,
+        rows,
         load.prompt,
         load.response,
         layout,
@@ -114,10 +169,16 @@ def _sampling(
         cache_tokens=room,
         precision=precision,
         shared_prompts=load.samples,
-        streamed=setting.streamed_ahead > 0,
-        ahead=max(1, setting.streamed_ahead),
-    )
-    return once.times(load.rounds * setting.factor_of("generate", load.role.name, seat.of.model))
+        streamed=streams(setting),
+    ).times(load.rounds * load.round_rows / rows)
+    if streams(setting) and (sleeps or not setting.keeps_caches) and once.total_s is not None:
+        replica = replica_of(shape, layout, seat.links, serving, precision, rollout=True)
+        lengths = load.prompt, load.response
+        resumed_s = resumed_seconds(
+            replica, rows / layout.data, *lengths, cache_tokens=room, shared_prompts=load.samples
+        )
+        once += Seconds({"resume": resumed_s / (1 if sleeps else way.sync_every)})
+    return once.times(setting.factor_of("generate", load.role.name, seat.of.model))
 
 
 def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:

@@ -53,10 +53,12 @@ class Setting:
 
     `staleness` lets steps overlap, as many as make rollouts lag so many updates; `sync_lag` only makes syncs rarer.
     `ratio` fixes the rollout devices to the training devices, where these are apart. Where responses are `streamed`,
-    generation goes on across steps and waits for no longest response. Models of `without` are those of the flow that
-    this run does without. A graph that is `watched` measures more, and runs in place of the flow's where one engine
-    trains a model and another generates with it. Where layouts that are only `modelled` count too, the plan may be one
-    that cannot be run here. `sample_rows` and `forward_tokens` are of engines that run in the process of their device.
+    generation goes on across steps and waits for no longest response. After a weight sync the caches of responses in
+    flight are computed again, unless the engine `keeps_caches` of older weights. Models of `without` are those of the
+    flow that this run does without. A graph that is `watched` measures more, and runs in place of the flow's where one
+    engine trains a model and another generates with it. Where layouts that are only `modelled` count too, the plan may
+    be one that cannot be run here. `sample_rows` and `forward_tokens` are of engines that run in the process of their
+    device.
     """
 
     graph: Graph
@@ -73,6 +75,7 @@ class Setting:
     sync_lag: int = 0
     ratio: tuple[int, int] | None = None
     streamed: bool = False
+    keeps_caches: bool = False
     without: frozenset[str] = frozenset()
     watched: Graph | None = None
     modelled: bool = False
@@ -162,11 +165,6 @@ class Setting:
     def lag(self) -> int:
         """Return how many updates old the weights that generate responses may be: what was asked for, else 0."""
         return self.staleness if self.staleness is not None else self.sync_lag
-
-    @property
-    def streamed_ahead(self) -> int:
-        """Return of how many steps rows are drawn side by side because they are streamed; 0 if each is drawn alone."""
-        return self.lag if self.streamed else 0
 
     @property
     def overlapped(self) -> int:

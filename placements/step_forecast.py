@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import fsum
 
+from flowgraph.graph import Node, reachable
 from flowgraph.lowering.program import Home as ProgramHome
 from flowgraph.lowering.program import Read, Run, Switch, Sync, Transfer
 from flowgraph.lowering.program import Task as ProgramTask
@@ -13,9 +15,10 @@ from placements.collectives import network_bytes_per_s
 from placements.cycles import makespan, period
 from placements.footprint import total_bytes
 from placements.homes import Home, in_order
+from placements.in_flight import InFlight
 from placements.loads import Load
 from placements.memory_forecast import footprint_of
-from placements.role_costs import moved_seconds, passing_seconds, sampling_seconds
+from placements.role_costs import best_in_flight, moved_seconds, passing_seconds, sampling_seconds, streams
 from placements.schedule import Schedule, Task, Wait
 from placements.seconds import Seconds, added
 from placements.setting import Setting
@@ -76,11 +79,8 @@ def _engines_apart(homes: Sequence[Home]) -> bool:
 def synced_every(setting: Setting, homes: Sequence[Home]) -> int:
     """Return after how many updates weights are synced: as seldom as their lag lets them, rows drawn ahead counted."""
     found = outline_of(setting, homes)
-    return min((_synced_every(found, task) for task in found.tasks if isinstance(task, Sync)), default=1)
-
-
-def _synced_every(found: Outline, sync: Sync) -> int:
-    return max(1, sync.lag - max(found.shifts, default=0) + 1)
+    work = _Worked(setting, homes, found)
+    return min((work.synced_every(task) for task in found.tasks if isinstance(task, Sync)), default=1)
 
 
 def _spots(setting: Setting, homes: Sequence[Home]) -> Iterator[tuple[Spot, Home]]:
@@ -125,6 +125,33 @@ class _Worked:
             by_copy.setdefault(home, []).extend([self._by_role[role]] if role in self._by_role else [])
         self._by_copy = by_copy
 
+    def synced_every(self, sync: Sync) -> int:
+        """Return after how many updates a sync comes: as seldom as staleness lets it, rows in flight counted."""
+        left = max(1, sync.lag - self._ahead + 1)
+        drawing = [home for home in self._by_copy[sync.target] if home.role.use == "sample"]
+        ways = (self._in_flight(home, load) for home in drawing for load in self._setting.loads_of(home.role))
+        return min((each.sync_every for each in ways), default=left) if streams(self._setting) else left
+
+    @property
+    def _ahead(self) -> int:
+        return max(self._found.shifts, default=0)
+
+    def _in_flight(self, home: Home, load: Load) -> InFlight:
+        """Return how many batches of a load are in flight."""
+        setting, target = self._setting, next(place for place, own in self._by_copy.items() if home in own)
+        ends = ((task.source, task.target) for task in self._found.tasks if isinstance(task, Sync))
+        sources = (self._by_copy[source][0] for source, to in ends if to == target)
+        sync_s = max((_sync_seconds(setting, source, home).total_s or 0.0 for source in sources), default=0.0)
+        place = setting, home.seat, home.engine, home.layout, home.running
+        return best_in_flight(*place, load, ahead=self._ahead, sync_s=sync_s, training_s=self._beside_s(home))
+
+    def _beside_s(self, home: Home) -> float:
+        """Return the seconds in which other pools work on the rows of a step before its update is done."""
+        pairs = ((self._by_role.get(load.role.name), load) for load in self._setting.loads)
+        beside = ((other, load) for other, load in pairs if other is not None and other.pool != home.pool)
+        works = (work_of(self._setting, other, load) for other, load in beside if load.phase != "generate")
+        return fsum(each.total_s or 0.0 for each in works)
+
     def seconds(self, task: ProgramTask, *, moves: bool) -> Seconds:
         """Return the seconds of a task, by part; a switch that `moves` nothing takes none."""
         match task:
@@ -136,8 +163,8 @@ class _Worked:
                 rate = self._bytes_per_s(source, target)
                 return self._setting.host_work.travel_seconds(value, parts, rate, self._setting.host)
             case Sync(_, source, target):
-                share = 1 / _synced_every(self._found, task)
-                return _sync_seconds(self._setting, self._by_copy[source][0], self._by_copy[target][0]).times(share)
+                ends = self._by_copy[source][0], self._by_copy[target][0]
+                return _sync_seconds(self._setting, *ends).times(1 / self.synced_every(task))
             case Switch(home, awake):
                 return (
                     _switch_seconds(self._setting, self._by_copy[home], awake=awake)
@@ -148,10 +175,29 @@ class _Worked:
     def _run(self, nodes: Sequence[str]) -> Seconds:
         loads = [self._loads[name] for name in nodes if name in self._loads]
         if loads:
-            return added(work_of(self._setting, self._by_role[load.role.name], load) for load in loads)
-        takes, work = self._setting.host, self._setting.host_work
-        host = added([Seconds({"call": takes.call_s}), *(work.node_seconds(name, takes) for name in nodes)])
+            return added(self._load_seconds(self._by_role[load.role.name], load) for load in loads)
+        takes = self._setting.host
+        host = added([Seconds({"call": takes.call_s}), *(self._host_seconds(name) for name in nodes)])
         return host.times(self._setting.host_factor)
+
+    def _host_seconds(self, name: str) -> Seconds:
+        """Return the seconds of host work; of the last prompt alone where rows come one by one, as they are drawn."""
+        found = self._setting.host_work.node_seconds(name, self._setting.host)
+        return found.times(1 / self._setting.prompts) if self._streams_along(name) else found
+
+    def _streams_along(self, name: str) -> bool:
+        """Return whether a host node works on rows as each prompt's are drawn: it reads no batch of any other model."""
+        node = next((each for each in self._setting.running.nodes if each.name == name), None)
+        if node is None or not node.op.separable or not streams(self._setting):
+            return False
+        names = (each.name for each in reachable(node.edges()) if isinstance(each, Node))
+        read = [self._loads[name] for name in names if name in self._loads]
+        return bool(read) and all(load.phase == "generate" for load in read)
+
+    def _load_seconds(self, home: Home, load: Load) -> Seconds:
+        if home.role.use != "sample" or not streams(self._setting):
+            return work_of(self._setting, home, load)
+        return work_of(self._setting, home, load, self._in_flight(home, load))
 
     def _bytes_per_s(self, source: str, target: str) -> float:
         """Return the bytes per second between two places: over a device's own link, or a machine's network.
@@ -177,14 +223,15 @@ def schedule_of(tasks: Sequence[Timed], waits: Sequence[Waits]) -> Schedule:
     return Schedule(tuple(played), (*rest, *ends, *begins))
 
 
-def work_of(setting: Setting, home: Home, load: Load) -> Seconds:
+def work_of(setting: Setting, home: Home, load: Load, in_flight: InFlight | None = None) -> Seconds:
     """Return how long a load takes where its role lives, what it offloads and loses by sharing included.
 
-    What leaves the devices between tasks is not: that is switching, see `switching_of`.
+    Rollouts that continue across steps have so many batches `in_flight`, None for the best way by itself. What leaves
+    the devices between tasks is not counted: that is switching, see `switching_of`.
     """
     seat = home.seat
     if home.role.use == "sample":
-        sampled = sampling_seconds(setting, seat, home.engine, home.layout, home.running, load)
+        sampled = sampling_seconds(setting, seat, home.engine, home.layout, home.running, load, in_flight)
         return sampled if sampled is not None else Seconds({"decode": None})
     passing = passing_seconds(setting, seat, home.engine, home.layout, home.running, load)
     parts = [passing, _slowed(setting, home, passing)]

@@ -257,7 +257,7 @@ def overlapped(graph: Graph, spots: tuple[Spot, ...], staged: tuple[Staged, ...]
     trained are first of all. Only a forecast knows such steps: a run begins a step once the one before has ended.
     """
     base, needs = _lowered(graph, spots, [each for each in LOWERING if each is not insert_switches])
-    late = _shifts(base, needs, shifts(spots, staged, lag))
+    late = _as_late_as_read(base, needs, _shifts(base, needs, shifts(spots, staged, lag)))
     first = _first(base, needs, late)
     order = sorted(range(len(base.tasks)), key=lambda i: (i not in first, -late[i], i))
     program = insert_switches(replace(base, tasks=tuple(base.tasks[i] for i in order)))
@@ -319,13 +319,33 @@ def _shifts(program: Program, needs: Sequence[frozenset[int]], of_nodes: Mapping
     return found
 
 
+def _as_late_as_read(program: Program, needs: Sequence[frozenset[int]], late: Sequence[int]) -> list[int]:
+    """Let the host work on rows in the step that reads its results, so that nothing that is drawn next waits for it."""
+    found, readers = list(late), [list[int]() for _ in late]
+    for reader, before in enumerate(needs):
+        for each in before:
+            readers[each].append(reader)
+    for place in reversed(range(len(found))):
+        task = program.tasks[place]
+        waits = isinstance(task, Transfer) or (isinstance(task, Run) and not task.role)
+        if waits and readers[place]:
+            found[place] = min(found[each] for each in readers[place])
+    return found
+
+
 def _first(program: Program, needs: Sequence[frozenset[int]], late: Sequence[int]) -> set[int]:
-    """Return what a step begins with: syncs of what the step before trained, and host work that sampling waits for."""
+    """Return what a step begins with: syncs of what the step before trained, and host work that sampling waits for.
+
+    Host work on rows of this very step is not, since those are sampled first.
+    """
     found = {i for i, task in enumerate(program.tasks) if isinstance(task, Sync) and not needs[i]}
     drawing = {i for i, task in enumerate(program.tasks) if isinstance(task, Run) and task.role and not late[i]}
+    drawn = set(drawing)
+    for place, before in enumerate(needs):
+        drawn |= {place} if before & drawn else set()
     for place in reversed(range(len(needs))):
         if place in drawing or (place in found and not isinstance(program.tasks[place], Sync)):
-            found |= {each for each in needs[place] if not _runs_model(program.tasks[each])}
+            found |= {each for each in needs[place] - drawn if not _runs_model(program.tasks[each])}
     return found
 
 

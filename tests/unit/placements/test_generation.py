@@ -32,7 +32,7 @@ from placements.decode import (
     step_seconds,
     weight_bytes,
 )
-from placements.generation import cache_wanted, generate_seconds, request_seconds
+from placements.generation import generate_seconds, request_seconds
 from placements.lengths import Lengths
 from placements.profiles import Links, Precision, profile
 from placements.seconds import Seconds
@@ -270,20 +270,6 @@ def test_responses_are_drawn_by_an_engine_that_is_driven_unless_it_serves_client
     drawn, served = batch_seconds(Layout()), batch_seconds(Layout(), rollout=False)
     assert (drawn.parts["overhead"] or 0) > (served.parts["overhead"] or 0)
     assert {**drawn.parts, "overhead": 0, "tail": 0} == {**served.parts, "overhead": 0, "tail": 0}
-
-
-def test_rows_of_steps_ahead_run_side_by_side_where_they_are_streamed() -> None:
-    """64 rows on one replica: with those of four steps, a step of the engine draws four times as many tokens."""
-    one, four = (batch_seconds(Layout(), 64, streamed=True, ahead=ahead, cache_tokens=1e9) for ahead in (1, 4))
-    assert (one.parts["matmul"] or 0) == pytest.approx(4 * (four.parts["matmul"] or 0), rel=1e-6)
-    assert (one.parts["cache"] or 0) == pytest.approx(four.parts["cache"] or 0)
-    assert batch_seconds(Layout(), 64, ahead=4) == batch_seconds(Layout(), 64)
-
-
-def test_a_cache_has_place_for_the_rows_of_all_steps_that_are_drawn_side_by_side() -> None:
-    wanted = [cache_wanted(64, PROMPT, RESPONSE, Layout(data=4), engine(), ahead=ahead) for ahead in (1, 2, 1000)]
-    each = PROMPT.mean + RESPONSE.age
-    assert wanted == pytest.approx([16 * each, 32 * each, engine().most_rows * each])
 
 
 def test_experts_over_data_ranks_hold_one_copy_of_them_and_read_each_others_tokens() -> None:

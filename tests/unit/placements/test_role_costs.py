@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from flowgraph.plan import Layout, Running
-from placements.generation import generate_seconds
 from placements.loads import Load
 from placements.role_costs import passing_seconds, sampling_seconds
 from placements.seconds import Seconds
@@ -80,13 +79,6 @@ def test_streamed_rows_of_the_steps_ahead_are_drawn_side_by_side() -> None:
     streamed = replace(setting, streamed=True)
     one = replace(streamed, staleness=1)
     assert sampled_s(streamed) < 0.6 * sampled_s(one)
-    load = load_of(streamed, "policy.generate")
-    parts = generate_seconds(
-        streamed.shape(load.role), load.rows, load.prompt, load.response, Layout(data=4),
-        seat_of("1x4xh100", 4).links, streamed.serving_of("sglang"), cache_tokens=1e9,
-        shared_prompts=load.samples, streamed=True, ahead=2,
-    )  # fmt: skip
-    assert sampled_s(streamed) == pytest.approx(parts.total_s)
 
 
 def test_rows_that_wait_for_the_step_before_run_alone_however_late_weights_may_be() -> None:
