@@ -33,7 +33,9 @@ def bare(setting: Setting, load: Load, micro: int) -> Seconds:
     seat, constants = seat_of("1x8xh100", 8), setting.training_of("fsdp")
     given = setting.shape(load.role), load.tokens_in(micro), LAYOUT, seat.links, constants
     if load.phase == "update":
-        return update_seconds(*given, micro_batch_tokens=micro, checkpointing="full", steps=load.steps)
+        return update_seconds(
+            *given, micro_batch_tokens=micro, checkpointing="full", logits=Running().logits, steps=load.steps
+        )
     return forward_seconds(*given, micro_batch_tokens=micro)
 
 
