@@ -15,7 +15,7 @@ from placements.blocks import Blocks, Offered
 from placements.exact import ROUNDING, WITHIN, Keys, choices_below, is_below, keys_of
 from placements.named import VARIANTS, Parts, Variant, variant
 from placements.placing import has_room
-from placements.problem import Answer, Choice, Objective, Option, Problem
+from placements.problem import Answer, Choice, Objective, Option, Problem, choice_of
 from placements.ranked import Ranked
 from placements.robust import Regret, regrets
 from placements.setting import Setting
@@ -107,6 +107,7 @@ def find(setting: Setting, asked: Asked | None = None, *, robust: bool = False) 
     cut = blocks.cut
     played = _Played(setting, asked.objective)
     played.add([answer.best, *answer.runners_up][:REPLAYED])
+    played.add(waiting_at_stages(posed, blocks, asked.method)[:PROMISING])
     beside = tuple((each, solved(setting, blocks, each.parts_of(setting.graph), asked.objective)) for each in VARIANTS)
     if not (asked.placement or asked.pins):
         played.add_ranked([each for _, each in beside if each is not None])
@@ -216,6 +217,28 @@ def _play_below(
                 played.add([choice])
         if played.best_has_room():
             return min(least, played.best_keys())
+
+
+def waiting_at_stages(posed: Problem, blocks: Blocks, method: Method = "auto") -> list[Choice]:
+    """Return the best choices as if all pools waited for each other after each stage, the best first.
+
+    There are none where barriers part all stages already. Where they do not, bounds hardly tell choices apart: a pool
+    that is done with a stage early counts as if it went on, though it may wait for what others do in that stage.
+    """
+    of_stage = blocks.barriers.of_stage
+    if len(set(of_stage)) == len(of_stage):
+        return []
+
+    def apart(option: Option) -> Option:
+        return replace(option, stages_s=option.key.sitting.stages_s) if isinstance(option.key, Offered) else option
+
+    def bounded(block: frozenset[int], waiting: Option) -> Option:
+        return next(option for option in posed.options(block) if option.key is waiting.key)
+
+    waiting = replace(posed, options=lambda block: [apart(option) for option in posed.options(block)])
+    answer = solve(waiting, method=method)
+    found = [answer.best, *answer.runners_up] if answer else []
+    return [choice_of(posed, ((block, bounded(block, option)) for block, option in each.blocks)) for each in found]
 
 
 def _as_if_barriers(posed: Problem, choice: Choice) -> tuple[float, float]:
@@ -338,6 +361,7 @@ def solved(setting: Setting, blocks: Blocks, parts: Parts, objective: Objective 
         return None
     played = _Played(setting, objective)
     played.add([answer.best, *answer.runners_up][:NAMED_REPLAYED])
+    played.add(waiting_at_stages(posed, blocks)[:NAMED_REPLAYED])
     _play_below(posed, answer, played, exactly=is_exact(posed, "auto"), at_most=NAMED_AT_MOST)
     return next((each for each in played.ranked() if not played.lacks_room(each)), None)
 

@@ -10,7 +10,7 @@ import pytest
 
 from placements.blocks import Blocks, Offered
 from placements.exact import solve_exact
-from placements.finding import Asked, Found, find, pinned, problem, solved
+from placements.finding import Asked, Found, find, pinned, problem, solved, waiting_at_stages
 from placements.named import VARIANTS, name_of, variant
 from placements.problem import Answer, Option, step_seconds
 from placements.setting import Setting
@@ -232,6 +232,33 @@ def test_machines_of_two_kinds_are_both_used_where_that_is_faster() -> None:
     plan = found.best.plan()
     for pool in plan.pools:
         assert len({device.model for place in pool.devices if (device := plan.cluster.device(*place))}) == 1
+
+
+@pytest.mark.parametrize("cluster", ["1x2xh100", "1x4xh100"])
+def test_where_stages_share_a_span_plans_are_also_sought_as_if_all_waited_after_each_stage(cluster: str) -> None:
+    """Bounds add up what a pool does in a span, and miss that one waits there for another."""
+    blocks = Blocks(setting_of(two_agents, cluster))
+    posed = problem(blocks.setting, blocks, Asked()).remembering()
+
+    def waiting_s(options: Sequence[Option]) -> float:
+        sittings = [option.key.sitting for option in options if isinstance(option.key, Offered)]
+        stages = zip(*(sitting.stages_s for sitting in sittings), strict=True)
+        return sum(map(max, stages))
+
+    every = [
+        options
+        for cut in partitions(range(len(blocks.setting.roles)))
+        for options in product(*map(posed.options, cut))
+        if sum(sum(option.devices) for option in options) <= posed.capacity[0]
+    ]
+    first, *_ = waiting_at_stages(posed, blocks)
+    assert waiting_s([option for _, option in first.blocks]) == pytest.approx(min(map(waiting_s, every)))
+    assert all(any(option is each for each in posed.options(block)) for block, option in first.blocks)
+
+
+def test_where_barriers_part_all_stages_bounds_tell_plans_apart() -> None:
+    blocks = Blocks(setting_of("grpo"))
+    assert waiting_at_stages(problem(blocks.setting, blocks, Asked()).remembering(), blocks) == []
 
 
 def test_sizes_that_are_too_slow_are_not_offered() -> None:

@@ -16,6 +16,7 @@ from placements.training import forward_seconds, update_seconds
 from tests.unit.placements.small_settings import lagging, seat_of, setting_of
 
 LAYOUT = Layout(data=8, sharding="full")
+EXPERTS, MICRO = "Qwen/Qwen3-30B-A3B", 512  # few tokens, so that a device waits for launches
 
 
 def load_of(setting: Setting, name: str) -> Load:
@@ -40,24 +41,24 @@ def bare(setting: Setting, load: Load, micro: int) -> Seconds:
 
 
 @pytest.mark.parametrize(("node", "share"), [("ref.logprobs", "forward_share"), ("policy.update", "update_share")])
-@pytest.mark.parametrize("model", ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"])
+@pytest.mark.parametrize("model", [EXPERTS, "Qwen/Qwen3-8B"])
 def test_a_pass_has_a_share_of_the_rates_and_waits_for_launches_as_ever(node: str, share: str, model: str) -> None:
     setting = setting_of("grpo", model=model)
     load, attained = load_of(setting, node), getattr(host_constants(), share)
     assert attained < 1.0
-    running = Running(checkpointing="full", micro_batch_tokens=2048)
+    running = Running(checkpointing="full", micro_batch_tokens=MICRO)
     told = parts_of(passing_seconds(setting, seat_of("1x8xh100", 8), "fsdp", LAYOUT, running, load))
     expected = {
         name: seconds if name == "launch" else seconds / attained
-        for name, seconds in parts_of(bare(setting, load, 2048)).items()
+        for name, seconds in parts_of(bare(setting, load, MICRO)).items()
     }
     assert told == pytest.approx({"launch": 0.0} | expected)
 
 
 def test_devices_wait_for_launches_in_the_test_above() -> None:
     """Else it would say nothing of them."""
-    setting = setting_of("grpo")
-    assert parts_of(bare(setting, load_of(setting, "ref.logprobs"), 2048))["launch"] > 0.0
+    setting = setting_of("grpo", model=EXPERTS)
+    assert parts_of(bare(setting, load_of(setting, "ref.logprobs"), MICRO))["launch"] > 0.0
 
 
 def test_rates_of_a_cpu_are_those_of_steps_already() -> None:

@@ -140,7 +140,7 @@ def test_new_weights_pass_through_software_which_counts_bytes_and_tensors() -> N
 
     assert software_s(2 * 16 * GB, 400) - software_s(16 * GB, 400) == pytest.approx(16 * GB / RESHARD_BYTES_PER_S)
     assert software_s(16 * GB, 800) - software_s(16 * GB, 400) == pytest.approx(400 * RESHARD_TENSOR_S)
-    assert software_s(0.0, 0) == RESHARD_S
+    assert software_s(0.0, 1) == pytest.approx(RESHARD_S + RESHARD_TENSOR_S)
     for size, tensors, took_s in ((16 * GB, 291, 5.0), (141 * GB, 723, 14.0), (61 * GB, 18_867, 12.0)):
         assert took_s / 2 <= software_s(size, tensors) <= took_s * 2
 
