@@ -44,8 +44,10 @@ MOST_STAGES = 16
 ROOMY_SHARE = 0.3  # of a device: what takes less needs no more tensor ranks for its memory
 TIGHT_SHARE = 0.6  # of a device: what takes more while it works may have to compute from host memory
 NEGLIGIBLE = 0.0005  # of a role's seconds: what may be gained by being ready sooner that is not looked for
-LONG_SHARE = 0.5  # of a device: what the longest row takes more of may be spread over more of them
-LARGE_LOGITS_SHARE = 0.1  # of a device: logits that take more of it may come in chunks
+# Shares of a device: if the longest row takes more, it may be spread over more of them. Of a row that is kept whole; of
+# one whose layers are computed again, in a domain; and over several domains.
+KEPT_SHARE, AGAIN_SHARE, FAR_SHARE = 0.8, 0.15, 0.5
+LARGE_LOGITS_SHARE = 0.1  # of a device: logits that take more of it come in chunks
 UNEVEN_AT_MOST = 1.25  # times the layers that stages would have if all had as many as the fullest
 SPREAD_AT_MOST = 32  # of what draws, over several domains, where its weights do not fit in one
 
@@ -200,20 +202,23 @@ class Ways:
         """Return over how many devices the tokens of a row may be spread, beside so many tensor ranks.
 
         First as few as leave each data rank a row. More of them are looked at while the longest row would fill much of
-        a device: of one domain so that nothing is computed again, of several so that the row fits at all. Ranks that
-        trade tokens for heads divide these.
+        a device: of one domain so that nothing is computed again, or beside tensor ranks, which may do for that, so
+        that what is takes little; of several domains so that the row fits at all. Ranks that trade tokens for heads
+        divide these.
         """
         if self.seat.of.kind != "gpu":
             yield 1
             return
-        shape, most = self.setting.shape(self.role), self.setting.support_of(engine).sequence
+        shape, support = self.setting.shape(self.role), self.setting.support_of(engine)
         heads = 0 if self.setting.training_of(engine).ring else shape.heads // tensor
-        degrees = [s for s in POWERS if s <= min(ranks, most) and ranks % s == heads % s == 0]
+        degrees = [s for s in POWERS if s <= min(ranks, support.sequence) and ranks % s == heads % s == 0]
         near = max(1, self.seat.of.reach // tensor)
         first = next((s for s in degrees if s <= near and ranks // s <= self.setting.most_ranks), 1)
         yield first
         for before, degree in pairwise(s for s in degrees if s >= first):
-            if self._row_bytes(tensor, before, again=degree > near) <= LONG_SHARE * self.seat.of.memory_bytes:
+            again = degree > near or support.tensor > 1
+            share = FAR_SHARE if degree > near else AGAIN_SHARE if again else KEPT_SHARE
+            if self._row_bytes(tensor, before, again=again) <= share * self.seat.of.memory_bytes:
                 return
             yield degree
 
@@ -302,14 +307,27 @@ class Ways:
             yield Running()
             return
         for micro, checkpointing in self._micro_batches(local, longest, trains=trains):
+            if self._is_beside_the_point(layout, longest, micro, checkpointing):
+                continue
             plain = Running(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
             for logits in self._logits(engine, layout, micro, trains=trains):
                 yield plain if logits == plain.logits else plain.model_copy(update={"logits": logits})
 
-    def _logits(self, engine: str, layout: Layout, micro: int, *, trains: bool) -> tuple[Logits, ...]:
-        """Return how the logits of a micro-batch may come: in chunks as our engines make them; else whole.
+    def _is_beside_the_point(self, layout: Layout, longest: int, micro: int, checkpointing: Checkpointing) -> bool:
+        """Return whether a way to compute needs no row spread so far: several rows at once, or all of a row again.
 
-        Where whole ones take much of a device, chunks of them are looked at too, though they are made twice.
+        Rows are spread for their length so that one of them fits, or so that nothing of it is computed again.
+        """
+        before, memory = layout.sequence // 2, self.seat.of.memory_bytes
+        if not before or self._row_bytes(layout.tensor, before, again=False) <= KEPT_SHARE * memory:
+            return False
+        large = self._row_bytes(layout.tensor, before, again=True) > AGAIN_SHARE * memory
+        return micro > longest or (checkpointing == "full" and not large)
+
+    def _logits(self, engine: str, layout: Layout, micro: int, *, trains: bool) -> tuple[Logits, ...]:
+        """Return how the logits of a micro-batch may come: in chunks as our engines make them; else whole while small.
+
+        Chunks are made twice in an update, so where whole ones take much of a device both are looked at.
         """
         if ENGINES[engine].supported is not None:
             return ("chunked",)
@@ -317,7 +335,9 @@ class Ways:
         each = known.whole_logit_bytes if trains else known.read_logit_bytes
         shape, tokens = self.setting.shape(self.role), micro / layout.sequence
         whole_bytes = logits_bytes(shape, layout, tokens, "whole", each, known)
-        return ("whole", "chunked") if whole_bytes > LARGE_LOGITS_SHARE * self.seat.of.memory_bytes else ("whole",)
+        if whole_bytes <= LARGE_LOGITS_SHARE * self.seat.of.memory_bytes:
+            return ("whole",)
+        return ("whole", "chunked") if trains else ("chunked",)
 
     def _micro_batches(self, local: float, longest: int, *, trains: bool) -> Iterator[tuple[int, Checkpointing]]:
         """Return the tokens that go through at once, of so many that a rank has, and what is computed again."""

@@ -83,7 +83,7 @@ def _head(found: Found, measure: Measure) -> Iterator[str]:
     yield f"{setting.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
-    yield f"{_proof(found, measure)}; {many(found.played, 'plan')} played"
+    yield from broken(f"{_proof(found, measure)}; {many(found.played, 'plan')} played", "; ")
     if found.regrets and best is not min(found.ranked, key=measure.of):
         yield f"it is not the {measure.least} as forecast, but loses least where costs are other than forecast"
 

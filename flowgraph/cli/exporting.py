@@ -197,13 +197,20 @@ def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
 def _others(posed: Posed, plan: Plan) -> Iterator[Plan]:
     """Give the plan with what trains the policy in other layouts, fastest first, then with all else put away too."""
     from placements.choices import Ways
+    from placements.footprint import room_bytes
     from placements.homes import homes_by
+    from placements.role_costs import footprint
 
     synced = set(posed.setting.synced.values())
     home = next((home for home in homes_by(posed.setting, plan) if home.role.name in synced), None)
     if home is None:
         return
-    ways = list(dict.fromkeys((way.layout, way.running) for way in Ways(posed.setting, home.role, home.seat).timed))
+    seat, room = home.seat, room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
+    ways = [
+        (way.layout, way.running)
+        for way in Ways(posed.setting, home.role, seat).timed
+        if footprint(posed.setting, home.role, seat, way.engine, way.layout, way.running).peak_bytes <= room
+    ]
     for asleep in (False, True):
         for layout, running in ways[:MOST_TRIED]:
             told = {"layout": layout, "running": running.model_copy(update={"sleeps": home.shared})}
