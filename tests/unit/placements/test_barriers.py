@@ -102,17 +102,17 @@ def test_no_plan_of_a_shipped_flow_is_played_in_less_than_its_bound(cluster: str
 
 
 @cache
-def blocks_of(of: Of, cluster: str, staleness: int | None) -> Blocks:
+def blocks_of(of: Of, cluster: str, staleness: int | None, streamed: bool = False) -> Blocks:
     """Return the ways to run blocks of a setting."""
-    return Blocks(replace(setting_of(of, cluster), staleness=staleness))
+    return Blocks(replace(setting_of(of, cluster), staleness=staleness, streamed=streamed))
 
 
-@given(st.data(), st.sampled_from(FLOWS), st.sampled_from(CLUSTERS), st.sampled_from(STALENESS))
+@given(st.data(), st.sampled_from(FLOWS), st.sampled_from(CLUSTERS), st.sampled_from(STALENESS), st.booleans())
 def test_no_choice_at_all_is_played_in_less_than_its_bound(
-    data: st.DataObject, of: Of, cluster: str, staleness: int | None
+    data: st.DataObject, of: Of, cluster: str, staleness: int | None, streamed: bool
 ) -> None:
     """Any cut of the roles into pools, with any option of each: not only those that a search comes to."""
-    blocks = blocks_of(of, cluster, staleness)
+    blocks = blocks_of(of, cluster, staleness, streamed)
     setting = blocks.setting
     pools = [data.draw(st.integers(0, 2)) for _ in setting.roles]
     cut = [frozenset(place for place, of_pool in enumerate(pools) if of_pool == pool) for pool in sorted({*pools})]
