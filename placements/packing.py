@@ -34,7 +34,7 @@ def filled_share(rows: Sequence[float], budget_tokens: float) -> float:
     for tokens in rows:
         place = next((place for place, left in enumerate(room) if left >= tokens), None)
         if place is None:
-            room.append(max(budget_tokens, tokens) - tokens)
+            room.append(budget_tokens - tokens)
         else:
             room[place] -= tokens
     if len(room) < 2:

@@ -18,7 +18,7 @@ from placements.lengths import Lengths
 from placements.role_costs import footprint, moved_seconds, passing_seconds, sampling_seconds
 from placements.setting import Setting
 from placements.topology import sizes
-from tests.unit.placements.small_settings import seat_of, setting_of
+from tests.unit.placements.small_settings import lagging, seat_of, setting_of
 
 SEATS = [("1x8xh100", 1), ("1x8xh100", 4), ("1x8xh100", 8), ("2x8xa100", 16), ("1x1xl4", 1)]
 ROLES = ("policy.train", "policy.sample", "critic.train", "ref.infer")
@@ -219,3 +219,17 @@ def test_every_size_of_pool_has_a_choice() -> None:
     seat = seat_of("2x8xa100", 16)
     for devices in sizes(seat.of):
         assert choices(setting, role_of(setting, "policy.train"), seat_of("2x8xa100", devices))
+
+
+def test_a_cache_has_place_for_the_rows_of_all_steps_that_are_streamed_side_by_side() -> None:
+    """256 rows of an 8B model on eight replicas: 32 at a time, or 128 where four steps are drawn at once."""
+    setting = setting_of(lagging, model="Qwen/Qwen3-8B", prompts=32, response="mean=2k,max=8k")
+    streamed = replace(setting, staleness=1, streamed=True)
+
+    def most_share(where: Setting) -> float:
+        found = choices(where, role_of(where, "policy.sample"), seat_of("1x8xh100", 8))
+        return max(each.running.cache_share or 0.0 for each in found if each.layout.tensor == 1)
+
+    assert most_share(streamed) == most_share(replace(streamed, streamed=False)) == CACHE_SHARES[0]
+    assert most_share(replace(streamed, staleness=4)) >= 2 * CACHE_SHARES[0]
+    assert most_share(replace(streamed, staleness=4, streamed=False)) == CACHE_SHARES[0]
