@@ -299,7 +299,7 @@ EXACT: list[tuple[str, tuple[str, ...], list[tuple[str, str]]]] = [
     ("ppo", (*SMALL, *VLLM), [*BOTH_VERLS, *BOTH_OPENRLHFS]),
     ("decoupled_ppo", (*SMALL, *VLLM), [*BOTH_VERLS, *BOTH_OPENRLHFS]),
     ("grpo", (*SMALL, *VLLM, "--placement", "split", "--staleness", "2"), BOTH_VERLS[:1]),
-    ("gpg", ON_FOUR, BOTH_OPENRLHFS),  # tensor parallel, and what trains sleeps
+    ("gpg", (*ON_FOUR, "--cluster", "1x8xh100"), BOTH_OPENRLHFS),  # OpenRLHF makes all logits at once: they fit on 8
     ("gpg", (*EXPERTS, "--engine", "train=megatron"), BOTH_VERLS),
     ("gpg", ADAPTERS, BOTH_OPENRLHFS),
 ]
