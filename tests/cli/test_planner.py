@@ -142,10 +142,10 @@ def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
     ranked = re.findall(r"^  \d  ([0-9.]+) a step  [0-9,]+ s +(|tie|\+\d+%)  ", cheapest, re.MULTILINE)
     assert [float(each) for each, _ in ranked] == sorted(float(each) for each, _ in ranked)
     assert ranked[0] == (cost[1], "") and len(ranked) == 5
-    assert re.search(r"hybrid:verl +[0-9.]+ a step  \d+ s  the best", cheapest)
+    assert re.search(r"hybrid:verl +[0-9.]+ a step  [0-9,]+ s +the best", cheapest)
     assert re.search(r"colocated:deepspeed-chat +the same as hybrid:verl for this flow", cheapest)
     assert "what was asked for leaves it out" not in cheapest, "a faster plan that costs more is no better"
-    assert re.search(r"standalone:each-role +[0-9.]+ a step  \d+ s  \+\d+%: it takes \d+ devices", cheapest)
+    assert re.search(r"standalone:each-role +[0-9.]+ a step  [0-9,]+ s +\+\d+%: it takes \d+ devices", cheapest)
     assert re.search(r"batch=128  [0-9.]+ a step  [0-9,]+ s  \+\d+%", cheapest)
     fewest = text_of(flowgraph("fit", "ppo", *PRICES))
     assert re.search(r"^proven the smallest of the layouts considered; \d+ plans played$", fewest, re.MULTILINE)
