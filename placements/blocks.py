@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from flowgraph.plan import Layout
 from flowgraph.roles import USES, Role
 from placements.barriers import Barriers, barriers_of
-from placements.choices import Choice, Ways
+from placements.choices import Ways
 from placements.collectives import network_bytes_per_s
 from placements.folding import HOST, SYNC_BYTES, Columns
 from placements.footprint import room_bytes
@@ -25,6 +25,7 @@ from placements.setting import Setting
 from placements.topology import sizes
 from placements.training import WEIGHT_BYTES
 from placements.transitions import reshard_seconds, sync_seconds, wake_seconds
+from placements.ways import Choice
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape

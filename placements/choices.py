@@ -33,6 +33,7 @@ from placements.seconds import Seconds
 from placements.setting import Setting
 from placements.training import WEIGHT_BYTES
 from placements.transitions import WRITTEN, offload_seconds
+from placements.ways import Choice, Way, slower_somewhere, unbeaten
 
 # What goes through at once, and what is computed again: rows of the greatest length, or more if these have few tokens.
 MICRO_BATCHES: tuple[tuple[int, int, Checkpointing], ...] = ((1, 4096, "none"), (1, 0, "full"), (4, 16384, "full"))
@@ -50,50 +51,6 @@ KEPT_SHARE, AGAIN_SHARE, FAR_SHARE = 0.8, 0.15, 0.5
 LARGE_LOGITS_SHARE = 0.1  # of a device: logits that take more of it come in chunks
 UNEVEN_AT_MOST = 1.25  # times the layers that stages would have if all had as many as the fullest
 SPREAD_AT_MOST = 32  # of what draws, over several domains, where its weights do not fit in one
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One way to run a role: busy seconds by stage, and bytes on each device while others work and while it works.
-
-    `wakes_bytes` come to the device before the role works, where it sleeps; `context_bytes` are those of its process,
-    which roles of one engine share. `host_bytes` are of each device's share of host memory.
-    """
-
-    engine: str
-    layout: Layout
-    running: Running
-    stages_s: tuple[float, ...]
-    rest_bytes: int
-    peak_bytes: int
-    host_bytes: int
-    wakes_bytes: int = 0
-    context_bytes: int = 0
-    moved_s: float = 0.0
-    """Of its seconds, those in which what it keeps off its devices comes and goes: in the stage of its last load."""
-    ready_s: float = 0.0
-    """Besides its seconds, those of a rollout engine that its layout decides: to wake, and to install new weights."""
-
-    @property
-    def last_stage(self) -> int:
-        """Return the stage of its last load."""
-        return max((stage for stage, seconds in enumerate(self.stages_s) if seconds), default=0)
-
-    @property
-    def over_bytes(self) -> int:
-        """Return what it holds more while it works."""
-        return self.peak_bytes - self.rest_bytes
-
-
-@dataclass(frozen=True, eq=False)
-class Way:
-    """One layout of a role on an engine, all that it holds on its devices, and the seconds of each of its loads."""
-
-    engine: str
-    layout: Layout
-    running: Running
-    told: tuple[Seconds, ...]
-    stages_s: tuple[float, ...]
 
 
 @dataclass
@@ -122,7 +79,7 @@ class Ways:
 
         Nothing is returned where no way is the fastest in every stage.
         """
-        if not self.timed or any(_slower(self.timed[0].stages_s, way.stages_s) for way in self.timed):
+        if not self.timed or any(slower_somewhere(self.timed[0].stages_s, way.stages_s) for way in self.timed):
             return ()
         first, *others = self.timed
         kept = [self._choice(first)]
@@ -135,7 +92,7 @@ class Ways:
     @cached_property
     def unbeaten(self) -> tuple[Choice, ...]:
         """Return the ways that no other beats in seconds and in bytes."""
-        return tuple(_best(self.all))
+        return tuple(unbeaten(self.all))
 
     @property
     def all(self) -> list[Choice]:
@@ -489,27 +446,3 @@ def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ..
     offered: tuple[Sharding, ...] = tuple(each for each in wanted if each in support.sharding)
     alone: tuple[Sharding, ...] = ("none",) if "none" in support.sharding else ()
     return offered or alone
-
-
-def _slower(one: Sequence[float], other: Sequence[float]) -> bool:
-    return any(a > b for a, b in zip(one, other, strict=True))
-
-
-def _best(found: Sequence[Choice]) -> Iterator[Choice]:
-    """Keep what no other beats in the seconds of each stage and in all bytes; of equals the first."""
-    kept = list[Choice]()
-    for each in sorted(found, key=lambda choice: (sum(choice.stages_s), choice.rest_bytes, choice.peak_bytes)):
-        if not any(_beats(other, each) for other in kept):
-            kept.append(each)
-    yield from kept
-
-
-def _beats(one: Choice, other: Choice) -> bool:
-    return (
-        all(a <= b for a, b in zip(one.stages_s, other.stages_s, strict=True))
-        and one.ready_s <= other.ready_s
-        and one.rest_bytes <= other.rest_bytes
-        and one.over_bytes <= other.over_bytes
-        and one.wakes_bytes <= other.wakes_bytes
-        and one.host_bytes <= other.host_bytes
-    )

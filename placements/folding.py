@@ -13,8 +13,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from placements.choices import Choice
 from placements.footprint import MemoryConstants
+from placements.ways import Choice
 
 SYNC_BYTES = int(2 * MemoryConstants().bucket_bytes)  # two buckets: one that is sent, one that is read
 CARRIED_AT_MOST = 256  # ways to run the first roles of a pool that are carried on to the next one

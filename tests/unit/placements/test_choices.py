@@ -222,7 +222,7 @@ def test_every_size_of_pool_has_a_choice() -> None:
 
 
 def test_a_cache_has_place_for_the_rows_of_all_steps_that_are_streamed_side_by_side() -> None:
-    """256 rows of an 8B model on eight replicas: 32 at a time, or 128 where four steps are drawn at once."""
+    """256 rows of an 8B model on eight replicas: 32 at a time, 64 or 160 where one or four more steps are drawn."""
     setting = setting_of(lagging, model="Qwen/Qwen3-8B", prompts=32, response="mean=2k,max=8k")
     streamed = replace(setting, staleness=1, streamed=True)
 
@@ -230,6 +230,6 @@ def test_a_cache_has_place_for_the_rows_of_all_steps_that_are_streamed_side_by_s
         found = choices(where, role_of(where, "policy.sample"), seat_of("1x8xh100", 8))
         return max(each.running.cache_share or 0.0 for each in found if each.layout.tensor == 1)
 
-    assert most_share(streamed) == most_share(replace(streamed, streamed=False)) == CACHE_SHARES[0]
-    assert most_share(replace(streamed, staleness=4)) >= 2 * CACHE_SHARES[0]
+    assert most_share(replace(streamed, streamed=False)) == CACHE_SHARES[0] < most_share(streamed)
+    assert most_share(replace(streamed, staleness=4)) > 1.4 * most_share(streamed)
     assert most_share(replace(streamed, staleness=4, streamed=False)) == CACHE_SHARES[0]
