@@ -383,7 +383,7 @@ def nemo_rl_phases() -> Kind:
     return Kind("rl_phase", "RL phases, lengths stated (NeMo-RL)", "s", tuple(phases), refit_steps, REFITTED)
 
 
-REFITTED = "five constants of RL steps are fitted again to phases, and steps that do not overlap, of the other groups"
+REFITTED = "five constants of RL steps are fitted again to the steps and phases of the other groups"
 
 
 @cache
@@ -396,10 +396,7 @@ def _nemo_rl() -> tuple[Sample, ...]:
 
 
 def refit_steps(_kept: Sequence[Sample], left: Sequence[Sample], axis: Axis) -> list[float]:
-    """Return forecasts with constants fitted to the steps and phases of all other groups, from the middle of bounds.
-
-    Steps that overlap are left out of the fit: they are forecast many times slower, as rows in flight are sought.
-    """
+    """Return forecasts with constants fitted to the steps and phases of all other groups, from the middle of bounds."""
     within = neutral({**bounds("vllm"), **bounds("host")})
     rows = [
         Measured(each.label, each.measured, each.case) for each in _nemo_rl() if each.group(axis) != left[0].group(axis)

@@ -71,13 +71,17 @@ def _step(text: str) -> Step | str:
 
 
 def step_with(workload: Workload, moved: Mapping[str, Mapping[str, float]]) -> Step | str:
-    """Return the forecast of a run's step with other constants, by engine; where the planner has none, say why."""
+    """Return the forecast of a run's step with other constants, by engine, where roles live as they do with ours."""
+    homes = _homes(to_toml(workload.question))
+    return homes if isinstance(homes, str) else step_of(replace(setting_of(workload), calibrated=moved), homes)
+
+
+@cache
+def _homes(text: str) -> list[Home] | str:
     try:
-        setting = replace(setting_of(workload), calibrated=moved)
-        homes = homes_of(workload, setting)
+        return homes_of(from_toml(text), _setting(text))
     except FlowError as error:
         return str(error).splitlines()[0]
-    return homes if isinstance(homes, str) else step_of(setting, homes)
 
 
 def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -> list[Home] | str:
