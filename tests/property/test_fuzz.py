@@ -10,7 +10,9 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -89,6 +91,12 @@ def tried(case: Case) -> Case:
     return case
 
 
+def tried_fairly(make: Callable[[], Case]) -> Case:
+    """Try a case, and once more if it exceeds the limit: caches and collected garbage of others are not its own."""
+    case = tried(make())
+    return case if case.seconds <= LIMIT_S else min(case, tried(make()), key=lambda each: each.seconds)
+
+
 def judge(case: Case) -> None:
     """Compare what a case gave with what it must give."""
     assert case.seconds < LIMIT_S, f"{case.seconds:.1f} s of processor time: {case}"
@@ -110,9 +118,7 @@ def run_cases(seeds: range) -> Counter[str]:
     told = Counter[str]()
     load(random_program(0).text())  # what is imported on the way is not part of a case
     for seed in seeds:
-        case = tried(case_of(seed))
-        if case.seconds > LIMIT_S:  # another process may have had the caches: the case itself is what counts
-            case = min(case, tried(case_of(seed)), key=lambda each: each.seconds)
+        case = tried_fairly(partial(case_of, seed))
         judge(case)
         told[case.fault or "right"] += 1
     return told
@@ -152,13 +158,17 @@ def test_each_of_several_wrong_calls_is_reported() -> None:
         assert len(found) >= len(broken), f"seed {seed}"
 
 
+def several_faults(seed: int) -> Case:
+    rng, program = random.Random(seed), random_program(seed)
+    for name in rng.sample(sorted(set(FAULTS) - {"flow_setting"}), rng.randint(2, 5)):
+        FAULTS[name](rng, program)
+    return Case(seed, "several", program, None)
+
+
 def test_several_faults_at_once_give_errors_of_ours_and_what_is_found_agrees() -> None:
     """One may undo another, so nothing is said of which; but `graph` and `faults` say the same."""
     for seed in range(600):
-        rng, program = random.Random(seed), random_program(seed)
-        for name in rng.sample(sorted(set(FAULTS) - {"flow_setting"}), rng.randint(2, 5)):
-            FAULTS[name](rng, program)
-        case = tried(Case(seed, "several", program, None))
+        case = tried_fairly(partial(several_faults, seed))
         assert case.seconds < LIMIT_S, str(case)
         if case.error is None:
             assert case.found == [], str(case)
