@@ -33,7 +33,7 @@ MEGATRON = ("--engine", "train=megatron", "--engine", "infer=megatron")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Smallest:
     """A model on so many machines of so many devices, with what trains it, and the bytes of a device as published."""
 
     model: str
@@ -45,17 +45,17 @@ class Recipe:
 
 
 RECIPES = (
-    Recipe("Qwen/Qwen2.5-7B", 1, 2, "h800"),
-    Recipe("Qwen/Qwen2.5-14B", 1, 4, "h800"),
-    Recipe("Qwen/Qwen2.5-32B", 1, 8, "h20", MEGATRON),
-    Recipe("Qwen/Qwen2.5-72B", 4, 8, "h800"),
-    Recipe("Qwen/Qwen2.5-72B", 4, 8, "h20"),
-    Recipe("Qwen/Qwen3-235B-A22B", 4, 8, "h20", MEGATRON),
-    Recipe("deepseek-ai/DeepSeek-V3", 12, 8, "h20", MEGATRON, 66e9),
+    Smallest("Qwen/Qwen2.5-7B", 1, 2, "h800"),
+    Smallest("Qwen/Qwen2.5-14B", 1, 4, "h800"),
+    Smallest("Qwen/Qwen2.5-32B", 1, 8, "h20", MEGATRON),
+    Smallest("Qwen/Qwen2.5-72B", 4, 8, "h800"),
+    Smallest("Qwen/Qwen2.5-72B", 4, 8, "h20"),
+    Smallest("Qwen/Qwen3-235B-A22B", 4, 8, "h20", MEGATRON),
+    Smallest("deepseek-ai/DeepSeek-V3", 12, 8, "h20", MEGATRON, 66e9),
 )
 
 
-def answered(recipe: Recipe, verb: str, folder: Path) -> dict[str, Any] | None:
+def answered(recipe: Smallest, verb: str, folder: Path) -> dict[str, Any] | None:
     """Return the plan that `plan` or `fit` prints as JSON; None where it is refused."""
     cluster = folder / "cluster.toml"
     cluster.write_text(CLUSTER.format(count=recipe.machines, each=recipe.each, device=recipe.device), "utf-8")

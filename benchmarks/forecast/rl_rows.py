@@ -130,7 +130,7 @@ def _run(row: Row, placed: Placing, label: str) -> tuple[Workload, bool] | str:
         framework=row["framework"],
         flow=f"{FLOWS}:{name.casefold()}",
         models=dict.fromkeys(ALGORITHMS[name], found),
-        cluster=_cluster(devices, kind),
+        cluster=cluster_text(devices, kind),
         batch=prompts * (samples if critic else 1),
         prompt_tokens=lengths.prompt,
         response_tokens=lengths.response,
@@ -142,7 +142,8 @@ def _run(row: Row, placed: Placing, label: str) -> tuple[Workload, bool] | str:
     return _placed(workload, placed, degrees(row["parallelism"]), degrees(row["rollout_backend"])), lengths.guessed
 
 
-def _cluster(devices: int, kind: Profile) -> str:
+def cluster_text(devices: int, kind: Profile) -> str:
+    """Return so many devices as `--cluster` takes them: whole machines, or a part of one."""
     machine = machine_devices(kind)
     return f"{max(1, devices // machine)}x{min(devices, machine)}x{kind.name}"
 
@@ -205,8 +206,9 @@ def read_nemo_rl(row: Row) -> Read:
     Its average length is that of responses: tokens that were trained on, over responses, are 100 to 130 more.
     """
     recipe = recipe_of(row)
-    placed = replace(placing(row["policy_mode"]), draw=recipe.draws)
-    placed = replace(placed, train=int(row["gpus"]) - recipe.draws) if recipe.draws else placed
+    placed = placing(row["policy_mode"])
+    if recipe.draws is not None:
+        placed = replace(placed, draw=recipe.draws, train=int(row["gpus"]) - recipe.draws)
     label = " ".join(row[each] for each in ("version", "algorithm", "model", "policy_mode", "gpus", "gpu", "precision"))
     pair = tuple(row[each] for each in ("version", "algorithm", "model", "gpu", "precision", "max_seq_len"))
     told = Read(f"NeMo-RL {label}", "NeMo-RL", "step", float(row["step_time_s"]), placed=placed, pair=pair)
@@ -226,7 +228,7 @@ def read_nemo_rl(row: Row) -> Read:
         framework="NeMo-RL",
         flow=f"{FLOWS}:{row['algorithm'].lower()}",
         models={"policy": found, "ref": found},
-        cluster=_cluster(int(row["gpus"]), kind),
+        cluster=cluster_text(int(row["gpus"]), kind),
         batch=prompts,
         prompt_tokens=str(PROMPT_TOKENS),
         response_tokens=f"mean={row['avg_seq_len']},max={most}",

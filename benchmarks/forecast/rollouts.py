@@ -6,7 +6,7 @@ and a decoding batch that stays as it is. Rows with speculative decoding, or whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -119,34 +119,41 @@ def _label(row: Row) -> tuple[str, str]:
     return f"{group} x{row['gpus']} {lengths} {row['concurrency']} at once", group
 
 
-def _served(rows: Sequence[Row]) -> Iterator[Case]:
-    """Return the seconds of each token, the first left out, where a client keeps so many requests under way."""
+def _under_way(
+    rows: Sequence[Row], measured: Callable[[Row], str], figures: Callable[[Rollout], tuple[float | None, float]]
+) -> Iterator[Case]:
+    """Return the cases of rows where a client keeps so many requests under way: a forecast, and the null model's."""
     for row in rows:
-        measured = row["median_tpot_ms"] or row["mean_tpot_ms"]
-        if row["arrangement"] != "aggregated" or not (row["concurrency"] and row["output_len_tokens"] and measured):
+        value = measured(row)
+        if row["arrangement"] != "aggregated" or not (row["concurrency"] and row["output_len_tokens"] and value):
             continue
         (label, group), asked = _label(row), rollout(row)
         if isinstance(asked, str) or not asked.prompt_tokens:
             yield Case(label, 0.0, None, group=group, why=asked if isinstance(asked, str) else "no length of prompts")
             continue
+        forecast, null = figures(asked)
+        yield Case(label, float(value), forecast, null, group)
+
+
+def _served(rows: Sequence[Row]) -> Iterator[Case]:
+    """Return the milliseconds of each token, the first left out."""
+
+    def token_ms(asked: Rollout) -> tuple[float | None, float]:
         found = asked.requests_s
-        yield Case(label, float(measured), found and found[1] * 1e3, asked.null_s * 1e3, group)
+        return found and found[1] * 1e3, asked.null_s * 1e3
+
+    return _under_way(rows, lambda row: row["median_tpot_ms"] or row["mean_tpot_ms"], token_ms)
 
 
 def _request_rate(rows: Sequence[Row]) -> Iterator[Case]:
-    """Return tokens per second and device, where a client keeps so many requests under way."""
-    for row in rows:
-        measured = row["output_tokens_per_s_per_gpu"]
-        if row["arrangement"] != "aggregated" or not (row["concurrency"] and row["output_len_tokens"] and measured):
-            continue
-        (label, group), asked = _label(row), rollout(row)
-        if isinstance(asked, str) or not asked.prompt_tokens:
-            yield Case(label, 0.0, None, group=group, why=asked if isinstance(asked, str) else "no length of prompts")
-            continue
+    """Return tokens per second and device."""
+
+    def rate(asked: Rollout) -> tuple[float | None, float]:
         tokens, found = asked.response_tokens, asked.requests_s
         under_way = asked.rows * asked.layout.data / asked.devices
-        rate = found and under_way * tokens / (found[0] + (tokens - 1) * found[1])
-        yield Case(label, float(measured), rate, under_way / asked.null_s, group)
+        return found and under_way * tokens / (found[0] + (tokens - 1) * found[1]), under_way / asked.null_s
+
+    return _under_way(rows, lambda row: row["output_tokens_per_s_per_gpu"], rate)
 
 
 def _saturated(rows: Sequence[Row]) -> Iterator[Case]:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.forecast.cells import COUNT, columns
 from benchmarks.forecast.report import Case, Row, Table, View
-from benchmarks.forecast.rl_names import Degrees, degrees, device, engine, machine_devices, model
-from benchmarks.forecast.rl_rows import FLOWS, MEAN_SHARE, PROMPT_TOKENS
+from benchmarks.forecast.rl_names import Degrees, degrees, device, engine, model
+from benchmarks.forecast.rl_rows import FLOWS, MEAN_SHARE, PROMPT_TOKENS, cluster_text
 from benchmarks.forecast.rl_steps import setting_of
 from benchmarks.forecast.rl_workloads import Workload
 from placements.blocks import Blocks
@@ -61,7 +61,7 @@ def _asked(cells: tuple[tuple[str, str], ...], mean_share: float) -> Setting | s
     missing += [name.replace("_", " ") for name in needed if not row[name]]
     if missing or kind is None or found is None:
         return f"no {', '.join(missing)}"
-    machine, devices, longest = machine_devices(kind), int(row["n_gpus"]), int(row["max_resp_len"])
+    longest = int(row["max_resp_len"])
     mean = row["mean_resp_len"] or f"{longest * mean_share:g}"
     reference, again = "ref" in row["reads"], "old" in row["reads"]
     trains, draws = engine(row["train_backend"], "fsdp"), engine(row["rollout_backend"], "vllm")
@@ -71,7 +71,7 @@ def _asked(cells: tuple[tuple[str, str], ...], mean_share: float) -> Setting | s
         framework=row["system"],
         flow=f"{FLOWS}:{'grpo' if reference else 'dapo'}",
         models=dict.fromkeys(("policy", "ref") if reference else ("policy",), found),
-        cluster=f"{max(1, devices // machine)}x{min(devices, machine)}x{kind.name}",
+        cluster=cluster_text(int(row["n_gpus"]), kind),
         batch=int(row["prompts_per_step"]),
         prompt_tokens=row["prompt_len"] or str(PROMPT_TOKENS),
         response_tokens=f"mean={mean},max={longest}",
@@ -137,9 +137,8 @@ def _split(found: Ranked) -> Split:
 
 def published(row: Row, setting: Setting) -> Split | None:
     """Return a row's own split as the planner would run it; None if it does not fit, or is not on the grid."""
-    rollout, training = int(row["rollout_gpus"]), int(row["train_gpus"])
-    found = _in_ratio(setting, (rollout, training))
-    return found if found is not None and (found.rollout, found.training) == (rollout, training) else None
+    found = _in_ratio(setting, _theirs(row))
+    return found if found is not None and (found.rollout, found.training) == _theirs(row) else None
 
 
 @cache
