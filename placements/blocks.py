@@ -114,8 +114,8 @@ class Blocks:
     def _option(self, taken: tuple[int, ...], seat: Seat, places: Sequence[int], sitting: Sitting) -> Option:
         """Return a sitting with the seconds that its pool is busy in each span of a step at least, as it is played.
 
-        Left out is when roles go to sleep and wake, which may be in another span; what else is moved is not slowed by
-        sampling beside it, though a sitting counts it so.
+        The seconds in which roles go to sleep and wake are left out, since they may fall in another span. Those of
+        offloading are not slowed by sampling on the same devices, though a sitting counts them so.
         """
         barriers, setting = self.barriers, self.setting
         spans_s, busy_s = [0.0] * barriers.spans, 0.0
@@ -126,7 +126,7 @@ class Blocks:
         for place, choice in zip(places, sitting.chosen, strict=True):
             slowed = setting.host.slowed_share if shared and setting.roles[place].use == "train" else 1.0
             last = choice.last_stage
-            over_s = (slowed if choice.running.sleeps else slowed - 1) * choice.moved_s
+            over_s = (slowed - 1) * choice.moved_s + choice.woken_s
             spans_s[barriers.of_stage[last]] -= over_s
             busy_s -= over_s
             for stage in barriers.beside.get(place, ()):
@@ -349,5 +349,10 @@ def least_sync_s(setting: Setting, seat: Seat, target: str, trains: Layout | Non
 
 
 def tensors(shape: ModelShape) -> int:
-    """Return about how many tensors the weights of a decoder are: nine a layer, three of each expert, three besides."""
+    """Return about how many tensors a sync sends of a decoder: nine a layer, three of each expert, three besides.
+
+    Adapters are on layers outside the experts, with two tensors on each of seven matrices of a layer.
+    """
+    if shape.adapters:
+        return 14 * shape.layers
     return 9 * shape.layers + 3 * shape.experts * shape.expert_layers + 3

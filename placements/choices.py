@@ -23,11 +23,12 @@ from placements.loads import Load
 from placements.role_costs import (
     Seat,
     footprint,
-    moved_seconds,
+    offloaded_seconds,
     passing_seconds,
     sampling_seconds,
     streams,
     waking_bytes,
+    woken_seconds,
 )
 from placements.seconds import Seconds
 from placements.setting import Setting
@@ -343,7 +344,7 @@ class Ways:
     def _wanted(self, engine: str, layout: Layout) -> float:
         def wanted(load: Load) -> float:
             lengths = load.prompt, load.response
-            most = load.round_rows * (self.setting.lag + 1 if streams(self.setting) else 1)
+            most = load.round_rows * (self.setting.lag + 1 if streams(self.setting, self.role) else 1)
             rows = cache_wanted(most, *lengths, layout, self.setting.serving_of(engine), load.samples)
             return max(load.longest_tokens, rows)
 
@@ -401,9 +402,11 @@ class Ways:
     def _choice(self, way: Way, held: Footprint | None = None) -> Choice:
         """Return a way with its bytes: those `held`, which sleeping does not change, or as they are found."""
         found = held or self._held(way)
-        moved, stages, running = 0.0, list(way.stages_s), way.running
+        moved, woken, stages, running = 0.0, 0.0, list(way.stages_s), way.running
         if self.role.use != "sample":
-            moved = moved_seconds(found, self.seat, way.layout, running, self._own).total_s or 0.0
+            woken = woken_seconds(found, self.seat, running).total_s or 0.0
+            offloaded = offloaded_seconds(found, self.seat, way.layout, running, self._own)
+            moved = woken + (offloaded.total_s or 0.0)
         stages[self._own[-1].stage] += moved
         return Choice(
             engine=way.engine,
@@ -416,6 +419,7 @@ class Ways:
             wakes_bytes=waking_bytes(found) if running.sleeps else 0,
             context_bytes=found.asleep.get("context", 0),
             moved_s=moved,
+            woken_s=woken,
             ready_s=self._ready_s(way, waking_bytes(found) if running.sleeps else 0),
         )
 

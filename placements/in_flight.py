@@ -22,6 +22,7 @@ from placements.decode import Replica, prefill_seconds
 if TYPE_CHECKING:
     from placements.lengths import Lengths
 
+MOST_ADMITTED = 16  # batches: more of them only age, and a staleness beyond is spent on rarer syncs
 GRAINS = 8  # into which a batch is cut when it is asked how many are in flight
 
 
@@ -59,7 +60,7 @@ def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFligh
         return (InFlight(sync_every=left),)
     return tuple(
         InFlight(admitted - 0.5 + grain / GRAINS, admitted, left - admitted + 1)
-        for admitted in range(1, left + 1)
+        for admitted in range(1, min(left, MOST_ADMITTED) + 1)
         for grain in range(GRAINS + 1)
     )
 

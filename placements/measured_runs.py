@@ -16,7 +16,7 @@ from placements.homes import Home
 from placements.loads import Load
 from placements.scale_fit import Key, Observation, fit_scales
 from placements.setting import Setting
-from placements.step_forecast import step_of, work_of
+from placements.step_forecast import node_seconds, step_of
 
 STEP: Final = "step"
 """The name of a whole step among what can be timed; a node of this name goes before it."""
@@ -143,7 +143,11 @@ class _Forecasts:
     def _host_nodes(self) -> tuple[str, ...]:
         own = {name for role in self.setting.roles for name in role.nodes}
         nodes = (node.name for node in self.setting.running.nodes if node.name not in own)
-        return tuple(name for name in nodes if self._host_s(self.setting, name))
+        return tuple(name for name in nodes if self._unscaled_s.get(name))
+
+    @cached_property
+    def _unscaled_s(self) -> dict[str, float | None]:
+        return {name: each.total_s for name, each in node_seconds(self.setting, self.run.homes).items()}
 
     @cached_property
     def _step(self) -> Step:
@@ -211,20 +215,15 @@ class _Forecasts:
         label = f"{self.run.name} {load.node}"
         if home is None:
             raise DataError.unusable(label, f"the plan places {load.role.name} nowhere")
-        if not work_of(self.setting, home, load).total_s:
+        if not self._unscaled_s.get(load.node):
             raise DataError.unusable(label, "no seconds are forecast for it, so nothing can be fitted to them")
         return LOAD_PHASES[load.phase], load.role.name, home.seat.of.model
 
     def _seconds(self, setting: Setting, name: str) -> float:
         """Return the forecast seconds of what `_keys` knows."""
-        if (load := self._loads.get(name)) is not None:
-            return work_of(setting, self._homes[load.role.name], load).total_s or 0.0
-        if name in self._host_nodes:
-            return self._host_s(setting, name)
+        if name in self._loads or name in self._host_nodes:
+            return node_seconds(setting, self.run.homes)[name].total_s or 0.0
         step = step_of(setting, self.run.homes)
         if name == STEP:
             return step.period_s or 0.0
         return sum(task.seconds or 0.0 for task in step.tasks if task.name == name or (name == SYNC == task.kind))
-
-    def _host_s(self, setting: Setting, name: str) -> float:
-        return setting.host_factor * (setting.host_work.node_seconds(name, setting.host).total_s or 0.0)

@@ -65,9 +65,11 @@ def error_lines(plan: Plan) -> Iterator[str]:
         return
     known = published_errors()
     memory = known["memory"]
+    scaled = plan.assumed is not None and plan.assumed.calibration is not None
     held = f"memory {memory.low:+.0%} to {memory.high:+.0%} ({memory.rows})"
     if plan.step is not None and plan.step.period_s is not None:
-        yield f"error of a step's seconds and tokens/s: {known['step']}"
+        of = "of a step's seconds without the calibration" if scaled else "of a step's seconds and tokens/s"
+        yield f"error {of}: {known['step']}"
         yield f"  {', '.join(f'{name} {known[name].short}' for name in PHASES)}"
         yield f"  {held}; ±: half of the rows, their model or hardware left out"
     elif plan.forecast:
@@ -75,8 +77,13 @@ def error_lines(plan: Plan) -> Iterator[str]:
 
 
 def step_error(plan: Plan) -> str:
-    """Return the error of a plan's seconds in a few words; empty where no published row is of its devices."""
-    return str(published_errors()["step"]) if has_published_rows(plan) else ""
+    """Return the error of a plan's seconds in a few words.
+
+    Returns "" where no published row is of its devices, and where a calibration scales its seconds: the error is that
+    of the forecast without one.
+    """
+    scaled = plan.assumed is not None and plan.assumed.calibration is not None
+    return str(published_errors()["step"]) if has_published_rows(plan) and not scaled else ""
 
 
 def has_published_rows(plan: Plan) -> bool:

@@ -121,7 +121,7 @@ def best_in_flight(
     Generation is `ahead` steps of updates, a weight sync itself takes `sync_s` seconds, and other pools work for
     `training_s` on the rows of a step before its update is done.
     """
-    ways = ways_in_flight(setting.lag, streamed=streams(setting), ahead=ahead)
+    ways = ways_in_flight(setting.lag, streamed=streams(setting, load.role), ahead=ahead)
     if len(ways) == 1:
         return ways[0]
     share, precision = running.cache_share or 1.0, running.precision
@@ -134,9 +134,9 @@ def best_in_flight(
     return min(ways, key=busy_s)
 
 
-def streams(setting: Setting) -> bool:
-    """Return whether rollouts continue across steps: only where their weights may lag."""
-    return setting.streamed and setting.lag > 0
+def streams(setting: Setting, role: Role) -> bool:
+    """Return whether a role's rollouts continue across steps: only where it is trained, and its weights may lag."""
+    return setting.streamed and setting.lag > 0 and role.name in setting.synced
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -158,6 +158,7 @@ def _sampling(
     if room < load.longest_tokens:
         return None
     rows = max(1, round(load.round_rows * way.batches))
+    streamed = streams(setting, load.role)
     once = generate_seconds(
         shape,
         rows,
@@ -169,9 +170,9 @@ def _sampling(
         cache_tokens=room,
         precision=precision,
         shared_prompts=load.samples,
-        streamed=streams(setting),
+        streamed=streamed,
     ).times(load.rounds * load.round_rows / rows)
-    if streams(setting) and (sleeps or not setting.keeps_caches) and once.total_s is not None:
+    if streamed and (sleeps or not setting.keeps_caches) and once.total_s is not None:
         replica = replica_of(shape, layout, seat.links, serving, precision, rollout=True)
         lengths = load.prompt, load.response
         resumed_s = resumed_seconds(
@@ -181,17 +182,22 @@ def _sampling(
     return once.times(setting.factor_of("generate", load.role.name, seat.of.model))
 
 
-def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:
-    """Return the seconds of a step in which what a role keeps off its devices comes to them and goes back.
+def woken_seconds(found: Footprint, seat: Seat, running: Running) -> Seconds:
+    """Return the seconds of a step in which what sleeps comes to its devices and goes back, once each."""
+    if not running.sleeps:
+        return Seconds()
+    return Seconds({"wake": 2 * offload_seconds(total_bytes(found.asleep_host), seat.links.device)})
 
-    What sleeps comes once and goes once. Offloaded weights come in each pass of each micro-batch, and gradients go with
-    each backward pass; the optimizer steps on the host, as fast as the link brings what it reads. Nothing is taken to
-    overlap, so this is an upper bound. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
+
+def offloaded_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:
+    """Return the seconds of a step in which offloaded weights, gradients and optimizer states come and go.
+
+    Weights come in each pass of each micro-batch, and gradients go with each backward pass; the optimizer steps on the
+    host, as fast as the link brings what it reads. Nothing is taken to overlap, so this is an upper bound. Source: Ren
+    et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
     """
-    device = seat.links.device
-    woken = {"wake": 2 * offload_seconds(total_bytes(found.asleep_host), device)} if running.sleeps else {}
     if not running.offload:
-        return Seconds(woken)
+        return Seconds()
     passes, steps = 0.0, 0
     for load in own:
         micro = running.micro_batch_tokens or load.longest_tokens
@@ -199,7 +205,7 @@ def moved_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running
         passes += load.epochs * counted * (3 if load.phase == "update" else 1)
         steps += load.steps
     weights, states = found.host.get("weights", 0), found.host.get("optimizer", 0)
-    return Seconds({**woken, "offload": offload_seconds(passes * weights + 2 * steps * states, device)})
+    return Seconds({"offload": offload_seconds(passes * weights + 2 * steps * states, seat.links.device)})
 
 
 def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:

@@ -18,7 +18,7 @@ from placements.homes import Home, in_order
 from placements.in_flight import InFlight
 from placements.loads import Load
 from placements.memory_forecast import footprint_of
-from placements.role_costs import best_in_flight, moved_seconds, passing_seconds, sampling_seconds, streams
+from placements.role_costs import best_in_flight, offloaded_seconds, passing_seconds, sampling_seconds, streams
 from placements.schedule import Schedule, Task, Wait
 from placements.seconds import Seconds, added
 from placements.setting import Setting
@@ -128,9 +128,10 @@ class _Worked:
     def synced_every(self, sync: Sync) -> int:
         """Return after how many updates a sync comes: as seldom as staleness lets it, rows in flight counted."""
         left = max(1, sync.lag - self._ahead + 1)
-        drawing = [home for home in self._by_copy[sync.target] if home.role.use == "sample"]
-        ways = (self._in_flight(home, load) for home in drawing for load in self._setting.loads_of(home.role))
-        return min((each.sync_every for each in ways), default=left) if streams(self._setting) else left
+        homes = [home for home in self._by_copy[sync.target] if home.role.use == "sample"]
+        streamed = [home for home in homes if streams(self._setting, home.role)]
+        ways = (self._in_flight(home, load) for home in streamed for load in self._setting.loads_of(home.role))
+        return min((each.sync_every for each in ways), default=left)
 
     @property
     def _ahead(self) -> int:
@@ -172,6 +173,14 @@ class _Worked:
                     else Seconds({"call": 0.0})
                 )
 
+    def node_seconds(self) -> dict[str, Seconds]:
+        """Return the seconds of each node, the call of a host node left out."""
+        setting, own = self._setting, {name for role in self._setting.roles for name in role.nodes}
+        placed = ((load, self._by_role.get(load.role.name)) for load in setting.loads)
+        found = {load.node: self._load_seconds(home, load) for load, home in placed if home is not None}
+        host = (node.name for node in setting.running.nodes if node.name not in own)
+        return found | {name: self._host_seconds(name).times(setting.host_factor) for name in host}
+
     def _run(self, nodes: Sequence[str]) -> Seconds:
         loads = [self._loads[name] for name in nodes if name in self._loads]
         if loads:
@@ -188,14 +197,14 @@ class _Worked:
     def _streams_along(self, name: str) -> bool:
         """Return whether a host node works on rows as each prompt's are drawn: it reads no batch of any other model."""
         node = next((each for each in self._setting.running.nodes if each.name == name), None)
-        if node is None or not node.op.separable or not streams(self._setting):
+        if node is None or not node.op.separable:
             return False
         names = (each.name for each in reachable(node.edges()) if isinstance(each, Node))
         read = [self._loads[name] for name in names if name in self._loads]
-        return bool(read) and all(load.phase == "generate" for load in read)
+        return bool(read) and all(load.phase == "generate" and streams(self._setting, load.role) for load in read)
 
     def _load_seconds(self, home: Home, load: Load) -> Seconds:
-        if home.role.use != "sample" or not streams(self._setting):
+        if home.role.use != "sample" or not streams(self._setting, home.role):
             return work_of(self._setting, home, load)
         return work_of(self._setting, home, load, self._in_flight(home, load))
 
@@ -208,6 +217,14 @@ class _Worked:
         if len(self._setting.cluster.nodes) == 1:
             return min(each.device.host_bytes_per_s * HOST_SHARE for each in links)
         return min(network_bytes_per_s(each) * each.node_devices for each in links)
+
+
+def node_seconds(setting: Setting, homes: Sequence[Home]) -> dict[str, Seconds]:
+    """Return the seconds of each node of a step as its task takes them, the call of a host node left out.
+
+    Nodes of roles without a home are left out.
+    """
+    return _Worked(setting, homes, outline_of(setting, homes)).node_seconds()
 
 
 def schedule_of(tasks: Sequence[Timed], waits: Sequence[Waits]) -> Schedule:
@@ -226,8 +243,8 @@ def schedule_of(tasks: Sequence[Timed], waits: Sequence[Waits]) -> Schedule:
 def work_of(setting: Setting, home: Home, load: Load, in_flight: InFlight | None = None) -> Seconds:
     """Return how long a load takes where its role lives, what it offloads and loses by sharing included.
 
-    Rollouts that continue across steps have so many batches `in_flight`, None for the best way by itself. What leaves
-    the devices between tasks is not counted: that is switching, see `switching_of`.
+    Rollouts that continue across steps have so many batches `in_flight`, None for the best way by itself. Sleeping and
+    waking between tasks is not counted: that is switching, see `switching_of`.
     """
     seat = home.seat
     if home.role.use == "sample":
@@ -236,8 +253,8 @@ def work_of(setting: Setting, home: Home, load: Load, in_flight: InFlight | None
     passing = passing_seconds(setting, seat, home.engine, home.layout, home.running, load)
     parts = [passing, _slowed(setting, home, passing)]
     own = setting.loads_of(home.role)
-    if load == own[-1] and home.running.offload and not home.running.sleeps:
-        parts.append(moved_seconds(footprint_of(setting, home), seat, home.layout, home.running, own))
+    if load == own[-1] and home.running.offload:
+        parts.append(offloaded_seconds(footprint_of(setting, home), seat, home.layout, home.running, own))
     return added(parts)
 
 

@@ -31,6 +31,8 @@ class Choice:
     context_bytes: int = 0
     moved_s: float = 0.0
     """Of its seconds, those in which what it keeps off its devices comes and goes: in the stage of its last load."""
+    woken_s: float = 0.0
+    """Of these, those in which what sleeps comes and goes: as it is played, not always in that stage."""
     ready_s: float = 0.0
     """Besides its seconds, those of a rollout engine that its layout decides: to wake, and to install new weights."""
 

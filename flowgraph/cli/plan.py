@@ -186,7 +186,7 @@ def warn(posed: Posed) -> None:
 def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequence[str]) -> Path | None:
     """Return the plan that seconds were measured on: the one named for them, else the one that is forecast again.
 
-    Raises UsageError where both are named, or a plan without seconds.
+    Raises UsageError where both are named, for a plan without seconds, and for one that is not there.
     """
     if measured_on is not None and not measured:
         hint = "--measured policy.generate=142"
@@ -194,6 +194,8 @@ def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequenc
     if measured_on is not None and plan is not None:
         what = f"--plan {plan} is given too, and is what --measured is of"
         raise UsageError(what, where=f"--measured-on {measured_on}", hint="leave one of them out")
+    if measured_on is not None and not measured_on.exists():
+        raise UsageError("there is no such file", where=f"--measured-on {measured_on}", hint="the plan of that run")
     return measured_on or plan
 
 

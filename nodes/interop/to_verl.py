@@ -247,7 +247,8 @@ def _fused(job: Job, notes: Notes) -> bool:
     if job.algorithm.estimator == "optimal_token_baseline":
         notes.say("verl sums squared probabilities of whole logits, so without fused kernels: they take more memory")
         return False
-    return "chunked" in (job.running("policy", "train").logits, job.running("reference", "infer").logits)
+    placed = (job.placed("policy", "train"), job.placed("reference", "infer"))
+    return any(each.running.logits == "chunked" for each in placed if each is not None)
 
 
 def _backend(megatron: bool, engine: str) -> str:

@@ -133,6 +133,10 @@ def test_seconds_measured_on_a_plan_are_used_in_the_search(flowgraph: Run, plan:
         (("--measured", "step=9", "--measured-on", "plan.json", "--plan", "plan.json"), "is given too"),
         (("--measured", "step=9", "--measured-on", "plan.json", "--calibration", "scales.json"), "is given too"),
         (("--measured", "policy.generate=9", "--measured", "nobody=1", "--measured-on", "plan.json"), "for `nobody`"),
+        (
+            ("--measured", "step=9", "--measured-on", "nowhere.json"),
+            "nowhere.json: there is no such file",
+        ),
         (("--calibration", "nowhere.json"), "nowhere.json: cannot be read: No such file or directory"),
     ],
 )

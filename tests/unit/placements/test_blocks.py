@@ -17,9 +17,11 @@ from placements.choices import Choice, Ways
 from placements.finding import find
 from placements.folding import CARRIED_AT_MOST, FIRST, HOST, OVER, REST, SECOND, SYNC_BYTES, Columns
 from placements.footprint import fits, room_bytes
+from placements.homes import Home
 from placements.lengths import Lengths
 from placements.role_costs import Seat
 from placements.setting import Setting
+from placements.step_forecast import work_of
 from placements.steps import host_constants
 from tests.unit.placements.small_settings import cluster_of, graph_of, seat_of, setting_of, shapes_of
 
@@ -263,6 +265,36 @@ def test_a_model_has_nine_tensors_a_layer_and_three_of_each_expert() -> None:
     assert tensors(dense) == 9 * 36 + 3
     assert tensors(experts) == 9 * 48 + 3 * 48 * 128 + 3
     assert tensors(experts) == pytest.approx(18_867, rel=0.01)
+
+
+def test_adapters_are_two_tensors_on_each_linear_layer_and_none_of_experts() -> None:
+    """LoRA is not put on routed experts, so a sync sends no tensors of theirs."""
+    dense, experts = (
+        shapes_of(graph_of("grpo"), f"{model}+lora=16")["policy"] for model in ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B")
+    )
+    assert tensors(dense) == 2 * 7 * 36
+    assert tensors(experts) == 2 * 7 * 48
+
+
+def test_an_optimizer_on_the_host_costs_its_seconds_where_its_role_sleeps_too() -> None:
+    """Both the bound and the played task count what comes and goes in each step; waking is a task of its own."""
+    setting, seat = setting_of("ppo"), seat_of("1x8xh100", 8)
+    blocks, place = Blocks(setting), place_of(setting, "critic.train")
+    role = setting.roles[place]
+    layout = Layout(data=8, sharding="optimizer")
+    there = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=4512)
+    load = setting.loads_of(role)[-1]
+
+    def update_s(**changes: object) -> float:
+        running = there.model_copy(update=changes)
+        home = Home(role, "pool", seat, "megatron", layout, running, shared=False)
+        return work_of(setting, home, load).total_s or 0.0
+
+    away, asleep = update_s(offload=("optimizer",)), update_s(offload=("optimizer",), sleeps=True)
+    assert update_s() == update_s(sleeps=True) < away == asleep
+    ways = blocks.ways(place, seat).all
+    assert all(each.woken_s == each.moved_s for each in ways if not each.running.offload)
+    assert all(bool(each.woken_s) == each.running.sleeps for each in ways)
 
 
 def test_devices_of_no_profile_are_weighed_by_nominal_rates() -> None:

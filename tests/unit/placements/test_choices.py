@@ -15,7 +15,8 @@ from flowgraph.roles import Role
 from placements.choices import ALL_OFFLOADED, CACHE_SHARES, Choice, choices
 from placements.footprint import total_bytes
 from placements.lengths import Lengths
-from placements.role_costs import footprint, moved_seconds, passing_seconds, sampling_seconds
+from placements.role_costs import footprint, offloaded_seconds, passing_seconds, sampling_seconds, woken_seconds
+from placements.seconds import added
 from placements.setting import Setting
 from placements.topology import sizes
 from tests.unit.placements.small_settings import lagging, seat_of, setting_of
@@ -124,7 +125,7 @@ def test_to_sleep_or_to_offload_holds_less_beside_others_and_takes_longer() -> N
     there = asleep.model_copy(update={"sleeps": False})
     held = [footprint(setting, role, seat, "fsdp", layout, each) for each in (there, asleep, away)]
     moved = [
-        moved_seconds(one, seat, layout, each, own).total_s or 0.0
+        added([woken_seconds(one, seat, each), offloaded_seconds(one, seat, layout, each, own)]).total_s or 0.0
         for one, each in zip(held, (there, asleep, away), strict=True)
     ]
     assert 0.0 == moved[0] < moved[1] < moved[2]
@@ -151,7 +152,8 @@ def test_a_choice_says_the_seconds_and_bytes_of_its_parts(name: str, kept: dict[
         told = [
             passing_seconds(setting, seat, each.engine, layout, each.running, load) for load in setting.loads_of(role)
         ]
-        told.append(moved_seconds(held, seat, layout, each.running, setting.loads_of(role)))
+        told.append(woken_seconds(held, seat, each.running))
+        told.append(offloaded_seconds(held, seat, layout, each.running, setting.loads_of(role)))
         assert sum(each.stages_s) == pytest.approx(sum(one.total_s or 0.0 for one in told))
         assert each.peak_bytes == held.peak_bytes
         assert each.rest_bytes == total_bytes(held.asleep if each.running.sleeps else held.resident)

@@ -12,12 +12,13 @@ from statistics import NormalDist, mean
 import pytest
 
 from flowgraph.plan import Layout, Running
+from flowgraph.roles import Role
 from placements.blocks import Blocks
 from placements.finding import Asked, Found, find, solved
 from placements.homes import homes_of
-from placements.in_flight import InFlight, ways_in_flight
+from placements.in_flight import GRAINS, MOST_ADMITTED, InFlight, ways_in_flight
 from placements.named import variant
-from placements.role_costs import best_in_flight, sampling_seconds
+from placements.role_costs import best_in_flight, sampling_seconds, streams
 from placements.setting import Setting
 from placements.step_forecast import synced_every
 from tests.unit.placements.small_settings import seat_of, setting_of
@@ -76,6 +77,20 @@ def test_no_way_spends_more_than_the_staleness(lag: int, ahead: int) -> None:
     for way in ways_in_flight(lag, streamed=True, ahead=ahead):
         assert ahead - 1 + way.admitted + way.sync_every - 1 == lag
         assert way.admitted - 0.5 <= way.batches <= way.admitted + 0.5
+
+
+def test_a_staleness_without_end_has_a_few_ways_and_rarer_syncs() -> None:
+    ways = ways_in_flight(10**9, streamed=True)
+    assert len(ways) == MOST_ADMITTED * (GRAINS + 1)
+    assert ways[0].sync_every == 10**9 and ways[-1].sync_every == 10**9 - MOST_ADMITTED + 1
+
+
+def test_rollouts_of_a_role_that_nobody_trains_end_in_their_step() -> None:
+    """A judge answers about the rows of a step, so none of its answers continues in the next."""
+    setting = streamed(2)
+    judge = Role("judge.sample", "judge", "sample", ("judge.generate",))
+    assert [streams(setting, role) for role in setting.roles if role.use == "sample"] == [True]
+    assert not streams(setting, judge)
 
 
 def streamed(lag: int, **having: bool) -> Setting:

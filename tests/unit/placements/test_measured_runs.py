@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flowgraph.errors import DataError
+from placements.finding import find
 from placements.homes import homes_of
 from placements.measured_runs import MeasuredRun, Timing, repair, seconds_by_node
+from placements.step_forecast import node_seconds, step_of
 from tests.unit.placements.small_settings import found_of, setting_of
 
 
@@ -60,6 +63,16 @@ def test_what_the_host_took_scales_host_work_and_nothing_else() -> None:
     device = setting.classes[0].model
     assert found.calibration.factor_of("host", "", device) == pytest.approx(0.25, rel=0.1)
     assert found.calibration.factor_of("update", "policy.train", device) == 1.0
+
+
+def test_a_node_is_forecast_as_its_task_in_the_plan_where_rollouts_continue_across_steps() -> None:
+    """A rule scores only the last prompt's rows after sampling; an engine has several batches in flight."""
+    setting = replace(setting_of("grpo"), staleness=2, streamed=True)
+    homes = homes_of(setting, find(setting).best.blocks)
+    tasks, nodes = {task.name: task for task in step_of(setting, homes).tasks}, node_seconds(setting, homes)
+    for load in setting.loads:
+        assert nodes[load.node].total_s == pytest.approx(tasks[load.node].seconds)
+    assert (nodes["score"].total_s or 0.0) < 2 * setting.loads[0].rows * setting.host.score_row_s / setting.prompts
 
 
 def test_what_is_not_forecast_is_named() -> None:

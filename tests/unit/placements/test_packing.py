@@ -14,7 +14,7 @@ from placements.constants import constants
 from placements.lengths import Lengths
 from placements.loads import Load
 from placements.packing import ROWS, filled_share, rows_tokens
-from placements.role_costs import footprint, moved_seconds, passing_seconds
+from placements.role_costs import footprint, offloaded_seconds, passing_seconds
 from placements.setting import Setting
 from placements.training import Tokens, TrainingConstants, forward_seconds, update_seconds
 from tests.unit.placements.small_settings import SMALL, seat_of, setting_of, shapes_of
@@ -126,7 +126,7 @@ def test_what_is_offloaded_comes_in_each_micro_batch_that_rows_are_packed_into()
     def moved_s(micro: int) -> float:
         running = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=micro, offload=("parameters",))
         held = footprint(where, role, seat, "fsdp", layout, running)
-        return moved_seconds(held, seat, layout, running, own).total_s or 0.0
+        return offloaded_seconds(held, seat, layout, running, own).total_s or 0.0
 
     assert moved_s(1900) == pytest.approx(moved_s(1000))
     assert moved_s(2000) == pytest.approx(moved_s(1000) / 2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from flowgraph.calibration import Calibration, Scale
 from flowgraph.cluster import Device
-from flowgraph.plan import Plan
+from flowgraph.plan import Assumed, Plan
 from placements.placing import plan_of
 from placements.published_errors import PHASES, UNKNOWN, error_lines, published_errors, step_error
 from tests.unit.placements.small_settings import found_of
@@ -39,6 +40,22 @@ def test_a_plan_for_gpus_says_the_error_of_its_seconds_and_bytes_in_80_columns()
     assert "generate ± " in lines[1]
     assert "memory -" in lines[2]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_calibrated_plan_says_the_error_that_its_forecast_would_have_without() -> None:
+    plan = plan_on("1x8xh100")
+    scale = Scale(phase="update", device="h100-sxm-80g", factor=1.2, low=1.1, high=1.3, measurements=1)
+    assumed = Assumed(
+        flow="grpo",
+        models={"policy": "Qwen/Qwen3-0.6B"},
+        batch=64,
+        prompt_tokens="512",
+        calibration=Calibration(source="a run", scales=(scale,)),
+    )
+    scaled = plan.model_copy(update={"assumed": assumed})
+    assert next(iter(error_lines(scaled))).startswith("error of a step's seconds without the calibration: ")
+    assert step_error(plan) and not step_error(scaled)
+    assert all(len(line) <= 80 for line in error_lines(scaled))
 
 
 def test_a_plan_without_seconds_says_the_error_of_its_bytes_alone() -> None:

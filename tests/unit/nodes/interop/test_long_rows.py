@@ -106,6 +106,13 @@ def test_whole_logits_of_verl_s_fsdp_are_said_and_planned_in_chunks(graph: Any, 
     assert not any("use_fused_kernels" in note for note in read_command(text).notes)
 
 
+def test_kernels_follow_the_roles_that_are_placed(graph: Any, plan: Any) -> None:
+    """GPG has no reference, whose logits would else be taken to come in chunks."""
+    described = graph("gpg", {"policy.generate.max_tokens": ROW - 1024})
+    exported = export(spread(plan, described, "megatron", "whole"), "verl", graph=described)
+    assert f"{FUSED}=False" in exported.files["run.sh"]
+
+
 def test_sums_of_squared_probabilities_need_whole_logits(plan: Any, argv: Any) -> None:
     described = named(energies.graph())
     exported = export(plan(described, "hybrid"), "verl", graph=described)
