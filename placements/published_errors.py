@@ -68,7 +68,7 @@ def error_lines(plan: Plan) -> Iterator[str]:
     scaled = plan.assumed is not None and plan.assumed.calibration is not None
     held = f"memory {memory.low:+.0%} to {memory.high:+.0%} ({memory.rows})"
     if plan.step is not None and plan.step.period_s is not None:
-        of = "of a step's seconds without the calibration" if scaled else "of a step's seconds and tokens/s"
+        of = "of seconds without the calibration" if scaled else "of a step's seconds and tokens/s"
         yield f"error {of}: {known['step']}"
         yield f"  {', '.join(f'{name} {known[name].short}' for name in PHASES)}"
         yield f"  {held}; ±: half of the rows, their model or hardware left out"

@@ -53,7 +53,7 @@ def test_a_calibrated_plan_says_the_error_that_its_forecast_would_have_without()
         calibration=Calibration(source="a run", scales=(scale,)),
     )
     scaled = plan.model_copy(update={"assumed": assumed})
-    assert next(iter(error_lines(scaled))).startswith("error of a step's seconds without the calibration: ")
+    assert next(iter(error_lines(scaled))).startswith("error of seconds without the calibration: ")
     assert step_error(plan) and not step_error(scaled)
     assert all(len(line) <= 80 for line in error_lines(scaled))
 
