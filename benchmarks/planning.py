@@ -1,4 +1,4 @@
-"""How long a placement search takes with its cost tables: the five roles of PPO on 128, 1,024 and 16,384 devices.
+"""How long a placement search takes: PPO on 128 to 16,384 devices, ten roles, three kinds of device.
 
 `python benchmarks/planning.py` prints medians of interleaved rounds, each from nothing worked out before. HybridFlow's
 own search takes up to 1,400 s at 128 devices (Sheng et al. 2024, arXiv 2409.19256, figure 16, read by eye), and ReaL
@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -25,15 +25,35 @@ from placements.finding import Asked, find, problem  # noqa: E402
 from placements.setting import Setting  # noqa: E402
 from placements.solve import solve  # noqa: E402
 
-FLOW = Path(__file__).parent / "flows" / "ppo_reward_model.py"
-SIZES = ((128, 0.2), (1024, 0.5), (16384, 2.0))  # devices, and the seconds that the search is to stay within
+FLOWS = Path(__file__).parent / "flows"
 MODEL = "Qwen/Qwen3-8B"
 
 
-def setting(devices: int, batch: int) -> Setting:
-    """Give PPO with four models of 8B on so many H100, each step a batch of so many prompts."""
-    asked = Named(str(FLOW), models=(f"policy={MODEL}",), batch=batch)
-    return pose(Question(asked, f"{devices // 8}x8xh100", "512", "mean=1k,max=4k")).setting
+@dataclass(frozen=True)
+class Case:
+    """One search: its flow, its cluster, its prompts, and the CPU seconds that it is to stay within."""
+
+    name: str
+    flow: str
+    cluster: str
+    batch: int
+    within_s: float
+
+
+CASES = (
+    *(
+        Case(f"5 roles on {devices:,} H100", "ppo_reward_model", f"{devices // 8}x8xh100", max(1024, devices), within_s)
+        for devices, within_s in ((128, 0.2), (1024, 0.5), (16384, 1.0))
+    ),
+    Case("10 roles on 128 H100", "seven_rewards", "16x8xh100", 1024, 3.0),
+    Case("5 roles on 3 kinds", "ppo_reward_model", "8x8xh100,8x8xa100,8x8xl40s", 1024, 3.0),
+)
+
+
+def setting(case: Case) -> Setting:
+    """Return the setting of a case: every model of 8B, prompts of 512 tokens, responses of 1k on average."""
+    asked = Named(str(FLOWS / f"{case.flow}.py"), models=(f"policy={MODEL}",), batch=case.batch)
+    return pose(Question(asked, case.cluster, "512", "mean=1k,max=4k")).setting
 
 
 def forget() -> None:
@@ -46,16 +66,16 @@ def forget() -> None:
 
 
 def searched(fresh: Setting) -> tuple[float, float]:
-    """Give the seconds of a search with its cost tables, and of these played and set beside the named placements."""
+    """Return the CPU seconds of a search, and of one whose plans are played and set beside the named placements."""
     forget()
-    began = time.perf_counter()
+    began = time.process_time()
     answer = solve(problem(fresh, Blocks(fresh), Asked()))
-    search_s = time.perf_counter() - began
+    search_s = time.process_time() - began
     assert answer is not None, "an 8B model fits on 128 devices"
     forget()
-    began = time.perf_counter()
+    began = time.process_time()
     find(replace(fresh))
-    return search_s, time.perf_counter() - began
+    return search_s, time.process_time() - began
 
 
 def main() -> int:
@@ -63,14 +83,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    told: dict[int, list[tuple[float, float]]] = {devices: [] for devices, _ in SIZES}
+    taken: dict[str, list[tuple[float, float]]] = {case.name: [] for case in CASES}
     for _ in range(rounds):
-        for devices, _ in SIZES:
-            told[devices].append(searched(setting(devices, batch=max(1024, devices))))
-    print("devices   search s   with plans played and named placements s   to stay within s")
-    for devices, within in SIZES:
-        search, whole = (median(each[part] for each in told[devices]) for part in (0, 1))
-        print(f"{devices:7,}   {search:8.3f}   {whole:41.3f}   {within:16.1f}")
+        for case in CASES:
+            taken[case.name].append(searched(setting(case)))
+    print("CPU seconds             search   with plans played and named placements   search to stay within")
+    for case in CASES:
+        search, whole = (median(each[part] for each in taken[case.name]) for part in (0, 1))
+        print(f"{case.name:22}  {search:6.2f}   {whole:38.2f}   {case.within_s:21.1f}")
     return 0
 
 

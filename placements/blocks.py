@@ -5,7 +5,7 @@ Roles of a pool take turns, so their seconds add up; each holds something while 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import fsum, inf
@@ -29,6 +29,8 @@ from placements.ways import Choice
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
+
+ANY_ROLE = Role("", "", "infer", ())
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Blocks:
     _offered: dict[tuple[frozenset[int], Seat], Sequence[Option]] = field(
         default_factory=dict[tuple[frozenset[int], Seat], Sequence[Option]]
     )
+    _least: dict[tuple[int, Seat], float] = field(default_factory=dict[tuple[int, Seat], float])
     _syncs: dict[tuple[Seat, bool, bool, str], float] = field(default_factory=dict[tuple[Seat, bool, bool, str], float])
     _least_syncs: dict[tuple[Seat, str, Layout | None, Layout | None], float] = field(
         default_factory=dict[tuple[Seat, str, Layout | None, Layout | None], float]
@@ -102,9 +105,42 @@ class Blocks:
     def _options(self, block: frozenset[int], taken: tuple[int, ...], seat: Seat) -> Sequence[Option]:
         key = block, seat
         if key not in self._offered:
-            sittings = self.sittings(block, seat)
-            self._offered[key] = [self._option(taken, seat, sorted(block), each) for each in sittings]
+            first = self._first_alike(block)
+            if first == sorted(block):
+                sittings = self.sittings(block, seat)
+                self._offered[key] = [self._option(taken, seat, first, each) for each in sittings]
+            else:
+                others = self._options(frozenset(first), taken, seat)
+                self._offered[key] = list(_exchanged(others, [sorted(first).index(place) for place in first]))
         return self._offered[key]
+
+    def _first_alike(self, block: frozenset[int]) -> list[int]:
+        """Return for each role of a block, in order, one that it can be exchanged with: the first that are left."""
+        taken, found = dict[int, int](), list[int]()
+        for place in sorted(block):
+            others = self._alike[place]
+            found.append(others[taken.get(others[0], 0)])
+            taken[others[0]] = taken.get(others[0], 0) + 1
+        return found
+
+    @cached_property
+    def _alike(self) -> list[list[int]]:
+        """Return for each role the places of those that can be exchanged: as much work, models of the same sizes."""
+        places = dict[object, list[int]]()
+        kinds = [self._kind_of(place, role) for place, role in enumerate(self.setting.roles)]
+        for place, kind in enumerate(kinds):
+            places.setdefault(kind, []).append(place)
+        return [places[kind] for kind in kinds]
+
+    def _kind_of(self, place: int, role: Role) -> object:
+        """Return what roles that can be exchanged have in common; the place of one that cannot be."""
+        setting = self.setting
+        if role.use != "infer" or any(place in group for group in setting.together):
+            return place
+        works = tuple(replace(load, node="", role=ANY_ROLE) for load in setting.loads_of(role))
+        factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
+        whole = bool(setting.whole_rows.intersection(role.nodes))
+        return setting.shape(role), works, factors, whole, self.barriers.beside.get(place)
 
     @cached_property
     def barriers(self) -> Barriers:
@@ -167,8 +203,14 @@ class Blocks:
 
     def _least_s(self, block: frozenset[int], seat: Seat) -> float:
         """Return what no way to run a block there is faster than: each role by itself, with nothing put away."""
-        timed = [self.ways(place, seat).timed for place in block]
-        return sum(sum(ways[0].stages_s) if ways else inf for ways in timed)
+        return sum(self._least_of(self._alike[place][0], seat) for place in block)
+
+    def _least_of(self, place: int, seat: Seat) -> float:
+        key = place, seat
+        if key not in self._least:
+            timed = self.ways(place, seat).timed
+            self._least[key] = sum(timed[0].stages_s) if timed else inf
+        return self._least[key]
 
     def sittings(self, block: frozenset[int], seat: Seat) -> list[Sitting]:
         """Return the ways to run a block there that fit, fastest first; none beats another in every stage."""
@@ -289,6 +331,7 @@ class Blocks:
 
     def ways(self, place: int, seat: Seat) -> Ways:
         """Return the ways to run one role there."""
+        place = self._alike[place][0]
         key = place, seat
         if key not in self._ways:
             self._ways[key] = Ways(self.setting, self.setting.roles[place], seat)
@@ -306,6 +349,15 @@ class Blocks:
                 self._syncs[key] = sync_s(self.setting, *key)
             total += self._syncs[key]
         return total
+
+
+def _exchanged(options: Sequence[Option], order: Sequence[int]) -> Iterator[Option]:
+    """Return options of a block for one of roles that its roles can be exchanged with, in this order."""
+    for each in options:
+        assert isinstance(each.key, Offered), "an option of a block says what it was made from"
+        sitting = each.key.sitting
+        chosen = tuple(sitting.chosen[at] for at in order)
+        yield replace(each, key=Offered(each.key.seat, replace(sitting, chosen=chosen)))
 
 
 def _nothing(stages: int, seat: Seat) -> Columns:

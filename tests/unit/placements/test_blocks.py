@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.flows.seven_rewards import seven_rewards
 from flowgraph.plan import Layout, Running
 from placements.blocks import Blocks, Offered, sync_s, tensors
 from placements.choices import Choice, Ways
@@ -19,6 +20,7 @@ from placements.folding import CARRIED_AT_MOST, FIRST, HOST, OVER, REST, SECOND,
 from placements.footprint import fits, room_bytes
 from placements.homes import Home
 from placements.lengths import Lengths
+from placements.problem import Option
 from placements.role_costs import Seat
 from placements.setting import Setting
 from placements.step_forecast import work_of
@@ -274,6 +276,25 @@ def test_adapters_are_two_tensors_on_each_linear_layer_and_none_of_experts() -> 
     )
     assert tensors(dense) == 2 * 7 * 36
     assert tensors(experts) == 2 * 7 * 48
+
+
+def test_roles_that_can_be_exchanged_are_offered_what_each_would_be_by_itself() -> None:
+    """Three reward models of one size: blocks that differ only in which of them they hold are worked out once."""
+    graph = graph_of(seven_rewards)
+    setting = replace(setting_of("grpo"), graph=graph, shapes=shapes_of(graph, "Qwen/Qwen3-0.6B"))
+    whole, each_by_itself = Blocks(setting), Blocks(setting)
+    each_by_itself.__dict__["_alike"] = [[place] for place in range(len(setting.roles))]
+    style, chat, ref = (place_of(setting, f"{name}.infer") for name in ("style", "chat", "ref"))
+    trained, sampled = place_of(setting, "policy.train"), place_of(setting, "policy.sample")
+    for block in ({chat}, {style, chat}, {ref, chat}, {trained, sampled, chat}, {sampled, ref, style, chat}):
+        found, wanted = (blocks.options(frozenset(block)) for blocks in (whole, each_by_itself))
+        assert found and list(map(shown, found)) == list(map(shown, wanted))
+
+
+def shown(option: Option) -> object:
+    """Return all that an option says, but which objects say it."""
+    assert isinstance(option.key, Offered)
+    return option.devices, option.stages_s, option.pool_s, option.key.sitting, option.key.seat.devices
 
 
 def test_an_optimizer_on_the_host_costs_its_seconds_where_its_role_sleeps_too() -> None:
