@@ -1,0 +1,261 @@
+"""How the packages read, in figures: imports, names, docstrings and prose.
+
+`python -m tests.architecture.readability [FOLDER]` prints the figures of this checkout, or of another one beside it;
+`test_readability.py` holds limits that may only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import networkx as nx
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("flowgraph", "nodes", "placements")
+FILLERS = frozenset(
+    re.findall(
+        r"\w+",
+        """each found told there here own made said kept held done taken given most least more other others one both
+        beside apart late whole asked wanted known deep near far alone drawn shown sought posed lent""",
+    )
+)
+"""Identifiers that say nothing about what they hold."""
+
+OLD_PHRASES = re.compile(
+    r"\b(is no (?!longer|more)\w+|are no (?!longer|more)\w+|what (draws|trains|reads|runs|writes|samples)|so many"
+    r"|told of|of which|are told|is told)\b"
+)
+"""Phrases of the project's first prose, which readers had to translate."""
+
+RETURN_VERBS = ("Give", "Gives", "Say", "Says")
+"""First words of docstrings that do not say what a function returns or does."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file: its dotted name, its text and its syntax tree."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        """Return the package and its folder, or the package for a file at its top."""
+        return ".".join(self.name.split(".")[:2])
+
+
+class Sources:
+    """The source files of a checkout, with the figures of how they read."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        """Read every Python file of the three packages under `root`."""
+        self.root = root
+        self.modules = tuple(_modules(root))
+
+    @cached_property
+    def imports(self) -> nx.DiGraph[str]:
+        """Return which module imports which, imports inside functions included, those for type checkers left out."""
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        names = {module.name for module in self.modules}
+        graph.add_nodes_from(names)
+        for module in self.modules:
+            graph.add_edges_from((module.name, name) for name, _ in _imports(module, names) if name != module.name)
+        return graph
+
+    @cached_property
+    def cycles(self) -> list[list[str]]:
+        """Return the groups of modules that import each other, the largest first."""
+        groups = (sorted(group) for group in nx.strongly_connected_components(self.imports) if len(group) > 1)
+        return sorted(groups, key=len, reverse=True)
+
+    @property
+    def late_imports(self) -> int:
+        """Count the imports of the project's own modules inside functions."""
+        names = {module.name for module in self.modules}
+        return sum(inside for module in self.modules for _, inside in _imports(module, names))
+
+    def floors(self, package: str) -> int:
+        """Return the length of the longest chain of imports between rooms of a package, a cycle counted as one."""
+        rooms = self._rooms(package)
+        condensed = nx.condensation(rooms)
+        return int(nx.dag_longest_path_length(condensed)) + 1 if len(condensed) else 0
+
+    def arrows(self, package: str) -> int:
+        """Count the pairs of rooms of a package of which one imports the other."""
+        return int(self._rooms(package).number_of_edges())
+
+    def _rooms(self, package: str) -> nx.DiGraph[str]:
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        room = {module.name: module.room for module in self.modules}
+        for one, other in self.imports.edges:
+            if one.startswith(package + ".") and other.startswith(package + ".") and room[one] != room[other]:
+                graph.add_edge(room[one], room[other])
+        return graph
+
+    @cached_property
+    def classes(self) -> Counter[str]:
+        """Return how many classes have each name."""
+        return Counter(
+            node.name for module in self.modules for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)
+        )
+
+    @property
+    def shared_class_names(self) -> float:
+        """Return the share of classes whose name another class has too."""
+        shared = sum(count for count in self.classes.values() if count > 1)
+        return shared / max(1, self.classes.total())
+
+    @property
+    def filler_identifiers(self) -> float:
+        """Return the share of assigned names and parameters that say nothing."""
+        bound = Counter(name for module in self.modules for name in _bound(module.tree))
+        return sum(bound[name] for name in FILLERS) / max(1, bound.total())
+
+    @property
+    def private_functions_used_once(self) -> float:
+        """Return the share of functions that are private and called in one place of their file."""
+        functions, once = 0, 0
+        for module in self.modules:
+            used = Counter(_used(module.tree))
+            for function in _functions(module.tree):
+                functions += 1
+                name = function.name
+                once += name.startswith("_") and not name.startswith("__") and used[name] == 1
+        return once / max(1, functions)
+
+    @property
+    def vague_docstrings(self) -> float:
+        """Return the share of functions' docstrings that begin with "Give" or "Say"."""
+        texts = [ast.get_docstring(each) for module in self.modules for each in _functions(module.tree)]
+        first = [text.split()[0] for text in texts if text]
+        return sum(word in RETURN_VERBS for word in first) / max(1, len(first))
+
+    @property
+    def old_phrases(self) -> int:
+        """Count the phrases of the project's first prose."""
+        return sum(len(OLD_PHRASES.findall(module.text)) for module in self.modules)
+
+    @property
+    def lines(self) -> int:
+        """Count the lines of source."""
+        return sum(module.text.count("\n") for module in self.modules)
+
+    @property
+    def public_names(self) -> int:
+        """Count what `flowgraph` exports."""
+        front = next(module for module in self.modules if module.name == "flowgraph")
+        lists = (node.value for node in front.tree.body if isinstance(node, ast.Assign) and _assigns(node, "__all__"))
+        return sum(len(each.elts) for each in lists if isinstance(each, ast.List | ast.Tuple))
+
+    @property
+    def planner_names(self) -> int:
+        """Count the names that the command line and the application import from `placements`."""
+        found = set[tuple[str, str]]()
+        for module in self.modules:
+            if module.room in ("flowgraph.cli", "flowgraph.app"):
+                found |= {(node.module or "", alias.name) for node, alias in _from_placements(module.tree)}
+        return len(found)
+
+    def table(self) -> Mapping[str, str]:
+        """Return each figure by what it is, as text."""
+        return {
+            "lines of source": f"{self.lines:,}",
+            "files": f"{len(self.modules)}",
+            "modules in import cycles": ", ".join(str(len(each)) for each in self.cycles) or "none",
+            "late imports of our own": f"{self.late_imports}",
+            "floors, arrows of rooms of placements": f"{self.floors('placements')}, {self.arrows('placements')}",
+            "floors, arrows of rooms of flowgraph": f"{self.floors('flowgraph')}, {self.arrows('flowgraph')}",
+            "classes that share a name": f"{self.shared_class_names:.1%}",
+            "filler words as identifiers": f"{self.filler_identifiers:.1%}",
+            "private functions used once": f"{self.private_functions_used_once:.1%}",
+            "docstrings that begin with Give or Say": f"{self.vague_docstrings:.1%}",
+            "phrases of the first prose": f"{self.old_phrases}",
+            "public names of flowgraph": f"{self.public_names}",
+            "names that the command line imports from placements": f"{self.planner_names}",
+            "lines of golden files": f"{self.golden_lines:,}",
+        }
+
+    @property
+    def golden_lines(self) -> int:
+        """Count the lines of golden files."""
+        files = (path for path in (self.root / "tests" / "golden").rglob("*") if path.is_file())
+        return sum(path.read_bytes().count(b"\n") for path in files)
+
+
+def _modules(root: Path) -> Iterator[Module]:
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            text = path.read_text("utf-8")
+            yield Module(name, text, ast.parse(text))
+
+
+def _imports(module: Module, names: set[str]) -> Iterator[tuple[str, bool]]:
+    """Yield each of `names` that a module imports, and whether it does so inside a function."""
+    waiting: list[tuple[ast.AST, bool]] = [(module.tree, False)]
+    while waiting:
+        node, inside = waiting.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            for target in _targets(child):
+                parent = target.rpartition(".")[0]
+                if target in names or parent in names:
+                    yield (target if target in names else parent), inside
+            waiting.append((child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)))
+
+
+def _targets(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def _from_placements(tree: ast.AST) -> Iterator[tuple[ast.ImportFrom, ast.alias]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "placements":
+            yield from ((node, alias) for alias in node.names)
+
+
+def _assigns(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+
+
+def _bound(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def _used(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def main() -> int:
+    """Print the figures of this checkout, and beside them those of another one if its folder is named."""
+    tables = [Sources(Path(folder)).table() for folder in sys.argv[1:]] + [Sources().table()]
+    for name in tables[-1]:
+        print(f"{name:55}" + "".join(f"{table[name]:>22}" for table in tables))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

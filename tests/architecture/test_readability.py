@@ -1,0 +1,48 @@
+"""How the packages read: limits that may only shrink. Whoever exceeds one finds a better name, shape or sentence."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.architecture.readability import PACKAGES, Sources
+
+LIMITS = {
+    "late_imports": 422,
+    "shared_class_names": 0.21,
+    "filler_identifiers": 0.119,
+    "private_functions_used_once": 0.284,
+    "vague_docstrings": 0.348,
+    "old_phrases": 476,
+    "lines": 66_700,
+    "public_names": 25,
+    "planner_names": 90,
+    "golden_lines": 34_779,
+}
+"""The most that each figure of `Sources` may be; lower one whenever it has shrunk."""
+
+CYCLES = [41, 9, 6, 6, 2]
+"""How many modules import each other, group by group, imports inside functions included."""
+
+
+@cache
+def sources() -> Sources:
+    return Sources()
+
+
+@pytest.mark.parametrize("figure", LIMITS)
+def test_what_makes_the_code_hard_to_read_only_shrinks(figure: str) -> None:
+    assert getattr(sources(), figure) <= LIMITS[figure]
+
+
+def test_circles_of_imports_only_shrink() -> None:
+    assert [len(group) for group in sources().cycles] <= CYCLES
+
+
+def test_the_figures_are_read_from_all_packages() -> None:
+    """A reader that finds nothing would hold every limit."""
+    rooms = {module.name.partition(".")[0] for module in sources().modules}
+    assert rooms == set(PACKAGES)
+    assert len(sources().modules) > 300 and sources().imports.number_of_edges() > 1000
+    assert sources().classes["Plan"] == 1
