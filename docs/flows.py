@@ -153,11 +153,11 @@ def length(body: str) -> int:
 
 
 def needs(shown: Shown) -> Iterator[str]:
-    """Say what a flow needs beyond a policy that draws responses once a step."""
+    """Yield what a flow needs beyond a policy that samples responses once per step."""
     models = [param for param in shown.graph.params if issubclass(param.type, Model)]
     yield from (f"a {type_name(each.type).lower()}" for each in models if each.name != "policy")
     if sum(node.op.kind == "generate" for node in shown.nodes) > 1:
-        yield "a second draw a step"
+        yield "a second sample per step"
 
 
 # ----------------------------------------------------------------------------------------------------------- formulas
@@ -261,15 +261,15 @@ def checks(shown: Shown) -> Iterator[str]:
     written = {path: used(path) for path in sorted(FORMULAS.glob("test_*.py"))}
     for path, there in written.items():
         if found := [name for name in names if name in there]:
-            yield f"`{path.relative_to(ROOT)}` writes {listed(found)} a second time, in loops, and compares."
+            yield f"`{path.relative_to(ROOT)}` implements {listed(found)} a second time, with loops, and compares."
     if found := [name for name in names if not any(name in there for there in written.values())]:
-        yield f"Not written a second time: {listed(found)}."
+        yield f"Not implemented a second time: {listed(found)}."
     beside = frozenset[str]().union(*(used(path) for path in VERL.glob("verl_*.py")))
     if VERL_PAGE.is_file() and (found := [name for name in names if name in beside]):
-        yield f"[Beside verl](../verl.md): {listed(found)}, on the same batches as functions of verl."
+        yield f"[Compared with verl](../verl.md): {listed(found)}, on the same batches as verl's own functions."
     if shown.name in strings(LEARNING):
-        yield f"`{LEARNING.relative_to(ROOT)}` trains it, and asks for 0.9 of the held-out prompts in the end."
-    yield f"`flowgraph check {shown.name}` finds no fault: the laws hold."
+        yield f"`{LEARNING.relative_to(ROOT)}` trains it, and requires 0.9 of the held-out prompts at the end."
+    yield f"`flowgraph check {shown.name}` finds no fault: all laws hold."
 
 
 def listed(names: Sequence[str]) -> str:

@@ -173,34 +173,34 @@ def port_type(port: Port) -> str:
 def port_says(port: Port) -> Iterator[str]:
     """Say what an annotation says of a port beyond its type."""
     if port.region:
-        yield "a region: run again for each micro-batch"
+        yield "a region: runs again for each micro-batch"
     if port.parts:
         yield f"reads {', '.join(port.parts)}"
     if port.by is not None:
-        yield f"made by the {port.by.value} model"
+        yield f"computed by the {port.by.value} model"
     if port.other_rows:
-        yield "may be of other rows"
+        yield "may have other rows"
     if port.corrects is not None:
-        yield "corrects for the weights that drew the rows" + (f", on `{port.corrects}`" if port.corrects else "")
+        yield "corrects for the weights that sampled the rows" + (f", on `{port.corrects}`" if port.corrects else "")
 
 
 def traits_of(op: Op) -> Iterator[str]:
     """Say in words what passes and laws read of an op."""
     if op.key is not None:
-        yield "draws random numbers: two equal calls are two draws"
+        yield "uses random numbers: two equal calls are two samples"
     elif not op.pure and op.carries is None:
-        yield "has effects outside: it is never merged with an equal call"
+        yield "has side effects: it is never merged with an equal call"
     if op.carries is not None:
-        yield f"gives the next version of `{op.carries}`"
+        yield f"returns the next version of `{op.carries}`"
     if op.stat is not None:
-        yield f"reads `{op.stat}` from a forward pass, which it shares with others on the same model and rows"
+        yield f"reads `{op.stat}` from a forward pass, which it shares with other nodes on the same model and rows"
     if op.rows != "kept":
-        words = {"new": "gives rows of its own, with their ids", "reordered": "gives its rows in another order"}
+        words = {"new": "returns its own rows, with their ids", "reordered": "returns its rows in another order"}
         yield words[op.rows]
     if not op.separable:
         yield "reads all rows of the batch together, so it is not split over ranks"
     if op.on_policy:
-        yield "wants rows drawn by the newest weights"
+        yield "needs rows that the newest weights sampled"
 
 
 def setting_told(name: str, each: Any) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""CISPO: the importance weight is clipped, not the surrogate, so every token keeps a gradient.
+"""CISPO: clip the importance weight instead of the surrogate, so that every token keeps a gradient.
 
 Source: MiniMax 2025, arXiv 2506.13585, equations 4 and 5. Deviation: an entropy bonus, which keeps small models
 exploring.

@@ -1,8 +1,8 @@
-"""DAPO: groups without signal are drawn anew, overlong responses cost, clip-higher, a mean over tokens.
+"""DAPO: resample groups without signal, penalise overlong responses, clip higher, and average over tokens.
 
-Source: Yu et al. 2025, arXiv 2503.14476. Deviation: drawing anew is bounded by `rounds`; the penalty for overlong
-responses is added after groups were kept by their scores; `max_tokens` and `buffer` are 20480 and 4096 in the
-paper; an entropy bonus, which keeps small models exploring.
+Source: Yu et al. 2025, arXiv 2503.14476. Deviation: `rounds` bounds resampling; the penalty for overlong responses
+is added after groups are selected by their scores; `max_tokens` and `buffer` are 20480 and 4096 in the paper; an
+entropy bonus, which keeps small models exploring.
 """
 
 from __future__ import annotations

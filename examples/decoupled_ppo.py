@@ -1,7 +1,7 @@
-"""Decoupled PPO: responses of weights up to four updates old, clipped around the newest, corrected for the rest.
+"""Decoupled PPO: responses of weights up to four updates old, clipped around the newest weights, with a correction.
 
 Source: Fu et al. 2025 (AReaL), arXiv 2505.24298, section 5.2; Hilton et al. 2021, arXiv 2110.00641. Deviation:
-advantages of groups, no critic; weights are cut at 2; an entropy bonus, which keeps small models exploring.
+group advantages and no critic; weights are capped at 2; an entropy bonus, which keeps small models exploring.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nodes import (
 
 @flow
 def decoupled_ppo(prompts: Prompts, policy: Policy) -> Policy:
-    """PPO on responses of older weights, corrected."""
+    """PPO on stale responses, with a correction."""
     rollout = generate(stale(policy, at_most=4), prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
     proximal = logprobs(policy, rollout)

@@ -1,7 +1,7 @@
-"""Dr. GRPO: no division by the deviation of a group, none by the length of a response.
+"""Dr. GRPO: GRPO without division by the deviation of a group or by the length of a response.
 
-Source: Liu et al. 2025, arXiv 2503.20783, section 3.2. The sum over tokens is divided by a constant, the most
-tokens that a response may have. Deviation: an entropy bonus, which keeps small models exploring.
+Source: Liu et al. 2025, arXiv 2503.20783, section 3.2. The sum over tokens is divided by a constant, the maximum
+length of a response. Deviation: an entropy bonus, which keeps small models exploring.
 """
 
 from __future__ import annotations

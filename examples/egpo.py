@@ -1,7 +1,7 @@
-"""EGPO: responses of a policy that was unsure earn more, by the entropy it had when it wrote them.
+"""EGPO: responses earn more if the policy was uncertain, measured by its entropy when it generated them.
 
 Source: arXiv 2508.05118, equations 4 and 5. `between` names the tokens around the chain of thought, whose entropy
-counts; here all tokens do. Deviation: an entropy bonus, which keeps small models exploring.
+counts; here all tokens count. Deviation: an entropy bonus, which keeps small models exploring.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""GPG: the plain policy gradient on group-centred scores, scaled up where few responses score.
+"""GPG: the plain policy gradient on group-centred scores, scaled up if few responses score.
 
-Source: Chu et al. 2025, arXiv 2504.02546. Deviation: alpha counts rows that score 0, as verl does, where the paper
-counts those of groups without signal; an entropy bonus, which keeps small models exploring.
+Source: Chu et al. 2025, arXiv 2504.02546. Deviation: alpha counts rows that score 0, as verl does, and the paper
+counts rows of groups without signal; an entropy bonus, which keeps small models exploring.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""GPG as verl's recipe has it for Qwen2-7B-Instruct on GSM8K and MATH: 5 responses a prompt, no KL, no entropy bonus.
+"""GPG as in verl's recipe for Qwen2-7B-Instruct on GSM8K and MATH: 5 responses per prompt, no KL, no entropy bonus.
 
-`flowgraph run gpg_qwen2_7b --model Qwen/Qwen2-7B-Instruct --data FILE --batch 1024`, with a Parquet file of both
-data sets. Source: verl, `examples/gpg_trainer/run_qwen2-7b_math.sh` (2025), and Chu et al. 2025, arXiv 2504.02546.
-Its 1,024 prompts a step are four minibatches of 256. Deviation: no weight decay, where verl's default is 0.01.
+Run it with `flowgraph run gpg_qwen2_7b --model Qwen/Qwen2-7B-Instruct --data FILE --batch 1024`, with a Parquet file of
+both data sets. Source: verl, `examples/gpg_trainer/run_qwen2-7b_math.sh` (2025), and Chu et al. 2025, arXiv 2504.02546.
+Its 1,024 prompts per step are four minibatches of 256. Deviation: no weight decay; verl's default is 0.01.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nodes import (
 
 @flow
 def gpg_qwen2_7b(prompts: Prompts, policy: Policy, *, entropy_weight: float = 0.0) -> Policy:
-    """GPG on mathematics, as verl's recipe for Qwen2-7B."""
+    """GPG on mathematics, following verl's recipe for Qwen2-7B."""
     rollout = generate(policy, prompts, n=5, max_tokens=1024)
     advantages = gpg_advantages(score(rollout), rollout.group)
 

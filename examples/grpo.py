@@ -1,7 +1,7 @@
 """GRPO: clipped surrogate on group-normalised scores, with a KL term to a frozen reference in the loss.
 
-Source: Shao et al. 2024, arXiv 2402.03300. Deviation: a mean over tokens (there over responses, of their token means:
-`aggregation="sequence-mean"`); a KL weight of 0.1 (there 0.04), which keeps small models exploring.
+Source: Shao et al. 2024, arXiv 2402.03300. Deviation: a mean over tokens (the paper: over responses, of their token
+means, `aggregation="sequence-mean"`); a KL weight of 0.1 (the paper: 0.04), which keeps small models exploring.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GSPO: the ratio and the clip are of whole responses, not of tokens.
+"""GSPO: the ratio and the clip apply to whole responses instead of tokens.
 
 Source: Zheng et al. 2025, arXiv 2507.18071, equations 5 to 7. Deviation: an entropy bonus, which keeps small models
 exploring.
@@ -12,7 +12,7 @@ from nodes import Policy, Prompts, entropy, entropy_bonus, generate, group_norma
 
 @flow
 def gspo(prompts: Prompts, policy: Policy) -> Policy:
-    """One ratio a response, length-normalised and clipped."""
+    """One ratio per response, length-normalised and clipped."""
     rollout = generate(policy, prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
 

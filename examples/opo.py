@@ -1,4 +1,4 @@
-"""OPO: exactly on-policy, with the baseline that is best for the variance: a group's scores weighted by length.
+"""OPO: exactly on-policy, with the baseline of least variance: a group's scores weighted by length.
 
 Source: Hao et al. 2025, arXiv 2505.23585, equation 8. Deviation: an entropy bonus, which keeps small models
 exploring.

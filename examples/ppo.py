@@ -1,8 +1,8 @@
-"""PPO with a critic: generalised advantages, whitened; the KL to a reference is taken off the reward of each token.
+"""PPO with a critic: whitened GAE advantages; the KL to a reference is subtracted from the reward of each token.
 
 Source: Schulman et al. 2017, arXiv 1707.06347, and Ouyang et al. 2022 (InstructGPT), arXiv 2203.02155, section 3.5,
-for the KL in the reward. Deviation: a fixed weight of the KL (`adaptive_kl` carries one that adapts), two optimizer
-steps a batch.
+for the KL in the reward. Deviation: a fixed weight of the KL (`adaptive_kl` carries an adaptive one), two optimizer
+steps per batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """REINFORCE++: no critic and no groups; the return of each token, whitened over the batch, in a clipped surrogate.
 
-Source: Hu et al. 2025, arXiv 2501.03262, section 3. The KL to the reference is taken off the reward of each token.
-Deviation: 16 responses a prompt, so that runs compare with the others here; the paper draws one.
+Source: Hu et al. 2025, arXiv 2501.03262, section 3. The KL to the reference is subtracted from the reward of each
+token. Deviation: 16 responses per prompt, to compare runs with the others here; the paper samples one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """REINFORCE++ with a baseline: scores centred in their group, then whitened over the tokens of the whole batch.
 
-Source: Hu et al. 2025, arXiv 2501.03262, section 3, the variant for several responses a prompt. Deviation: an
+Source: Hu et al. 2025, arXiv 2501.03262, section 3, the variant for several responses per prompt. Deviation: an
 entropy bonus, which keeps small models exploring.
 """
 

@@ -1,7 +1,7 @@
 """ReMax: the score of the greedy response to a prompt is the baseline of the sampled ones.
 
-Source: Li et al. 2023, arXiv 2310.10505, section 4. Deviation: 16 sampled responses a prompt, where the paper draws
-one; a mean over tokens; an entropy bonus, which keeps small models exploring.
+Source: Li et al. 2023, arXiv 2310.10505, section 4. Deviation: 16 sampled responses per prompt, while the paper
+samples one; a mean over tokens; an entropy bonus, which keeps small models exploring.
 """
 
 from __future__ import annotations

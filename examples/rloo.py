@@ -1,6 +1,6 @@
-"""RLOO: each response against the mean of the others to its prompt.
+"""RLOO: the baseline of each response is the mean of the other responses to its prompt.
 
-Source: Ahmadian et al. 2024, arXiv 2402.14740, equation 8. Deviation: divided by the tokens of a minibatch, where the
+Source: Ahmadian et al. 2024, arXiv 2402.14740, equation 8. Deviation: divided by the tokens of a minibatch, while the
 paper divides by its responses; no KL in the reward; an entropy bonus, which keeps small models exploring.
 """
 
@@ -23,7 +23,7 @@ from nodes import (
 
 @flow
 def rloo(prompts: Prompts, policy: Policy) -> Policy:
-    """REINFORCE with the others' mean as baseline."""
+    """REINFORCE with the other responses' mean as baseline."""
     rollout = generate(policy, prompts, n=16)
     advantages = rloo_advantages(score(rollout), rollout.group)
 

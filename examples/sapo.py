@@ -1,4 +1,4 @@
-"""SAPO: a soft gate in place of the clip, steeper for tokens of negative advantage.
+"""SAPO: a soft gate instead of the clip, steeper for tokens of negative advantage.
 
 Source: Gao et al. 2025, arXiv 2511.20347, equations 5 and 6. Deviation: an entropy bonus, which keeps small models
 exploring.
@@ -12,7 +12,7 @@ from nodes import Policy, Prompts, entropy, entropy_bonus, generate, group_norma
 
 @flow
 def sapo(prompts: Prompts, policy: Policy) -> Policy:
-    """Gate ratios softly in place of clipping them."""
+    """Soft gates on ratios instead of clipping."""
     rollout = generate(policy, prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
 

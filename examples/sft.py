@@ -1,6 +1,6 @@
-"""Supervised fine-tuning: make the answers that the data set holds likelier.
+"""Supervised fine-tuning: make the answers of the data set more likely.
 
-Where most users start. The answer is the column `response` of a row, or its ground truth.
+Most users start here. The answer is the column `response` of a row, or its ground truth.
 """
 
 from __future__ import annotations
