@@ -93,12 +93,12 @@ def _api_page(package: str, about: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead a page's links to their places in the site, and leave out the note above the title of a generated page."""
+    """Lead a page's links to their places, mend its tables, and leave out the note above a generated page's title."""
     markdown = re.sub(r"\A<!--.*?-->\s*", "", markdown)  # a page that opens with its title is named by it
     places = {address: path for path, address in site_text.ROOT_PAGES.items()}
     path = places.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     source = f"{config.repo_url.rstrip('/')}/blob/main" if config.repo_url else None
-    return site_text.with_site_links(markdown, path, source)
+    return site_text.with_plain_pipes(site_text.with_site_links(markdown, path, source))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

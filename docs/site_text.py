@@ -92,6 +92,17 @@ def _outside_fences(markdown: str, change: Callable[[str], str]) -> str:
     return "".join([*parts, change(markdown[end:])])
 
 
+def with_plain_pipes(markdown: str) -> str:
+    r"""Return a page whose tables have `|` in code as Python's Markdown reads it; GitHub wants it escaped there.
+
+    >>> print(with_plain_pipes(r"| `a \| b` | c \| d |"))
+    | `a | b` | c \| d |
+    """
+    rows = re.compile(r"^\|.*$", re.MULTILINE)
+    code = re.compile(r"`[^`]*`")
+    return rows.sub(lambda row: code.sub(lambda each: each[0].replace(r"\|", "|"), row[0]), markdown)
+
+
 def with_mathml(page: str, convert: Callable[..., str]) -> str:
     r"""Return a page's HTML with its formulas as MathML, which browsers draw by themselves.
 
