@@ -21,6 +21,7 @@ from flowgraph.diagrams.formats import text_in
 from flowgraph.diagrams.picture import Picture
 from flowgraph.diagrams.svg import svg
 from flowgraph.files import known_flows
+from tests.looped import looped
 
 Golden = Callable[[str, str], None]
 
@@ -68,13 +69,13 @@ def rounded(text: str) -> str:
     return re.sub(r"-?\d+\.\d{6,}(e-?\d+)?", lambda found: f"{float(found[0]):.6g}", text)
 
 
-@pytest.mark.parametrize("format_", BOXES)
-@pytest.mark.parametrize("name", FLOWS)
+@looped("format_", BOXES)
+@looped("name", FLOWS)
 def test_a_shipped_flow_is_drawn_as_its_golden(name: str, format_: str, golden: Golden) -> None:
     golden(text_in(flow_of(name), format_), f"drawn/{name}.{ENDINGS[format_]}")
 
 
-@pytest.mark.parametrize(("flow", "cluster", "picture"), PLANS)
+@looped("flow, cluster, picture", PLANS)
 def test_a_plan_is_drawn_as_its_goldens(flow: str, cluster: str, picture: str, golden: Golden) -> None:
     drawing = drawn_plan(flow, cluster, picture)
     for format_ in FORMATS[picture]:
@@ -95,14 +96,14 @@ def test_a_shipped_flow_is_drawn_as_its_golden_svg(name: str, golden: Golden) ->
     golden(svg(flow_of(name)), f"drawn/{name}.svg")
 
 
-@pytest.mark.parametrize("name", FLOWS)
+@looped("name", FLOWS)
 def test_the_json_of_a_drawn_flow_is_read_back_and_drawn_the_same(name: str) -> None:
     read = from_json(as_json(flow_of(name)))
     assert read == flow_of(name)
     assert svg(read) == svg(flow_of(name))
 
 
-@pytest.mark.parametrize(("flow", "cluster", "picture"), PLANS)
+@looped("flow, cluster, picture", PLANS)
 def test_the_json_of_a_drawn_plan_is_read_back_and_drawn_the_same(flow: str, cluster: str, picture: str) -> None:
     drawing = drawn_plan(flow, cluster, picture)
     read = from_json(as_json(drawing))

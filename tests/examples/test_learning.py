@@ -15,6 +15,7 @@ from flowgraph.cli.inputs import Asked, read_inputs
 from flowgraph.cli.lists import list_flows
 from flowgraph.cli.plan import Where
 from flowgraph.cli.run import RunOptions, run_flow
+from tests.looped import looped
 
 ROOT = Path(__file__).parents[2]
 FLOWS = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__")
@@ -73,7 +74,7 @@ def test_a_real_model_gets_better_at_sums(run: Callable[..., list[dict[str, Any]
     assert max(sum(rewards[i : i + 3]) / 3 for i in range(8)) >= 0.4  # eight prompts a step: one alone is noisy
 
 
-@pytest.mark.parametrize("flow", FLOWS)
+@looped("flow", FLOWS)
 def test_every_shipped_flow_trains_saves_and_records(run: Callable[..., list[dict[str, Any]]], flow: str) -> None:
     few = ("policy.refill.groups=3",) if flow == "dapo" else ()
     lines = run(flow, steps=2, batch=4, eval_every=0, sets=(*SETTINGS.get(flow, ()), *few))
@@ -82,14 +83,14 @@ def test_every_shipped_flow_trains_saves_and_records(run: Callable[..., list[dic
     assert len(losses) >= 2 and all(math.isfinite(loss) for loss in losses)
 
 
-@pytest.mark.parametrize("flow", FLOWS)
+@looped("flow", FLOWS)
 def test_the_examples_are_short(flow: str) -> None:
     source = (ROOT / "examples" / f"{flow}.py").read_text().partition("@flow")[2]
     lines = [line for line in source.splitlines()[1:] if line.strip() and '"""' not in line]
     assert len(lines) + 1 <= {"grpo": 12, "gpg": 8, "ppo": 17}.get(flow, 20)
 
 
-@pytest.mark.parametrize("flow", FLOWS)
+@looped("flow", FLOWS)
 def test_each_example_names_its_source(flow: str) -> None:
     about = (ROOT / "examples" / f"{flow}.py").read_text().split('"""')[1]
     assert "Source: " in about or flow == "sft"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import networkx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -226,6 +227,7 @@ def test_a_chain_of_thousands_is_described_named_ordered_printed_and_stored() ->
     assert full_hash(back) == full_hash(graph)
 
 
+@pytest.mark.slow
 def test_ten_thousand_nodes_are_described_and_printed() -> None:
     graph = compile_graph(wide.graph())
     assert len(graph.nodes) == WIDE - 1

@@ -34,6 +34,7 @@ from nodes import (
     score,
     update,
 )
+from tests.looped import looped
 
 Golden = Callable[[str, str], None]
 
@@ -164,8 +165,8 @@ def test_a_loss_of_nothing_but_zeros_keeps_a_term() -> None:
 # ------------------------------------------------------------------------------------------- laws between passes
 
 
-@pytest.mark.parametrize(
-    ("broken", "said"),
+@looped(
+    "broken, said",
     [
         (lambda graph: rewrite(graph, _unnamed), "generate has no name"),
         (lambda graph: rewrite(graph, _alike), "two nodes are named same"),

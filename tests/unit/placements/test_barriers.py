@@ -20,6 +20,7 @@ from placements.ranked import Ranked
 from placements.setting import Setting
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.looped import looped
 from tests.placement.search_oracles import partitions
 from tests.unit.placements.small_settings import SHIPPED, Of, called, lagging, setting_of
 
@@ -88,8 +89,8 @@ def found_of(of: Of, cluster: str, staleness: int | None, objective: Objective =
     return find(replace(setting_of(of, cluster), staleness=staleness), Asked(objective=objective))
 
 
-@pytest.mark.parametrize("staleness", STALENESS)
-@pytest.mark.parametrize("cluster", CLUSTERS[1:])
+@looped("staleness", STALENESS)
+@looped("cluster", CLUSTERS[1:])
 def test_no_plan_of_a_shipped_flow_is_played_in_less_than_its_bound(cluster: str, staleness: int | None) -> None:
     for flow in SHIPPED:
         found = found_of(flow, cluster, staleness)
@@ -167,8 +168,8 @@ def named(case: tuple[Of, str, int | None]) -> str:
     return f"{called(case[0])}-{case[1]}-{case[2]}"
 
 
-@pytest.mark.parametrize("objective", ["step", "devices"])
-@pytest.mark.parametrize("case", SMALL, ids=named)
+@looped("objective", ["step", "devices"])
+@looped("case", SMALL)
 def test_a_plan_that_is_called_best_is_the_best_of_all(case: tuple[Of, str, int | None], objective: Objective) -> None:
     """The least of all, played one by one; of devices the fewest, and on as few the least seconds."""
     found, every = found_of(*case, objective), all_played(*case)

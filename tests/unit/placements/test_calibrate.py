@@ -12,6 +12,7 @@ from flowgraph.errors import DataError, UnknownNameError
 from placements.calibrate import Measured, calibrate, misses, read_profile, scale_of
 from placements.constants import Bounds, Constants, bounds
 from placements.training_passes import TrainingConstants
+from tests.looped import looped
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,8 @@ def test_a_plain_number_is_read_too():
     assert read_profile("[fsdp]\nmatmul_share = 0.7\n") == {"fsdp": {"matmul_share": 0.7}}
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "says"),
+@looped(
+    "text, error, says",
     [
         ("[fsdp", DataError, "mine.toml: no TOML"),
         ("fsdp = 1", DataError, "mine.toml: `fsdp` is no table of constants"),

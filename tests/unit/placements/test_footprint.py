@@ -22,6 +22,7 @@ from placements.footprint_serving import (
 from placements.footprint_training import Trained, Training, training_bytes, waiting_bytes
 from placements.holding import model_numbers, stages
 from placements.pool_peaks import Held, Turn, overflows, pool_peaks, worst
+from tests.looped import looped
 
 GIB = 2**30
 H100 = 85_469_849_190
@@ -102,8 +103,8 @@ def test_the_more_is_computed_again_the_less_is_held(shape: ModelShape) -> None:
 # ----------------------------------------------------------------------------------------------------------- states
 
 
-@pytest.mark.parametrize(
-    ("sharding", "ranks", "each"),
+@looped(
+    "sharding, ranks, each",
     [("none", 8, 18), ("optimizer", 8, 6 + 12 / 8), ("gradients", 8, 2 + 16 / 8), ("full", 8, 16 / 8), ("none", 1, 16)],
 )
 def test_states_take_the_bytes_of_each_parameter_that_zero_says(sharding: str, ranks: int, each: float) -> None:

@@ -13,6 +13,7 @@ from placements.greedy import BOUNDED_ROLES, Rows, allocate, solve_greedy
 from placements.problem import Block, Objective, Option, Problem
 from placements.solve import solve
 from placements.tables import block_of, goal_of, tables_of, tables_of_block
+from tests.looped import looped
 from tests.placement.search_oracles import blocks_of, random_problem, table_problem
 
 OBJECTIVES: tuple[Objective, ...] = ("step", "devices", "cost")
@@ -134,9 +135,7 @@ def test_auto_is_exact_where_that_can_be_afforded() -> None:
     assert walked is not None and walked.bound is not None and not walked.bound > walked.value
 
 
-@pytest.mark.parametrize(
-    ("roles", "classes", "covers"), [(3, 1, 5), (4, 1, 15), (5, 1, 52), (10, 1, 115_975), (5, 2, 454)]
-)
+@looped("roles, classes, covers", [(3, 1, 5), (4, 1, 15), (5, 1, 52), (10, 1, 115_975), (5, 2, 454)])
 def test_partitions_are_counted_as_bell_did(roles: int, classes: int, covers: int) -> None:
     assert count_covers(Problem(tuple(map(str, range(roles))), (8,) * classes, lambda _: ())) == covers
 

@@ -19,6 +19,7 @@ from flowgraph.machine import laptop
 from flowgraph.plan import Pool
 from placements.profiles import domains, known_devices
 from placements.topology import Wanted, classes, realise, sizes
+from tests.looped import looped
 from tests.unit.placements.links import links_of
 
 GIB = 2**30
@@ -97,8 +98,8 @@ def test_devices_of_two_kinds_on_one_machine_are_two_classes() -> None:
     assert pool.devices == (("a", 0), ("a", 2))
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
+@looped(
+    "text, wanted",
     [
         ("1xh100", (1,)),
         ("8xh100", (1, 2, 4, 8)),
@@ -240,7 +241,7 @@ def test_ten_thousand_devices_are_placed_in_seconds() -> None:
     assert time.process_time() - start < 5
 
 
-@pytest.mark.parametrize("text", ["4x8xh100", "3x8xl40s", "20x4xgb200", "5x4xh100", "8xrtx4090"])
+@looped("text", ["4x8xh100", "3x8xl40s", "20x4xgb200", "5x4xh100", "8xrtx4090"])
 def test_a_class_says_what_a_pool_talks_over_before_it_has_places(text: str) -> None:
     of = cluster(text)
     (found,) = classes(of)

@@ -19,6 +19,7 @@ from placements.training import Tokens, TrainingConstants, forward_seconds, upda
 from placements.training_layers import Micro, activation_bytes, blocks, merges
 from placements.training_parallel import every, expert_seconds, tensor_seconds
 from placements.training_passes import Passes
+from tests.looped import looped
 
 H100, A100 = profile("h100-sxm-80g"), profile("a100-sxm-80g")
 FSDP, MEGATRON = constants(TrainingConstants, "fsdp"), constants(TrainingConstants, "megatron")
@@ -53,7 +54,7 @@ QWEN, LLAMA = listed_shape("Qwen/Qwen3-8B"), listed_shape("meta-llama/Llama-3.1-
 MOE, HYBRID = listed_shape("Qwen/Qwen3-30B-A3B"), listed_shape("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
 
 
-@pytest.mark.parametrize("shape", [QWEN, LLAMA, MOE, HYBRID, gpt(2048, 24, 16)])
+@looped("shape", [QWEN, LLAMA, MOE, HYBRID, gpt(2048, 24, 16)])
 def test_the_blocks_of_a_layer_have_all_weights_that_a_token_passes(shape: ModelShape):
     found = sum(each.width * (each.into + each.out) * each.copies * each.share for each in blocks(shape))
     assert found * shape.layers == pytest.approx(shape.matmul_parameters, rel=1e-3)

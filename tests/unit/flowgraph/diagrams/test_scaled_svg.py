@@ -35,6 +35,7 @@ from flowgraph.diagrams.sequence import Actor, Message, SequenceDiagram
 from flowgraph.diagrams.sequence_svg import sequence_svg
 from flowgraph.diagrams.series import Series
 from flowgraph.diagrams.svg_frame import Look
+from tests.looped import looped
 
 SVG = "{http://www.w3.org/2000/svg}"
 GIB = 2**30
@@ -217,7 +218,7 @@ def shape(group: Element) -> Rect:
     return Rect(*(float(drawn.attrib[name]) for name in ("x", "y", "width", "height")))
 
 
-@pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES)
+@looped("draw", PICTURES.values())
 def test_no_text_meets_another_or_leaves_the_picture(draw: Callable[[], str]) -> None:
     picture = ElementTree.fromstring(draw())
     page = Rect(0, 0, float(picture.attrib["width"]), float(picture.attrib["height"]))
@@ -226,7 +227,7 @@ def test_no_text_meets_another_or_leaves_the_picture(draw: Callable[[], str]) ->
     assert [(one.text, other.text) for one, other in combinations(level, 2) if one.rect.meets(other.rect)] == []
 
 
-@pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES)
+@looped("draw", PICTURES.values())
 def test_every_number_is_one_and_nothing_in_it_is_active(draw: Callable[[], str]) -> None:
     text = draw()
     picture = ElementTree.fromstring(text)
@@ -395,6 +396,6 @@ SMALL: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@looped("kind", SMALL)
 def test_a_small_one_is_drawn_as_its_golden(kind: str, golden: Callable[[str, str], None]) -> None:
     golden(SMALL[kind](), f"diagrams/{kind}.svg")
