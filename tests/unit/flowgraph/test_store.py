@@ -36,6 +36,7 @@ from nodes import (
     score,
     update,
 )
+from tests.compact_json import compact_json
 from tests.looped import looped
 
 Golden = Callable[[str, str], None]
@@ -102,7 +103,7 @@ def test_the_stored_form_of_a_shipped_flow_is_its_golden(fn: Flow[..., Any], gol
             return kept | ({"at": f"{Path(thing['at'][0]).name}:{thing['at'][1]}"} if "at" in thing else {})
         return [named(each) for each in thing] if isinstance(thing, list) else thing
 
-    golden(json.dumps(named(data), indent=1), f"graphs/{fn.name}.json")
+    golden(compact_json(json.dumps(named(data))), f"graphs/{fn.name}.json")
 
 
 def test_the_stored_form_is_flat() -> None:

@@ -26,6 +26,7 @@ from flowgraph.diagrams.terminal import terminal
 from flowgraph.diagrams.text_formats import dot_text, mermaid_text
 from flowgraph.errors import UsageError
 from flowgraph.passes import compile_graph
+from tests.compact_json import compact_json
 from tests.looped import looped
 from tests.unit.flowgraph.diagrams.drawings import EVERY, boxes, flow, lanes
 from tests.unit.flowgraph.diagrams.test_hostile_names import HOSTILE
@@ -100,7 +101,7 @@ def test_the_whole_terminal_in_colour(golden: Golden) -> None:
 
 @looped("kind", EVERY)
 def test_the_whole_json(kind: str, golden: Golden) -> None:
-    golden(as_json(EVERY[kind](None)), f"diagrams/{kind}.json")
+    golden(compact_json(as_json(EVERY[kind](None))), f"diagrams/{kind}.json")
 
 
 def test_what_a_format_cannot_draw_it_says_and_which_can() -> None:
