@@ -21,8 +21,8 @@ from tests.looped import looped
 from tests.placement.search_oracles import partitions
 from tests.unit.placements.small_settings import Of, called, cluster_of, found_of, lagging, prompt, setting_of
 
-FLOWS: list[Of] = ["ppo", "grpo", "gpg", "decoupled_ppo", lagging, two_agents, ppo_shaped]
-EVERY = looped("of", FLOWS)
+FLOWS: list[Of] = ["ppo", "grpo", lagging, two_agents, "gpg", "decoupled_ppo", ppo_shaped]
+EVERY = looped("of", FLOWS[:4], slow=FLOWS[4:])
 
 
 @EVERY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.models.shapes import ModelShape, shape_of
@@ -229,7 +229,6 @@ def test_a_micro_batch_has_at_least_a_row() -> None:
     assert short == long
 
 
-@settings(max_examples=40, deadline=None)
 @given(SHAPES, st.sampled_from((1, 2, 4, 8, 16)), st.integers(1, 2**17), st.sampled_from(MODES))
 def test_more_ranks_never_hold_more_and_more_tokens_never_less(
     shape: ModelShape, ranks: int, tokens: int, mode: Checkpointing
@@ -245,7 +244,6 @@ def test_more_ranks_never_hold_more_and_more_tokens_never_less(
         assert peak(2 * ranks, tokens) <= peak(ranks, tokens)
 
 
-@settings(max_examples=40, deadline=None)
 @given(SHAPES, st.sampled_from((2, 4, 8)), st.integers(1, 2**17), st.sampled_from(MODES))
 def test_parts_are_counted_once_and_named(shape: ModelShape, ranks: int, tokens: int, mode: Checkpointing) -> None:
     training = Training(layout=Layout(data=ranks, tensor=2), checkpointing=mode, micro_batch_tokens=tokens)
@@ -431,7 +429,6 @@ def test_a_role_that_trains_reads_with_what_a_role_that_only_reads_works_with(sh
         assert trained["optimizer"] > trained["weights"]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     SHAPES,
     st.sampled_from(
@@ -470,7 +467,6 @@ def test_a_forecast_fits_if_it_leaves_a_tenth(needed: int, usable: int) -> None:
     assert fits(needed, usable) == (needed <= FITS_SHARE * usable)
 
 
-@settings(max_examples=25, deadline=None)
 @given(SHAPES, st.integers(1, 2**16), st.booleans())
 def test_another_role_never_makes_a_pool_hold_less(shape: ModelShape, tokens: int, sleeps: bool) -> None:
     layout = Layout(data=8, sharding="full")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from statistics import median, quantiles
 
-import pytest
-
 from benchmarks.search import roofline
 from placements.bounds import count_covers, covers_of, fewest_devices, least_value
 from placements.exact import solve_exact
@@ -19,7 +17,7 @@ from tests.placement.search_oracles import blocks_of, random_problem, table_prob
 OBJECTIVES: tuple[Objective, ...] = ("step", "devices", "cost")
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@looped("first", [0], slow=[100, 200])
 def test_its_value_and_its_bound_hold_the_best_between_them(first: int) -> None:
     missed = 0
     for seed in range(first, first + 100):
@@ -36,7 +34,7 @@ def test_its_value_and_its_bound_hold_the_best_between_them(first: int) -> None:
     assert missed <= 1, "what fits is nearly always found, where there are two classes of device"
 
 
-@pytest.mark.parametrize(("objective", "tokens"), [("step", 1), ("step", 2), ("cost", 1)])
+@looped("objective, tokens", [("step", 2)], slow=[("step", 1), ("cost", 1)])
 def test_on_rooflines_it_is_near_the_best_and_knows_it(objective: Objective, tokens: int) -> None:
     above, stated = list[float](), list[float]()
     for seed in range(12):

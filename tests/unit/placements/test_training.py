@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.models.shapes import ModelShape, shape_of
@@ -201,7 +201,6 @@ ENGINES = st.sampled_from([FSDP, MEGATRON, EAGER])
 
 
 @given(SHAPES, LAYOUTS, ENGINES, st.floats(1, 4), st.sampled_from(["link_bytes_per_s", "memory_bytes_per_s"]))
-@settings(max_examples=60, deadline=None)
 def test_a_faster_link_network_or_memory_never_makes_an_update_slower(
     shape: ModelShape, layout: Layout, engine: TrainingConstants, factor: float, name: str
 ):
@@ -216,7 +215,6 @@ def test_a_faster_link_network_or_memory_never_makes_an_update_slower(
 
 
 @given(SHAPES, LAYOUTS, ENGINES, st.integers(2, 5))
-@settings(max_examples=60, deadline=None)
 def test_more_rows_of_the_same_length_take_longer_and_no_more_than_as_many_times(
     shape: ModelShape, layout: Layout, engine: TrainingConstants, times: int
 ):
@@ -226,7 +224,6 @@ def test_more_rows_of_the_same_length_take_longer_and_no_more_than_as_many_times
 
 
 @given(SHAPES, LAYOUTS, ENGINES)
-@settings(max_examples=40, deadline=None)
 def test_an_update_takes_longer_than_a_forward_pass_and_each_part_is_known(
     shape: ModelShape, layout: Layout, engine: TrainingConstants
 ):
