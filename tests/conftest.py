@@ -66,10 +66,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def seeds(request: pytest.FixtureRequest) -> Callable[[int, int], range]:
+def seeds() -> Callable[[int, int], range]:
     """Return `seeds(change, slow)`: the seeds below one bound for each change, below the other in `make slow`."""
-    asked = _slow_is_asked_for(request.config)
-    return lambda change, slow: range(slow if asked else change)
+    from tests.looped import all_is_asked_for
+
+    return lambda change, slow: range(slow if all_is_asked_for() else change)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -43,7 +43,9 @@ def looped(names: str, values: Iterable[Any], slow: Iterable[Any] = ()) -> Calla
                     with fixtures_of_one(shared, number) as fixtures:
                         test(**fixtures, **case)
                 except BaseException as error:
-                    error.add_note("case: " + ", ".join(f"{name}={SHORT.repr(case[name])}" for name in wanted))
+                    error.add_note(
+                        f"case {number}: " + ", ".join(f"{name}={SHORT.repr(case[name])}" for name in wanted)
+                    )
                     raise
 
         test_of_all.has_more_in_slow = bool(slow) or getattr(test, "has_more_in_slow", False)  # type: ignore[attr-defined]

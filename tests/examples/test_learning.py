@@ -82,7 +82,7 @@ def test_a_real_model_gets_better_at_sums(run: Callable[..., list[dict[str, Any]
     assert max(sum(rewards[i : i + 3]) / 3 for i in range(8)) >= 0.4  # eight prompts a step: one alone is noisy
 
 
-@looped("flow", FLOWS)
+@pytest.mark.parametrize("flow", FLOWS)
 def test_every_shipped_flow_trains_saves_and_records(run: Callable[..., list[dict[str, Any]]], flow: str) -> None:
     few = ("policy.refill.groups=3",) if flow == "dapo" else ()
     lines = run(flow, steps=2, batch=4, eval_every=0, sets=(*SETTINGS.get(flow, ()), *few))
