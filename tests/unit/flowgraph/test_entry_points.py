@@ -18,7 +18,6 @@ from flowgraph.passes import compile_graph
 from flowgraph.restore import from_json
 from flowgraph.store import to_json
 from nodes.rules import RuleRef, resolve
-from tests.looped import looped
 
 SHIPPED = sorted(path.stem for path in shipped_files())
 
@@ -214,8 +213,8 @@ def test_a_package_cannot_bring_the_name_of_what_is_shipped(install: Install) ->
     assert find_flow("gpg").flow.name == "gpg" and resolve("exact").source == "nodes.rules"
 
 
-@looped(
-    "value, flows, text",
+@pytest.mark.parametrize(
+    ("value", "flows", "text"),
     [
         (
             "acme.flows:brief",

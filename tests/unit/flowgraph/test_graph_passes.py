@@ -34,7 +34,6 @@ from nodes import (
     score,
     update,
 )
-from tests.looped import looped
 
 Golden = Callable[[str, str], None]
 
@@ -165,8 +164,8 @@ def test_a_loss_of_nothing_but_zeros_keeps_a_term() -> None:
 # ------------------------------------------------------------------------------------------- laws between passes
 
 
-@looped(
-    "broken, said",
+@pytest.mark.parametrize(
+    ("broken", "said"),
     [
         (lambda graph: rewrite(graph, _unnamed), "generate has no name"),
         (lambda graph: rewrite(graph, _alike), "two nodes are named same"),

@@ -25,7 +25,6 @@ from flowgraph.executors.servers import Door
 from flowgraph.executors.sglang import Sglang, SglangModel
 from flowgraph.executors.sglang_http import Control, certificates, question, read_answer
 from flowgraph.executors.weight_updates import INCOMPLETE, Updates
-from tests.looped import looped
 from tests.unit.flowgraph.executors.replicas import Handler, Tokens, drawn, encoded, replicas
 
 REQUEST = Request((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
@@ -113,7 +112,7 @@ WRONG = {
 }
 
 
-@looped("text", WRONG.values())
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
 def test_an_answer_that_cannot_be_used_is_told_with_replica_and_sample(
     replica: Callable[..., Any], text: bytes
 ) -> None:
@@ -169,7 +168,7 @@ def test_an_answer_with_status_500_is_told_in_the_servers_words(replica: Callabl
     assert len(server.asked) == 1  # it is not asked again
 
 
-@looped("version", ["1", "-1", "default", INCOMPLETE, ""])
+@pytest.mark.parametrize("version", ["1", "-1", "default", INCOMPLETE, ""])
 def test_another_version_is_told_with_the_one_that_was_expected(replica: Callable[..., Any], version: str) -> None:
     server = replica(lambda path: (200, encoded(answer(weight_version=version, weight_versions=None))))
     with pytest.raises(WorkerError) as error:

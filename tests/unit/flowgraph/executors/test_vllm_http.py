@@ -27,7 +27,6 @@ from flowgraph.executors.servers import Door
 from flowgraph.executors.vllm import Vllm, VllmModel, VllmUpdates, token_bytes
 from flowgraph.executors.vllm_http import VllmControl, question, read_sample
 from flowgraph.executors.weight_updates import INCOMPLETE
-from tests.looped import looped
 from tests.unit.flowgraph.executors.replicas import Tokens, drawn, encoded, replicas
 
 REQUEST = Request((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
@@ -121,7 +120,7 @@ WRONG = {
 }
 
 
-@looped("text", WRONG.values())
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
 def test_an_answer_that_cannot_be_used_is_told_with_replica_and_sample(
     replica: Callable[..., Any], text: bytes
 ) -> None:
@@ -154,7 +153,7 @@ def test_whatever_is_answered_is_a_sample_or_an_error_of_ours(told: Any) -> None
     assert len(read.output_ids) == len(read.logprobs)
 
 
-@looped("version", ["1", "-1", "default", INCOMPLETE, ""])
+@pytest.mark.parametrize("version", ["1", "-1", "default", INCOMPLETE, ""])
 def test_another_version_is_told_with_the_one_that_was_expected(replica: Callable[..., Any], version: str) -> None:
     spans = [{"version": version, "start": 0, "end": 4}]
     server = replica(lambda path: (200, encoded(answer(weight_versions=spans))))
@@ -230,7 +229,7 @@ def test_a_worker_that_fails_is_told_in_its_words_and_the_server_goes_on(
     assert server.asked[-1][0] == "/resume"
 
 
-@looped("results", [None, [], [None], "done", [1]])
+@pytest.mark.parametrize("results", [None, [], [None], "done", [1]], ids=str)
 def test_a_server_whose_workers_were_not_taught_is_told(replica: Callable[..., Any], results: Any) -> None:
     server = replica(lambda path: (200, encoded({"results": results})))
     with VllmControl(server.door, 5.0) as control, pytest.raises(WorkerError, match="was it started by flowgraph"):
