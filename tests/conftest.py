@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +38,39 @@ if TYPE_CHECKING:
 
 GOLDEN = Path(__file__).parent / "golden"
 
-# No deadline: a shared machine's clock would fail a test that is right. In CI the same examples are drawn every time.
-hypothesis.settings.register_profile("here", deadline=None, max_examples=50)
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, database=None)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+# 20 examples of a property belong to each change, 200 to `make slow`: the same ones every time, so that none fails now
+# and then. No deadline: a shared machine's clock would fail a test that is right.
+for profile, examples in (("change", 20), ("slow", 200)):
+    hypothesis.settings.register_profile(profile, deadline=None, max_examples=examples, derandomize=True, database=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how many examples a property has: `-m slow` asks for all."""
+    hypothesis.settings.load_profile("slow" if _slow_is_asked_for(config) else "change")
+
+
+def _slow_is_asked_for(config: pytest.Config) -> bool:
+    return re.search(r"(?<!not )\bslow\b", config.option.markexpr or "") is not None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let `-m slow` run also what each change runs on a few examples or seeds."""
+    if not _slow_is_asked_for(config):
+        return
+    for item in items:
+        test = getattr(item, "obj", None)
+        more = getattr(test, "is_hypothesis_test", False) or getattr(test, "has_more_in_slow", False)
+        if more or "seeds" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
+
+
+@pytest.fixture(scope="session")
+def seeds() -> Callable[[int, int], range]:
+    """Return `seeds(change, slow)`: the seeds below one bound for each change, below the other in `make slow`."""
+    from tests.looped import all_is_asked_for
+
+    return lambda change, slow: range(slow if all_is_asked_for() else change)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks import drawing
 from flowgraph.diagrams.formats import text_in
+from tests.looped import looped
 
 
 def test_ways_take_turns_and_the_first_round_is_not_counted() -> None:
@@ -23,7 +22,7 @@ def test_a_table_has_seconds_and_the_ratio_to_the_baseline_of_the_same_round() -
     assert lines[-1].split("  ")[-1].strip() == "2.50 (2.00 … 3.00)"
 
 
-@pytest.mark.parametrize("name", ["draw grpo", "draw grpo --to mmd", "draw grpo -o plan.svg"])
+@looped("name", ["draw grpo -o plan.svg"], slow=["draw grpo", "draw grpo --to mmd"])
 def test_its_commands_run(name: str, tmp_path: Path) -> None:
     drawing.run(drawing.COMMANDS[name], tmp_path)
 

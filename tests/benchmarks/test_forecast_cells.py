@@ -6,10 +6,9 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
-
 from benchmarks.forecast.__main__ import MEASURED, file_text, tables
 from benchmarks.forecast.cells import AMOUNT, COUNT, Number
+from tests.looped import looped
 
 KNOWN = tables()
 
@@ -34,8 +33,8 @@ def text_with(folder: Path, name: str, changes: Mapping[str, str], count: int = 
     return file_text(written(folder, rows), KNOWN)
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "why"),
+@looped(
+    "name, changes, why",
     [
         ("train_megatron_bridge.csv", {"ep": "0"}, "row 2: ep is `0`, less than 1"),
         ("train_megatron_bridge.csv", {"ep": "eE"}, "row 2: ep is `eE`"),
@@ -69,8 +68,8 @@ def test_a_row_with_a_cell_that_cannot_be_read_is_counted_and_named(
     assert why in text
 
 
-@pytest.mark.parametrize(
-    ("name", "column"),
+@looped(
+    "name, column",
     [
         ("train_megatron_bridge.csv", "model"),
         ("train_fsdp2_prime_rl.csv", "model"),

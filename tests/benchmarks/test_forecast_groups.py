@@ -76,7 +76,7 @@ def test_constants_are_fitted_from_the_middle_of_their_bounds() -> None:
 def test_a_training_table_refits_without_the_rows_it_forecasts() -> None:
     kind = KINDS["training_foundry"]()
     left = [each for each in kind.samples if each.model == "70b"]
-    kept = [each for each in kind.samples if each.model != "70b"]
+    kept = [each for each in kind.samples if each.model != "70b"][::4]  # a fit takes a second for every few rows
     slower = [replace(each, measured=each.measured * 2) for each in left]
     assert refit_training(kept, left, "model") == refit_training(kept, slower, "model")
 

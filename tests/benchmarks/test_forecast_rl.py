@@ -19,6 +19,7 @@ from benchmarks.forecast.rl_steps import homes_of, seconds_of, setting_of, step
 from benchmarks.forecast.rl_workloads import FOLDER, Workload, from_toml, read, to_toml
 from flowgraph.plan import Step
 from placements.steps import host_constants
+from tests.looped import looped
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -51,8 +52,8 @@ def forecast(workload: Workload) -> Step:
 # ------------------------------------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
+@looped(
+    "text, name",
     [
         ("Qwen3-30B3A", "Qwen/Qwen3-30B-A3B"),
         ("Qwen3-30B-A3B-Base", "Qwen/Qwen3-30B-A3B"),
@@ -75,8 +76,8 @@ def test_a_machine_of_a_rack_has_four_devices_and_any_other_eight() -> None:
     assert [machine_devices(each) for each in found.values() if each is not None] == [4, 8, 8]
 
 
-@pytest.mark.parametrize(
-    ("text", "form", "lag", "devices"),
+@looped(
+    "text, form, lag, devices",
     [
         ("On policy", "together", 0, (None, None)),
         ("8-step Off", "apart", 8, (None, None)),
@@ -126,8 +127,8 @@ def test_every_role_of_a_stated_layout_runs_as_the_row_says() -> None:
     assert {home.layout.pipeline for home in homes if home.role.use != "sample"} == {2}
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
+@looped(
+    "changes, why",
     [
         ({"prompts_per_step": ""}, "no prompts of a step"),
         ({"model": "Gemini"}, "no model"),

@@ -14,6 +14,7 @@ from benchmarks.verl_batches import KINDS, draw
 from benchmarks.verl_case import Case
 from benchmarks.verl_formulas import CASES, Outcome, Verdict, apart
 from benchmarks.verl_reasons import ONLY_VERL, REASONS, Reason
+from tests.looped import looped
 
 ROOT = Path(__file__).parents[2]
 CASE = Case("a loss", lambda columns: {"loss": (columns["new"] * columns["mask"]).sum()}, "loss", by="new")
@@ -33,7 +34,7 @@ def verl_says(case: Case, kind: str, seeds: int) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)
+@looped("case", CASES)
 def test_our_side_of_each_case_gives_finite_numbers_on_each_kind_of_batch(case: Case) -> None:
     for kind in case.kinds:
         for name, value in compare.ours(case, draw(kind, 0)).items():

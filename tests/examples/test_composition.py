@@ -18,6 +18,7 @@ from flowgraph.errors import SettingError
 from flowgraph.files import find_flow, flows_in, import_file
 from flowgraph.values import Group, Trainable
 from nodes import Scores
+from tests.looped import looped
 
 FLOWS = Path(__file__).parent / "flows"
 FILES = sorted(FLOWS.glob("*.py"))
@@ -74,7 +75,7 @@ def code_lines(path: Path) -> dict[str, int]:
     return counted
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@looped("path", FILES)
 def test_a_flow_is_one_function_of_under_twenty_lines_that_adds_nothing_to_our_packages(path: Path) -> None:
     import_file(path)
     counted = code_lines(path)

@@ -239,6 +239,11 @@ class Case:
             yield f"took {self.grown_bytes / 2**20:.0f} MiB more"
 
 
+def chosen_kind(rng: random.Random) -> str:
+    """Return the kind of a case, drawn before all else of it."""
+    return rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+
+
 def tried(seed: int, good: Path, folder: Path) -> Case:
     """Run the case of a seed in a folder, made anew from the good one; one that was slow is run once more."""
     case = _tried(seed, good, folder)
@@ -250,7 +255,7 @@ def tried(seed: int, good: Path, folder: Path) -> Case:
 
 def _tried(seed: int, good: Path, folder: Path) -> Case:
     rng = random.Random(seed)
-    kind = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+    kind = chosen_kind(rng)
     name = rng.choice(KINDS[kind]) if kind != "command" else ""
     command = rng.choice(READERS[name]) if name else odd_command(rng)
     _lay_out(good, folder, name, run=name.startswith(RUN) or any(each.startswith(RUN) for each in command))

@@ -10,9 +10,11 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from flowgraph import Flow, op_of
+from flowgraph import Flow, Graph, op_of
+from flowgraph.passes import compile_graph
 from tests.property import fuzz_nodes
 
 HEAD = [
@@ -434,3 +436,9 @@ def _returns(op: str) -> Any:
 def random_program(seed: int, *, runs: bool = False) -> Program:
     """Write the right program of a seed; one that `runs` needs no rule in another process."""
     return Writer(random.Random(seed), runs=runs).write()
+
+
+@cache
+def compiled(seed: int, *, runs: bool = False) -> Graph:
+    """Return the compiled graph of the right program of a seed, made once for all tests of a process."""
+    return compile_graph(flow_of(random_program(seed, runs=runs)).graph())

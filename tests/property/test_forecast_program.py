@@ -21,6 +21,7 @@ from placements.placing import forecast_again
 from placements.setting import Setting
 from placements.step_forecast import schedule_of
 from placements.timeline import play
+from tests.looped import looped
 from tests.unit.placements.small_settings import SHIPPED, graph_of, setting_of
 
 CLUSTERS = {
@@ -29,7 +30,9 @@ CLUSTERS = {
     "4x8xh100": "Qwen/Qwen2.5-7B-Instruct",
 }
 CASES = [(flow, cluster) for flow in SHIPPED for cluster in CLUSTERS]
-EVERY = pytest.mark.parametrize(("flow", "cluster"), CASES)
+# Each flow on one of the clusters for each change, on the others in `make slow`.
+FOR_EACH_CHANGE = [CASES[3 * i + i % 3] for i in range(len(SHIPPED))]
+EVERY = looped("flow, cluster", FOR_EACH_CHANGE, slow=[each for each in CASES if each not in FOR_EACH_CHANGE])
 
 
 @cache

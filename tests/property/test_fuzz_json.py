@@ -24,11 +24,14 @@ from flowgraph.plan import Plan
 from flowgraph.restore import from_json
 from flowgraph.store import flat, full_hash, structure_hash, to_json
 from flowgraph.text import graph_text
+from tests.looped import looped
 from tests.property.json_faults import ODD, Data, changed, spoiled
-from tests.property.random_flows import flow_of, random_program
+from tests.property.random_flows import compiled, flow_of, random_program
+
+Seeds = Callable[[int, int], range]
 
 LIMIT_S = 2.0
-GRAPHS, CASES = 40, 2_000
+GRAPHS = 12
 
 
 def hold_to_laws(graph: Graph) -> None:
@@ -58,15 +61,15 @@ def hold_to_laws(graph: Graph) -> None:
             assert issubclass(region.output.type, ports[name].region_returns or object)
 
 
-def stored_graphs() -> list[Data]:
+def stored_graphs(count: int) -> list[Data]:
     """Give graphs of random flows as data."""
-    return [json.loads(to_json(compile_graph(flow_of(random_program(4 * seed)).graph()))) for seed in range(GRAPHS)]
+    return [json.loads(to_json(compiled(4 * seed))) for seed in range(count)]
 
 
-def test_a_changed_graph_is_refused_or_passes_every_law() -> None:
-    flow_of(random_program(0))
-    graphs, read = stored_graphs(), 0
-    for seed in range(CASES):
+def test_a_changed_graph_is_refused_or_passes_every_law(seeds: Seeds) -> None:
+    tried = seeds(240, 8_000)
+    graphs, read = stored_graphs(max(GRAPHS, len(tried) // 200)), 0
+    for seed in tried:
         rng = random.Random(seed)
         data = changed(rng, graphs[seed % len(graphs)])
         text = json.dumps(data)
@@ -84,7 +87,7 @@ def test_a_changed_graph_is_refused_or_passes_every_law() -> None:
             pytest.fail(
                 f"seed {seed}: {type(error).__name__}: {error}\n{_difference(graphs[seed % len(graphs)], data)}"
             )
-    assert 0 < read < CASES
+    assert 0 < read < len(tried)
 
 
 def _difference(before: Data, after: Data) -> str:
@@ -102,8 +105,8 @@ TEXTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-@pytest.mark.parametrize("reader", [from_json, Plan.from_json, program_from_json])
+@looped("reader", [from_json, Plan.from_json, program_from_json])
+@looped("text", TEXTS)
 def test_a_text_that_is_none_of_ours_is_refused(reader: Callable[[str], Any], text: str) -> None:
     with pytest.raises(FlowError):
         reader(text)
@@ -143,12 +146,12 @@ def test_reading_a_graph_runs_no_module_that_it_names(
 @pytest.fixture(scope="module")
 def stored_programs(one_device: Callable[[Graph], Plan]) -> list[Data]:
     """Give programs of random flows on one device as data."""
-    graphs = [compile_graph(flow_of(random_program(4 * seed)).graph()) for seed in range(12)]
+    graphs = [compiled(4 * seed) for seed in range(GRAPHS)]
     return [json.loads(program_to_json(lower(graph, one_device(graph)))) for graph in graphs]
 
 
-def test_a_changed_plan_is_refused_or_comes_back_as_it_was_read(stored_programs: list[Data]) -> None:
-    for seed in range(1_000):
+def test_a_changed_plan_is_refused_or_comes_back_as_it_was_read(stored_programs: list[Data], seeds: Seeds) -> None:
+    for seed in seeds(240, 4_000):
         rng = random.Random(seed)
         text = json.dumps(changed(rng, stored_programs[seed % len(stored_programs)]["plan"]))
         try:
@@ -158,9 +161,8 @@ def test_a_changed_plan_is_refused_or_comes_back_as_it_was_read(stored_programs:
         assert Plan.from_json(plan.to_json()) == plan, f"seed {seed}"
 
 
-def test_a_changed_program_is_refused_or_comes_back_as_it_was_read(stored_programs: list[Data]) -> None:
-    flow_of(random_program(0))
-    for seed in range(800):
+def test_a_changed_program_is_refused_or_comes_back_as_it_was_read(stored_programs: list[Data], seeds: Seeds) -> None:
+    for seed in seeds(120, 3_000):
         rng, data = random.Random(seed), stored_programs[seed % len(stored_programs)]
         part = rng.choice(["tasks", "tasks", "homes", "origins", "frozen", "schema", "graph", "plan"])
         other = {**data, part: changed(rng, data[part]) if not isinstance(data[part], int) else rng.choice(ODD)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import networkx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,7 +188,7 @@ def test_every_name_is_given_once(steps: list[tuple[str, int, int]]) -> None:
 
 # ------------------------------------------------------------------------------------------- sizes
 
-CHAIN, WIDE = 5_000, 10_000
+CHAIN, DEEP, WIDE = 2_500, 1_000, 10_000
 
 
 @flow
@@ -209,7 +210,7 @@ def wide(start: Level) -> Level:
 def deep_loss(start: Level, net: Net) -> Net:
     def loss(pi: Net) -> Loss:
         level = observe(pi, start)
-        for _ in range(CHAIN // 5):
+        for _ in range(DEEP):
             level = join(level, b=start)
         return descend(evaluate(pi, level), select(start), level=start)
 
@@ -226,6 +227,7 @@ def test_a_chain_of_thousands_is_described_named_ordered_printed_and_stored() ->
     assert full_hash(back) == full_hash(graph)
 
 
+@pytest.mark.slow
 def test_ten_thousand_nodes_are_described_and_printed() -> None:
     graph = compile_graph(wide.graph())
     assert len(graph.nodes) == WIDE - 1
@@ -236,5 +238,5 @@ def test_ten_thousand_nodes_are_described_and_printed() -> None:
 
 def test_a_loss_of_a_thousand_nodes_is_described_and_printed() -> None:
     graph = compile_graph(deep_loss.graph())
-    assert len(graph.all_nodes) == CHAIN // 5 + 5
-    assert len(graph_text(graph).splitlines()) == CHAIN // 5 + 10
+    assert len(graph.all_nodes) == DEEP + 5
+    assert len(graph_text(graph).splitlines()) == DEEP + 10

@@ -13,6 +13,7 @@ from flowgraph.passes import compile_graph
 from flowgraph.restore import from_json
 from flowgraph.store import full_hash, to_json
 from flowgraph.text import graph_text
+from tests.looped import looped
 from tests.property.random_flows import HEAD, load
 
 START = len(HEAD) + 1  # the line on which a text of these begins
@@ -73,7 +74,7 @@ def line_of(text: str, words: str) -> int:
     return START + next(i for i, line in enumerate(text.split("\n")) if words in line and "def " + words not in line)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@looped("name", REFUSED)
 def test_what_is_refused_names_its_line(name: str) -> None:
     text, at, words = REFUSED[name]
     start = time.process_time()
@@ -116,7 +117,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@looped("name", RIGHT)
 def test_what_is_right_compiles_and_comes_back(name: str) -> None:
     text, nodes = RIGHT[name]
     start = time.process_time()

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
-import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from flowgraph import Graph
 from flowgraph.check_plan import unsupported
 from flowgraph.cli.inputs import Asked
 from flowgraph.cli.setting import Posed, Question, pose
@@ -22,7 +21,6 @@ from flowgraph.lowering.lower import lower
 from flowgraph.lowering.task_names import task_names
 from flowgraph.models.shapes import ModelShape, shape
 from flowgraph.models.sources import resolve
-from flowgraph.passes import compile_graph
 from flowgraph.plan import Plan
 from flowgraph.roles import roles
 from flowgraph.runtime.hosting import heads_of
@@ -34,7 +32,8 @@ from placements.named import VARIANTS
 from placements.placing import forecast_again, plan_of
 from placements.setting import Setting
 from placements.short import overflows
-from tests.property.random_flows import flow_of, random_program
+from tests.looped import looped
+from tests.property.random_flows import compiled
 from tests.unit.placements.small_settings import SHIPPED, cluster_of
 
 GPUS = ("1xh100", "1x8xh100", "2x8xh100", "4x8xa100-40g", "1x8xh20", "1x4xl40s", "1xgpu-80GiB", "2x8xgpu-40GiB")
@@ -53,28 +52,27 @@ def refuse_nothing(setting: Setting, plan: Plan) -> None:
     assert [each.name for each in plan.step.tasks] == list(task_names(program.tasks))
 
 
-@pytest.mark.parametrize("cluster", [*CPUS, *GPUS])
-def test_the_default_plan_of_every_shipped_flow_runs_as_written(cluster: str) -> None:
-    for flow in SHIPPED:
-        on_gpus = cluster in GPUS
-        asked = Asked(flow, models=(MODELS[0],) if on_gpus else ())
-        posed: Posed = pose(Question(asked, cluster, "512" if on_gpus else None))
-        found = find(posed.setting)
-        plan = plan_of(posed.setting, found.best.blocks, posed.assumed)
-        refuse_nothing(posed.setting, plan)
-        assert Plan.from_json(plan.to_json()) == plan
+CLUSTERS = (*CPUS, *GPUS)
+# Each flow on two of the clusters for each change, on the others in `make slow`.
+FOR_EACH_CHANGE = [(flow, CLUSTERS[(i + half) % 12]) for i, flow in enumerate(SHIPPED) for half in (0, 6)]
+OTHERS = [each for each in product(SHIPPED, CLUSTERS) if each not in FOR_EACH_CHANGE]
+
+
+@looped("flow, cluster", FOR_EACH_CHANGE, slow=OTHERS)
+def test_the_default_plan_of_every_shipped_flow_runs_as_written(flow: str, cluster: str) -> None:
+    on_gpus = cluster in GPUS
+    asked = Asked(flow, models=(MODELS[0],) if on_gpus else ())
+    posed: Posed = pose(Question(asked, cluster, "512" if on_gpus else None))
+    found = find(posed.setting)
+    plan = plan_of(posed.setting, found.best.blocks, posed.assumed)
+    refuse_nothing(posed.setting, plan)
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 @cache
 def sizes(model: str, head: str) -> ModelShape:
     """Return the sizes of a model of the table with a head."""
     return shape(resolve(model, cache=Path("none")), head)  # type: ignore[arg-type]
-
-
-@cache
-def random_graph(seed: int) -> Graph:
-    """Return the graph of a random flow."""
-    return compile_graph(flow_of(random_program(seed, runs=True)).graph())
 
 
 @given(
@@ -89,7 +87,7 @@ def test_any_plan_that_is_found_fits_lowers_and_names_what_runs(
     seed: int, cluster: str, model: str, prompts: int, tokens: int, placement: str
 ) -> None:
     try:
-        graph = random_graph(seed)
+        graph = compiled(seed, runs=True)
     except FlowError:
         assume(False)
         return

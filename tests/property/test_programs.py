@@ -411,7 +411,7 @@ def runs(draw: st.DrawFn) -> tuple[Graph, Plan, list[Any]]:
     return graph, draw(plans(graph)), [each for each in LOWERING if each not in left_out]
 
 
-@settings(max_examples=12)
+@settings(max_examples=settings().max_examples // 4)
 @given(case=runs())
 def test_a_program_gives_the_same_with_any_of_the_optional_passes_left_out(
     case: tuple[Graph, Plan, list[Any]], tiny_parts: tuple[Any, Any], digit_rows: Any

@@ -33,6 +33,7 @@ from flowgraph.plan import (
 )
 from flowgraph.roles import USES
 from flowgraph.store import structure_hash
+from tests.looped import looped
 from tests.unit.placements.small_settings import graph_of
 
 GPU = Device(kind="gpu", memory_bytes=80 * 2**30, model="h100-sxm-80g")
@@ -112,7 +113,7 @@ MODELLED: list[tuple[str, dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("role", "parts", "names"), MODELLED, ids=str)
+@looped("role, parts, names", MODELLED)
 def test_a_plan_may_name_what_is_only_modelled_and_says_which_of_it_cannot_be_run(
     graph: Graph, role: str, parts: Any, names: list[str]
 ) -> None:
@@ -181,7 +182,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("role", "parts", "said"), WRONG, ids=str)
+@looped("role, parts, said", WRONG)
 def test_a_plan_is_held_to_what_is_modelled_of_its_engines(graph: Graph, role: str, parts: Any, said: str) -> None:
     assert refusal(plan_of(graph, role, **parts), graph) == f"plan.json: {said}"
 
@@ -209,7 +210,7 @@ SPREAD: list[tuple[Layout, int | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("layout", "experts", "said"), SPREAD, ids=str)
+@looped("layout, experts, said", SPREAD)
 def test_experts_go_in_equal_parts_to_ranks_that_there_are(
     graph: Graph, layout: Layout, experts: int | None, said: str
 ) -> None:
@@ -305,7 +306,7 @@ NO_VALUES: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "values"), NO_VALUES, ids=str)
+@looped("kind, values", NO_VALUES)
 def test_values_that_cannot_be_are_refused(kind: Any, values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         kind(**values)

@@ -14,20 +14,21 @@ from pydantic import ValidationError
 from flowgraph.cluster import Cluster, Device, Node, amount_bytes_per_s, parse_bytes, show_bytes, show_rate
 from flowgraph.errors import SettingError
 from flowgraph.machine import cgroup_free_bytes, laptop, warnings_for
+from tests.looped import looped
 
 UNITS = "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
 
 
-@pytest.mark.parametrize(
-    ("text", "amount"),
+@looped(
+    "text, amount",
     [("2GiB", 2**31), ("2 gib", 2**31), ("1.5MiB", 3 * 2**19), ("2GB", 2 * 10**9), ("7B", 7), (" 3 kB ", 3000)],
 )
 def test_an_amount_is_a_number_and_a_binary_or_decimal_unit(text: str, amount: int) -> None:
     assert parse_bytes(text) == amount
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
+@looped(
+    "text, why",
     [
         ("16", f"has no unit; known: {UNITS}"),
         ("2G", f"has no unit `G`; known: {UNITS}"),
@@ -58,8 +59,8 @@ def test_each_amount_is_shown_in_the_largest_unit_that_it_fills() -> None:
     assert shown == ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.0 GiB", "1.5 TiB"]
 
 
-@pytest.mark.parametrize(
-    ("text", "bytes_per_s"),
+@looped(
+    "text, bytes_per_s",
     [("200 Gbps", 25e9), ("25GB/s", 25e9), (" 1.5 Tbps ", 187.5e9), ("2 GiB/s", 2.0**31), ("8 Mbps", 1e6)],
 )
 def test_a_network_carries_bits_or_bytes_in_a_second(text: str, bytes_per_s: float) -> None:
@@ -69,8 +70,8 @@ def test_a_network_carries_bits_or_bytes_in_a_second(text: str, bytes_per_s: flo
 RATES = "Mbps, Gbps, Tbps, MB/s, GB/s, TB/s, MiB/s, GiB/s, TiB/s"
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
+@looped(
+    "text, why",
     [
         ("200", f"has no unit; known: {RATES}"),
         ("200 gbps", f"has no unit `gbps`; known: {RATES}"),
@@ -99,8 +100,8 @@ def machine(**told: Any) -> Node:
     return Node(name="a", devices=gpus, host_memory_bytes=1, cores=1, **told)
 
 
-@pytest.mark.parametrize(
-    ("told", "why"),
+@looped(
+    "told, why",
     [
         ({"domain": 3}, "domains of 3 do not divide the 8 devices of the machine"),
         ({"domain": 16}, "a domain of 16 is larger than the 8 devices of the machine"),

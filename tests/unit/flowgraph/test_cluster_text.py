@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.cluster_text import cluster_text, read_cluster
 from flowgraph.errors import ClusterError
+from tests.looped import looped
 
 Golden = Callable[[str, str], None]
 ROOT = Path(__file__).parents[3]
@@ -57,9 +58,7 @@ def described(name: str, kind: Any, devices: int, memory_gib: int, cores: int) -
     return Node(name=name, devices=(device,) * devices, host_memory_bytes=devices * memory_gib * GIB, cores=cores)
 
 
-@pytest.mark.parametrize(
-    ("text", "devices"), [("laptop", 2), ("2xcpu", 2), ("1xcpu", 1), ("1x3xcpu", 3), (" 2xCPU ", 2)]
-)
+@looped("text, devices", [("laptop", 2), ("2xcpu", 2), ("1xcpu", 1), ("1x3xcpu", 3), (" 2xCPU ", 2)])
 def test_cpu_devices_without_a_memory_are_those_of_this_machine(text: str, devices: int) -> None:
     assert read(text) == here(devices)
 
@@ -90,8 +89,8 @@ def of_model(name: str, device: Device, devices: int) -> Node:
 LESS = H100.model_copy(update={"memory_bytes": 64 * GIB})
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes"),
+@looped(
+    "text, nodes",
     [
         ("8xh100", [of_model("node-1", H100, 8)]),
         ("2x8xH100", [of_model(f"node-{i}", H100, 8) for i in (1, 2)]),
@@ -124,8 +123,8 @@ ONLY_HERE = "only this machine's memory is known; others' is given"
 UNITS = "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@looped(
+    "text, said",
     [
         ("", FORM),
         ("labtop", f"labtop: {FORM}\n  hint: did you mean `laptop`?"),
@@ -254,7 +253,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@looped("name", FAULTS)
 def test_a_file_that_is_no_cluster_is_refused_with_its_place(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
@@ -342,8 +341,8 @@ def test_a_short_form_says_all_that_its_line_does(nodes: int, devices: int, kind
     assert read(f"{nodes}x{devices}x{kind}-{memory_gib}GiB") == Cluster(nodes=wanted)
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
+@looped(
+    "text, line",
     [
         ("laptop", "1 node: laptop, 2 cpu of 1.0 GiB, 3 cores"),
         ("1xcpu-1GiB", "1 node: node-1, 1 cpu of 1.0 GiB, 1 core"),

@@ -14,8 +14,9 @@ from flowgraph.engines.table import ENGINES, VERBS, engines_for, is_server, rank
 from flowgraph.plan import Running
 from flowgraph.roles import USES
 from placements.constants import engines as engines_with_constants
+from tests.looped import looped
 
-EVERY = pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda each: each.name)
+EVERY = looped("engine", ENGINES.values())
 RUNNING = [each for each in ENGINES.values() if each.supported is not None]
 DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")
 

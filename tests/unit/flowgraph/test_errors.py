@@ -6,10 +6,9 @@ import pickle
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from flowgraph import errors
 from flowgraph.errors import FlowError, FlowTypeError, UserCodeError, nearest
+from tests.looped import looped
 
 
 def classes(base: type[FlowError] = FlowError) -> Iterator[type[FlowError]]:
@@ -28,7 +27,7 @@ def test_the_tree_that_is_drawn_is_the_tree_that_is_there() -> None:
     assert sorted(drawn) == sorted(there)
 
 
-@pytest.mark.parametrize("kind", EVERY_CLASS)
+@looped("kind", EVERY_CLASS)
 def test_an_error_of_every_class_survives_pickling(kind: type[FlowError]) -> None:
     error = kind("what", where="mine.py:3", notes=["from there", "and there"], hint="do this")
     back = pickle.loads(pickle.dumps(error))
@@ -37,7 +36,7 @@ def test_an_error_of_every_class_survives_pickling(kind: type[FlowError]) -> Non
     assert (back.what, back.where, back.notes, back.hint) == (error.what, error.where, error.notes, error.hint)
 
 
-@pytest.mark.parametrize("kind", [each for each in EVERY_CLASS if each is not FlowError])
+@looped("kind", [each for each in EVERY_CLASS if each is not FlowError])
 def test_every_class_refines_a_standard_type(kind: type[FlowError]) -> None:
     standard = [base for base in kind.__mro__ if base.__module__ == "builtins" and base not in (Exception, object)]
     assert len(standard) > 1  # beside BaseException

@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 
 import psutil
-import pytest
 
 from flowgraph.runtime.exposure import Listens, listening
+from tests.looped import looped
 
 
-@pytest.mark.parametrize(
-    ("address", "beyond"),
+@looped(
+    "address, beyond",
     [("127.0.0.1", False), ("0.0.0.0", True), ("::", True), ("::1", False), ("::ffff:127.0.0.1", False)],
 )
 def test_a_socket_on_loopback_is_told_from_one_for_all(address: str, beyond: bool) -> None:

@@ -17,6 +17,7 @@ from flowgraph.passes import compile_graph
 from flowgraph.restore import from_json
 from flowgraph.store import to_json
 from flowgraph.text import graph_text
+from tests.looped import looped
 
 Golden = Callable[[str, str], None]
 
@@ -128,7 +129,7 @@ MISSING = {
 }
 
 
-@pytest.mark.parametrize("name", MISSING)
+@looped("name", MISSING)
 def test_a_flow_that_is_not_there_is_told_with_the_nearest(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
@@ -153,7 +154,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@looped("name", BROKEN)
 def test_a_file_that_cannot_be_read_or_run_names_the_line_at_fault(name: str, tmp_path: Path, golden: Golden) -> None:
     write(tmp_path, "raising.py", "\nRATIO = 1 / 0\n")
     write(tmp_path, "unparsed.py", "\ndef f(:\n")

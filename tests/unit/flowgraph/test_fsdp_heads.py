@@ -21,6 +21,7 @@ from flowgraph.executors.local import LocalModel
 from flowgraph.executors.ranks import ProcessRanks, join
 from flowgraph.models import lora, resolve, tiny
 from flowgraph.models.heads import head_names, with_head
+from tests.looped import looped
 
 pytestmark = pytest.mark.xdist_group("fsdp")
 
@@ -46,7 +47,7 @@ def told(run_ranks: Callable[..., Told], tmp_path_factory: pytest.TempPathFactor
     return run_ranks(__file__, tmp_path_factory.mktemp("heads"), 2)
 
 
-@pytest.mark.parametrize("case", CASES)
+@looped("case", CASES)
 def test_steps_on_shards_are_those_of_one_process_on_all_rows(told: Told, case: str) -> None:
     for rank in told:
         steps = rank[case]["steps"]
@@ -55,23 +56,23 @@ def test_steps_on_shards_are_those_of_one_process_on_all_rows(told: Told, case: 
         assert all(step["moved"] > 1e-4 for step in steps), "nothing is trained, so nothing is compared"
 
 
-@pytest.mark.parametrize("case", CASES)
+@looped("case", CASES)
 def test_statistics_without_gradients_are_those_of_one_process(told: Told, case: str) -> None:
     assert all(rank[case]["statistics"] < LIMIT for rank in told)
 
 
-@pytest.mark.parametrize("case", CASES)
+@looped("case", CASES)
 def test_weights_have_the_names_of_the_whole_model_and_can_be_loaded(told: Told, case: str) -> None:
     assert all(rank[case]["names"] for rank in told)
     assert all(rank[case]["loaded"] == 0.0 for rank in told)
 
 
-@pytest.mark.parametrize("case", CASES)
+@looped("case", CASES)
 def test_what_is_saved_is_a_plain_folder_that_gives_the_same(told: Told, case: str) -> None:
     assert all(rank[case]["saved"] < LIMIT for rank in told)
 
 
-@pytest.mark.parametrize("case", CASES)
+@looped("case", CASES)
 def test_between_calls_each_rank_holds_its_share_only(told: Told, case: str) -> None:
     assert all(rank[case]["sharded"] for rank in told)
 

@@ -19,6 +19,7 @@ from flowgraph.keys import Key
 from flowgraph.models import tiny
 from flowgraph.models.heads import head_names, with_head
 from nodes.values import Rollout
+from tests.looped import looped
 
 Make = Callable[..., Rollout]
 LENGTHS, CONTEXTS = [3, 1, 7, 5, 2, 7], [2, 9, 1, 4, 30, 3]
@@ -76,8 +77,8 @@ def texts(*rows: list[int]) -> Rows:
 # ------------------------------------------------------------------------------------------- a number at each token
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("contexts", [CONTEXTS, [1] * 6, [4] * 6])
+@looped("kind", KINDS)
+@looped("contexts", [CONTEXTS, [1] * 6, [4] * 6])
 def test_values_are_those_before_each_token_of_each_row_alone(make_rollout: Make, kind: str, contexts: Any) -> None:
     handle, rows = handle_of(kind, "values"), rows_of(make_rollout(LENGTHS, contexts, temperature=0.5))
     found, wanted = values_of(handle, rows), plain_values(handle.model, rows)
@@ -153,8 +154,8 @@ def test_nothing_is_sampled_from_a_model_that_gives_no_logits(head: str) -> None
 # ------------------------------------------------------------------------------------------- one for a whole text
 
 
-@pytest.mark.parametrize("padding", [0, 2, 3, None])
-@pytest.mark.parametrize("kind", KINDS)
+@looped("padding", [0, 2, 3, None])
+@looped("kind", KINDS)
 def test_scores_are_those_of_each_text_alone_whatever_token_it_ends_in(kind: str, padding: int | None) -> None:
     handle = handle_of(kind, "score")
     handle.model.config.pad_token_id = padding

@@ -17,6 +17,7 @@ from flowgraph.models import resolve
 from flowgraph.plan import Layout
 from flowgraph.runtime.hosting import ModelSetup, Told, heads_of, host
 from nodes.values import Rollout
+from tests.looped import looped
 
 TRAIN = Home("policy", "all", "local", Layout())
 SAMPLE = Home("policy", "other", "local", Layout())
@@ -77,8 +78,8 @@ def test_a_frozen_base_of_adapters_in_the_same_place_has_no_copy(tmp_path: Path,
     assert plain["ref"] == told["ref"] | {"notes": ""}
 
 
-@pytest.mark.parametrize(
-    ("texts", "place", "trained", "heads"),
+@looped(
+    "texts, place, trained, heads",
     [
         ({"policy": "tiny+lora=4", "ref": "tiny"}, {"pool": "other"}, (TRAIN,), {}),
         ({"policy": "tiny+lora=4", "ref": "tiny"}, {"engine": "fsdp"}, (TRAIN,), {}),

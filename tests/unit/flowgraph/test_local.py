@@ -18,6 +18,7 @@ from flowgraph.executors.local import LocalModel
 from flowgraph.executors.packable import choose
 from flowgraph.keys import Key
 from nodes.values import Policy, Reference, Rollout
+from tests.looped import looped
 
 Tiny = Callable[..., LocalModel]
 Make = Callable[..., Rollout]
@@ -154,8 +155,8 @@ def test_a_frozen_model_and_a_pass_without_gradients_record_none(tiny: Tiny, mak
     assert unrecorded is not None and not unrecorded.requires_grad
 
 
-@pytest.mark.parametrize("contexts", [CONTEXTS, [1] * 6, [1, 9, 1, 1, 2, 1], []])
-@pytest.mark.parametrize("recorded", [True, False])
+@looped("contexts", [CONTEXTS, [1] * 6, [1, 9, 1, 1, 2, 1], []])
+@looped("recorded", [True, False])
 def test_the_model_is_called_once_whatever_the_rows(
     tiny: Tiny, make_rollout: Make, contexts: list[int], recorded: bool
 ) -> None:

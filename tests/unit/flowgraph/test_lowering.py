@@ -41,6 +41,7 @@ from nodes import (
     score,
     update,
 )
+from tests.looped import looped
 
 Golden = Callable[[str, str], None]
 
@@ -242,7 +243,7 @@ def tasks(program: Program, kind: type[Task]) -> list[str]:
     return [" ".join(str(task).split()) for task in program.tasks if isinstance(task, kind)]
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@looped("name", SHIPPED)
 def test_a_shipped_flow_lowers_to_its_golden(name: str, golden: Golden) -> None:
     golden(program_text(SHIPPED[name]), f"programs/{name}.txt")
 

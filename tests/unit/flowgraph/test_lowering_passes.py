@@ -31,6 +31,7 @@ from flowgraph.store import structure_hash
 from flowgraph.values import Group, Mask
 from nodes import LogProbs, Policy, Prompts, Reference, Rollout, Scores, generate, logprobs, score
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.looped import looped
 
 Golden = Callable[[str, str], None]
 CPU = Device(kind="cpu", memory_bytes=2**30)
@@ -108,8 +109,8 @@ def test_what_each_pass_makes_of_a_program(name: str, golden: Golden) -> None:
         golden(f"before\n{body(before)}\n\nafter\n{body(after)}", f"passes/lowering/{done}/{name}.txt")
 
 
-@pytest.mark.parametrize("pool", [by_use, by_model, together])
-@pytest.mark.parametrize("name", FLOWS)
+@looped("pool", [by_use, by_model, together])
+@looped("name", FLOWS)
 def test_what_holds_after_a_pass_holds_after_those_that_follow(name: str, pool: Callable[[Role], str]) -> None:
     for done, program in stages(GRAPHS[name], plan_of(GRAPHS[name], pool)):
         check_after(done, program)
@@ -427,8 +428,8 @@ def test_a_short_run_that_can_begin_is_not_held_up_by_a_long_one_that_cannot() -
     assert runs(order_by_longest_path(program, long))[1:] == [("ref.logprobs",), ("score",), ("ref.weighed",)]
 
 
-@pytest.mark.parametrize("pool", [by_use, by_model, together])
-@pytest.mark.parametrize("name", FLOWS)
+@looped("pool", [by_use, by_model, together])
+@looped("name", FLOWS)
 def test_the_order_keeps_what_tasks_wait_for_and_is_the_same_again(name: str, pool: Callable[[Role], str]) -> None:
     graph = GRAPHS[name]
     before = lower(graph, plan_of(graph, pool), passes=LOWERING[:-2])

@@ -41,6 +41,7 @@ from nodes import (
     update,
 )
 from placements.found_text import plan_lines
+from tests.looped import looped
 
 ROLES = ("policy.train", "policy.sample", "ref.infer")
 
@@ -104,8 +105,8 @@ def placed(role: str, **parts: Any) -> Placed:
 TRAIN, SAMPLE, INFER = (placed(role) for role in ROLES)
 
 
-@pytest.mark.parametrize(
-    ("roles", "said"),
+@looped(
+    "roles, said",
     [
         ((TRAIN, SAMPLE), "not placed: ref.infer\n  hint: each role of the flow is placed once"),
         ((), "not placed: policy.train, policy.sample, ref.infer\n  hint: each role of the flow is placed once"),
@@ -179,8 +180,8 @@ def edited(plan: Plan, change: str) -> str:
     return json.dumps(data)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
+@looped(
+    "change, said",
     [
         ("pool key", "pools[0].nmae: a plan has no `nmae` here\n  hint: did you mean `name`?"),
         (
@@ -200,7 +201,7 @@ def test_a_file_that_is_no_plan_is_refused_with_the_place(graph: Graph, change: 
     assert str(caught.value) == f"plan.json: {said}"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", "[" * 5000])
+@looped("text", ["", "{", "[]", "null", "\x00", "[" * 5000])
 def test_text_that_is_no_json_object_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match=r"^plan\.json: "):
         Plan.from_json(text, "plan.json")
@@ -231,7 +232,7 @@ def test_a_plan_survives_json(
     assert Plan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.parametrize("name", ["host", "a/b", "..", "", "a b", "é", "x" * 65, "a\n"])
+@looped("name", ["host", "a/b", "..", "", "a b", "é", "x" * 65, "a\n"])
 def test_a_pool_that_cannot_be_a_part_of_a_file_name_is_refused(graph: Graph, name: str) -> None:
     text = plan_of(graph).to_json().replace('"all"', json.dumps(name))
     with pytest.raises(PlanError, match=r"^plan\.json: pools\[0\]\.name"):

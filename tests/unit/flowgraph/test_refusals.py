@@ -10,6 +10,7 @@ import pytest
 
 from flowgraph.errors import FlowError
 from flowgraph.files import find_flow
+from tests.looped import looped
 
 Golden = Callable[[str, str], None]
 
@@ -546,12 +547,12 @@ def refusal_of(tmp_path: Path, program: str) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("name", IN_A_FLOW)
+@looped("name", IN_A_FLOW)
 def test_a_wrong_flow_is_refused_with_where_what_and_the_other_side(name: str, tmp_path: Path, golden: Golden) -> None:
     golden(refusal_of(tmp_path, IN_A_FLOW[name]), f"errors/flows/{name}.txt")
 
 
-@pytest.mark.parametrize("name", WHEN_DEFINED)
+@looped("name", WHEN_DEFINED)
 def test_a_wrong_definition_is_refused_when_its_file_is_imported(name: str, tmp_path: Path, golden: Golden) -> None:
     golden(refusal_of(tmp_path, NODES.split("@node")[0] + WHEN_DEFINED[name]), f"errors/definitions/{name}.txt")
 

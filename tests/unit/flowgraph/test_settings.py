@@ -11,6 +11,7 @@ from flowgraph.graph import Graph
 from flowgraph.passes import compile_graph
 from flowgraph.settings import Resolved, Suggestion, parse_assignment, resolve_settings, split_assignments
 from nodes import Policy, Prompts, Reference, generate, group_normalize, logprobs, policy_gradient, score, update
+from tests.looped import looped
 
 
 @flow
@@ -36,8 +37,8 @@ def origins(graph: Graph, suggestions: list[Suggestion], chosen: dict[str, objec
     return {each.name: (each.value, each.origin) for each in resolved if each.origin != "default"}
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
+@looped(
+    "text, value",
     [
         ("a.b=16", 16),
         ("a.b=1e-3", 0.001),
@@ -56,7 +57,7 @@ def test_a_value_is_json_if_it_can_be_else_text(text: str, value: object) -> Non
     assert parse_assignment(text) == ("a.b", value)
 
 
-@pytest.mark.parametrize("text", ["", "n", "=", "=3", " =3"])
+@looped("text", ["", "n", "=", "=3", " =3"])
 def test_what_assigns_nothing_is_refused(text: str) -> None:
     with pytest.raises(SettingError) as raised:
         parse_assignment(text)
@@ -83,7 +84,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@looped("name", WRONG)
 def test_an_unknown_name_or_a_refused_value_says_which_and_the_nearest(name: str) -> None:
     with pytest.raises(SettingError) as raised:
         resolve_settings(TUNED, [], {name: -1})

@@ -17,6 +17,7 @@ from flowgraph.loss import How
 from flowgraph.settings import parse_assignment
 from flowgraph.signature import bad_start, defined_at, make_settings, read_signature, type_name
 from nodes import KLWeight, LogProbs, Policy, Prompts, clipped, generate, logprobs, score, update
+from tests.looped import looped
 
 M = TypeVar("M", bound=Trainable)
 
@@ -115,8 +116,8 @@ def test_the_line_of_a_wrapped_function_is_its_own() -> None:
     assert defined_at(node(everything)).line == inspect.getsourcelines(everything)[1]
 
 
-@pytest.mark.parametrize(
-    ("hint", "name"),
+@looped(
+    "hint, name",
     [
         (int, "int"),
         (Rows | None, "Rows | None"),
@@ -140,8 +141,8 @@ def lengths(mask: Mask, *, aggregation: How = Aggregation.TOKEN_MEAN) -> Loss:
 HOW = read_signature(lengths, "node").settings
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
+@looped(
+    "text, wanted",
     [
         ("token-mean", Aggregation.TOKEN_MEAN),
         ("sequence-mean", Aggregation.SEQUENCE_MEAN),
@@ -158,7 +159,7 @@ def test_an_aggregation_is_read_from_text(text: str, wanted: Aggregation | float
     assert (type(found), found) == (type(wanted), wanted)
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         *("0", "-0.0", "-1", "Infinity", "-Infinity", "NaN", "1e999", "true", "false", "null", "foo", "inf", "", "[]"),
@@ -182,7 +183,7 @@ def test_a_default_that_is_no_aggregation_is_refused_when_the_node_is_made() -> 
         node(never)
 
 
-@pytest.mark.parametrize("how", ["mean", 0, -1.0, float("nan"), True, 10**400])
+@looped("how", ["mean", 0, -1.0, float("nan"), True, 10**400])
 def test_a_body_that_aggregates_a_loss_by_none_of_these_is_refused(how: Any) -> None:
     values = torch.ones(1, 2)
     with pytest.raises(LawError, match=r"^a Loss is aggregated by .*: should be token-mean, .*, or a number above 0$"):
@@ -257,16 +258,16 @@ def test_a_flow_called_on_real_values_is_given_its_state_too() -> None:
         inner(Prompts.of({}), Policy(None))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("kind", "data"),
+@looped(
+    "kind, data",
     [(KLWeight, 1), (KLWeight, -0.5), (KLWeight, [0.5]), (Levels, 2), (Title, ""), (Level, True), (Level, [{"a": []}])],
 )
 def test_state_may_start_from_these(kind: type[State], data: object) -> None:
     assert bad_start(kind, data) == ""
 
 
-@pytest.mark.parametrize(
-    ("kind", "data", "why"),
+@looped(
+    "kind, data, why",
     [
         (KLWeight, None, "it starts from nothing"),
         (KLWeight, "0.5", "KLWeight is float64, not str"),

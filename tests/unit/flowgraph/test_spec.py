@@ -21,6 +21,7 @@ from flowgraph.passes import compile_graph
 from flowgraph.spec import LAWS, STAGES, Law, check
 from flowgraph.values import Group, Lengths
 from nodes import Advantages, LogProbs, Policy, policy_gradient, update
+from tests.looped import looped
 
 
 class Rows(Value):
@@ -83,12 +84,12 @@ def found(dotted: str) -> Any:
     raise AssertionError(dotted)
 
 
-@pytest.mark.parametrize("law", [law for _, law in ALL], ids=lambda law: law.name)
+@looped("law", [law for _, law in ALL])
 def test_what_is_said_to_hold_a_law_is_there(law: Law) -> None:
     assert all(found(name) is not None for name in law.held_by.split(", "))
 
 
-@pytest.mark.parametrize(("stage", "law"), [each for each in ALL if each[0] in STAGES])
+@looped("stage, law", [each for each in ALL if each[0] in STAGES])
 def test_the_law_of_a_stage_is_a_function_that_gives_errors(stage: str, law: Law) -> None:
     assert inspect.isgeneratorfunction(found(law.held_by))
 
@@ -126,8 +127,8 @@ def test_a_subclass_of_what_is_declared_passes() -> None:
     check_result(made(one), MoreMask(torch.ones(1, 1)), {})
 
 
-@pytest.mark.parametrize(
-    ("fn", "result", "wanted"),
+@looped(
+    "fn, result, wanted",
     [
         (one, None, "one returned NoneType, not Mask"),
         (one, torch.ones(2, 3), "one returned Tensor, not Mask"),

@@ -36,6 +36,8 @@ from nodes import (
     score,
     update,
 )
+from tests.compact_json import compact_json
+from tests.looped import looped
 
 Golden = Callable[[str, str], None]
 
@@ -101,7 +103,7 @@ def test_the_stored_form_of_a_shipped_flow_is_its_golden(fn: Flow[..., Any], gol
             return kept | ({"at": f"{Path(thing['at'][0]).name}:{thing['at'][1]}"} if "at" in thing else {})
         return [named(each) for each in thing] if isinstance(thing, list) else thing
 
-    golden(json.dumps(named(data), indent=1), f"graphs/{fn.name}.json")
+    golden(compact_json(json.dumps(named(data))), f"graphs/{fn.name}.json")
 
 
 def test_the_stored_form_is_flat() -> None:
@@ -185,7 +187,7 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGED)
+@looped("name", CHANGED)
 def test_a_stored_graph_that_nodes_do_not_fit_any_more_is_refused(name: str) -> None:
     old, new, wanted = CHANGED[name]
     text = to_json(GRPO)
@@ -259,8 +261,8 @@ def original(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
 BASE = compiled(original)
 
 
-@pytest.mark.parametrize(
-    ("changed", "to"),
+@looped(
+    "changed, to",
     [
         ("", ""),
         ("rollout", "sampled"),
@@ -302,8 +304,8 @@ def test_a_setting_from_the_command_line_is_in_the_full_hash_only() -> None:
     assert full_hash(default) == full_hash(BASE)  # the same value, said
 
 
-@pytest.mark.parametrize(
-    ("changed", "to"),
+@looped(
+    "changed, to",
     [
         ("generate(policy,", "generate(stale(policy, at_most=1),"),
         ("ref=ref_logprobs", "ref=rollout.logprobs"),
@@ -378,7 +380,7 @@ def test_what_state_starts_from_comes_back_from_json_as_it_was(start: Any) -> No
     assert to_json(back) == to_json(graph)
 
 
-@pytest.mark.parametrize("start", [0.0, 0, False, "", [], {}])
+@looped("start", [0.0, 0, False, "", [], {}])
 def test_state_may_start_from_what_python_calls_false(start: Any) -> None:
     graph = levelled(Level(start))
     assert typed(start_of(graph)) == typed(start_of(from_json(to_json(graph)))) == typed(start)
@@ -391,7 +393,7 @@ def test_what_state_starts_from_is_in_the_full_hash_only() -> None:
     assert full_hash(levelled(Level(0.05))) == full_hash(LEVEL)
 
 
-@pytest.mark.parametrize("name", ["at", "given", "owner", "pruned", "captures", "settings", "initial", "name"])
+@looped("name", ["at", "given", "owner", "pruned", "captures", "settings", "initial", "name"])
 def test_state_and_settings_are_hashed_whole_whatever_their_own_names(name: str) -> None:
     """The hashes leave out lines and owners of ours, not a user's data that has such a name."""
     assert full_hash(levelled(Level({name: 1}))) != full_hash(levelled(Level({name: 2})))
@@ -422,7 +424,7 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("name", STARTS)
+@looped("name", STARTS)
 def test_a_stored_graph_with_a_start_for_what_cannot_have_one_is_refused(name: str) -> None:
     param, start, wanted = STARTS[name]
     data = json.loads(to_json(LEVEL))
@@ -468,7 +470,7 @@ def how_of(graph: Graph) -> Any:
     return next(vars(each.settings)["aggregation"] for each in graph.all_nodes if each.op.name == "policy_gradient")
 
 
-@pytest.mark.parametrize("how", [*Aggregation, 16, 0.5, 1e300, 5e-324])
+@looped("how", [*Aggregation, 16, 0.5, 1e300, 5e-324])
 def test_an_aggregation_comes_back_from_json_as_it_was(how: Aggregation | float) -> None:
     graph = aggregated(how)
     back = from_json(to_json(graph))
@@ -484,7 +486,7 @@ def test_another_aggregation_is_in_the_full_hash_only() -> None:
     assert full_hash(aggregated(16)) == full_hash(aggregated(16.0))  # one length, written in two ways
 
 
-@pytest.mark.parametrize("how", [0, -1.5, True, "mean", None, [], {"a": 1}])
+@looped("how", [0, -1.5, True, "mean", None, [], {"a": 1}])
 def test_a_stored_aggregation_that_is_none_is_refused(how: Any) -> None:
     data = json.loads(to_json(aggregated(16)))
     for each in data["nodes"]:

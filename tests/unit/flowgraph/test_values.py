@@ -13,6 +13,7 @@ from flowgraph.errors import FlowTypeError, LawError
 from flowgraph.graph import Edge, Param, Site
 from flowgraph.values import Context, Group, Lengths, Sample, Tokens, Trajectory, fields
 from nodes import Advantages, LogProbs, Policy, Reference, Rollout, Scores, TokenAdvantages
+from tests.looped import looped
 
 SITE = Site("mine.py", 1)
 
@@ -59,7 +60,7 @@ def test_real_values_are_equal_only_to_themselves_and_can_be_kept_in_sets() -> N
     assert len({one, other, one}) == 2
 
 
-@pytest.mark.parametrize(
+@looped(
     "use",
     [
         bool,

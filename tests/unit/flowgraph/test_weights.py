@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 import torch
 
 from flowgraph.executors.local import LocalModel
 from flowgraph.runtime.weights import Wire, from_wire, to_wire
+from tests.looped import looped
 
 Tensors = dict[str, torch.Tensor]
 
@@ -51,7 +51,7 @@ def read_only(wire: Wire) -> Wire:
     return frozen
 
 
-@pytest.mark.parametrize("name", TENSORS)
+@looped("name", TENSORS)
 def test_a_tensor_comes_back_to_the_last_bit(name: str) -> None:
     tensors = {name: TENSORS[name]}
     assert same(from_wire(read_only(to_wire(tensors))), tensors)

@@ -33,6 +33,7 @@ from nodes.values import (
     TokenAdvantages,
     Values,
 )
+from tests.looped import looped
 
 
 def scores(*values: float) -> Scores:
@@ -63,7 +64,7 @@ GROUPED: dict[str, Grouped] = {
     "opo": lambda values, group: opo_advantages(values, group, Mask(torch.ones(len(values.data), 2))),
     "pass_at_k": pass_at_k_advantages,
 }
-grouped = pytest.mark.parametrize("node", GROUPED.values(), ids=list(GROUPED))
+grouped = looped("node", GROUPED.values())
 
 
 def test_scores_are_centred_and_divided_by_the_sample_deviation_of_their_group() -> None:
@@ -82,9 +83,9 @@ def test_rows_of_a_group_need_not_lie_side_by_side() -> None:
 
 
 @grouped
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("rows", [3, 7])
-@pytest.mark.parametrize("value", [0.1, 1 / 3, 100.1, -7e5, 1e-9])
+@looped("dtype", [torch.float32, torch.float64])
+@looped("rows", [3, 7])
+@looped("value", [0.1, 1 / 3, 100.1, -7e5, 1e-9])
 def test_equal_scores_give_exactly_nothing(node: Grouped, value: float, rows: int, dtype: torch.dtype) -> None:
     """Divided by eps, the rounding of a mean of equal scores would be a signal: 0.88 for scores of 100.1 in float32."""
     given = node(Scores(torch.tensor([value] * rows, dtype=dtype)), group(*[0] * rows))
@@ -97,7 +98,7 @@ def test_groups_without_a_signal_are_counted_and_a_group_of_one_is_such_a_group(
 
 
 @grouped
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@looped("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_advantages_have_the_dtype_of_their_scores(node: Grouped, dtype: torch.dtype) -> None:
     assert node(Scores(torch.tensor([0, 1], dtype=dtype)), group(4, 4)).data.dtype == dtype
 
@@ -199,8 +200,8 @@ def test_entropy_raises_an_advantage_by_no_more_than_a_share_of_its_size() -> No
     assert shaped(Advantages(torch.tensor([1.0])), ids, [0] * 5) == [1.0]
 
 
-@pytest.mark.parametrize(
-    ("ids", "kept", "wanted"),
+@looped(
+    "ids, kept, wanted",
     [
         ([8, 7, 1, 1, 8], [1, 1, 1, 1, 1], 1.35),  # a closing token before the first opening one is none
         ([7, 1, 7, 8, 1], [1, 1, 1, 1, 1], 1.25),  # an opening token within is a token like others

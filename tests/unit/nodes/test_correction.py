@@ -15,6 +15,7 @@ from flowgraph import Mask
 from flowgraph.errors import FlowError, LawError, SettingError
 from nodes.correction import Level, Test, importance_weights, normalized_weights, rejected
 from nodes.values import ImportanceWeights, LogProbs
+from tests.looped import looped
 from tests.parity.formulas.batches import Batch, batches
 
 NAN, INF = float("nan"), float("inf")
@@ -73,9 +74,9 @@ def test_no_gradient_flows_through_weights() -> None:
     assert not normalized_weights(weights, Mask(torch.ones(1, 2)), level="token").data.requires_grad
 
 
-@pytest.mark.parametrize(("rows", "tokens"), [(0, 0), (0, 3), (2, 0), (2, 3)])
-@pytest.mark.parametrize("test", TESTS)
-@pytest.mark.parametrize("level", ["token", "sequence"])
+@looped("rows, tokens", [(0, 0), (0, 3), (2, 0), (2, 3)])
+@looped("test", TESTS)
+@looped("level", ["token", "sequence"])
 def test_a_batch_in_which_nothing_counts_gives_nothing(rows: int, tokens: int, test: Test, level: Any) -> None:
     none, mask = LogProbs(torch.full((rows, tokens), NAN)), Mask(torch.zeros(rows, tokens))
     weights = importance_weights(none, mask, behaviour=none, level=level)
@@ -159,8 +160,8 @@ def test_an_engine_that_tells_no_log_probs_is_named(told: torch.Tensor | None) -
         )
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
+@looped(
+    "settings, said",
     [
         ({"low": 0.5, "high": 2.0}, "low=0.5: a cap truncates, bounds leave out: set cap=None beside low and high"),
         ({"high": 2.0}, "high=2.0: a cap truncates, bounds leave out"),
@@ -178,8 +179,8 @@ def test_weights_take_one_form(settings: dict[str, Any], said: str) -> None:
     assert f"importance_weights.{said}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
+@looped(
+    "settings, said",
     [
         ({"test": "token_k1"}, "lacks the setting `high`"),
         ({"test": "token_k1", "high": 1.0}, "high=1.0: should be greater than 1, for low is 1 / high unless it is set"),

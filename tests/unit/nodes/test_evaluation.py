@@ -17,6 +17,7 @@ from flowgraph.passes import compile_graph
 from flowgraph.values import Group
 from nodes import Policy, Scores, accuracy, evaluate, pass_at_k
 from nodes.data.source import prompts_at
+from tests.looped import looped
 
 Tiny = Callable[..., LocalModel]
 
@@ -42,7 +43,7 @@ def test_the_flow_answers_greedily_whatever_the_seed(
     assert texts[0] == texts[1] and ran[0].outputs[0].data == ran[1].outputs[0].data
 
 
-@pytest.mark.parametrize(("n", "full", "k"), [(4, 1, 1), (4, 1, 2), (4, 2, 3), (5, 0, 2), (3, 3, 1), (6, 2, 6)])
+@looped("n, full, k", [(4, 1, 1), (4, 1, 2), (4, 2, 3), (5, 0, 2), (3, 3, 1), (6, 2, 6)])
 def test_pass_at_k_is_the_share_of_all_choices_of_k_that_hold_a_full_mark(n: int, full: int, k: int) -> None:
     scores = torch.tensor([1.0] * full + [0.5] * (n - full))
     choices = list(itertools.combinations(scores.tolist(), k))

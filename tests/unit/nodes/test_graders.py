@@ -22,6 +22,7 @@ from nodes.confinement import Allowed
 from nodes.grader_worker import Worker, kill_all
 from nodes.graders import Graded, Graders
 from nodes.rules import resolve
+from tests.looped import looped
 
 LIMIT_S = 0.5
 WORKER_FILE, GUARD_FILE = (
@@ -30,7 +31,6 @@ WORKER_FILE, GUARD_FILE = (
 GRANDCHILD = f"sleep 97.{os.getpid()}"  # like no other process of this machine
 RULES = f"""\
 import os, signal, subprocess, sys, time
-import numpy
 GRANDCHILD = {GRANDCHILD!r}
 
 def length(response): return len(response)
@@ -43,8 +43,8 @@ def half(response, *, weight=0.5): return weight
 def shadow(response): return float(response)
 def when(created): return float(created == "2026-01-02 00:00:00+00:00")
 def pixels(image): return sum(image)
-def array(response): return numpy.float32(0.5)
-def flag(response): return numpy.bool_(True)
+def array(response): import numpy; return numpy.float32(0.5)
+def flag(response): import numpy; return numpy.bool_(True)
 def verl(response): return {{"score": 0.75, "acc": True}}
 def chatty(response):
     print("x" * 100_000); print("e", file=sys.stderr); os.system("echo from a child")
@@ -131,8 +131,8 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("rule", "score"),
+@looped(
+    "rule, score",
     [
         ("mine.py:length", 1.0),
         ("mine.py:same", 1.0),
@@ -231,9 +231,7 @@ WHERE = "    prompt 4, sample 2, response 'oops'\n"
 HINT = "  hint: on_error=0.0 scores such a response 0.0 and counts it"
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
+@looped("name, text", [
         ("raises", "mine.py:{line}: rule `mine.py:raises` raised ValueError: no oops\n" + WHERE
          + "    last printed:\n      thinking\n" + HINT),
         ("exits", "mine.py:{line}: rule `mine.py:exits` raised SystemExit: bye\n" + WHERE + HINT),
@@ -250,8 +248,7 @@ HINT = "  hint: on_error=0.0 scores such a response 0.0 and counts it"
         ("unnamed", "rule `mine.py:unnamed` does not load: its parameter `response` cannot be given by name"),
         ("number", "rule `mine.py:number` does not load: `number` is 3 (int), not a function"),
         ("rases", "rule `mine.py:rases` does not load: there is no `rases` in it\n  hint: did you mean `raises`?"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_failure_says_which_rule_which_row_and_what(folder: Path, name: str, text: str) -> None:
     lines = RULES.splitlines()
     start = next((at for at, line in enumerate(lines) if line.startswith(f"def {name}(")), 0)
@@ -280,9 +277,7 @@ def test_a_flood_of_prints_does_not_hide_a_hang(folder: Path, hasty: Graders) ->
     assert sum(map(len, caught.value.notes)) < 4_000
 
 
-@pytest.mark.parametrize(
-    ("rule", "source", "text"),
-    [
+@looped("rule, source, text", [
         ("f.py:f", "x = 1\ndef f(:\n", "f.py:2: rule `f.py:f` does not load: SyntaxError: invalid syntax"),
         ("f.py:f", "\nimport none_such\n",
          "f.py:2: rule `f.py:f` does not load: ModuleNotFoundError: No module named 'none_such'"),
@@ -291,8 +286,7 @@ def test_a_flood_of_prints_does_not_hide_a_hang(folder: Path, hasty: Graders) ->
         ("f.py:f", "raise SystemExit(0)\n", "f.py:1: rule `f.py:f` does not load: SystemExit: 0"),
         ("f.py:f", "import time\ntime.sleep(100)\n", "rule `f.py:f` does not load: it took over 0.5 s"),
         ("nowhere.such:f", "", "rule `nowhere.such:f` does not load: ModuleNotFoundError: No module named 'nowhere'"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_file_that_does_not_load_is_said_whatever_on_error_is(
     folder: Path, rule: str, source: str, text: str
 ) -> None:

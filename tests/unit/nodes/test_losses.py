@@ -16,6 +16,7 @@ from nodes.kl import kl_abs, kl_k1, kl_k2, kl_k3
 from nodes.losses import cispo_loss, clipped, cross_entropy, dppo_loss, entropy_bonus, policy_gradient, value_loss
 from nodes.sequence_losses import gmpo_loss, gspo_loss, sapo_loss
 from nodes.values import Advantages, Chosen, Entropy, ImportanceWeights, LogProbs, Returns, TokenAdvantages, Values
+from tests.looped import looped
 
 MASK = Mask(torch.tensor([[1.0, 1, 0], [1, 0, 0], [0, 0, 0]]))
 NAN = float("nan")
@@ -83,9 +84,9 @@ POLICY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("bad", [NAN, float("inf"), -float("inf")])
-@pytest.mark.parametrize("where", ["new", "other", "both"])
+@looped("name", LOSSES)
+@looped("bad", [NAN, float("inf"), -float("inf")])
+@looped("where", ["new", "other", "both"])
 def test_what_is_not_finite_under_the_mask_reaches_neither_value_nor_gradient_nor_metric(
     name: str, bad: float, where: str
 ) -> None:
@@ -103,7 +104,7 @@ def test_what_is_not_finite_under_the_mask_reaches_neither_value_nor_gradient_no
     assert torch.equal(results[0][1], results[1][1])
 
 
-@pytest.mark.parametrize("name", [*POLICY, "policy_gradient"])
+@looped("name", [*POLICY, "policy_gradient"])
 def test_a_row_without_a_token_may_have_an_advantage_that_is_not_finite(name: str) -> None:
     new, gain = torch.zeros(3, 3, requires_grad=True), Advantages(torch.tensor([1.0, 2.0, NAN]))
     given = {"old": LogProbs(torch.zeros(3, 3))} if name in POLICY else {}
@@ -147,7 +148,7 @@ def test_terms_and_their_mask_have_one_shape(shape: tuple[int, ...]) -> None:
         term.total(Counts(3, 2))
 
 
-@pytest.mark.parametrize("name", POLICY)
+@looped("name", POLICY)
 def test_advantages_with_one_dimension_too_many_are_refused_not_broadcast(name: str) -> None:
     old = LogProbs(MASK.data)
     with pytest.raises(LawError, match=r"a loss has terms of shape \[3, .*3\] under a mask of \[3, 3\]"):
@@ -169,7 +170,7 @@ def test_the_clipped_surrogate_by_hand() -> None:
     assert told == {"clip_fraction": (2, 4), "clip_fraction_low": (0, 4), "approx_kl": (0, 4)}
 
 
-@pytest.mark.parametrize("name", POLICY)
+@looped("name", POLICY)
 def test_at_the_policy_that_sampled_a_surrogates_gradient_is_the_policy_gradient(name: str) -> None:
     old, gains = torch.tensor([[-1.0, -2.0]]), Advantages(torch.tensor([1.5]))
     gradients = []
@@ -267,8 +268,8 @@ def test_a_bound_of_1_or_more_bounds_nothing_from_below(node: Any, eps: float) -
     assert {each.name: each.total for each in loss.measures}["clip_fraction"] == 0
 
 
-@pytest.mark.parametrize(
-    ("node", "setting", "value"),
+@looped(
+    "node, setting, value",
     [
         (clipped, "eps", 0.0),
         (clipped, "eps_high", 0.0),

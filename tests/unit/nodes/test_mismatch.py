@@ -38,6 +38,7 @@ from nodes.refill import refill
 from nodes.sampling import generate
 from nodes.training import update
 from nodes.values import Entropy, LogProbs, Policy, Prompts, Reference, Rollout, Scores
+from tests.looped import looped
 
 NAN = float("nan")
 SETTINGS: Mapping[str, object] = {"n": 4, "max_tokens": 3}
@@ -270,8 +271,8 @@ def test_a_program_is_watched_where_another_engine_trains_and_nowhere_else() -> 
     assert "policy.mismatch" not in lower(graph, plan_of(graph, "fsdp")).nodes, "unless it is asked for"
 
 
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("of", [grpo, gpg, twice, told_before, with_a_greedy_one, refilled], ids=lambda of: of.name)
+@looped("apart", [False, True])
+@looped("of", [grpo, gpg, twice, told_before, with_a_greedy_one, refilled])
 def test_log_probs_run_where_training_does_before_the_update_and_the_measure_on_the_host(
     of: Flow[..., Any], apart: bool
 ) -> None:

@@ -20,6 +20,7 @@ from flowgraph.rows import take
 from nodes import Policy, Prompts, Rollout, generate, score
 from nodes.data.source import prompts_at
 from nodes.refill import ScoredRollout, refill
+from tests.looped import looped
 from tests.unit.nodes.refill_rules import by_sample, flat, some
 
 Tiny = Callable[..., LocalModel]
@@ -224,8 +225,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("split", SPLITS)
+@looped("case", CASES)
+@looped("split", SPLITS)
 def test_the_rows_kept_are_those_of_one_rank_however_prompts_are_split(
     tiny: Tiny, digit_rows: pa.Table, split: str, case: str
 ) -> None:
@@ -251,8 +252,8 @@ def test_the_rows_kept_are_those_of_one_rank_however_prompts_are_split(
 # ------------------------------------------------------------------------------------------- what it refuses
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
+@looped(
+    "setting, value",
     [("groups", 0), ("rounds", 0), ("n", 0), ("temperature", -1.0), ("max_tokens", 0), ("on_error", "skip")],
 )
 def test_settings_out_of_range_are_refused(tiny: Tiny, digit_rows: pa.Table, setting: str, value: object) -> None:

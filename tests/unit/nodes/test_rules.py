@@ -27,10 +27,11 @@ from nodes.rules import (
     resolve,
     rule_for,
 )
+from tests.looped import looped
 
 
-@pytest.mark.parametrize(
-    ("response", "truth", "score"),
+@looped(
+    "response, truth, score",
     [
         ("48 + 24 = 72\n#### 72", "72", 1.0),
         ("#### 5\nno, wait\n#### 72", "72", 1.0),
@@ -76,8 +77,8 @@ def test_partial_is_full_only_for_the_finished_truth(response: str, truth: str, 
     assert (score == 1.0) == (finished and response == truth)
 
 
-@pytest.mark.parametrize(
-    ("response", "score"),
+@looped(
+    "response, score",
     [
         ("57", 1.0),
         (" 57\n", 1.0),
@@ -129,8 +130,8 @@ def test_a_file_is_found_from_the_working_folder(tmp_path: Path, monkeypatch: py
     assert resolve("package.module:strict") == RuleRef("package.module:strict", "package.module", "strict")
 
 
-@pytest.mark.parametrize(
-    ("by", "text"),
+@looped(
+    "by, text",
     [
         ("gsm8", "no shipped rule `gsm8`\n  hint: did you mean `gsm8k`? (one of your own: path.py:name)"),
         ("mine.py", "`mine.py` names no function\n  hint: write path.py:name or package.module:name"),

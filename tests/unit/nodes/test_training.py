@@ -13,6 +13,7 @@ from flowgraph.executors.local import LocalModel
 from flowgraph.values import Group
 from nodes import Advantages, Policy, Rollout, clipped, entropy, entropy_bonus, logprobs, policy_gradient, update
 from nodes.training import micro_batches, minibatches, scheduled
+from tests.looped import looped
 
 Tiny = Callable[..., LocalModel]
 Make = Callable[..., Rollout]
@@ -29,7 +30,7 @@ def prompts_of(parts: list[torch.Tensor]) -> list[list[int]]:
 # ------------------------------------------------------------------------------------------- sharing out
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 50, 0])
+@looped("size", [1, 2, 3, 4, 6, 7, 50, 0])
 def test_each_epoch_holds_every_row_once_groups_whole_and_prompts_shared_evenly(size: int) -> None:
     parts = minibatches(GROUPS, PROMPTS, size, Key(3, 1, "update"), 0)
     assert sorted(torch.cat(parts).tolist()) == list(range(len(GROUPS)))
@@ -180,8 +181,8 @@ def test_a_version_that_an_update_has_consumed_cannot_be_updated_again(tiny: Tin
     assert update(after, loss).version == 2
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
+@looped(
+    "setting, value",
     [
         ("lr", -1.0),
         ("lr", float("inf")),

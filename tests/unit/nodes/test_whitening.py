@@ -8,6 +8,7 @@ import torch
 from flowgraph.values import Mask
 from nodes.values import Advantages, TokenAdvantages
 from nodes.whitening import whiten
+from tests.looped import looped
 
 NAN = float("nan")
 HOLES = Mask(torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]))
@@ -33,8 +34,8 @@ def test_the_mean_can_be_kept() -> None:
     assert torch.allclose(kept.data, (shifted.data + 4.5) * HOLES.data)
 
 
-@pytest.mark.parametrize("value", [0.1, 100.1, -7e5])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@looped("value", [0.1, 100.1, -7e5])
+@looped("dtype", [torch.float32, torch.float64])
 def test_equal_advantages_give_exactly_nothing(value: float, dtype: torch.dtype) -> None:
     equal, seven = Advantages(torch.full((1,), value, dtype=dtype)), Mask(torch.ones(1, 7))
     assert whiten(equal, seven).data.tolist() == [[0.0] * 7]
@@ -47,8 +48,8 @@ def test_a_single_token_gives_0_or_itself() -> None:
     assert whiten(Advantages(torch.tensor([3.0])), one, shift_mean=False).data.tolist() == [[0, 3]]
 
 
-@pytest.mark.parametrize("shift", [True, False])
-@pytest.mark.parametrize("shape", [(2, 3), (0, 3), (2, 0), (0, 0)])
+@looped("shift", [True, False])
+@looped("shape", [(2, 3), (0, 3), (2, 0), (0, 0)])
 def test_without_a_token_there_is_nothing_to_do(shape: tuple[int, int], shift: bool) -> None:
     none = Mask(torch.zeros(shape))
     for advantages in (Advantages(torch.full(shape[:1], NAN)), TokenAdvantages(torch.full(shape, NAN))):

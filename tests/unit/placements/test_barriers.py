@@ -20,6 +20,7 @@ from placements.ranked import Ranked
 from placements.setting import Setting
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.looped import looped
 from tests.placement.search_oracles import partitions
 from tests.unit.placements.small_settings import SHIPPED, Of, called, lagging, setting_of
 
@@ -88,17 +89,23 @@ def found_of(of: Of, cluster: str, staleness: int | None, objective: Objective =
     return find(replace(setting_of(of, cluster), staleness=staleness), Asked(objective=objective))
 
 
-@pytest.mark.parametrize("staleness", STALENESS)
-@pytest.mark.parametrize("cluster", CLUSTERS[1:])
-def test_no_plan_of_a_shipped_flow_is_played_in_less_than_its_bound(cluster: str, staleness: int | None) -> None:
-    for flow in SHIPPED:
-        found = found_of(flow, cluster, staleness)
-        named = [each for _, each in found.named if each is not None]
-        for each in (*found.ranked, *named):
-            assert each.bound <= each.step_s * ROUNDING, (flow, each.parts())
-        assert found.bound is not None and found.gap is not None
-        assert found.bound <= min(each.step_s for each in found.ranked) * ROUNDING, flow
-        assert found.proven == (found.gap == 0.0)
+WAYS = list(product(CLUSTERS[1:], STALENESS))
+# Each flow in one of the ways for each change, in the others in `make slow`.
+FOR_EACH_CHANGE = [(flow, *WAYS[i % len(WAYS)]) for i, flow in enumerate(SHIPPED)]
+OTHERS = [(flow, *way) for flow, way in product(SHIPPED, WAYS) if (flow, *way) not in FOR_EACH_CHANGE]
+
+
+@looped("flow, cluster, staleness", FOR_EACH_CHANGE, slow=OTHERS)
+def test_no_plan_of_a_shipped_flow_is_played_in_less_than_its_bound(
+    flow: str, cluster: str, staleness: int | None
+) -> None:
+    found = found_of(flow, cluster, staleness)
+    named = [each for _, each in found.named if each is not None]
+    for each in (*found.ranked, *named):
+        assert each.bound <= each.step_s * ROUNDING, (flow, each.parts())
+    assert found.bound is not None and found.gap is not None
+    assert found.bound <= min(each.step_s for each in found.ranked) * ROUNDING, flow
+    assert found.proven == (found.gap == 0.0)
 
 
 @cache
@@ -167,8 +174,8 @@ def named(case: tuple[Of, str, int | None]) -> str:
     return f"{called(case[0])}-{case[1]}-{case[2]}"
 
 
-@pytest.mark.parametrize("objective", ["step", "devices"])
-@pytest.mark.parametrize("case", SMALL, ids=named)
+@looped("objective", ["step", "devices"])
+@looped("case", SMALL)
 def test_a_plan_that_is_called_best_is_the_best_of_all(case: tuple[Of, str, int | None], objective: Objective) -> None:
     """The least of all, played one by one; of devices the fewest, and on as few the least seconds."""
     found, every = found_of(*case, objective), all_played(*case)

@@ -25,6 +25,7 @@ from placements.role_costs import Seat
 from placements.setting import Setting
 from placements.step_forecast import work_of
 from placements.steps import host_constants
+from tests.looped import looped
 from tests.unit.placements.small_settings import cluster_of, graph_of, seat_of, setting_of, shapes_of
 
 
@@ -122,7 +123,7 @@ def test_what_is_carried_on_is_beaten_by_nothing_and_beats_all_that_is_left(foun
 BLOCKS = list(chain.from_iterable(combinations(range(4), size) for size in range(1, 5)))
 
 
-@pytest.mark.parametrize("roles", BLOCKS, ids=str)
+@looped("roles", BLOCKS)
 def test_a_sitting_is_the_sum_of_its_choices_and_fits(roles: tuple[int, ...]) -> None:
     """Training beside drawing is slowed, but for its copies; last come syncs, and what makes an engine ready for them.
 
@@ -150,8 +151,8 @@ def test_a_sitting_is_the_sum_of_its_choices_and_fits(roles: tuple[int, ...]) ->
         assert each.host_bytes * seat.of.node_devices <= seat.of.host_memory_bytes
 
 
-@pytest.mark.parametrize("roles", [block for block in BLOCKS if len(block) > 1], ids=str)
-@pytest.mark.parametrize("devices", [1, 8])
+@looped("roles", [block for block in BLOCKS if len(block) > 1])
+@looped("devices", [1, 8])
 def test_a_role_more_never_makes_a_pool_faster(roles: tuple[int, ...], devices: int) -> None:
     """Syncs aside, which are shorter where one pool both trains and draws."""
     setting, seat = setting_of("ppo"), seat_of("1x8xh100", devices)
@@ -164,7 +165,7 @@ def test_a_role_more_never_makes_a_pool_faster(roles: tuple[int, ...], devices: 
         assert fastest(frozenset(roles)) >= fastest(frozenset(roles) - {gone})
 
 
-@pytest.mark.parametrize("roles", BLOCKS, ids=str)
+@looped("roles", BLOCKS)
 def test_no_sitting_that_is_offered_is_slower_in_every_stage_than_another(roles: tuple[int, ...]) -> None:
     setting = setting_of("ppo")
     told = [each.stages_s for each in Blocks(setting).sittings(frozenset(roles), seat_of("1x8xh100", 8))]
@@ -205,8 +206,8 @@ TIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("of", "cluster", "model"), TIGHT)
-@pytest.mark.parametrize("carried", [1, 8, CARRIED_AT_MOST])
+@looped("of, cluster, model", TIGHT)
+@looped("carried", [1, 8, CARRIED_AT_MOST])
 def test_a_pool_is_refused_only_where_no_way_of_each_role_fits_with_those_of_the_others(
     of: str, cluster: str, model: str, carried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

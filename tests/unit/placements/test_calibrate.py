@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.errors import DataError, UnknownNameError
 from placements.calibrate import Measured, calibrate, misses, read_profile, scale_of
 from placements.constants import Bounds, Constants, bounds
 from placements.training_passes import TrainingConstants
+from tests.looped import looped
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,6 @@ def test_one_row_that_is_far_off_hardly_moves_a_fit():
 
 
 @given(st.floats(0.01, 50), st.floats(0, 20))
-@settings(max_examples=25, deadline=None)
 def test_no_measurement_moves_a_constant_out_of_its_bounds(slope: float, offset: float):
     found = calibrate(Line, "line", measured(slope, offset), line, within=WITHIN).constants
     for field in fields(Line):
@@ -127,8 +127,8 @@ def test_a_plain_number_is_read_too():
     assert read_profile("[fsdp]\nmatmul_share = 0.7\n") == {"fsdp": {"matmul_share": 0.7}}
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "says"),
+@looped(
+    "text, error, says",
     [
         ("[fsdp", DataError, "mine.toml: no TOML"),
         ("fsdp = 1", DataError, "mine.toml: `fsdp` is no table of constants"),

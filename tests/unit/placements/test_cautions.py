@@ -11,6 +11,7 @@ from flowgraph.plan import Precision
 from placements.cautions import cautions
 from placements.lengths import Lengths
 from placements.what_if import changed
+from tests.looped import looped
 from tests.unit.placements.small_settings import lagging, prompt, setting_of
 
 
@@ -22,8 +23,8 @@ def test_rows_longer_than_a_model_has_positions_are_noted_once_for_each_model() 
     assert note.startswith("rows have up to 200,512 tokens, and Qwen/Qwen3-8B (policy, ref) has 40,960 positions")
 
 
-@pytest.mark.parametrize(
-    ("device", "precision", "noted"),
+@looped(
+    "device, precision, noted",
     [
         ("a100", "fp8", "fp8 are converted to bfloat16"),
         ("h100", "fp4", "fp4 are converted to fp8"),

@@ -19,6 +19,7 @@ from placements.role_costs import footprint, offloaded_seconds, passing_seconds,
 from placements.seconds import added
 from placements.setting import Setting
 from placements.topology import sizes
+from tests.looped import looped
 from tests.unit.placements.small_settings import lagging, seat_of, setting_of
 
 SEATS = [("1x8xh100", 1), ("1x8xh100", 4), ("1x8xh100", 8), ("2x8xa100", 16), ("1x1xl4", 1)]
@@ -39,7 +40,7 @@ def offered(cluster: str, devices: int, name: str, **parts: str) -> tuple[Choice
 EVERY = [(*seat, name) for seat in SEATS for name in ROLES]
 
 
-@pytest.mark.parametrize(("cluster", "devices", "name"), EVERY)
+@looped("cluster, devices, name", EVERY)
 def test_no_choice_is_beaten_by_another(cluster: str, devices: int, name: str) -> None:
     """What is as fast in each stage and holds no more at rest, on top at work, and on the host leaves no room."""
     found = offered(cluster, devices, name)
@@ -51,7 +52,7 @@ def test_no_choice_is_beaten_by_another(cluster: str, devices: int, name: str) -
             assert any(b < a for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize(("cluster", "devices", "name"), EVERY)
+@looped("cluster, devices, name", EVERY)
 def test_each_choice_takes_all_devices_in_a_layout_that_its_engine_runs(cluster: str, devices: int, name: str) -> None:
     setting = setting_of("ppo", cluster)
     role, seat = role_of(setting, name), seat_of(cluster, devices)
@@ -67,7 +68,7 @@ def test_each_choice_takes_all_devices_in_a_layout_that_its_engine_runs(cluster:
         assert each.host_bytes >= 0
 
 
-@pytest.mark.parametrize(("cluster", "devices", "name"), EVERY)
+@looped("cluster, devices, name", EVERY)
 def test_a_choice_is_busy_in_the_stages_of_its_loads_only(cluster: str, devices: int, name: str) -> None:
     setting = setting_of("ppo", cluster)
     own = {load.stage for load in setting.loads_of(role_of(setting, name))}
@@ -139,8 +140,8 @@ def test_what_is_offloaded_is_offered_where_memory_is_tight_only() -> None:
     assert any(each.running.offload for each in tight)
 
 
-@pytest.mark.parametrize("name", ["critic.train", "ref.infer"])
-@pytest.mark.parametrize("kept", [{}, {"sleeps": True}, {"offload": ALL_OFFLOADED}])
+@looped("name", ["critic.train", "ref.infer"])
+@looped("kept", [{}, {"sleeps": True}, {"offload": ALL_OFFLOADED}])
 def test_a_choice_says_the_seconds_and_bytes_of_its_parts(name: str, kept: dict[str, object]) -> None:
     """The sum over loads, and what comes and goes, is the choice's own; so is what it holds."""
     setting, seat, layout = setting_of("ppo"), seat_of("1x8xh100", 8), Layout(data=8, sharding="full")

@@ -14,6 +14,7 @@ from placements.constants import Constants, bounds, constants, engines, known
 from placements.decode import ServingConstants
 from placements.steps import HOST, HostConstants, host_constants
 from placements.training_passes import TrainingConstants
+from tests.looped import looped
 
 
 def kinds_of(engine: str) -> list[type[Constants]]:
@@ -22,14 +23,14 @@ def kinds_of(engine: str) -> list[type[Constants]]:
     return [kind for kind in kinds if set(known(kind)) <= set(bounds(engine))]
 
 
-@pytest.mark.parametrize("engine", engines())
+@looped("engine", engines())
 def test_each_constant_lies_within_its_bounds_and_has_a_source(engine: str) -> None:
     for name, each in bounds(engine).items():
         assert each.low <= each.value <= each.high, name
         assert each.source.strip(), name
 
 
-@pytest.mark.parametrize("engine", engines())
+@looped("engine", engines())
 def test_an_engine_has_the_constants_of_its_kinds_and_no_others(engine: str) -> None:
     assert {name for kind in kinds_of(engine) for name in known(kind)} == set(bounds(engine))
 

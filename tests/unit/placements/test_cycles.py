@@ -11,6 +11,7 @@ from flowgraph.errors import PlanError, UnknownNameError
 from placements.cycles import period
 from placements.schedule import Schedule, Task, Wait, in_order
 from placements.timeline import play
+from tests.looped import looped
 
 # Seconds of a step, DAPO on Qwen2.5-Math-7B, 16 H20: generation on 4 of them, log-probs and update on 12.
 # Source: verl, docs/advance/one_step_off.md: FSDP2, then Megatron; the measured step is 520 and 566 s.
@@ -123,7 +124,7 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "error", "told"), REFUSED)
+@looped("make, error, told", REFUSED)
 def test_a_schedule_that_means_nothing_is_refused(
     make: Callable[[], object], error: type[Exception], told: str
 ) -> None:

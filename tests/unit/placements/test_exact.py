@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-import pytest
-
 from placements.exact import WITHIN, choices_below, is_below, keys_of, solve_exact
 from placements.problem import Answer, Block, Choice, Option, Problem, choice_of
+from tests.looped import looped
 from tests.placement.search_oracles import (
     Kind,
     Least,
@@ -68,7 +67,7 @@ def check_runners_up(answer: Answer, near: Sequence[float], kept: int) -> None:
     assert all(map(close, sorted(best.values()), near)) and len(best) >= len(near)
 
 
-@pytest.mark.parametrize("first", range(0, 600, 100))
+@looped("first", [0], slow=range(100, 600, 100))
 def test_it_is_the_best_of_every_choice_on_a_hundred_random_problems(first: int) -> None:
     fits = 0
     for seed in range(first, first + 100):
@@ -108,14 +107,8 @@ def check_program(seed: int) -> None:
     assert answer is None or value is None or (answer.exact and abs(answer.value - value) < 1e-6 * value)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 7])
+@looped("seed", [0, 7], slow=range(1, 108))
 def test_it_agrees_with_a_set_partition_program_on_seven_and_eight_roles(seed: int) -> None:
-    check_program(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 108))
-def test_it_agrees_with_a_set_partition_program_on_a_hundred_more(seed: int) -> None:
     check_program(seed)
 
 
@@ -182,7 +175,7 @@ def choices_of(problem: Problem) -> Iterator[Choice]:
                     yield choice_of(problem, zip(blocks, taken, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@looped("seed", range(60))
 def test_choices_below_some_keys_are_all_that_there_are_in_order(seed: int) -> None:
     """Up to the tenth best of all, listed whole, and up to four: the others take no less than is said."""
     problem = random_problem(seed, roles_at_most=4)

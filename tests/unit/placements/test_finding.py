@@ -17,11 +17,12 @@ from placements.setting import Setting
 from placements.short import overflows
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.looped import looped
 from tests.placement.search_oracles import partitions
 from tests.unit.placements.small_settings import Of, called, cluster_of, found_of, lagging, prompt, setting_of
 
-FLOWS: list[Of] = ["ppo", "grpo", "gpg", "decoupled_ppo", lagging, two_agents, ppo_shaped]
-EVERY = pytest.mark.parametrize("of", FLOWS, ids=called)
+FLOWS: list[Of] = ["ppo", "grpo", lagging, two_agents, "gpg", "decoupled_ppo", ppo_shaped]
+EVERY = looped("of", FLOWS[:4], slow=FLOWS[4:])
 
 
 @EVERY
@@ -71,8 +72,8 @@ def _fit(taken: Sequence[Option], room: Sequence[int]) -> bool:
     return all(sum(option.devices[place] for option in taken) <= count for place, count in enumerate(room))
 
 
-@pytest.mark.parametrize("cluster", ["1x4xh100", "1x8xh100", "1x2xh100,1x4xa100"])
-@pytest.mark.parametrize("of", ["grpo", "gpg", lagging, "ppo"], ids=called)
+@looped("cluster", ["1x4xh100", "1x8xh100", "1x2xh100,1x4xa100"])
+@looped("of", ["grpo", "gpg", lagging, "ppo"])
 def test_the_best_is_the_best_of_all(of: Of, cluster: str) -> None:
     """Three roles, five cuts; four roles, fifteen: few enough to try each with all its options."""
     setting = setting_of(of, cluster)
@@ -127,7 +128,7 @@ def test_roles_pinned_to_one_pool_share_it_and_others_do_not(pins: dict[str, str
             assert (pool[one] == pool[other]) == (pins[one] == pins[other])
 
 
-@pytest.mark.parametrize("each", VARIANTS, ids=lambda each: each.name)
+@looped("each", VARIANTS)
 def test_a_named_placement_that_is_asked_for_is_what_comes(each: object) -> None:
     name = str(getattr(each, "name", ""))
     setting = setting_of(ppo_shaped, "2x8xh100")

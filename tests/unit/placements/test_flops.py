@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from hypothesis import given
@@ -15,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from flowgraph.models.mixers import Attention, Recurrent
 from flowgraph.models.shapes import ModelShape, shape_of
 from placements.flops import Pass, forward_flops, layer_weights, training_flops
+from tests.looped import looped
 
 Config = dict[str, Any]
 
@@ -60,7 +60,7 @@ CASES: dict[str, Config] = {
 }
 
 
-@pytest.mark.parametrize("family", CASES)
+@looped("family", CASES)
 def test_a_forward_pass_takes_what_torch_counts(family: str) -> None:
     """Plain attention works out masked pairs too: all of 9 × 9, for each of two rows; rotations add a little."""
     config = transformers.CONFIG_MAPPING[family].from_dict(dict(CASES[family]))

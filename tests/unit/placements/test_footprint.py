@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.models.shapes import ModelShape, shape_of
@@ -22,6 +22,7 @@ from placements.footprint_serving import (
 from placements.footprint_training import Trained, Training, training_bytes, waiting_bytes
 from placements.holding import model_numbers, stages
 from placements.pool_peaks import Held, Turn, overflows, pool_peaks, worst
+from tests.looped import looped
 
 GIB = 2**30
 H100 = 85_469_849_190
@@ -102,8 +103,8 @@ def test_the_more_is_computed_again_the_less_is_held(shape: ModelShape) -> None:
 # ----------------------------------------------------------------------------------------------------------- states
 
 
-@pytest.mark.parametrize(
-    ("sharding", "ranks", "each"),
+@looped(
+    "sharding, ranks, each",
     [("none", 8, 18), ("optimizer", 8, 6 + 12 / 8), ("gradients", 8, 2 + 16 / 8), ("full", 8, 16 / 8), ("none", 1, 16)],
 )
 def test_states_take_the_bytes_of_each_parameter_that_zero_says(sharding: str, ranks: int, each: float) -> None:
@@ -228,7 +229,6 @@ def test_a_micro_batch_has_at_least_a_row() -> None:
     assert short == long
 
 
-@settings(max_examples=40, deadline=None)
 @given(SHAPES, st.sampled_from((1, 2, 4, 8, 16)), st.integers(1, 2**17), st.sampled_from(MODES))
 def test_more_ranks_never_hold_more_and_more_tokens_never_less(
     shape: ModelShape, ranks: int, tokens: int, mode: Checkpointing
@@ -244,7 +244,6 @@ def test_more_ranks_never_hold_more_and_more_tokens_never_less(
         assert peak(2 * ranks, tokens) <= peak(ranks, tokens)
 
 
-@settings(max_examples=40, deadline=None)
 @given(SHAPES, st.sampled_from((2, 4, 8)), st.integers(1, 2**17), st.sampled_from(MODES))
 def test_parts_are_counted_once_and_named(shape: ModelShape, ranks: int, tokens: int, mode: Checkpointing) -> None:
     training = Training(layout=Layout(data=ranks, tensor=2), checkpointing=mode, micro_batch_tokens=tokens)
@@ -430,7 +429,6 @@ def test_a_role_that_trains_reads_with_what_a_role_that_only_reads_works_with(sh
         assert trained["optimizer"] > trained["weights"]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     SHAPES,
     st.sampled_from(
@@ -469,7 +467,6 @@ def test_a_forecast_fits_if_it_leaves_a_tenth(needed: int, usable: int) -> None:
     assert fits(needed, usable) == (needed <= FITS_SHARE * usable)
 
 
-@settings(max_examples=25, deadline=None)
 @given(SHAPES, st.integers(1, 2**16), st.booleans())
 def test_another_role_never_makes_a_pool_hold_less(shape: ModelShape, tokens: int, sleeps: bool) -> None:
     layout = Layout(data=8, sharding="full")

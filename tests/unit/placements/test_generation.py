@@ -36,6 +36,7 @@ from placements.generation import generate_seconds, request_seconds
 from placements.lengths import Lengths
 from placements.profiles import Links, Precision, profile
 from placements.seconds import Seconds
+from tests.looped import looped
 
 # model, device, engine, precision, devices, prompt and response tokens, requests at a time, ms to the first token and
 # between others.
@@ -252,8 +253,8 @@ def test_weights_of_experts_are_read_below_the_rate_of_dense_ones(name: str) -> 
     assert len({read_numbers(each, 1) for each in plain}) == 1
 
 
-@pytest.mark.parametrize("name", ["sglang", "vllm", "trtllm"])
-@pytest.mark.parametrize("tensor", [1, 2])
+@looped("name", ["sglang", "vllm", "trtllm"])
+@looped("tensor", [1, 2])
 def test_a_training_framework_adds_to_each_step_of_an_engine_more_where_ranks_are_told_of_it(
     name: str, tensor: int
 ) -> None:
@@ -328,9 +329,7 @@ def test_a_prompt_twice_as_long_takes_more_than_twice_the_seconds() -> None:
     assert all(2 * short < long for short, long in pairwise(read))
 
 
-@pytest.mark.parametrize(
-    ("name", "version"), [("sglang", "0.5.6"), ("sglang", ""), ("vllm", "0.2"), ("vllm", ""), ("trtllm", "")]
-)
+@looped("name, version", [("sglang", "0.5.6"), ("sglang", ""), ("vllm", "0.2"), ("vllm", ""), ("trtllm", "")])
 def test_every_constant_lies_within_its_bounds_and_has_a_source(name: str, version: str) -> None:
     found = bounds(name, version)
     assert {each.name for each in fields(ServingConstants)} <= set(found)

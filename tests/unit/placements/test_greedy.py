@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from statistics import median, quantiles
 
-import pytest
-
 from benchmarks.search import roofline
 from placements.bounds import count_covers, covers_of, fewest_devices, least_value
 from placements.exact import solve_exact
@@ -13,12 +11,13 @@ from placements.greedy import BOUNDED_ROLES, Rows, allocate, solve_greedy
 from placements.problem import Block, Objective, Option, Problem
 from placements.solve import solve
 from placements.tables import block_of, goal_of, tables_of, tables_of_block
+from tests.looped import looped
 from tests.placement.search_oracles import blocks_of, random_problem, table_problem
 
 OBJECTIVES: tuple[Objective, ...] = ("step", "devices", "cost")
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@looped("first", [0], slow=[100, 200])
 def test_its_value_and_its_bound_hold_the_best_between_them(first: int) -> None:
     missed = 0
     for seed in range(first, first + 100):
@@ -35,7 +34,7 @@ def test_its_value_and_its_bound_hold_the_best_between_them(first: int) -> None:
     assert missed <= 1, "what fits is nearly always found, where there are two classes of device"
 
 
-@pytest.mark.parametrize(("objective", "tokens"), [("step", 1), ("step", 2), ("cost", 1)])
+@looped("objective, tokens", [("step", 2)], slow=[("step", 1), ("cost", 1)])
 def test_on_rooflines_it_is_near_the_best_and_knows_it(objective: Objective, tokens: int) -> None:
     above, stated = list[float](), list[float]()
     for seed in range(12):
@@ -134,9 +133,7 @@ def test_auto_is_exact_where_that_can_be_afforded() -> None:
     assert walked is not None and walked.bound is not None and not walked.bound > walked.value
 
 
-@pytest.mark.parametrize(
-    ("roles", "classes", "covers"), [(3, 1, 5), (4, 1, 15), (5, 1, 52), (10, 1, 115_975), (5, 2, 454)]
-)
+@looped("roles, classes, covers", [(3, 1, 5), (4, 1, 15), (5, 1, 52), (10, 1, 115_975), (5, 2, 454)])
 def test_partitions_are_counted_as_bell_did(roles: int, classes: int, covers: int) -> None:
     assert count_covers(Problem(tuple(map(str, range(roles))), (8,) * classes, lambda _: ())) == covers
 

@@ -21,6 +21,7 @@ from placements.named import variant
 from placements.role_costs import best_in_flight, sampling_seconds, streams
 from placements.setting import Setting
 from placements.step_forecast import synced_every
+from tests.looped import looped
 from tests.unit.placements.small_settings import seat_of, setting_of
 
 TOKENS = [min(8000, max(1, int(1000 * exp(0.7 * NormalDist().inv_cdf((i + 0.5) / 200))))) for i in range(200)]
@@ -63,7 +64,7 @@ def generated_s(row_s: float, way: InFlight) -> float:
     return mean(TOKENS) * (STEP_S + row_s * way.batches * BATCH) / way.batches
 
 
-@pytest.mark.parametrize(("lag", "row_s", "share"), [*product((1, 2, 4), (1e-5, 4e-4), (0.1, 0.95, 1.3))])
+@looped("lag, row_s, share", [*product((1, 2, 4), (1e-5, 4e-4), (0.1, 0.95, 1.3))])
 def test_a_step_takes_what_admission_makes_it_take(lag: int, row_s: float, share: float) -> None:
     """Training takes a `share` of generating with as many batches in flight as the staleness."""
     training_s = share * generated_s(row_s, InFlight(float(lag), lag))
@@ -72,7 +73,7 @@ def test_a_step_takes_what_admission_makes_it_take(lag: int, row_s: float, share
     assert ours_s == pytest.approx(simulated_s(lag, row_s, training_s), rel=0.1)
 
 
-@pytest.mark.parametrize(("lag", "ahead"), [(1, 1), (2, 1), (2, 2), (8, 1), (8, 2)])
+@looped("lag, ahead", [(1, 1), (2, 1), (2, 2), (8, 1), (8, 2)])
 def test_no_way_spends_more_than_the_staleness(lag: int, ahead: int) -> None:
     for way in ways_in_flight(lag, streamed=True, ahead=ahead):
         assert ahead - 1 + way.admitted + way.sync_every - 1 == lag

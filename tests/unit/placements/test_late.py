@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from placements.late import LOOKED_AT, late_text, least, stalenesses
+from tests.looped import looped
 from tests.unit.placements.small_settings import setting_of
 
 LONG = {"model": "Qwen/Qwen3-8B", "prompts": 256, "response": "mean=2k,max=16k"}
@@ -44,7 +43,7 @@ def test_devices_that_draw_and_train_are_counted_once() -> None:
     assert f"{draws} do both, {trains - draws} train" in late_text((on_policy,), 0)
 
 
-@pytest.mark.parametrize("at_most", [0, 1, 5, 16, 40])
+@looped("at_most", [0, 1, 5, 16, 40])
 def test_the_bound_itself_is_looked_at_and_nothing_above(at_most: int) -> None:
     found = [each.staleness for each in stalenesses(setting_of("gpg", "1x2xh100"), at_most)]
     assert found == sorted({each for each in LOOKED_AT if each < at_most} | {at_most})

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flowgraph.errors import SettingError
 from placements.lengths import POINTS, Lengths
+from tests.looped import looped
 
 points = st.lists(st.floats(1, 1e5), min_size=1, max_size=6).map(lambda each: Lengths(tuple(sorted(each))))
 
@@ -43,16 +44,13 @@ def test_quantiles_ascend_between_the_least_and_the_most(lengths: Lengths, one: 
     assert lengths.points[0] <= low <= high + 1e-9 <= lengths.most + 1e-6
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"), [("1024", 1024), ("16k", 16_000), ("1.5K", 1500), ("2m", 2_000_000), ("1_024", 1024)]
-)
+@looped("text, tokens", [("1024", 1024), ("16k", 16_000), ("1.5K", 1500), ("2m", 2_000_000), ("1_024", 1024)])
 def test_a_plain_number_is_one_length(text: str, tokens: float) -> None:
     assert Lengths.parse(text) == Lengths.fixed(tokens)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["mean=2k,p99=16k", "mean=2k,p99=16k,max=16k", "p50=1k,p90=4k", "mean=3k,p50=2k", "max=8k,mean=2k,p10=500"],
+@looped(
+    "text", ["mean=2k,p99=16k", "mean=2k,p99=16k,max=16k", "p50=1k,p90=4k", "mean=3k,p50=2k", "max=8k,mean=2k,p10=500"]
 )
 def test_what_is_said_holds_of_the_lengths_as_they_are_cut(text: str) -> None:
     lengths = Lengths.parse(text)
@@ -72,8 +70,8 @@ def test_one_quantity_alone_has_the_usual_spread_beside_it() -> None:
     assert Lengths.parse("mean=2k") == Lengths.parse("mean=2k,sigma=0.7")
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
+@looped(
+    "text, error",
     [
         ("lots", "--response: tokens='lots': write tokens as 1024, 16k or 1.5k"),
         ("-3", "--response: tokens='-3': lengths are 1 to 100,000,000 tokens"),
@@ -124,7 +122,7 @@ def test_quantities_that_no_lognormal_has_are_refused(text: str, why: str) -> No
         Lengths.parse(text)
 
 
-@pytest.mark.parametrize(
+@looped(
     "column",
     [
         [[1, 2, 3], [4], None],
@@ -145,7 +143,7 @@ def test_of_a_long_column_neighbours_are_put_together_at_the_same_mean() -> None
     assert lengths.mean == (3 * POINTS + 1) / 2
 
 
-@pytest.mark.parametrize("column", [[], [None], ["text"], [0, 0], [-1, 4], [1.5], [10**18], [5, 10**9]])
+@looped("column", [[], [None], ["text"], [0, 0], [-1, 4], [1.5], [10**18], [5, 10**9]])
 def test_a_column_without_lengths_is_refused(column: list[object]) -> None:
     with pytest.raises(SettingError, match="lengths: column="):
         Lengths.of_column(column)

@@ -42,6 +42,7 @@ from placements.loads import Load, loads, of_role, stage_count, taken
 from placements.placing import plan_of
 from tests.examples.flows.moving_reference import with_average, with_refreshes
 from tests.examples.flows.two_agents import two_agents
+from tests.looped import looped
 from tests.unit.placements.small_settings import SHIPPED, Of, found_of, graph_of, setting_of
 
 PROMPT, RESPONSE = Lengths.fixed(100), Lengths.fixed(900)
@@ -289,7 +290,7 @@ def test_a_node_that_carries_a_number_passes_rows_through_the_model_that_it_read
     assert stages(loads_of(graph_of(weighing))) == {"policy.generate": 0, "ref.weighed": 1}
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@looped("name", SHIPPED)
 def test_each_role_of_a_shipped_flow_has_loads_of_its_use_with_the_rows_that_a_run_cuts(name: str) -> None:
     """`sizes_of` says by another way what a sampler draws and what an update cuts."""
     graph = graph_of(name)

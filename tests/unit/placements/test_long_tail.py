@@ -15,6 +15,7 @@ from placements.decode import ServingConstants
 from placements.generation import generate_seconds
 from placements.lengths import Lengths
 from placements.profiles import Links, Profile
+from tests.looped import looped
 
 # A model and a device that take no time themselves: a step takes what the engine adds, step_s + row_s for each row.
 NOTHING = ModelShape(
@@ -82,9 +83,9 @@ def forecast_s(response: Lengths, rows: int, replicas: int, at_once: int, step_s
     return found.total_s
 
 
-@pytest.mark.parametrize("sigma", [0.5, 0.7, 0.9])
-@pytest.mark.parametrize("replicas", [1, 4, 16, 32, 64, 128])
-@pytest.mark.parametrize(("at_once", "step_s", "row_s"), [(256, 8e-3, 60e-6), (128, 8e-3, 20e-6), (64, 4e-3, 200e-6)])
+@looped("sigma", [0.5, 0.7, 0.9])
+@looped("replicas", [1, 4, 16, 32, 64, 128])
+@looped("at_once, step_s, row_s", [(256, 8e-3, 60e-6), (128, 8e-3, 20e-6), (64, 4e-3, 200e-6)])
 def test_a_batch_takes_what_a_simulation_of_it_takes(
     sigma: float, replicas: int, at_once: int, step_s: float, row_s: float
 ) -> None:
@@ -93,14 +94,14 @@ def test_a_batch_takes_what_a_simulation_of_it_takes(
     assert -0.05 < forecast_s(response, 8192, replicas, at_once, step_s, row_s) / simulated - 1 < 0.16
 
 
-@pytest.mark.parametrize("rows", [40, 64, 65, 96, 128, 200, 512])
+@looped("rows", [40, 64, 65, 96, 128, 200, 512])
 def test_responses_of_one_length_run_in_waves(rows: int) -> None:
     simulated = simulated_s([1000] * rows, 1, 64, 8e-3, 60e-6)
     assert forecast_s(Lengths.fixed(1000), rows, 1, 64, 8e-3, 60e-6) == pytest.approx(simulated, rel=1e-3)
 
 
-@pytest.mark.parametrize("sigma", [0.05, 0.1, 0.2, 0.3])
-@pytest.mark.parametrize("rounds", [1.1, 1.5, 2, 2.5, 4, 8])
+@looped("sigma", [0.05, 0.1, 0.2, 0.3])
+@looped("rounds", [1.1, 1.5, 2, 2.5, 4, 8])
 def test_between_waves_and_a_mixture_it_is_near_either(sigma: float, rounds: float) -> None:
     rows = round(256 * rounds)
     simulated = mean(simulated_s(drawn(rows, sigma, seed), 1, 256, 8e-3, 60e-6) for seed in range(3))

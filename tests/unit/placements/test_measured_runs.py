@@ -12,6 +12,7 @@ from placements.finding import find
 from placements.homes import homes_of
 from placements.measured_runs import MeasuredRun, Timing, repair, seconds_by_node
 from placements.step_forecast import node_seconds, step_of
+from tests.looped import looped
 from tests.unit.placements.small_settings import found_of, setting_of
 
 
@@ -36,7 +37,7 @@ def test_a_node_that_some_steps_lack_has_the_median_of_the_others() -> None:
     assert seconds_by_node(steps, "m") == {"update": 2.5, "evaluate": 5.0}
 
 
-@pytest.mark.parametrize("value", [-1.0, 0, float("nan"), float("inf"), "3", None, True, [1, 2], 10**400])
+@looped("value", [-1.0, 0, float("nan"), float("inf"), "3", None, True, [1, 2], 10**400])
 def test_one_value_that_is_no_seconds_is_refused_with_its_line(value: Any) -> None:
     steps = [step(update=1.0), step(update=1.0), step(update=value), step(update=1.0)]
     with pytest.raises(DataError) as raised:
@@ -47,7 +48,7 @@ def test_one_value_that_is_no_seconds_is_refused_with_its_line(value: Any) -> No
     assert len(text) < 130
 
 
-@pytest.mark.parametrize("line", [[1, 2], 3, None, {"time": 3}, {"time": None}, {"time": {"nodes_s": [1]}}])
+@looped("line", [[1, 2], 3, None, {"time": 3}, {"time": None}, {"time": {"nodes_s": [1]}}])
 def test_a_line_that_is_no_table_is_refused(line: Any) -> None:
     with pytest.raises(DataError) as raised:
         seconds_by_node([step(update=1.0), line], "m")

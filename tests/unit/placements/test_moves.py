@@ -15,6 +15,7 @@ from placements.moves import Here, layouts, moves, parts_of
 from placements.moves_text import fastest_text, layouts_text, moves_text, plans_text
 from placements.named import VARIANTS, parts
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.looped import looped
 from tests.unit.placements.small_settings import Of, called, found_of, graph_of, lagging, setting_of
 
 HYBRID = parts(graph_of(ppo_shaped), "hybrid")
@@ -29,8 +30,8 @@ def test_a_role_moves_to_each_other_pool_and_to_one_of_its_own() -> None:
     assert [each.beside for each in moves(setting, HYBRID, "judge.infer")] == [rest]
 
 
-@pytest.mark.parametrize("role", ["policy.train", "policy.sample", "critic.train", "ref.infer", "judge.infer"])
-@pytest.mark.parametrize("name", ["hybrid", "split", "standalone"])
+@looped("role", ["policy.train", "policy.sample", "critic.train", "ref.infer", "judge.infer"])
+@looped("name", ["hybrid", "split", "standalone"])
 def test_a_move_changes_the_pool_of_one_role_only(role: str, name: str) -> None:
     setting, before = setting_of(ppo_shaped, CLUSTER), parts(graph_of(ppo_shaped), name)
     for each in moves(setting, before, role):
@@ -179,7 +180,7 @@ def test_plans_that_have_no_room_beside_each_other_stand_below_each_other() -> N
     assert plans_text(plans, 200).splitlines()[0].split() == ["a.json", "b.json", "c.json"]
 
 
-@pytest.mark.parametrize("name", [each.name for each in VARIANTS])
+@looped("name", [each.name for each in VARIANTS])
 def test_the_parts_of_a_plan_are_those_it_was_made_of(name: str) -> None:
     setting, asked = setting_of(ppo_shaped, CLUSTER), parts(graph_of(ppo_shaped), name)
     found = solved(setting, Blocks(setting), asked)

@@ -28,14 +28,15 @@ from tests.examples.flows.distill import learn_from
 from tests.examples.flows.moving_reference import with_average
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
-from tests.unit.placements.small_settings import SHIPPED, Of, called, graph_of
+from tests.looped import looped
+from tests.unit.placements.small_settings import SHIPPED, Of, graph_of
 
 OWN = (learn_from, with_average, two_agents, ppo_shaped)
 FLOWS = [*SHIPPED, *OWN]
 
 
-@pytest.mark.parametrize("of", FLOWS, ids=called)
-@pytest.mark.parametrize("each", VARIANTS, ids=lambda each: each.name)
+@looped("of", FLOWS)
+@looped("each", VARIANTS)
 def test_each_role_is_in_one_part_and_no_part_is_empty(each: Variant, of: Of) -> None:
     graph = graph_of(of)
     found = each.parts_of(graph)
@@ -43,7 +44,7 @@ def test_each_role_is_in_one_part_and_no_part_is_empty(each: Variant, of: Of) ->
     assert all(found)
 
 
-@pytest.mark.parametrize("of", FLOWS, ids=called)
+@looped("of", FLOWS)
 def test_parts_are_called_by_the_first_name_that_has_them(of: Of) -> None:
     graph = graph_of(of)
     seen = dict[frozenset[frozenset[str]], str]()
@@ -67,7 +68,7 @@ EVERY: dict[str, Parts] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EVERY)
+@looped("name", EVERY)
 def test_ppo_with_a_reward_model_has_the_parts_that_were_published(name: str) -> None:
     """policy draws and trains; critic trains; ref is read for log-probs; judge scores: five roles of four models."""
     assert parts(graph_of(ppo_shaped), name) == EVERY[name]

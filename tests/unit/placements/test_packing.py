@@ -17,6 +17,7 @@ from placements.packing import ROWS, filled_share, rows_tokens
 from placements.role_costs import footprint, offloaded_seconds, passing_seconds
 from placements.setting import Setting
 from placements.training import Tokens, TrainingConstants, forward_seconds, update_seconds
+from tests.looped import looped
 from tests.unit.placements.small_settings import SMALL, seat_of, setting_of, shapes_of
 
 BUDGET = 1000.0
@@ -34,8 +35,8 @@ def update_of(where: Setting) -> Load:
     return next(load for load in where.loads if load.phase == "update")
 
 
-@pytest.mark.parametrize(
-    ("rows", "share"),
+@looped(
+    "rows, share",
     [
         ([600.0] * 8, 0.6),  # no two fit a budget together
         ([500.0] * 8, 1.0),

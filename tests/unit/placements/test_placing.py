@@ -21,6 +21,7 @@ from placements.step_forecast import schedule_of
 from placements.timeline import play
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.looped import looped
 from tests.unit.placements.small_settings import SHIPPED, Of, called, found_of, graph_of, lagging, prompt, setting_of
 
 CLUSTER = "2x8xh100"
@@ -62,7 +63,7 @@ def named(case: Case) -> str:
     return f"{called(of)}-{name}"
 
 
-EVERY = pytest.mark.parametrize("case", CASES, ids=named)
+EVERY = looped("case", CASES)
 
 
 @EVERY
@@ -142,7 +143,7 @@ def test_tasks_take_what_the_search_counted_on_each_pool_in_each_stage(case: Cas
             assert fsum(own) == pytest.approx(counted[stage])
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@looped("name", SHIPPED)
 def test_on_one_pool_a_step_is_no_less_than_the_sum_of_its_tasks_on_the_pool(name: str) -> None:
     """Only what the host does may go on beside the models; between steps the driver takes a share of a step more."""
     setting = setting_of(name, CLUSTER)

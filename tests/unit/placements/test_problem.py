@@ -8,6 +8,7 @@ import pytest
 
 from placements.problem import Answer, Block, Choice, Option, Problem, choice_of, fused, rank, step_seconds
 from placements.tables import tables_of
+from tests.looped import looped
 
 
 def problem(options: Any = lambda _: (), **settings: Any) -> Problem:
@@ -15,8 +16,8 @@ def problem(options: Any = lambda _: (), **settings: Any) -> Problem:
     return Problem(**asked)
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
+@looped(
+    "settings, told",
     [
         ({"roles": ()}, "roles must be named"),
         ({"roles": ("judge", "judge")}, "each once"),
@@ -30,8 +31,8 @@ def test_what_is_no_problem_is_refused(settings: dict[str, Any], told: str) -> N
         problem(**settings)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
+@looped(
+    "options, told",
     [
         ([Option((1, 1), (1.0,))], "classes of device"),
         ([Option((0,), (1.0,))], "exactly one class"),

@@ -15,6 +15,7 @@ from flowgraph.cluster_text import read_cluster
 from flowgraph.errors import UnknownNameError
 from flowgraph.machine import laptop
 from placements.profiles import FOLDER, Place, known_devices, profile, profiles, read_profile
+from tests.looped import looped
 from tests.unit.placements.links import links_of
 
 GIB = 2**30
@@ -62,7 +63,7 @@ def tables(value: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
             yield from tables(each, f"{place}.{key}")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@looped("path", FILES)
 def test_every_number_of_a_shipped_file_says_where_it_is_from(path: Path) -> None:
     data = tomllib.loads(path.read_text("utf-8"))
     numbers = dict(tables(data))
@@ -72,7 +73,7 @@ def test_every_number_of_a_shipped_file_says_where_it_is_from(path: Path) -> Non
     assert set(data) - {"aliases", "joins_machines"} == {place.split(".")[1] for place in numbers}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@looped("path", FILES)
 def test_the_numbers_of_a_shipped_file_are_of_this_world(path: Path) -> None:
     found, _ = read_profile(path)
     label = int(found.name.rpartition("-")[2].removesuffix("g"))
@@ -163,8 +164,8 @@ def test_a_file_may_leave_out_what_nobody_knows(tmp_path: Path) -> None:
     assert (found.peak_flops, found.shares, found.link_bytes_per_s) == ({"bfloat16": 9}, {"matmul": 0.5}, 9.5)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@looped(
+    "text, said",
     [
         ("", "mine.toml: aliases: Field required"),
         (WHOLE.replace("domain =", "domains ="), "mine.toml: domain: Field required"),

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import pytest
-
 from flowgraph.cluster import Cluster
 from flowgraph.plan import Layout
 from flowgraph.roles import Use
 from placements.finding import find
 from placements.lengths import Lengths
 from placements.setting import Setting
+from tests.looped import looped
 from tests.unit.placements.small_settings import setting_of
 
 FSDP: Mapping[Use, str] = {}
@@ -31,8 +30,8 @@ def recipe(model: str, cluster: str, engines: Mapping[Use, str]) -> Setting:
     return replace(setting, cluster=Cluster(nodes=nodes), engines=engines, prompts=256, response=Lengths.fixed(1536))
 
 
-@pytest.mark.parametrize(
-    ("model", "cluster", "engines"),
+@looped(
+    "model, cluster, engines",
     [
         ("Qwen/Qwen2.5-7B", "1x2xh800", FSDP),
         ("Qwen/Qwen2.5-14B", "1x4xh800", FSDP),

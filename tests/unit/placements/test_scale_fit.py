@@ -14,6 +14,7 @@ from placements.measured_runs import MeasuredRun, Timing, repair
 from placements.scale_fit import ALONE_SD, DEVICE_SD, NOISE_SD, PHASE_SD, ROLE_SD, Key, Observation, fit_scales
 from placements.setting import Setting
 from placements.step_forecast import step_of
+from tests.looped import looped
 from tests.unit.placements.small_settings import found_of, setting_of
 
 H100 = "h100-sxm-80g"
@@ -91,7 +92,7 @@ def test_extreme_seconds_stay_within_what_a_calibration_may_hold() -> None:
         assert Calibration.from_json(scales.to_json()) == scales
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@looped("phase", PHASES)
 def test_each_phase_scales_its_own_tasks_alone(phase: Phase) -> None:
     setting = setting_of("grpo")
     kinds = {"generate": "generate", "logprob": "forward", "update": "update", "sync": "sync", "host": "host"}

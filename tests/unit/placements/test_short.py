@@ -19,6 +19,7 @@ from placements.setting import Setting
 from placements.short import Least, larger_settings, least
 from tests.examples.flows.parts import attempts
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.looped import looped
 from tests.unit.placements.small_settings import Of, cluster_of, setting_of
 
 
@@ -114,7 +115,7 @@ SHORT: list[tuple[Of, str, str, Asked]] = [
 ]
 
 
-@pytest.mark.parametrize(("of", "cluster", "model", "asked"), SHORT, ids=lambda each: str(each)[:20])
+@looped("of, cluster, model, asked", SHORT[1:3], slow=[SHORT[0], SHORT[3]])
 def test_the_change_that_is_named_fits_and_one_machine_fewer_does_not(
     of: Of, cluster: str, model: str, asked: Asked
 ) -> None:

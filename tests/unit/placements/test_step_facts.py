@@ -58,6 +58,7 @@ from placements.flops import Pass, contexts_read, decoding, forward_flops, readi
 from placements.step_facts import EdgeFacts, NodeFacts, StepFacts, step_facts
 from placements.wire import Extent, column_bytes
 from placements.work import Workload
+from tests.looped import looped
 
 Tiny = Callable[..., LocalModel]
 Make = Callable[..., Rollout]
@@ -178,7 +179,7 @@ def test_sampling_reads_a_prompt_once_and_then_a_token_at_a_time(eager: Tiny, ti
     assert forward_flops(tiny_shape, own) == pytest.approx(found, rel=0.03)
 
 
-@pytest.mark.parametrize(("groups", "n", "take"), [(3, 4, 5), (2, 4, 8), (5, 3, 1), (1, 16, 6), (4, 6, 4), (3, 2, 100)])
+@looped("groups, n, take", [(3, 4, 5), (2, 4, 8), (5, 3, 1), (1, 16, 6), (4, 6, 4), (3, 2, 100)])
 def test_a_group_that_is_cut_is_read_once_in_each_part(groups: int, n: int, take: int) -> None:
     rows = [group for group in range(groups) for _ in range(n)]
     parts = [rows[start : start + take] for start in range(0, len(rows), take)]

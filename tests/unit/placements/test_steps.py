@@ -34,6 +34,7 @@ from placements.steps import HOST, Outline, Spot, Staged, outline, overlapped, s
 from placements.timeline import play
 from tests.examples.flows.two_agents import show_first, two_agents
 from tests.flows.ppo_shaped import ppo_shaped
+from tests.looped import looped
 from tests.unit.placements.small_settings import SHIPPED, Of, graph_of, lagging, prompt
 
 TRAINED_ALONE = {"policy.sample": "draws"}
@@ -233,7 +234,7 @@ def test_no_task_runs_in_a_step_that_has_no_rows_for_it_yet() -> None:
     assert played.by_job["policy.update", 1].start_s >= first["policy.generate"].end_s
 
 
-@pytest.mark.parametrize("lag", range(1, 6))
+@looped("lag", range(1, 6))
 def test_rows_are_trained_on_at_most_as_late_as_the_lag(lag: int) -> None:
     graph = graph_of(lagging)
     for pools in ({}, TRAINED_ALONE, TRAINED_ALONE | {"ref.infer": "reads"}):

@@ -14,6 +14,7 @@ from placements.homes import homes_of
 from placements.measured_runs import MeasuredRun, repair
 from placements.timing_logs import read_log
 from placements.timing_names import matched
+from tests.looped import looped
 from tests.unit.placements.small_settings import found_of, lagging, setting_of
 
 NAMES = {name: name for name in ("policy.generate", "policy.update", "score, group_normalize")}
@@ -80,8 +81,8 @@ def test_a_trace_has_the_slowest_rank_of_each_step_and_no_forecast() -> None:
         assert log.seconds == {"policy.update": 3.5, "score, group_normalize": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
+@looped(
+    "text, why",
     [
         ("", "has no timers that are known"),
         ("a log\nwithout steps\n", "has no timers that are known"),

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.cluster import Cluster, Device, Node
@@ -19,6 +19,7 @@ from flowgraph.machine import laptop
 from flowgraph.plan import Pool
 from placements.profiles import domains, known_devices
 from placements.topology import Wanted, classes, realise, sizes
+from tests.looped import looped
 from tests.unit.placements.links import links_of
 
 GIB = 2**30
@@ -97,8 +98,8 @@ def test_devices_of_two_kinds_on_one_machine_are_two_classes() -> None:
     assert pool.devices == (("a", 0), ("a", 2))
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
+@looped(
+    "text, wanted",
     [
         ("1xh100", (1,)),
         ("8xh100", (1, 2, 4, 8)),
@@ -240,7 +241,7 @@ def test_ten_thousand_devices_are_placed_in_seconds() -> None:
     assert time.process_time() - start < 5
 
 
-@pytest.mark.parametrize("text", ["4x8xh100", "3x8xl40s", "20x4xgb200", "5x4xh100", "8xrtx4090"])
+@looped("text", ["4x8xh100", "3x8xl40s", "20x4xgb200", "5x4xh100", "8xrtx4090"])
 def test_a_class_says_what_a_pool_talks_over_before_it_has_places(text: str) -> None:
     of = cluster(text)
     (found,) = classes(of)
@@ -294,7 +295,6 @@ def outcome(of: Cluster, wanted: Sequence[Wanted]) -> tuple[Pool, ...] | str:
 
 
 @given(any_cluster(), any_wanted())
-@settings(max_examples=200, deadline=None)
 def test_every_pool_has_its_count_of_one_class_each_device_once_and_each_group_in_a_domain(
     of: Cluster, wanted: list[Wanted]
 ) -> None:
@@ -315,7 +315,6 @@ def test_every_pool_has_its_count_of_one_class_each_device_once_and_each_group_i
 
 
 @given(any_cluster(), any_wanted())
-@settings(max_examples=60, deadline=None)
 def test_the_same_is_placed_the_same_whatever_machines_are_called(of: Cluster, wanted: list[Wanted]) -> None:
     called = {node.name: f"m{i * 7 % 13}-{i}" for i, node in enumerate(of.nodes)}
     other = Cluster(nodes=tuple(node.model_copy(update={"name": called[node.name]}) for node in of.nodes))
@@ -330,7 +329,6 @@ def test_the_same_is_placed_the_same_whatever_machines_are_called(of: Cluster, w
 
 
 @given(st.data(), st.integers(1, 6), st.sampled_from([2, 4, 8]), any_wanted())
-@settings(max_examples=60, deadline=None)
 def test_equal_machines_in_another_order_give_pools_of_the_same_shape(
     data: st.DataObject, machines: int, devices: int, wanted: list[Wanted]
 ) -> None:
@@ -345,7 +343,6 @@ def test_equal_machines_in_another_order_give_pools_of_the_same_shape(
 
 
 @given(st.data(), st.integers(1, 8), st.sampled_from(["8xh100", "4xh100", "8xa40", "4xgb200"]))
-@settings(max_examples=100, deadline=None)
 def test_powers_of_two_that_are_no_more_than_there_is_always_have_room(
     data: st.DataObject, machines: int, machine: str
 ) -> None:
@@ -362,7 +359,6 @@ def test_powers_of_two_that_are_no_more_than_there_is_always_have_room(
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
 def test_pools_of_whole_machines_get_whole_machines(machines: list[int]) -> None:
     of = cluster(f"{sum(machines)}x8xh100")
     for pool, count in zip(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.models.shapes import ModelShape, shape_of
@@ -19,6 +19,7 @@ from placements.training import Tokens, TrainingConstants, forward_seconds, upda
 from placements.training_layers import Micro, activation_bytes, blocks, merges
 from placements.training_parallel import every, expert_seconds, tensor_seconds
 from placements.training_passes import Passes
+from tests.looped import looped
 
 H100, A100 = profile("h100-sxm-80g"), profile("a100-sxm-80g")
 FSDP, MEGATRON = constants(TrainingConstants, "fsdp"), constants(TrainingConstants, "megatron")
@@ -53,7 +54,7 @@ QWEN, LLAMA = listed_shape("Qwen/Qwen3-8B"), listed_shape("meta-llama/Llama-3.1-
 MOE, HYBRID = listed_shape("Qwen/Qwen3-30B-A3B"), listed_shape("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
 
 
-@pytest.mark.parametrize("shape", [QWEN, LLAMA, MOE, HYBRID, gpt(2048, 24, 16)])
+@looped("shape", [QWEN, LLAMA, MOE, HYBRID, gpt(2048, 24, 16)])
 def test_the_blocks_of_a_layer_have_all_weights_that_a_token_passes(shape: ModelShape):
     found = sum(each.width * (each.into + each.out) * each.copies * each.share for each in blocks(shape))
     assert found * shape.layers == pytest.approx(shape.matmul_parameters, rel=1e-3)
@@ -200,7 +201,6 @@ ENGINES = st.sampled_from([FSDP, MEGATRON, EAGER])
 
 
 @given(SHAPES, LAYOUTS, ENGINES, st.floats(1, 4), st.sampled_from(["link_bytes_per_s", "memory_bytes_per_s"]))
-@settings(max_examples=60, deadline=None)
 def test_a_faster_link_network_or_memory_never_makes_an_update_slower(
     shape: ModelShape, layout: Layout, engine: TrainingConstants, factor: float, name: str
 ):
@@ -215,7 +215,6 @@ def test_a_faster_link_network_or_memory_never_makes_an_update_slower(
 
 
 @given(SHAPES, LAYOUTS, ENGINES, st.integers(2, 5))
-@settings(max_examples=60, deadline=None)
 def test_more_rows_of_the_same_length_take_longer_and_no_more_than_as_many_times(
     shape: ModelShape, layout: Layout, engine: TrainingConstants, times: int
 ):
@@ -225,7 +224,6 @@ def test_more_rows_of_the_same_length_take_longer_and_no_more_than_as_many_times
 
 
 @given(SHAPES, LAYOUTS, ENGINES)
-@settings(max_examples=40, deadline=None)
 def test_an_update_takes_longer_than_a_forward_pass_and_each_part_is_known(
     shape: ModelShape, layout: Layout, engine: TrainingConstants
 ):

@@ -28,6 +28,7 @@ from placements.transitions import (
     sync_seconds,
     wake_seconds,
 )
+from tests.looped import looped
 
 GB = 1e9
 # method, device, bytes, tensors, source devices, target devices, seconds.
@@ -53,7 +54,7 @@ def pool(name: str, node_devices: int = 8) -> Links:
     return Links(device, min(device.domain, node_devices), node_devices, device.network_bytes_per_s or 12.5e9)
 
 
-@pytest.mark.parametrize(("method", "name", "size", "tensors", "source", "target", "took_s"), SYNCS)
+@looped("method, name, size, tensors, source, target, took_s", SYNCS)
 def test_a_sync_is_within_a_factor_of_two_of_what_was_measured(
     method: Method, name: str, size: float, tensors: int, source: int, target: int, took_s: float
 ) -> None:
@@ -68,7 +69,7 @@ def sync(method: Method, size: float = 16 * GB, *, together: bool = False, netwo
     return {name: each for name, each in found.parts.items() if each is not None}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@looped("method", METHODS)
 def test_a_sync_has_its_parts_by_name(method: Method) -> None:
     assert list(sync(method)) == ["gather", "pack", "transfer", "install", "pause"]
     assert sync(method)["pause"] > 0

@@ -11,6 +11,7 @@ from flowgraph.errors import FlowError
 from placements.finding import Asked, find
 from placements.robust import regrets
 from placements.what_if import changed
+from tests.looped import looped
 from tests.unit.placements.small_settings import cluster_of, setting_of
 
 LENGTHS = {"response": "mean=1k,max=4k"}
@@ -30,7 +31,7 @@ def test_each_change_changes_its_one_thing() -> None:
     assert [(of.model, of.count) for of in others] == [("h200-sxm-141g", 32)]
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         "",

@@ -12,12 +12,13 @@ from flowgraph.diagrams.as_data import as_json, from_json
 from flowgraph.diagrams.charts import Curves
 from flowgraph.diagrams.series import Series
 from flowgraph.errors import DataError
+from tests.looped import looped
 from tests.unit.flowgraph.diagrams.drawings import EVERY
 from tests.unit.flowgraph.diagrams.test_hostile_names import HOSTILE
 
 
 @pytest.mark.parametrize("kind", EVERY)
-@pytest.mark.parametrize("name", [None, *HOSTILE])
+@looped("name", [None, *HOSTILE])
 def test_every_picture_is_read_back_the_same(name: str | None, kind: str) -> None:
     drawing = EVERY[kind](name)
     text = as_json(drawing)
@@ -78,7 +79,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), WRONG.items(), ids=lambda each: each[:30])
+@looped("text, said", WRONG.items())
 def test_wrong_text_is_said_with_its_place(text: str, said: str) -> None:
     with pytest.raises(DataError) as raised:
         from_json(text)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flowgraph.diagrams.curves import Series, curves_svg
 from flowgraph.diagrams.series import POINTS_AT_MOST, running_mean, thinned
+from tests.looped import looped
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAN = math.nan
@@ -93,7 +94,7 @@ def test_any_range_has_at_least_two_ticks(values: list[float]) -> None:
         assert 2 <= len([each for each in panel.iter(f"{SVG}line") if each.attrib["class"] == "grid"]) <= 7
 
 
-@pytest.mark.parametrize("missing", [None, NAN, math.inf, -math.inf], ids=str)
+@looped("missing", [None, NAN, math.inf, -math.inf])
 def test_a_missing_value_breaks_the_line(missing: float | None) -> None:
     panel = panels(drawn(curve(1.0, 2.0, missing, 3.0, 2.0)))[0]
     assert [each.attrib["d"].count("L") for each in panel.iter(f"{SVG}path")] == [1, 1]

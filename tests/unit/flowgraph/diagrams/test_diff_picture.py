@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from itertools import product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from flowgraph.lowering.lower import lower
 from flowgraph.passes import compile_graph
 from flowgraph.settings import settings_compared
 from flowgraph.text import graph_text
+from tests.looped import looped
 from tests.unit.flowgraph.diagrams.test_plan_picture import PROGRAMS
 from tests.unit.placements.small_settings import found_of
 
@@ -39,7 +39,7 @@ def statuses(picture: Picture) -> list[Counter[str]]:
     return [Counter(each.status for each in things) for things in (picture.boxes, picture.frames, picture.arrows)]
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@looped("name", PICTURES)
 def test_a_picture_beside_itself_is_the_same(name: str) -> None:
     picture = PICTURES[name]
     both = diff_picture(picture, picture)
@@ -52,7 +52,7 @@ def test_a_picture_beside_itself_is_the_same(name: str) -> None:
     assert both.about == "Nothing that is drawn differs."
 
 
-@pytest.mark.parametrize(("one", "other"), [each for each in product(PICTURES, PICTURES) if each[0] < each[1]])
+@looped("one, other", [each for each in product(PICTURES, PICTURES) if each[0] < each[1]])
 def test_the_other_way_round_what_came_is_gone(one: str, other: str) -> None:
     there, back = diff_picture(PICTURES[one], PICTURES[other]), diff_picture(PICTURES[other], PICTURES[one])
     for counts, turned in zip(statuses(there), statuses(back), strict=True):
@@ -114,7 +114,7 @@ def test_settings_are_compared_by_name_and_a_default_that_one_wrote_down_is_no_c
     assert "eps" not in f"{graph_text(before)}{graph_text(after)}"
 
 
-@pytest.mark.parametrize("name", ["svg", "mmd", "dot", "text"])
+@looped("name", ["svg", "mmd", "dot", "text"])
 def test_no_status_is_told_by_colour_alone(name: str) -> None:
     one, other = (
         Picture("p", (Box("x", ("gone",), "host"),), (), ()),

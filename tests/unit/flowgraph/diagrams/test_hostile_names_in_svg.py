@@ -31,6 +31,7 @@ from flowgraph.diagrams.scatter_svg import scatter_svg
 from flowgraph.diagrams.sequence import Actor, Message, SequenceDiagram
 from flowgraph.diagrams.sequence_svg import sequence_svg
 from flowgraph.diagrams.svg_frame import Look
+from tests.looped import looped
 from tests.unit.flowgraph.diagrams.test_hostile_names import BENIGN, HOSTILE
 
 Shape = list[tuple[str, tuple[tuple[str, str], ...]]]
@@ -100,7 +101,7 @@ def shape(text: str) -> Shape:
 
 
 @pytest.mark.parametrize("draw", [lanes, memory, comparison, scatter, sequence, boxes])
-@pytest.mark.parametrize("name", HOSTILE)
+@looped("name", HOSTILE)
 def test_a_hostile_name_is_only_text(name: str, draw: Callable[[str], str]) -> None:
     text = draw(name)
     assert shape(text) == benign_shape(draw)

@@ -15,10 +15,11 @@ from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.text_width import text_width_px
 from flowgraph.files import known_flows
 from flowgraph.passes import compile_graph
+from tests.looped import looped
 
 pytest.importorskip("pygraphviz")
 
-FLOWS = pytest.mark.parametrize("name", sorted(known_flows()))
+FLOWS = looped("name", sorted(known_flows()))
 SCREEN_PX = 1280
 
 

@@ -22,6 +22,7 @@ from flowgraph.passes import compile_graph
 from flowgraph.plan import Layout, Placed, Plan, Pool
 from flowgraph.text import graph_text
 from nodes import Policy, Prompts, Scores, generate, score
+from tests.looped import looped
 
 OnePlan = Callable[[Graph], Plan]
 
@@ -124,7 +125,7 @@ def test_a_drawing_that_mermaid_would_refuse_is_left_out() -> None:
     assert len(mimebundle(grpo)[MERMAID]) < CHARACTERS_AT_MOST / 5
 
 
-NAMES = pytest.mark.parametrize(
+NAMES = looped(
     "name",
     [
         "<script>alert(1)</script>",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 
 import pytest
@@ -13,6 +14,7 @@ from flowgraph.diagrams.labels import clean
 from flowgraph.diagrams.page import Cell, Page, Section, Table, digest, page_html
 from flowgraph.diagrams.style import page_stylesheet
 from tests.browser.sample_page import sample_page
+from tests.looped import looped
 from tests.unit.flowgraph.diagrams.test_hostile_names import HOSTILE
 
 NAMESPACE = "http://www.w3.org/2000/svg"
@@ -64,12 +66,17 @@ def shape(read: Reading) -> list[tuple[str, dict[str, str]]]:
     return [(tag, {**held, "aria-label": ""} if "aria-label" in held else held) for tag, held in read.elements]
 
 
-@pytest.mark.parametrize("name", [each for each in HOSTILE if each.strip()])
+@cache
+def benign_shape() -> object:
+    return shape(Reading(named("name")))
+
+
+@looped("name", [each for each in HOSTILE if each.strip()])
 def test_a_hostile_name_is_only_text_in_a_page(name: str) -> None:
     told = named(name)
     told.encode("utf-8")  # half a pair of surrogates cannot be written to a file
     read = Reading(told)
-    assert shape(read) == shape(Reading(named("name")))
+    assert shape(read) == benign_shape()
     assert not read.open
     assert next(read.within("title")) == clean(name, 100)
     assert clean(name, 300) in set(read.within("td"))

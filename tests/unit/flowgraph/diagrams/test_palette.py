@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import combinations, pairwise
 from typing import get_args
 
-import pytest
-
 from flowgraph.diagrams.palette import ARROW_INKS, FRAME_LINES, INKS, TEXT
 from flowgraph.diagrams.picture import BoxKind, FrameKind
+from tests.looped import looped
 
 Rgb = tuple[float, float, float]  # linear light, 0 to 1
 
@@ -95,7 +94,7 @@ def test_frames_stand_out_from_white_and_from_black_and_no_class_is_of_a_box_too
     assert min(contrast(ink, page) for ink in borders for page in (WHITE, NEARLY_BLACK)) >= 3
 
 
-@pytest.mark.parametrize("eye", EYES)
+@looped("eye", EYES)
 def test_any_two_kinds_differ_to_every_kind_of_eye(eye: str) -> None:
     places = {kind: seen(INKS[kind].fill, eye) for kind in KINDS}
     gaps = {

@@ -33,6 +33,7 @@ from nodes import Policy, Prompts, Rollout, Scores, evaluate, generate, gpg_adva
 from nodes import update as train
 from placements.arrow_sizes import arrow_sizes
 from placements.work import Workload
+from tests.looped import looped
 from tests.unit.placements.small_settings import found_of
 
 Golden = Callable[[str, str], None]
@@ -277,7 +278,7 @@ def test_many_devices_are_counted() -> None:
     assert layout_text(Layout(data=10, tensor=2)) == "data=10 tensor=2"
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@looped("name", PROGRAMS)
 def test_ids_are_generated_and_every_end_of_an_arrow_is_a_box(name: str) -> None:
     picture = plan_picture(PROGRAMS[name])
     ids, frames = [box.id for box in picture.boxes], [frame.id for frame in picture.frames]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, pairwise
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -35,6 +36,7 @@ from flowgraph.diagrams.sequence import Actor, Message, SequenceDiagram
 from flowgraph.diagrams.sequence_svg import sequence_svg
 from flowgraph.diagrams.series import Series
 from flowgraph.diagrams.svg_frame import Look
+from tests.looped import looped
 
 SVG = "{http://www.w3.org/2000/svg}"
 GIB = 2**30
@@ -217,19 +219,23 @@ def shape(group: Element) -> Rect:
     return Rect(*(float(drawn.attrib[name]) for name in ("x", "y", "width", "height")))
 
 
-@pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES)
-def test_no_text_meets_another_or_leaves_the_picture(draw: Callable[[], str]) -> None:
-    picture = ElementTree.fromstring(draw())
+@cache
+def drawn(name: str) -> str:
+    return PICTURES[name]()
+
+
+@looped("name", PICTURES)
+def test_no_text_meets_another_or_leaves_the_picture(name: str) -> None:
+    picture = ElementTree.fromstring(drawn(name))
     page = Rect(0, 0, float(picture.attrib["width"]), float(picture.attrib["height"]))
     level = [each.words for each in texts(picture) if not each.slanted]
     assert [words.text for words in level if not page.holds(words.rect)] == []
     assert [(one.text, other.text) for one, other in combinations(level, 2) if one.rect.meets(other.rect)] == []
 
 
-@pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES)
-def test_every_number_is_one_and_nothing_in_it_is_active(draw: Callable[[], str]) -> None:
-    text = draw()
-    picture = ElementTree.fromstring(text)
+@looped("name", PICTURES)
+def test_every_number_is_one_and_nothing_in_it_is_active(name: str) -> None:
+    picture = ElementTree.fromstring(drawn(name))
     assert picture.attrib["role"] == "img"
     assert picture.findtext(f"{SVG}title")
     assert picture.findtext(f"{SVG}desc")
@@ -395,6 +401,6 @@ SMALL: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@looped("kind", SMALL)
 def test_a_small_one_is_drawn_as_its_golden(kind: str, golden: Callable[[str, str], None]) -> None:
     golden(SMALL[kind](), f"diagrams/{kind}.svg")

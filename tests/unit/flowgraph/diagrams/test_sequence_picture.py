@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import starmap
 
-import pytest
-
 from examples.grpo import grpo
 from flowgraph.diagrams.sequence import SequenceDiagram
 from flowgraph.diagrams.sequence_picture import sequence_picture
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Program, Run, Sync, Transfer
+from tests.looped import looped
 from tests.unit.flowgraph.diagrams.test_plan_picture import APART, PROGRAMS, TWO, program_of
 from tests.unit.placements.small_settings import found_of
 
@@ -61,7 +60,7 @@ def test_what_sleeps_is_woken_and_put_to_sleep() -> None:
     assert f"{drawn} → {drawn}: sleep (call)" in lines(diagram)
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS.values(), found("ppo", "2x8xh100")])
+@looped("program", [*PROGRAMS.values(), found("ppo", "2x8xh100")])
 def test_each_run_is_a_call_each_sync_a_message_and_ids_are_those_of_actors(program: Program) -> None:
     diagram = sequence_picture(program)
     ids = [actor.id for actor in diagram.actors]

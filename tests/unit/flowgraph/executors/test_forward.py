@@ -21,6 +21,7 @@ from flowgraph.executors.packable import CHOSEN, choose, padded_because
 from flowgraph.executors.packed import Packing
 from flowgraph.executors.packing import pack
 from flowgraph.models.heads import with_head
+from tests.looped import looped
 
 ALL = ("logprobs", "entropy", "square_probs")
 SIZES: dict[str, Any] = {
@@ -90,7 +91,7 @@ def assert_close(one: list[torch.Tensor], other: list[torch.Tensor], limit: floa
 # ------------------------------------------------------------------------------------------- families and heads
 
 
-@pytest.mark.parametrize("family", PACKED)
+@looped("family", PACKED)
 def test_packed_tokens_have_the_statistics_and_gradients_of_padded_rows(family: str) -> None:
     model, rows = made(family, **PACKED[family]), rows_of()
     packing = choose(model)

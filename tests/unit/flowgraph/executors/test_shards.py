@@ -15,6 +15,7 @@ from flowgraph.errors import DataError, FlowError, LawError
 from flowgraph.executors.base import Alone, Optimizer
 from flowgraph.executors.local import LocalModel
 from flowgraph.executors.shards import Piece, reading_state, together, write
+from tests.looped import looped
 
 Tiny = Callable[..., LocalModel]
 ROWS = torch.arange(35.0).reshape(7, 5)
@@ -53,9 +54,9 @@ def opened(folder: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("cuts", [(), (4,), (3, 6), (1, 1, 7), (0, 2)])
-@pytest.mark.parametrize("start", [0, 2, 6, 7])
-@pytest.mark.parametrize("stop", [2, 5, 7])
+@looped("cuts", [(), (4,), (3, 6), (1, 1, 7), (0, 2)])
+@looped("start", [0, 2, 6, 7])
+@looped("stop", [2, 5, 7])
 def test_any_rows_are_read_of_what_any_ranks_wrote(
     tmp_path: Path, cuts: tuple[int, ...], start: int, stop: int
 ) -> None:
@@ -185,7 +186,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@looped("fault", FAULTS)
 def test_files_that_are_broken_or_do_not_go_together_are_refused(tmp_path: Path, fault: str) -> None:
     damage, wanted = FAULTS[fault]
     damage(written(tmp_path, 3, 6))

@@ -15,6 +15,7 @@ import transformers
 from flowgraph.errors import ModelError
 from flowgraph.models.families import FAMILIES, family_of
 from flowgraph.models.shapes import ModelShape, shape_of
+from tests.looped import looped
 
 Config = dict[str, Any]
 
@@ -165,7 +166,7 @@ def _shape(name: str, folder: Path, **more: Any) -> ModelShape:
     return shape_of(json.loads((folder / "config.json").read_text()), name, **more)
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_parameters_are_those_of_the_real_module(name: str, tmp_path: Path) -> None:
     found, model = _shape(name, tmp_path), _made(name)[1]
     assert found.parameters == sum(each.numel() for each in model.parameters())
@@ -173,7 +174,7 @@ def test_parameters_are_those_of_the_real_module(name: str, tmp_path: Path) -> N
     assert (found.hidden, found.heads, found.vocabulary) == (32, 4, 40)
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_so_they_are_of_the_plain_options(name: str) -> None:
     """What a config.json of the hub says, which is shorter than what transformers writes."""
     model_type, options = CASES[name]
@@ -181,7 +182,7 @@ def test_so_they_are_of_the_plain_options(name: str) -> None:
     assert shape_of({"model_type": model_type, **options}, name).parameters == known
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_matrices_that_a_token_meets_are_the_factors(name: str, tmp_path: Path) -> None:
     """Of tensors with two or more dimensions all but tables and biases; of experts those that a token is sent to."""
     found = _shape(name, tmp_path)
@@ -192,7 +193,7 @@ def test_matrices_that_a_token_meets_are_the_factors(name: str, tmp_path: Path) 
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")  # peft's, of GPT-2's layers, which are stored the other way round
-@pytest.mark.parametrize("name", [*PLAIN, "qwen2_moe", "gpt_oss", "llama4_text", "qwen3_5_moe_text"])
+@looped("name", [*PLAIN, "qwen2_moe", "gpt_oss", "llama4_text", "qwen3_5_moe_text"])
 def test_adapters_are_those_that_peft_puts_on_all_linear_layers(name: str, tmp_path: Path) -> None:
     """Of most families with experts peft adapts these too, each in its way; here an expert is no linear layer."""
     found = _shape(name, tmp_path, rank=3)
@@ -212,7 +213,7 @@ SHORT = {"gemma2": -3 * 2 * 2 * 256, "gpt_oss": -3 * 2 * 2 * 64, "mixtral": -5 *
 BESIDES = {**SHORT, "qwen3_next": 4 * 64, "nemotron_h": 3 * 56}
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gpt2", "falcon", "phi", *BESIDES])
+@looped("name", ["llama", "qwen3_moe", "gpt2", "falcon", "phi", *BESIDES])
 def test_what_decoding_keeps_is_what_transformers_caches(name: str) -> None:
     model_type, options = CASES[name]
     options = {**options, "sliding_window": 4} if name in SHORT else dict(options)
@@ -228,7 +229,7 @@ def test_every_family_has_a_case() -> None:
     assert {model_type for model_type, _ in CASES.values()} | elsewhere == FAMILIES.keys()
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_a_config_without_its_sizes_is_refused_with_the_one_that_is_missing(name: str) -> None:
     with pytest.raises(ModelError, match=r"config\.json: \w+: (Field required|Input should be greater than 0)"):
         shape_of({"model_type": CASES[name][0]}, "config.json")

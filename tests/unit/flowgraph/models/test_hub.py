@@ -76,28 +76,27 @@ def test_a_model_that_the_hub_does_not_have_is_refused(empty_hub: str) -> None:
     )
 
 
-def _run(cache: Path, code: str) -> subprocess.CompletedProcess[str]:
-    environment = {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "PATH": ""}
-    lines = "from pathlib import Path\nfrom flowgraph.models import load, resolve, shape\n"
-    lines += "here = Path('.')\nsource = resolve('org/name', cache=here)\n"
-    command = [sys.executable, "-c", lines + code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
-
-
-def test_a_cached_model_loads_without_a_network(tmp_path: Path) -> None:
+def test_without_a_network_a_cached_model_loads_and_of_any_other_it_is_said(tmp_path: Path) -> None:
+    """Both in one process: importing what loads a model takes most of the time."""
     home = tmp_path / "models--org--name"
     tiny.make(0, home / "snapshots" / "abc")
     (home / "refs").mkdir()
     (home / "refs" / "main").write_text("abc")
-    code = "print(shape(source).parameters, load(source, seed=0, cache=here, say=print).name)"
-    done = _run(tmp_path, code)
-    assert (done.stdout, done.stderr) == ("109376 org/name\n", "")
-
-
-def test_offline_mode_is_told(tmp_path: Path) -> None:
-    code = "try: load(source, seed=0, cache=here, say=print)\n"
-    code += "except Exception as error: print(type(error).__name__, error)"
-    done = _run(tmp_path, code)
-    assert done.stdout.startswith("ModelError org/name: is no local folder, is not in the hub's cache here, and")
-    assert "OfflineModeIsEnabled" in done.stdout
-    assert done.stderr == ""
+    code = """
+from pathlib import Path
+from flowgraph.models import load, resolve, shape
+here = Path(".")
+source, other = (resolve(name, cache=here) for name in ("org/name", "org/other"))
+print(shape(source).parameters, load(source, seed=0, cache=here, say=print).name)
+try:
+    load(other, seed=0, cache=here, say=print)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    environment = {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1", "PATH": ""}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    loaded, refused = done.stdout.split("\n", 1)
+    assert (loaded, done.stderr) == ("109376 org/name", "")
+    assert refused.startswith("ModelError org/other: is no local folder, is not in the hub's cache here, and")
+    assert "OfflineModeIsEnabled" in refused

@@ -14,6 +14,7 @@ from flowgraph.errors import ModelError
 from flowgraph.models import Loaded, ModelSource, load, lora, resolve, save, shape
 from flowgraph.models.digest import digest
 from flowgraph.models.sources import Lora
+from tests.looped import looped
 
 IDS = torch.tensor([[1, 5, 6, 7, 4, 9], [1, 9, 9, 4, 6, 2]])
 CACHE = Path("cache")
@@ -59,8 +60,8 @@ def test_what_adapters_stand_on_is_what_the_text_before_them_names(text: str) ->
     assert resolve(text, cache=CACHE).base == resolve(text, cache=CACHE)
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
+@looped(
+    "options, why",
     [
         ("0", "rank=0 is no whole number from 1 to 1024"),
         ("", "rank= is no whole number from 1 to 1024"),
@@ -188,8 +189,8 @@ def test_layers_whose_weights_lie_the_other_way_round_and_tied_heads_are_merged_
 # ------------------------------------------------------------------------------------------- sizes
 
 
-@pytest.mark.parametrize("head", ["tokens", "values", "score"])
-@pytest.mark.parametrize("text", ["tiny", "tiny:hidden=48,heads=6+lora=5"])
+@looped("head", ["tokens", "values", "score"])
+@looped("text", ["tiny", "tiny:hidden=48,heads=6+lora=5"])
 def test_parameters_and_what_is_trained_are_those_of_the_real_module(read: Read, text: str, head: Any) -> None:
     found, model = shape(resolve(text, cache=CACHE), head), read(text, head=head).model
     assert found.parameters == sum(each.numel() for each in model.parameters())
@@ -199,9 +200,9 @@ def test_parameters_and_what_is_trained_are_those_of_the_real_module(read: Read,
     assert (found.tables, found.base) == (2 if head == "tokens" else 1, text.partition("+")[0])
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("has", ["CausalLM", "TokenClassification"])
-@pytest.mark.parametrize("family", ["Qwen3", "Gemma2"])
+@looped("tied", [False, True])
+@looped("has", ["CausalLM", "TokenClassification"])
+@looped("family", ["Qwen3", "Gemma2"])
 def test_a_folder_is_counted_as_it_is_loaded(read: Read, tmp_path: Path, family: str, has: str, tied: bool) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 40, "head_dim": 8}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}

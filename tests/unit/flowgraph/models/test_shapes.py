@@ -12,6 +12,7 @@ import transformers
 from flowgraph.errors import ModelError
 from flowgraph.models import resolve, shape, smollm2
 from flowgraph.models.shapes import shape_of
+from tests.looped import looped
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -23,9 +24,9 @@ SIZES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize(
-    ("family", "more"),
+@looped("tied", [False, True])
+@looped(
+    "family, more",
     [
         ("Llama", {}),
         ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),

@@ -11,6 +11,7 @@ import pytest
 
 from flowgraph.errors import ModelError
 from flowgraph.models import ModelSource, TinySize, known, resolve
+from tests.looped import looped
 
 CACHE = Path("cache")
 
@@ -31,8 +32,8 @@ def test_a_folder_that_exists_comes_before_a_hub_id(tmp_path: Path, monkeypatch:
     assert resolve("org/name", cache=CACHE) == ModelSource("org/name", "folder", Path("org/name"))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@looped(
+    "text, message",
     [
         (
             "tinny",

@@ -16,6 +16,7 @@ from flowgraph.models import ModelSource, resolve, shape
 from flowgraph.models.families import FAMILIES
 from flowgraph.models.shapes import shape_of
 from flowgraph.models.table import full_name, listed, nearest_names, table
+from tests.looped import looped
 
 CACHE = Path("cache")
 
@@ -93,7 +94,7 @@ def of_transformers(name: str) -> int:
     return sum(each.numel() for each in model.parameters())
 
 
-@pytest.mark.parametrize("name", SMALL)
+@looped("name", SMALL)
 def test_the_smallest_of_ten_families_count_as_transformers_makes_them(name: str) -> None:
     assert table()[name].parameters == of_transformers(name)
 
@@ -111,7 +112,7 @@ def test_every_count_is_what_config_json_comes_to() -> None:
     assert len(table()) >= 130
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@looped("name", PUBLISHED)
 def test_parameters_and_cache_are_the_published_ones(name: str) -> None:
     found = shape(resolve(name, cache=CACHE))
     assert (found.parameters, found.cache_numbers(1)) == PUBLISHED[name]
@@ -123,7 +124,7 @@ def test_routers_have_no_bias_among_the_parameters(name: str) -> None:
     assert table()[name].parameters == MINUS_BUFFERS[name]
 
 
-@pytest.mark.parametrize("name", ACTIVE)
+@looped("name", ACTIVE)
 def test_active_parameters_are_those_of_the_card(name: str) -> None:
     found = shape_of(table()[name].config, name)
     assert found.active / 1e9 == pytest.approx(ACTIVE[name], rel=0.12)
@@ -193,8 +194,8 @@ def test_every_family_of_the_table_is_known_and_every_entry_has_a_source() -> No
     assert [name for name, each in table().items() if not each.source] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
+@looped(
+    "text, name",
     [
         ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
         ("qwen/qwen3-8b", "Qwen/Qwen3-8B"),

@@ -27,6 +27,7 @@ from flowgraph.runtime.checkpoint import (
     disk_fault,
 )
 from flowgraph.runtime.saver import FAILURES_AT_MOST, Saver
+from tests.looped import looped
 
 FILES = {
     f"{PARTS}/policy/rank0.safetensors": bytes(range(256)) * 9000,  # more than a block
@@ -112,7 +113,7 @@ HARMED: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("harm", HARMED)
+@looped("harm", HARMED)
 def test_a_damaged_checkpoint_is_set_aside_with_what_is_wrong_and_the_one_before_is_used(
     harm: str, tmp_path: Path
 ) -> None:
@@ -392,7 +393,7 @@ def errors() -> dict[str, tuple[Exception, str]]:
     }
 
 
-@pytest.mark.parametrize("name", errors())
+@looped("name", errors())
 def test_a_disk_that_refuses_is_known_by_its_number_or_its_words(name: str) -> None:
     error, says = errors()[name]
     assert disk_fault(error) == says

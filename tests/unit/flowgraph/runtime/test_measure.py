@@ -37,6 +37,7 @@ from flowgraph.runtime.weights import to_wire
 from flowgraph.store import structure_hash
 from placements.step_forecast import schedule_of
 from placements.timeline import play
+from tests.looped import looped
 
 MIB = 2**20
 TASK = Measured("policy.update", "update", "policy.train", "train")
@@ -415,7 +416,7 @@ def test_work_that_fails_while_it_is_profiled_fails_as_it_would_alone(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["train-0.json"]
 
 
-@pytest.mark.parametrize("text", ["", "3,", "x", "-1", "1.5", "٣"])
+@looped("text", ["", "3,", "x", "-1", "1.5", "٣"])
 def test_steps_to_profile_are_numbers(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         profiled_steps(text)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.errors import DataError
@@ -22,7 +22,6 @@ def stream(seed: int, steps: int, batch: int, count: int) -> list[int]:
 
 
 @given(seed=SEEDS, sizes=SIZES)
-@settings(deadline=None, max_examples=50)
 def test_every_epoch_is_a_permutation_and_nothing_is_left_out(seed: int, sizes: tuple[int, int]) -> None:
     batch, count = sizes
     rows = stream(seed, 4 * count, batch, count)
@@ -32,7 +31,6 @@ def test_every_epoch_is_a_permutation_and_nothing_is_left_out(seed: int, sizes: 
 
 
 @given(seed=SEEDS, sizes=SIZES)
-@settings(deadline=None, max_examples=50)
 def test_no_batch_holds_a_row_twice(seed: int, sizes: tuple[int, int]) -> None:
     batch, count = sizes
     for step in range(3 * count):
@@ -43,7 +41,6 @@ def test_no_batch_holds_a_row_twice(seed: int, sizes: tuple[int, int]) -> None:
 
 
 @given(seed=SEEDS, sizes=SIZES, steps=st.lists(st.integers(0, 120), min_size=1, max_size=5))
-@settings(deadline=None, max_examples=50)
 def test_a_step_reads_the_same_rows_whatever_was_read_before(
     seed: int, sizes: tuple[int, int], steps: list[int]
 ) -> None:
@@ -55,7 +52,6 @@ def test_a_step_reads_the_same_rows_whatever_was_read_before(
 
 
 @given(seed=SEEDS, sizes=SIZES, epoch=st.integers(0, 60))
-@settings(deadline=None, max_examples=50)
 def test_the_shortcut_over_epochs_gives_what_going_from_the_first_gives(
     seed: int, sizes: tuple[int, int], epoch: int
 ) -> None:

@@ -13,6 +13,7 @@ from flowgraph.errors import DataError
 from nodes.data.digest import table_digest
 from nodes.data.parquet import read_parquet, write_parquet
 from nodes.data.tasks import digits
+from tests.looped import looped
 
 NESTED = pa.table(
     {
@@ -116,7 +117,7 @@ def test_a_digest_does_not_depend_on_chunks_or_slices() -> None:
     assert table_digest(NESTED.slice(3, 6)) == table_digest(fresh) != table_digest(NESTED)
 
 
-@pytest.mark.parametrize(
+@looped(
     "other",
     [
         pa.table({"b": ["x", "yz"]}),

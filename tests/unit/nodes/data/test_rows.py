@@ -12,6 +12,7 @@ import pytest
 from flowgraph.errors import DataError
 from nodes.data.rows import ROW_SCHEMA, read, row, table_of, write
 from nodes.data.tasks import digits
+from tests.looped import looped
 
 GOOD = [{"role": "user", "content": "374"}]
 HINT = '\n  hint: write a prompt as [{"role": "user", "content": "…"}]'
@@ -119,8 +120,8 @@ def test_a_role_that_is_a_number(tmp_path: Path) -> None:
     assert parquet_fault(tmp_path, columns) == f"a.parquet: column `prompt` is {found}, not {MESSAGES}{HINT}"
 
 
-@pytest.mark.parametrize(
-    ("prompt", "what"),
+@looped(
+    "prompt, what",
     [
         (None, "is null"),
         ([], "has no messages"),

@@ -13,6 +13,7 @@ from nodes.data.rows import write
 from nodes.data.sets import NAMES, DataSet, load, save
 from nodes.data.suggestions import batch_for, suggested
 from nodes.data.tasks import addition, digits
+from tests.looped import looped
 
 
 def fault_of(spec: str, cache: Path) -> str:
@@ -21,7 +22,7 @@ def fault_of(spec: str, cache: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("spec", [name for name in NAMES if name != "gsm8k"])
+@looped("spec", [name for name in NAMES if name != "gsm8k"])
 def test_a_shipped_name_is_made_with_its_held_out_rows(spec: str, tmp_path: Path) -> None:
     data = load(spec, cache=tmp_path)
     assert (data.name, data.origin, data.data_source) == (spec, "made", spec.partition(":")[0])
@@ -85,8 +86,8 @@ def test_rows_of_two_sources_go_by_the_name_of_the_set(tmp_path: Path) -> None:
     assert load(str(tmp_path / "mixed.jsonl"), cache=tmp_path).data_source == "mixed"
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
+@looped(
+    "spec, expected",
     [
         ("digit", "unknown data set `digit`\n  hint: did you mean `digits`?"),
         ("digits:sorted", "unknown kind of digits `sorted`\n  hint: did you mean `sort`?"),

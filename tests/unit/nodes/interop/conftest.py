@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,19 @@ SAMPLED = Running(precision="bfloat16", cache_share=0.6, sleeps=True)
 
 def graph_of(flow: str, sets: Mapping[str, object] | None = None, module: str = "") -> Graph:
     """Describe a flow, with settings by node."""
+    return resolve_settings(_described(flow, module), (), sets)[0] if sets else _with_defaults(flow, module)
+
+
+@cache
+def _described(flow: str, module: str) -> Graph:
     found = importlib.import_module(module or f"examples.{flow}")
     graph: Graph = named(getattr(found, flow).graph())
-    return resolve_settings(graph, (), sets or {})[0]
+    return graph
+
+
+@cache
+def _with_defaults(flow: str, module: str) -> Graph:
+    return resolve_settings(_described(flow, module), (), {})[0]
 
 
 def plan_of(

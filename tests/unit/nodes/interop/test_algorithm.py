@@ -13,6 +13,7 @@ from nodes import LogProbs, Policy, Prompts, generate, group_normalize, logprobs
 from nodes.interop.algorithm import read_algorithm
 from nodes.interop.job import Model, most_tokens
 from nodes.values import Advantages
+from tests.looped import looped
 
 READ = {
     "ppo": ("gae", "clipped", True),
@@ -30,7 +31,7 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(READ))
+@looped("name", sorted(READ))
 def test_a_shipped_flow_is_read_by_its_ops(name: str, graph: Any) -> None:
     found = read_algorithm(graph(name))
     assert found is not None
@@ -75,8 +76,8 @@ def test_a_loss_of_a_users_own_is_not_taken_for_ours() -> None:
     assert read_algorithm(named(own.graph())) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "most"),
+@looped(
+    "text, most",
     [("512", 512), ("2k", 2000), ("mean=2k,p99=16k,max=20k", 20000), ("mean=1k,sigma=9", 1000), ("x", None)],
 )
 def test_the_most_tokens_are_read_from_a_text_of_lengths(text: str, most: int | None) -> None:

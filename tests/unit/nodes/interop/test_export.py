@@ -10,6 +10,7 @@ import yaml
 from flowgraph.errors import PlanError, UsageError
 from flowgraph.plan import Forecast, Layout, Peak, Pool, Running, Step, Timed
 from nodes.interop import Longest, export
+from tests.looped import looped
 
 CASES = [
     ("ppo", "hybrid:verl", 0),
@@ -34,8 +35,8 @@ def flags(argv: Any, exported: Any) -> dict[str, list[str]]:
     return {words[a][2:]: words[a + 1 : b] for a, b in zip(starts, [*starts[1:], len(words)], strict=True)}
 
 
-@pytest.mark.parametrize(("system", "version"), [("verl", "0.7.1"), ("verl", "0.9.1"), ("openrlhf", "0.9.10")])
-@pytest.mark.parametrize(("flow", "placement", "lag"), CASES)
+@looped("system, version", [("verl", "0.7.1"), ("verl", "0.9.1"), ("openrlhf", "0.9.10")])
+@looped("flow, placement, lag", CASES)
 def test_a_command_is_as_it_was(
     system: str, version: str, flow: str, placement: str, lag: int, graph: Any, plan: Any, golden: Any
 ) -> None:
@@ -45,7 +46,7 @@ def test_a_command_is_as_it_was(
     golden(exported.files["run.sh"], f"interop/{system}-{version}/{flow}-{name}{'-late' if lag else ''}.sh")
 
 
-@pytest.mark.parametrize(("flow", "placement", "lag"), CASES)
+@looped("flow, placement, lag", CASES)
 def test_a_configuration_is_as_it_was(flow: str, placement: str, lag: int, graph: Any, plan: Any, golden: Any) -> None:
     described = graph(flow)
     exported = export(plan(described, placement, lag=lag), "nemo-rl", graph=described)
@@ -498,8 +499,8 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("system", ["verl", "openrlhf"])
+@looped("name", HOSTILE)
+@looped("system", ["verl", "openrlhf"])
 def test_no_name_of_a_model_leaves_its_quotes(system: str, name: str, graph: Any, plan: Any, argv: Any) -> None:
     described = graph("gpg")
     exported = export(plan(described, "hybrid", models={"policy": name}), system, graph=described)
@@ -510,7 +511,7 @@ def test_no_name_of_a_model_leaves_its_quotes(system: str, name: str, graph: Any
         assert sum(word.startswith("actor_rollout_ref.model.path=") for word in words) == 1
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@looped("name", HOSTILE)
 def test_no_name_of_a_model_is_more_than_a_text_in_yaml(name: str, graph: Any, plan: Any) -> None:
     described = graph("gpg")
     exported = export(plan(described, "hybrid", models={"policy": name}), "nemo-rl", graph=described)

@@ -14,6 +14,7 @@ from flowgraph.errors import UnknownNameError
 from nodes.interop import SYSTEMS, export, exported_versions, versions
 from nodes.interop.keys import FOLDER, Keys, keys
 from placements.named import VARIANTS
+from tests.looped import looped
 
 FLOWS = sorted(path.stem for path in (Path(__file__).parents[4] / "examples").glob("[!_]*.py") if path.stem != "sft")
 WITH_REWARD_MODEL = "benchmarks.flows.ppo_reward_model"
@@ -30,8 +31,8 @@ def unknown(known: Keys, told: list[str]) -> list[str]:
     return [key for key in plain if not (key.startswith("+") and key[1:] in known.added)]
 
 
-@pytest.mark.parametrize(("system", "version"), EXPORTED)
-@pytest.mark.parametrize("flow", FLOWS)
+@looped("system, version", EXPORTED)
+@looped("flow", FLOWS)
 def test_no_flow_is_exported_with_a_key_that_is_not_in_the_list(
     system: Any, version: str, flow: str, graph: Any, plan: Any, argv: Any, told_keys: Any, dotted: Any
 ) -> None:
@@ -49,8 +50,8 @@ def test_no_flow_is_exported_with_a_key_that_is_not_in_the_list(
         assert len(set(told)) == len(told), "a key is told twice"
 
 
-@pytest.mark.parametrize(("system", "version"), EXPORTED)
-@pytest.mark.parametrize("engine", ["fsdp", "megatron"])
+@looped("system, version", EXPORTED)
+@looped("engine", ["fsdp", "megatron"])
 def test_no_engine_adapter_reward_model_or_lag_brings_an_unknown_key(
     system: Any, version: str, engine: str, graph: Any, plan: Any, argv: Any, told_keys: Any, dotted: Any
 ) -> None:

@@ -33,6 +33,7 @@ from nodes.interop.algorithm import REPORTS, read_algorithm
 from nodes.interop.keys import keys
 from nodes.interop.leftovers import NO_NUMBERS
 from nodes.interop.needless import needless
+from tests.looped import looped
 
 SYSTEMS = (("verl", "0.9.1"), ("verl", "0.7.1"), ("openrlhf", "0.11.2"), ("openrlhf", "0.9.10"), ("nemo-rl", "0.7.0"))
 FLOWS = (
@@ -49,7 +50,7 @@ def text_of(exported: Any) -> str:
     return "\n".join([*exported.files.values(), *exported.notes])
 
 
-@pytest.mark.parametrize("name", FLOWS)
+@looped("name", FLOWS)
 def test_every_value_that_changes_numbers_is_written_or_named(name: str, graph: Any, plan: Any) -> None:
     """Each setting that has no default, or another value, is changed: what is written changes too, or names it."""
     described = graph(name)

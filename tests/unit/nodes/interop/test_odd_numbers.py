@@ -6,6 +6,7 @@ import pytest
 
 from flowgraph.errors import UsageError
 from nodes.interop import read_command
+from tests.looped import looped
 
 VERL = (
     "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=org/name data.train_batch_size=64"
@@ -29,8 +30,8 @@ def refused(command: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("value", ODD)
-@pytest.mark.parametrize(
+@looped("value", ODD)
+@looped(
     "command",
     [
         f"{VERL} actor_rollout_ref.actor.optim.lr=",
@@ -47,7 +48,7 @@ def test_what_is_no_finite_number_is_refused_with_its_line(command: str, value: 
     assert said.startswith("line 1: `") and ("should be a" in said or "should be two numbers" in said)
 
 
-@pytest.mark.parametrize("value", [*ODD[:-1], "true", "null"])
+@looped("value", [*ODD[:-1], "true", "null"])
 def test_a_weight_of_a_reward_is_a_finite_number(value: str) -> None:
     said = refused(f'{VERL} {REWARDS} "algorithm.gdpo_reward_weights=[0.5,{value}]"')
     assert said.startswith("line 1: `algorithm.gdpo_reward_weights`: should be two numbers")
@@ -72,7 +73,7 @@ def test_numbers_with_thousands_are_read_as_both_systems_read_them() -> None:
     assert "policy.generate.n=1000" in read_command(f"{OPENRLHF} --n_samples_per_prompt 1_000").settings
 
 
-@pytest.mark.parametrize("text", ["10#08", "N * 2", "017", "1_000", "0b11", "0o17", "M"])
+@looped("text", ["10#08", "N * 2", "017", "1_000", "0b11", "0o17", "M"])
 def test_arithmetic_that_a_shell_reads_otherwise_is_left_to_a_shell(text: str) -> None:
     found = read_command(f"N=010\nM=1_0\n{VERL} actor_rollout_ref.rollout.n=$(({text}))")
     assert [key for key, why in found.ignored if "only a running shell knows" in why] == ["actor_rollout_ref.rollout.n"]

@@ -8,6 +8,7 @@ import pytest
 
 from flowgraph.plan import Layout
 from nodes.interop import Imported, read_command, read_yaml
+from tests.looped import looped
 
 CLASSIC = r"""
 set -x
@@ -191,8 +192,8 @@ def test_a_reward_model_is_told_to_be_left_out() -> None:
     assert "the reward model `org/rm` is left out: shipped flows score by a rule" in found.notes
 
 
-@pytest.mark.parametrize(
-    ("more", "flow"),
+@looped(
+    "more, flow",
     [
         ("actor_rollout_ref.actor.use_kl_loss=True", "grpo"),
         ("actor_rollout_ref.actor.use_kl_loss=False", "dr_grpo"),
@@ -207,8 +208,8 @@ def test_grpo_is_told_apart_by_its_loss_and_its_kl(more: str, flow: str) -> None
     assert classic("grpo", more).flow == flow
 
 
-@pytest.mark.parametrize(
-    ("estimator", "flow"),
+@looped(
+    "estimator, flow",
     [
         ("rloo", "rloo"),
         ("rloo_vectorized", "rloo"),
@@ -439,8 +440,8 @@ def test_a_reference_that_verl_offloads_comes_for_each_pass_with_fsdp_and_once_w
     assert (by_megatron.offload, by_megatron.sleeps) == ((), True)
 
 
-@pytest.mark.parametrize(
-    ("degrees", "expert"),
+@looped(
+    "degrees, expert",
     [
         ((4, 3, 4, None), 4),  # experts are cut by tensor ranks too
         ((4, 3, 4, 1), 1),  # four shares of experts, which the four tensor ranks of the plan are

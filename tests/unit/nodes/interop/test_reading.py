@@ -12,6 +12,7 @@ from nodes.interop.commands import started
 from nodes.interop.rendering import flag, hydra, yaml
 from nodes.interop.scalars import referred, scalar
 from nodes.interop.yaml_text import told_by
+from tests.looped import looped
 
 VERL = "python3 -m verl.trainer.main_ppo"
 MODEL = "actor_rollout_ref.model.path=org/name"
@@ -38,7 +39,7 @@ def test_a_command_is_found_behind_ray_and_after_others() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@looped(
     "option", ["--config-name=x", "--config-name x", "--config-path=. --config-name='x'", "-cp . -cn x", "-m -cn=x"]
 )
 def test_options_of_hydra_are_no_keys(option: str) -> None:
@@ -119,8 +120,8 @@ def test_flags_have_as_many_values_as_they_take() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@looped(
+    "text, said",
     [
         ("echo hi", "the command: no command of verl or OpenRLHF is in this text"),
         (f"{VERL} \\\n  a=1 \\\n  b", "line 3: `b`: is no override, which is written key=value"),
@@ -176,8 +177,8 @@ def test_a_command_that_is_broken_is_told_by_line_and_word(text: str, said: str)
     assert refusal(text).startswith(said)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@looped(
+    "text, said",
     [
         ("a: 1\na: 2", "line 2: `a` stands twice, first on line 1"),
         ("a:\n  b: 1\n  b: 2", "line 3: `a.b` stands twice, first on line 2"),
@@ -208,8 +209,8 @@ def test_a_configuration_is_dotted_keys_with_lines() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
+@looped(
+    "text, value",
     [
         ("True", True),
         ("1e-6", 1e-6),
@@ -244,8 +245,8 @@ def test_a_configuration_whose_keys_refer_to_each_other_is_read() -> None:
     assert "policy.update.minibatch=0" in found.settings
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
+@looped(
+    "value, written",
     [
         # Source: read back with Hydra 1.3.2 and OmegaConf 2.3.0; 6,000 random texts came back as they were.
         ("org/name", "org/name"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from nodes.interop import export, exported_versions, read_command
 from nodes.interop.shipped_flows import FLOWS, PLACEMENTS, STALE_AT_MOST
 from placements.named import VARIANTS
 from placements.named import parts as parts_of
+from tests.looped import looped
 
 ROUND = [(system, version) for system in ("verl", "openrlhf") for version in exported_versions(system)]  # type: ignore[arg-type]
 ALL = ("parameters", "gradients", "optimizer")
@@ -83,15 +83,15 @@ def test_a_plan_comes_back_or_the_export_says_what_moved(
         assert set(map(frozenset, parts_of(graph, found.placement))) == groups(plan)
 
 
-@pytest.mark.parametrize("lag", [1, 3])
-@pytest.mark.parametrize("target", ROUND)
+@looped("lag", [1, 3])
+@looped("target", ROUND)
 def test_a_lag_comes_back(lag: int, target: tuple[str, str], graph: Any, plan: Any) -> None:
     described = graph("decoupled_ppo")
     exported = export(plan(described, "split:openrlhf", lag=lag), *target, graph=described)
     assert read_command(exported.files["run.sh"]).lag == lag
 
 
-@pytest.mark.parametrize("flow", sorted(FLOWS))
+@looped("flow", sorted(FLOWS))
 def test_the_table_of_flows_is_true_of_them(flow: str, graph: Any) -> None:
     from flowgraph.roles import roles
 
@@ -104,8 +104,8 @@ def test_the_table_of_flows_is_true_of_them(flow: str, graph: Any) -> None:
         assert max(edge.at_most for node in described.nodes for _, edge in node.inputs) == STALE_AT_MOST
 
 
-@pytest.mark.parametrize("flow", sorted(FLOWS))
-@pytest.mark.parametrize("target", ROUND)
+@looped("flow", sorted(FLOWS))
+@looped("target", ROUND)
 def test_every_setting_that_is_read_is_one_of_the_flow(
     flow: str, target: tuple[str, str], graph: Any, plan: Any
 ) -> None:
@@ -133,7 +133,7 @@ def test_what_verl_is_told_of_a_flow_is_what_is_read_of_it(graph: Any, plan: Any
         assert read_algorithm(again) == read_algorithm(described)
 
 
-@pytest.mark.parametrize("name", sorted(PLACEMENTS))
+@looped("name", sorted(PLACEMENTS))
 def test_a_named_placement_has_the_parts_that_the_placements_have(name: str, graph: Any) -> None:
     for flow, row in FLOWS.items():
         ours = {frozenset(role for role in part if role in row.roles) for part in PLACEMENTS[name]} - {frozenset()}

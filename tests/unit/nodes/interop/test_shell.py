@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flowgraph.errors import UsageError
 from nodes.interop.shell import Word, commands
 from nodes.interop.whole_numbers import Unknown, evaluated
+from tests.looped import looped
 
 
 def words(text: str) -> list[str]:
@@ -19,8 +20,8 @@ def words(text: str) -> list[str]:
     return [word.text for word in commands(text)[-1]]
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
+@looped(
+    "text, wanted",
     [
         ("run a\\\n  b", ["run", "a", "b"]),
         ("run 'a b' \"c d\" e\\ f", ["run", "a b", "c d", "e f"]),
@@ -106,7 +107,7 @@ def test_a_text_that_another_shell_is_handed_is_read_with_its_lines_and_what_is_
     assert found[9].unset == ("ONE",)
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     ["bash -c 'run $A'", 'A=9 bash -lc "run $A"', "ssh host sh -c 'run $A'", "bash <<EOF\nrun $A\nEOF", "eval run $A"],
 )
@@ -136,8 +137,8 @@ def test_lines_are_counted_through_continued_lines_quotes_and_arrays() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@looped(
+    "text, said",
     [
         ("run\nrun 'a b", "line 2: `'a b`: this quote is never closed"),
         ('run "a', 'line 1: `"a`: this quote is never closed'),
@@ -178,7 +179,7 @@ def test_arithmetic_is_that_of_a_shell(left: int, right: int, op: str) -> None:
     assert evaluated(text, {}.__getitem__) == wanted[op]
 
 
-@pytest.mark.parametrize("text", ["2 ** 99999999", "x = 1", "__import__('os')", "1 if 1 else 2", "9" * 600, "(" * 99])
+@looped("text", ["2 ** 99999999", "x = 1", "__import__('os')", "1 if 1 else 2", "9" * 600, "(" * 99])
 def test_any_other_expression_is_left_to_the_shell(text: str) -> None:
     with pytest.raises(Unknown):
         evaluated(text, {}.__getitem__)
