@@ -405,8 +405,7 @@ class Ways:
         moved, woken, stages, running = 0.0, 0.0, list(way.stages_s), way.running
         if self.role.use != "sample":
             woken = woken_seconds(found, self.seat, running).total_s or 0.0
-            offloaded = offloaded_seconds(found, self.seat, way.layout, running, self._own)
-            moved = woken + (offloaded.total_s or 0.0)
+            moved = woken + (offloaded_seconds(found, self.seat, way.layout, running, self._own).total_s or 0.0)
         stages[self._own[-1].stage] += moved
         return Choice(
             engine=way.engine,
@@ -448,5 +447,4 @@ def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ..
         return ("none",)
     wanted: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
     offered: tuple[Sharding, ...] = tuple(each for each in wanted if each in support.sharding)
-    alone: tuple[Sharding, ...] = ("none",) if "none" in support.sharding else ()
-    return offered or alone
+    return offered or (("none",) if "none" in support.sharding else ())

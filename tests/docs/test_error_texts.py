@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import pickle
 import tomllib
 from collections.abc import Callable, Iterator
@@ -329,7 +330,8 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], l
     found = dict[str, str]()
     with pytest.MonkeyPatch.context() as monkeypatch:
         made = noted(monkeypatch)
-        for test, name in programs():
+        for looped_test, name in programs():
+            test = inspect.unwrap(looped_test)  # the test of one case
             folder = tmp_path_factory.mktemp("program")
             given: dict[str, Any] = {"name": name, "tmp_path": folder, "monkeypatch": monkeypatch}
 
