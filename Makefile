@@ -28,8 +28,8 @@ demo: $(RUNTIME)  ## train a tiny model with GRPO, on two cores
 test: lint  ## check, then run every test that belongs to each change
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
 
-slow: $(DEV)  ## run what is too long for each change
-	@$(BIN)/pytest -q -m "slow and not gpu"
+slow: $(DEV)  ## run what is too long for each change, all of it or GROUP=one of tests/slow_inputs.toml
+	@$(BIN)/pytest -q -m "slow$(if $(GROUP),(group='$(GROUP)')) and not gpu"
 
 browser: $(DEV) $(MERMAID)  ## drive the pages in Chromium, if it is there, and let Mermaid's library read our text
 	@$(BIN)/pytest -q -m browser

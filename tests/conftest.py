@@ -48,6 +48,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is printed now")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Write down which groups of slow tests passed, and with which inputs."""
+    from tests.slow_inputs import SlowResults
+
+    config.pluginmanager.register(SlowResults())
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave programs under tests/ that are data (wrong on purpose, say) unimported: tests are named test_*.py."""
     if collection_path.suffix == ".py" and not collection_path.name.startswith("test_"):

@@ -53,6 +53,7 @@ def test_a_plan_says_what_promises_no_bits(flowgraph: Run) -> None:
     assert text_of(flowgraph("plan", "grpo", "--plan", plan_on_servers(flowgraph))).endswith(told)
 
 
+@pytest.mark.slow(group="servers")
 @pytest.mark.xdist_group("sglang")
 def test_an_engine_draws_by_adapters_as_they_are_trained(flowgraph: Run) -> None:
     install(SGLANG_CPU, cache_folder(None), say=print)
@@ -67,7 +68,7 @@ def test_an_engine_draws_by_adapters_as_they_are_trained(flowgraph: Run) -> None
         assert each["policy.mismatch.log_ppl_diff_max"] < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.slow(group="servers")
 @pytest.mark.xdist_group("sglang")
 def test_one_server_over_two_devices_draws_for_two_ranks_that_train(flowgraph: Run) -> None:
     install(SGLANG_CPU, cache_folder(None), say=print)
@@ -81,6 +82,7 @@ def test_one_server_over_two_devices_draws_for_two_ranks_that_train(flowgraph: R
     assert [each["policy.mismatch.log_ppl_diff_max"] < 1e-4 for each in metrics] == [True, True]
 
 
+@pytest.mark.slow(group="servers")
 @pytest.mark.xdist_group("sglang")
 def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(flowgraph: Run, server: Server) -> None:
     door = server.door
