@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,3 +249,16 @@ def _rollout(
         ),
         temperature=Temperature(temperature),
     )
+
+
+def ray_is_here() -> bool:
+    """Return whether this process is connected to Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+@pytest.fixture
+def ray_of_its_own() -> None:
+    """End the Ray that tests share, for a test that starts one in this process itself."""
+    if ray_is_here():
+        sys.modules["ray"].shutdown()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowgraph.cli import main
+from tests.cli.small_run import small_run
 
 
 @dataclass(frozen=True)
@@ -41,3 +42,9 @@ def flowgraph(
         return Said(code, told.out, told.err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of two steps, which stays as it is."""
+    return small_run(tmp_path_factory.mktemp("trained"))

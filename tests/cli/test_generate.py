@@ -15,17 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.said import text_of
-from tests.cli.small_run import small_run
 from tests.cli.test_bad_input import refused
 
 Run = Callable[..., Any]
 HERE = ("--cluster", "1xcpu")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder of a run of two steps."""
-    return small_run(tmp_path_factory.mktemp("trained"))
 
 
 def test_each_response_stands_with_its_prompt_its_tokens_and_where_it_is_from(flowgraph: Run, trained: Path) -> None:

@@ -157,6 +157,7 @@ def assert_close(run: str, whole: str) -> None:
 
 
 @pytest.mark.slow(group="resume")
+@pytest.mark.usefixtures("ray_of_its_own")
 def test_a_run_resumes_on_as_many_ranks_bit_for_bit_and_on_fewer_within_a_hundred_thousandth(command: Command) -> None:
     """Two ranks hold the optimizer in shards, one holds it whole."""
     command("run", "grpo", *SHARED, "--cluster", "2xcpu-4GiB", "-o", "two")
@@ -171,6 +172,7 @@ def test_a_run_resumes_on_as_many_ranks_bit_for_bit_and_on_fewer_within_a_hundre
 
 
 @pytest.mark.slow(group="resume")
+@pytest.mark.usefixtures("ray_of_its_own")
 def test_a_run_resumes_on_more_ranks_within_a_hundred_thousandth(command: Command) -> None:
     for name in ("more", "uncut"):
         command("run", "grpo", *SHARED, "--cluster", "1xcpu", "-o", name)

@@ -89,7 +89,7 @@ Steps = Callable[..., list[tuple[pa.Table, dict[str, float]]]]
 
 
 @pytest.fixture(scope="module")
-def steps(ray_session: Callable[[Plan], Session], models: ModelSetup, digit_rows: Any, tmp_path_factory: Any) -> Steps:
+def steps(ray_session: Callable[[], Session], models: ModelSetup, digit_rows: Any, tmp_path_factory: Any) -> Steps:
     """Give `steps(plan, count)`: run so many steps on Ray, and give each step's rollout, and its metrics.
 
     `last(places, step)` is called before it all ends, with what runs one more step.
@@ -104,7 +104,7 @@ def steps(ray_session: Callable[[Plan], Session], models: ModelSetup, digit_rows
     ) -> list[tuple[pa.Table, dict[str, float]]]:
         program, folder = lower(graph, plan, watch=watch_engines), tmp_path_factory.mktemp("steps")
         flows = Flows((to_json(program.graph),), "")
-        places = start(program, [program.graph], flows, models, ray_session(plan_of(GRAPH, True, None)))
+        places = start(program, [program.graph], flows, models, ray_session())
         metrics, executor = list[dict[str, float]](), Executor(places)
         try:
             for step in range(count):

@@ -38,7 +38,7 @@ SETTINGS = {"policy.generate.n": 2, "policy.generate.max_tokens": 3}
 
 
 @pytest.fixture
-def opened(ray_session: Callable[[Plan], Session], model_cache: Path) -> Iterator[Callable[[str], Any]]:
+def opened(ray_session: Callable[[], Session], model_cache: Path) -> Iterator[Callable[[str], Any]]:
     """Give `opened(flow)`: a flow's program, and places on Ray where a task may take 12 s, in two pools."""
     with contextlib.ExitStack() as stack:
 
@@ -57,7 +57,7 @@ def opened(ray_session: Callable[[Plan], Session], model_cache: Path) -> Iterato
             )
             program = lower(graph, plan)
             models = ModelSetup({"policy": resolve("tiny", cache=model_cache)}, 0, model_cache)
-            places = start(program, [graph], Flows((to_json(graph),), str(OWN)), models, ray_session(plan))
+            places = start(program, [graph], Flows((to_json(graph),), str(OWN)), models, ray_session())
             stack.callback(places.close)
             return program, places
 
