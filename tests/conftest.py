@@ -63,6 +63,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run all tests that start processes one after another: they share one Ray, and do not crowd each other out."""
+    for item in items:
+        if item.get_closest_marker("processes"):
+            item.add_marker(pytest.mark.xdist_group("processes"))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a pytest of which xdist does not keep a group in one process: each would start Ray and servers anew."""
     grouped = [each for each in session.items if each.get_closest_marker("xdist_group")]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 HELP = "sys.argv = ['flowgraph', '--help']; from flowgraph.cli import main; main()"
 LIBRARIES = "import typer; from pydantic import BaseModel"  # what reading a command line cannot do without

@@ -64,7 +64,7 @@ def test_a_plan_says_what_promises_no_bits(flowgraph: Run) -> None:
 
 
 @pytest.mark.slow(group="servers")
-@pytest.mark.xdist_group("sglang")
+@pytest.mark.processes
 def test_an_engine_draws_by_adapters_as_they_are_trained(flowgraph: Run) -> None:
     install(SGLANG_CPU, cache_folder(None), say=print)
     Path("rules.py").write_text("def rule(response):\n    return float(sum(map(ord, response)) % 7)\n")  # varies
@@ -79,7 +79,7 @@ def test_an_engine_draws_by_adapters_as_they_are_trained(flowgraph: Run) -> None
 
 
 @pytest.mark.slow(group="servers")
-@pytest.mark.xdist_group("sglang")
+@pytest.mark.processes
 def test_one_server_over_two_devices_draws_for_two_ranks_that_train(flowgraph: Run) -> None:
     install(SGLANG_CPU, cache_folder(None), say=print)
     plan = json.loads(Path(plan_on_servers("laptop")).read_text())
@@ -93,7 +93,7 @@ def test_one_server_over_two_devices_draws_for_two_ranks_that_train(flowgraph: R
 
 
 @pytest.mark.slow(group="servers")
-@pytest.mark.xdist_group("sglang")
+@pytest.mark.processes
 def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(flowgraph: Run, server: Server) -> None:
     door = server.door
     with Sglang.model.control(door, 10.0) as control:

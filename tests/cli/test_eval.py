@@ -181,6 +181,7 @@ def test_a_run_without_weights_says_how_it_ended(flowgraph: Run, trained: Path, 
     assert refused(flowgraph("eval", "failed")).endswith("hint: `flowgraph resume failed` goes on with it to its end\n")
 
 
+@pytest.mark.processes
 @pytest.mark.slow(group="ray")
 def test_two_devices_draw_and_score_what_one_does(flowgraph: Run, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text("def rule(response, prompt_id):\n    return len(response) / 8 + prompt_id\n")

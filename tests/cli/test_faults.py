@@ -21,6 +21,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.processes
+
 LIMIT_S = 30.0  # from a fault to the end of the last process
 START_S = 120.0
 MARK = "FAULT_TEST"

@@ -22,6 +22,8 @@ import pytest
 from nodes.mismatch import METRICS
 from tests.cli.small_run import quietly
 
+pytestmark = pytest.mark.processes
+
 MARK = "RAY_RUN_TEST"
 LIMIT_S = 120.0
 SAME = ("--steps", "3", "--batch", "3", "--set", "policy.generate.n=4", "--eval-every", "2")

@@ -501,6 +501,7 @@ def cut_off(folder: Path, kind: str, seed: int, count: int) -> list[list[int]]:
 MORE = [pytest.param(seed, 10, marks=pytest.mark.slow(group="resume")) for seed in (1, 2, 3)]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("seed", "count"), [(0, 2), *MORE])
 def test_a_run_killed_at_any_moment_and_resumed_ends_as_one_that_was_not(tmp_path: Path, seed: int, count: int) -> None:
     codes = cut_off(tmp_path, "SIGKILL", seed, count)
@@ -509,6 +510,7 @@ def test_a_run_killed_at_any_moment_and_resumed_ends_as_one_that_was_not(tmp_pat
         assert_same(tmp_path / f"cut{i}", tmp_path / "whole")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("count", [1, pytest.param(10, marks=pytest.mark.slow(group="resume"))])
 def test_an_interrupted_run_says_how_to_go_on_and_ends_as_one_that_was_not(tmp_path: Path, count: int) -> None:
     codes = cut_off(tmp_path, "SIGTERM", seed=count, count=count)
@@ -606,6 +608,7 @@ def whole_on_ray(tmp_path_factory: pytest.TempPathFactory) -> Path:
 MOMENTS = [("worker", 2), ("driver", 3), *((kill, lines) for kill in ("worker", "driver") for lines in (1, 4, 5))]
 
 
+@pytest.mark.processes
 @pytest.mark.slow(group="resume")
 @pytest.mark.parametrize(("kill", "lines"), MOMENTS)
 def test_a_run_on_ray_whose_driver_or_worker_is_killed_is_resumed(whole_on_ray: Path, kill: str, lines: int) -> None:

@@ -35,7 +35,7 @@ from flowgraph.store import structure_hash, to_json
 from nodes.data.source import PromptSource
 from tests.conftest import ray_is_here
 
-pytestmark = pytest.mark.slow(group="ray")
+pytestmark = [pytest.mark.processes, pytest.mark.slow(group="ray")]
 
 SETTINGS = {"policy.generate.n": 2, "policy.generate.max_tokens": 4, "policy.update.lr": 0.01}
 GRAPH = resolve_settings(compile_graph(grpo.graph()), [], dict(SETTINGS))[0]

@@ -46,7 +46,7 @@ from nodes.data.source import PromptSource
 from nodes.values import Finished, Text
 from placements.named import name_of
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.processes
 
 LIMIT = 1e-5
 OWN = Path(__file__).parent / "rewarded_flow.py"

@@ -44,7 +44,7 @@ from nodes import Columns, Rollout
 from nodes.data.source import PromptSource
 from nodes.values import Finished, Text
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.processes
 
 LIMIT = 1e-5
 OWN = Path(__file__).parent / "own_flows.py"

@@ -156,6 +156,7 @@ def assert_close(run: str, whole: str) -> None:
         torch.testing.assert_close(tensor, other[name], atol=LIMIT, rtol=LIMIT)
 
 
+@pytest.mark.processes
 @pytest.mark.slow(group="resume")
 @pytest.mark.usefixtures("ray_of_its_own")
 def test_a_run_resumes_on_as_many_ranks_bit_for_bit_and_on_fewer_within_a_hundred_thousandth(command: Command) -> None:
@@ -171,6 +172,7 @@ def test_a_run_resumes_on_as_many_ranks_bit_for_bit_and_on_fewer_within_a_hundre
     assert_close("fewer", "uncut")
 
 
+@pytest.mark.processes
 @pytest.mark.slow(group="resume")
 @pytest.mark.usefixtures("ray_of_its_own")
 def test_a_run_resumes_on_more_ranks_within_a_hundred_thousandth(command: Command) -> None:

@@ -40,9 +40,9 @@ from flowgraph.executors.vllm import Vllm
 from flowgraph.executors.weight_updates import INCOMPLETE, By, Hold
 from flowgraph.models import load, resolve, save
 
-SERVERS = [pytest.mark.xdist_group("sglang"), pytest.mark.slow(group="servers")]
+SERVERS = [pytest.mark.processes, pytest.mark.slow(group="servers")]
 SGLANG = pytest.param(Sglang, marks=SERVERS, id="sglang")
-VLLM = pytest.param(Vllm, marks=[pytest.mark.xdist_group("vllm"), pytest.mark.slow], id="vllm")
+VLLM = pytest.param(Vllm, marks=[pytest.mark.processes, pytest.mark.slow], id="vllm")
 only_vllm = pytest.mark.parametrize("engine", [VLLM], indirect=True)
 
 ROOT = Path(__file__).parents[2]

@@ -39,7 +39,7 @@ from flowgraph.store import structure_hash, to_json
 from nodes.data.source import PromptSource
 from nodes.mismatch import watch_engines
 
-pytestmark = [pytest.mark.xdist_group("sglang"), pytest.mark.slow(group="servers")]
+pytestmark = [pytest.mark.processes, pytest.mark.slow(group="servers")]
 
 CLOSE = 1e-4
 SETTINGS: Mapping[str, object] = {

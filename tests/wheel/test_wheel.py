@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flowgraph", "nodes", "placements")
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")

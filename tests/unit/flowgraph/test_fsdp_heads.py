@@ -22,7 +22,7 @@ from flowgraph.executors.ranks import ProcessRanks, join
 from flowgraph.models import lora, resolve, tiny
 from flowgraph.models.heads import head_names, with_head
 
-pytestmark = pytest.mark.xdist_group("fsdp")
+pytestmark = pytest.mark.processes
 
 Told = list[dict[str, Any]]
 LIMIT = 1e-5
