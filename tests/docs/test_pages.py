@@ -21,8 +21,8 @@ import typer
 import nodes
 from benchmarks import curves
 from flowgraph import Flow, Loss
+from flowgraph.cli.drawings import app
 from flowgraph.cli.inputs import Asked, read_inputs
-from flowgraph.cli.planner import app
 from flowgraph.passes import compile_graph
 from flowgraph.store import full_hash
 
