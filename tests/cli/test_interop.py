@@ -14,6 +14,7 @@ import yaml
 
 from flowgraph.engines.table import ENGINES
 from flowgraph.plan import Layout, Plan, Running
+from tests.cli.kept_plans import write_plan
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]
@@ -51,8 +52,7 @@ def made(flowgraph: Run) -> Callable[..., Plan]:
     """Give `made(flow, *arguments)`: the plan that is found for a flow, in plan.json."""
 
     def make(flow: str, *arguments: object) -> Plan:
-        text_of(flowgraph("plan", flow, *(arguments or SMALL), "-o", "plan.json"))
-        return plan_in("plan.json")
+        return Plan.from_json(write_plan(flowgraph, "plan", flow, *(arguments or SMALL)))
 
     return make
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.kept_plans import write_plan
+
 Run = Callable[..., Any]
 Edit = Callable[[dict[str, Any]], object]
 G8 = (
@@ -23,9 +25,8 @@ def written(flowgraph: Run) -> Callable[..., dict[str, Any]]:
     """Give `written(verb, cluster, *options)`: the plan that is found, as it is written to plan.json."""
 
     def make(verb: str = "plan", cluster: str = "8xh100", *options: object) -> dict[str, Any]:
-        said = flowgraph(verb, "grpo", *G8, "--cluster", cluster, *options, "-o", "plan.json")
-        assert said.code == 0, said.err
-        plan: dict[str, Any] = json.loads(Path("plan.json").read_text())
+        text = write_plan(flowgraph, verb, "grpo", *G8, "--cluster", cluster, *options)
+        plan: dict[str, Any] = json.loads(text)
         return plan
 
     return make

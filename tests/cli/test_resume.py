@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import os
 import re
@@ -27,7 +26,6 @@ from flowgraph.hashes import text_hash
 from flowgraph.runtime.record import RunFolder
 from nodes.data.rows import row
 from tests.cli.conftest import Said
-from tests.cli.small_run import quietly
 
 Run = Callable[..., Said]
 Started = Callable[..., Path]
@@ -67,15 +65,9 @@ def assert_same(run: Path, whole: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def kept_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+def kept_run(run_once: Callable[..., Path]) -> Callable[[int], Path]:
     """Return `kept_run(steps)`: the folder of a run of this many steps without a break, which must stay as it is."""
-
-    @functools.cache
-    def run_once(steps: int) -> Path:
-        folder = tmp_path_factory.mktemp("kept")
-        return folder / quietly(folder, "run", "grpo", *TINY, "--steps", str(steps), "-o", "run").strip()
-
-    return run_once
+    return lambda steps: run_once("grpo", *TINY, "--steps", str(steps), "-o", "run")
 
 
 @pytest.fixture
