@@ -41,13 +41,16 @@ def bubbles(timeline: Timeline) -> tuple[Bubble, ...]:
 
 
 def causes(found: Iterable[Bubble]) -> Mapping[tuple[str, str], tuple[float, float, int]]:
-    """Add up bubbles by pool and reason: seconds, share and how many, the longest of a pool first."""
+    """Add up bubbles by pool and reason: seconds, share and how many, the longest of a pool first.
+
+    What is equally long but for rounding stays in the order in which it comes: another machine rounds otherwise.
+    """
     sums = dict[tuple[str, str], tuple[float, float, int]]()
     for bubble in found:
         seconds, share, count = sums.get((bubble.pool, bubble.why), (0.0, 0.0, 0))
         sums[bubble.pool, bubble.why] = (seconds + bubble.seconds, share + bubble.share, count + 1)
     pools = list(dict.fromkeys(pool for pool, _ in sums))
-    return dict(sorted(sums.items(), key=lambda each: (pools.index(each[0][0]), -each[1][0])))
+    return dict(sorted(sums.items(), key=lambda each: (pools.index(each[0][0]), -float(f"{each[1][0]:.9g}"))))
 
 
 # From when to when, why, and which task is waited for.
