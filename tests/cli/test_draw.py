@@ -98,7 +98,8 @@ def test_each_subject_has_its_pictures_in_each_format_and_says_which_it_lacks(
             told = refused(flowgraph("draw", *subjects[kind], "--picture", picture))
             assert told.startswith(f"{subjects[kind][0]}: has no picture `{picture}`: ")
             continue
-        for name in PRINTED if kind == WHOLE or picture == "run" else (PRINTED[place % len(PRINTED)],):
+        in_turn = (SHOWN[picture][place % len(SHOWN[picture])],)
+        for name in PRINTED if kind == WHOLE or picture == "run" else in_turn:
             said = flowgraph("draw", *subjects[kind], "--picture", picture, "--to", name)
             if name in SHOWN[picture]:
                 _check(text_of(said), name)
