@@ -21,10 +21,10 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test slow browser gpu site lint format clean
+.PHONY: help demo test test-fast slow browser gpu site lint format clean
 
 help:  ## list what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 
 demo: $(RUNTIME)  ## train a tiny model with GRPO, on two cores
 	run=$$($(BIN)/flowgraph run grpo) && $(BIN)/flowgraph report $$run
@@ -32,8 +32,11 @@ demo: $(RUNTIME)  ## train a tiny model with GRPO, on two cores
 test: lint  ## check, then run every test that belongs to each change
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
 
-slow: $(DEV)  ## run what is too long for each change
-	@$(BIN)/pytest -q -m "slow and not gpu"
+test-fast: $(DEV)  ## the inner loop: unit tests and rules of the sources, no process started, no lint
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not slow and not gpu and not processes" tests/unit tests/architecture
+
+slow: $(DEV)  ## run what is too long for each change, all of it or GROUP=one of tests/slow_inputs.toml
+	@$(BIN)/pytest -q -m "slow$(if $(GROUP),(group='$(GROUP)')) and not gpu"
 
 browser: $(DEV) $(MERMAID)  ## drive the pages in Chromium, if it is there, and let Mermaid's library read our text
 	@$(BIN)/pytest -q -m browser

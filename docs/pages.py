@@ -159,7 +159,7 @@ class Page:
         if command[:1] != ["flowgraph"] or command[1] not in CHEAP:
             return ""
         code, out, err = flowgraph(command[1:])
-        small = err.startswith("no placement for ")  # what fits depends on the memory that is free here
+        small = err.startswith("no placement for ")  # what fits depends on the memory of this machine
         absent = code and err.rpartition("\n  hint: ")[0].endswith("which is not installed")  # Graphviz, say
         if code and not (code in (1, 2) and refused) and not (code == 1 and small) and not absent:
             raise PageError(f"{self.path.name}:{block.line}: {shlex.join(command)}: exit code {code}\n{err}")

@@ -54,7 +54,7 @@ class Told(Data):
 
 
 class Device(Told):
-    """One thing that computes. A CPU device's memory is what is free of its node's.
+    """One thing that computes. CPU devices share the memory of their node.
 
     `model` names what is known of its speed, a profile of `placements`; "" where nothing is.
     """

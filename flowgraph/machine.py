@@ -1,4 +1,4 @@
-"""This machine as a cluster: one node, its virtual CPU devices, and the memory that is free to us now."""
+"""This machine as a cluster: one node, its virtual CPU devices, and its memory: what a plan counts on, what is free."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from pathlib import Path
 from flowgraph.cluster import MOST_DEVICES, Cluster, Device, Node
 from flowgraph.errors import SettingError
 
+GIB = 2**30
+SYSTEM_SHARE = 8  # one part in this many is left to the system and to other processes
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 # Files of one control group, by version: the limit, the use, and the part of the use that is cache and can be dropped.
 # Source: Linux kernel documentation, admin-guide/cgroup-v2 (memory) and cgroup-v1/memory.
+Names = tuple[str, str, str]
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
-    """Give this machine as one node of virtual CPU devices, which share evenly what memory is free, or what is given.
+    """Return this machine as one node of virtual CPU devices, which share evenly `plannable_bytes`, or what is given.
 
     Raises SettingError for a count of devices, or an amount of memory in all, that cannot be.
     """
@@ -26,7 +29,7 @@ def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
         raise SettingError.refused("", "devices", devices, f"should be 1 to {MOST_DEVICES:,}")
     if memory_bytes is not None and memory_bytes < devices:
         raise SettingError.refused("", "memory", memory_bytes, "should be at least a byte for each device")
-    memory = free_bytes() if memory_bytes is None else memory_bytes
+    memory = plannable_bytes() if memory_bytes is None else memory_bytes
     each = (Device(kind="cpu", memory_bytes=max(1, memory // devices)),) * devices
     return Cluster(nodes=(Node(name="laptop", devices=each, host_memory_bytes=memory, cores=available_cores()),))
 
@@ -39,6 +42,22 @@ def warnings_for(cluster: Cluster) -> tuple[str, ...]:
         for node, count in counts
         if count > node.cores
     )
+
+
+def plannable_bytes() -> int:
+    """Return the memory in bytes that plans for this machine count on: all of it less `SYSTEM_SHARE`, in whole GiB.
+
+    All of it is what the system has, or the least that our control groups allow. It does not depend on the memory that
+    other processes use at the moment, so that the same question gives the same plan.
+    """
+    import psutil
+
+    return _plannable(min([int(psutil.virtual_memory().total), *cgroup_limits(CGROUPS, MEMBERSHIP)]))
+
+
+def _plannable(whole_bytes: int) -> int:
+    left = whole_bytes - whole_bytes // SYSTEM_SHARE
+    return max(1, left - left % GIB if left > GIB else left)
 
 
 def free_bytes() -> int:
@@ -54,6 +73,20 @@ def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
     `root` is where control groups are mounted, `membership` the file that says which are ours. A missing file is no
     error: then that group has no limit that can be read.
     """
+    for folder, names in _groups(root, membership):
+        yield from _left(folder, names)
+
+
+def cgroup_limits(root: Path, membership: Path) -> Iterator[int]:
+    """Yield the memory limit in bytes of each control group that holds us; arguments as of `cgroup_free_bytes`."""
+    for folder, (limit_name, *_) in _groups(root, membership):
+        limit = _read(folder / limit_name)
+        if limit is not None and limit.isdecimal():
+            yield int(limit)
+
+
+def _groups(root: Path, membership: Path) -> Iterator[tuple[Path, Names]]:
+    """Yield the folder of each control group that holds us, its parents' included, with the names of its files."""
     for line in (_read(membership) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         v1 = "memory" in controllers.split(",")
@@ -61,10 +94,10 @@ def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
             base = root / "memory" if v1 else root
             own = base / path.strip("/")
             for folder in (own, *(parent for parent in own.parents if parent.is_relative_to(base))):
-                yield from _left(folder, _V1 if v1 else _V2)
+                yield folder, _V1 if v1 else _V2
 
 
-def _left(folder: Path, names: tuple[str, str, str]) -> Iterator[int]:
+def _left(folder: Path, names: Names) -> Iterator[int]:
     limit, used = (_read(folder / name) for name in names[:2])
     if limit is not None and used is not None and limit.isdecimal() and used.isdecimal():
         stat = dict(line.split() for line in (_read(folder / "memory.stat") or "").splitlines() if line.count(" ") == 1)

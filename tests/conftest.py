@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,25 +46,8 @@ for profile, examples in (("change", 20), ("slow", 200)):
     hypothesis.settings.register_profile(profile, deadline=None, max_examples=examples, derandomize=True, database=None)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Choose how many examples a property has: `-m slow` asks for all."""
-    hypothesis.settings.load_profile("slow" if _slow_is_asked_for(config) else "change")
-
-
 def _slow_is_asked_for(config: pytest.Config) -> bool:
     return re.search(r"(?<!not )\bslow\b", config.option.markexpr or "") is not None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let `-m slow` run also what each change runs on a few examples or seeds."""
-    if not _slow_is_asked_for(config):
-        return
-    for item in items:
-        test = getattr(item, "obj", None)
-        more = getattr(test, "is_hypothesis_test", False) or getattr(test, "has_more_in_slow", False)
-        if more or "seeds" in getattr(item, "fixturenames", ()):
-            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")
@@ -78,11 +63,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is printed now")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how many examples a property has, note which slow groups passed, and build the command line once.
+
+    `-m slow` asks for all examples. Typer builds every command anew for each call, which takes a third of the time of a short one.
+    """
+    import typer
+
+    from tests.slow_inputs import SlowResults
+
+    hypothesis.settings.load_profile("slow" if _slow_is_asked_for(config) else "change")
+    config.pluginmanager.register(SlowResults())
+    typer.main.get_command = functools.cache(typer.main.get_command)
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave programs under tests/ that are data (wrong on purpose, say) unimported: tests are named test_*.py."""
     if collection_path.suffix == ".py" and not collection_path.name.startswith("test_"):
         return True
     return None
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run tests that start processes one after another, and let `-m slow` run what each change runs only a part of.
+
+    Tests that start processes share one Ray, and do not crowd each other out.
+    """
+    slow = _slow_is_asked_for(config)
+    for item in items:
+        if item.get_closest_marker("processes"):
+            item.add_marker(pytest.mark.xdist_group("processes"))
+        if slow and _has_more_in_slow(item):
+            item.add_marker("slow")
+
+
+def _has_more_in_slow(item: pytest.Item) -> bool:
+    test = getattr(item, "obj", None)
+    more = getattr(test, "is_hypothesis_test", False) or getattr(test, "has_more_in_slow", False)
+    return more or "seeds" in getattr(item, "fixturenames", ())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -271,3 +290,16 @@ def _rollout(
         ),
         temperature=Temperature(temperature),
     )
+
+
+def ray_is_here() -> bool:
+    """Return whether this process is connected to Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+@pytest.fixture
+def ray_of_its_own() -> None:
+    """End the Ray that tests share, for a test that starts one in this process itself."""
+    if ray_is_here():
+        sys.modules["ray"].shutdown()

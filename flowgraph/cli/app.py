@@ -35,7 +35,10 @@ Models = Annotated[
 ]
 Cache = Annotated[Path | None, typer.Option("--cache", help="where fetched models and made data are kept")]
 Memory = Annotated[
-    str | None, typer.Option("--memory", help="plan for this much memory, not for what is free", metavar="2GiB")
+    str | None,
+    typer.Option(
+        "--memory", help="plan for this much memory of this machine (default: 7/8 of it, in whole GiB)", metavar="2GiB"
+    ),
 ]
 Clusters = Annotated[
     str | None,

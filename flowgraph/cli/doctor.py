@@ -40,17 +40,17 @@ def examine(as_json: bool) -> None:
 
 def machine() -> dict[str, Any]:
     """Collect what this machine has; what cannot be told is None."""
-    from flowgraph.machine import available_cores, laptop
+    from flowgraph.machine import available_cores, free_bytes, plannable_bytes
     from flowgraph.runtime.exposure import listening
     from nodes.confinement import here
 
-    node = laptop(1).nodes[0]
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         **{package: _version(package) for package in PACKAGES},
         "cores": available_cores(),
-        "memory_free_bytes": node.devices[0].memory_bytes,
+        "memory_free_bytes": free_bytes(),
+        "memory_planned_for_bytes": plannable_bytes(),
         "gpus": _gpus(),
         "shared_memory_free_bytes": _free(Path("/dev/shm")),
         "disk_free_bytes": _free(Path.cwd()),

@@ -76,7 +76,7 @@ def choose(plan: Plan, where: Where, shapes: Mapping[str, ModelShape]) -> Chosen
 def refuse_other_machine(plan: Plan) -> None:
     """Refuse a plan that counts on several machines, on more memory or on other devices than this one has.
 
-    A device's memory in a plan is what was free when it was made; what counts now is what the forecast says is used.
+    A plan counts on a fixed share of this machine's memory; what must be free now is what the forecast says is used.
     """
     used = sorted({name for pool in plan.pools for name, _ in pool.devices})
     if len(used) > 1:

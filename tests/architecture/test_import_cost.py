@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 HELP = "sys.argv = ['flowgraph', '--help']; from flowgraph.cli import main; main()"
 LIBRARIES = "import typer; from pydantic import BaseModel"  # what reading a command line cannot do without
@@ -29,15 +31,27 @@ ENGINES = {
 SLOW = {*ENGINES, "pyarrow", "networkx", "numpy", "pandas"}
 
 HELP_MODULES_AT_MOST = 450  # may only get tighter; 271 at first
+MARK = "loaded:"
 HELP_AT_MOST = 3  # 0.3 s of 0.15 s, on a quiet core
 
 
-def loaded_by(statement: str) -> set[str]:
-    """Run a statement in a fresh interpreter and give the modules it has loaded then."""
-    code = f"import sys\ntry:\n    {statement}\nexcept SystemExit:\n    pass\nprint()\nprint(*sys.modules)"
+def loaded_by(*statements: str) -> list[set[str]]:
+    """Run statements one after another in a fresh interpreter; return the modules that are loaded after each."""
+    code = "import sys\n" + "".join(
+        f"try:\n    {each}\nexcept SystemExit:\n    pass\nprint({MARK!r}, *sys.modules)\n" for each in statements
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.splitlines()[-1].split())
+    told = [set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith(MARK)]
+    assert len(told) == len(statements)
+    return told
+
+
+def said_by(*commands: tuple[str, ...]) -> list[set[str]]:
+    """Run commands one after another in a fresh interpreter; return the libraries that are loaded after each."""
+    first = "from flowgraph.cli import main"
+    runs = (f"sys.argv = ['flowgraph', *{arguments!r}]; main()" for arguments in commands)
+    return [libraries(each) for each in loaded_by(first, *runs)[1:]]
 
 
 def libraries(modules: set[str]) -> set[str]:
@@ -45,31 +59,32 @@ def libraries(modules: set[str]) -> set[str]:
     return {name.split(".")[0] for name in modules}
 
 
-def test_importing_flowgraph_loads_nothing_slow() -> None:
-    assert libraries(loaded_by("import flowgraph")) & SLOW == set()
+def test_importing_our_packages_loads_no_engine_and_only_placements_what_is_slow() -> None:
+    flowgraph, nodes, placements = map(libraries, loaded_by("import flowgraph", "import nodes", "import placements"))
+    assert flowgraph & SLOW == set()
+    assert nodes & SLOW == set()
+    assert placements & ENGINES == set()
 
 
-def test_importing_nodes_loads_no_engine() -> None:
-    assert libraries(loaded_by("import nodes")) & SLOW == set()
-
-
-def test_importing_placements_loads_no_engine() -> None:
-    assert libraries(loaded_by("import placements")) & ENGINES == set()
+def test_importing_nodes_or_placements_first_loads_no_engine() -> None:
+    assert libraries(loaded_by("import nodes")[0]) & SLOW == set()
+    assert libraries(loaded_by("import placements")[0]) & ENGINES == set()
 
 
 def test_describing_a_shipped_flow_loads_no_engine() -> None:
     flows = sorted(path.stem for path in (ROOT / "examples").glob("[!_]*.py"))
     assert flows, "no flow is shipped"
-    for name in flows:
-        assert libraries(loaded_by(f"import examples.{name} as m; m.{name}.graph()")) & ENGINES == set()
+    told = loaded_by(*(f"import examples.{name} as m; m.{name}.graph()" for name in flows))
+    assert [name for name, modules in zip(flows, told, strict=True) if libraries(modules) & ENGINES] == []
 
 
 def test_help_loads_nothing_slow_and_few_modules() -> None:
-    modules = loaded_by(HELP)
+    (modules,) = loaded_by(HELP)
     assert libraries(modules) & SLOW == set()
     assert len(modules) <= HELP_MODULES_AT_MOST
 
 
+@pytest.mark.slow
 def test_help_takes_less_than_three_times_what_its_libraries_take() -> None:
     """Take turns, and the best of seven each, in seconds of processor: a slow or busy machine slows both alike."""
 
@@ -83,48 +98,27 @@ def test_help_takes_less_than_three_times_what_its_libraries_take() -> None:
     assert min(ours for ours, _ in turns) < HELP_AT_MOST * min(theirs for _, theirs in turns)
 
 
-@pytest.mark.parametrize("verb", ["show", "draw"])
-def test_reading_a_flow_on_the_command_line_loads_no_engine(verb: str) -> None:
-    modules = loaded_by(f"sys.argv = ['flowgraph', {verb!r}, 'grpo']; from flowgraph.cli import main; main()")
-    assert libraries(modules) & ENGINES == set()
-
-
 DRAWING = {"rich", "pygraphviz", "jinja2", "resvg_py"}
-NEEDED = {  # what each format may load of these
-    "text": {"rich"},
-    "mmd": set[str](),
-    "md": set[str](),
-    "dot": set[str](),
-    "json": set[str](),
-    "svg": {"pygraphviz", "jinja2"},
-}
+PLAIN = ("mmd", "md", "dot", "json")  # load none of these
 
 
-def said_by(*arguments: str) -> set[str]:
-    """Give the libraries that a command has loaded in the end."""
-    return libraries(loaded_by(f"sys.argv = ['flowgraph', *{arguments!r}]; from flowgraph.cli import main; main()"))
+def test_reading_a_flow_loads_no_engine_and_drawing_it_as_plain_text_nothing_that_draws() -> None:
+    draws = [(verb, *names, "--to", to) for to in PLAIN for verb, *names in (("draw", "grpo"), ("diff", "grpo", "gpg"))]
+    for command, loaded in zip(draws, said_by(*draws), strict=True):
+        assert loaded & (ENGINES | DRAWING) == set(), command
+    shown, compared, drawn = said_by(("show", "grpo"), ("diff", "grpo", "gpg"), ("draw", "grpo", "--to", "text"))
+    assert shown & ENGINES == set()
+    assert compared & (ENGINES | DRAWING) == set()
+    assert drawn & (ENGINES | DRAWING) <= {"rich"}
 
 
-@pytest.mark.parametrize("to", NEEDED)
-def test_drawing_loads_what_its_format_needs_and_no_engine(to: str) -> None:
-    loaded = said_by("draw", "grpo", "--to", to)
-    assert loaded & ENGINES == set()
-    assert loaded & DRAWING <= NEEDED[to]
+def test_drawing_an_svg_loads_what_that_needs_and_no_engine() -> None:
+    for loaded in said_by(("draw", "grpo", "--to", "svg"), ("diff", "grpo", "gpg", "--to", "svg")):
+        assert loaded & (ENGINES | DRAWING) <= {"pygraphviz", "jinja2"}
 
 
-@pytest.mark.parametrize("name", ["drawn.html", "drawn.png"])
-def test_drawing_a_file_loads_no_engine(name: str, tmp_path: Path) -> None:
-    assert said_by("draw", "grpo", "-o", str(tmp_path / name)) & ENGINES == set()
-
-
-def test_drawing_a_searched_plan_loads_no_engine() -> None:
-    assert said_by("draw", "grpo", "--cluster", "1x8xh100", "--model", "policy=Qwen/Qwen3-0.6B") & ENGINES == set()
-
-
-@pytest.mark.parametrize("to", NEEDED)
-def test_comparing_loads_what_its_format_needs_and_no_engine(to: str) -> None:
-    assert said_by("diff", "grpo", "gpg", "--to", to) & (ENGINES | DRAWING) <= NEEDED[to]
-
-
-def test_comparing_as_text_loads_nothing_that_draws() -> None:
-    assert said_by("diff", "grpo", "gpg") & (ENGINES | DRAWING) == set()
+def test_drawing_a_file_or_a_searched_plan_loads_no_engine(tmp_path: Path) -> None:
+    files = [("draw", "grpo", "-o", str(tmp_path / name)) for name in ("drawn.html", "drawn.png")]
+    searched = ("draw", "grpo", "--cluster", "1x8xh100", "--model", "policy=Qwen/Qwen3-0.6B")
+    for loaded in said_by(*files, searched):
+        assert loaded & ENGINES == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flowgraph.cli import main
+from tests.cli.small_run import quietly, small_run
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,21 @@ def flowgraph(
         return Said(code, told.out, told.err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return `run_once(*arguments)`: the folder of `flowgraph run ARGUMENTS`, made once and to be left as it is."""
+
+    @functools.cache
+    def run(*arguments: str) -> Path:
+        folder = tmp_path_factory.mktemp("kept")
+        return folder / quietly(folder, "run", *arguments).strip()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of two steps, which stays as it is."""
+    return small_run(tmp_path_factory.mktemp("trained"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,23 @@ from flowgraph.executors.engine import Serving
 from flowgraph.executors.servers import Server
 from flowgraph.executors.sglang import Sglang
 from tests.cli.said import text_of
+from tests.cli.small_run import quietly
 
 Run = Callable[..., Any]
 QUICK = ("--runtime", "local", "--steps", "2", "--batch", "2", "--set", "policy.generate.n=2", "--eval-every", "0")
 
 
-def plan_on_servers(flowgraph: Run, cluster: str = "1xcpu") -> str:
+@functools.cache
+def planned(cluster: str) -> str:
+    """Return the text of a plan for a cluster, found once."""
+    with tempfile.TemporaryDirectory() as folder:
+        quietly(Path(folder), "plan", "grpo", "--cluster", cluster, "-o", "plan.json")
+        return Path(folder, "plan.json").read_text()
+
+
+def plan_on_servers(cluster: str = "1xcpu") -> str:
     """Write a plan whose samples are drawn by SGLang, as a person edits one."""
-    text_of(flowgraph("plan", "grpo", "--cluster", cluster, "-o", "plan.json"))
-    plan = json.loads(Path("plan.json").read_text())
+    plan = json.loads(planned(cluster))
     for placed in plan["placed"]:
         if placed["role"] == "policy.sample":
             placed |= {"engine": "sglang", "running": {"weights_by": "disk"}}
@@ -50,15 +60,16 @@ def server(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Iterator[Server]:
 
 def test_a_plan_says_what_promises_no_bits(flowgraph: Run) -> None:
     told = "no same bits\n  policy.sample on sglang: the same command, or `resume`, gives a run alike on average\n"
-    assert text_of(flowgraph("plan", "grpo", "--plan", plan_on_servers(flowgraph))).endswith(told)
+    assert text_of(flowgraph("plan", "grpo", "--plan", plan_on_servers())).endswith(told)
 
 
-@pytest.mark.xdist_group("sglang")
+@pytest.mark.slow(group="servers")
+@pytest.mark.processes
 def test_an_engine_draws_by_adapters_as_they_are_trained(flowgraph: Run) -> None:
     install(SGLANG_CPU, cache_folder(None), say=print)
     Path("rules.py").write_text("def rule(response):\n    return float(sum(map(ord, response)) % 7)\n")  # varies
     told = ("--set", "policy.update.lr=0.05", "--set", "score.by=rules.py:rule", "--set", "policy.generate.n=4")
-    plan = ("--plan", plan_on_servers(flowgraph), "-o", "ran", *told)
+    plan = ("--plan", plan_on_servers(), "-o", "ran", *told)
     assert flowgraph("run", "grpo", "--model", "tiny+lora=4", *QUICK, *plan, "--steps", "3").code == 0
     metrics = [json.loads(line) for line in Path("ran/metrics.jsonl").read_text().splitlines()]
     assert len(metrics) == 3
@@ -67,11 +78,11 @@ def test_an_engine_draws_by_adapters_as_they_are_trained(flowgraph: Run) -> None
         assert each["policy.mismatch.log_ppl_diff_max"] < 1e-4
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("sglang")
+@pytest.mark.slow(group="servers")
+@pytest.mark.processes
 def test_one_server_over_two_devices_draws_for_two_ranks_that_train(flowgraph: Run) -> None:
     install(SGLANG_CPU, cache_folder(None), say=print)
-    plan = json.loads(Path(plan_on_servers(flowgraph, "laptop")).read_text())
+    plan = json.loads(Path(plan_on_servers("laptop")).read_text())
     for placed in plan["placed"]:
         if placed["role"] == "policy.sample":
             placed |= {"layout": {"tensor": 2}, "running": {"weights_by": "group"}}
@@ -81,14 +92,15 @@ def test_one_server_over_two_devices_draws_for_two_ranks_that_train(flowgraph: R
     assert [each["policy.mismatch.log_ppl_diff_max"] < 1e-4 for each in metrics] == [True, True]
 
 
-@pytest.mark.xdist_group("sglang")
+@pytest.mark.slow(group="servers")
+@pytest.mark.processes
 def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(flowgraph: Run, server: Server) -> None:
     door = server.door
     with Sglang.model.control(door, 10.0) as control:
         control.stamp("default")  # as SGLang does unless told otherwise
     told = {"policy": [{"url": door.url, "key": door.key, "admin_key": door.admin_key}]}
     Path("servers.json").write_text(json.dumps(told))
-    plan = ("--plan", plan_on_servers(flowgraph), "--attach", "servers.json", "-o", "ran")
+    plan = ("--plan", plan_on_servers(), "--attach", "servers.json", "-o", "ran")
     assert flowgraph("run", "grpo", *plan, *QUICK).code == 0
     drawn = [pq.read_table(each) for each in sorted(Path("ran/rollouts/policy.generate").iterdir())]
     assert [{*table.column("versions").combine_chunks().flatten().to_pylist()} for table in drawn] == [{0}, {1}]
@@ -122,7 +134,7 @@ def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(flowg
 def test_what_cannot_be_attached_is_refused_before_a_run_begins(flowgraph: Run, text: str | None, told: str) -> None:
     if text is not None:
         Path("servers.json").write_text(text, errors="surrogateescape")
-    plan = plan_on_servers(flowgraph)
+    plan = plan_on_servers()
     said = flowgraph("run", "grpo", "--plan", plan, "--attach", "servers.json", *QUICK)
     assert said.code == 2
     assert re.search(told, said.err), said.err
@@ -143,6 +155,6 @@ def test_a_plan_without_servers_has_none_to_attach(flowgraph: Run) -> None:
 
 def test_a_server_that_is_not_there_ends_the_run_and_is_named(flowgraph: Run) -> None:
     Path("servers.json").write_text('{"policy": [{"url": "http://127.0.0.1:9"}]}')
-    said = flowgraph("run", "grpo", "--plan", plan_on_servers(flowgraph), "--attach", "servers.json", *QUICK)
+    said = flowgraph("run", "grpo", "--plan", plan_on_servers(), "--attach", "servers.json", *QUICK)
     assert said.code == 1
     assert "policy-all-0 is not reached for /server_info" in said.err

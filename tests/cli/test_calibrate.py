@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.kept_plans import write_plan
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]
@@ -30,8 +31,7 @@ def refused(said: Any, code: int = 1) -> str:
 @pytest.fixture
 def plan(flowgraph: Run) -> dict[str, Any]:
     """Give the plan of GRPO, as it is written to plan.json."""
-    text_of(flowgraph("plan", "grpo", *ASKED, *LENGTHS, "-o", "plan.json"))
-    written: dict[str, Any] = json.loads(Path("plan.json").read_text())
+    written: dict[str, Any] = json.loads(write_plan(flowgraph, "plan", "grpo", *ASKED, *LENGTHS))
     return written
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,16 +91,16 @@ def test_plan_names_the_roles(flowgraph: Run) -> None:
 
 
 @pytest.fixture
-def finished(flowgraph: Run) -> Any:
-    """Run two steps of GRPO on the tiny model."""
-    said = flowgraph("run", "grpo", *QUICK)
-    assert said.code == 0, said.err
-    return said
+def finished(flowgraph: Run, run_once: Callable[..., Path], tmp_path: Path) -> str:
+    """Copy a run of two steps of GRPO on the tiny model here; return what the command printed."""
+    kept = run_once("grpo", *map(str, QUICK))
+    shutil.copytree(kept, tmp_path / "runs" / "grpo-1")
+    return kept.relative_to(kept.parents[1]).as_posix()
 
 
-def test_a_run_leaves_everything_that_it_promises(finished: Any, tmp_path: Path) -> None:
+def test_a_run_leaves_everything_that_it_promises(finished: str, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "grpo-1"
-    assert finished.out == "runs/grpo-1\n"
+    assert finished == "runs/grpo-1"
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "run.json", "settings.json", "graph.json", "graph.txt", "flow.py", "flow.mmd", "plan.json", "plan.mmd",
@@ -115,7 +116,7 @@ def test_a_run_leaves_everything_that_it_promises(finished: Any, tmp_path: Path)
     assert (facts["status"], facts["steps_done"]) == ("finished", 2)
 
 
-def test_metrics_hold_a_check_before_the_first_step_and_after_the_last(finished: Any, tmp_path: Path) -> None:
+def test_metrics_hold_a_check_before_the_first_step_and_after_the_last(finished: str, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "runs/grpo-1/metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], "eval/accuracy" in line) for line in lines] == [
         (0, True), (0, False), (1, True), (1, False), (2, True),
@@ -124,14 +125,14 @@ def test_metrics_hold_a_check_before_the_first_step_and_after_the_last(finished:
     assert lines[1]["time"]["tokens_per_s"] > 0
 
 
-def test_rollouts_are_scored_parquet(finished: Any, tmp_path: Path) -> None:
+def test_rollouts_are_scored_parquet(finished: str, tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "runs/grpo-1/rollouts/policy.generate/000000.parquet")
     assert table.num_rows == 8
     assert {"text", "tokens", "logprobs", "score", "group_normalize", "columns.prompt"} <= set(table.column_names)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_transformers_loads_the_weights(finished: Any, tmp_path: Path) -> None:
+def test_transformers_loads_the_weights(finished: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = tmp_path / "runs" / "grpo-1" / "weights" / "policy"
@@ -139,12 +140,12 @@ def test_transformers_loads_the_weights(finished: Any, tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(folder)("12")["input_ids"]
 
 
-def test_the_trained_weights_run_again_as_a_model_folder(flowgraph: Run, finished: Any) -> None:
+def test_the_trained_weights_run_again_as_a_model_folder(flowgraph: Run, finished: str) -> None:
     said = flowgraph("run", "gpg", "--model", "runs/grpo-1/weights/policy", *QUICK)
     assert said.code == 0, said.err
 
 
-def test_runs_and_report_sum_up_and_draw(flowgraph: Run, finished: Any, tmp_path: Path) -> None:
+def test_runs_and_report_sum_up_and_draw(flowgraph: Run, finished: str, tmp_path: Path) -> None:
     assert "finished" in flowgraph("runs").out
     said = flowgraph("report", "runs/grpo-1")
     assert said.code == 0, said.err
@@ -162,7 +163,7 @@ def test_a_damaged_run_hides_no_other(flowgraph: Run, tmp_path: Path) -> None:
     assert told["status"].startswith("damaged: ")
 
 
-def test_a_replay_gives_the_same_losses_and_weights(flowgraph: Run, finished: Any, tmp_path: Path) -> None:
+def test_a_replay_gives_the_same_losses_and_weights(flowgraph: Run, finished: str, tmp_path: Path) -> None:
     said = flowgraph("run", "grpo", *QUICK, "--replay", "runs/grpo-1", "--out", "again")
     assert said.code == 0, said.err
     first, second = (
@@ -210,6 +211,7 @@ def test_the_users_own_flow_of_flows_and_its_dynamic_sampling_run(flowgraph: Run
     assert {"policy.refill.reward", "policy.refill.rounds", "policy.refill.no_signal"} <= lines[0].keys()
 
 
+@pytest.mark.processes
 def test_an_interrupted_run_says_where_it_stands_and_leaves_no_process(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -16,17 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.said import text_of
-from tests.cli.small_run import small_run
 from tests.cli.test_bad_input import refused
 
 Run = Callable[..., Any]
 HERE = ("--cluster", "1xcpu")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder of a run of two steps."""
-    return small_run(tmp_path_factory.mktemp("trained"))
 
 
 def told(said: Any) -> dict[str, Any]:
@@ -188,7 +181,8 @@ def test_a_run_without_weights_says_how_it_ended(flowgraph: Run, trained: Path, 
     assert refused(flowgraph("eval", "failed")).endswith("hint: `flowgraph resume failed` goes on with it to its end\n")
 
 
-@pytest.mark.xdist_group("ray")
+@pytest.mark.processes
+@pytest.mark.slow(group="ray")
 def test_two_devices_draw_and_score_what_one_does(flowgraph: Run, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text("def rule(response, prompt_id):\n    return len(response) / 8 + prompt_id\n")
     asked = ("eval", str(trained), "--rows", "5", "--batch", "4", "--n", "2", "--by", "rules.py:rule", "--json")

@@ -1,7 +1,7 @@
 """Runs on Ray that are interrupted, or whose processes are killed or stopped: each ends soon, says why, leaves nothing.
 
-Every process of a run is known by a mark in its environment, those whose parent is gone too. A few of these run for
-each change, the others by `make slow`.
+Every process of a run is known by a mark in its environment, those whose parent is gone too. One killed process and one
+interrupt run for each change; all must have passed with the files that tests/slow_inputs.toml lists.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+pytestmark = pytest.mark.processes
 
 LIMIT_S = 30.0  # from a fault to the end of the last process
 START_S = 120.0
@@ -268,7 +270,8 @@ DOING = {
     "score": HOST,
 }
 ASKED = "stopping after this step (again: now); run holds what was recorded\n"
-KIND_OF_DEVICE_NODE = ["update", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("generate", "logprob"))]
+SLOW = pytest.mark.slow(group="faults")
+KIND_OF_DEVICE_NODE = ["update", *(pytest.param(kind, marks=SLOW) for kind in ("generate", "logprob"))]
 
 
 def failed(ended: Ended, text: str) -> None:
@@ -295,7 +298,8 @@ def test_a_killed_process_of_a_device_is_named_with_what_it_did(start: Start, at
     assert run.left() == []
 
 
-@pytest.mark.parametrize("at", KIND_OF_DEVICE_NODE)
+@SLOW
+@pytest.mark.parametrize("at", ["update", "generate", "logprob"])
 def test_a_stopped_process_of_a_device_is_named_with_what_it_did(start: Start, at: str) -> None:
     run = start(at=at)
     pid = run.waiting(2)[1]
@@ -312,7 +316,7 @@ def host_process(run: Started, at: str) -> int:
     return psutil.Process(psutil.Process(pid).ppid()).ppid() if at == "score" else pid
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("at", ["advantage", "score"])
 def test_a_killed_host_process_is_told_with_what_it_did(start: Start, at: str) -> None:
     run = start("--set", "score.limit_s=90", at=at)
@@ -321,7 +325,7 @@ def test_a_killed_host_process_is_told_with_what_it_did(start: Start, at: str) -
     failed(run.ended(), f"a host process ended while the run needed it\n{DOING[at]}{says}{HINT}")
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("at", ["advantage", "score"])
 def test_a_stopped_host_process_is_named_with_what_it_did(start: Start, at: str) -> None:
     run = start("--set", "score.limit_s=90", at=at)
@@ -340,21 +344,21 @@ slow.py:53: score: rule `rules.py:rule` {what}
 """
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_rule_that_hangs_is_named_with_its_response(start: Start) -> None:
     run = start("--set", "score.limit_s=1", at="score")
     run.waiting(1)
     failed(run.ended(), RULE.format(what="gave no score within 1 s"))
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_rule_whose_process_is_killed_is_named_with_its_response(start: Start) -> None:
     run = start("--set", "score.limit_s=90", at="score")
     os.kill(run.waiting(1)[0], signal.SIGKILL)
     failed(run.ended(), RULE.format(what="ended its process: killed by SIGKILL"))
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", pytest.param("sigterm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["ctrl-c", pytest.param("sigterm", marks=SLOW)])
 def test_an_interrupt_in_a_step_lets_it_finish_and_saves(start: Start, how: str) -> None:
     run = start(at="update", seconds=2)
     run.waiting(2)
@@ -369,7 +373,7 @@ def test_an_interrupt_in_a_step_lets_it_finish_and_saves(start: Start, how: str)
     assert run.left() == []
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("at", ["generate", "update", "score"])
 def test_a_second_interrupt_does_not_wait_for_the_step(start: Start, at: str) -> None:
     run = start("--set", "score.limit_s=90", at=at)
@@ -382,10 +386,10 @@ def test_a_second_interrupt_does_not_wait_for_the_step(start: Start, at: str) ->
 
 
 WHILE_STARTING = "stopped while it was starting; run holds what was recorded\n"
-MOMENTS = ["raylet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gcs_server", "ray::Device"))]
 
 
-@pytest.mark.parametrize("name", [*MOMENTS, pytest.param("ray::warm_up", marks=pytest.mark.slow)])
+@SLOW
+@pytest.mark.parametrize("name", ["raylet", "gcs_server", "ray::Device", "ray::warm_up"])
 def test_an_interrupt_while_processes_start_ends_them(start: Start, name: str) -> None:
     run = start()
     run.wait_for(name)
@@ -394,7 +398,7 @@ def test_an_interrupt_while_processes_start_ends_them(start: Start, name: str) -
     assert run.left() == []
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("name", ["gcs_server", "raylet", "ray::warm_up"])
 def test_sigterm_while_processes_start_ends_them(start: Start, name: str) -> None:
     run = start()
@@ -403,7 +407,7 @@ def test_sigterm_while_processes_start_ends_them(start: Start, name: str) -> Non
     interrupted(run.ended(), WHILE_STARTING)
 
 
-@pytest.mark.slow
+@SLOW
 def test_an_interrupt_while_a_run_closes_changes_nothing(start: Start) -> None:
     run = start("--steps", "1")
     run.wait_for("ray::Device")
@@ -414,7 +418,7 @@ def test_an_interrupt_while_a_run_closes_changes_nothing(start: Start) -> None:
     assert (run.folder / "run/weights/policy/model.safetensors").is_file()
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("at", ["generate", "update", "score", "advantage"])
 def test_a_killed_driver_takes_every_process_with_it(start: Start, at: str) -> None:
     run = start("--set", "score.limit_s=90", at=at)
@@ -424,7 +428,7 @@ def test_a_killed_driver_takes_every_process_with_it(start: Start, at: str) -> N
     assert (ended.code, ended.status, ended.err) == (-signal.SIGKILL, "running", STARTING)
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
 def test_the_end_of_ray_itself_ends_the_run(start: Start, name: str) -> None:
     run = start(at="update")
@@ -434,7 +438,7 @@ def test_the_end_of_ray_itself_ends_the_run(start: Start, name: str) -> None:
     assert run.left() == []
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
 def test_a_stopped_process_of_ray_itself_ends_the_run(start: Start, name: str) -> None:
     run = start(at="update")

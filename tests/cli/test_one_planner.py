@@ -37,9 +37,10 @@ def test_a_run_of_what_fits_on_devices_that_are_not_here_says_that_and_nothing_e
     assert not Path("runs").exists()
 
 
-@pytest.mark.xdist_group("ray")
-def test_a_plans_file_alone_is_run_as_it_was_forecast(flowgraph: Run) -> None:
-    plan = written(flowgraph, "grpo", "--cluster", "2xcpu", "--batch", 4, "--set", "policy.generate.n=4")
+@pytest.mark.usefixtures("ray_of_its_own")
+@pytest.mark.parametrize("cluster", ["1xcpu", pytest.param("2xcpu", marks=pytest.mark.slow(group="ray"))])
+def test_a_plans_file_alone_is_run_as_it_was_forecast(flowgraph: Run, cluster: str) -> None:
+    plan = written(flowgraph, "grpo", "--cluster", cluster, "--batch", 4, "--set", "policy.generate.n=4")
     folder = Path(text_of(flowgraph("run", "--plan", "p.json", "--steps", 2, "--eval-every", 0)).strip())
     ran = json.loads((folder / "plan.json").read_text())
     for part in ("flow", "cluster", "pools", "placed", "forecast", "step", "assumed"):

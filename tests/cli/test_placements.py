@@ -79,7 +79,8 @@ def test_what_cannot_be_placed_so_is_refused(arguments: tuple[str, ...], flowgra
     assert (said.out, said.err, said.code > 0) == ("", REFUSED[arguments], True)
 
 
-@pytest.mark.xdist_group("ray")
+@pytest.mark.processes
+@pytest.mark.slow(group="ray")
 def test_a_split_placement_is_what_runs(tmp_path: Path) -> None:
     """Three pools on four devices: as a person starts it."""
     split = ("--placement", "split", "--cluster", "4xcpu", "--steps", "2", "--batch", "2", "--eval-every", "0")

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.kept_plans import write_plan
+
 Run = Callable[..., Any]
 Edit = Callable[[dict[str, Any]], object]
 G8 = (
@@ -23,9 +25,8 @@ def written(flowgraph: Run) -> Callable[..., dict[str, Any]]:
     """Give `written(verb, cluster, *options)`: the plan that is found, as it is written to plan.json."""
 
     def make(verb: str = "plan", cluster: str = "8xh100", *options: object) -> dict[str, Any]:
-        said = flowgraph(verb, "grpo", *G8, "--cluster", cluster, *options, "-o", "plan.json")
-        assert said.code == 0, said.err
-        plan: dict[str, Any] = json.loads(Path("plan.json").read_text())
+        text = write_plan(flowgraph, verb, "grpo", *G8, "--cluster", cluster, *options)
+        plan: dict[str, Any] = json.loads(text)
         return plan
 
     return make
@@ -214,22 +215,26 @@ OF_THE_FORECAST = {"_circle", "_no_task", "_pool_of_a_task", "_pool_of_a_forecas
 OF_THE_FILE = {"_node", *UNREADABLE, *OF_THE_FORECAST}
 
 
-@pytest.mark.parametrize(("edit", "why"), FAULTS, ids=[edit.__name__ for edit, _ in FAULTS])
+@pytest.mark.parametrize("every_verb", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in turn", "all"])
+@pytest.mark.parametrize("place", range(len(FAULTS)), ids=[edit.__name__ for edit, _ in FAULTS])
 def test_a_plan_that_cannot_run_has_a_fault_and_no_verb_a_traceback(
-    flowgraph: Run, written: Any, edit: Edit, why: str
+    flowgraph: Run, written: Any, place: int, every_verb: bool
 ) -> None:
+    edit, why = FAULTS[place]
     path, name = edited(written(), edit), edit.__name__
     checked = flowgraph("check", path)
     assert checked.code == 1
     assert (checked.out + checked.err).startswith(f"edited.json: {why}")
-    for verb in (("explain", path), ("explain", path, "policy.train"), ("plan", "grpo", "--plan", path)):
+    forecasts = (("explain", path), ("explain", path, "policy.train"), ("plan", "grpo", "--plan", path))
+    for verb in forecasts if every_verb else (forecasts[place % 3],):
         said = flowgraph(*verb)
         if name in OF_THE_FORECAST:
             assert said.code == 0, "its memory and seconds are forecast anew"
         else:
             assert (said.code, said.out) == (1, "")
             assert said.err.startswith(f"edited.json: {why}")
-    for verb in (("simulate", path), ("compare", path, "plan.json")):
+    plays = (("simulate", path), ("compare", path, "plan.json"))
+    for verb in plays if every_verb else (plays[place % 2],):
         said = flowgraph(*verb)
         assert said.code in (0, 1)
         if name in OF_THE_FILE:

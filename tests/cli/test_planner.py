@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowgraph.plan import Plan
+from tests.cli.kept_plans import write_plan
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]
@@ -55,8 +56,8 @@ def made(flowgraph: Run) -> Callable[..., dict[str, Any]]:
     def make(
         flow: str = "grpo", *arguments: object, out: str = "plan.json", model: str = "Qwen/Qwen3-0.6B"
     ) -> dict[str, Any]:
-        text_of(flowgraph("plan", flow, *ASKED, "--model", model, *arguments, "-o", out))
-        written: dict[str, Any] = json.loads(Path(out).read_text())
+        text = write_plan(flowgraph, "plan", flow, *ASKED, "--model", model, *arguments, out=out)
+        written: dict[str, Any] = json.loads(text)
         return written
 
     return make

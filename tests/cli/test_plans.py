@@ -17,6 +17,7 @@ from flowgraph.errors import ResourceError
 from flowgraph.machine import available_cores
 from flowgraph.plan import Plan
 from flowgraph.shipped import flows_folder
+from tests.cli.kept_plans import write_plan
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]
@@ -45,8 +46,7 @@ def plan(flowgraph: Run) -> Callable[[], dict[str, Any]]:
     """Give `plan()`: the plan of GRPO on a laptop of 4 GiB, as it is written to plan.json."""
 
     def made() -> dict[str, Any]:
-        assert flowgraph("plan", "grpo", *LAPTOP, "-o", "plan.json").code == 0
-        written: dict[str, Any] = json.loads(Path("plan.json").read_text())
+        written: dict[str, Any] = json.loads(write_plan(flowgraph, "plan", "grpo", *LAPTOP))
         return written
 
     return made

@@ -20,6 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from nodes.mismatch import METRICS
+from tests.cli.small_run import quietly
+
+pytestmark = pytest.mark.processes
 
 MARK = "RAY_RUN_TEST"
 LIMIT_S = 120.0
@@ -229,13 +232,9 @@ def test_transformers_loads_the_weights_of_a_run_on_ray(on_ray: Finished) -> Non
     assert AutoTokenizer.from_pretrained(weights)("12")["input_ids"]
 
 
-def test_a_run_on_ray_gives_the_metrics_of_one_in_process(
-    begin: Begin, on_ray: Finished, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("in_process")
-    code, _, err = begin(folder, "grpo", *SAME, "--cluster", "1xcpu").ended()
-    assert code == 0, err
-    alone = Finished("", err, folder)
+def test_a_run_on_ray_gives_the_metrics_of_one_in_process(on_ray: Finished, tmp_path: Path) -> None:
+    quietly(tmp_path, "run", "grpo", *SAME, "--cluster", "1xcpu")
+    alone = Finished("", "", tmp_path)
     assert alone.facts()["runtime"] == "local"
     pairs = list(zip(on_ray.metrics(), alone.metrics(), strict=True))
     assert [line["step"] for line, _ in pairs] == [0, 0, 1, 2, 2, 3]
@@ -294,18 +293,22 @@ def refuses_strangers(run: Running, token: str) -> None:
     port = next(each.laddr.port for each in run.named("gcs_server").net_connections("inet") if each.status == "LISTEN")
     loopback = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     once = {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_py_gcs_connect_timeout_s": "3"}
-    for auth, connects in [
+    comers = [
         ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}, True),
         ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}, False),
         ({"RAY_AUTH_MODE": "disabled"}, False),
-    ]:
-        said = subprocess.run(
+    ]
+    started = [
+        subprocess.Popen(
             [sys.executable, "-c", STRANGER, f"127.0.0.1:{port}"],
             env=os.environ | loopback | once | auth,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=LIMIT_S,
-            check=False,
         )
-        assert said.stdout.startswith("connected" if connects else "ConnectionError"), said
-        assert ("InvalidAuthToken" in said.stderr) != connects, said
+        for auth, _ in comers
+    ]
+    for process, (_, connects) in zip(started, comers, strict=True):
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert out.startswith("connected" if connects else "ConnectionError"), (out, err)
+        assert ("InvalidAuthToken" in err) != connects, (out, err)

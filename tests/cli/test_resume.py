@@ -28,6 +28,7 @@ from nodes.data.rows import row
 from tests.cli.conftest import Said
 
 Run = Callable[..., Said]
+Started = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
 TINY = (
     "--model", "tiny", "--batch", "2", "--set", "policy.generate.n=2", "--set", "policy.update.lr=0.001",
@@ -63,16 +64,34 @@ def assert_same(run: Path, whole: Path) -> None:
         assert [name for name in one if one[name] != other[name]] == []
 
 
+@pytest.fixture(scope="session")
+def kept_run(run_once: Callable[..., Path]) -> Callable[[int], Path]:
+    """Return `kept_run(steps)`: the folder of a run of this many steps without a break, which must stay as it is."""
+    return lambda steps: run_once("grpo", *TINY, "--steps", str(steps), "-o", "run")
+
+
 @pytest.fixture
-def whole(flowgraph: Run) -> Path:
-    """Run six steps without a break."""
-    said = flowgraph("run", "grpo", *TINY, "--steps", "6", "-o", "whole")
-    assert said.code == 0, said.err
-    return Path("whole")
+def whole(kept_run: Callable[[int], Path]) -> Path:
+    """Return the folder of six steps without a break."""
+    return kept_run(6)
 
 
-def started(flowgraph: Run, *more: object, steps: int = 4) -> Path:
-    """Run the first steps of the same."""
+@pytest.fixture
+def started(kept_run: Callable[[int], Path], tmp_path: Path) -> Callable[..., Path]:
+    """Return `started(steps)`: a copy, in the test's folder, of a run of the first steps of the same."""
+
+    def copy(steps: int = 4) -> Path:
+        run, kept = tmp_path / "run", kept_run(steps)
+        shutil.copytree(kept, run)
+        told = (run / "run.json").read_text()  # it says where the run was started
+        (run / "run.json").write_text(told.replace(str(kept.parent), str(tmp_path)))
+        return Path("run")
+
+    return copy
+
+
+def begun(flowgraph: Run, *more: object, steps: int) -> Path:
+    """Run the first steps of the same, with other options."""
     said = flowgraph("run", "grpo", *TINY, "--steps", steps, "-o", "run", *more)
     assert said.code == 0, said.err
     return Path("run")
@@ -84,8 +103,8 @@ def facts(run: Path) -> dict[str, Any]:
     return told
 
 
-def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(flowgraph: Run, whole: Path) -> None:
-    run = started(flowgraph)
+def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(flowgraph: Run, started: Started, whole: Path) -> None:
+    run = started()
     said = flowgraph("resume", run, "--steps", "6")
     assert (said.code, said.out) == (0, "run\n"), said.err
     lines = said.err.splitlines()
@@ -101,8 +120,8 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(flowgraph: Run,
     assert [each["after_step"] for each in told["resumed"]] == [4]
 
 
-def test_a_finished_run_says_so(flowgraph: Run) -> None:
-    run = started(flowgraph, steps=1)
+def test_a_finished_run_says_so(flowgraph: Run, started: Started) -> None:
+    run = started(1)
     before = files(run, ".")
     for more in ((), ("--steps", "1")):
         said = flowgraph("resume", run, *more)
@@ -112,7 +131,7 @@ def test_a_finished_run_says_so(flowgraph: Run) -> None:
 
 
 def test_a_run_without_a_checkpoint_starts_again(flowgraph: Run) -> None:
-    run = started(flowgraph, "--checkpoint-every", "0", steps=2)
+    run = begun(flowgraph, "--checkpoint-every", "0", steps=2)
     assert not list((run / "checkpoints").glob("step_*"))
     before = journal(run), files(run, "weights")
     (run / "run.json").write_text(json.dumps(facts(run) | {"status": "running"}))
@@ -122,8 +141,8 @@ def test_a_run_without_a_checkpoint_starts_again(flowgraph: Run) -> None:
     assert (journal(run), files(run, "weights")) == before
 
 
-def test_a_damaged_checkpoint_is_told_of_and_the_one_before_does(flowgraph: Run, whole: Path) -> None:
-    run = started(flowgraph)
+def test_a_damaged_checkpoint_is_told_of_and_the_one_before_does(flowgraph: Run, started: Started, whole: Path) -> None:
+    run = started()
     path = next((run / "checkpoints/step_000004").rglob("*.safetensors"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
@@ -139,8 +158,8 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_does(flowgraph: Run,
     assert_same(run, whole)
 
 
-def test_what_was_recorded_after_the_checkpoint_is_taken_back(flowgraph: Run, whole: Path) -> None:
-    run = started(flowgraph, steps=5)
+def test_what_was_recorded_after_the_checkpoint_is_taken_back(flowgraph: Run, started: Started, whole: Path) -> None:
+    run = started(5)
     shutil.rmtree(run / "checkpoints/step_000005")
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write('{"step": 5, "score.rew')  # torn
@@ -151,26 +170,28 @@ def test_what_was_recorded_after_the_checkpoint_is_taken_back(flowgraph: Run, wh
 
 
 def test_checkpoints_that_stay_are_as_many_as_was_said(flowgraph: Run) -> None:
-    run = started(flowgraph, "--checkpoint-every", "1", "--keep", "3", "--eval-every", "0")
+    run = begun(flowgraph, "--checkpoint-every", "1", "--keep", "3", "--eval-every", "0", steps=4)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
         f"step_00000{steps}" for steps in (2, 3, 4)
     ]
 
 
 def test_a_run_is_resumed_from_anywhere(
-    flowgraph: Run, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flowgraph: Run, started: Started, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = started(flowgraph)
+    run = started()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     said = flowgraph("resume", "../run", "--steps", "6")
     assert said.code == 0, said.err
     assert Path.cwd() == tmp_path / "elsewhere"
-    assert_same(tmp_path / run, tmp_path / whole)
+    assert_same(tmp_path / run, whole)
 
 
-def test_a_damaged_record_of_an_earlier_step_is_told_before_anything_is_promised(flowgraph: Run) -> None:
-    run = started(flowgraph)
+def test_a_damaged_record_of_an_earlier_step_is_told_before_anything_is_promised(
+    flowgraph: Run, started: Started
+) -> None:
+    run = started()
     flip(run / "metrics.jsonl", 12)
     flip(run / "rollouts/policy.generate/000001.parquet", 400)
     (run / "rollouts/policy.generate/notes.txt").write_text("mine")
@@ -186,8 +207,10 @@ def test_a_damaged_record_of_an_earlier_step_is_told_before_anything_is_promised
     assert [line.partition("  ")[2] for line in listed] == [f"policy.generate/00000{i}.parquet" for i in range(6)]
 
 
-def test_a_checkpoint_under_the_name_of_another_step_is_not_taken_for_it(flowgraph: Run, whole: Path) -> None:
-    run = started(flowgraph)
+def test_a_checkpoint_under_the_name_of_another_step_is_not_taken_for_it(
+    flowgraph: Run, started: Started, whole: Path
+) -> None:
+    run = started()
     shutil.rmtree(run / "checkpoints/step_000004")
     (run / "checkpoints/step_000002").rename(run / "checkpoints/step_000004")
     before = files(run, ".")
@@ -205,8 +228,8 @@ def test_a_checkpoint_under_the_name_of_another_step_is_not_taken_for_it(flowgra
 # ------------------------------------------------------------------------------------------- what is refused
 
 
-def test_a_second_driver_is_refused_with_the_process_of_the_first(flowgraph: Run) -> None:
-    run = started(flowgraph, steps=1)
+def test_a_second_driver_is_refused_with_the_process_of_the_first(flowgraph: Run, started: Started) -> None:
+    run = started(1)
     with RunFolder(run).locked():
         said = flowgraph("resume", run, "--steps", "2")
     assert said.code == 1
@@ -216,8 +239,8 @@ def test_a_second_driver_is_refused_with_the_process_of_the_first(flowgraph: Run
     assert flowgraph("resume", run, "--steps", "2").code == 0
 
 
-def test_fewer_steps_than_are_done_are_refused(flowgraph: Run) -> None:
-    run = started(flowgraph, steps=4)
+def test_fewer_steps_than_are_done_are_refused(flowgraph: Run, started: Started) -> None:
+    run = started(4)
     (run / "run.json").write_text(json.dumps(facts(run) | {"status": "failed"}))
     said = flowgraph("resume", run, "--steps", "3")
     assert (said.code, said.err) == (2, "--steps 3: 4 steps are done already\n")
@@ -351,8 +374,8 @@ def test_no_flipped_bit_of_foreign_data_passes_in_silence_from_the_start_to_a_re
         Path(name).write_bytes(whole)
 
 
-def test_other_weights_of_a_frozen_model_are_refused(flowgraph: Run) -> None:
-    run = started(flowgraph, steps=2)
+def test_other_weights_of_a_frozen_model_are_refused(flowgraph: Run, started: Started) -> None:
+    run = started(2)
     shutil.copytree(run / "weights/policy", "model", ignore=shutil.ignore_patterns("SHA256SUMS"))
     options = (*TINY, "--model", "ref=./model")
     assert flowgraph("run", "grpo", *options, "--steps", "2", "-o", "second").code == 0
@@ -364,8 +387,8 @@ def test_other_weights_of_a_frozen_model_are_refused(flowgraph: Run) -> None:
     assert "`ref` (./model) has other weights than when this run began" in said.err, said.err
 
 
-def test_a_run_that_says_nothing_of_how_it_was_run_is_refused(flowgraph: Run) -> None:
-    run = started(flowgraph, steps=1)
+def test_a_run_that_says_nothing_of_how_it_was_run_is_refused(flowgraph: Run, started: Started) -> None:
+    run = started(1)
     told = facts(run)
     del told["options"]
     (run / "run.json").write_text(json.dumps(told))
@@ -467,10 +490,11 @@ def cut_off(folder: Path, kind: str, seed: int, count: int) -> list[list[int]]:
     return codes
 
 
-MORE = [pytest.param(seed, 10, marks=pytest.mark.slow) for seed in (1, 2, 3)]
+MORE = [pytest.param(seed, 10, marks=pytest.mark.slow(group="resume")) for seed in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(("seed", "count"), [(0, 3), *MORE])
+@pytest.mark.processes
+@pytest.mark.parametrize(("seed", "count"), [(0, 2), *MORE])
 def test_a_run_killed_at_any_moment_and_resumed_ends_as_one_that_was_not(tmp_path: Path, seed: int, count: int) -> None:
     codes = cut_off(tmp_path, "SIGKILL", seed, count)
     assert sum(code == -9 for ended in codes for code in ended) >= count
@@ -478,7 +502,8 @@ def test_a_run_killed_at_any_moment_and_resumed_ends_as_one_that_was_not(tmp_pat
         assert_same(tmp_path / f"cut{i}", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.processes
+@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.slow(group="resume"))])
 def test_an_interrupted_run_says_how_to_go_on_and_ends_as_one_that_was_not(tmp_path: Path, count: int) -> None:
     codes = cut_off(tmp_path, "SIGTERM", seed=count, count=count)
     told = "".join((tmp_path / f"cut{i}.err").read_text() for i in range(count))
@@ -572,14 +597,11 @@ def whole_on_ray(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-MOMENTS = [
-    ("worker", 2),
-    pytest.param("driver", 3, marks=pytest.mark.slow),
-    *(pytest.param(kill, lines, marks=pytest.mark.slow) for kill in ("worker", "driver") for lines in (1, 4, 5)),
-]
+MOMENTS = [("worker", 2), ("driver", 3), *((kill, lines) for kill in ("worker", "driver") for lines in (1, 4, 5))]
 
 
-@pytest.mark.xdist_group("ray")
+@pytest.mark.processes
+@pytest.mark.slow(group="resume")
 @pytest.mark.parametrize(("kill", "lines"), MOMENTS)
 def test_a_run_on_ray_whose_driver_or_worker_is_killed_is_resumed(whole_on_ray: Path, kill: str, lines: int) -> None:
     folder, run = whole_on_ray, f"{kill}{lines}"
@@ -609,7 +631,7 @@ cp -r disk/run run
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(group="resume")
 def test_a_run_whose_disk_is_full_goes_on_then_stops_and_resumes_when_there_is_room(
     flowgraph: Run, tmp_path: Path
 ) -> None:

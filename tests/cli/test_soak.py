@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 STEPS = int(os.environ.get("SOAK_STEPS", "1000"))
 MARK = "SOAK_TEST"

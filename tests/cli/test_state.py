@@ -14,8 +14,8 @@ from tests.cli.conftest import Said
 FLOW = Path(__file__).parents[1] / "examples" / "flows" / "adaptive_kl.py"
 
 
-@pytest.mark.parametrize("runtime", ["local", "ray"])
-@pytest.mark.xdist_group("ray")
+@pytest.mark.usefixtures("ray_of_its_own")
+@pytest.mark.parametrize("runtime", ["local", pytest.param("ray", marks=pytest.mark.slow(group="ray"))])
 def test_a_weight_that_adapts_starts_from_the_default_and_is_carried(
     flowgraph: Callable[..., Said], runtime: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from flowgraph.runtime.execute import Ran
 from flowgraph.runtime.measure import Measured, about_task
 from flowgraph.runtime.measured_file import MeasuredRecorder
 from flowgraph.runtime.record import RunFolder
+from tests.cli.kept_plans import write_plan
 
 Command = Callable[..., Any]
 MIB = 2**20
@@ -60,10 +62,9 @@ def measure(run: Path, steps: int) -> Program:
 
 
 @pytest.fixture
-def ran(flowgraph: Command, tmp_path: Path) -> Path:
+def ran(run_once: Callable[..., Path], flowgraph: Command, tmp_path: Path) -> Path:
     """Give the folder of a short run, of which nothing else was measured than what a test measures."""
-    said = flowgraph("run", "grpo", *QUICK)
-    assert said.code == 0, said.err
+    shutil.copytree(run_once("grpo", *map(str, QUICK)), tmp_path / "runs" / "grpo-1")
     (tmp_path / "runs" / "grpo-1" / "measured.jsonl").unlink(missing_ok=True)
     return Path("runs/grpo-1")
 
@@ -71,7 +72,7 @@ def ran(flowgraph: Command, tmp_path: Path) -> Path:
 @pytest.fixture
 def costed(ran: Path, flowgraph: Command) -> Path:
     """Give a run's folder whose plan forecasts seconds: of GRPO on 16 GPUs, training and drawing apart."""
-    assert flowgraph("plan", "grpo", *COSTED, "-o", str(ran / "plan.json")).code == 0
+    write_plan(flowgraph, "plan", "grpo", *COSTED, out=str(ran / "plan.json"))
     graph = json.loads(flowgraph("show", "grpo", "--json").out)
     (ran / "graph.json").write_text(json.dumps(graph))
     return ran

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib.util
 import re
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +21,8 @@ import typer
 import nodes
 from benchmarks import curves
 from flowgraph import Flow, Loss
+from flowgraph.cli.drawings import app
 from flowgraph.cli.inputs import Asked, read_inputs
-from flowgraph.cli.planner import app
 from flowgraph.passes import compile_graph
 from flowgraph.store import full_hash
 
@@ -37,20 +40,44 @@ def script(name: str) -> ModuleType:
     return sys.modules[name]
 
 
+@dataclass(frozen=True)
+class Ran:
+    """A page of `docs/pages.py` whose blocks ran in a folder, and its text as it should be."""
+
+    page: Any
+    text: str
+    folder: Path
+
+
 pages: Any = script("pages")
 generate: Any = script("generate")
 flows: Any = script("flows")
 
+SLOW = pytest.mark.slow(group="docs")
+PLANNING = ("README.md", "docs/diagrams.md", "docs/placement.md", "docs/plans.md")  # search plans for seconds
 PAGES = {str(page.path.relative_to(ROOT)): page.path for page in generate.pages()}
 GENERATED = {str(path.relative_to(DOCS)): path for path in generate.there()}
 SHIPPED = [each.name for each in flows.shipped()]
 HINT = "python docs/generate.py writes it anew"
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_blocks_of_a_page_run_and_print_what_it_shows(name: str, tmp_path: Path) -> None:
-    (page,) = [each for each in generate.pages() if each.path == PAGES[name]]
-    assert page.rewritten(tmp_path) == PAGES[name].read_text(encoding="utf-8"), HINT
+@pytest.fixture(scope="session")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Ran]:
+    """Return `ran(path)`: a page whose blocks ran, once."""
+
+    @functools.cache
+    def run_once(path: Path) -> Ran:
+        folder = tmp_path_factory.mktemp("page")
+        found = [each for each in generate.pages() if each.path == path]
+        page = found[0] if found else pages.Page(path, generate.FLOW_IMPORTS)
+        return Ran(page, page.rewritten(folder), folder)
+
+    return run_once
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW if name in PLANNING else ()) for name in PAGES])
+def test_the_blocks_of_a_page_run_and_print_what_it_shows(name: str, ran: Callable[[Path], Ran]) -> None:
+    assert ran(PAGES[name]).text == PAGES[name].read_text(encoding="utf-8"), HINT
 
 
 def test_what_is_generated_is_what_the_sources_say() -> None:
@@ -60,11 +87,11 @@ def test_what_is_generated_is_what_the_sources_say() -> None:
     assert [name for name, text in wanted.items() if there[name] != text] == [], HINT
 
 
-def test_the_pictures_are_what_the_commands_above_them_draw_now(tmp_path: Path) -> None:
+@SLOW
+def test_the_pictures_are_what_the_commands_above_them_draw_now(ran: Callable[[Path], Ran]) -> None:
     pytest.importorskip("pygraphviz")
-    (page,) = [each for each in generate.pages() if each.path == DOCS / "diagrams.md"]
-    page.rewritten(tmp_path)
-    drawn = generate.pictures_of(page, tmp_path)
+    diagrams = ran(DOCS / "diagrams.md")
+    drawn = generate.pictures_of(diagrams.page, diagrams.folder)
     by_hand = {DOCS / "pictures" / "run.svg"}  # of a run, which takes a minute
     assert drawn.keys() | by_hand == set((DOCS / "pictures").glob("*.svg")), HINT
     assert [path.name for path, text in drawn.items() if path.read_text(encoding="utf-8") != text] == [], HINT
@@ -103,36 +130,30 @@ def test_a_command_of_a_page_is_one_that_there_is(where: str, command: list[str]
         except click.ClickException as error:
             pytest.fail(f"{where}: {shlex.join(command)}: {error.format_message()}", pytrace=False)
     elif program == "make":
-        targets = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        targets = re.findall(r"^([\w-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         assert set(arguments) <= set(targets), where
     else:
         assert program in ("python", "pip", "cd"), where
         assert program != "python" or arguments[0].startswith("-") or (ROOT / arguments[0]).is_file(), where
 
 
-def test_the_readmes_flow_is_the_one_that_is_shipped(tmp_path: Path) -> None:
+@SLOW
+def test_the_readmes_flow_is_the_one_that_is_shipped(ran: Callable[[Path], Ran]) -> None:
     from examples.grpo import grpo
 
-    (page,) = [each for each in generate.pages() if each.path == ROOT / "README.md"]
-    page.rewritten(tmp_path)
-    shown: Any = page.module.__dict__["grpo"]
+    shown: Any = ran(ROOT / "README.md").page.module.__dict__["grpo"]
     assert full_hash(compile_graph(shown.graph())) == full_hash(compile_graph(grpo.graph()))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_flow_of_an_algorithms_page_is_the_one_that_is_shipped(name: str, tmp_path: Path) -> None:
-    page = pages.Page(DOCS / "algorithms" / f"{name}.md", generate.FLOW_IMPORTS)
-    page.rewritten(tmp_path)
-    shown: Any = vars(page.module)[name]
+def test_the_flow_of_an_algorithms_page_is_the_one_that_is_shipped(name: str, ran: Callable[[Path], Ran]) -> None:
+    shown: Any = vars(ran(DOCS / "algorithms" / f"{name}.md").page.module)[name]
     assert full_hash(compile_graph(shown.graph())) == full_hash(flows.read(name).graph)
 
 
-def test_the_flows_that_show_how_to_compose_obey_the_laws(tmp_path: Path) -> None:
-    page = pages.Page(DOCS / "algorithms" / "README.md", generate.FLOW_IMPORTS)
-    page.rewritten(tmp_path)
-    shown = {
-        name: each for name, each in vars(page.module).items() if isinstance(each, Flow) and name not in nodes.__all__
-    }
+def test_the_flows_that_show_how_to_compose_obey_the_laws(ran: Callable[[Path], Ran]) -> None:
+    module = ran(DOCS / "algorithms" / "README.md").page.module
+    shown = {name: each for name, each in vars(module).items() if isinstance(each, Flow) and name not in nodes.__all__}
     assert shown.keys() == {"lengths_and_gates", "adapts", "rejects"}
     for each in shown.values():
         assert compile_graph(each.graph()).nodes

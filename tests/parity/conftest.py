@@ -1,4 +1,4 @@
-"""One Ray for all tests of a file: it takes seconds to start, and its processes are used again."""
+"""One Ray for all tests that start places of their own: it takes seconds to start, and its processes are used again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flowgraph.machine import laptop
+from flowgraph.plan import Plan, Pool
+from tests.conftest import ray_is_here
+
 if TYPE_CHECKING:
-    from flowgraph.plan import Plan
     from flowgraph.runtime.ray_session import Session
 
+MOST_DEVICES = 6  # of all plans that are open at a time
 
-@pytest.fixture(scope="module")
-def ray_session() -> Iterator[Callable[[Plan], Session]]:
-    """Give `ray_session(plan)`: Ray with room for a plan, started at the first call, which the first plan sizes.
 
-    Closing what it gives leaves Ray running for the next plan; it ends with the file's last test.
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[Callable[[], Session]]:
+    """Give `ray_session()`: Ray with room for the largest plan, started at the first call.
+
+    Closing what it gives leaves Ray running for the next plan. It ends with the last test that asks for it, or where
+    `ray_of_its_own` ends it for a test that starts Ray itself.
     """
     from flowgraph.runtime.ray_session import Session, connect
 
@@ -32,18 +38,20 @@ def ray_session() -> Iterator[Callable[[Plan], Session]]:
             for group in groups:
                 remove_placement_group(group)
 
-    started = list[Session]()
-
-    def shared(plan: Plan) -> Session:
-        if not started:
-            started.append(connect(plan, None, None, threads=1))
+    def shared() -> Session:
+        if not ray_is_here():
+            connect(_room(), None, None, threads=1)
         return Shared(started=True)
 
-    try:
-        yield shared
-    finally:
-        for session in started:
-            session.close()
+    yield shared
+    if ray_is_here():
+        Session(started=True).close()
+
+
+def _room() -> Plan:
+    """Return a plan that takes as many devices as any."""
+    pool = Pool(name="all", devices=tuple(("laptop", place) for place in range(MOST_DEVICES)))
+    return Plan(flow="any", structure_hash="", cluster=laptop(MOST_DEVICES, 2**33), pools=(pool,), placed=())
 
 
 @pytest.fixture(scope="session")

@@ -313,10 +313,16 @@ def few() -> list[Case]:
     return [case for case in CASES if case.name in ("gmpo_loss()", "value_loss(clip=0.01)") or case.of in SUMS]
 
 
-def dealt() -> Mapping[str, tuple[Batch, Sequence[Case]]]:
+def one_of_each() -> list[Case]:
+    """Return the first case of every loss node, and those of `few`."""
+    first = {case.name.partition("(")[0]: case for case in reversed(CASES)}
+    return [case for case in CASES if case in first.values() or case in few()]
+
+
+def dealt(cases: Sequence[Case]) -> Mapping[str, tuple[Batch, Sequence[Case]]]:
     """Name what ranks are compared on: all rows; and one prompt's, which leaves a rank without any."""
     whole = make_batch()
-    return {"all": (whole, CASES), "one prompt": (whole.prompts([0]), few())}
+    return {"all": (whole, cases), "one prompt": (whole.prompts([0]), few())}
 
 
 def columns(sums: Sums) -> np.ndarray:
@@ -324,7 +330,7 @@ def columns(sums: Sums) -> np.ndarray:
     return np.array([sums[name] for name in sorted(sums)], dtype=np.float64).reshape(-1, 2)
 
 
-def run(rank: int, count: int, folder: Path) -> dict[str, np.ndarray]:
+def run(rank: int, count: int, folder: Path, cases: Sequence[Case]) -> dict[str, np.ndarray]:
     """Give each case's gradient and metrics, by batch and name, with models sharded over the ranks; and warnings."""
     from flowgraph.executors.fsdp import FsdpModel
     from flowgraph.executors.ranks import join
@@ -334,9 +340,9 @@ def run(rank: int, count: int, folder: Path) -> dict[str, np.ndarray]:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         handles = {kind: FsdpModel(*trained(kind), trainable=True, ranks=ranks) for kind in (Policy, Critic)}
-        for name, (batch, cases) in dealt().items():
+        for name, (batch, asked) in dealt(cases).items():
             mine = share(batch, rank, count)
-            for case in cases:
+            for case in asked:
                 gradient, sums = stepped(handles[case.model], case, mine)
                 told[f"{name}: {case.name}"] = gradient.numpy()
                 told[f"{name}, metrics: {case.name}"] = columns(sums)
@@ -356,5 +362,5 @@ def run(rank: int, count: int, folder: Path) -> dict[str, np.ndarray]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     place = Path(sys.argv[3])
-    answer = run(int(sys.argv[1]), int(sys.argv[2]), place)
+    answer = run(int(sys.argv[1]), int(sys.argv[2]), place, CASES if sys.argv[4] == "every" else one_of_each())
     np.savez(place / f"{sys.argv[1]}.npz", **answer)

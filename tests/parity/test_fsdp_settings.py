@@ -15,7 +15,7 @@ import pytest
 from tests.parity import settings_ranks
 from tests.parity.settings_ranks import COUNT, LAYOUTS, SOME_MOVES
 
-pytestmark = pytest.mark.xdist_group("fsdp settings")  # its processes are started once
+pytestmark = [pytest.mark.processes, pytest.mark.slow(group="shards")]
 
 LIMIT, LIMIT_S = 1e-5, 280.0
 ROOT = Path(__file__).parents[2]

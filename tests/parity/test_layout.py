@@ -65,28 +65,35 @@ from tests.parity.layout_ranks import (
     descended,
     few,
     make_batch,
+    one_of_each,
     stepped,
     trained,
 )
 
-pytestmark = pytest.mark.xdist_group("layout")  # its processes are started once
+pytestmark = pytest.mark.processes  # its processes are started once
 
 LIMIT = 1e-6  # transformers normalises in float32 whatever the weights are
 LIMIT_S = 120.0
 WHOLE = 10**6
 ROOT = Path(__file__).parents[2]
-NAMES = [case.name for case in CASES]
+ASKED = {"one of each": one_of_each(), "every": CASES}
 Handles = Mapping[type[Trainable], LocalModel]
 Gradients = dict[str, torch.Tensor]
 Logits = list[torch.Tensor]
 Told = list[dict[str, np.ndarray]]
 
 
+@pytest.fixture(scope="module", params=["one of each", pytest.param("every", marks=pytest.mark.slow(group="shards"))])
+def asked(request: pytest.FixtureRequest) -> str:
+    """Name the cases that two ranks are asked for."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[subprocess.Popen[str]]]]:
+def started(asked: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[subprocess.Popen[str]]]]:
     """Start two ranks: they work while this process does."""
     folder, file = tmp_path_factory.mktemp("layout"), str(layout_ranks.__file__)
-    calls = [[sys.executable, file, str(rank), "2", str(folder)] for rank in range(2)]
+    calls = [[sys.executable, file, str(rank), "2", str(folder), asked] for rank in range(2)]
     told = os.environ | {"PYTHONPATH": str(ROOT)}
     ranks = [subprocess.Popen(call, env=told, stderr=subprocess.PIPE, text=True) for call in calls]
     yield folder, ranks
@@ -109,7 +116,7 @@ def two(started: tuple[Path, list[subprocess.Popen[str]]]) -> Told:
 
 
 @pytest.fixture(scope="module")
-def handles(started: object) -> Handles:
+def handles() -> Handles:
     return {kind: LocalModel(*trained(kind), trainable=True) for kind in (Policy, Critic)}
 
 
@@ -161,19 +168,24 @@ def test_a_gradient_is_the_same_where_each_row_is_a_micro_batch(handles: Handles
     assert apart(cut, {name: whole[name] for name in cut}) == {}
 
 
-def test_a_gradient_is_the_same_on_two_ranks(two: Told, whole: Gradients) -> None:
+def test_a_gradient_is_the_same_on_two_ranks(two: Told, whole: Gradients, asked: str) -> None:
+    names = [case.name for case in ASKED[asked]]
     for rank in two:
-        assert apart({name: torch.from_numpy(rank[f"all: {name}"]) for name in NAMES}, whole) == {}
+        told = {name: torch.from_numpy(rank[f"all: {name}"]) for name in names}
+        assert apart(told, {name: whole[name] for name in names}) == {}
 
 
-def test_metrics_are_summed_over_two_ranks(two: Told, at_once: dict[str, tuple[torch.Tensor, Sums]]) -> None:
-    for name, (_, sums) in at_once.items():
+def test_metrics_are_summed_over_two_ranks(
+    two: Told, at_once: dict[str, tuple[torch.Tensor, Sums]], asked: str
+) -> None:
+    for name in (case.name for case in ASKED[asked]):
+        sums = at_once[name][1]
         here = [rank[f"all, metrics: {name}"] for rank in two]
         assert sum(here) == pytest.approx(columns(sums), abs=1e-4), name
 
 
 def test_a_gradient_is_the_same_where_one_of_two_ranks_has_no_row(two: Told, handles: Handles) -> None:
-    batch, cases = dealt()["one prompt"]
+    batch, cases = dealt(())["one prompt"]
     alone = {case.name: descended(handles[case.model], case, batch, WHOLE) for case in cases}
     assert all(each.abs().max() > 0.01 for each in alone.values())
     for rank in two:
@@ -193,7 +205,7 @@ def test_gradient_and_metrics_are_the_same_where_two_ranks_read_the_same_rows_by
 
 def test_an_update_that_is_called_on_a_sharded_model_counts_over_all_ranks_too(two: Told, whole: Gradients) -> None:
     for rank in two:
-        assert apart({NAMES[0]: torch.from_numpy(rank["called"])}, {NAMES[0]: whole[NAMES[0]]}) == {}
+        assert apart({"called": torch.from_numpy(rank["called"])}, {"called": whole[CASES[0].name]}) == {}
 
 
 def test_sharded_models_are_trained_without_a_warning(two: Told) -> None:

@@ -21,7 +21,7 @@ from flowgraph.executors.packed import Packing
 from flowgraph.executors.sequence import SequenceRanks
 from flowgraph.models.heads import with_head
 
-pytestmark = pytest.mark.xdist_group("packing")
+pytestmark = pytest.mark.processes
 
 LIMIT, LIMIT_S, PEERS = 1e-5, 300.0, 2
 WANTED = {"tokens": ("logprobs", "entropy", "square_probs"), "values": ("values",)}

@@ -1,6 +1,7 @@
 """Every placement runs as it is drawn, and gives the same: the four named ones, and one that none of them is.
 
-PPO with a policy, a critic, a reference and a reward model, on Ray, against one process.
+PPO with a policy, a critic, a reference and a reward model, on Ray, against one process. The one by hand runs for each
+change; the four must have passed with the files that tests/slow_inputs.toml lists.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from nodes.data.source import PromptSource
 from nodes.values import Finished, Text
 from placements.named import name_of
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.processes
 
 LIMIT = 1e-5
 OWN = Path(__file__).parent / "rewarded_flow.py"
@@ -257,17 +258,20 @@ def alone(models: ModelSetup, sources: Mapping[str, Source], tmp_path_factory: p
     return outcome(InProcess(handles), ALONE, sources, tmp_path_factory.mktemp("alone"))
 
 
-@pytest.fixture(scope="module", params=PLANS)
+ON_RAY = [pytest.param(name, marks=() if name == "by hand" else pytest.mark.slow(group="ray")) for name in PLANS]
+
+
+@pytest.fixture(scope="module", params=ON_RAY)
 def run(
     request: pytest.FixtureRequest,
-    ray_session: Callable[[Plan], Session],
+    ray_session: Callable[[], Session],
     models: ModelSetup,
     sources: Mapping[str, Source],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, Outcome, Where, set[int]]]:
     """Run a plan on Ray once; give its name, what it told, who ran what, and the processes of its devices."""
     name, programs = request.param, programs_of(PLANS[request.param])
-    session = ray_session(PLANS["by hand"])  # the most devices that any of the plans takes
+    session = ray_session()
     flows = Flows(tuple(to_json(graph) for graph in GRAPHS.values()), str(OWN))
     places = start(programs["minibatches"], list(GRAPHS.values()), flows, models, session)
     try:
@@ -335,6 +339,17 @@ def test_gradients_and_weights_are_those_of_one_process(
     assert farthest(told.before, alone.before) < LIMIT
     assert farthest(told.after, alone.after) < LIMIT
     assert farthest(told.gradients, alone.gradients) < LIMIT
+
+
+def test_five_pools_in_one_process_with_a_store_each_give_what_one_pool_gives(
+    models: ModelSetup, sources: Mapping[str, Source], alone: Outcome, tmp_path: Path
+) -> None:
+    programs = programs_of(PLANS["standalone"])
+    handles, _ = host(programs["minibatches"].homes, programs["minibatches"].trained, models)
+    told = outcome(InProcess(handles), programs, sources, tmp_path)
+    for step, (ours, theirs) in enumerate(zip(told.metrics, alone.metrics, strict=True)):
+        near(ours, theirs, f"step {step}")
+    assert farthest(told.after, alone.after) < LIMIT
 
 
 # ------------------------------------------------------------------------------------------- what was drawn

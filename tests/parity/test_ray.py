@@ -44,12 +44,12 @@ from nodes import Columns, Rollout
 from nodes.data.source import PromptSource
 from nodes.values import Finished, Text
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.processes
 
 LIMIT = 1e-5
 OWN = Path(__file__).parent / "own_flows.py"
 SAMPLED = "policy.generate"
-MOST_DEVICES = 6  # three stay open, while a plan of three more runs
+MOST_DEVICES = 6
 
 # Prompts of each replayed step, none a multiple of two but the last; with one, a rank has no row at all.
 PROMPTS = [[0, 2, 3, 5, 9], [4], [1, 6, 7], [8, 9, 10, 11, 0, 1, 2], [3, 5]]
@@ -176,14 +176,14 @@ def in_process(models: ModelSetup) -> Callable[..., Side]:
 
 
 @pytest.fixture(scope="module")
-def on_ray(ray_session: Callable[[Plan], Session], models: ModelSetup) -> Callable[..., Any]:
+def on_ray(ray_session: Callable[[], Session], models: ModelSetup) -> Callable[..., Any]:
     """Give `on_ray(program, graphs)`: run programs of one set of homes on Ray, while the context is open."""
     handles, _ = host(ONE["sgd"].homes, (), models)
     first = to_wire(next(iter(handles.values())).weights())
 
     @contextmanager
     def opened(program: Program, graphs: Sequence[Graph]) -> Iterator[Side]:
-        session = ray_session(plan_of(program.graph, MOST_DEVICES))
+        session = ray_session()
         import ray  # not before there is a session: Ray reads what authentication it asks for when it is imported
 
         flows = Flows(tuple(to_json(each) for each in graphs), str(OWN))
@@ -382,6 +382,7 @@ def process_ids(side: Side, program: Program, sources: Mapping[str, Source], fol
     return [set(pq.read_table(folder / f"{name}.parquet").column("value").to_pylist()) for name in names]
 
 
+@pytest.mark.slow(group="ray")
 def test_a_reference_moved_by_hand_runs_there_and_changes_nothing(
     two: Side,
     on_ray: Callable[..., Any],
@@ -402,6 +403,14 @@ def test_a_reference_moved_by_hand_runs_there_and_changes_nothing(
     assert isinstance(two.places, RayPlaces)
     here = {member.pid for member in two.places.pools["all"]}
     assert process_ids(two.begin(), TWO["telling"], replayed, tmp_path) == [here, here], "before it was moved"
+
+
+def test_a_reference_moved_by_hand_changes_nothing(
+    two: Side, in_process: Callable[..., Side], replayed: Mapping[str, Source]
+) -> None:
+    assert any(task.target == "apart" for task in REFERENCE_APART.tasks if isinstance(task, Transfer))
+    before = two.steps(TWO["telling"], replayed, 3)
+    near(in_process(REFERENCE_APART).steps(REFERENCE_APART, replayed, 3), before)
 
 
 def test_sampling_in_a_pool_of_another_size_gives_the_same_rollouts_and_losses(

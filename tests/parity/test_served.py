@@ -1,7 +1,8 @@
 """A real server generates as the reference engine reads: token ids, log-probs, versions, updates, and its end.
 
 One server of each engine serves all tests of this file, in an environment that is installed first if it is not there.
-It is started by a process of its own, which the last test kills. SGLang's run for each change, vLLM's by `make slow`.
+It is started by a process of its own, which the last test kills. `make slow` runs them; SGLang's must have passed with
+the files that tests/slow_inputs.toml lists.
 Their models have heads of 32, the narrowest that vLLM's kernels for CPUs know.
 """
 
@@ -39,8 +40,9 @@ from flowgraph.executors.vllm import Vllm
 from flowgraph.executors.weight_updates import INCOMPLETE, By, Hold
 from flowgraph.models import load, resolve, save
 
-SGLANG = pytest.param(Sglang, marks=pytest.mark.xdist_group("sglang"), id="sglang")
-VLLM = pytest.param(Vllm, marks=[pytest.mark.xdist_group("vllm"), pytest.mark.slow], id="vllm")
+SERVERS = [pytest.mark.processes, pytest.mark.slow(group="servers")]
+SGLANG = pytest.param(Sglang, marks=SERVERS, id="sglang")
+VLLM = pytest.param(Vllm, marks=[pytest.mark.processes, pytest.mark.slow], id="vllm")
 only_vllm = pytest.mark.parametrize("engine", [VLLM], indirect=True)
 
 ROOT = Path(__file__).parents[2]

@@ -39,7 +39,7 @@ from flowgraph.store import structure_hash, to_json
 from nodes.data.source import PromptSource
 from nodes.mismatch import watch_engines
 
-pytestmark = pytest.mark.xdist_group("sglang")
+pytestmark = [pytest.mark.processes, pytest.mark.slow(group="servers")]
 
 CLOSE = 1e-4
 SETTINGS: Mapping[str, object] = {
@@ -89,7 +89,7 @@ Steps = Callable[..., list[tuple[pa.Table, dict[str, float]]]]
 
 
 @pytest.fixture(scope="module")
-def steps(ray_session: Callable[[Plan], Session], models: ModelSetup, digit_rows: Any, tmp_path_factory: Any) -> Steps:
+def steps(ray_session: Callable[[], Session], models: ModelSetup, digit_rows: Any, tmp_path_factory: Any) -> Steps:
     """Give `steps(plan, count)`: run so many steps on Ray, and give each step's rollout, and its metrics.
 
     `last(places, step)` is called before it all ends, with what runs one more step.
@@ -104,7 +104,7 @@ def steps(ray_session: Callable[[Plan], Session], models: ModelSetup, digit_rows
     ) -> list[tuple[pa.Table, dict[str, float]]]:
         program, folder = lower(graph, plan, watch=watch_engines), tmp_path_factory.mktemp("steps")
         flows = Flows((to_json(program.graph),), "")
-        places = start(program, [program.graph], flows, models, ray_session(plan_of(GRAPH, True, None)))
+        places = start(program, [program.graph], flows, models, ray_session())
         metrics, executor = list[dict[str, float]](), Executor(places)
         try:
             for step in range(count):
@@ -157,13 +157,11 @@ def test_on_shared_devices_weights_go_through_memory_and_a_server_that_died_is_n
     assert [each for each in served if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("apart", "by"), [(True, "disk"), (True, "memory"), (False, "disk")])
 def test_weights_arrive_in_every_way_and_where_devices_are_shared(steps: Steps, apart: bool, by: WeightsBy) -> None:
     holds(steps(plan_of(GRAPH, apart, by), 4))
 
 
-@pytest.mark.slow
 def test_a_policy_learns_to_copy_digits_from_what_an_engine_draws(steps: Steps) -> None:
     learning = {"policy.update.lr": 2e-3, "policy.generate.n": 16, "policy.generate.max_tokens": 4}
     graph = resolve_settings(compile_graph(grpo.graph()), [], learning)[0]

@@ -1,6 +1,7 @@
 """The wheel, installed away from the clone: it carries all that the command line and type checkers need.
 
-The fresh environment has our packages from the wheel only; their dependencies are read from the running one.
+The fresh environment has our packages from the wheel only; their dependencies are read from the running one. Which
+files the wheel takes is asked of its builder for each change; the installed one is looked at by `make slow`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flowgraph", "nodes", "placements")
@@ -86,31 +90,44 @@ def copied(installed: Installed) -> Path:
     return installed.cwd / "my.py"
 
 
+@pytest.mark.slow(group="wheel")
 def test_every_package_comes_from_the_wheel(installed: Installed) -> None:
     files = installed.evaluate("[m.__file__ for m in (flowgraph, nodes, placements)]", ", ".join(PACKAGES))
     assert isinstance(files, list)
     assert [file for file in files if not Path(file).is_relative_to(installed.env)] == []
 
 
-def test_the_wheel_carries_every_file_of_the_packages_and_nothing_else(installed: Installed) -> None:
+def files_of_packages() -> set[str]:
+    """Return every file of the packages by its path in the wheel."""
     folders = {"examples": "flowgraph/examples", **{name: name for name in PACKAGES}}
-    wanted = {
+    return {
         f"{there}/{path.relative_to(ROOT / here).as_posix()}"
         for here, there in folders.items()
         for path in (ROOT / here).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+def test_the_wheels_builder_takes_every_file_of_the_packages_and_nothing_else() -> None:
+    taken = WheelBuilder(str(ROOT)).recurse_included_files()
+    assert {each.distribution_path for each in taken} == files_of_packages()
+
+
+@pytest.mark.slow(group="wheel")
+def test_the_wheel_carries_every_file_of_the_packages_and_nothing_else(installed: Installed) -> None:
     inside = set(zipfile.ZipFile(installed.wheel).namelist())
-    assert {name for name in inside if ".dist-info/" not in name} == wanted
+    assert {name for name in inside if ".dist-info/" not in name} == files_of_packages()
     assert {name.partition("/")[2] for name in inside if ".dist-info/" in name} >= {"licenses/LICENSE", "METADATA"}
 
 
+@pytest.mark.slow(group="wheel")
 def test_the_installed_command_line_lists_the_shipped_flows(installed: Installed) -> None:
     listed = {flow["name"]: flow["path"] for flow in json.loads(installed.flowgraph("flows", "--json"))}
     assert listed.keys() >= {"grpo", "gpg"}
     assert [path for path in listed.values() if not Path(path).is_relative_to(installed.env)] == []
 
 
+@pytest.mark.slow(group="wheel")
 def test_an_installed_flow_knows_its_own_lines(installed: Installed) -> None:
     """A shipped flow is a user's file even where it lies inside our package: errors and drawings name its lines."""
     files = installed.evaluate(
@@ -120,11 +137,13 @@ def test_an_installed_flow_knows_its_own_lines(installed: Installed) -> None:
     assert files == ["grpo.py"]
 
 
+@pytest.mark.slow(group="wheel")
 def test_the_installed_command_line_plans(installed: Installed) -> None:
     plan = json.loads(installed.flowgraph("plan", "grpo", "--model", "tiny", "--json"))
     assert "policy.train" in json.dumps(plan)
 
 
+@pytest.mark.slow(group="wheel")
 def test_mypy_accepts_a_copied_flow_and_sees_our_types(installed: Installed, copied: Path) -> None:
     check = [sys.executable, "-m", "mypy", "--strict", "--python-executable", installed.python]
     done = installed.run(*check, copied)
@@ -134,6 +153,7 @@ def test_mypy_accepts_a_copied_flow_and_sees_our_types(installed: Installed, cop
     assert '"Mask"' in done.stdout
 
 
+@pytest.mark.slow(group="wheel")
 def test_pyright_accepts_a_copied_flow_and_sees_our_types(installed: Installed, copied: Path) -> None:
     (installed.cwd / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}', encoding="utf-8")
     check = [sys.executable, "-m", "pyright", "--pythonpath", installed.python]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from flowgraph.cluster import Cluster, Device, Node, amount_bytes_per_s, parse_bytes, show_bytes, show_rate
 from flowgraph.errors import SettingError
-from flowgraph.machine import cgroup_free_bytes, laptop, warnings_for
+from flowgraph.machine import cgroup_free_bytes, free_bytes, laptop, plannable_bytes, warnings_for
 from tests.looped import looped
 
 UNITS = "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
@@ -145,14 +146,40 @@ def test_a_device_that_is_not_there_is_none() -> None:
     assert (here.device("laptop", 1), here.device("laptop", -1), here.device("other", 0)) == (None, None, None)
 
 
-def test_this_machine_is_one_node_whose_two_cpu_devices_share_its_free_memory() -> None:
+def test_this_machine_is_one_node_whose_two_cpu_devices_share_its_memory() -> None:
     (node,) = laptop().nodes
     share = Device(kind="cpu", memory_bytes=node.host_memory_bytes // 2)
     assert (node.name, node.devices) == ("laptop", (share, share))
     assert node.cores >= 1
 
 
-def test_memory_that_is_given_is_shared_evenly_in_place_of_what_is_free() -> None:
+def test_a_plan_for_this_machine_counts_on_the_same_memory_whatever_is_free_at_the_moment() -> None:
+    before, free_before = laptop(), free_bytes()
+    held = bytearray(b"x" * 2**27)  # used, not only reserved
+    after, free_after = laptop(), free_bytes()
+    assert len(held) == 2**27 and free_before != free_after
+    assert after == before
+    assert plannable_bytes() == before.nodes[0].host_memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [(("16 GiB", "max"), 14 * 2**30), (("17 GiB", "max"), 14 * 2**30), (("17 GiB", "9 GiB"), 7 * 2**30)],
+    ids=str,
+)
+def test_a_plan_counts_on_whole_gibibytes_of_what_control_groups_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[str, str], left: int
+) -> None:
+    for folder, limit in zip((tmp_path / "a", tmp_path), limits, strict=True):
+        write(folder, {"memory.max": limit if limit == "max" else str(int(limit.split()[0]) * 2**30)})
+    write(tmp_path, {"mine": "0::/a\n"})
+    monkeypatch.setattr("flowgraph.machine.CGROUPS", tmp_path)
+    monkeypatch.setattr("flowgraph.machine.MEMBERSHIP", tmp_path / "mine")
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**40))
+    assert plannable_bytes() == left
+
+
+def test_memory_that_is_given_is_shared_evenly_in_place_of_that_of_the_machine() -> None:
     (node,) = laptop(3, 11).nodes
     assert [device.memory_bytes for device in node.devices] == [3, 3, 3]
     assert node.host_memory_bytes == 11

@@ -26,7 +26,7 @@ from flowgraph.executors.ranks import ProcessRanks, join
 from flowgraph.executors.sharding import decoder_layers
 from flowgraph.keys import Key
 
-pytestmark = pytest.mark.xdist_group("fsdp")  # its processes are started once
+pytestmark = pytest.mark.processes  # its processes are started once
 
 Told = list[dict[str, Any]]
 LIMIT = 1e-5

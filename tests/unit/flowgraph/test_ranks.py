@@ -18,7 +18,7 @@ import torch.distributed as dist
 from flowgraph.executors import ranks as process_ranks
 from flowgraph.executors.ranks import ProcessRanks, interface_to, join, loopback_interface
 
-pytestmark = pytest.mark.xdist_group("ranks")  # its processes are started once
+pytestmark = pytest.mark.processes  # its processes are started once
 
 Told = list[dict[str, Any]]
 COUNT = 3
