@@ -66,7 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how many examples a property has, note which slow groups passed, and build the command line once.
 
-    `-m slow` asks for all examples. Typer builds every command anew for each call, which takes a third of the time of a short one.
+    `-m slow` asks for all examples. Typer builds every command anew for each call, which takes a third of the time of a
+    short one.
     """
     import typer
 
