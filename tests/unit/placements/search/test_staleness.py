@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from placements.search.staleness import LOOKED_AT, best_staleness, staleness_text, stalenesses
+from placements.report.staleness_report import staleness_text
+from placements.search.staleness import LOOKED_AT, best_staleness, stalenesses
 from tests.looped import looped
 from tests.unit.placements.small_settings import setting_of
 
