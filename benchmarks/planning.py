@@ -18,8 +18,8 @@ from statistics import median
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from flowgraph.cli.inputs import Asked as Named  # noqa: E402 - after the path above
-from flowgraph.cli.setting import Question, pose  # noqa: E402
+from flowgraph.cli.flow_request import FlowRequest as Named  # noqa: E402 - after the path above
+from flowgraph.cli.planning_request import PlanningRequest, pose  # noqa: E402
 from placements.search.pool_options import PoolOptions  # noqa: E402
 from placements.search.search import PlanRequest, find, problem  # noqa: E402
 from placements.solver.solve import solve  # noqa: E402
@@ -53,7 +53,7 @@ CASES = (
 def setting(case: Case) -> PlanningProblem:
     """Return the setting of a case: every model of 8B, prompts of 512 tokens, responses of 1k on average."""
     asked = Named(str(FLOWS / f"{case.flow}.py"), models=(f"policy={MODEL}",), batch=case.batch)
-    return pose(Question(asked, case.cluster, "512", "mean=1k,max=4k")).setting
+    return pose(PlanningRequest(asked, case.cluster, "512", "mean=1k,max=4k")).setting
 
 
 def forget() -> None:

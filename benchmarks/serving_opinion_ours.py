@@ -7,7 +7,7 @@ from functools import cache
 from benchmarks.forecast.serving_models import device, links_within, release
 from benchmarks.serving_opinion_answers import Answer
 from benchmarks.serving_opinion_grid import Question, Setup
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
 from placements.hardware.device_profiles import DeviceProfile, PoolLinks, Precision
 from placements.hardware.engine_constants import constants
 from placements.time.cache_capacity import reserved_bytes

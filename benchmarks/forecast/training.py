@@ -26,7 +26,7 @@ from benchmarks.forecast.training_rows import (
     prime,
     vtrain,
 )
-from flowgraph.calibration import Calibration
+from flowgraph.cluster.calibration import Calibration
 from flowgraph.errors import DataError
 from placements.calibration.fit_constants import MeasuredCase, calibrate
 from placements.calibration.fit_scales import Key, Observation, fit_scales

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from benchmarks.forecast.report import Row
+from flowgraph.cluster.plan import Checkpointing, Layout, Precision
 from flowgraph.errors import UnknownNameError
-from flowgraph.models.shapes import ModelShape, shape_of
+from flowgraph.models.sizes import ModelShape, shape_of
 from flowgraph.models.table import full_name, listed
-from flowgraph.plan import Checkpointing, Layout, Precision
 from placements.hardware.device_profiles import DeviceProfile, PoolLinks, profile
 from placements.hardware.engine_constants import TrainingConstants
 from placements.time.training import update_seconds

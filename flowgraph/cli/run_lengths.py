@@ -11,8 +11,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flowgraph.plan import Layout, Running
-    from flowgraph.roles import Role
+    from flowgraph.analysis.roles import Role
+    from flowgraph.cluster.plan import Layout, RoleSettings
     from nodes.interop import Imported
     from placements import PlanningProblem
 
@@ -20,7 +20,7 @@ PARTS = (2, 4, 8, 16)  # of the longest rows, the lengths at which a run is trie
 
 
 @dataclass(frozen=True)
-class Shorter:
+class ShorterLengths:
     """Lengths of prompts and responses, shorter than a run allows, in tokens."""
 
     prompt: int
@@ -31,7 +31,7 @@ class Shorter:
 
 
 def micro_batch_tokens(
-    setting: PlanningProblem, role: Role, layout: Layout, running: Running, rows: int | None
+    setting: PlanningProblem, role: Role, layout: Layout, running: RoleSettings, rows: int | None
 ) -> int | None:
     """Return the tokens that go through at once: no more than a rank has in a minibatch, and never less than a row.
 
@@ -61,7 +61,7 @@ def as_long_as_its_rows(setting: PlanningProblem, read: Imported) -> Imported:
     return replace(read, running=running)
 
 
-def fitting_lengths(read: Imported, fits: Callable[[Shorter], bool]) -> Shorter | None:
+def fitting_lengths(read: Imported, fits: Callable[[ShorterLengths], bool]) -> ShorterLengths | None:
     """Return the longest rows with which a run fits, of a few parts of those that it allows; None if with none."""
-    tried = (Shorter(max(1, read.prompt_tokens // part), max(1, read.response_tokens // part)) for part in PARTS)
+    tried = (ShorterLengths(max(1, read.prompt_tokens // part), max(1, read.response_tokens // part)) for part in PARTS)
     return next((each for each in tried if fits(each)), None)

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flowgraph.errors import DataError, UnknownNameError
-from flowgraph.foreign import parse_toml
+from flowgraph.files.untrusted import parse_toml
 from placements.hardware.engine_constants import C, ConstantBounds, EngineConstants, bounds, constant_names, engines
 from placements.workload.batch_partition import many
 

@@ -53,7 +53,7 @@ def packed_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
 
     A row is never cut, so a pass has at least one.
 
-    >>> from flowgraph.roles import Role
+    >>> from flowgraph.analysis.roles import Role
     >>> from placements.workload.lengths import LengthDistribution
     >>> from placements.workload.node_workload import NodeWorkload
     >>> role = Role("m.train", "m", "train", ("m.update",))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flowgraph.cluster import DeviceKind, show_bytes
-from flowgraph.plan import Plan
+from flowgraph.cluster.cluster import DeviceKind, show_bytes
+from flowgraph.cluster.plan import Plan
 from placements.format import COLUMNS, flowing, pool_sizes, table
 from placements.memory.footprint import fits
 from placements.report.search_report import Played, show_s, why_slower

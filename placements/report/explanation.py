@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from flowgraph.plan import Plan
+from flowgraph.cluster.plan import Plan
 from placements.report.explain_report import alternatives_text, fastest_text, layouts_text
 from placements.search.alternatives import (
     AlternativePool,

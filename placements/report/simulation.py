@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from flowgraph.diagrams.charts import Lanes
-from flowgraph.plan import Step
+from flowgraph.cluster.plan import StepForecast
+from flowgraph.diagrams.model.charts import Lanes
 from placements.report.chrome_trace import chrome_trace
 from placements.report.timeline import timeline_text
 from placements.report.timeline_chart import timeline_chart
@@ -50,6 +50,6 @@ class Simulation:
         return timeline_chart(self.timeline, title, first_step=first_step)
 
 
-def simulate(step: Step, steps: int) -> Simulation:
+def simulate(step: StepForecast, steps: int) -> Simulation:
     """Simulate the first `steps` steps of a plan whose forecast step this is; all its seconds must be known."""
     return Simulation(play(schedule_of(step.tasks, step.waits), steps=steps))

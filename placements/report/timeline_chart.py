@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowgraph.diagrams.amounts import listed, many, show_s
-from flowgraph.diagrams.charts import Bar, Lane, Lanes
+from flowgraph.diagrams.model.charts import Bar, Lane, Lanes
+from flowgraph.diagrams.model.quantities import listed, many, show_s
 from placements.hardware.engine_constants import HOST
 from placements.step.idle_time import OVER, IdleSpan, idle_spans
 from placements.step.timeline import Timeline, TimelineEvent

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
-from flowgraph.plan import Layout, Plan, Running, Step
+from flowgraph.cluster.plan import Layout, Plan, RoleSettings, StepForecast
 from placements.memory.footprint import room_bytes
 from placements.search.infeasibility import overflows
 from placements.search.named_placements import Parts
@@ -38,7 +38,7 @@ class AlternativeLayout:
     """
 
     layout: Layout
-    running: Running
+    running: RoleSettings
     seconds: float
     peak_bytes: int
     fits: bool
@@ -49,7 +49,7 @@ class AlternativeLayout:
 class CurrentPlan:
     """A plan as it stands: its step, the seconds of it, and its devices."""
 
-    step: Step
+    step: StepForecast
     step_s: float
     devices: int
 
@@ -83,7 +83,7 @@ def alternative_layouts(setting: PlanningProblem, plan: Plan, role: str) -> tupl
     """
     home = next(each for each in homes_by(setting, plan) if each.role.name == role)
     own = home.layout, home.running
-    ways_of = dict[Layout, list[tuple[Layout, Running]]]()
+    ways_of = dict[Layout, list[tuple[Layout, RoleSettings]]]()
     for each in all_role_options(setting, home.role, home.seat):
         ways_of.setdefault(each.layout, []).append((each.layout, each.running))
     kept = {own: _other(setting, plan, home, *own, own=True)}
@@ -96,7 +96,13 @@ def alternative_layouts(setting: PlanningProblem, plan: Plan, role: str) -> tupl
 
 
 def _other(
-    setting: PlanningProblem, plan: Plan, home: RolePlacement, layout: Layout, running: Running, *, own: bool = False
+    setting: PlanningProblem,
+    plan: Plan,
+    home: RolePlacement,
+    layout: Layout,
+    running: RoleSettings,
+    *,
+    own: bool = False,
 ) -> AlternativeLayout:
     there = replace(home, layout=layout, running=running)
     works = [work_of(setting, there, load).total_s for load in setting.loads_of(home.role)]

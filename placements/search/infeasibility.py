@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from flowgraph.cluster import Cluster, show_bytes
+from flowgraph.analysis.roles import Role
+from flowgraph.cluster.cluster import Cluster, show_bytes
+from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.errors import ResourceError
-from flowgraph.plan import Layout, Plan, Running
-from flowgraph.roles import Role
 from placements.format import show_parts
 from placements.hardware.topology import DeviceClass, sizes
 from placements.memory.footprint import Bytes, Footprint, room_bytes
@@ -40,7 +40,7 @@ class SmallestOption:
     role: Role
     seat: DeviceGroup
     layout: Layout
-    running: Running
+    running: RoleSettings
     held: Footprint
 
     @property
@@ -146,7 +146,7 @@ def _with_one_row(setting: PlanningProblem, role: Role, seat: DeviceGroup) -> It
             device_bytes=seat.of.memory_bytes,
             cache_tokens=longest,
         )
-        yield SmallestOption(role, seat, layout, Running(precision=setting.sampling_precision), held)
+        yield SmallestOption(role, seat, layout, RoleSettings(precision=setting.sampling_precision), held)
 
 
 def _seats(of: DeviceClass) -> Iterator[DeviceGroup]:

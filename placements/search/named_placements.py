@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from flowgraph.analysis.roles import Role, models_read, roles
 from flowgraph.errors import UnknownNameError
-from flowgraph.graph import Graph, Node, carried_from, reachable
-from flowgraph.roles import Role, models_read, roles
-from flowgraph.values import Model
+from flowgraph.language.graph import Graph, Node, carried_from, reachable
+from flowgraph.language.values import Model
 from placements.solver.problem import fused
 from placements.workload.graph_workload import passes_rows, read_together
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.cluster.plan import PlacedRole, Plan, PlanAssumptions, Pool
 from flowgraph.errors import ResourceError
-from flowgraph.plan import Assumed, Placed, Plan, Pool
-from flowgraph.store import structure_hash
 from placements.hardware.topology import PoolRequest, realise
 from placements.memory.footprint import Footprint, room_bytes, total_bytes
 from placements.search.block_placements import Block, homes_of
@@ -19,7 +19,7 @@ from placements.workload.planning_problem import PlanningProblem
 def plan_of(
     setting: PlanningProblem,
     blocks: Sequence[Block],
-    assumed: Assumed | None = None,
+    assumed: PlanAssumptions | None = None,
     pins: Mapping[str, str] | None = None,
 ) -> Plan:
     """Return the plan of these blocks, pools named as their roles are pinned, else `pool0`, `pool1` and so on.
@@ -29,7 +29,7 @@ def plan_of(
     return plan_from(setting, homes_of(setting, blocks, pins), assumed)
 
 
-def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed: Assumed | None = None) -> Plan:
+def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
     """Return the plan of roles that live so. Raises ResourceError if the cluster has no such pools."""
     step = step_of(setting, homes)
     pools = _pools(setting, homes)
@@ -46,7 +46,7 @@ def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed:
     )
 
 
-def forecast_again(setting: PlanningProblem, plan: Plan, assumed: Assumed | None = None) -> Plan:
+def forecast_again(setting: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
     """Return a plan with its bytes and seconds as they are forecast now, for what `assumed` says; all else stays.
 
     Raises ResourceError where it is not known how fast its devices are.
@@ -114,8 +114,8 @@ def _synced(setting: PlanningProblem, own: Sequence[RolePlacement], pool_of: Map
             yield pool_of[source if target in names else target]
 
 
-def _placed(setting: PlanningProblem, home: RolePlacement) -> Placed:
-    return Placed(
+def _placed(setting: PlanningProblem, home: RolePlacement) -> PlacedRole:
+    return PlacedRole(
         role=home.role.name,
         pool=home.pool,
         engine=home.engine,
@@ -126,8 +126,11 @@ def _placed(setting: PlanningProblem, home: RolePlacement) -> Placed:
 
 
 def _with_parts(
-    setting: PlanningProblem, placed: Iterable[Placed], homes: Sequence[RolePlacement], held: Mapping[str, Footprint]
-) -> tuple[Placed, ...]:
+    setting: PlanningProblem,
+    placed: Iterable[PlacedRole],
+    homes: Sequence[RolePlacement],
+    held: Mapping[str, Footprint],
+) -> tuple[PlacedRole, ...]:
     """Return roles with the parts that each holds when it holds most: of the peaks of its pool, so that both agree."""
     found = dict[str, dict[str, int]]()
     for pool in dict.fromkeys(home.pool for home in homes):

@@ -11,8 +11,8 @@ from functools import cached_property
 from math import fsum, inf
 from typing import TYPE_CHECKING
 
-from flowgraph.plan import Layout
-from flowgraph.roles import USES, Role
+from flowgraph.analysis.roles import USES, Role
+from flowgraph.cluster.plan import Layout
 from placements.hardware.topology import sizes
 from placements.memory.footprint import room_bytes
 from placements.search.combined_options import HOST, SYNC_BYTES, CombinedOptions

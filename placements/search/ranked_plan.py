@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from flowgraph.plan import Assumed, Plan, Step
+from flowgraph.cluster.plan import Plan, PlanAssumptions, StepForecast
 from placements.search.block_placements import Block, homes_of
 from placements.search.plan_builder import plan_of
 from placements.step.step_forecast import period_of, step_of
@@ -22,7 +22,7 @@ class RankedPlan:
     bound: float
 
     @cached_property
-    def step(self) -> Step:
+    def step(self) -> StepForecast:
         """Return the step as the simulator plays it."""
         return step_of(self.setting, homes_of(self.setting, self.blocks))
 
@@ -46,6 +46,6 @@ class RankedPlan:
         """Return the roles by the pool that they share."""
         return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
-    def plan(self, assumed: Assumed | None = None, pins: Mapping[str, str] | None = None) -> Plan:
+    def plan(self, assumed: PlanAssumptions | None = None, pins: Mapping[str, str] | None = None) -> Plan:
         """Return the plan itself, its pools named as roles are pinned."""
         return plan_of(self.setting, self.blocks, assumed, pins)

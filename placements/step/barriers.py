@@ -21,8 +21,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import fsum
 
-from flowgraph.graph import Node, reachable
-from flowgraph.roles import roles
+from flowgraph.analysis.roles import roles
+from flowgraph.language.graph import Node, reachable
 from placements.time.host_work import host_work_of
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem

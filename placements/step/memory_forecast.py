@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flowgraph.cluster import DeviceKind
+from flowgraph.cluster.cluster import DeviceKind
+from flowgraph.cluster.plan import PhasePeak, Plan, Pool, PoolForecast
 from flowgraph.engines.table import shares_process
-from flowgraph.plan import Forecast, Peak, Plan, Pool
 from placements.memory.footprint import Footprint, MemoryConstants, room_bytes, total_bytes, with_more
 from placements.memory.pool_peaks import PhaseTurn, PoolPeak, PoolResident, pool_peaks
 from placements.step.role_costs import footprint, process_of
@@ -23,7 +23,7 @@ def footprint_of(setting: PlanningProblem, home: RolePlacement) -> Footprint:
 
 def forecasts_of(
     setting: PlanningProblem, homes: Sequence[RolePlacement], held: Mapping[str, Footprint] | None = None
-) -> tuple[Forecast, ...]:
+) -> tuple[PoolForecast, ...]:
     """Return the forecast of each pool of roles that live so; what roles hold is worked out unless it is `held`."""
     known = held or {home.role.name: footprint_of(setting, home) for home in homes}
     return tuple(forecast_pool(setting, pool, homes, known) for pool in dict.fromkeys(home.pool for home in homes))
@@ -65,14 +65,16 @@ def _resident(
 
 def forecast_pool(
     setting: PlanningProblem, pool: str, homes: Sequence[RolePlacement], held: Mapping[str, Footprint]
-) -> Forecast:
+) -> PoolForecast:
     """Return the peaks of a pool: of each phase, and of each change of hands before it, named `to PHASE`."""
     roles, found = peaks_of(setting, pool, homes, held)
     contexts = dict[str, int]()
     for each in roles:
         context = each.footprint.resident.get("context", 0)
         contexts[each.process] = max(contexts.get(each.process, 0), context)
-    return Forecast(pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(dict.fromkeys(map(_told_peak, found))))
+    return PoolForecast(
+        pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(dict.fromkeys(map(_told_peak, found)))
+    )
 
 
 def peaks_of(
@@ -147,10 +149,10 @@ def _one_copy(one: RolePlacement, other: RolePlacement) -> bool:
     return alike and one.seat.of.kind == "cpu" and one.role.param == other.role.param
 
 
-def _told_peak(peak: PoolPeak) -> Peak:
+def _told_peak(peak: PoolPeak) -> PhasePeak:
     context = sum(parts.get("context", 0) for parts in peak.roles.values())
     own = {role: total_bytes(parts) - parts.get("context", 0) for role, parts in peak.roles.items()}
-    return Peak(
+    return PhasePeak(
         phase=f"to {peak.phase}" if peak.entering else peak.phase,
         role=peak.role,
         memory_bytes=peak.peak_bytes,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
+from flowgraph.analysis.roles import Role
+from flowgraph.cluster.plan import Checkpointing, Layout, Logits, Precision, RoleSettings
 from flowgraph.engines.table import ENGINES, shares_process
-from flowgraph.plan import Checkpointing, Layout, Logits, Precision, Running
-from flowgraph.roles import Role
 from placements.hardware.device_profiles import PoolLinks
 from placements.hardware.topology import DeviceClass
 from placements.memory.footprint import Footprint, MemoryConstants, total_bytes
@@ -43,7 +43,7 @@ class DeviceGroup:
 
 
 def passing_seconds(
-    setting: PlanningProblem, seat: DeviceGroup, engine: str, layout: Layout, running: Running, load: NodeWorkload
+    setting: PlanningProblem, seat: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
 ) -> Seconds:
     """Return the seconds of one load of a role that trains or reads rows, what it offloads left out."""
     micro = running.micro_batch_tokens or load.longest_tokens
@@ -92,7 +92,7 @@ def sampling_seconds(
     seat: DeviceGroup,
     engine: str,
     layout: Layout,
-    running: Running,
+    running: RoleSettings,
     load: NodeWorkload,
     in_flight: InFlight | None = None,
 ) -> Seconds | None:
@@ -111,7 +111,7 @@ def best_in_flight(
     seat: DeviceGroup,
     engine: str,
     layout: Layout,
-    running: Running,
+    running: RoleSettings,
     load: NodeWorkload,
     *,
     ahead: int = 1,
@@ -184,7 +184,7 @@ def _sampling(
     return once.times(setting.factor_of("generate", load.role.name, seat.of.model))
 
 
-def woken_seconds(found: Footprint, seat: DeviceGroup, running: Running) -> Seconds:
+def woken_seconds(found: Footprint, seat: DeviceGroup, running: RoleSettings) -> Seconds:
     """Return the seconds of a step in which what sleeps comes to its devices and goes back, once each."""
     if not running.sleeps:
         return Seconds()
@@ -192,7 +192,7 @@ def woken_seconds(found: Footprint, seat: DeviceGroup, running: Running) -> Seco
 
 
 def offloaded_seconds(
-    found: Footprint, seat: DeviceGroup, layout: Layout, running: Running, own: Sequence[NodeWorkload]
+    found: Footprint, seat: DeviceGroup, layout: Layout, running: RoleSettings, own: Sequence[NodeWorkload]
 ) -> Seconds:
     """Return the seconds of a step in which offloaded weights, gradients and optimizer states come and go.
 
@@ -213,7 +213,7 @@ def offloaded_seconds(
 
 
 def footprint(
-    setting: PlanningProblem, role: Role, seat: DeviceGroup, engine: str, layout: Layout, running: Running
+    setting: PlanningProblem, role: Role, seat: DeviceGroup, engine: str, layout: Layout, running: RoleSettings
 ) -> Footprint:
     """Return what a role holds on each device, on one engine, in one layout and one way to run."""
     shape, own = setting.shape(role), setting.loads_of(role)
@@ -264,7 +264,7 @@ def process_of(engine: str) -> str:
 
 
 def _on_cpu(
-    setting: PlanningProblem, role: Role, seat: DeviceGroup, engine: str, layout: Layout, running: Running
+    setting: PlanningProblem, role: Role, seat: DeviceGroup, engine: str, layout: Layout, running: RoleSettings
 ) -> Footprint:
     """Return what a role holds on each CPU device: in the process of the device, or in a server beside it."""
     shape, constants = setting.shape(role), MemoryConstants()

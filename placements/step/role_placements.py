@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowgraph.cluster import Device
+from flowgraph.analysis.roles import Role
+from flowgraph.cluster.cluster import Device
+from flowgraph.cluster.plan import Layout, Plan, Pool, RoleSettings
 from flowgraph.errors import ResourceError
-from flowgraph.plan import Layout, Plan, Pool, Running
-from flowgraph.roles import Role
 from placements.hardware.topology import DeviceClass
 from placements.step.role_costs import DeviceGroup
 from placements.workload.planning_problem import PlanningProblem
@@ -23,7 +23,7 @@ class RolePlacement:
     seat: DeviceGroup
     engine: str
     layout: Layout
-    running: Running
+    running: RoleSettings
     shared: bool
     lag: int = 0
 

@@ -18,8 +18,8 @@ from placements.time.kernels import WIDTH_BYTES, peak_flops
 from placements.time.seconds import Seconds
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Layout
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout
     from placements.hardware.device_profiles import PoolLinks, Precision
 
 SCALED_BYTES = 0.5625

@@ -17,8 +17,8 @@ from placements.time.long_tail import drained_seconds, uneven_tokens
 from placements.time.seconds import Seconds
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Layout
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout
     from placements.hardware.device_profiles import PoolLinks, Precision
     from placements.workload.lengths import LengthDistribution
 

@@ -19,8 +19,8 @@ from placements.time.training_passes import Parts, TrainingPasses, summed
 from placements.workload.node_workload import PassTokens
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Checkpointing, Layout, Logits, Offloaded, Precision
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Checkpointing, Layout, Logits, Offloaded, Precision
     from placements.hardware.device_profiles import PoolLinks
 
 __all__ = ["PassTokens", "TrainingConstants", "forward_seconds", "micro_batches", "update_seconds"]

@@ -14,8 +14,8 @@ from placements.hardware.architectures import attained
 from placements.time.kernels import WIDTH_BYTES, matmul_seconds
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Layout, Precision
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout, Precision
     from placements.hardware.device_profiles import DeviceProfile
 
 Part = Literal["forward", "inputs", "weights"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
 from placements.hardware.engine_constants import TrainingConstants
 from placements.time.kernels import peak_flops
 from placements.time.training_collectives import expert_seconds, ring_seconds, sequence_seconds, tensor_seconds
@@ -28,8 +28,8 @@ from placements.time.training_layers import (
 )
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Precision
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Precision
     from placements.hardware.device_profiles import PoolLinks
     from placements.time.training_layers import Part
 

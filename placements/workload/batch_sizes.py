@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flowgraph.analysis.roles import Role, roles
 from flowgraph.errors import BatchError
-from flowgraph.graph import Graph, Node
-from flowgraph.roles import Role, roles
-from flowgraph.values import Group
+from flowgraph.language.graph import Graph, Node
+from flowgraph.language.values import Group
 from placements.workload.batch_partition import (
     DATA,
     AdjustableSize,
@@ -29,7 +29,7 @@ from placements.workload.graph_workload import prompts_reaching, row_sources, sa
 from placements.workload.size_rules import AtLeast, AtMost, EvenMinibatches, SizeRule, least_minibatch, nearest_values
 
 if TYPE_CHECKING:
-    from flowgraph.plan import Plan
+    from flowgraph.cluster.plan import Plan
 
 IDLE_SHARE = 0.01  # of minibatches in which a rank has no row by chance: more is told
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from flowgraph.graph import Const, Graph, Node, Param, carried_from, reachable
+from flowgraph.analysis.roles import roles
+from flowgraph.language.graph import Const, Graph, Node, Param, carried_from, reachable
+from flowgraph.language.rows import leaf_paths
+from flowgraph.language.values import Context, Lengths, Model
 from flowgraph.lowering.program import read_by
-from flowgraph.roles import roles
-from flowgraph.rows import leaf_paths
-from flowgraph.values import Context, Lengths, Model
 
 Place = tuple[Node | Param | Const, str]
 """A value by what made it, and its path in there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks import drawing
-from flowgraph.diagrams.formats import text_in
+from flowgraph.diagrams.write.formats import text_in
 from tests.looped import looped
 
 

@@ -389,7 +389,7 @@ WHILE_STARTING = "stopped while it was starting; run holds what was recorded\n"
 
 
 @SLOW
-@pytest.mark.parametrize("name", ["raylet", "gcs_server", "ray::Device", "ray::warm_up"])
+@pytest.mark.parametrize("name", ["raylet", "gcs_server", "ray::RankActor", "ray::warm_up"])
 def test_an_interrupt_while_processes_start_ends_them(start: Start, name: str) -> None:
     run = start()
     run.wait_for(name)
@@ -410,8 +410,8 @@ def test_sigterm_while_processes_start_ends_them(start: Start, name: str) -> Non
 @SLOW
 def test_an_interrupt_while_a_run_closes_changes_nothing(start: Start) -> None:
     run = start("--steps", "1")
-    run.wait_for("ray::Device")
-    run.wait_until(lambda: "ray::Device" not in run.alive().values())
+    run.wait_for("ray::RankActor")
+    run.wait_until(lambda: "ray::RankActor" not in run.alive().values())
     run.interrupt()
     ended = run.ended()
     assert (ended.code, ended.status, ended.told()) == (0, "finished", f"{STARTING}step 1/1\n")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowgraph.machine import laptop
-from flowgraph.plan import Plan, Pool
+from flowgraph.cluster.plan import Plan, Pool
+from flowgraph.cluster.this_machine import laptop
 from tests.conftest import ray_is_here
 
 if TYPE_CHECKING:
-    from flowgraph.runtime.ray_session import Session
+    from flowgraph.runtime.ray.session import Session
 
 MOST_DEVICES = 6  # of all plans that are open at a time
 
@@ -25,7 +25,7 @@ def ray_session() -> Iterator[Callable[[], Session]]:
     Closing what it gives leaves Ray running for the next plan. It ends with the last test that asks for it, or where
     `ray_of_its_own` ends it for a test that starts Ray itself.
     """
-    from flowgraph.runtime.ray_session import Session, connect
+    from flowgraph.runtime.ray.session import Session, connect
 
     class Shared(Session):
         def close(self) -> None:

@@ -13,16 +13,16 @@ from pathlib import Path
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from flowgraph.check_plan import unsupported
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.setting import Posed, Question, pose
+from flowgraph.analysis.roles import roles
+from flowgraph.checks.placed import unsupported
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.planning_request import PlanningRequest, PreparedProblem, pose
+from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError, ResourceError
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.task_names import task_names
-from flowgraph.models.shapes import ModelShape, shape
+from flowgraph.models.sizes import ModelShape, shape
 from flowgraph.models.sources import resolve
-from flowgraph.plan import Plan
-from flowgraph.roles import roles
 from flowgraph.runtime.hosting import heads_of
 from nodes.mismatch import watch_engines
 from placements.search.infeasibility import overflows
@@ -61,8 +61,8 @@ OTHERS = [each for each in product(SHIPPED, CLUSTERS) if each not in FOR_EACH_CH
 @looped("flow, cluster", FOR_EACH_CHANGE, slow=OTHERS)
 def test_the_default_plan_of_every_shipped_flow_runs_as_written(flow: str, cluster: str) -> None:
     on_gpus = cluster in GPUS
-    asked = Asked(flow, models=(MODELS[0],) if on_gpus else ())
-    posed: Posed = pose(Question(asked, cluster, "512" if on_gpus else None))
+    asked = FlowRequest(flow, models=(MODELS[0],) if on_gpus else ())
+    posed: PreparedProblem = pose(PlanningRequest(asked, cluster, "512" if on_gpus else None))
     found = find(posed.setting)
     plan = plan_of(posed.setting, found.best.blocks, posed.assumed)
     refuse_nothing(posed.setting, plan)

@@ -7,7 +7,7 @@ from math import exp
 
 import pytest
 
-from flowgraph.calibration import PHASES, Calibration, Phase, Scale
+from flowgraph.cluster.calibration import PHASES, Calibration, Phase, Scale
 from placements.calibration.fit_scales import (
     ALONE_SD,
     DEVICE_SD,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.diagrams.charts import Lane, Lanes
+from flowgraph.diagrams.model.charts import Lane, Lanes
 from placements.report.timeline_chart import timeline_chart
 from placements.step.idle_time import OVER
 from placements.step.schedule import Schedule, ScheduledTask, TaskWait

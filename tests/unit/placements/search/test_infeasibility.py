@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.cluster import Cluster
+from flowgraph.cluster.cluster import Cluster
 from flowgraph.errors import ResourceError
 from placements.memory.footprint import FITS_SHARE
 from placements.search.infeasibility import SmallestOption, larger_settings, smallest_option

@@ -8,8 +8,8 @@ from math import fsum
 
 import pytest
 
-from flowgraph.check_plan import check_plan, unsupported
-from flowgraph.plan import Plan
+from flowgraph.checks.placed import check_plan, unsupported
+from flowgraph.cluster.plan import Plan
 from placements.hardware.device_profiles import domains
 from placements.memory.footprint import FITS_SHARE
 from placements.search.named_placements import VARIANTS, Parts

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from flowgraph.cluster import Cluster
-from flowgraph.plan import Layout
-from flowgraph.roles import Use
+from flowgraph.analysis.roles import Use
+from flowgraph.cluster.cluster import Cluster
+from flowgraph.cluster.plan import Layout
 from placements.search.search import find
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem

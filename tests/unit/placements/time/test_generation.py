@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowgraph.cluster.plan import Layout
 from flowgraph.models import ModelShape
-from flowgraph.models.shapes import shape_of
+from flowgraph.models.sizes import shape_of
 from flowgraph.models.table import full_name, listed
-from flowgraph.plan import Layout
 from placements.hardware.device_profiles import PoolLinks, Precision, profile
 from placements.hardware.engine_constants import ServingConstants, bounds, constants
 from placements.time.cache_capacity import cache_tokens, reserved_bytes

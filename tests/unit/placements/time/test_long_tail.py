@@ -9,8 +9,8 @@ from statistics import mean
 
 import pytest
 
+from flowgraph.cluster.plan import Layout
 from flowgraph.models import ModelShape
-from flowgraph.plan import Layout
 from placements.hardware.device_profiles import DeviceProfile, PoolLinks
 from placements.hardware.engine_constants import ServingConstants
 from placements.time.generation import generate_seconds

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.models.shapes import ModelShape, shape_of
+from flowgraph.cluster.plan import Layout
+from flowgraph.models.sizes import ModelShape, shape_of
 from flowgraph.models.table import listed
-from flowgraph.plan import Layout
 from placements.hardware.device_profiles import PoolLinks, profile
 from placements.hardware.engine_constants import bounds, constant_names, constants, engines
 from placements.time.kernels import matmul_seconds
