@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.cli.plan_result import read_plan
-from flowgraph.cli.planning_request import PreparedProblem, PlanningRequest, asked_by, planned_graph, pose, posed_by
+from flowgraph.cli.planning_request import PlanningRequest, PreparedProblem, asked_by, planned_graph, pose, posed_by
 from flowgraph.cli.written_files import write_text
 from flowgraph.cluster.plan import MOST_PROMPTS, Plan, RoleSettings
 from flowgraph.errors import DataError, ModelError, PlanError, SettingError, UsageError, nearest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.cli.flow_request import FlowInputs
 from flowgraph.cli.plan_result import PlanResult, PlanTarget, SearchChoices, batch_lines, read_plan, warn
-from flowgraph.cli.planning_request import PreparedProblem, PlanningRequest, pose, scale_notes
+from flowgraph.cli.planning_request import PlanningRequest, PreparedProblem, pose, scale_notes
 from flowgraph.cli.written_files import write_text
 from flowgraph.errors import UsageError
 from flowgraph.language.graph import Graph

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.cli.flow_request import FlowInputs, FlowRequest
-from flowgraph.cli.planning_request import PreparedProblem, PlanningRequest
+from flowgraph.cli.planning_request import PlanningRequest, PreparedProblem
 from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import warnings_for
 from flowgraph.errors import PlanError, UsageError
@@ -17,9 +17,9 @@ from flowgraph.files.untrusted import read_text
 from flowgraph.language.graph import Graph
 
 if TYPE_CHECKING:
-    from placements.cuts import BatchSizes
-    from placements.finding import Found
-    from placements.setting import Setting
+    from placements.search.search import SearchResult
+    from placements.workload.batch_partition import BatchSizes
+    from placements.workload.planning_problem import PlanningProblem
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class PlanResult:
     posed: PreparedProblem
     plan: Plan
     where: str
-    found: Found | None = field(default=None, repr=False)
+    found: SearchResult | None = field(default=None, repr=False)
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> PlanningProblem:
         """Return the planning problem."""
         return self.posed.setting
 
@@ -97,7 +97,7 @@ class PlanResult:
 def batch_lines(planned: PlanResult) -> list[str]:
     """Return the sizes of a step as lines, then what of a plan promises no same bits."""
     from flowgraph.runtime.record.fingerprint import without_bits
-    from placements.cuts import batch_text
+    from placements.workload.batch_partition import batch_text
 
     lines = ["batch", *_indented(batch_text(sizes_of(planned)).splitlines())]
     if loose := without_bits(planned.plan):
@@ -108,7 +108,7 @@ def batch_lines(planned: PlanResult) -> list[str]:
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:
     """Yield lines as they stand beneath a heading, each broken after a comma where it is too long."""
-    from placements.text import COLUMNS, broken
+    from placements.format import COLUMNS, broken
 
     for line in lines:
         first, *rest = broken(line, ", ", COLUMNS - 4)
@@ -124,14 +124,14 @@ def warn(posed: PreparedProblem) -> None:
 
 def batch_sizes(inputs: FlowInputs) -> BatchSizes:
     """Solve for the sizes of a step, wherever it runs: rows and minibatches; refuse what does not go together."""
-    from placements.batch_sizes import solve_batch
+    from placements.workload.batch_sizes import solve_batch
 
     return solve_batch(inputs.graph, inputs.batch, **_rows_of(inputs))
 
 
 def sizes_of(planned: PlanResult) -> BatchSizes:
     """Solve for the sizes of a planned step: rows, shares of ranks, minibatches; refuse what does not go together."""
-    from placements.batch_sizes import solve_batch
+    from placements.workload.batch_sizes import solve_batch
 
     setting, rows = planned.setting, {} if planned.inputs is None else _rows_of(planned.inputs)
     prompt, response = int(setting.prompt.most), None if setting.response is None else int(setting.response.most)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flowgraph.checks.placed import unsupported
 from flowgraph.cli.listings import columns_there
 from flowgraph.cli.plan_result import SearchChoices, read_plan
-from flowgraph.cli.planning_request import PreparedProblem, PlanningRequest, cluster_of, posed_by
+from flowgraph.cli.planning_request import PlanningRequest, PreparedProblem, cluster_of, posed_by
 from flowgraph.cli.search_command import print_costed
 from flowgraph.cli.written_files import write_text
 from flowgraph.errors import FlowError, UsageError, nearest

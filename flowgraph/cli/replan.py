@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flowgraph.analysis.placed_graph import PlacedGraph
 from flowgraph.checks.placed import forecast_faults, pool_faults
 from flowgraph.cli.plan_result import PlanResult, sizes_of, warn
-from flowgraph.cli.planning_request import PreparedProblem, PlanningRequest, pose, posed_by
+from flowgraph.cli.planning_request import PlanningRequest, PreparedProblem, pose, posed_by
 from flowgraph.cluster.plan import Plan, StepForecast
 from flowgraph.engines.table import is_server
 from flowgraph.errors import FlowError, PlanError, ResourceError

@@ -93,7 +93,7 @@ def profile_of(device: Device) -> DeviceProfile:
 
 
 def known_devices() -> Mapping[str, Device]:
-    """Return a device of each kind by its name and aliases, as `flowgraph.cluster.short_form.read_cluster` asks for it."""
+    """Return a device of each kind by its name and aliases, as `flowgraph.cluster.short_form` asks for it."""
     return {name: found.device for name, found in _names().items()}
 
 

@@ -139,7 +139,7 @@ def generation_bytes(
 
 
 CPU_CACHE_TOKENS, CPU_CHUNK_TOKENS, CPU_ROWS = 16384, 4096, 256
-"""What a server on a CPU is started with where nothing is said: `flowgraph.engines.servers.server_engine`, and vLLM's defaults."""
+"""What a server on a CPU is started with by default: `flowgraph.engines.servers.server_engine`, and vLLM's defaults."""
 
 
 def server_bytes(
