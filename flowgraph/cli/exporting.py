@@ -10,15 +10,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flowgraph.cluster.cluster import show_bytes
-from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.errors import ResourceError
+from nodes.interop import LongestLengths, export
+from placements import overflows
+from placements import plan as find_plan
+from placements.memory.footprint import room_bytes, total_bytes
+from placements.report.search_report import show_s
+from placements.search.plan_builder import plan_from
+from placements.search.role_options import RoleOptions
+from placements.search.search import TIED_SHARE
+from placements.step.role_costs import footprint
+from placements.step.role_placements import RolePlacement, device_group_for, homes_by
 
 if TYPE_CHECKING:
     from flowgraph.cli.planning_request import PreparedProblem
     from nodes.interop import Exported, SystemRun
     from placements import PlanningProblem
     from placements.search.ranked_plan import RankedPlan
-    from placements.step.role_placements import RolePlacement
+
 
 WORTH_SHARE = 0.02  # of a step, that another plan has to save before it is written to be compared
 MOST_TRIED = 200  # layouts of what trains, fastest first, where the plan's own does not fit as a system runs it
@@ -53,8 +63,6 @@ class ExportedPlan:
 
 def exported(posed: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
     """Write a plan for a system, with the lengths that it was forecast for. Raises what `export` raises."""
-    from nodes.interop import LongestLengths, export
-
     setting = posed.setting
     response = int(setting.response.most) if setting.response is not None else None
     longest = LongestLengths(int(setting.prompt.most), response)
@@ -81,8 +89,6 @@ def fitting(posed: PreparedProblem, plan: Plan, target: ExportTarget) -> Exporte
 
     Either is told in a note, at the head of what is written.
     """
-    from placements.search.search import TIED_SHARE
-
     first = written(posed, plan, target)
     name, own_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None
     if not first.faults:
@@ -107,7 +113,6 @@ def _changed(first: ExportedPlan, found: ExportedPlan) -> str:
 
 
 def _takes(name: str, step_s: float | None, own_s: float | None) -> str:
-    from placements.report.search_report import show_s
 
     return f"as {name} runs what is written, a step takes {show_s(step_s)}; the plan's takes {show_s(own_s)}"
 
@@ -125,8 +130,6 @@ def searched(posed: PreparedProblem, target: ExportTarget) -> ExportSearch | Non
 
     Plans are written in their own order, until none can be faster than one that the system runs.
     """
-    from placements import plan as find_plan
-
     try:
         ranked = find_plan(posed.setting).ranked
     except ResourceError:
@@ -161,16 +164,12 @@ def _as_run(setting: PlanningProblem, run: SystemRun) -> PlanningProblem:
 
 def _plan_from(posed: PreparedProblem, run: PlanningProblem, homes: Sequence[RolePlacement]) -> Plan:
     """Give the plan of roles that live as a system runs them. Raises ResourceError if the cluster has no such pools."""
-    from placements.search.plan_builder import plan_from
-
     told = {"engines": dict(run.engines), "staleness": run.staleness or posed.assumed.staleness}
     return plan_from(run, homes, posed.assumed.model_copy(update=told))
 
 
 def _faults(setting: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan) -> Iterator[str]:
     """Say what is short of memory, on devices and on their hosts, and what is too short for one row."""
-    from placements import overflows
-
     for error in overflows(plan, setting, plan.flow):
         yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
     yield from _host_faults(setting, homes)
@@ -180,8 +179,6 @@ def _faults(setting: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan
 
 
 def _host_faults(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> Iterator[str]:
-    from placements.memory.footprint import total_bytes
-    from placements.step.role_costs import footprint
 
     for pool in dict.fromkeys(home.pool for home in homes):
         own = [home for home in homes if home.pool == pool]
@@ -198,11 +195,6 @@ def _host_faults(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> It
 
 def _others(posed: PreparedProblem, plan: Plan) -> Iterator[Plan]:
     """Give the plan with what trains the policy in other layouts, fastest first, then with all else put away too."""
-    from placements.memory.footprint import room_bytes
-    from placements.search.role_options import RoleOptions
-    from placements.step.role_costs import footprint
-    from placements.step.role_placements import homes_by
-
     synced = set(posed.setting.synced.values())
     home = next((home for home in homes_by(posed.setting, plan) if home.role.name in synced), None)
     if home is None:
@@ -237,9 +229,6 @@ def _put_away(plan: Plan) -> Plan:
 
 def homes_of_run(setting: PlanningProblem, run: SystemRun) -> Iterator[RolePlacement]:
     """Give where each role of a run lives: in the pools that it shares, in the layouts that it says."""
-    from flowgraph.cluster.plan import Layout, RoleSettings
-    from placements.step.role_placements import RolePlacement, device_group_for
-
     roles = {role.name: role for role in setting.roles}
     for number, part in enumerate(run.parts):
         names = [name for name in part.roles if name in roles]

@@ -13,12 +13,20 @@ from flowgraph.cluster.plan import Plan, StepForecast
 from flowgraph.engines.table import is_server
 from flowgraph.errors import FlowError, PlanError, ResourceError
 from flowgraph.language import laws
+from placements import forecast, overflows
+from placements.format import pool_sizes
+from placements.search.plan_builder import plan_from
+from placements.step.period import period
+from placements.step.role_placements import homes_by
+from placements.step.step_forecast import schedule_of
+from placements.time.cache_capacity import cache_tokens
+from placements.workload.batch_partition import many
+from placements.workload.graph_workload import StepWorkload
 
 if TYPE_CHECKING:
     from flowgraph.cluster.cluster import Cluster
     from placements import PlanningProblem
     from placements.step.role_placements import RolePlacement
-    from placements.workload.graph_workload import StepWorkload
 
 
 def posed_again(plan: Plan, question: PlanningRequest, where: str) -> PreparedProblem:
@@ -34,9 +42,6 @@ def posed_again(plan: Plan, question: PlanningRequest, where: str) -> PreparedPr
 
 def planned_again(plan: Plan, posed: PreparedProblem, where: str, *, fits: bool = True) -> PlanResult:
     """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
-    from placements import forecast, overflows
-    from placements.step.role_placements import homes_by
-
     setting = posed.setting
     warn(posed)
     refuse(law_faults(plan, setting, where))
@@ -56,10 +61,6 @@ def forecast_of(
 
     Raises what is wrong with the plan, but not that it does not fit.
     """
-    from placements import forecast
-    from placements.search.plan_builder import plan_from
-    from placements.step.role_placements import homes_by
-
     setting = posed.setting
     refuse(law_faults(plan, setting, where))
     homes = homes_by(setting, plan)
@@ -77,9 +78,6 @@ def faults_of(
     What is found last is looked for only in a plan that keeps the laws. A plan of what another system `ran` may fill
     its devices, where one of ours leaves a tenth for the error of the forecast, and have tensor groups over domains.
     """
-    from placements import overflows
-    from placements.step.role_placements import homes_by
-
     setting = posed.setting
     found = list(law_faults(plan, setting, where)) or list(forecast_faults(plan, where))
     yield from found
@@ -101,8 +99,6 @@ def faults_of(
 
 def fullest_share(plan: Plan) -> float:
     """Return the largest share of a device's memory that a plan's forecast takes; 0 where nothing is forecast."""
-    from placements.format import pool_sizes
-
     forecasts = {each.pool: each for each in plan.forecast}
     peaks = ((forecasts[pool.name].worst, pool_sizes(plan, pool)) for pool in plan.pools if pool.name in forecasts)
     return max((peak.memory_bytes / min(sizes) for peak, sizes in peaks if peak is not None and sizes), default=0.0)
@@ -131,8 +127,6 @@ def _home_faults(
     setting: PlanningProblem, homes: Sequence[RolePlacement], where: str, *, spans: bool = False
 ) -> Iterator[FlowError]:
     """Find a cache without room for one row, and tensor groups over several domains for no need unless one `spans`."""
-    from placements.workload.batch_partition import many
-
     for home in homes:
         of, tensor = home.seat.of, home.layout.tensor
         shares = home.role.use == "sample" and of.kind == "gpu" and is_server(home.engine)
@@ -147,8 +141,6 @@ def _home_faults(
 
 def _room(setting: PlanningProblem, home: RolePlacement, tensor: int, share: float) -> int:
     """Give the tokens of the cache of what draws, if its weights were cut into so many and had that share."""
-    from placements.time.cache_capacity import cache_tokens
-
     device, precision = home.seat.links.device, home.running.precision
     return cache_tokens(setting.shape(home.role), device, tensor, share, setting.serving_of(home.engine), precision)
 
@@ -177,9 +169,6 @@ def played_s(step: StepForecast, where: str) -> float | None:
 
     Raises PlanError where there is no task, where one waits for what is not there, or where tasks wait in a circle.
     """
-    from placements.step.period import period
-    from placements.step.step_forecast import schedule_of
-
     if not step.tasks:
         raise PlanError.unreadable(where, "step", "has no task")
     try:
@@ -190,8 +179,6 @@ def played_s(step: StepForecast, where: str) -> float | None:
 
 def work_of(setting: PlanningProblem) -> StepWorkload:
     """Give what a step of a setting reads, its prompts as long as the longest."""
-    from placements.workload.graph_workload import StepWorkload
-
     sizes = setting.sample_rows, setting.forward_tokens
     return StepWorkload(setting.prompts, int(setting.prompt.most), sample_rows=sizes[0], forward_tokens=sizes[1])
 

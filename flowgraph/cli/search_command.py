@@ -21,21 +21,26 @@ from flowgraph.cli.planning_request import (
 from flowgraph.cli.written_files import write_text
 from flowgraph.errors import PlanError, ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
+from placements import PlanRequest
+from placements import plan as find_plan
+from placements.report.cautions import cautions
+from placements.report.search_report import MEASURES, is_disaggregated, search_report, what_if_text
+from placements.report.staleness_report import staleness_text
+from placements.search.named_placements import variant
+from placements.search.search import pinned, value_of
+from placements.search.staleness import MOST_STALE, StalenessOption, best_staleness, stalenesses
+from placements.solver.problem import Objective, fused
+from placements.solver.solve import Method
+from placements.workload.batch_partition import many
 
 if TYPE_CHECKING:
-    from placements import PlanningProblem, PlanRequest, SearchResult
+    from placements import PlanningProblem, SearchResult
     from placements.search.ranked_plan import RankedPlan
-    from placements.search.staleness import StalenessOption
     from placements.search.what_if import WhatIf
-    from placements.solver.problem import Objective
 
 
 def print_costed(question: PlanningRequest, sought: SearchChoices, out: Path | None, as_json: bool) -> None:
     """Print the best plans of a question, and write the best one to `out`."""
-    from placements import plan as find_plan
-    from placements.report.search_report import is_disaggregated, search_report, what_if_text
-    from placements.report.staleness_report import staleness_text
-
     posed = _in_ratio(pose(question).having(streamed=sought.streamed), sought.ratio)
     asked, named = asked_of(sought, posed.setting), sought.objective != "devices"
     warn(posed)
@@ -79,8 +84,6 @@ def _late(posed: PreparedProblem, sought: SearchChoices) -> tuple[PreparedProble
 
     Raises UsageError for what is no number of updates, and for more of them than the flow corrects for.
     """
-    from placements.search.staleness import MOST_STALE, StalenessOption, best_staleness, stalenesses
-
     text, tried = sought.staleness, tuple[StalenessOption, ...]()
     if not text:
         return posed, ()
@@ -118,8 +121,6 @@ def _refuse_streamed_without_lag(setting: PlanningProblem, sought: SearchChoices
 
 def _with_new_cautions(posed: PreparedProblem) -> PreparedProblem:
     """Return a question with the notes that its own options have added, and print these."""
-    from placements.report.cautions import cautions
-
     added = [note for note in cautions(posed.setting) if note not in posed.notes]
     for note in added:
         print(note, file=sys.stderr)
@@ -172,7 +173,6 @@ def given_options(question: PlanningRequest, sought: SearchChoices) -> str:
 
 def _changed(setting: PlanningProblem, text: str, sought: SearchChoices) -> WhatIf:
     """Search again with one thing changed. Raises UsageError for nominal seconds beside those of known devices."""
-    from placements import plan as find_plan
     from placements.search.what_if import WhatIf, changed
 
     other = changed(setting, text, cluster_of)
@@ -187,11 +187,6 @@ def _changed(setting: PlanningProblem, text: str, sought: SearchChoices) -> What
 
 def asked_of(sought: SearchChoices, setting: PlanningProblem) -> PlanRequest:
     """Read what is asked of a search; raises UsageError or UnknownNameError for what is not known."""
-    from placements import PlanRequest
-    from placements.search.named_placements import variant
-    from placements.solver.problem import Objective
-    from placements.solver.solve import Method
-
     asked = PlanRequest(
         objective=_one_of("--objective", sought.objective, get_args(Objective)),
         method=_one_of("--search", sought.method, get_args(Method)),
@@ -209,9 +204,6 @@ def asked_of(sought: SearchChoices, setting: PlanningProblem) -> PlanRequest:
 
 def _refuse_too_few_devices(asked: PlanRequest, setting: PlanningProblem) -> None:
     """Refuse a named placement with more pools than there are devices."""
-    from placements.search.named_placements import variant
-    from placements.workload.batch_partition import many
-
     chosen = variant(asked.placement) if asked.placement else None
     parts = chosen.parts_of(setting.graph) if chosen is not None else ()
     there = sum(of.count for of in setting.classes)
@@ -225,9 +217,6 @@ def _refuse_too_few_devices(asked: PlanRequest, setting: PlanningProblem) -> Non
 
 def _refuse_contradictions(asked: PlanRequest, setting: PlanningProblem) -> None:
     """Refuse pins and a placement of which one puts on a pool what the other keeps apart."""
-    from placements.search.search import pinned
-    from placements.solver.problem import fused
-
     together, apart = pinned(setting, asked)
     blocks = fused(together, len(setting.roles))
     for pair in apart:
@@ -264,9 +253,6 @@ def _pins(texts: Sequence[str], setting: PlanningProblem) -> Mapping[str, str]:
 
 def found_data(found: SearchResult, objective: Objective, top: int) -> dict[str, Any]:
     """Return what a search found as data; `value` and `bound` are in the `unit` of the objective, both as played."""
-    from placements.report.search_report import MEASURES
-    from placements.search.search import value_of
-
     return {
         "search": {
             "objective": objective,
@@ -286,7 +272,6 @@ def found_data(found: SearchResult, objective: Objective, top: int) -> dict[str,
 
 
 def _ranked_data(ranked: RankedPlan, objective: Objective) -> dict[str, Any]:
-    from placements.search.search import value_of
 
     blocks = zip(ranked.parts(), ranked.blocks, strict=True)
     return {
