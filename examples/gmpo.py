@@ -12,7 +12,7 @@ from nodes import Policy, Prompts, entropy, entropy_bonus, generate, gmpo_loss, 
 
 @flow
 def gmpo(prompts: Prompts, policy: Policy) -> Policy:
-    """One ratio per response: the geometric mean over its tokens."""
+    """One ratio per response, the geometric mean of its tokens."""
     rollout = generate(policy, prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
 
