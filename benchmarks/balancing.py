@@ -40,15 +40,15 @@ class Told:
     response_tokens: int
 
     def steps(self, way: str) -> list[float]:
-        """Give the seconds of a step by round: those of its busiest rank."""
+        """Return the seconds of a step by round: those of its busiest rank."""
         return [max(ranks) for ranks in self.seconds[way]]
 
     def waits(self, way: str) -> float:
-        """Give the part of a step that ranks wait for the busiest, the mean over ranks: the median over rounds."""
+        """Return the part of a step that ranks wait for the busiest, the mean over ranks: the median over rounds."""
         return median(1 - sum(ranks) / len(ranks) / max(ranks) for ranks in self.seconds[way])
 
     def faster(self, way: str) -> float:
-        """Give how many times the tokens per second of padded rows dealt by number: the median over rounds."""
+        """Return how many times the tokens per second of padded rows dealt by number: the median over rounds."""
         return median(ratios(self.steps(PADDED), self.steps(way)))
 
 
@@ -110,7 +110,7 @@ def measure(setting: Setting, ranks: int) -> Told:
 
 
 def timed(one: Callable[[], float], model: Any) -> tuple[float, float]:
-    """Give the CPU seconds of one rank's step, and its sum."""
+    """Return the CPU seconds of one rank's step, and its sum."""
     model.zero_grad()
     start = time.process_time()
     value = one()
@@ -143,7 +143,7 @@ def by_work(setting: Setting, rows: Any, ranks: int) -> list[list[int]]:
 
 
 def taken(rows: Any, mine: Sequence[int]) -> Any:
-    """Give one rank's rows."""
+    """Return one rank's rows."""
     import pyarrow as pa
 
     return replace(
@@ -152,7 +152,7 @@ def taken(rows: Any, mine: Sequence[int]) -> Any:
 
 
 def report(setting: Setting, told: Told) -> str:
-    """Say what was measured, in a table."""
+    """Return what was measured, in a table."""
     lines = [
         [
             way,

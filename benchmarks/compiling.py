@@ -97,7 +97,7 @@ AGAIN = 5  # times that a case is repeated in its process, to tell what is the s
 
 
 def stages(of: Flow[..., Any], settings: Mapping[str, object]) -> dict[str, float]:
-    """Give the milliseconds of each stage of one description: what `show` and `run` do before anything is loaded."""
+    """Return the milliseconds of each stage of one description: what `show` and `run` do before anything is loaded."""
     took, at = dict[str, float](), time.perf_counter()
 
     def done(stage: str) -> None:
@@ -130,7 +130,7 @@ def here(name: str, nodes: int) -> dict[str, float]:
 
 
 def measure(rounds: int, nodes: int) -> dict[str, dict[str, float]]:
-    """Give median milliseconds by case and stage, each in a process of its own; rounds are interleaved."""
+    """Return median milliseconds by case and stage, each in a process of its own; rounds are interleaved."""
     sizes = [nodes // 8, nodes // 4, nodes // 2, nodes]
     cases = [("ppo", 0), *((name, size) for name in CASES if name != "ppo" for size in sizes)]
     runs = [{case: _apart(*case) for case in cases} for _ in range(rounds)]

@@ -39,7 +39,7 @@ def kept() -> Mapping[str, Mapping[str, Curve]]:
 
 
 def steps_to(curve: Sequence[Sequence[float]], goal: float = LEARNT) -> int | None:
-    """Give the first step at which a curve of (step, accuracy) is at the goal or above.
+    """Return the first step at which a curve of (step, accuracy) is at the goal or above.
 
     >>> steps_to([[0, 0.0], [20, 0.95], [40, 0.5]]), steps_to([[0, 0.1]])
     (20, None)
@@ -48,7 +48,7 @@ def steps_to(curve: Sequence[Sequence[float]], goal: float = LEARNT) -> int | No
 
 
 def middle(steps: Sequence[int | None]) -> int | None:
-    """Give the lower median of step counts, where a run that never got there took longest; None for such a run.
+    """Return the lower median of step counts, where a run that never got there took longest; None for such a run.
 
     >>> middle([40, None, 60]), middle([40, None, None]), middle([])
     (60, None, None)

@@ -55,14 +55,14 @@ def run(arguments: tuple[str, ...], folder: Path) -> None:
 
 
 def large(boxes: int = 500) -> Picture:
-    """Give a picture of so many boxes, each of which reads the two before and one farther away."""
+    """Return a picture of so many boxes, each of which reads the two before and one farther away."""
     made = tuple(Box(f"n{i}", (f"policy.step#{i}",), "host") for i in range(boxes))
     reads = [(i - back, i) for i in range(boxes) for back in (1, 2, 17) if i >= back]
     return Picture("large", made, (), tuple(Arrow(f"n{a}", f"n{b}", "Rollout") for a, b in reads))
 
 
 def pictures() -> dict[str, Callable[[], object]]:
-    """Give what is drawn in one process, by name; what is searched is searched before."""
+    """Return what is drawn in one process, by name; what is searched is searched before."""
     flow = picture_named("flow", subject_of(PlanningRequest(FlowRequest("ppo"), ""), PlanTarget()), PictureDetail())
     assert isinstance(flow, Picture)
     asked = FlowRequest("ppo", models=("policy=Qwen/Qwen2.5-7B",))

@@ -10,7 +10,7 @@ STAMP = "made-from.txt"
 
 
 def ensure(folder: Path, of: str, *options: str) -> Path:
-    """Give the Python of the environment of `of` (trl, verl) in `folder`; made where it is not, or from other pins.
+    """Return the Python of the environment of `of` (trl, verl) in `folder`; made where it is not, or from other pins.
 
     The pins are in `requirements-OF.txt`; `options` go to pip. Raises `subprocess.CalledProcessError` where a package
     cannot be installed.
@@ -31,7 +31,7 @@ def ensure(folder: Path, of: str, *options: str) -> Path:
 
 
 def torch_of(pins: str) -> str:
-    r"""Give the line that pins torch, which is installed first: resolved with the rest it may come with CUDA.
+    r"""Return the line that pins torch, which is installed first: resolved with the rest it may come with CUDA.
 
     >>> torch_of("numpy==2.4.6\ntorch==2.13.0\n")
     'torch==2.13.0'

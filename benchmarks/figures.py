@@ -34,7 +34,7 @@ class Spread:
 
 
 def per_step(short: float, long: float, short_steps: int, long_steps: int) -> float:
-    """Give the cost of one step from a short and a long run, so that what does not depend on steps drops out.
+    """Return the cost of one step from a short and a long run, so that what does not depend on steps drops out.
 
     >>> per_step(7.0, 27.0, 10, 110)
     0.2

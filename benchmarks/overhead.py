@@ -148,14 +148,14 @@ def tasks_of(job: Job) -> list[str]:
 
 
 def added(taken: Sequence[Taken], way: str, what: str) -> tuple[list[float], list[float]]:
-    """Give by round what a way adds to the step by hand: as a part of it, and in milliseconds."""
+    """Return by round what a way adds to the step by hand: as a part of it, and in milliseconds."""
     hand, other = ([each[name][what] for each in taken] for name in (BY_HAND, way))
     more = [1000 * (b - a) for a, b in zip(hand, other, strict=True)]
     return [ratio - 1 for ratio in ratios(other, hand)], more
 
 
 def call_ms(calls: Mapping[str, float]) -> dict[str, float]:
-    """Give the milliseconds of one call of a node that does nothing, from runs of flows of many calls.
+    """Return the milliseconds of one call of a node that does nothing, from runs of flows of many calls.
 
     The flows are `CALLS` calls beside a model, and as many with a host node after each: the rest is the same.
     """

@@ -63,7 +63,7 @@ class Job:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Give the flow's settings."""
+        """Return the flow's settings."""
         return {
             "policy.generate.n": self.samples,
             "policy.generate.max_tokens": self.tokens,
@@ -100,13 +100,13 @@ def measured(step: Step, number: int) -> dict[str, Any]:
 
 
 def used_s() -> float:
-    """Give the CPU seconds of this process and of those that it has started, in steps of 10 ms."""
+    """Return the CPU seconds of this process and of those that it has started, in steps of 10 ms."""
     return sum(os.times()[:4]) + sum(each.cpu_s for each in descendants(os.getpid()))
 
 
 @contextmanager
 def opened(way: str, job: Job) -> Generator[tuple[Step, Callable[[], dict[str, float]]]]:
-    """Give what takes a step, and what times calls of nodes that do nothing."""
+    """Yield what takes a step, and what times calls of nodes that do nothing."""
     from flowgraph.lowering.lower import lower
     from flowgraph.runtime.interpreter import Executor
 
@@ -165,7 +165,7 @@ def one_pool(graph: Graph) -> Plan:
 
 
 def rows(job: Job) -> Any:
-    """Give the prompts of each step."""
+    """Return the prompts of each step."""
     from nodes.data.sets import load
     from nodes.data.source import PromptSource
 
@@ -173,7 +173,7 @@ def rows(job: Job) -> Any:
 
 
 def setup(job: Job) -> Any:
-    """Say where both models come from, and that none of their passes is cut."""
+    """Return where both models come from, and that none of their passes is cut."""
     from flowgraph.models import resolve
     from flowgraph.runtime.hosting import ModelSetup
 
@@ -182,7 +182,7 @@ def setup(job: Job) -> Any:
 
 
 def hand_loop(program: Program, job: Job) -> Step:
-    """Give a loop that calls the bodies of the flow's nodes on real values."""
+    """Return a loop that calls the bodies of the flow's nodes on real values."""
     import torch
 
     from flowgraph.runtime.hosting import host
@@ -220,7 +220,7 @@ def hand_loop(program: Program, job: Job) -> Step:
 
 @contextmanager
 def places(way: str, program: Program, graphs: list[Graph], job: Job) -> Generator[Places]:
-    """Give the places of the program's plan, ready to run any of the graphs, which share its homes."""
+    """Yield the places of the program's plan, ready to run any of the graphs, which share its homes."""
     from flowgraph.runtime.hosting import host
     from flowgraph.runtime.local import InProcess
 
@@ -243,7 +243,7 @@ def places(way: str, program: Program, graphs: list[Graph], job: Job) -> Generat
 
 
 def call_s(executor: Executor, graph: Graph, job: Job, times: int = 5) -> float:
-    """Give the seconds of a whole run of a flow of calls: the least of some, the first left out."""
+    """Return the seconds of a whole run of a flow of calls: the least of some, the first left out."""
     from flowgraph.lowering.follow import follow
     from flowgraph.lowering.lower import lower
 

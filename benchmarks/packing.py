@@ -67,7 +67,7 @@ class Told:
     micro_batches: int
 
     def faster(self, than: str) -> float:
-        """Give by how much packed tokens are read faster than another way: the median over rounds."""
+        """Return by how much packed tokens are read faster than another way: the median over rounds."""
         return median(ratios(self.seconds[than], self.seconds[PACKED]))
 
 
@@ -217,7 +217,7 @@ def padded_pass(model: Any, batch: Batch) -> float:
 
 
 def report(setting: Setting, told: Told) -> str:
-    """Say what was measured, in a table."""
+    """Return what was measured, in a table."""
     lines = [
         [
             way,

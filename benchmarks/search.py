@@ -42,7 +42,7 @@ class Role:
     held_bytes: float
 
     def stages_s(self, devices: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Give the seconds of each stage: the slower of sums and memory, and what devices do not make shorter."""
+        """Return the seconds of each stage: the slower of sums and memory, and what devices do not make shorter."""
         attained = 0.45 / (1 + 0.02 * np.log2(devices))
         sums = np.array(self.flops) / (devices * PEAK_FLOPS * attained)
         return np.maximum(sums, np.array(self.read_bytes) / (devices * MEMORY_BYTES_PER_S * 0.7)) + self.least_s

@@ -49,7 +49,7 @@ class Judged:
 
 
 def latency_s(question: Question, answer: Answer) -> float:
-    """Give the seconds of a request."""
+    """Return the seconds of a request."""
     return answer.first_s + (question.response_tokens - 1) * answer.each_s
 
 
@@ -88,7 +88,7 @@ def kind(each: Pair | Judged) -> str:
 
 
 def pairs(questions: Iterable[Question], kept: Snapshot) -> list[Pair]:
-    """Give both opinions of every case that the package answered."""
+    """Return both opinions of every case that the package answered."""
     found = list[Pair]()
     for each in questions:
         told = kept.opinion(each)
@@ -104,7 +104,7 @@ def difference(found: Iterable[Pair], figure: Figure) -> Errors | None:
 
 
 def judged(rows: Sequence[Row], kept: Snapshot) -> list[Judged]:
-    """Give the published rows that the package answers; the planner forecasts them for the release of the row."""
+    """Return the published rows that the package answers; the planner forecasts them for the release of the row."""
     found = list[Judged]()
     for question, told in published(rows):
         theirs = kept.opinion(question).answer
@@ -156,7 +156,7 @@ def grouped(found: Iterable[Any], group: Group) -> dict[str, list[Any]]:
 
 
 def columns(figures: Mapping[str, Figure]) -> dict[str, Callable[[Any], Errors | None]]:
-    """Give the columns of a table: how far the opinions of each figure are from each other."""
+    """Return the columns of a table: how far the opinions of each figure are from each other."""
 
     def column(figure: Figure) -> Callable[[Any], Errors | None]:
         return lambda part: difference(part, figure)
@@ -193,7 +193,7 @@ def read(path: Path = MEASURED) -> list[Row]:
 
 
 def asked(rows: Sequence[Row]) -> list[Question]:
-    """Give every question that the kept answers are to: the grid, and the published rows."""
+    """Return every question that the kept answers are to: the grid, and the published rows."""
     return list(dict.fromkeys([*grid(), *(question for question, _ in published(rows))]))
 
 

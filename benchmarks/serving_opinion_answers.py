@@ -71,7 +71,7 @@ class Snapshot:
         path.write_text("{" + ",\n".join([*head, '"answers":{\n' + ",\n".join(lines) + "}"]) + "}\n", "utf-8")
 
     def opinion(self, question: Question) -> Opinion:
-        """Give what was said of a case; raises KeyError for one that was not asked."""
+        """Return what was said of a case; raises KeyError for one that was not asked."""
         of = self.told["answers"][question.setup.key]
         found = of["at"][f"{question.prompt_tokens}/{question.response_tokens}"][str(question.batch)]
         if isinstance(found, str):
@@ -109,7 +109,7 @@ def rounded(value: float) -> float:
 
 
 def reason(why: str) -> str:
-    """Say in short why the package has no answer.
+    """Return in short why the package has no answer.
 
     >>> reason("RuntimeError: OOM: the model does not fit"), reason("ValueError: Invalid quantized MoE configuration")
     ('does not fit', 'refused')
@@ -151,7 +151,7 @@ def _answers(python: Path, asked: Sequence[str]) -> tuple[str, list[Mapping[str,
 
 
 def environment(folder: Path) -> Path:
-    """Give the Python of the package's environment; made where it is not, or from other pins.
+    """Return the Python of the package's environment; made where it is not, or from other pins.
 
     As `benchmarks.environment.ensure`, which wants a torch among the pins. Raises as that does.
     """

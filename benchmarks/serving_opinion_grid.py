@@ -69,7 +69,7 @@ class Setup:
 
     @property
     def shape(self) -> ModelShape:
-        """Give the sizes of the model; raises KeyError for one that is not known."""
+        """Return the sizes of the model; raises KeyError for one that is not known."""
         found = model(self.model)
         if found is None:
             raise KeyError(self.model)
@@ -77,7 +77,7 @@ class Setup:
 
     @property
     def precision(self) -> Precision:
-        """Give our word for the numbers of its products."""
+        """Return our word for the numbers of its products."""
         if self.products == "bfloat16":
             return "bfloat16"
         return "fp4" if self.products == "nvfp4" else "fp8"
@@ -94,7 +94,7 @@ class Question:
 
     @property
     def asked(self) -> dict[str, str | int]:
-        """Give the arguments of the package's `cli_estimate`."""
+        """Return the arguments of the package's `cli_estimate`."""
         setup = self.setup
         arguments: dict[str, str | int] = {
             "model_path": setup.model,
@@ -116,7 +116,7 @@ class Question:
 
 
 def grid() -> Iterator[Question]:
-    """Give every case of the grid; fp8 not on an A100, which cannot multiply it."""
+    """Yield every case of the grid; fp8 not on an A100, which cannot multiply it."""
     for name, system, engine, narrow, tensor in product(MODELS, SYSTEMS, ENGINES, (False, True), TENSOR):
         if narrow and system == "a100_sxm":
             continue
@@ -126,7 +126,7 @@ def grid() -> Iterator[Question]:
 
 
 def fp8(name: str, engine: str) -> str:
-    """Give the package's word for fp8 on an engine: SGLang has tables of experts for blocks alone.
+    """Return the package's word for fp8 on an engine: SGLang has tables of experts for blocks alone.
 
     >>> fp8("Qwen/Qwen3-8B", "sglang"), fp8("Qwen/Qwen3-30B-A3B", "sglang")
     ('fp8', 'fp8_block')
@@ -137,7 +137,7 @@ def fp8(name: str, engine: str) -> str:
 
 
 def published(rows: Sequence[Row]) -> Iterator[tuple[Question, Served]]:
-    """Give what was measured, and the question to it; each measurement once, and none whose prompts were cached."""
+    """Yield what was measured, and the question to it; each measurement once, and none whose prompts were cached."""
     seen = set[object]()
     for row in rows:
         told = served(row)

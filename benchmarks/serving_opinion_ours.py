@@ -16,7 +16,7 @@ from placements.time.generation import ServingConstants, request_seconds
 
 
 def device_of(setup: Setup) -> DeviceProfile:
-    """Give the device; raises KeyError for one that is not known."""
+    """Return the device; raises KeyError for one that is not known."""
     found = device(setup.system)
     if found is None:
         raise KeyError(setup.system)
@@ -46,7 +46,7 @@ def forecast(question: Question, version: str) -> Answer:
 
 
 def overhead_share(question: Question, version: str) -> float:
-    """Give the part of a step that the planner lays to the engine, and not to kernels or messages."""
+    """Return the part of a step that the planner lays to the engine, and not to kernels or messages."""
     setup = question.setup
     replica = replica_of(setup.shape, _layout(setup), _links(setup), _engine(setup.engine, version), setup.precision)
     found = step_seconds(replica, question.batch, question.prompt_tokens + question.response_tokens / 2)
@@ -54,13 +54,13 @@ def overhead_share(question: Question, version: str) -> float:
 
 
 def memory_bytes(replica: ServingReplica, tokens: int, batch: int) -> float:
-    """Give the bytes of each device with a cache for so many tokens of each request, and what the engine reserves."""
+    """Return the bytes of each device with a cache for so many tokens of each request, and what the engine reserves."""
     held = weight_bytes(replica) + batch * cache_bytes(replica, tokens)
     return held + reserved_bytes(replica.tensor, replica.constants)
 
 
 def fits(question: Question) -> bool:
-    """Say whether the planner finds place for all tokens of the batch."""
+    """Return whether the planner finds place for all tokens of the batch."""
     setup = question.setup
     cached: Precision = "fp8" if setup.cache == "fp8" else "bfloat16"
     engine = _engine(setup.engine, "")

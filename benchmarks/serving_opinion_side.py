@@ -20,13 +20,13 @@ from aiconfigurator_core.sdk.perf_database import get_latest_database_version
 
 @cache
 def release(system: str, backend: str) -> str | None:
-    """Give the newest release of an engine that the package has tables of; kept, since finding it takes seconds."""
+    """Return the newest release of an engine that the package has tables of; kept, since finding it takes seconds."""
     found = get_latest_database_version(system=system, backend=backend)
     return None if found is None else str(found)
 
 
 def answer(question: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give milliseconds and GiB, or why there are none.
+    """Return milliseconds and GiB, or why there are none.
 
     Aggregated: `batch` requests always under way, one prompt read at a time. Static: all prompts read at once, then
     all responses drawn together.

@@ -184,7 +184,7 @@ class Bench:
         return Run(way, number, steps, cost, load, done)
 
     def ours(self, out: Path, steps: int, added: Sequence[str]) -> list[str]:
-        """Give our command."""
+        """Return our command."""
         s = self.shape
         sets = {
             "policy.generate.n": s.samples,
@@ -252,7 +252,7 @@ def _trl_done(out: Path) -> Done:
 
 
 def _report(shape: Shape, runs: Sequence[Run]) -> dict[str, Any]:
-    """Give every figure that is printed, and what they were measured on."""
+    """Return every figure that is printed, and what they were measured on."""
     ways = list(dict.fromkeys(run.way for run in runs))
     found = {(run.way, run.round, run.steps): run for run in runs}
     rounds = sorted({run.round for run in runs})

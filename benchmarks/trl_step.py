@@ -48,7 +48,7 @@ def reward_of(rule: Callable[[str, str], float]) -> Reward:
 
 
 def settings(job: dict[str, Any]) -> dict[str, Any]:
-    """Give the options of `GRPOConfig`; benchmarks/README.md says why each is as it is."""
+    """Return the options of `GRPOConfig`; benchmarks/README.md says why each is as it is."""
     return {
         "output_dir": job["folder"],
         "model_init_kwargs": {"dtype": "float32"},

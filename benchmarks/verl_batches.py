@@ -97,10 +97,10 @@ def _policies(apart: float, shape: tuple[int, int], random: np.random.Generator)
 
 
 def _at(places: Array, scores: Array) -> Array:
-    """Give each row's score at one place [B], 0 elsewhere: [B, 16]."""
+    """Return each row's score at one place [B], 0 elsewhere: [B, 16]."""
     return np.where(np.arange(TOKENS) == places[:, None], scores[:, None], 0.0)
 
 
 def cast(batch: Batch, dtype: str) -> Batch:
-    """Give a batch with its floating-point columns in a dtype."""
+    """Return a batch with its floating-point columns in a dtype."""
     return {name: each.astype(dtype) if each.dtype.kind == "f" else each for name, each in batch.items()}

@@ -51,7 +51,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Give the name that no other case has."""
+        """Return the name that no other case has."""
         return f"{self.name}, {self.variant}" if self.variant else self.name
 
 
@@ -74,41 +74,41 @@ TOLD = {
 
 
 def scores(columns: Columns, name: str = "scores") -> Scores:
-    """Give a row column as scores."""
+    """Return a row column as scores."""
     return Scores(columns[name])
 
 
 def groups(columns: Columns) -> Group:
-    """Give the groups."""
+    """Return the groups."""
     return Group(columns["group"])
 
 
 def mask(columns: Columns) -> Mask:
-    """Give the mask."""
+    """Return the mask."""
     return Mask(columns["mask"])
 
 
 def lps(columns: Columns, name: str) -> LogProbs:
-    """Give a column as log-probs."""
+    """Return a column as log-probs."""
     return LogProbs(columns[name])
 
 
 def gain(columns: Columns, name: str) -> Advantages:
-    """Give advantages, one a row or one a token as the column has them."""
+    """Return advantages, one a row or one a token as the column has them."""
     return Advantages(columns[name]) if columns[name].ndim == 1 else TokenAdvantages(columns[name])
 
 
 def told(value: Any, *names: str) -> dict[str, float]:
-    """Give the means of some measures, under verl's names for them."""
+    """Return the means of some measures, under verl's names for them."""
     means = {each.name: each.total / max(1, each.count) for each in value.measures}
     return {TOLD.get(name, name): means[name] for name in names}
 
 
 def reduced(loss: Loss, *names: str) -> Results:
-    """Give a loss over its batch, and measures."""
+    """Return a loss over its batch, and measures."""
     return {"loss": loss.total([each.counts() for each in loss.terms]), **told(loss, *names)}
 
 
 def clip(low: float, high: float, dual: float = 1e9) -> Given:
-    """Give verl's settings of clips; a `dual` that no ratio reaches is no dual clip."""
+    """Return verl's settings of clips; a `dual` that no ratio reaches is no dual clip."""
     return {"clip_ratio": low, "clip_ratio_low": low, "clip_ratio_high": high, "clip_ratio_c": dual}

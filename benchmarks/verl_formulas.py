@@ -52,7 +52,7 @@ class Outcome:
 
     @property
     def differing(self) -> frozenset[str]:
-        """Give the parts that differ by more than the case's tolerance."""
+        """Return the parts that differ by more than the case's tolerance."""
         parts = {part for part, each in self.apart.items() if each > self.case.tolerance}
         return frozenset(parts | ({REFUSED} if self.refused else set()))
 
@@ -153,7 +153,7 @@ def compared(case: Case, kind: str, seeds: int, theirs: Mapping[str, Array]) -> 
 
 
 def part_of(name: str) -> str:
-    """Say which part of a comparison a result belongs to.
+    """Return which part of a comparison a result belongs to.
 
     >>> part_of("loss"), part_of("pg_clipfrac")
     ('values', 'metrics')
@@ -164,7 +164,7 @@ def part_of(name: str) -> str:
 
 
 def apart(ours: Array, theirs: Array, kept: Array | None = None) -> float:
-    """Give the largest difference, relative where numbers are above 1; NaN is equal to NaN alone.
+    """Return the largest difference, relative where numbers are above 1; NaN is equal to NaN alone.
 
     >>> apart(np.array([1.0, 100.0]), np.array([1.0, 90.0]))
     0.1
@@ -189,7 +189,7 @@ def uncovered(theirs: Mapping[str, Array], cases: Iterable[Case]) -> list[str]:
 
 
 def table(judged: Sequence[tuple[Outcome, Verdict]]) -> str:
-    """Give a table: a line for each formula and verdict, with the largest differences."""
+    """Return a table: a line for each formula and verdict, with the largest differences."""
     lines = dict[tuple[str, str], list[Outcome]]()
     for outcome, verdict in judged:
         lines.setdefault((outcome.case.name, verdict.text), []).append(outcome)

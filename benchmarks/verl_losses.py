@@ -76,7 +76,7 @@ def _loss(ours: Callable[[Columns, Given], Loss], gains: str, weighted: bool, ho
 
 
 def less(given: Given, *names: str) -> Given:
-    """Give what all losses take, without what this one does not."""
+    """Return what all losses take, without what this one does not."""
     return {name: value for name, value in given.items() if name not in names}
 
 

@@ -10,12 +10,12 @@ WEIGHTED = ", weights, token advantages, sequence mean"
 
 
 def both(*names: str) -> tuple[str, ...]:
-    """Give the keys of both variants of losses."""
+    """Return the keys of both variants of losses."""
     return tuple(name + more for name in names for more in ("", WEIGHTED))
 
 
 def second(*names: str) -> tuple[str, ...]:
-    """Give the keys of the second variant of losses."""
+    """Return the keys of the second variant of losses."""
     return tuple(name + WEIGHTED for name in names)
 
 
@@ -29,7 +29,7 @@ class Reason:
     kinds: Sequence[str]
 
     def covers(self, case: str, kind: str) -> bool:
-        """Say whether this is about a case, by its key, on batches of a kind."""
+        """Return whether this is about a case, by its key, on batches of a kind."""
         return kind in self.kinds and case in self.cases
 
 

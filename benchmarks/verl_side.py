@@ -33,7 +33,7 @@ BATCH_INFO = ("batch_num_tokens", "global_batch_size", "loss_scale_factor", "dp_
 
 
 def estimator(columns: Columns, *, name: str, rewards: str, values: str = "values", **settings: Any) -> Results:
-    """Give an estimator's advantages and returns, called as the trainer calls it."""
+    """Return an estimator's advantages and returns, called as the trainer calls it."""
     call = core_algos.get_adv_estimator_fn(name)
     uids = np.array([f"prompt-{each}" for each in columns["group"].tolist()], dtype=object)
     given = {
@@ -59,7 +59,7 @@ def estimator(columns: Columns, *, name: str, rewards: str, values: str = "value
 
 
 def loss(columns: Columns, *, name: str, how: str, advantages: str, weighted: bool = False, **settings: Any) -> Results:
-    """Give a registered policy loss and its metrics, called as the actor calls it: the mask as booleans."""
+    """Return a registered policy loss and its metrics, called as the actor calls it: the mask as booleans."""
     if settings.pop("half", False):
         columns, counts = _half(columns)
         settings |= counts
@@ -67,20 +67,20 @@ def loss(columns: Columns, *, name: str, how: str, advantages: str, weighted: bo
 
 
 def _half(columns: Columns) -> tuple[Columns, dict[str, float]]:
-    """Give the first half of the rows as a micro-batch, and the counts of the whole minibatch."""
+    """Return the first half of the rows as a micro-batch, and the counts of the whole minibatch."""
     kept = columns["mask"].sum(1)
     counts = {"batch_num_tokens": int(kept.sum()), "global_batch_size": int((kept > 0).sum())}
     return {name: each[: len(kept) // 2] for name, each in columns.items()}, counts
 
 
 def reinforce(columns: Columns, *, how: str, advantages: str, weighted: bool = False, **settings: Any) -> Results:
-    """Give REINFORCE with importance weights, which no name is registered for."""
+    """Return REINFORCE with importance weights, which no name is registered for."""
     call = core_algos.compute_policy_loss_reinforce
     return _loss(call, columns, how, advantages, weighted, settings, old="rollout_log_prob")
 
 
 def bypass(columns: Columns, *, how: str, advantages: str, correction: dict[str, Any], **settings: Any) -> Results:
-    """Give the loss of two policies, weights and rejection included."""
+    """Return the loss of two policies, weights and rejection included."""
     call = core_algos.get_policy_loss_fn("bypass_mode")
     return _loss(call, columns, how, advantages, False, settings, correction=OmegaConf.create(correction))
 
@@ -126,18 +126,18 @@ def _actor(settings: Mapping[str, Any], correction: Any = None) -> ActorConfig:
 
 
 def aggregate(columns: Columns, *, how: str, values: str = "new", sign: float = 1.0, **settings: Any) -> Results:
-    """Give a matrix aggregated; an entropy bonus and a cross-entropy are this with the sign -1."""
+    """Return a matrix aggregated; an entropy bonus and a cross-entropy are this with the sign -1."""
     return {"loss": core_algos.agg_loss(sign * columns[values], columns["mask"].bool(), how, **settings)}
 
 
 def kl(columns: Columns, *, kind: str, how: str | None = None) -> Results:
-    """Give an estimate of KL per token, or in the loss."""
+    """Return an estimate of KL per token, or in the loss."""
     tokens = core_algos.kl_penalty(columns["new"], columns["ref"], kind)
     return {"tokens": tokens} if how is None else {"loss": core_algos.agg_loss(tokens, columns["mask"].bool(), how)}
 
 
 def kl_in_reward(columns: Columns, *, kind: str, beta: float, target: float, horizon: float) -> Results:
-    """Give rewards less KL, the KL that the controller is told, and its next factor."""
+    """Return rewards less KL, the KL that the controller is told, and its next factor."""
     known = {"core_algos": core_algos, "masked_mean": torch_functional.masked_mean, "torch": torch}
     apply = _lifted("trainer/ppo/ray_trainer.py", "apply_kl_penalty", known | {"DataProto": DataProto})
     controller = core_algos.AdaptiveKLController(beta, target, horizon)
@@ -149,7 +149,7 @@ def kl_in_reward(columns: Columns, *, kind: str, beta: float, target: float, hor
 
 
 def _lifted(file: str, name: str, known: Mapping[str, Any]) -> Callable[..., Any]:
-    """Give one function of a module of verl's that would import all of its trainer."""
+    """Return one function of a module of verl's that would import all of its trainer."""
     source = (Path(verl.__file__).parent / file).read_text("utf-8")
     (found,) = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef) and each.name == name]
     space = dict(known)
@@ -159,19 +159,19 @@ def _lifted(file: str, name: str, known: Mapping[str, Any]) -> Callable[..., Any
 
 
 def whiten(columns: Columns, *, values: str, shift_mean: bool = True) -> Results:
-    """Give a column whitened over its mask."""
+    """Return a column whitened over its mask."""
     return {"tokens": torch_functional.masked_whiten(columns[values], columns["mask"], shift_mean)}
 
 
 def value_loss(columns: Columns, *, how: str, clip: float) -> Results:
-    """Give the critic's loss and the share of tokens where it was clipped."""
+    """Return the critic's loss and the share of tokens where it was clipped."""
     new, old, wanted, mask = columns["new_values"], columns["values"], columns["returns"], columns["mask"].bool()
     value, clipped = core_algos.compute_value_loss(new, wanted, old, mask, clip, how)
     return {"loss": value, "clipfrac": clipped}
 
 
 def weights(columns: Columns, *, level: str, threshold: float | str, normalize: bool = False) -> Results:
-    """Give importance weights and their metrics."""
+    """Return importance weights and their metrics."""
     given, metrics = rollout_corr_helper.compute_rollout_correction_weights(
         columns["old"] - columns["roll"], columns["mask"], level, threshold, normalize
     )
@@ -179,7 +179,7 @@ def weights(columns: Columns, *, level: str, threshold: float | str, normalize: 
 
 
 def rejection(columns: Columns, *, options: str, threshold: str) -> Results:
-    """Give the mask that is left, and the shares that were rejected."""
+    """Return the mask that is left, and the shares that were rejected."""
     given, metrics = rollout_corr_helper.compute_rollout_rejection_mask(
         columns["old"] - columns["roll"], columns["mask"], options, threshold
     )
@@ -187,12 +187,12 @@ def rejection(columns: Columns, *, options: str, threshold: str) -> Results:
 
 
 def mismatch(columns: Columns) -> Results:
-    """Give the metrics of two policies' log-probs."""
+    """Return the metrics of two policies' log-probs."""
     return rollout_corr_helper.compute_offpolicy_metrics(columns["old"], columns["roll"], columns["mask"])
 
 
 def overlong(columns: Columns, *, longest: int, buffer: int, factor: float) -> Results:
-    """Give each row's score less the penalty for length, and where it is put."""
+    """Return each row's score less the penalty for length, and where it is put."""
     rows, width = columns["mask"].shape
     shown = (torch.arange(width)[None] < columns["lengths"][:, None]).long()
     tensors = {"prompts": torch.ones(rows, 1, dtype=torch.long), "responses": torch.zeros(rows, width)}

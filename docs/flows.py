@@ -64,11 +64,11 @@ class Shown:
 
     @property
     def nodes(self) -> list[Node]:
-        """Give the nodes that are ops of a vocabulary, `+` and factors left out."""
+        """Return the nodes that are ops of a vocabulary, `+` and factors left out."""
         return [node for node in self.graph.all_nodes if node.op.name not in SUMMED]
 
     def calls(self) -> dict[str, Node]:
-        """Give the first call of each op, by the op's name, in the flow's order."""
+        """Return the first call of each op, by the op's name, in the flow's order."""
         first = dict[str, Node]()
         for node in self.nodes:
             first.setdefault(node.op.name, node)
@@ -96,13 +96,13 @@ def words() -> Mapping[str, Any]:
 
 
 def pages_told() -> list[dict[str, Any]]:
-    """Give what each page says, by the names that its template has."""
+    """Return what each page says, by the names that its template has."""
     curves = kept()
     return [page_told(shown, curves.get(shown.name, {})) for shown in shipped()]
 
 
 def page_told(shown: Shown, curves: Mapping[str, Curve]) -> dict[str, Any]:
-    """Give what the page of one flow says."""
+    """Return what the page of one flow says."""
     said, body = words()["flow"][shown.name], shown.text[shown.text.index("@flow") :]
     return {
         "name": shown.name,
@@ -164,7 +164,7 @@ def needs(shown: Shown) -> Iterator[str]:
 
 
 def formulas(shown: Shown) -> Iterator[dict[str, Any]]:
-    """Give the formula of each op that has one, in the order of the flow."""
+    """Yield the formula of each op that has one, in the order of the flow."""
     for name, node in shown.calls().items():
         said = words()["node"].get(name, {})
         found = next((each for each in said.get("formula", ()) if fits(each, node)), None)
@@ -176,13 +176,13 @@ def formulas(shown: Shown) -> Iterator[dict[str, Any]]:
 
 
 def fits(formula: Mapping[str, Any], node: Node) -> bool:
-    """Say whether a formula is that of a call: by its settings, and by the ports that are given."""
+    """Return whether a formula is that of a call: by its settings, and by the ports that are given."""
     settings = all(getattr(node.settings, name) == value for name, value in formula.get("when", {}).items())
     return settings and all(node.input(port) is not None for port in formula.get("needs", ()))
 
 
 def aggregated(node: Node, formula: Mapping[str, Any]) -> tuple[str, str]:
-    """Give the formula around a loss's term, and how it is aggregated in words."""
+    """Return the formula around a loss's term, and how it is aggregated in words."""
     if formula.get("rows"):
         return BY_ROWS
     how = getattr(node.settings, "aggregation", Aggregation.SEQUENCE_MEAN)
@@ -190,12 +190,12 @@ def aggregated(node: Node, formula: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def given(node: Node) -> str:
-    """Give the settings of a call that the flow's text writes."""
+    """Return the settings of a call that the flow's text writes."""
     return ", ".join(f"`{name}={value}`" for name, value in shown_settings(node.settings))
 
 
 def objectives(graph: Graph) -> Iterator[tuple[str, str]]:
-    """Give what each update descends: whose it is, and the sum of its losses as a formula."""
+    """Yield what each update descends: whose it is, and the sum of its losses as a formula."""
     for node in graph.nodes:
         model = node.model()
         for _, region in node.regions:
@@ -219,12 +219,12 @@ def summed(edge: Edge) -> str:
 
 
 def node_row(node: Node) -> dict[str, str]:
-    """Give a line of the table of nodes."""
+    """Return a line of the table of nodes."""
     return {"name": node.name, "op": node.op.name, "kind": node.op.kind, "here": given(node)}
 
 
 def settings(shown: Shown) -> list[Mapping[str, str]]:
-    """Give the settings for a real model, each with its reason: those of all flows, and the flow's own."""
+    """Return the settings for a real model, each with its reason: those of all flows, and the flow's own."""
     own = words()["flow"][shown.name]["settings"]
     taken = {each["set"].partition("=")[0] for each in own}
     nodes = {node.name: node for node in shown.graph.all_nodes}
@@ -246,7 +246,7 @@ def command(shown: Shown) -> str:
 
 
 def degenerate(names: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
-    """Give what each of these nodes does in degenerate cases, of those of which it is said."""
+    """Return what each of these nodes does in degenerate cases, of those of which it is said."""
     told = [(name, words()["node"].get(name, {})) for name in names]
     cases = [(name, {case: said.get(case, "") for case in DEGENERATE}) for name, said in told]
     return [(name, case) for name, case in cases if any(case.values())]
@@ -256,7 +256,7 @@ def degenerate(names: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
 
 
 def checks(shown: Shown) -> Iterator[str]:
-    """Say what was checked, from the tests themselves."""
+    """Yield what was checked, from the tests themselves."""
     names = [name for name in shown.calls() if words()["node"].get(name, {}).get("formula")]
     written = {path: used(path) for path in sorted(FORMULAS.glob("test_*.py"))}
     for path, there in written.items():
@@ -284,7 +284,7 @@ def listed(names: Sequence[str]) -> str:
 
 @cache
 def used(path: Path) -> frozenset[str]:
-    """Give the names that a script imports from our nodes, and reads of their modules."""
+    """Return the names that a script imports from our nodes, and reads of their modules."""
     tree = list(ast.walk(_parsed(path)))
     imports = [node for node in tree if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nodes")]
     names = {name.asname or name.name for each in imports for name in each.names}
@@ -294,7 +294,7 @@ def used(path: Path) -> frozenset[str]:
 
 @cache
 def strings(path: Path) -> frozenset[str]:
-    """Give the strings that a test writes."""
+    """Return the strings that a test writes."""
     found = (node.value for node in ast.walk(_parsed(path)) if isinstance(node, ast.Constant))
     return frozenset(each for each in found if isinstance(each, str))
 
@@ -304,12 +304,12 @@ def _parsed(path: Path) -> ast.Module:
 
 
 def last(curve: Curve) -> float:
-    """Give the accuracy at the end of a curve."""
+    """Return the accuracy at the end of a curve."""
     return curve["accuracy"][-1][1]
 
 
 def late_curves() -> list[tuple[str, str, int | None, float, float]]:
-    """Give what runs on late responses came to: flow, seed, first at 0.9; from step 200 on the mean, the lowest."""
+    """Return what runs on late responses came to: flow, seed, first at 0.9; from step 200 on the mean, the lowest."""
     found = list[tuple[str, str, int | None, float, float]]()
     for name, seeds in kept().items():
         flow, comma, _ = name.partition(",")
@@ -320,7 +320,7 @@ def late_curves() -> list[tuple[str, str, int | None, float, float]]:
 
 
 def curve_pictures() -> dict[str, str]:
-    """Give the SVG of each flow that was measured, by its file's name: accuracy, and below it the reward."""
+    """Return the SVG of each flow that was measured, by its file's name: accuracy, and below it the reward."""
     flows = [each.name for each in shipped()]
     return {f"{name}.svg": picture(name, curves) for name, curves in kept().items() if name in flows}
 

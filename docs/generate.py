@@ -48,26 +48,26 @@ LONG = 200  # characters of a text's first line, beyond which another example is
 
 
 def pages() -> list[Page]:
-    """Give the pages whose blocks run; the README and those of algorithms show flows without their imports."""
+    """Return the pages whose blocks run; the README and those of algorithms show flows without their imports."""
     written = [path for path in sorted(DOCS.rglob("*.md")) if DOCS / "reference" not in path.parents]
     bare = [Page(path, FLOW_IMPORTS if DOCS / "algorithms" in path.parents else "") for path in written]
     return [Page(ROOT / "README.md", FLOW_IMPORTS), *bare]
 
 
 def generated() -> dict[str, str]:
-    """Give the text of every generated file, by its path under `docs`."""
+    """Return the text of every generated file, by its path under `docs`."""
     told = {f"reference/{name}": text for name, text in reference().items()}
     return told | {f"algorithms/{name}": text for name, text in algorithms().items()}
 
 
 def reference() -> dict[str, str]:
-    """Give the text of every generated page, by its path under `docs/reference`."""
+    """Return the text of every generated page, by its path under `docs/reference`."""
     told = {"nodes.md": nodes_page(), "values.md": values_page(), "laws.md": laws_page()}
     return told | {f"errors/{name}": text for name, text in error_pages().items()}
 
 
 def algorithms() -> dict[str, str]:
-    """Give a page and the curves of each shipped flow, and their index, by path under `docs/algorithms`."""
+    """Return a page and the curves of each shipped flow, and their index, by path under `docs/algorithms`."""
     told = flows.pages_told()
     index = rendered(
         "algorithms.md.j2",
@@ -119,14 +119,14 @@ def _module(name: str) -> types.ModuleType:
 
 
 def ops_of(module: types.ModuleType) -> list[Op]:
-    """Give the ops of the nodes that a module defines, in its order."""
+    """Return the ops of the nodes that a module defines, in its order."""
     found = [op for name, each in vars(module).items() if callable(each) and not name.startswith("_")
              if (op := op_of(each)) is not None]  # fmt: skip
     return [op for op in found if op.module == module.__name__]
 
 
 def node_told(op: Op) -> dict[str, Any]:
-    """Give what the page says of one node."""
+    """Return what the page says of one node."""
     positional = [
         name for name, each in inspect.signature(op.body).parameters.items() if each.kind is not each.KEYWORD_ONLY
     ]
@@ -174,7 +174,7 @@ def port_type(port: Port) -> str:
 
 
 def port_says(port: Port) -> Iterator[str]:
-    """Say what an annotation says of a port beyond its type."""
+    """Yield what an annotation says of a port beyond its type."""
     if port.region:
         yield "a region: runs again for each micro-batch"
     if port.parts:
@@ -188,7 +188,7 @@ def port_says(port: Port) -> Iterator[str]:
 
 
 def traits_of(op: Op) -> Iterator[str]:
-    """Say in words what passes and laws read of an op."""
+    """Yield in words what passes and laws read of an op."""
     if op.key is not None:
         yield "uses random numbers: two equal calls are two samples"
     elif not op.pure and op.carries is None:
@@ -207,7 +207,7 @@ def traits_of(op: Op) -> Iterator[str]:
 
 
 def setting_told(name: str, each: Any) -> dict[str, str]:
-    """Give a setting's name, type, range and default."""
+    """Return a setting's name, type, range and default."""
     return {
         "name": name,
         "type": type_text(each.annotation),
@@ -222,7 +222,7 @@ def default(value: object) -> str:
 
 
 def range_text(annotation: Any, metadata: list[Any]) -> str:
-    """Say what values a setting may have.
+    """Return what values a setting may have.
 
     >>> from annotated_types import Ge, Lt
     >>> range_text(float, [Ge(0), Lt(1)]), range_text(bool, [])
@@ -271,13 +271,13 @@ def values_page() -> str:
 
 
 def is_value(kind: object, module: types.ModuleType) -> bool:
-    """Say whether this is a public class of values that the module defines."""
+    """Return whether this is a public class of values that the module defines."""
     is_class = isinstance(kind, type) and issubclass(kind, Value)
     return is_class and kind.__module__ == module.__name__ and not kind.__name__.startswith("_")
 
 
 def value_told(kind: type[Value]) -> dict[str, Any]:
-    """Give what the page says of one type."""
+    """Return what the page says of one type."""
     record = issubclass(kind, Record) and kind is not Record
     return {
         "name": kind.__name__,
@@ -313,7 +313,7 @@ def laws_page() -> str:
 
 
 def error_pages() -> dict[str, str]:
-    """Give a page for each class of errors, and their index, from the golden texts and `templates/errors.toml`."""
+    """Return a page for each class of errors, and their index, from the golden texts and `templates/errors.toml`."""
     made_by: dict[str, list[str]] = {}
     for line in (GOLDEN / "index.txt").read_text(encoding="utf-8").splitlines():
         path, _, name = line.partition(" ")
@@ -326,14 +326,14 @@ def error_pages() -> dict[str, str]:
 
 
 def is_error(kind: object) -> bool:
-    """Say whether this is a class of errors that a user can meet."""
+    """Return whether this is a class of errors that a user can meet."""
     return isinstance(kind, type) and issubclass(kind, errors.FlowError) and kind is not errors.FlowError
 
 
 def error_told(
     kind: type[errors.FlowError], made_by: Mapping[str, list[str]], said: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Give what a page says of one class: each constructor, and last what is raised without one."""
+    """Return what a page says of one class: each constructor, and last what is raised without one."""
     built = [name for name, each in vars(kind).items() if isinstance(each, classmethod)]
     cases = [case_told(name, made_by.get(f"{kind.__name__}.{name}", []), said[name]) for name in built]
     if kind.__name__ in made_by:
@@ -349,7 +349,7 @@ def error_told(
 
 
 def case_told(name: str, paths: list[str], said: Mapping[str, str]) -> dict[str, Any]:
-    """Give what a page says of one constructor, or of what is raised without one; those with a hint come first."""
+    """Return what a page says of one constructor, or of what is raised without one; those with a hint come first."""
     texts = dict.fromkeys((GOLDEN / f"{path}.txt").read_text(encoding="utf-8").rstrip("\n") for path in paths)
     chosen = sorted(texts, key=lambda text: (len(text.partition("\n")[0]) > LONG, "\n" not in text))
     shown = chosen[: EXAMPLES_AT_MOST if name else None]
@@ -361,7 +361,7 @@ def case_told(name: str, paths: list[str], said: Mapping[str, str]) -> dict[str,
 
 
 def first_line(text: str) -> str:
-    """Give the first line of a docstring."""
+    """Return the first line of a docstring."""
     return text.partition("\n")[0]
 
 
@@ -383,13 +383,13 @@ def main() -> None:
 
 
 def there() -> list[Path]:
-    """Give the generated files that are there now."""
+    """Return the generated files that are there now."""
     found = [path for name in ("reference", "algorithms") for path in (DOCS / name).rglob("*")]
     return sorted(path for path in found if path.suffix in (".md", ".svg"))
 
 
 def pictures_of(page: Page, folder: Path) -> dict[Path, str]:
-    """Give the pictures that the commands of `diagrams.md` have drawn in a folder, by where they are shown from."""
+    """Return the pictures that the commands of `diagrams.md` have drawn in a folder, by where they are shown from."""
     drawn = folder.glob("*.svg") if page.path == DOCS / "diagrams.md" else ()
     return {DOCS / "pictures" / path.name: path.read_text(encoding="utf-8") for path in drawn}
 

@@ -64,12 +64,12 @@ class Block:
 
     @property
     def language(self) -> str:
-        """Give the first word of the info string."""
+        """Return the first word of the info string."""
         return self.info[0] if self.info else ""
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Give the fenced blocks of a page, in order."""
+    """Yield the fenced blocks of a page, in order."""
     end = 0
     for found in _FENCE.finditer(page):
         before = page[end : found.start()]
@@ -88,7 +88,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def commands(block: Block) -> list[list[str]]:
-    """Give the commands of a `bash` block as arguments; a line that ends in a backslash goes on."""
+    """Return the commands of a `bash` block as arguments; a line that ends in a backslash goes on."""
     lines = block.text.replace("\\\n", " ").splitlines()
     return [found for line in lines if (found := shlex.split(line, comments=True))]
 
@@ -166,7 +166,7 @@ class Page:
         return out or err
 
     def _output(self, block: Block, printed: str) -> str:
-        """Give what an output block is to hold, or nothing if it is no output."""
+        """Return what an output block is to hold, or nothing if it is no output."""
         if block.comment[0] == "prints":
             printed = self._command(shlex.split(block.comment[1]), block, refused=True)
         elif not block.follows:
@@ -179,7 +179,7 @@ class Page:
 
 
 def elided(wanted: Sequence[str], printed: Sequence[str]) -> list[str] | None:
-    """Give the printed lines; or those wanted, if what is printed has them in order around each `…`; else None.
+    """Return the printed lines; or those wanted, if what is printed has them in order around each `…`; else None.
 
     >>> elided(["old"], ["new"])
     ['new']

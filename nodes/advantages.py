@@ -101,7 +101,7 @@ def opo_advantages(scores: Scores, group: Group, mask: Mask) -> Advantages:
 def pass_at_k_advantages(
     scores: Scores, group: Group, *, deviation: bool = True, eps: Annotated[float, Field(gt=0)] = 1e-6
 ) -> Advantages:
-    """Give only the best response of each group an advantage: (best - second) / (sample deviation + eps).
+    """Return only the best response of each group an advantage: (best - second) / (sample deviation + eps).
 
     [B] scores to [B] advantages, all others 0; so also where two are the best. A group of one gives 0.
     Source: Tang et al. 2025, arXiv 2503.19595; the deviation as verl's `grpo_passk` has it.
@@ -203,7 +203,7 @@ def gae(
 def discounted_returns(
     rewards: Rewards, mask: Mask, *, gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
 ) -> TokenAdvantages:
-    """Give each token what is earned from there on: G_t = r_t + γ·G_{t+1}.
+    """Return each token what is earned from there on: G_t = r_t + γ·G_{t+1}.
 
     [B, T] to [B, T]. "t+1" is the next token that the mask keeps: the return is carried unchanged through tokens of
     tools, where it is 0 itself. Versions of verl before 2026 began again at each masked token instead, so that nothing
@@ -273,7 +273,7 @@ def _backward(earned: Tensor, expected: Tensor, mask: Mask, gamma: float, lam: f
 
 
 def _inside(tokens: Tensor, kept: Tensor, opening: int, closing: int) -> Tensor:
-    """Say which kept tokens [B, T] stand between a row's first opening one and the closing one after it."""
+    """Return which kept tokens [B, T] stand between a row's first opening one and the closing one after it."""
     opened = ((tokens == opening) & kept).cumsum(1) > 0
     after = opened & (opened.cumsum(1) > 1)
     closed = ((tokens == closing) & kept & after).cumsum(1) > 0
@@ -299,13 +299,13 @@ class _Groups:
         return values.new_zeros(len(self.counts), *values.shape[1:]).index_add(0, self.index, values)
 
     def range(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the lowest and the highest value of each group: [G]."""
+        """Return the lowest and the highest value of each group: [G]."""
         none = values.new_zeros(len(self.counts))
         low = none.scatter_reduce(0, self.index, values, "amin", include_self=False)
         return low, none.scatter_reduce(0, self.index, values, "amax", include_self=False)
 
     def centred(self, values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Give values less the (weighted) mean of their group [B], and which groups have but one value [G].
+        """Return values less the (weighted) mean of their group [B], and which groups have but one value [G].
 
         A group of one, and one of no weight, has mean 0. Values are taken from the lowest of their group on, so that
         equal ones give exactly 0: the rounding of a mean, divided by a small deviation, would be a signal.
@@ -320,12 +320,12 @@ class _Groups:
         return torch.where(bare, values, above - mean[self.index]), low == high
 
     def deviation(self, centred: Tensor) -> Tensor:
-        """Give the sample deviation [G] of centred values; 1 for a group of one."""
+        """Return the sample deviation [G] of centred values; 1 for a group of one."""
         variance = self.total(centred**2) / (self.counts - 1).clamp(min=1)
         return variance.sqrt().masked_fill(self.counts == 1, 1.0)
 
     def leaders(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the rows [G] with the highest value of each group and the next, the first of equals before the others.
+        """Return the rows [G] with the highest value of each group and the next, the first of equals before the others.
 
         In a group of one both are the same row.
         """
@@ -336,7 +336,7 @@ class _Groups:
 
 
 def _as(given: Tensor, data: Tensor) -> Tensor:
-    """Give numbers in the dtype of what they come from; of whole numbers and booleans come float32."""
+    """Return numbers in the dtype of what they come from; of whole numbers and booleans come float32."""
     import torch
 
     return given.to(data.dtype if data.is_floating_point() else torch.float32)

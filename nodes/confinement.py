@@ -95,7 +95,7 @@ def environment(given: Mapping[str, str], scratch: str, variables: Sequence[str]
 
 @functools.cache
 def lacks() -> str:
-    """Say what this machine lacks to confine a process; empty if it lacks nothing."""
+    """Return what this machine lacks to confine a process; empty if it lacks nothing."""
     if sys.platform != "linux":
         return f"the kernel of {sys.platform} has no Landlock"
     try:
@@ -177,7 +177,7 @@ def _code_in(folder: str) -> list[str]:
 
 
 def here() -> str:
-    """Say what this machine can hold rules to, in a line or two."""
+    """Return what this machine can hold rules to, in a line or two."""
     if why := lacks():
         held = f"not confined: {why}"
         return f'{held}\nonly {", ".join(sorted(COMPARING_RULES))} run; others need allow=["unconfined"]'

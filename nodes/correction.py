@@ -186,7 +186,7 @@ def _estimate(ratio: Tensor, estimator: str) -> Tensor:
 
 
 def _of_rows(each: Tensor, mask: Mask, scope: str) -> Tensor:
-    """Give what is tested: of each token [B, T], or of each row [B, 1]; `each` is 0 where the mask is 0."""
+    """Return what is tested: of each token [B, T], or of each row [B, 1]; `each` is 0 where the mask is 0."""
     if scope == "token" or not each.shape[1]:
         return each
     if scope == "seq_max":
@@ -196,7 +196,7 @@ def _of_rows(each: Tensor, mask: Mask, scope: str) -> Tensor:
 
 
 def _log_ratio(old: LogProbs, behaviour: LogProbs, mask: Mask, name: str) -> Tensor:
-    """Give old - behaviour [B, T], 0 where the mask is 0; refuse tokens that count without a number in `behaviour`."""
+    """Return old - behaviour [B, T], 0 where the mask is 0."""
     import torch
 
     counts, told = mask.data != 0, behaviour.data

@@ -83,7 +83,7 @@ def clip_cov_loss(
     eps_high: Annotated[float | None, Field(gt=0)] = None,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give the clipped surrogate, 0 at the chosen tokens: they give no gradient, but are counted.
+    """Return the clipped surrogate, 0 at the chosen tokens: they give no gradient, but are counted.
 
     The surrogate is max(-A·r, -A·clip(r, 1 - eps, 1 + eps_high)), r = exp(new - old), its log within ±20; `eps_high` is
     `eps` unless set; `weights` [B, T] multiply the terms. Tokens are chosen by `high_covariance`.
@@ -113,7 +113,7 @@ def kl_cov_loss(
     weight: Annotated[float, Field(ge=0)] = 1.0,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give the surrogate without a clip, -A·r, and `weight`·|new - old| more at the chosen tokens.
+    """Return the surrogate without a clip, -A·r, and `weight`·|new - old| more at the chosen tokens.
 
     r = exp(new - old), its log within ±20. Where new is old the penalty has no gradient; in the first optimizer step,
     where they differ by rounding alone, its slope is the sign of that. `weights` [B, T] multiply the terms, the penalty
@@ -128,7 +128,7 @@ def kl_cov_loss(
 
 
 def _covariance(old: LogProbs, advantages: Advantages, mask: Mask) -> Tensor:
-    """Give each token's share of the covariance of log-prob and advantage, 0 where the mask is 0: [B, T] float64."""
+    """Return each token's share of the covariance of log-prob and advantage, 0 where the mask is 0: [B, T] float64."""
     logprobs, gain = masked(old.data, mask).double(), gains(advantages, mask).double()
     count = mask.data.sum().clamp(min=1)
     return masked((gain - gain.sum() / count) * (logprobs - logprobs.sum() / count), mask)

@@ -28,7 +28,7 @@ def demonstrations(
     column: str = "",
     max_tokens: Annotated[int, Field(ge=1)] = 1024,
 ) -> Responses:
-    """Give the answer to each prompt that the data set holds, as `model`'s chat template writes it: B = prompts.
+    """Return the answer to each prompt that the data set holds, as `model`'s chat template writes it: B = prompts.
 
     The answer is in `column`, a name or a path into a struct (`extra_info.answer`); without one it is in `response`,
     else in `extra_info.answer`, where GSM8K has its worked solutions, else it is the ground truth. Every token of it
@@ -60,7 +60,7 @@ def demonstrations(
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
-    """Give the answer that a row of the data set holds.
+    """Return the answer that a row of the data set holds.
 
     >>> answer_of({"response": "7"}, ""), answer_of({"extra_info": {"answer": "2 + 6 = 8"}}, "")
     ('7', '2 + 6 = 8')

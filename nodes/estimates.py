@@ -33,7 +33,7 @@ class Marks:
     source: Column | None = None
 
     def of(self, rows: Column) -> Marks:
-        """Give the rows that are chosen: [B] bool."""
+        """Return the rows that are chosen: [B] bool."""
         parts = (self.prompt, self.score, self.tokens, self.finished, self.source)
         prompt, score, *rest = (None if part is None else part[rows] for part in parts)
         assert prompt is not None and score is not None, "every response has a prompt and a score"
@@ -94,7 +94,7 @@ def reported(marks: Marks) -> ScoreReport:
 
 
 def estimate(values: Column) -> Estimate:
-    """Give the mean of one value a prompt [P], and 1.96 standard errors of it: s / sqrt(P), s over P - 1.
+    """Return the mean of one value a prompt [P], and 1.96 standard errors of it: s / sqrt(P), s over P - 1.
 
     Prompts are drawn, not responses: those of one prompt are alike, so they count as one.
     Source: Miller 2024 (Adding Error Bars to Evals), arXiv 2411.00640: standard errors by clusters, here prompts.
@@ -116,7 +116,7 @@ def estimate(values: Column) -> Estimate:
 
 
 def chance_at_k(n: int, c: int, k: int) -> float:
-    """Give the chance that `k` of `n` responses, of which `c` have full marks, hold one: 1 - C(n - c, k) / C(n, k).
+    """Return the chance that `k` of `n` responses, of which `c` have full marks, hold one: 1 - C(n - c, k) / C(n, k).
 
     Without bias for pass@k. With fewer than `k` responses there is no such estimate: LawError.
     Source: Chen et al. 2021 (Codex), arXiv 2107.03374, equation 1.

@@ -19,7 +19,7 @@ from nodes.values import Accuracy, Policy, Prompts, Rollout, Scores
     metrics=(Metric("accuracy", headline=True, about="share of held-out prompts answered with full marks"),),
 )
 def accuracy(scores: Scores) -> Accuracy:
-    """Give the share of scores that are full marks, 1."""
+    """Return the share of scores that are full marks, 1."""
     full = float((scores.data >= FULL_MARKS).sum())
     count = len(scores.data)
     return Accuracy(full / count if count else 0.0, [Measure("accuracy", full, count)])

@@ -16,7 +16,7 @@ _SIGNALS = {int(each): each.name for each in signal.Signals}
 
 
 def ending(code: int) -> str:
-    """Say how a process ended, from its exit code or minus its signal.
+    """Return how a process ended, from its exit code or minus its signal.
 
     >>> ending(3), ending(-9), ending(-40)
     ('exit code 3', 'killed by SIGKILL', 'killed by signal 40')

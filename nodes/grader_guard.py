@@ -226,7 +226,7 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 
 def over(process: int, spec: dict[str, Any]) -> str:
-    """Say which limit a process and all below it have passed together; empty if none."""
+    """Return which limit a process and all below it have passed together; empty if none."""
     everyone = family(process)
     if memory_bytes(everyone, spec["memory_bytes"]) > spec["memory_bytes"]:
         return f"over {spec['memory_bytes'] >> 20} MiB of memory"

@@ -84,7 +84,7 @@ def asks_of(function: Callable[..., object]) -> Asks:
 
 
 def on_offer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the names that a row offers: its columns, and the ground truth out of verl's `reward_model`.
+    """Return the names that a row offers: its columns, and the ground truth out of verl's `reward_model`.
 
     >>> on_offer({"response": "7", "reward_model": {"style": "rule", "ground_truth": "7"}})["ground_truth"]
     '7'
@@ -159,7 +159,7 @@ def shortened(text: str, limit_characters: int) -> str:
 
 
 def place(error: BaseException, file: str) -> str:
-    """Give `file:line` of the innermost frame in the rule's own file, else of the innermost that is not ours."""
+    """Return `file:line` of the innermost frame in the rule's own file, else of the innermost that is not ours."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     ours = (__file__, importlib.__file__)
     foreign = [one for one in frames if one[0] not in ours and not one[0].startswith("<")]
@@ -170,7 +170,7 @@ def place(error: BaseException, file: str) -> str:
 
 
 def message(error: BaseException) -> str:
-    """Give an exception's type and text on one line, whatever its __str__ does."""
+    """Return an exception's type and text on one line, whatever its __str__ does."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}"
     return shortened(" ".join("".join(traceback.format_exception_only(error)).split()), MESSAGE_CHARACTERS)

@@ -401,6 +401,6 @@ def _line(message: Mapping[str, object]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Give what JSON can hold of an array or its scalar; of anything else, such as a date, its text."""
+    """Return what JSON can hold of an array or its scalar; of anything else, such as a date, its text."""
     as_list = getattr(value, "tolist", None)
     return as_list() if callable(as_list) else str(value)

@@ -88,7 +88,7 @@ def judged(
 
 
 def _seen(row: Mapping[str, Any], response: str) -> dict[str, str]:
-    """Give what a question can name of one response."""
+    """Return what a question can name of one response."""
     truth = (row.get("reward_model") or {}).get("ground_truth", "")
     return {"ground_truth": truth, **row, "prompt": row["prompt"][-1]["content"], "response": response}
 
@@ -110,7 +110,7 @@ def filled(question: str, values: Mapping[str, object]) -> str:
 
 
 def grade(verdict: str, scale: float) -> float | None:
-    """Give the last number of a verdict, None without one, or where it is not from 0 to `scale`.
+    """Return the last number of a verdict, None without one, or where it is not from 0 to `scale`.
 
     >>> grade("Good, 8.5 of 10. Grade: 7", 10), grade("no idea", 10), grade("Grade: 11", 10)
     (7.0, None, None)

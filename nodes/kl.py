@@ -34,7 +34,7 @@ def kl_k1(
     straight_through: bool = False,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give the k1 estimate of KL(policy, reference): new - ref, right on average, negative at times.
+    """Return the k1 estimate of KL(policy, reference): new - ref, right on average, negative at times.
 
     Its own gradient, 1 a token, is 0 on average and pulls to no reference: as a loss it wants `straight_through`, the
     value of k1 with the gradient of k2, new - ref.
@@ -51,7 +51,7 @@ def kl_k2(
     ref: Annotated[LogProbs, By.FIXED],
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give the k2 estimate of KL(policy, reference): (new - ref)²/2, whose gradient is right on average.
+    """Return the k2 estimate of KL(policy, reference): (new - ref)²/2, whose gradient is right on average.
 
     Source: Schulman 2020, "Approximating KL divergence".
     """
@@ -67,7 +67,7 @@ def kl_k3(
     straight_through: bool = False,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give the k3 estimate of KL(policy, reference): e^d - d - 1 with d = ref - new, never negative.
+    """Return the k3 estimate of KL(policy, reference): e^d - d - 1 with d = ref - new, never negative.
 
     d is held within ±20 and the estimate at 10, beyond which it has no gradient. `straight_through` gives it the
     gradient of k2, new - ref, which is held by neither.
@@ -85,7 +85,7 @@ def kl_abs(
     straight_through: bool = False,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give |new - ref|: no estimate of KL(policy, reference), but 0 with it and of its scale where they are far apart.
+    """Return |new - ref|: no estimate of KL(policy, reference), but 0 with it, and of its scale when far apart.
 
     `straight_through` gives it the gradient of k2, new - ref.
     """
@@ -96,7 +96,7 @@ def kl_abs(
 def kl_estimate(
     old: LogProbs, mask: Mask, *, ref: Annotated[LogProbs, By.FIXED], estimator: Estimator = "k1"
 ) -> TokenKL:
-    """Give the estimate of KL(policy, reference) at each token, to take from a reward: [B, T], 0 where the mask is 0.
+    """Return the estimate of KL(policy, reference) at each token, to take from a reward: [B, T], 0 where the mask is 0.
 
     `old` are the policy's log-probs, outside its loss: no gradient flows. The metric is the mean over rows with a token
     of each row's token mean. Estimates are those of `kl_k1`, `kl_k2`, `kl_k3` and `kl_abs`.
@@ -115,7 +115,7 @@ def adaptive_kl(
     target: Annotated[float, Field(gt=0)] = 0.1,
     horizon: Annotated[int, Field(ge=1)] = 10000,
 ) -> KLWeight:
-    """Give the next step's KL weight: beta·(1 + e·rows/horizon), e = KL/target - 1 held within ±0.2.
+    """Return the next step's KL weight: beta·(1 + e·rows/horizon), e = KL/target - 1 held within ±0.2.
 
     KL in nats is the mean over rows of each row's token mean; rows without a token count nowhere, and a batch without
     any leaves beta as it is. Raises `SettingError` for a `horizon` so short that beta could fall to 0 in one step.

@@ -16,25 +16,25 @@ READ = Parts("context", "tokens", "lengths", "temperature")
 
 @node(kind="logprob", stat="logprobs")
 def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> LogProbs:
-    """Give the log-prob of each response token under `model`, at the rollout's temperature: [B, T]."""
+    """Return the log-prob of each response token under `model`, at the rollout's temperature: [B, T]."""
     return LogProbs(_stat(model, rollout, "logprobs"))
 
 
 @node(kind="logprob", stat="entropy")
 def entropy(model: LanguageModel, rollout: Annotated[Responses, READ]) -> Entropy:
-    """Give the entropy of `model` at each response token, in nats, at the rollout's temperature: [B, T]."""
+    """Return the entropy of `model` at each response token, in nats, at the rollout's temperature: [B, T]."""
     return Entropy(_stat(model, rollout, "entropy"))
 
 
 @node(kind="logprob", stat="square_probs")
 def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> SquaredProbs:
-    """Give the sum of squared probabilities of `model` at each response token, at the rollout's temperature: [B, T]."""
+    """Return sum of squared probabilities of `model` at each response token, at the rollout's temperature: [B, T]."""
     return SquaredProbs(_stat(model, rollout, "square_probs"))
 
 
 @node(kind="logprob", stat="values")
 def critic_values(model: Critic, rollout: Annotated[Responses, READ]) -> Values:
-    """Give a critic's estimate before each response token: [B, T]."""
+    """Return a critic's estimate before each response token: [B, T]."""
     return Values(_stat(model, rollout, "values"))
 
 

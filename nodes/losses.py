@@ -34,7 +34,7 @@ def clipped(
     dual: Annotated[float | None, Field(gt=1)] = None,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give the clipped surrogate: max(-A·r, -A·clip(r, 1 - eps, 1 + eps_high)) with r = exp(new - old).
+    """Return the clipped surrogate: max(-A·r, -A·clip(r, 1 - eps, 1 + eps_high)) with r = exp(new - old).
 
     `eps_high` is `eps` unless set (clip-higher). `dual` (None: off; its paper's value is 3) bounds the term at -A·dual
     where A is negative. Log-ratios are held within ±20; `weights` [B, T] multiply the terms.
@@ -64,7 +64,7 @@ def policy_gradient(
     weights: Annotated[ImportanceWeights | None, Corrects()] = None,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give the plain policy gradient: -A·log p, with no ratio and no clip; `weights` [B, T] multiply the terms.
+    """Return the plain policy gradient: -A·log p, with no ratio and no clip; `weights` [B, T] multiply the terms.
 
     Source: Chu et al. 2025 (GPG), arXiv 2504.02546, equation 4; Williams 1992 (REINFORCE).
     """
@@ -84,7 +84,7 @@ def cispo_loss(
     eps_high: Annotated[float, Field(gt=0)] = 0.2,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give the policy gradient weighed by the clipped ratio: -sg(clip(r, 1 - eps, 1 + eps_high))·A·log p.
+    """Return the policy gradient weighed by the clipped ratio: -sg(clip(r, 1 - eps, 1 + eps_high))·A·log p.
 
     r = exp(new - old), its log within ±20; sg lets no gradient through, so a clipped token still learns. At `eps` 1
     there is no lower bound, as in the paper's runs. `weights` [B, T] multiply the terms.
@@ -111,7 +111,7 @@ def dppo_loss(
     most: Annotated[float, Field(ge=1)] = 20.0,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give the policy gradient -A·sg(min(r, most))·log p of tokens whose probability did not move far with A.
+    """Return the policy gradient -A·sg(min(r, most))·log p of tokens whose probability did not move far with A.
 
     r = exp(new - old), its log within ±20. A token moved with its advantage, up where A > 0 and down where not, further
     than `eps`, is 0. How far: the difference of probabilities ("tv"), or in nats the KL(old, new) of drawing this token
@@ -129,7 +129,7 @@ def dppo_loss(
 
 
 def _moved(after: Tensor, before: Tensor, divergence: str) -> Tensor:
-    """Give how far each token's probability moved, from two log-probs [B, T]; what went down is negative."""
+    """Return how far each token's probability moved, from two log-probs [B, T]; what went down is negative."""
     import torch
 
     if divergence == "tv":
@@ -154,7 +154,7 @@ def value_loss(
     clip: Annotated[float | None, Field(gt=0)] = 0.2,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Give half the squared error of a critic, the larger of two: max((V - R)², (old + clip(V - old, ±clip) - R)²)/2.
+    """Return half the squared error of a critic, the larger of two: max((V - R)², (old + clip(V - old, ±clip) - R)²)/2.
 
     `old` is what the critic estimated before the update; with `clip` None it is not read.
     Source: Schulman et al. 2016 (GAE), arXiv 1506.02438; the clip is of the code of PPO, described by Engstrom et al.
@@ -177,13 +177,13 @@ def value_loss(
     metrics=(Metric("nll", "nats", headline=True, about="mean of -log p of the tokens; its exponential: perplexity"),)
 )
 def cross_entropy(new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, aggregation: How = MEAN) -> Loss:
-    """Give minus the log-prob of each token, to learn given responses by heart (supervised fine-tuning)."""
+    """Return minus the log-prob of each token, to learn given responses by heart (supervised fine-tuning)."""
     terms = -masked(new.data, mask)
     return Loss.of(terms, mask, aggregation, [mean_of("nll", terms, mask)])
 
 
 @node(metrics=(Metric("policy_entropy", "nats", about="mean entropy of the policy being trained"),))
 def entropy_bonus(entropy: Annotated[Entropy, By.TRAINED], mask: Mask, *, aggregation: How = MEAN) -> Loss:
-    """Give minus the entropy, so that a positive factor rewards it: `+ 0.01 * entropy_bonus(entropy(pi, r), mask)`."""
+    """Return minus the entropy, so a positive factor rewards it: `+ 0.01 * entropy_bonus(entropy(pi, r), mask)`."""
     terms = -masked(entropy.data, mask)
     return Loss.of(terms, mask, aggregation, [mean_of("policy_entropy", -terms, mask)])

@@ -99,7 +99,7 @@ def mismatch(
 
 
 def _told(old: LogProbs, mask: Mask, behaviour: LogProbs) -> tuple[Mask, Tensor, Tensor]:
-    """Give the mask of the tokens whose log-prob is told, and both log-probs, in float64: [B, T] each."""
+    """Return the mask of the tokens whose log-prob is told, and both log-probs, in float64: [B, T] each."""
     import torch
 
     trained, told = old.data.detach().double(), behaviour.data
@@ -123,7 +123,7 @@ def _row_measures(old: Tensor, behaviour: Tensor, products: Tensor) -> Iterator[
 
 
 def watch_engines(graph: Graph, params: Sequence[str]) -> Graph:
-    """Give a named graph that also measures the mismatch of what models in `params` draw, one result more for each.
+    """Return a named graph that also measures the mismatch of what models in `params` draw, one result more for each.
 
     Before: `policy.generate`, read by the flow. After: `policy.mismatch` too, of its log-probs and `policy.logprobs`,
     those by the version that it drew from (the newest, where the copy that draws may lag). A log-prob node that is
@@ -144,7 +144,7 @@ def _draws(drawer: Node, params: Sequence[str]) -> bool:
 
 
 def _rollouts(drawer: Node) -> Iterator[Edge]:
-    """Give the records among a node's results that hold responses with the log-probs they were drawn with."""
+    """Yield the records among a node's results that hold responses with the log-probs they were drawn with."""
     for i, kind in enumerate(drawer.returns):
         if issubclass(kind, Responses) and LogProbs in fields(kind).values():
             yield Edge(drawer, kind, str(i) if len(drawer.returns) > 1 else "")
@@ -179,7 +179,7 @@ def _node_of(made: Value) -> Node:
 
 
 def _placed(made: Node, graph: Graph, drawer: Node, name: str) -> Node:
-    """Give a new node at the line of what draws, by a name of its own."""
+    """Return a new node at the line of what draws, by a name of its own."""
     taken = {each.name for each in graph.all_nodes}
     numbered = (name if i == 1 else f"{name}#{i}" for i in range(1, len(taken) + 2))
     return replace(made, name=next(each for each in numbered if each not in taken), at=drawer.at)

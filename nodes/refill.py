@@ -104,7 +104,7 @@ def _scored(rollout: Rollout, scores: Scores) -> ScoredRollout:
 
 
 def _with_signal(rollout: ScoredRollout) -> Tensor:
-    """Give the groups whose scores differ, and those of one response."""
+    """Return the groups whose scores differ, and those of one response."""
     import torch
 
     groups, index, counts = torch.unique(rollout.group.data, return_inverse=True, return_counts=True)
@@ -116,7 +116,7 @@ def _with_signal(rollout: ScoredRollout) -> Tensor:
 
 
 def _rows_of(chosen: Sequence[int], drawn: Sequence[Tensor], prompts: Prompts) -> Tensor:
-    """Give the rows [b] of the chosen groups among all that were drawn, in the order of the prompts.
+    """Return the rows [b] of the chosen groups among all that were drawn, in the order of the prompts.
 
     That is the order in which `generate` gives them, and in which rows of several ranks come together.
     """

@@ -15,7 +15,7 @@ from nodes.values import KLWeight, Rewards, Scores, TokenKL
 
 @node
 def token_rewards(scores: Scores, mask: Mask) -> Rewards:
-    """Give each response's score to the last of its tokens that the mask keeps, and 0 to the others.
+    """Return each response's score to the last of its tokens that the mask keeps, and 0 to the others.
 
     [B] scores to [B, T] rewards. A response without such a token earns nothing.
     """

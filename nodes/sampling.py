@@ -86,7 +86,7 @@ def _rollout(
 
 
 def _spread(completion: Completion) -> list[int]:
-    """Give the version of each token from the spans.
+    """Return the version of each token from the spans.
 
     >>> _spread(Completion((5, 6, 7), (0.0, 0.0, 0.0), True, ((0, 3), (2, 4))))
     [3, 3, 4]

@@ -91,7 +91,7 @@ def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:
 
 
 def rows_of(rollout: Rollout) -> list[dict[str, object]]:
-    """Give what rules see of each response, one mapping a row."""
+    """Return what rules see of each response, one mapping a row."""
     columns: list[dict[str, object]] = rollout.columns.data.to_pylist()
     texts, finished = rollout.text.data.to_pylist(), rollout.finished.data.tolist()
     prompts, samples = rollout.group.data.tolist(), rollout.sample.data.tolist()

@@ -39,7 +39,7 @@ def gspo_loss(
     eps: Annotated[float, Field(gt=0)] = 3e-4,
     eps_high: Annotated[float | None, Field(gt=0)] = 4e-4,
 ) -> Loss:
-    """Give the clipped surrogate of the response's ratio: s = exp(mean over its tokens of new - old).
+    """Return the clipped surrogate of the response's ratio: s = exp(mean over its tokens of new - old).
 
     Each token has the value of its row's s and the gradient of its own log-prob, so advantages may be a token's. The
     bounds are the paper's, far closer than a token's ratio needs; `eps_high` None is `eps`. log s is held below 10,
@@ -70,7 +70,7 @@ def gmpo_loss(
     eps: Annotated[float, Field(gt=0)] = 0.4,
     eps_high: Annotated[float | None, Field(gt=0)] = None,
 ) -> Loss:
-    """Give -A·g, g the geometric mean of the row's token ratios, each held on the side that its advantage pushes to.
+    """Return -A·g, g the geometric mean of the row's token ratios, each held on the side that its advantage pushes to.
 
     Log-ratios new - old are held below `eps_high` (`eps` unless set) where A > 0 and above -`eps` where A < 0, and
     within ±20. The loss is the mean over rows with a token. Token advantages: their signs hold the tokens (0 counts
@@ -103,7 +103,7 @@ def sapo_loss(
     tau_pos: Annotated[float, Field(gt=0)] = 1.0,
     tau_neg: Annotated[float, Field(gt=0)] = 1.05,
 ) -> Loss:
-    """Give the softly gated surrogate: -A·sigmoid(tau·(r - 1))·4/tau with r = exp(new - old).
+    """Return the softly gated surrogate: -A·sigmoid(tau·(r - 1))·4/tau with r = exp(new - old).
 
     tau is `tau_pos` where A > 0, else `tau_neg`: the larger, the sooner the gate closes; at r = 1 the gradient is the
     policy gradient whatever it is. Log-ratios are held within ±20; `weights` [B, T] multiply the terms. Aggregated as

@@ -29,12 +29,12 @@ def masked(values: Tensor, mask: Mask) -> Tensor:
 
 
 def gains(advantages: Advantages, mask: Mask) -> Tensor:
-    """Give the advantage of each token, 0 where the mask is 0: [B, T]."""
+    """Return the advantage of each token, 0 where the mask is 0: [B, T]."""
     return masked(advantages.per_token(), mask)
 
 
 def log_ratio(new: LogProbs, old: LogProbs, mask: Mask) -> Tensor:
-    """Give new - old of each token, held within ±20 and 0 where the mask is 0: [B, T]; beyond, no gradient."""
+    """Return new - old of each token, held within ±20 and 0 where the mask is 0: [B, T]; beyond, no gradient."""
     return masked(new.data - old.data, mask).clamp(-LIMIT, LIMIT)
 
 
@@ -55,7 +55,7 @@ def row_means(values: Tensor, mask: Mask) -> Tensor:
 
 
 def surrogates(ratio: Tensor, gain: Tensor, eps: float, eps_high: float | None) -> tuple[Tensor, Tensor]:
-    """Give both branches of the clipped surrogate: -A·r, and -A·clip(r, 1 - eps, 1 + eps_high), [B, T] each.
+    """Return both branches of the clipped surrogate: -A·r, and -A·clip(r, 1 - eps, 1 + eps_high), [B, T] each.
 
     `eps_high` is `eps` where it is None.
     """

@@ -79,7 +79,7 @@ def update(
 
 
 def scheduled(step: int, schedule: str, warmup_steps: int, decay_steps: int, least: float) -> float:
-    """Give the part of the learning rate that holds in one step of a run, counted from 0.
+    """Return the part of the learning rate that holds in one step of a run, counted from 0.
 
     It rises in equal parts over `warmup_steps`, the last of which has the whole. "linear" then falls in a line,
     "cosine" in half a wave, to `least` at `decay_steps`, where it stays. Raises LawError for a fall that has no steps.

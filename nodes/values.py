@@ -207,7 +207,7 @@ class Advantages(Linear):
     dtype = "float32"
 
     def per_token(self) -> Tensor:
-        """Give them so that they broadcast over tokens: [B, 1]."""
+        """Return them so that they broadcast over tokens: [B, 1]."""
         column: Tensor = self.data[:, None]
         return column
 
@@ -218,7 +218,7 @@ class TokenAdvantages(Advantages):
     kind = Kind.TOKEN
 
     def per_token(self) -> Tensor:
-        """Give them as they are: [B, T]."""
+        """Return them as they are: [B, T]."""
         tokens: Tensor = self.data
         return tokens
 

@@ -114,7 +114,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Give `golden(text, name)`: compare a text with the file tests/golden/<name>, or rewrite that file if asked to."""
+    """Return `golden(text, name)`: compare a text with the file tests/golden/<name>."""
     update: bool = request.config.getoption("--update-golden")
 
     def compare(text: str, name: str) -> None:
@@ -145,7 +145,7 @@ def _verified() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """Give the tiny model and its tokenizer, shared by all tests: copy the model before anything trains it."""
+    """Return the tiny model and its tokenizer, shared by all tests: copy the model before anything trains it."""
     from flowgraph.models import load, resolve
 
     cache = tmp_path_factory.mktemp("models")
@@ -155,7 +155,7 @@ def tiny_parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
 @pytest.fixture
 def tiny(tiny_parts: tuple[Any, Any]) -> Callable[..., LocalModel]:
-    """Give `tiny(**fields)`: a handle on a copy of the tiny model, made with these fields of `LocalModel`."""
+    """Return `tiny(**fields)`: a handle on a copy of the tiny model, made with these fields of `LocalModel`."""
     from flowgraph.engines.local.model import LocalModel
 
     model, tokenizer = tiny_parts
@@ -173,7 +173,7 @@ class RanGraph:
 
 @pytest.fixture(scope="session")
 def run_graph() -> Callable[..., RanGraph]:
-    """Give `run_graph(graph, arguments, key, given)`: run a graph's nodes here, those in `given` left out."""
+    """Return `run_graph(graph, arguments, key, given)`: run a graph's nodes here, those in `given` left out."""
     return _run_graph
 
 
@@ -193,7 +193,7 @@ def _run_graph(graph: Graph, arguments: Mapping[str, Any], key: Any = None, give
 
 @pytest.fixture(scope="session")
 def one_device() -> Callable[[Graph], Plan]:
-    """Give `one_device(graph)`: the plan that has every role on one CPU device, on the engine `local`."""
+    """Return `one_device(graph)`: the plan that has every role on one CPU device, on the engine `local`."""
     return _one_device
 
 
@@ -215,7 +215,7 @@ def _one_device(graph: Graph) -> Plan:
 
 @pytest.fixture(scope="session")
 def alone() -> Callable[..., tuple[Program, Executor]]:
-    """Give `alone(graph, handles)`: a graph's program on one device, and an executor with handles by parameter."""
+    """Return `alone(graph, handles)`: a graph's program on one device, and an executor with handles by parameter."""
     return _alone
 
 
@@ -230,7 +230,7 @@ def _alone(graph: Graph, handles: Mapping[str, LocalModel]) -> tuple[Program, Ex
 
 @pytest.fixture(scope="session")
 def digit_rows() -> Any:
-    """Give the training rows of the task of copying three digits, a `pyarrow.Table`."""
+    """Return the training rows of the task of copying three digits, a `pyarrow.Table`."""
     from nodes.data.tasks import digits
 
     return digits("copy")[0]
@@ -238,7 +238,7 @@ def digit_rows() -> Any:
 
 @pytest.fixture(scope="session")
 def uneven_rows() -> Any:
-    """Give rows whose prompts have 1 to 12 characters, a `pyarrow.Table`; the truth is the prompt's first character."""
+    """Return rows whose prompts have 1 to 12 characters, a `pyarrow.Table`."""
     from nodes.data.rows import row, table_of
 
     texts = ["7", "12", "3+4=?", "999", "0 0 0 0", "5-5", "1+2+3+4+5=?1", "42", "8=8", "10-20-30=?", "6", "77+11"]
@@ -249,7 +249,7 @@ def uneven_rows() -> Any:
 
 @pytest.fixture(scope="session")
 def make_rollout() -> Callable[..., Rollout]:
-    """Give `make_rollout(lengths, …)`: a rollout of random tokens whose context and response lengths are as told."""
+    """Return `make_rollout(lengths, …)`: a rollout of random tokens whose context and response lengths are as told."""
     return _rollout
 
 

@@ -12,7 +12,7 @@ from nodes import Policy, Prompts, Scores
 
 @node(kind="score")
 def begin(prompts: Prompts) -> Scores:
-    """Give a zero for each prompt: [B]."""
+    """Return a zero for each prompt: [B]."""
     import torch
 
     return Scores(torch.zeros(len(prompts.group.data)))
@@ -20,13 +20,13 @@ def begin(prompts: Prompts) -> Scores:
 
 @node
 def on_host(scores: Scores) -> Scores:
-    """Give other zeros."""
+    """Return other zeros."""
     return Scores(scores.data.clone())
 
 
 @node(kind="score")
 def on_model(policy: Policy, scores: Scores) -> Scores:
-    """Give other zeros, beside a model."""
+    """Return other zeros, beside a model."""
     assert policy.handle.version >= 0, "the model is here"
     return Scores(scores.data.clone())
 

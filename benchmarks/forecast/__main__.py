@@ -37,7 +37,7 @@ MEASURED = Path(__file__).parents[1] / "measured"
 
 
 def tables() -> list[Table]:
-    """Give every format that is known: the TABLES of each module here."""
+    """Return every format that is known: the TABLES of each module here."""
     names = sorted(each.name for each in pkgutil.iter_modules([str(Path(__file__).parent)]) if each.name != "__main__")
     modules = [importlib.import_module(f"benchmarks.forecast.{name}") for name in names]
     return [table for module in modules for table in getattr(module, "TABLES", ())]

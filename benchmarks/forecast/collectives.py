@@ -26,7 +26,7 @@ MACHINE_DEVICES = 8
 
 
 def machine(device: DeviceProfile, devices: int = MACHINE_DEVICES) -> PoolLinks:
-    """Give what a pool of machines with so many of a device each talks over."""
+    """Return what a pool of machines with so many of a device each talks over."""
     network = device.network_bytes_per_s or device.host_bytes_per_s
     return PoolLinks(device, min(device.domain, devices), devices, network)
 

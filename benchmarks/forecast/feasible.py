@@ -28,7 +28,7 @@ CONSTANTS = MemoryConstants()
 
 
 def least(row: Row, offload: tuple[Offloaded, ...] = ALL_OFF) -> int | str:
-    """Give the least devices on which a row's roles fit if so much is offloaded, or why that is not known."""
+    """Return the least devices on which a row's roles fit if so much is offloaded, or why that is not known."""
     kind, shape = device(row["gpu"]), model(row["model"], adapted="LoRA" in row["algorithm"])
     if kind is None or shape is None:
         return "unknown model or device"
@@ -48,7 +48,7 @@ def _fits(
 
 
 def _trained(devices: int, train: str, experts: bool) -> Iterator[Layout]:
-    """Give the layouts of a trainer: FSDP over all, or Megatron's, with as much of each as divides."""
+    """Yield the layouts of a trainer: FSDP over all, or Megatron's, with as much of each as divides."""
     if train == "fsdp":
         yield Layout(data=devices, sharding="full")
         return
@@ -61,7 +61,7 @@ def _trained(devices: int, train: str, experts: bool) -> Iterator[Layout]:
 
 
 def _sampled(devices: int) -> Iterator[Layout]:
-    """Give the layouts of a sampler: replicas of up to eight ranks, or of several machines in a pipeline."""
+    """Yield the layouts of a sampler: replicas of up to eight ranks, or of several machines in a pipeline."""
     for tensor in (degree for degree in (1, 2, 4, 8) if devices % degree == 0):
         yield Layout(data=devices // tensor, tensor=tensor)
     if devices % 8 == 0:
@@ -119,7 +119,7 @@ def _null(row: Row) -> float:
 
 
 def _feasible(rows: Sequence[Row]) -> Iterator[Case]:
-    """Give 1 for each row whose roles fit on the devices that it is known to run on."""
+    """Yield 1 for each row whose roles fit on the devices that it is known to run on."""
     for case in _counts(rows):
         forecast = None if case.forecast is None else float(case.forecast <= case.measured)
         null = None if case.null is None else float(case.null <= case.measured)

@@ -22,7 +22,7 @@ Measure = Callable[[Row, DeviceProfile], tuple[float, float, float]]  # its size
 
 
 def measured_device(system: str, *, measured: bool = True) -> DeviceProfile | None:
-    """Give the profile of a system's device, None if there is none; without what was measured on it if so asked."""
+    """Return the profile of a system's device, None if there is none; without what was measured on it if so asked."""
     try:
         found = profile(system.replace("_", "-"))
     except UnknownNameError:

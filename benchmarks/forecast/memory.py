@@ -47,7 +47,7 @@ def _cases(rows: Sequence[Row], read: Reader) -> Iterator[Case]:
 
 
 def _verdicts(rows: Sequence[Row], read: Reader) -> Iterator[Case]:
-    """Give 1 for each row whose device would be called large enough and was, or too small and was."""
+    """Yield 1 for each row whose device would be called large enough and was, or too small and was."""
     for found in map(read, rows):
         if isinstance(found, str):
             yield Case("", 0.0, None, group="left out", why=found)

@@ -154,7 +154,7 @@ def _litgpt_model(row: Row) -> ModelShape | None:
 
 
 def _litgpt_bytes(row: Row, shape: ModelShape) -> tuple[float, float]:
-    """Give the forecast and the null model of a row: the weights of inference, or the states of training."""
+    """Return the forecast and the null model of a row: the weights of inference, or the states of training."""
     four_bits = "nf4" in row["quantization"]
     bits: Precision = "fp4" if four_bits else "bfloat16"
     one, head = Layout(), shape.vocabulary * shape.hidden * four_bits

@@ -66,13 +66,13 @@ def of_table(row: Row) -> ModelShape | None:
 
 
 def null_parameters(row: Row) -> float:
-    """Give 12 · layers · hidden², and the embedding."""
+    """Return 12 · layers · hidden², and the embedding."""
     hidden = _whole(row, "hidden")
     return 12 * _whole(row, "layers") * hidden**2 + _whole(row, "vocab") * hidden
 
 
 def null_cache_bytes(row: Row) -> float:
-    """Give what would be cached if every head had a key and a value of its own, hidden / heads wide."""
+    """Return what would be cached if every head had a key and a value of its own, hidden / heads wide."""
     return 2 * CACHE_BYTES * _whole(row, "layers") * _whole(row, "hidden")
 
 
@@ -93,7 +93,7 @@ def cases(
 
 
 def cache_bytes(shape: ModelShape) -> float:
-    """Give the bytes cached of one token, in bfloat16."""
+    """Return the bytes cached of one token, in bfloat16."""
     return CACHE_BYTES * shape.cache_numbers(1)
 
 

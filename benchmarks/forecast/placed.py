@@ -112,7 +112,7 @@ def sizes_of(text: str) -> tuple[str, str] | None:
 
 @cache
 def setting_of(testbed: Setup) -> PlanningProblem:
-    """Give the setting of a search on a testbed."""
+    """Return the setting of a search on a testbed."""
     models = {"policy": testbed.policy, "critic": testbed.critic, "ref": testbed.policy, "rm": testbed.critic}
     minibatch = max(1, testbed.batch // testbed.updates)
     asked = FlowRequest(
@@ -136,19 +136,19 @@ def setting_of(testbed: Setup) -> PlanningProblem:
 
 @cache
 def placements(testbed: Setup) -> Mapping[str, RankedPlan | None]:
-    """Give each published placement at its best sizes; None for one that does not fit."""
+    """Return each published placement at its best sizes; None for one that does not fit."""
     setting = setting_of(testbed)
     blocks = PoolOptions(setting)
     return {name: solved(setting, blocks, variant(ours).parts_of(setting.graph)) for name, ours in PLACEMENTS.items()}
 
 
 def seconds(found: Mapping[str, RankedPlan | None]) -> dict[str, float]:
-    """Give the seconds of a step of each placement that fits."""
+    """Return the seconds of a step of each placement that fits."""
     return {name: each.step_s for name, each in found.items() if each is not None}
 
 
 def published(row: Row) -> str:
-    """Give the placement that a fact calls best, "" for a fact of another kind.
+    """Return the placement that a fact calls best, "" for a fact of another kind.
 
     >>> published({"kind": "ordinal_best", "value": "standalone{actor:64,critic:32}"}), published({"kind": "ratio"})
     ('standalone', '')
@@ -159,7 +159,7 @@ def published(row: Row) -> str:
 
 
 def _ordered(rows: Iterable[Row]) -> Iterator[tuple[Row, Setup | None, str]]:
-    """Give each fact with its testbed, or None and why it is not forecast."""
+    """Yield each fact with its testbed, or None and why it is not forecast."""
     for row in rows:
         testbed = read_testbed(row)
         if row["kind"] != "ordinal_best":
@@ -173,7 +173,7 @@ def _ordered(rows: Iterable[Row]) -> Iterator[tuple[Row, Setup | None, str]]:
 
 
 def agreements(rows: Sequence[Row]) -> Iterator[Case]:
-    """Give each fact as 1, and the forecast as 1 where its placement is the best or a tie with it, and 2 where not."""
+    """Yield each fact as 1, and the forecast as 1 where its placement is the best or a tie with it, and 2 where not."""
     for row, testbed, why in _ordered(rows):
         label = f"{row['models']} on {row['n_gpus']}: {row['value']}"
         if testbed is None:
@@ -185,7 +185,7 @@ def agreements(rows: Sequence[Row]) -> Iterator[Case]:
 
 
 def losses(rows: Sequence[Row]) -> Iterator[Case]:
-    """Give the seconds of our best placement, as if measured, and of the published one, as forecast: what it loses."""
+    """Yield the seconds of our best placement, as if measured, and of the published one, as forecast: what it loses."""
     for row, testbed, why in _ordered(rows):
         label = f"{row['models']} on {row['n_gpus']}: {row['value']}"
         if testbed is None:
@@ -199,7 +199,7 @@ def losses(rows: Sequence[Row]) -> Iterator[Case]:
 
 
 def drawing_seconds(testbed: Setup, trained: int) -> dict[int, float]:
-    """Give by tensor degree the seconds of drawing, beside a policy and its reference cut over `trained` devices.
+    """Return by tensor degree the seconds of drawing, beside a policy and its reference cut over `trained` devices.
 
     The cache takes what these leave of a device. No optimizer is offloaded.
     """
@@ -222,7 +222,7 @@ def drawing_seconds(testbed: Setup, trained: int) -> dict[int, float]:
 
 
 def _held_bytes(setting: PlanningProblem, seat: DeviceGroup, role: str, tensor: int) -> int:
-    """Give what a role holds on each device while another works: weights, gradients and states cut over `tensor`."""
+    """Return what a role holds on each device while another works: weights, gradients and states cut over `tensor`."""
     cut = Layout(data=seat.devices // tensor, tensor=tensor, sharding="optimizer" if role.endswith("train") else "none")
     found = next(each for each in setting.roles if each.name == role)
     return total_bytes(
@@ -240,7 +240,7 @@ def _fits(
 
 
 def degrees(rows: Iterable[Row]) -> Iterator[Case]:
-    """Give facts of the tensor degree that draws fastest: its seconds, of those with the degree that trains."""
+    """Yield facts of the tensor degree that draws fastest: its seconds, of those with the degree that trains."""
     for row in rows:
         told = re.match(r"generation TP (\d+) best; latency vs TP(\d+)", row["claim"])
         trained, testbed = re.search(r"train TP(\d+)", row["models"]), read_testbed(row)
@@ -260,7 +260,7 @@ def degrees(rows: Iterable[Row]) -> Iterator[Case]:
 
 
 def throughputs(rows: Iterable[Row]) -> Iterator[Case]:
-    """Give tokens per second that were read off figures: 20% off either way; the null model is one rate a device."""
+    """Yield tokens per second that were read off figures: 20% off either way; the null model is one rate a device."""
     known = [row for row in rows if row["kind"] == "tokens_per_s" and row["value"].isdigit()]
     rates = [float(row["value"]) / int(row["n_gpus"]) for row in known]
     for row in known:

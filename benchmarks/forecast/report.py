@@ -90,7 +90,7 @@ def errors(cases: Sequence[Case], *, null: bool = False) -> Errors | None:
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Give the correlation of ranks, equal values sharing theirs; None for fewer than three pairs or equal values.
+    """Return the correlation of ranks, equal values sharing theirs; None for fewer than three pairs or equal values.
 
     >>> spearman([(1.0, 10.0), (2.0, 30.0), (3.0, 20.0)])
     0.5

@@ -29,13 +29,13 @@ Reader = Callable[[Row], Read]
 
 
 def tokens_of(workload: Workload) -> float:
-    """Give the tokens of a step, prompts and responses."""
+    """Return the tokens of a step, prompts and responses."""
     drawn = [load for load in setting_of(workload).loads if load.phase == "generate"]
     return sum(load.rows * load.row_tokens for load in drawn)
 
 
 def cases_of(reads: Iterable[Read], *, guessed: bool = False) -> Iterator[Case]:
-    """Give each row that states its batch and its lengths, or each whose mean length was guessed, by framework."""
+    """Yield each row that states its batch and its lengths, or each whose mean length was guessed, by framework."""
     wanted = [each for each in reads if each.workload is None or each.guessed == guessed]
     rates = dict[str, list[float]]()
     for each in wanted:
@@ -55,7 +55,7 @@ def cases_of(reads: Iterable[Read], *, guessed: bool = False) -> Iterator[Case]:
 
 
 def scaled(found: Iterable[Case]) -> Iterator[Case]:
-    """Give the same cases, each forecast times the one factor that fits the other runs of its framework best."""
+    """Yield the same cases, each forecast times the one factor that fits the other runs of its framework best."""
     told = [case for case in found if case.forecast is not None]
     for case in told:
         run = case.label.rpartition(":")[0]
@@ -68,7 +68,7 @@ def scaled(found: Iterable[Case]) -> Iterator[Case]:
 
 
 def ratios(reads: Iterable[Read]) -> Iterator[Case]:
-    """Give pairs of runs that differ in their placement: how many times the device seconds of the overlapped one.
+    """Yield pairs of runs that differ in their placement: how many times the device seconds of the overlapped one.
 
     Without overlap, or with devices that are all alike busy, that is 1, which is the null model.
     """
@@ -137,7 +137,7 @@ TABLES = (
 
 
 def workloads(rows: Iterable[Row]) -> list[Workload]:
-    """Give the runs of a table that say enough to be forecast, each once."""
+    """Return the runs of a table that say enough to be forecast, each once."""
     return list(runs([read_nemo_rl(row) if row.keys() >= NEMO_RL else read_end_to_end(row) for row in rows]))
 
 
@@ -177,7 +177,7 @@ def main() -> int:
 
 
 def files() -> dict[str, str]:
-    """Give the text of each workload file by its name: of every run in benchmarks/measured that says enough."""
+    """Return the text of each workload file by its name: of every run in benchmarks/measured that says enough."""
     from benchmarks.forecast.__main__ import MEASURED
     from benchmarks.forecast.__main__ import read as rows_of
 

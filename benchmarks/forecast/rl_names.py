@@ -30,7 +30,7 @@ MACHINE = 8
 
 @cache
 def model(text: str) -> str | None:
-    """Give the id of a model by how a row names it; None if no model, or more than one size, has that name.
+    """Return the id of a model by how a row names it; None if no model, or more than one size, has that name.
 
     What a model was tuned for does not change its sizes, and a name may leave out how many parameters are active.
 
@@ -49,14 +49,14 @@ def model(text: str) -> str | None:
 
 
 def _shorter(name: str) -> Iterator[str]:
-    """Give a name, and without what it was tuned for, ending by ending."""
+    """Yield a name, and without what it was tuned for, ending by ending."""
     yield name
     if (shorter := FORM.sub("", name)) != name:
         yield from _shorter(shorter)
 
 
 def _only(name: str) -> str | None:
-    """Give the one model whose short name begins with this one, up to a dash."""
+    """Return the one model whose short name begins with this one, up to a dash."""
     key = re.sub(r"[-_ ]", "", name.casefold())
     short = {each: each.rpartition("/")[2] for each in table()}
     fits = [each for each, own in short.items() if re.sub(r"[-_ ]", "", own.casefold()).startswith(key) and key]
@@ -66,7 +66,7 @@ def _only(name: str) -> str | None:
 
 @cache
 def device(text: str) -> DeviceProfile | None:
-    """Give the profile of a device by how a row names it; None if there is none.
+    """Return the profile of a device by how a row names it; None if there is none.
 
     >>> found = [device(text) for text in ("H100-SXM-80GB", "A100-80GB 8/node NVLink", "H20-96GB", "TPU")]
     >>> [each and each.name for each in found]
@@ -83,7 +83,7 @@ def device(text: str) -> DeviceProfile | None:
 
 
 def machine_devices(kind: DeviceProfile) -> int:
-    """Give how many devices of a kind a machine has, where a row does not say: eight, or four of a rack."""
+    """Return how many devices of a kind a machine has, where a row does not say: eight, or four of a rack."""
     return RACKED if kind.joins_machines else MACHINE
 
 
@@ -91,7 +91,7 @@ ENGINES = ("vllm", "sglang", "trtllm", "megatron", "fsdp")
 
 
 def engine(text: str, other: str) -> str:
-    """Give the engine that a column names first, else the other one.
+    """Return the engine that a column names first, else the other one.
 
     >>> engine("Megatron DP8", "fsdp"), engine("FSDP2", "megatron"), engine("vLLM x8", "sglang"), engine("", "fsdp")
     ('megatron', 'fsdp', 'vllm', 'fsdp')
@@ -111,7 +111,7 @@ class Degrees:
     sequence: int = 1
 
     def layout(self, devices: int, engine: str, *, trains: bool) -> Layout | None:
-        """Give the layout on so many devices; None if they are no multiple, or experts have too few data ranks.
+        """Return the layout on so many devices; None if they are no multiple, or experts have too few data ranks.
 
         Megatron cuts the optimizer's states over data ranks and keeps weights whole; FSDP cuts all.
         """

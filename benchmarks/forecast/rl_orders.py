@@ -67,7 +67,7 @@ class Run:
 
 
 def cases_of(rows: Iterable[Row]) -> Iterator[Case]:
-    """Give each pair of systems of a setting whose throughputs are no tie, and rows that no order can be made of."""
+    """Yield each pair of systems of a setting whose throughputs are no tie, and rows that no order can be made of."""
     settings = dict[tuple[str, ...], dict[str, Row]]()
     for row in rows:
         if row["unit"] in ("s", "h"):
@@ -162,7 +162,7 @@ def sizes_of(text: str) -> dict[str, str] | None:
 
 
 def _step_s(workload: Workload, system: System) -> float | None:
-    """Give the seconds of a step under the system's placement, at its best sizes; None if it does not fit.
+    """Return the seconds of a step under the system's placement, at its best sizes; None if it does not fit.
 
     Raises what a search raises.
     """

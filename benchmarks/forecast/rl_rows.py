@@ -81,7 +81,7 @@ def read_end_to_end(row: Row) -> Read:
 
 
 def _seconds(row: Row) -> float | None:
-    """Give the seconds of a row: of many steps, of one of them; None where it is no time."""
+    """Return the seconds of a row: of many steps, of one of them; None where it is no time."""
     value = float(row["value"])
     if row["unit"] == "s":
         return value
@@ -95,7 +95,7 @@ CLOCKED = re.compile(r"step|gen|generate_sequences|rollout|generation|old_log_pr
 
 
 def _missing(row: Row, placed: Placing) -> str:
-    """Say what of a row cannot be compared at all."""
+    """Return what of a row cannot be compared at all."""
     if row["quality"] not in ("table", "svg-exact"):
         return f"read off a figure ({row['quality']})"
     if _seconds(row) is None:
@@ -110,7 +110,7 @@ def _missing(row: Row, placed: Placing) -> str:
 
 
 def _run(row: Row, placed: Placing, label: str) -> tuple[Workload, bool] | str:
-    """Give the run of a row, and whether a length of it was guessed; where the row says too little, what is missing."""
+    """Return run of a row, and whether a length of it was guessed; where the row says too little, what is missing."""
     kind, found, lengths = device(row["gpu"]), model(row["model"]), _lengths(row)
     counts = [_whole(row[each]) for each in ("n_gpus", "prompts_per_step", "samples_per_prompt")]
     names = ("device", "model", "lengths", "devices", "prompts of a step", "samples of a prompt")
@@ -149,7 +149,7 @@ def cluster_text(devices: int, kind: DeviceProfile) -> str:
 
 
 def _settings(row: Row, placed: Placing, samples: int, *, critic: bool) -> Iterator[str]:
-    """Give the settings of a row's flow; PPO draws one response to a prompt, and reads log-probs again always."""
+    """Yield the settings of a row's flow; PPO draws one response to a prompt, and reads log-probs again always."""
     yield f"lag={placed.lag}"
     if not critic:
         yield f"samples={samples}"
@@ -251,7 +251,7 @@ def read_nemo_rl(row: Row) -> Read:
 
 
 def _placed(workload: Workload, placed: Placing, train: Degrees | None, sample: Degrees | None) -> Workload:
-    """Give a run with its pools: one for all, or one that draws beside one that does the rest.
+    """Return a run with its pools: one for all, or one that draws beside one that does the rest.
 
     Where a row does not say how many devices draw, half of them do.
     """
@@ -279,7 +279,7 @@ def _role_names(workload: Workload) -> list[str]:
 
 
 def runs(reads: Sequence[Read]) -> Iterator[Workload]:
-    """Give each run once, with all that was measured of it."""
+    """Yield each run once, with all that was measured of it."""
     found = dict[str, Workload]()
     for each in reads:
         if each.workload is None or each.seconds is None:

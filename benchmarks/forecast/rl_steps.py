@@ -33,7 +33,7 @@ SHARED_CACHE, OWN_CACHE = (0.6, 0.5, 0.4, 0.3), (0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 
 
 def setting_of(workload: Workload) -> PlanningProblem:
-    """Give the setting that the command line of a workload poses. Raises what `flowgraph plan` raises."""
+    """Return the setting that the command line of a workload poses. Raises what `flowgraph plan` raises."""
     return _setting(to_toml(workload.question))
 
 
@@ -55,7 +55,7 @@ def _setting(text: str) -> PlanningProblem:
 
 
 def step(workload: Workload) -> StepForecast | str:
-    """Give the forecast of a run's step; where the planner has none, say why."""
+    """Return the forecast of a run's step; where the planner has none, say why."""
     return _step(to_toml(workload.question))
 
 
@@ -85,7 +85,7 @@ def _homes(text: str) -> list[RolePlacement] | str:
 
 
 def homes_of(workload: Workload, setting: PlanningProblem, rows: Sequence[int] = (1,)) -> list[RolePlacement] | str:
-    """Give where each role of a run lives; where one cannot, say which.
+    """Return where each role of a run lives; where one cannot, say which.
 
     A micro-batch of a role whose layout is stated has the best of `rows` of the greatest length: one is what engines
     that pack rows fill it up to. Raises ResourceError for a pool that is too large.
@@ -113,7 +113,7 @@ Way = tuple[Layout, RoleSettings]
 def _chosen(
     setting: PlanningProblem, here: list[Role], seat: DeviceGroup, cuts: Mapping[str, Degrees | None]
 ) -> dict[str, Way]:
-    """Give the planner's own choice for the roles of a pool; none where all are told, or nothing fits."""
+    """Return the planner's own choice for the roles of a pool; none where all are told, or nothing fits."""
     if all(cuts.values()):
         return {}
     places = [place for place, role in enumerate(setting.roles) if role in here]
@@ -134,7 +134,7 @@ class _Ways:
     checkpointing: str = ""
 
     def runnings(self, setting: PlanningProblem, role: Role) -> Iterator[RoleSettings]:
-        """Give the ways to run it, those that hold most first."""
+        """Yield the ways to run it, those that hold most first."""
         longest = max(load.longest_tokens for load in setting.loads_of(role))
         if role.use == "sample":
             for share in OWN_CACHE if self.alone else SHARED_CACHE:
@@ -149,7 +149,7 @@ class _Ways:
 
 
 def _stated(setting: PlanningProblem, role: Role, seat: DeviceGroup, cut: Degrees, ways: _Ways) -> Way | None:
-    """Give a layout of stated degrees, and the fastest way to run it that fits; None if none does."""
+    """Return a layout of stated degrees, and the fastest way to run it that fits; None if none does."""
     layout = cut.layout(seat.devices, setting.engines_of(role.use)[0], trains=role.use == "train")
     if layout is None:
         return None
@@ -197,7 +197,7 @@ PHASES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 def seconds_of(found: StepForecast, metric: str) -> float | None:
-    """Give a step's seconds by the name of what was timed: all of it, or a phase; None for what is not known."""
+    """Return a step's seconds by the name of what was timed: all of it, or a phase; None for what is not known."""
     if metric == "step" or metric.startswith("time_"):
         return found.period_s
     name = metric.partition("(")[0].strip()

@@ -57,23 +57,23 @@ class Workload:
 
     @property
     def devices(self) -> int:
-        """Give the devices of all machines of its cluster."""
+        """Return the devices of all machines of its cluster."""
         nodes, each, _ = self.cluster.split("x", 2)
         return int(nodes) * int(each)
 
     @property
     def file(self) -> str:
-        """Give the name of its file."""
+        """Return the name of its file."""
         return re.sub(r"[^a-z0-9.]+", "-", self.label.casefold()).strip("-") + ".toml"
 
     @property
     def question(self) -> Workload:
-        """Give it without what was measured and where from: two runs that are asked alike are equal in this."""
+        """Return it without what was measured and where from: two runs that are asked alike are equal in this."""
         return replace(self, label="", source="", measured={})
 
     @property
     def command(self) -> str:
-        """Give the command that plans it, the placement left to the search."""
+        """Return the command that plans it, the placement left to the search."""
         words = ["flowgraph", "plan", self.flow, "--cluster", self.cluster, "--batch", str(self.batch)]
         words += ["--prompt-tokens", self.prompt_tokens, "--response-tokens", self.response_tokens]
         for name, model in self.models.items():
@@ -102,7 +102,7 @@ _DEGREES = fields(Degrees)
 
 
 def _told(workload: Workload) -> Iterator[tuple[str, Any]]:
-    """Give what has to be said, and what is said."""
+    """Yield what has to be said, and what is said."""
     for each in fields(workload):
         value = getattr(workload, each.name)
         if value or (each.default is MISSING and each.default_factory is MISSING):

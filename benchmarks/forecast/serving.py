@@ -45,7 +45,7 @@ class Served:
 
     @property
     def measured_s(self) -> float:
-        """Give the seconds of a request."""
+        """Return the seconds of a request."""
         return self.first_s + (self.response_tokens - 1) * self.each_s
 
     @property
@@ -120,14 +120,14 @@ def forecast_s(asked: Served, moved: ServingConstants | None = None) -> tuple[fl
 
 
 def null_s(asked: Served) -> float:
-    """Give what a request takes if each token reads all weights at the memory's full rate, and nothing else counts."""
+    """Return what a request takes if each token reads all weights at the memory's full rate."""
     engine = constants(ServingConstants, asked.engine)
     replica = replica_of(asked.shape, asked.layout, links_within(asked.device), engine, asked.precision)
     return asked.response_tokens * weight_bytes(replica) / asked.device.memory_bytes_per_s
 
 
 def cached(row: Row) -> bool:
-    """Say whether the row is of the group whose prompts were in the cache: its decoding has no room for any prefill."""
+    """Return whether the row is of the group whose prompts were in the cache."""
     return row["backend"] == "vllm" and row["model_path"] == "nvidia/Llama-3.1-8B-Instruct-FP8"
 
 

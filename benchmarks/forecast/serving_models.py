@@ -18,7 +18,7 @@ QUANTISED = re.compile(r"[-_](fp8|nvfp4|mxfp4|fp4|static|pertensor|dynamic|0528|
 
 @cache
 def model(name: str) -> ModelShape | None:
-    """Give the sizes of a model by how a table names it, whoever has quantised it; None if they are not known."""
+    """Return the sizes of a model by how a table names it, whoever has quantised it; None if they are not known."""
     plain = QUANTISED.sub("", name)
     for text in (name, plain, plain.rpartition("/")[2]):
         found = full_name(text)
@@ -30,7 +30,7 @@ def model(name: str) -> ModelShape | None:
 
 @cache
 def device(name: str) -> DeviceProfile | None:
-    """Give the profile of a device by how a table names it: `h100_sxm`, `H200-SXM`, `b300_sxm`."""
+    """Return the profile of a device by how a table names it: `h100_sxm`, `H200-SXM`, `b300_sxm`."""
     for text in (name, name.replace("_", "-"), re.split("[-_]", name)[0]):
         try:
             return profile(text)
@@ -40,12 +40,12 @@ def device(name: str) -> DeviceProfile | None:
 
 
 def links_within(kind: DeviceProfile) -> PoolLinks:
-    """Give links of a machine of which all devices are one domain."""
+    """Return links of a machine of which all devices are one domain."""
     return PoolLinks(kind, kind.domain, kind.domain, kind.network_bytes_per_s or kind.host_bytes_per_s)
 
 
 def release(engine: str, version: str) -> str:
-    """Give the newest release of an engine's constants that is not later than a version; the newest for none."""
+    """Return the newest release of an engine's constants that is not later than a version; the newest for none."""
     names = _releases(engine)
     known = [each for each in names if _numbers(each) <= _numbers(version)]
     return (known[-1] if known else names[0]) if _numbers(version) else names[-1]

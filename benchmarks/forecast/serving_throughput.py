@@ -26,7 +26,7 @@ OLD = "0.2"  # vLLM's release of 2023
 
 
 def layouts(shape: ModelShape, devices: int) -> list[Layout]:
-    """Give the layouts that a search for the most throughput tries: tensor ranks, or experts over data ranks."""
+    """Return the layouts that a search for the most throughput tries: tensor ranks, or experts over data ranks."""
     tensor = Layout(tensor=devices)
     return [tensor, Layout(data=devices, expert=devices)] if shape.experts else [tensor]
 

@@ -168,7 +168,7 @@ def _theirs(row: Row) -> tuple[int, int]:
 
 
 def within_a_step(rows: Iterable[Row], stated: str) -> Iterator[Case]:
-    """Give each row as 1, and the forecast as 1 where ours is within one step of the grid, and 2 where it is not."""
+    """Yield each row as 1, and the forecast as 1 where ours is within one step of the grid, and 2 where it is not."""
     for row in rows:
         if row["stated"] != stated:
             continue
@@ -183,7 +183,7 @@ def within_a_step(rows: Iterable[Row], stated: str) -> Iterator[Case]:
 
 
 def lost(rows: Iterable[Row], stated: str) -> Iterator[Case]:
-    """Give the seconds of our split, as if measured, and of the published one, as forecast: what it loses by us."""
+    """Yield the seconds of our split, as if measured, and of the published one, as forecast: what it loses by us."""
     for row in rows:
         if row["stated"] != stated:
             continue

@@ -98,14 +98,14 @@ def _tensors(name: str) -> int:
 
 
 def _devices(row: Row) -> tuple[int, int] | None:
-    """Give the devices of both pools; of one machine without numbers, each has half."""
+    """Return the devices of both pools; of one machine without numbers, each has half."""
     if row["src_gpus"].isdigit() and row["dst_gpus"].isdigit():
         return int(row["src_gpus"]), int(row["dst_gpus"])
     return (MACHINE_DEVICES // 2, MACHINE_DEVICES // 2) if "1 node" in row["model"] else None
 
 
 def forecast_s(sync: Sync) -> float | None:
-    """Give the forecast of a row's sync."""
+    """Return the forecast of a row's sync."""
     (source, source_devices), (target, target_devices) = sync.pools
     return sync_seconds(
         sync.size_bytes,
@@ -130,7 +130,7 @@ def measured_s(text: str) -> float | None:
 
 
 def cases_of(rows: Iterable[Row]) -> Iterator[Case]:
-    """Give the rows that were read from a table and have a time, by method."""
+    """Yield the rows that were read from a table and have a time, by method."""
     for row in rows:
         time_s = measured_s(row["time_s"])
         if row["quality"] != "table" or time_s is None:
@@ -144,12 +144,12 @@ def cases_of(rows: Iterable[Row]) -> Iterator[Case]:
 
 
 def hit(measured: float, forecast: float | None) -> bool:
-    """Say whether a forecast is within a factor of two."""
+    """Return whether a forecast is within a factor of two."""
     return forecast is not None and measured / FACTOR <= forecast <= measured * FACTOR
 
 
 def _misses(rows: Sequence[Row]) -> Iterator[Case]:
-    """Give each row as 1, and its forecast as 1 where it is a hit and 2 where it is not: the mean is their share."""
+    """Yield each row as 1, and its forecast as 1 where it is a hit and 2 where it is not: the mean is their share."""
     for case in cases_of(rows):
         if case.forecast is None:
             yield case

@@ -85,7 +85,7 @@ def _read(rows: Sequence[Row], read: Reader) -> list[Trained]:
 
 
 def _cases(rows: Sequence[Row], read: Reader) -> Iterator[Case]:
-    """Give the forecasts as shipped, and a case with the reason for each row that has none."""
+    """Yield the forecasts as shipped, and a case with the reason for each row that has none."""
     known = _read(rows, read)
     yield from (
         Case("", 0.0, None, group="not forecast", why=each) for each in map(read, rows) if isinstance(each, str)
@@ -95,7 +95,7 @@ def _cases(rows: Sequence[Row], read: Reader) -> Iterator[Case]:
 
 
 def _held(rows: Sequence[Row], read: Reader, fitted: Chosen, held: Chosen) -> Iterator[Case]:
-    """Give the forecasts of the rows that are held against a calibration on others."""
+    """Yield the forecasts of the rows that are held against a calibration on others."""
     known = _read(rows, read)
     base = [row for row in known if fitted(row)]
     found = _fit(base)
@@ -139,7 +139,7 @@ def _observation(row: Trained, forecast_s: float) -> Observation:
 
 
 def _picked(rows: Sequence[Row], read: Reader) -> Iterator[Case]:
-    """Give for each model, batch and number of devices the measured seconds of the plan that is forecast to be best."""
+    """Yield for each model."""
     known = _read(rows, read)
     found = _fit([row for row in known if _of_one(row)])
     groups = dict[tuple[object, ...], list[Trained]]()
@@ -152,7 +152,7 @@ def _picked(rows: Sequence[Row], read: Reader) -> Iterator[Case]:
 
 
 def _case(row: Trained, found: TrainingConstants | None, base: Sequence[Trained]) -> Case:
-    """Give the forecast of a row, and that of the share of the peak which the rows of `base` attain."""
+    """Return the forecast of a row, and that of the share of the peak which the rows of `base` attain."""
     why = "too few rows to calibrate on"
     if found is None:
         return Case(row.label, row.seconds, None, group=row.group, why=why)

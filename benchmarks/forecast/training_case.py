@@ -53,7 +53,7 @@ class Trained:
 
     @property
     def peak_s(self) -> float:
-        """Give the seconds at the peak of bfloat16: FLOPs of a forward and a backward pass, none computed again."""
+        """Return the seconds at the peak of bfloat16: FLOPs of a forward and a backward pass, none computed again."""
         shape, tokens = self.shape, self.tokens
         forward = 2 * (shape.matmul_parameters * tokens.tokens + shape.outputs * shape.hidden * tokens.read_out)
         forward += 2 * shape.attention_products(round(tokens.tokens), round(tokens.pairs))
@@ -61,12 +61,12 @@ class Trained:
 
     @property
     def chosen(self) -> bool:
-        """Say whether it is of the fifth of all rows that a calibration may read, by a digest of what it says."""
+        """Return whether it is of the fifth of all rows that a calibration may read, by a digest of what it says."""
         return hashlib.sha256(self.label.encode()).digest()[0] % 5 == 0
 
 
 def forecast_s(constants: TrainingConstants, row: Trained) -> float:
-    """Give the forecast of a row, with what the row says of the engine; raises ValueError where a part is not known."""
+    """Return forecast of a row, with what the row says of the engine; raises ValueError where a part is not known."""
     found = update_seconds(
         row.shape,
         row.tokens,
@@ -83,20 +83,20 @@ def forecast_s(constants: TrainingConstants, row: Trained) -> float:
 
 
 def full_rows(rows: float, tokens: float) -> PassTokens:
-    """Give rows of so many tokens each, all of which have logits."""
+    """Return rows of so many tokens each, all of which have logits."""
     return PassTokens(rows * tokens, rows * tokens * tokens / 2, rows * tokens, rows)
 
 
 @cache
 def gpt(hidden: int, layers: int, heads: int, vocabulary: int) -> ModelShape:
-    """Give a decoder as GPT-2 has it: no gates, its embedding tied."""
+    """Return a decoder as GPT-2 has it: no gates, its embedding tied."""
     sizes = {"n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": 2048, "vocab_size": vocabulary}
     return shape_of({"model_type": "gpt2", **sizes}, "gpt")
 
 
 @cache
 def model(name: str, *, adapted: bool = False) -> ModelShape | None:
-    """Give the sizes of a model of the hub by how a table names it, brackets left out; None if they are not known."""
+    """Return the sizes of a model of the hub by how a table names it, brackets left out; None if they are not known."""
     found = full_name(re.sub(r"\(.*\)", "", name).strip())
     entry = listed(found) if found else None
     return None if entry is None else shape_of(entry.config, entry.name, rank=RANK if adapted else 0)
@@ -104,7 +104,7 @@ def model(name: str, *, adapted: bool = False) -> ModelShape | None:
 
 @cache
 def device(name: str) -> DeviceProfile | None:
-    """Give the profile of a device by how a table names it: `h100_80gb`, `A100-SXM-80GB`, `DGX-GB200`, `H100 HBM3`."""
+    """Return profile of a device by how a table names it: `h100_80gb`, `A100-SXM-80GB`, `DGX-GB200`, `H100 HBM3`."""
     plain = name.lower().removeprefix("dgx-").replace("_", "-")
     sized = re.match(r"([a-z0-9]+)(?:-(sxm|pcie))?[ -](\d+)gb", plain)
     tried = [f"{sized[1]}-{sized[2] or 'sxm'}-{sized[3]}g"] if sized else []
@@ -117,7 +117,7 @@ def device(name: str) -> DeviceProfile | None:
 
 
 def links(kind: DeviceProfile, devices: int, network_bytes_per_s: float | None = None) -> PoolLinks:
-    """Give links of so many devices: in machines of eight, or of four where racks are joined.
+    """Return links of so many devices: in machines of eight, or of four where racks are joined.
 
     The network is what is usual for such devices unless it is known.
     """

@@ -72,7 +72,7 @@ def paper(row: Row) -> Trained | str:
 
 
 def paper_model(name: str) -> ModelShape | None:
-    """Give the sizes of a model by how a paper names it: GPT and Megatron by their parameters, else as on the hub."""
+    """Return the sizes of a model by how a paper names it: GPT and Megatron by their parameters, else as on the hub."""
     size = re.search(r"(?:GPT3?|Megatron|MT-NLG)-([\d.]+)(B|T)", name)
     if size is None:
         return model(name)
@@ -104,12 +104,12 @@ def layout_of(text: str, gpus: int) -> Layout | None:
 
 
 def _batch(row: Row, layout: Layout) -> int:
-    """Give the sequences of a step; where only those of a data rank are said, as many on each."""
+    """Return the sequences of a step; where only those of a data rank are said, as many on each."""
     return int(row["global_batch"] or int(row["local_batch"] or 1) * layout.data)
 
 
 def _micro_rows(row: Row, layout: Layout) -> int:
-    """Give the sequences of a micro-batch: torchtitan cuts a local batch into single ones for a pipeline."""
+    """Return the sequences of a micro-batch: torchtitan cuts a local batch into single ones for a pipeline."""
     cut = "torchtitan" in row["source"] and layout.pipeline > 1
     return 1 if cut else int(row["local_batch"] or 1)
 
@@ -120,7 +120,7 @@ def _checkpointing(row: Row) -> Checkpointing:
 
 
 def _told(row: Row, *, rows_of_rl: bool) -> dict[str, float]:
-    """Say what a row tells of the engine: interleaved stages, and whether ranks of tensor parallelism share norms.
+    """Return what a row tells of the engine: interleaved stages, and whether ranks of tensor parallelism share norms.
 
     Constants of RL add what an RL step has besides, which pre-training has not.
     """
@@ -131,7 +131,7 @@ def _told(row: Row, *, rows_of_rl: bool) -> dict[str, float]:
 
 
 def _seconds(row: Row, shape: ModelShape, batch: int) -> float | None:
-    """Give the measured seconds of a step, from whatever a row has of them.
+    """Return the measured seconds of a step, from whatever a row has of them.
 
     FLOP/s of arXiv 2104.04473 count what is computed again: 96·B·s·L·h²·(1 + s/6h + V/16Lh), equation 3.
     """

@@ -33,7 +33,7 @@ class MadeBy:
 
     @property
     def late(self) -> str:
-        """Say how late they may be: `up to 4 updates late`."""
+        """Return how late they may be: `up to 4 updates late`."""
         return how_late(self.at_most)
 
     def __str__(self) -> str:
@@ -75,14 +75,14 @@ class GraphFacts:
     regional: Mapping[Param, Param | None]
 
     def at(self, edge: Edge) -> Facts:
-        """Give the facts of what an edge carries."""
+        """Return the facts of what an edge carries."""
         if issubclass(edge.type, Model):
             return Facts(None, self.weights(edge))
         found = self.of.get(edge.source, Facts()) if isinstance(edge.source, Node | Param) else Facts()
         return found if has_rows(edge.type) else Facts(None, found.made)
 
     def weights(self, edge: Edge) -> MadeBy | None:
-        """Give which weights a model's edge reads."""
+        """Return which weights a model's edge reads."""
         root = carried_from(edge)
         param = self.regional.get(root, root) if root is not None else None
         if param is None:
@@ -91,7 +91,7 @@ class GraphFacts:
 
 
 def has_rows(kind: type[Value]) -> bool:
-    """Say whether values of this type have rows: columns, and records that hold one."""
+    """Return whether values of this type have rows: columns, and records that hold one."""
     return _has_rows(cast("Any", kind))  # mypy: no class with a __hash__ for its instances is Hashable itself
 
 
@@ -132,13 +132,13 @@ def _facts(node: Node, known: GraphFacts) -> Facts:
 
 
 def _keeps_rows(node: Node, port: str, edge: Edge) -> bool:
-    """Say whether a value that a node makes rows of may hold some of an earlier step: a state that is no model."""
+    """Return whether a value that a node makes rows of may hold some of an earlier step: a state that is no model."""
     plain = issubclass(edge.type, State) and not issubclass(edge.type, Model)
     return plain and not node.op.port(port).no_rows
 
 
 def _drawn(before: Sequence[MadeBy | None]) -> MadeBy | None:
-    """Say what drew rows that are made of others: of one model the latest that any of them may be, of two nothing."""
+    """Return what drew rows made of others: of one model the latest that any of them may be, of two nothing."""
     known = [each for each in before if each is not None]
     if len(known) < len(before) or len({(each.param, each.version) for each in known}) != 1:
         return None
@@ -146,7 +146,7 @@ def _drawn(before: Sequence[MadeBy | None]) -> MadeBy | None:
 
 
 def rows_read(node: Node, known: GraphFacts) -> Iterator[tuple[str, RowSet]]:
-    """Give the rows that a node reads on each port, those left out that may be others."""
+    """Yield the rows that a node reads on each port, those left out that may be others."""
     other = {port.name for port in node.op.ports if port.other_rows}
     for port, edge in node.inputs:
         rows = known.at(edge).rows
@@ -155,7 +155,7 @@ def rows_read(node: Node, known: GraphFacts) -> Iterator[tuple[str, RowSet]]:
 
 
 def _made(node: Node, known: GraphFacts) -> MadeBy | None:
-    """Give the weights behind a node's results: those it reads, else those behind the one input of the same type."""
+    """Return the weights behind a node's results: those it reads, else those behind the one input of the same type."""
     model = node.model()
     if model is not None:
         made = known.weights(model)
@@ -174,7 +174,7 @@ def _heated(made: MadeBy, node: Node, known: GraphFacts) -> MadeBy:
 
 
 def _identity(kinds: Iterable[type[Value]]) -> tuple[str, ...]:
-    """Say what tells the rows of these results apart."""
+    """Return what tells the rows of these results apart."""
     parts = [part for kind in kinds if issubclass(kind, Record) for part in fields(kind).values()]
     told = {"prompt": Group, "sample": Sample, "trajectory": Trajectory}
     return tuple(name for name, kind in told.items() if any(issubclass(part, kind) for part in parts))
@@ -198,7 +198,7 @@ class ValueFacts:
 
 
 def values_of(graph: Graph) -> list[ValueFacts]:
-    """Give what is known of every parameter and result of a named graph, in the order they were written."""
+    """Return what is known of every parameter and result of a named graph, in the order they were written."""
     known, told = facts_of(graph), list[ValueFacts]()
     for param in graph.params:
         told.append(_value_facts(param.name, Edge(param, param.type), known))

@@ -31,7 +31,7 @@ def to_json(graph: Graph) -> str:
 
 
 def flat(graph: Graph) -> Flat:
-    """Give a named graph as plain data: one list of nodes, those of regions included, edges by id."""
+    """Return a named graph as plain data: one list of nodes, those of regions included, edges by id."""
     regions = [(node, port, region) for node in graph.nodes for port, region in node.regions]
     params = [*graph.params, *(param for _, _, region in regions for param in region.params)]
     ids: dict[object, str] = {param: f"p{i}" for i, param in enumerate(params)}
@@ -133,7 +133,7 @@ def loaded_module(module: str) -> str:
 
 
 def plain_settings(settings: BaseModel) -> Flat:
-    """Give settings as JSON can hold them, a function by its module and name."""
+    """Return settings as JSON can hold them, a function by its module and name."""
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
     return {name: name_of(value) if callable(value) else _plain(value) for name, value in values.items()}
 

@@ -26,7 +26,7 @@ class PlacedGraph:
 
     @cached_property
     def known(self) -> dict[str, Role]:
-        """Give the roles of the graph by name."""
+        """Return the roles of the graph by name."""
         return {role.name: role for role in roles(self.graph)}
 
 

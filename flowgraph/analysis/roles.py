@@ -52,23 +52,23 @@ def roles(graph: Graph) -> tuple[Role, ...]:
 
 
 def models_read(node: Node) -> Iterator[Edge]:
-    """Give the edges of the models that a node reads by itself, those that only its regions read apart."""
+    """Return the edges of the models that a node reads by itself, those that only its regions read apart."""
     return (edge for _, edge in node.inputs if issubclass(edge.type, Model))
 
 
 def _moves(node: Node) -> Param | None:
-    """Give the model parameter whose next version this node makes, if it makes one."""
+    """Return the model parameter whose next version this node makes, if it makes one."""
     edge = node.carried()
     return node.root if edge is not None and issubclass(edge.type, Model) else None
 
 
 def _updates(node: Node) -> bool:
-    """Say whether a node descends a loss, and so takes gradients and steps an optimizer."""
+    """Return whether a node descends a loss, and so takes gradients and steps an optimizer."""
     return node.op.kind == "update" or bool(node.regions)
 
 
 def _root(node: Node) -> Param | None:
-    """Give the model parameter that a region's own parameter stands for: what the node trains, else what it reads."""
+    """Return the model parameter that a region's own parameter stands for: what the node trains, else what it reads."""
     model = node.model()
     return _moves(node) or (carried_from(model) if model is not None else None)
 

@@ -29,7 +29,7 @@ class StateItem:
 
 
 def state_of(graph: Graph) -> tuple[StateItem, ...]:
-    """Give the state of a named graph: carried parameters, data parameters, then nodes that draw, each in order.
+    """Return the state of a named graph: carried parameters, data parameters, then nodes that draw, each in order.
 
     A model that nothing updates is no state: a run loads it again from where it came from.
     """
@@ -60,7 +60,7 @@ def _optimizers(node: Node, param: Param) -> Iterator[str]:
 
 
 def _is_of(source: object, param: Param) -> bool:
-    """Say whether something is the parameter, or makes a later version of it."""
+    """Return whether something is the parameter, or makes a later version of it."""
     return source is param or (isinstance(source, Node) and source.root is param)
 
 
@@ -76,5 +76,5 @@ def state_text(items: Sequence[StateItem]) -> str:
 
 
 def state_json(items: Sequence[StateItem]) -> list[dict[str, Any]]:
-    """Give state as JSON does: a list of objects with `kind`, `name` and `holds`."""
+    """Return state as JSON does: a list of objects with `kind`, `name` and `holds`."""
     return [asdict(item) | {"holds": list(item.holds)} for item in items]

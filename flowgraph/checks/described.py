@@ -42,7 +42,7 @@ def one_flow(graph: Graph) -> Iterator[FlowError]:
 
 
 def _misplaced(graph: Graph, edge: Edge, start: int, homes: Mapping[Any, Region], home: Region | None) -> str:
-    """Say why an edge cannot be read in the region `home` (None: in the flow itself), or return nothing."""
+    """Return why an edge cannot be read in the region `home` (None: in the flow itself), or return nothing."""
     source = edge.source
     if isinstance(source, Const):
         return "is real data"
@@ -99,7 +99,7 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
 
 
 def _lacks_carry(edge: Edge) -> bool:
-    """Say whether a call without the state that it carries is behind this, which is a fault of that call."""
+    """Return whether a call without the state that it carries is behind this, which is a fault of that call."""
     while isinstance(edge.source, Node) and edge.source.op.carries is not None:
         before = edge.source.carried()
         if before is None:

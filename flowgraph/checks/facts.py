@@ -32,7 +32,7 @@ def rows_agree(graph: Graph) -> Iterator[FlowError]:
 
 
 def _hint(rows: RowSet, others: RowSet) -> str:
-    """Say what to do: rows that a node kept of others are read from it; else both are taken from one rollout."""
+    """Return what to do: rows that a node kept of others are read from it; else both are taken from one rollout."""
     for kept, whole in ((rows.origin, others.origin), (others.origin, rows.origin)):
         if isinstance(kept, Node) and kept.op.kind != "generate" and whole in reachable(kept.edges()):
             return f"{kept.op.name} gives rows of its own: after it, read the parts of what it gave"
@@ -69,7 +69,7 @@ def made_as_asked(graph: Graph) -> Iterator[FlowError]:
 
 
 def _computed(node: Node, port: Port, edge: Edge) -> bool:
-    """Say whether a model computed a value anew, and nothing says that it is corrected for."""
+    """Return whether a model computed a value anew, and nothing says that it is corrected for."""
     decoupled = any(port.name == each.corrects for each, _ in _corrections(node))
     return not decoupled and isinstance(edge.source, Node) and edge.source.model() is not None
 
@@ -115,7 +115,7 @@ def _same(made: MadeBy, drawn: MadeBy) -> bool:
 
 
 def _corrections(node: Node) -> list[tuple[Port, Edge]]:
-    """Give what a node is given to correct for the weights that drew its rows."""
+    """Return what a node is given to correct for the weights that drew its rows."""
     ports = (port for port in node.op.ports if port.corrects is not None)
     return [(port, edge) for port in ports if (edge := node.input(port.name)) is not None]
 
@@ -168,7 +168,7 @@ def _of_others(node: Node, port: Port, maker: Edge, corrected: Edge | None) -> I
 
 
 def _maker(edge: Edge) -> Edge:
-    """Give what made a value, through nodes that take one value of its type and give that type."""
+    """Return what made a value, through nodes that take one value of its type and give that type."""
     while isinstance(edge.source, Node):
         alike = [read for _, read in edge.source.inputs if read.type is edge.type]
         if len(alike) != 1:
@@ -265,12 +265,12 @@ def _reaches_others(inner: Node, node: Node, known: GraphFacts) -> Iterator[Flow
 
 
 def _is_late(drawn: MadeBy | None, node: Node) -> bool:
-    """Say whether rows may be drawn by other weights than those that this node is given to update."""
+    """Return whether rows may be drawn by other weights than those that this node is given to update."""
     return drawn is not None and drawn.corrected and (drawn.at_most > 0 or drawn.version != node.carried())
 
 
 def _corrects(node: Node) -> bool:
-    """Say whether a node is given what corrects for the lag: log-probs that rows were drawn with, or weights."""
+    """Return whether a node is given what corrects for the lag: log-probs that rows were drawn with, or weights."""
     return any(port.by is By.SAMPLER for port, _ in _asking(node)) or bool(_corrections(node))
 
 

@@ -10,7 +10,7 @@ from flowgraph.language.values import Record, Value, fields
 
 
 def type_at(source: Source, part: str) -> type[Value] | None:
-    """Give the type of a part of what a source gives, None if there is no such part."""
+    """Return the type of a part of what a source gives, None if there is no such part."""
     names = part.split(".") if part else []
     if isinstance(source, Const):
         kinds: tuple[type[Value], ...] = (type(source.value),)
@@ -25,7 +25,7 @@ def type_at(source: Source, part: str) -> type[Value] | None:
 
 
 def kinds_of(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
-    """Give what each type of an op's ports stands for in a call: a TypeVar, for the type of what is given."""
+    """Return what each type of an op's ports stands for in a call: a TypeVar, for the type of what is given."""
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
     given = dict(inputs)
     for port in op.ports:
@@ -37,7 +37,7 @@ def kinds_of(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value
 def misfits(
     op: Op, inputs: Sequence[tuple[str, Edge]], regions: Collection[str], returns: Sequence[type[Value]]
 ) -> Iterator[str]:
-    """Say what of a call does not fit its op: ports, types of edges, late reads, results."""
+    """Yield what of a call does not fit its op: ports, types of edges, late reads, results."""
     names, known, kinds = [port for port, _ in inputs], {port.name: port for port in op.ports}, kinds_of(op, inputs)
     for name in (*names, *regions):
         if name not in known or known[name].region != (name in regions) or [*names, *regions].count(name) > 1:

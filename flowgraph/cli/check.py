@@ -64,7 +64,7 @@ def count_faults(faults: int, flow: str) -> str:
 
 
 def _faults(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
-    """Give the faults of the first stage that has any."""
+    """Yield the faults of the first stage that has any."""
     for stage in (_in_text, _in_settings):
         found = list(stage(asked))
         if found:

@@ -97,7 +97,7 @@ Verify = Annotated[bool, typer.Option("--verify", help="check the laws after eac
 
 
 def every(given: list[str] | None) -> tuple[str, ...]:
-    """Give what an option that may be said several times was given."""
+    """Return what an option that may be said several times was given."""
     return tuple(given or ())
 
 

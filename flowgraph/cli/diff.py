@@ -49,7 +49,7 @@ def _settings_compared(old: DrawTarget, new: DrawTarget) -> tuple[DrawTarget, Dr
 
 
 def picture_of(subject: DrawTarget, wanted: DrawOutput) -> Picture:
-    """Give the picture that is compared: a flow's own, else the plan's."""
+    """Return the picture that is compared: a flow's own, else the plan's."""
     return pictures.flow(subject) if subject.kind == "flow" else pictures.plan(subject, wanted.shown)
 
 
@@ -63,7 +63,7 @@ def _print_diff(old: DrawTarget, new: DrawTarget) -> None:
 
 
 def _text(subject: DrawTarget) -> str:
-    """Give what is compared as text, without lines of files."""
+    """Return what is compared as text, without lines of files."""
     if subject.kind == "flow" and subject.graph is not None:
         return graph_text(subject.graph, sites=False)
     from placements.report.search_report import plan_lines

@@ -105,7 +105,7 @@ class Display:
 
 
 def short(names: Iterable[str]) -> dict[str, str]:
-    """Give metrics their names without their nodes', but where two would be the same.
+    """Return metrics their names without their nodes', but where two would be the same.
 
     >>> short(["policy.update.loss", "critic.update.loss", "eval/accuracy", "score.reward"]).values()
     dict_values(['policy.update.loss', 'critic.update.loss', 'eval/accuracy', 'reward'])

@@ -61,7 +61,7 @@ def machine() -> dict[str, Any]:
 
 
 def _asks_for() -> str:
-    """Say what a Ray that a run starts here asks of who connects: its own default, or what the environment sets."""
+    """Return what a Ray that a run starts here asks of who connects: its own default, or what the environment sets."""
     mode = os.environ.get("RAY_AUTH_MODE", "token")
     return "a token of the run's own, on loopback" if mode == "token" else f"RAY_AUTH_MODE={mode}, so anyone is let in"
 

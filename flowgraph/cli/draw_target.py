@@ -50,7 +50,7 @@ class DrawnPlan:
 
     @cached_property
     def program(self) -> Program | None:
-        """Give what the runtime would be told; None where the flow is not known."""
+        """Return what the runtime would be told; None where the flow is not known."""
         if self.lowered is not None or self.graph is None:
             return self.lowered
 
@@ -58,7 +58,7 @@ class DrawnPlan:
 
     @cached_property
     def sizes(self) -> ArrowSizes:
-        """Give the bytes of what travels; none where lengths and models are not known."""
+        """Return the bytes of what travels; none where lengths and models are not known."""
         if self.planned is None:
             return ArrowSizes()
         from placements.report.arrow_sizes import arrow_sizes
@@ -84,17 +84,17 @@ class DrawTarget:
 
     @cached_property
     def graph(self) -> Graph | None:
-        """Give the flow's graph; None for a plan that does not say of which flow it is."""
+        """Return the flow's graph; None for a plan that does not say of which flow it is."""
         return self.flow()
 
     @cached_property
     def placement(self) -> DrawnPlan:
-        """Give the plan, and what is known around it."""
+        """Return the plan, and what is known around it."""
         return self.placed()
 
     @cached_property
     def found(self) -> SearchResult | None:
-        """Give the search that found the plan, or that would; None where no seconds are known."""
+        """Return the search that found the plan, or that would; None where no seconds are known."""
         return self.placement.found() if self.placement.found is not None else None
 
 
@@ -208,7 +208,7 @@ def _placed(plan: Plan, where: str) -> DrawnPlan:
 
 
 def _graph_of(plan: Plan, where: str) -> Graph | None:
-    """Give the graph of a plan's flow, if the flow is found and is still the one that was planned."""
+    """Return the graph of a plan's flow, if the flow is found and is still the one that was planned."""
     if plan.assumed is not None:
         return None if _flow_is_gone(plan.assumed.flow) else posed_by(plan, where).setting.graph
     if not plan.flow.isidentifier():  # a flow's own name: a file's would be run

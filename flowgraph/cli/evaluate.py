@@ -63,7 +63,7 @@ class ScoreTally:
             self._columns[name].append(array)
 
     def marks(self) -> Marks:
-        """Give all rows."""
+        """Return all rows."""
         import numpy as np
 
         whole = {name: np.concatenate(parts) for name, parts in self._columns.items()}
@@ -77,7 +77,7 @@ class ScoreTally:
         )
 
     def mean(self) -> float:
-        """Give the mean score so far."""
+        """Return the mean score so far."""
         parts = self._columns["score"]
         return float(sum(part.sum(dtype="float64") for part in parts)) / sum(map(len, parts))
 
@@ -166,7 +166,7 @@ def eval_saved(path: Path, by: str | None, sets: Sequence[str], output: Output) 
 
 
 def _score_settings(rule: str, sets: Sequence[str]) -> Any:
-    """Give the settings of the node that scores, checked as they are for a run."""
+    """Return the settings of the node that scores, checked as they are for a run."""
     own, chosen = split_assignments([], sets)
     others = [name for name in (*own, *chosen) if not name.startswith("score.")]
     if others:
@@ -238,7 +238,7 @@ def tell(facts: Mapping[str, Any], tally: ScoreTally, output: Output) -> None:
 
 
 def _head(about: Mapping[str, Any]) -> str:
-    """Say in a line what was asked of which model.
+    """Return in a line what was asked of which model.
 
     >>> _head({"model": "tiny", "data": "digits", "split": "held-out", "prompts": 9, "n": 2, "by": "data"})
     'tiny, digits (9 held-out prompts), n=2, rule data'

@@ -52,12 +52,12 @@ class ExportedPlan:
 
     @property
     def step_s(self) -> float | None:
-        """Give the seconds of a step as the system runs it."""
+        """Return the seconds of a step as the system runs it."""
         return self.plan.step.period_s if self.plan is not None and self.plan.step is not None else None
 
     @property
     def runs(self) -> bool:
-        """Say whether the system runs what was written, as far as can be forecast."""
+        """Return whether the system runs what was written, as far as can be forecast."""
         return self.plan is not None and not self.faults and self.step_s is not None
 
 
@@ -163,13 +163,13 @@ def _as_run(setting: PlanningProblem, run: SystemRun) -> PlanningProblem:
 
 
 def _plan_from(posed: PreparedProblem, run: PlanningProblem, homes: Sequence[RolePlacement]) -> Plan:
-    """Give the plan of roles that live as a system runs them. Raises ResourceError if the cluster has no such pools."""
+    """Return plan of roles that live as a system runs them. Raises ResourceError if the cluster has no such pools."""
     told = {"engines": dict(run.engines), "staleness": run.staleness or posed.assumed.staleness}
     return plan_from(run, homes, posed.assumed.model_copy(update=told))
 
 
 def _faults(setting: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan) -> Iterator[str]:
-    """Say what is short of memory, on devices and on their hosts, and what is too short for one row."""
+    """Yield what is short of memory, on devices and on their hosts, and what is too short for one row."""
     for error in overflows(plan, setting, plan.flow):
         yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
     yield from _host_faults(setting, homes)
@@ -194,7 +194,7 @@ def _host_faults(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> It
 
 
 def _others(posed: PreparedProblem, plan: Plan) -> Iterator[Plan]:
-    """Give the plan with what trains the policy in other layouts, fastest first, then with all else put away too."""
+    """Yield the plan with what trains the policy in other layouts, fastest first, then with all else put away too."""
     synced = set(posed.setting.synced.values())
     home = next((home for home in homes_by(posed.setting, plan) if home.role.name in synced), None)
     if home is None:
@@ -214,7 +214,7 @@ def _others(posed: PreparedProblem, plan: Plan) -> Iterator[Plan]:
 
 
 def _put_away(plan: Plan) -> Plan:
-    """Give a plan in which nothing that shares a pool stays on its devices while others work."""
+    """Return a plan in which nothing that shares a pool stays on its devices while others work."""
     alone = {each.pool for each in plan.placed if sum(other.pool == each.pool for other in plan.placed) == 1}
     told = {
         each.role: each.running.model_copy(update={"sleeps": True, "offload": ()})
@@ -228,7 +228,7 @@ def _put_away(plan: Plan) -> Plan:
 
 
 def homes_of_run(setting: PlanningProblem, run: SystemRun) -> Iterator[RolePlacement]:
-    """Give where each role of a run lives: in the pools that it shares, in the layouts that it says."""
+    """Yield where each role of a run lives: in the pools that it shares, in the layouts that it says."""
     roles = {role.name: role for role in setting.roles}
     for number, part in enumerate(run.parts):
         names = [name for name in part.roles if name in roles]

@@ -104,7 +104,7 @@ def show_flops(flops: int | None) -> str:
 
 
 def facts_json(facts: StepFacts, state: Sequence[StateItem]) -> dict[str, Any]:
-    """Give facts and state as JSON does; null is what is not known."""
+    """Return facts and state as JSON does; null is what is not known."""
     edges = [
         {
             "value": each.value,

@@ -99,13 +99,13 @@ def _model_origin(name: str, models: Sequence[str]) -> str:
 
 
 def model_params(graph: Graph) -> list[Param]:
-    """Give the flow's model parameters, trained ones first."""
+    """Return the flow's model parameters, trained ones first."""
     found = [param for param in graph.params if issubclass(param.type, Model)]
     return sorted(found, key=lambda param: not issubclass(param.type, Trainable))
 
 
 def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, ModelSource]:
-    """Say where each model parameter comes from: `PARAM=MODEL`, a bare `MODEL` for the trained one; others as it.
+    """Return where each model parameter comes from: `PARAM=MODEL`, a bare `MODEL` for the trained one; others as it.
 
     A frozen model is as the trained one without its adapters.
     """

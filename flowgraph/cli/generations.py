@@ -48,7 +48,7 @@ RULE_NAMES: Mapping[str, str] = {
 
 
 def table_of(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
-    """Give the rows of a file from a rollout's table (`runtime.batch.to_table`) and, if it is scored, its scores'."""
+    """Return the rows of a file from a rollout's table (`runtime.batch.to_table`) and, if it is scored, its scores'."""
     import pyarrow as pa
 
     rollout, *scores = tables
@@ -183,7 +183,7 @@ class GenerationsFile:
         return cls(path, rows, facts, renamed)
 
     def tables(self) -> Iterator[pa.Table]:
-        """Give the rows, some thousand at a time, under our names, each checksum verified."""
+        """Yield the rows, some thousand at a time, under our names, each checksum verified."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -207,7 +207,7 @@ def _facts(path: Path, text: bytes) -> dict[str, Any]:
 
 
 def _of_rollout(names: Sequence[str]) -> dict[str, str]:
-    """Give our names for the columns of a run's rollout."""
+    """Return our names for the columns of a run's rollout."""
     own = {name: name.removeprefix("columns.") for name in names if name.startswith("columns.")}
     held = {name: f"{OWN}{given}" if given in COLUMNS else given for name, given in own.items()}
     return held | {part: ours for ours, part in PARTS.items() if part in names}
@@ -235,7 +235,7 @@ def _lacks(path: Path, column: str, names: Sequence[str]) -> DataError:
 
 
 def rule_rows(table: pa.Table) -> list[dict[str, object]]:
-    """Give what a rule sees of each row: the data's own columns, and of ours those of `RULE_NAMES`."""
+    """Return what a rule sees of each row: the data's own columns, and of ours those of `RULE_NAMES`."""
     sources = {name.removeprefix(OWN): name for name in table.column_names if name not in COLUMNS}
     sources |= {RULE_NAMES[name]: name for name in table.column_names if name in RULE_NAMES}
     rows: list[dict[str, object]] = table.select(list(sources.values())).rename_columns(list(sources)).to_pylist()

@@ -185,13 +185,13 @@ class ImportedRun:
 
     @property
     def target(self) -> ExportTarget:
-        """Give the system, in the version that was read, or in the oldest after it that is written."""
+        """Return the system, in the version that was read, or in the oldest after it that is written."""
         known = exported_versions(system_of(self.read.system))
         return ExportTarget(self.read.system, self.read.version if self.read.version in known else known[0])
 
     @property
     def step_s(self) -> float | None:
-        """Give the seconds of its step."""
+        """Return the seconds of its step."""
         return self.plan.step.period_s if self.plan.step is not None else None
 
     @property
@@ -212,7 +212,7 @@ class RunReplacement:
     notes: tuple[str, ...]
 
     def data(self) -> dict[str, Any]:
-        """Give it as data."""
+        """Return it as data."""
         pools = {pool.name: len(pool.devices) for pool in self.plan.pools}
         roles = [
             {
@@ -231,7 +231,7 @@ class RunReplacement:
 
 
 def _beside(posed: PreparedProblem, run: ImportedRun, best: ExportSearch | None) -> RunReplacement | None:
-    """Give what a search finds that the system runs, in the words of the run's own command."""
+    """Return what a search finds that the system runs, in the words of the run's own command."""
     from nodes.interop import changes
 
     found = best.found if best is not None else None
@@ -243,7 +243,7 @@ def _beside(posed: PreparedProblem, run: ImportedRun, best: ExportSearch | None)
 
 
 def _unread(read: Imported) -> Iterator[str]:
-    """Say which keys were not read, each with why, and in one line those that no plan depends on."""
+    """Yield which keys were not read, each with why, and in one line those that no plan depends on."""
     yield from (f"{key} was not read: {why}" for key, why in read.ignored if why not in (NEEDLESS, UNREAD))
     unread = [f"{key}={read.told[key][:MOST_SHOWN]}" for key, why in read.ignored if why == UNREAD]
     if unread:
@@ -256,7 +256,7 @@ def _unread(read: Imported) -> Iterator[str]:
 
 
 def _compared(run: ImportedRun, best: ExportSearch | None, beside: RunReplacement | None) -> Iterator[str]:
-    """Say what a search finds on the machines of a run, and what of the run's command changes with it."""
+    """Yield what a search finds on the machines of a run, and what of the run's command changes with it."""
     where, system = f"searched on {run.on}", f"{run.target.system} {run.target.version}"
     if best is None:
         yield f"{where}: no plan fits"
@@ -332,14 +332,14 @@ def _posed(read: Imported, path: Path, device: str, question: PlanningRequest) -
 
 
 def _naming_a_base(error: ModelError, read: Imported) -> ModelError:
-    """Say in an error of a run's model how to name one of the same sizes."""
+    """Return in an error of a run's model how to name one of the same sizes."""
     param = next((name for name, text in read.models.items() if _base(text)[0] in str(error)), "policy")
     base = f"--model {param}=NAME plans with the sizes of another, as of the model that it was trained from"
     return ModelError(error.what, where=error.where, notes=error.notes, hint=f"{error.hint}; {base}".lstrip("; "))
 
 
 def _asked(read: Imported, device: str, question: PlanningRequest, notes: list[str]) -> PlanningRequest:
-    """Give the question that a run of another system poses; lengths are the longest that it allows unless given."""
+    """Return the question that a run of another system poses; lengths are the longest that it allows unless given."""
     asked = replace(
         question.asked, flow=read.flow, models=_models(read, question, notes), batch=read.batch, sets=read.settings
     )
@@ -357,7 +357,7 @@ def _asked(read: Imported, device: str, question: PlanningRequest, notes: list[s
 
 
 def _models(read: Imported, question: PlanningRequest, notes: list[str]) -> tuple[str, ...]:
-    """Give the models of a run, those that a command line names in place of its own.
+    """Return the models of a run, those that a command line names in place of its own.
 
     What the run starts from the policy's weights is the policy's too, and adapters stay.
     """
@@ -390,7 +390,7 @@ def _base(text: str) -> tuple[str, str]:
 
 
 def _device(text: str) -> str:
-    """Give a kind of device whose speed is known, with its memory if that is given too."""
+    """Return a kind of device whose speed is known, with its memory if that is given too."""
     known, name = known_devices(), text.lower()
     if not any(name == each or name.startswith(f"{each}-") for each in known) or "," in name:
         raise UsageError(
@@ -400,7 +400,7 @@ def _device(text: str) -> str:
 
 
 def _model(text: str, notes: list[str]) -> str:
-    """Give a model by its name where a run has it in a folder that is not here: its sizes are those of that name."""
+    """Return a model by its name where a run has it in a folder that is not here: its sizes are those of that name."""
     base, adapters = _base(text)
     folder = Path(base).name
     known = full_name(folder) if base.startswith(("~", "/", ".")) or base.count("/") > 1 else None

@@ -22,7 +22,7 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     def asked(self) -> bool:
-        """Say whether the run was asked to stop."""
+        """Return whether the run was asked to stop."""
         return self._asked
 
     @contextmanager
@@ -71,7 +71,7 @@ class Interrupts:
 
 
 def _interrupted() -> bool:
-    """Say whether what runs deals with an interrupt: one that something swallowed is dealt with no more."""
+    """Return whether what runs deals with an interrupt: one that something swallowed is dealt with no more."""
     error = sys.exception()
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__

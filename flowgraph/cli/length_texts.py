@@ -27,7 +27,7 @@ def lengths(option: str, text: str) -> LengthDistribution:
 
 
 def _file_and_column(text: str) -> tuple[str, str]:
-    """Give the Parquet file that lengths are in, and its column, each "" if the text names none.
+    """Return the Parquet file that lengths are in, and its column, each "" if the text names none.
 
     >>> _file_and_column("a/b.parquet:tokens"), _file_and_column("b.parquet"), _file_and_column("mean=2k")
     (('a/b.parquet', 'tokens'), ('b.parquet', ''), ('', ''))
@@ -39,7 +39,7 @@ def _file_and_column(text: str) -> tuple[str, str]:
 
 
 def anywhere(text: str) -> str:
-    """Give lengths as they are read from any folder: the path of a file in full."""
+    """Return lengths as they are read from any folder: the path of a file in full."""
     file, column = _file_and_column(text)
     return f"{Path(file).expanduser().absolute()}:{column}" if file and column else text
 

@@ -17,7 +17,7 @@ COLUMNS_ELSEWHERE = 100  # of what is printed to a file or a pipe
 
 
 def cache_folder(cache: Path | None) -> Path:
-    """Give the folder for fetched models and made data: as asked, or the user's cache."""
+    """Return the folder for fetched models and made data: as asked, or the user's cache."""
     if cache is not None:
         return cache.expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
@@ -38,7 +38,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def columns_there() -> int:
-    """Give the columns that there are to print in: those of the terminal or of COLUMNS, else COLUMNS_ELSEWHERE."""
+    """Return the columns that there are to print in: those of the terminal or of COLUMNS, else COLUMNS_ELSEWHERE."""
     asked = sys.stdout.isatty() or os.environ.get("COLUMNS", "")
     return shutil.get_terminal_size((COLUMNS_ELSEWHERE, 24)).columns if asked else COLUMNS_ELSEWHERE
 

@@ -29,7 +29,7 @@ TITLES: Mapping[str, str] = {
 
 
 def page_of(subject: DrawTarget, shown: PictureDetail, only: str = "") -> str:
-    """Give the page of a subject: every picture that it has, or `only` one of them."""
+    """Return the page of a subject: every picture that it has, or `only` one of them."""
     if only or subject.drawing is not None:
         return single_page(subject.name, picture_named(only, subject, shown), _pools(subject, only))
     drawn, lacking = _drawn(subject, shown)
@@ -46,7 +46,7 @@ def page_of(subject: DrawTarget, shown: PictureDetail, only: str = "") -> str:
 
 
 def single_page(title: str, drawing: Drawing, pools: tuple[str, ...] = ()) -> str:
-    """Give a page of one picture and its table."""
+    """Return a page of one picture and its table."""
     return page_html(Page(title, sections=(_section(drawing.title, drawing, pools),), pools=pools))
 
 
@@ -72,7 +72,7 @@ def _section(title: str, drawing: Drawing, pools: tuple[str, ...]) -> Section:
 
 
 def _devices(plan: Plan) -> PageTable:
-    """Say of each role on which devices it is, in which layout, and what it holds on each."""
+    """Return of each role on which devices it is, in which layout, and what it holds on each."""
     from placements.format import show_devices
 
     rows, pools = list[tuple[TableCell, ...]](), list[str]()
@@ -97,7 +97,7 @@ def _about(subject: DrawTarget) -> str:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """Say in a few words what a cluster is."""
+    """Return in a few words what a cluster is."""
     kinds = dict[str, int]()
     for node in cluster.nodes:
         for device in node.devices:
@@ -108,7 +108,7 @@ def cluster_text(cluster: Cluster) -> str:
 
 
 def _facts(subject: DrawTarget) -> Iterator[tuple[str, str]]:
-    """Give what one wants to know first."""
+    """Yield what one wants to know first."""
     from placements.report.published_errors import step_error
 
     plan = subject.placement.plan

@@ -13,7 +13,7 @@ from flowgraph.passes import Pass
 
 
 def find_passes(names: Sequence[str]) -> tuple[Pass, ...]:
-    """Give the passes of these names: `my.py:name`, or one of the entry points `flowgraph.passes`.
+    """Return the passes of these names: `my.py:name`, or one of the entry points `flowgraph.passes`.
 
     Raises UnknownNameError for a name that is not there, UsageError for one that is no function.
     """

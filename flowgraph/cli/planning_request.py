@@ -94,7 +94,7 @@ class PreparedProblem:
         streamed: bool = False,
         without: Sequence[str] = (),
     ) -> PreparedProblem:
-        """Give the question with a staleness, a ratio, drawing across steps, or without some models."""
+        """Return the question with a staleness, a ratio, drawing across steps, or without some models."""
         told = {"staleness": staleness, "ratio": ratio, "streamed": streamed or None, "without": tuple(without)}
         said = self.assumed.model_copy(update={name: value for name, value in told.items() if value not in (None, ())})
         free = replace(self.setting, staleness=said.staleness, ratio=said.ratio, streamed=said.streamed)
@@ -107,7 +107,7 @@ class PreparedProblem:
 
 
 def has_profiles(cluster: Cluster) -> bool:
-    """Say whether all devices are of a kind that is known, so that seconds can be forecast."""
+    """Return whether all devices are of a kind that is known, so that seconds can be forecast."""
     return all(device.model for node in cluster.nodes for device in node.devices)
 
 
@@ -244,7 +244,7 @@ def _refuse_unnamed_models(graph: Graph, assumed: PlanAssumptions, asked: FlowRe
 
 
 def asked_by(assumed: PlanAssumptions, given: FlowRequest | None = None) -> FlowRequest:
-    """Give what a plan from a file says of its flow, and of what it works on, what a command line says before it."""
+    """Return what a plan from a file says of its flow, and of what it works on, what a command line says before it."""
     given = given or FlowRequest(assumed.flow)
     return replace(
         given,
@@ -264,7 +264,7 @@ def _setting(
     prompt_option: str,
     response_option: str,
 ) -> PlanningProblem:
-    """Give the setting of all that is assumed; the options are what an error names."""
+    """Return the setting of all that is assumed; the options are what an error names."""
     from placements import PlanningProblem
 
     heads, response = heads_of(graph), assumed.response_tokens
@@ -290,7 +290,7 @@ def _setting(
 
 
 def _shape(source: ModelSource, head: Head) -> ModelShape:
-    """Give the sizes of a model; an error of one that is not here names those that are nearest."""
+    """Return the sizes of a model; an error of one that is not here names those that are nearest."""
     try:
         return shape(source, head)
     except ModelError as error:
@@ -302,7 +302,7 @@ def _shape(source: ModelSource, head: Head) -> ModelShape:
 
 
 def _capped(text: str, graph: Graph, sets: Sequence[str]) -> str:
-    """Give lengths of responses that say no longest one the most tokens that the command line sets a sampler."""
+    """Return lengths of responses that say no longest one the most tokens that the command line sets a sampler."""
     most = [
         int(getattr(node.settings, "max_tokens", 0))
         for node in graph.nodes
@@ -324,7 +324,7 @@ def _watched(setting: PlanningProblem) -> Graph | None:
 
 
 def planned_graph(asked: FlowRequest) -> Graph:
-    """Give the graph of a flow as its passes leave it, with the settings of the command line."""
+    """Return the graph of a flow as its passes leave it, with the settings of the command line."""
     passes = find_passes(asked.passes)
     _, described, chosen = described_flow(asked.flow, asked.sets)
     graph, _ = resolve_settings(named(described), (), chosen)
@@ -361,7 +361,7 @@ def _engines_in(assumed: PlanAssumptions, where: str) -> Mapping[Use, str]:
 
 
 def _constants_in(assumed: PlanAssumptions, where: str) -> Mapping[str, Mapping[str, float]]:
-    """Give the constants that a plan's file names. Raises UnknownNameError or DataError for such as cannot be."""
+    """Return the constants that a plan's file names. Raises UnknownNameError or DataError for such as cannot be."""
     from placements.calibration.fit_constants import constants_in
 
     return {engine: constants_in(engine, table, where) for engine, table in assumed.constants.items()}

@@ -110,7 +110,7 @@ def fit(question: PlanningRequest, sought: SearchChoices, out: Path | None, as_j
 
 
 def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
-    """Say whether a plan is for its flow and fits its cluster, or another; give the exit code, 0 if it does."""
+    """Return whether a plan is for its flow and fits its cluster, or another; give the exit code, 0 if it does."""
     plan = read_plan(path)
     there = None if cluster is None else cluster_of(cluster)
     try:
@@ -132,7 +132,7 @@ def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
 
 
 def _forecast_now(plan: Plan, posed: PreparedProblem, where: str, cluster: Cluster | None) -> Iterator[str]:
-    """Say what a step of a plan without a fault takes elsewhere, or now where its file says something else."""
+    """Yield what a step of a plan without a fault takes elsewhere, or now where its file says something else."""
     _, _, step_s = forecast_of(plan, posed, where, cluster)
     told_s = plan.step.period_s if plan.step is not None else None
     if cluster is not None:

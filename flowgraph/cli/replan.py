@@ -140,7 +140,7 @@ def _home_faults(
 
 
 def _room(setting: PlanningProblem, home: RolePlacement, tensor: int, share: float) -> int:
-    """Give the tokens of the cache of what draws, if its weights were cut into so many and had that share."""
+    """Return the tokens of the cache of what draws, if its weights were cut into so many and had that share."""
     device, precision = home.seat.links.device, home.running.precision
     return cache_tokens(setting.shape(home.role), device, tensor, share, setting.serving_of(home.engine), precision)
 
@@ -153,7 +153,7 @@ def _no_cache(home: RolePlacement, room: int, longest: int, where: str) -> FlowE
 
 
 def known_step(step: StepForecast | None, where: str) -> tuple[StepForecast, float]:
-    """Give a step and its seconds. Raises PlanError where there is none, where they are not known or cannot be."""
+    """Return a step and its seconds. Raises PlanError where there is none, where they are not known or cannot be."""
     if step is None:
         why = "has no forecast of seconds; `plan` makes one on devices of a known kind"
         raise PlanError.unreadable(where, "", why)
@@ -165,7 +165,7 @@ def known_step(step: StepForecast | None, where: str) -> tuple[StepForecast, flo
 
 
 def played_s(step: StepForecast, where: str) -> float | None:
-    """Give the seconds of a step as its tasks are played, None where one's are not known.
+    """Return the seconds of a step as its tasks are played, None where one's are not known.
 
     Raises PlanError where there is no task, where one waits for what is not there, or where tasks wait in a circle.
     """
@@ -178,11 +178,11 @@ def played_s(step: StepForecast, where: str) -> float | None:
 
 
 def work_of(setting: PlanningProblem) -> StepWorkload:
-    """Give what a step of a setting reads, its prompts as long as the longest."""
+    """Return what a step of a setting reads, its prompts as long as the longest."""
     sizes = setting.sample_rows, setting.forward_tokens
     return StepWorkload(setting.prompts, int(setting.prompt.most), sample_rows=sizes[0], forward_tokens=sizes[1])
 
 
 def experts_of(setting: PlanningProblem) -> dict[str, int]:
-    """Give how many experts a layer of each model has; 0 for a model without."""
+    """Return how many experts a layer of each model has; 0 for a model without."""
     return {name: each.experts for name, each in setting.shapes.items()}

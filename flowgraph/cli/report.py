@@ -64,7 +64,7 @@ def _shown(value: Any) -> str:
 
 
 def curves_of(run: RunFolder) -> dict[str, Points]:
-    """Give each metric's points (step, value) in the order in which they were recorded."""
+    """Return each metric's points (step, value) in the order in which they were recorded."""
     curves = defaultdict[str, Points](list)
     for line in run.metrics():
         step = line.pop("step")
@@ -107,7 +107,7 @@ def report_run(path: Path, as_json: bool) -> None:
 
 
 def curves_picture(run: RunFolder) -> Curves:
-    """Give a run's numbers over its steps: its headline metrics, then the seconds of its slowest nodes."""
+    """Return a run's numbers over its steps: its headline metrics, then the seconds of its slowest nodes."""
     facts, curves = run.facts(), curves_of(run)
     lead = _lead(facts, curves)
     names = short(lead)
@@ -148,7 +148,7 @@ def _models(facts: dict[str, Any]) -> str:
 
 
 def node_seconds(run: RunFolder) -> dict[str, float]:
-    """Give the mean seconds a step of each node, slowest first."""
+    """Return the mean seconds a step of each node, slowest first."""
     sums, steps = defaultdict[str, float](float), 0
     for line in run.metrics():
         nodes = line.get("time", {}).get("nodes_s", {})
@@ -159,7 +159,7 @@ def node_seconds(run: RunFolder) -> dict[str, float]:
 
 
 def peaks_of(run: RunFolder) -> list[dict[str, Any]]:
-    """Give the highest memory that each phase and role had in use on a device of its pool, and what was forecast.
+    """Return the highest memory that each phase and role had in use on a device of its pool, and what was forecast.
 
     None stands for what the plan does not forecast; a run of which nothing was measured has none.
     """

@@ -45,12 +45,12 @@ class SavedRun:
 
     @property
     def steps(self) -> int:
-        """Give how many steps the run is to do."""
+        """Return how many steps the run is to do."""
         return int(self.facts["steps"])
 
     @property
     def done(self) -> int:
-        """Give how many steps were done, if perhaps not saved."""
+        """Return how many steps were done, if perhaps not saved."""
         return int(self.facts["steps_done"])
 
 
@@ -150,7 +150,7 @@ def _say_where(kept: SavedRun, ready: PreparedRun, found: Checkpoint | None) -> 
 
 
 def _place(kept: SavedRun, where: PlanTarget) -> PlanTarget:
-    """Say where to run: by the plan or cluster that is named now, else by the run's own plan, as it was."""
+    """Return where to run: by the plan or cluster that is named now, else by the run's own plan, as it was."""
     then = kept.options.where
     if any(each is not None for each in (where.plan, where.cluster, where.placement, where.memory)):
         return replace(where, address=where.address or then.address)

@@ -85,14 +85,14 @@ class RunOptions:
 
     @property
     def trackers(self) -> tuple[str, ...]:
-        """Give the trackers that are told; raises UsageError for one that there is not."""
+        """Return the trackers that are told; raises UsageError for one that there is not."""
         from flowgraph.runtime.loggers import trackers
 
         return trackers(self.log or "")
 
     @property
     def profiled(self) -> frozenset[int]:
-        """Give the steps to profile; raises UsageError for what names none."""
+        """Return the steps to profile; raises UsageError for what names none."""
         return profiled_steps(self.profile) if self.profile is not None else frozenset()
 
 
@@ -193,7 +193,7 @@ def carry_out(ready: PreparedRun, folder: RunFolder, begun: Callable[[], None], 
 
 
 def _can_be_resumed(folder: RunFolder, error: Exception) -> bool:
-    """Say what became of a run that failed; if it can be resumed as it is, or begun again, say the error too."""
+    """Return what became of a run that failed; if it can be resumed as it is, or begun again, say the error too."""
     more = ""
     if folder.begun:
         with contextlib.suppress(OSError):  # the disk may be what failed
@@ -211,7 +211,7 @@ def _can_be_resumed(folder: RunFolder, error: Exception) -> bool:
 
 
 def goes_on(folder: RunFolder) -> str:
-    """Say how to go on from the newest checkpoint, if there is one."""
+    """Return how to go on from the newest checkpoint, if there is one."""
     there = Checkpoints(folder.path / "checkpoints").there()
     return f"; `flowgraph resume {folder.path}` goes on after step {there[-1].steps}" if there else ""
 
@@ -249,7 +249,7 @@ def _train(ready: PreparedRun, folder: RunFolder, interrupts: Interrupts, found:
 
 
 def _unknown(ready: PreparedRun) -> dict[Home, int]:
-    """Give the copies on servers that someone else started: whatever they hold, ours come before the first sample."""
+    """Return the copies on servers that someone else started: whatever they hold, ours come before the first sample."""
     program = ready.job.program
     names = set(ready.attached) - {*program.frozen}
     return {home: LOST for home in program.homes if home.param in names and is_server(home.engine)}
@@ -313,7 +313,7 @@ def begin(ready: PreparedRun, folder: RunFolder) -> None:
 
 
 def options_to_plain(options: RunOptions) -> dict[str, Any]:
-    """Give what a command line said as JSON can hold it; `options_from_plain` reads it back."""
+    """Return what a command line said as JSON can hold it; `options_from_plain` reads it back."""
     from pydantic import TypeAdapter
 
     told: dict[str, Any] = TypeAdapter(RunOptions).dump_python(options, mode="json")
@@ -357,7 +357,7 @@ def held_out_check(inputs: FlowInputs, options: RunOptions, program: Program) ->
 
 
 def _as_late(check: Program, program: Program, policy: str) -> Program:
-    """Give the program of a check that leaves the copy it samples from as old as the plan lets a step leave it.
+    """Return the program of a check that leaves the copy it samples from as old as the plan lets a step leave it.
 
     Else how often a run is checked would change what it trains on.
     """

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def checkpoints_of(folder: RunFolder, keep: int = 2) -> Checkpoints:
-    """Give the checkpoints of a run."""
+    """Return the checkpoints of a run."""
     return Checkpoints(folder.path / "checkpoints", keep, folder.facts()["id"])
 
 
 def saver_of(
     ready: PreparedRun, folder: RunFolder, executor: Executor, recorder: Recorder, told: Told, start: int
 ) -> Saver:
-    """Give what writes a run's checkpoints: what the executor carries, once what was recorded is on the disk."""
+    """Return what writes a run's checkpoints: what the executor carries, once what was recorded is on the disk."""
     checkpoints = checkpoints_of(folder, ready.options.keep)
     checkpoints.sweep()
 
@@ -46,7 +46,7 @@ def saver_of(
 
 
 def standing(ready: PreparedRun, done: int) -> dict[str, Any]:
-    """Say where a run stands after so many steps.
+    """Return where a run stands after so many steps.
 
     Rows and random numbers are functions of the seed and the step, so the step is the position of every source.
     """

@@ -91,7 +91,7 @@ def refuse_other_machine(plan: Plan) -> None:
 
 
 def needed_bytes(plan: Plan) -> int:
-    """Give what the CPU devices of a plan hold at their peaks, by its forecast."""
+    """Return what the CPU devices of a plan hold at their peaks, by its forecast."""
     worst = {told.pool: told.worst.memory_bytes for told in plan.forecast if told.worst is not None}
     devices = [
         (worst.get(pool.name, 0), plan.cluster.device(*device)) for pool in plan.pools for device in pool.devices
@@ -100,7 +100,7 @@ def needed_bytes(plan: Plan) -> int:
 
 
 def total_bytes() -> int:
-    """Give the memory of this machine."""
+    """Return the memory of this machine."""
     import psutil
 
     return int(psutil.virtual_memory().total)
@@ -130,7 +130,7 @@ def opened(
     chosen: RuntimeChoice,
     profiles: Profiles = NO_PROFILES,
 ) -> Generator[OpenedRuntime]:
-    """Give the places of a program, ready to run any of `graphs`; close them at the end, however it comes."""
+    """Yield the places of a program, ready to run any of `graphs`; close them at the end, however it comes."""
     models = replace(
         _found_anywhere(models),
         heads=heads_of(program.graph),
@@ -156,7 +156,7 @@ def opened(
 
 
 def _limits_s(program: Program) -> dict[str, float]:
-    """Give how long the samples of a step may take on an engine's servers, by the parameter that draws them."""
+    """Return how long the samples of a step may take on an engine's servers, by the parameter that draws them."""
     deadlines, found = Deadlines.of(program.plan), dict[str, float]()
     for task in program.tasks:
         if isinstance(task, Run) and (home := task.home) is not None and is_server(home.engine):
@@ -252,7 +252,7 @@ def staged(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:
 
 
 def rule_files(graphs: Sequence[Graph]) -> dict[str, Path]:
-    """Give the files that settings name as `path.py:name`, by what they are called there."""
+    """Return the files that settings name as `path.py:name`, by what they are called there."""
     texts = [value for graph in graphs for node in graph.all_nodes for _, value in node.settings]
     named = [value.rpartition(":")[0] for value in texts if isinstance(value, str) and ".py:" in value]
     paths = {name: Path(name).expanduser() for name in named}

@@ -89,7 +89,7 @@ class PromptBatch:
     first: int
 
     def batch(self, step: int) -> Prompts:
-        """Give the prompts; a row's place in the whole table is its prompt's identity."""
+        """Return the prompts; a row's place in the whole table is its prompt's identity."""
         import torch
 
         return Prompts(
@@ -180,7 +180,7 @@ def _graph_of(
 
 
 def _as_data(asking: PromptSelection) -> DataSet:
-    """Give the prompts as the data set of a step, as the planner reads it."""
+    """Return the prompts as the data set of a step, as the planner reads it."""
     return DataSet(asking.name, asking.table, None, "", asking.digest)
 
 
@@ -199,7 +199,7 @@ def plan_of(inputs: FlowInputs, wanted: SamplingRequest, subject: ModelUnderTest
 
 
 def _followed(plan: Plan, inputs: FlowInputs, where: str, param: str) -> Plan:
-    """Give the place where a plan samples to the flow that responds; pools that nothing is left in are left out."""
+    """Return the place where a plan samples to the flow that responds; pools that nothing is left in are left out."""
     samples = [placed.role.rpartition(".")[0] for placed in plan.placed if placed.role.endswith(".sample")]
     if not samples:
         raise PlanError(f"this plan of {plan.flow} samples from no model", where=where, hint="plan a flow that does")
@@ -265,7 +265,7 @@ class Progress:
         self._first = self._first or (self.done, now_s)
 
     def _left(self, now_s: float) -> str:
-        """Say how long the rest takes, once a batch has been timed by itself."""
+        """Return how long the rest takes, once a batch has been timed by itself."""
         if self._first is None or self.done >= self.count:
             return ""
         first, then_s = self._first

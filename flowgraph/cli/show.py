@@ -60,20 +60,20 @@ def _show_diff(shown: ShowTarget, diff: tuple[str, str]) -> None:
 
 
 def _bare(shown: ShowTarget) -> str:
-    """Give what stands at a stage as it is compared: without lines of files, and by names where passes come first."""
+    """Return what stands at a stage as it is compared: without lines of files, and by names where passes come first."""
     if shown.stage == "described":
         return graph_text(named(described_flow(shown.asked.flow, shown.asked.sets)[1]), sites=False)
     return text_of(shown, sites=False)
 
 
 def _named(shown: ShowTarget, stage: str) -> ShowTarget:
-    """Give the stage that one side of a comparison names."""
+    """Return the stage that one side of a comparison names."""
     _check_stage(stage, STAGES)
     return replace(shown, stage=stage)
 
 
 def text_of(shown: ShowTarget, *, sites: bool = True) -> str:
-    """Give what stands at a stage as text; `sites` adds the flow's file and line."""
+    """Return what stands at a stage as text; `sites` adds the flow's file and line."""
     asked = shown.asked
     if shown.stage == "described":
         return graph_text(described_flow(asked.flow, asked.sets)[1], sites=sites)
@@ -86,7 +86,7 @@ def text_of(shown: ShowTarget, *, sites: bool = True) -> str:
 
 
 def _as_data(shown: ShowTarget) -> dict[str, Any]:
-    """Give what stands at a stage as data, with its schema's version; all but the described graph can be read back."""
+    """Return what stands at a stage as data, with its schema's version."""
     asked = shown.asked
     if shown.stage == "described":
         return flat(described_flow(asked.flow, asked.sets)[1])

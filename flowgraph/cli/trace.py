@@ -66,7 +66,7 @@ def trace_run(path: Path, out: Path | None, steps: int, compare: bool, as_json: 
 
 
 def predicted_events(plan: Plan, steps: int) -> list[dict[str, Any]]:
-    """Give the events of so many steps as the plan forecasts them, as process 1, a lane for each pool; else none."""
+    """Return the events of so many steps as the plan forecasts them, as process 1, a lane for each pool; else none."""
     from placements import simulate
 
     if plan.step is None or any(task.seconds is None for task in plan.step.tasks):
@@ -115,7 +115,7 @@ def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparis
 
 
 def _same(forecast: TimedTask, measured: TimedTask) -> bool:
-    """Say whether a forecast task is what was measured: one that comes again in a step is measured under one name."""
+    """Return whether a forecast task is what was measured."""
     if forecast.name == measured.name or forecast.name.startswith(f"{measured.name} ("):
         return True
     moves = {"sync", "transfer", "offload"} & {forecast.kind, measured.kind}

@@ -106,7 +106,7 @@ def _draws(folder: Path) -> bool:
 
 
 def _settings(run: RunFolder) -> list[tuple[str, dict[str, Any]]]:
-    """Give each node of a run's flow by the name of its op, with its settings."""
+    """Return each node of a run's flow by the name of its op, with its settings."""
     try:
         found = json_as(FlatGraph, run.text("graph.json"))  # not the graph itself: its flow's file may be gone
     except ValueError as error:
@@ -115,6 +115,6 @@ def _settings(run: RunFolder) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _data(run: RunFolder) -> str | None:
-    """Give what `--data` was, as the run's settings say it."""
+    """Return what `--data` was, as the run's settings say it."""
     named = [each["value"] for each in run.settings() if each["name"] == "run.data"]
     return str(named[0]) if named else None

@@ -100,7 +100,7 @@ class Cluster(Data):
         return self
 
     def device(self, node: str, index: int) -> Device | None:
-        """Give the device at `index` of the node of this name, or None if there is none."""
+        """Return the device at `index` of the node of this name, or None if there is none."""
         devices = self._devices.get(node, ())
         return devices[index] if 0 <= index < len(devices) else None
 
@@ -116,7 +116,7 @@ class Cluster(Data):
 
 
 def domain_fault(domain: int, devices: int) -> str:
-    """Say why domains of this size are none of a machine of so many devices.
+    """Return why domains of this size are none of a machine of so many devices.
 
     >>> domain_fault(3, 8)
     'domains of 3 do not divide the 8 devices of the machine'

@@ -60,12 +60,12 @@ class Layout(Data):
 
     @property
     def shards(self) -> int:
-        """Give over how many devices the weights are cut by full sharding; 1 without."""
+        """Return over how many devices the weights are cut by full sharding; 1 without."""
         return max(1, self.data * self.sequence // self.replicas) if self.sharding == "full" else 1
 
     @property
     def devices(self) -> int:
-        """Give the number of devices it takes."""
+        """Return the number of devices it takes."""
         return self.data * self.tensor * self.pipeline * self.sequence
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ class PlacedRole(Data):
 
     @property
     def late(self) -> str:
-        """Say how old its weights may be, where they may: `lag=2`."""
+        """Return how old its weights may be, where they may: `lag=2`."""
         return f"lag={self.lag}" if self.lag else ""
 
 
@@ -160,7 +160,7 @@ class PoolForecast(Data):
 
     @property
     def worst(self) -> PhasePeak | None:
-        """Give the largest peak, the first of equals; None if nothing works there."""
+        """Return the largest peak, the first of equals; None if nothing works there."""
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
@@ -180,7 +180,7 @@ class TimedTask(Data):
 
     @property
     def seconds(self) -> float | None:
-        """Give the sum of its parts, None if one of them is not known."""
+        """Return the sum of its parts, None if one of them is not known."""
         known = [each for each in self.parts.values() if each is not None]
         return sum(known) if len(known) == len(self.parts) else None
 
@@ -287,12 +287,12 @@ class Plan(Data):
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Give the devices of all pools that are there, pool by pool."""
+        """Return the devices of all pools that are there, pool by pool."""
         found = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
         return [device for device in found if device is not None]
 
     def pool(self, name: str) -> Pool | None:
-        """Give the pool of this name, if there is one."""
+        """Return the pool of this name, if there is one."""
         return next((pool for pool in self.pools if pool.name == name), None)
 
 
@@ -305,7 +305,7 @@ def _without_costed(text: str) -> str:
 
 
 def _keys_at(place: Sequence[int | str]) -> list[str]:
-    """Give the keys that are known beside the last step of `place`."""
+    """Return the keys that are known beside the last step of `place`."""
     kind: type[Data] = Plan
     for step in place[:-1]:
         if isinstance(step, str):

@@ -106,7 +106,7 @@ class _ShortPart(Data):
         return cls(nodes=nodes, devices=devices, device=_device(kind, held, known))
 
     def node(self) -> Machine:
-        """Give one of its nodes, not named yet."""
+        """Return one of its nodes, not named yet."""
         assert self.device is not None, "this machine is not described here"
         cores = self.devices * (GPU_CORES if self.device.kind == "gpu" else 1)
         held = self.devices * self.device.memory_bytes
@@ -129,7 +129,7 @@ def _split(text: str, known: Mapping[str, Device]) -> tuple[str, str | None] | N
 
 
 def _device(kind: str, memory_bytes: int | None, known: Mapping[str, Device]) -> Device:
-    """Give the device of this kind, with its own memory unless another is given."""
+    """Return the device of this kind, with its own memory unless another is given."""
     if kind in known:
         return known[kind] if memory_bytes is None else known[kind].model_copy(update={"memory_bytes": memory_bytes})
     assert memory_bytes is not None, "a device of no known model has the memory that is given"
@@ -184,7 +184,7 @@ class _DeviceTable(Data):
     count: Count = 1
 
     def device(self, path: str, place: str, known: Mapping[str, Device]) -> Device:
-        """Give one of them; `place` is the table's. Raises ClusterError for what is not known, or half of it."""
+        """Return one of them; `place` is the table's. Raises ClusterError for what is not known, or half of it."""
         if self.model is None:
             for key, value in (("kind", self.kind), ("memory", self.memory)):
                 if value is None:
@@ -214,7 +214,7 @@ class _NodeTable(Data):
     device: Annotated[list[_DeviceTable], Field(min_length=1)]
 
     def one(self, path: str, place: str, known: Mapping[str, Device]) -> Machine:
-        """Give the first of its nodes; `place` is the table's. Raises ClusterError for what does not go together."""
+        """Return the first of its nodes; `place` is the table's. Raises ClusterError for what does not go together."""
         found = [(each.device(path, f"{place}.device[{i}]", known), each.count) for i, each in enumerate(self.device)]
         devices = tuple(device for device, count in found for device in (device,) * count)
         if self.domain is not None and len(devices) % self.domain:
@@ -235,7 +235,7 @@ class _NodeTable(Data):
         )
 
     def nodes(self, first: Machine) -> list[Machine]:
-        """Give its nodes, numbered from 1 where there are several."""
+        """Return its nodes, numbered from 1 where there are several."""
         return [first, *(first.model_copy(update={"name": f"{self.name}-{i}"}) for i in range(2, self.count + 1))]
 
 
@@ -322,7 +322,7 @@ def _fault(path: str, error: ValidationError) -> ClusterError:
 
 
 def _instead(why: str, value: object) -> str:
-    """Say what is there in place of what should be, where that is short."""
+    """Return what is there in place of what should be, where that is short."""
     plain = isinstance(value, str | float | bool) or (isinstance(value, int) and abs(value) < 10**15)
     return f", not {_shortened(repr(value))}" if plain and why.startswith("should") else ""
 

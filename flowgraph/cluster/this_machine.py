@@ -61,14 +61,14 @@ def _plannable(whole_bytes: int) -> int:
 
 
 def free_bytes() -> int:
-    """Give the memory that is free to us: what the system has available, or what our control groups leave."""
+    """Return the memory that is free to us: what the system has available, or what our control groups leave."""
     import psutil
 
     return max(1, min([int(psutil.virtual_memory().available), *cgroup_free_bytes(CGROUPS, MEMBERSHIP)]))
 
 
 def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
-    """Give what each control group that holds us leaves free, its parents' included: limit - use + droppable cache.
+    """Yield what each control group that holds us leaves free, its parents' included: limit - use + droppable cache.
 
     `root` is where control groups are mounted, `membership` the file that says which are ours. A missing file is no
     error: then that group has no limit that can be read.
@@ -113,7 +113,7 @@ def _read(file: Path) -> str | None:
 
 
 def available_cores() -> int:
-    """Give the cores that this process may run on."""
+    """Return the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

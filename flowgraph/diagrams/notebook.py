@@ -36,7 +36,7 @@ CHARACTERS_AT_MOST = 50_000
 
 
 def mimebundle(thing: Flow[..., Any] | Graph | Plan) -> dict[str, str]:
-    """Give what a notebook shows of a thing, by MIME type.
+    """Return what a notebook shows of a thing, by MIME type.
 
     A flow that cannot be described shows why, as text: a cell that ends with one does not fail. A picture too large to
     be read, or for Mermaid, is left out.

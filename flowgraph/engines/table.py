@@ -73,7 +73,7 @@ ENVIRONMENTS = {each.environment.name: each.environment for each in ENGINES.valu
 
 
 def environment(name: str) -> Environment:
-    """Give the environment of this name; raise WorkerError if none has it."""
+    """Return the environment of this name; raise WorkerError if none has it."""
     if name not in ENVIRONMENTS:
         raise WorkerError(f"no engine's environment `{name}`", hint=nearest(name, ENVIRONMENTS))
     return ENVIRONMENTS[name]

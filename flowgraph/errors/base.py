@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Give a hint that names the closest of `known`, or lists a few of them.
+    """Return a hint that names the closest of `known`, or lists a few of them.
 
     >>> nearest("epz", ["eps", "mask"])
     'did you mean `eps`?'

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def flows_folder() -> Path:
-    """Give the folder of the shipped flows, one `.py` file each.
+    """Return the folder of the shipped flows, one `.py` file each.
 
     A wheel carries them as `flowgraph/examples`. That place is looked at first: what else lies beside an installed
     package may be another project's `examples`.

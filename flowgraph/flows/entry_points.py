@@ -17,7 +17,7 @@ WORDS: dict[Group, str] = {"flowgraph.flows": "flow", "flowgraph.rules": "rule",
 
 
 def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
-    """Give what installed packages bring to a group, by name, in order of name; nothing is imported.
+    """Return what installed packages bring to a group, by name, in order of name; nothing is imported.
 
     Raises `UnknownNameError` for a name that two packages bring, or that is among the `shipped` ones.
     """
@@ -30,7 +30,7 @@ def names(group: Group) -> list[str]:
 
 
 def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint | None:
-    """Give what a package brings under this name, or None; nothing is imported.
+    """Return what a package brings under this name, or None; nothing is imported.
 
     Raises `UnknownNameError` where two packages bring it, or one does and it is among the `shipped` ones.
     """
@@ -75,7 +75,7 @@ def load_entry(entry: EntryPoint) -> object:
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:
-    """Give the module that an entry point names, and the name in it; raises `UserCodeError` for any other text."""
+    """Return the module that an entry point names, and the name in it; raises `UserCodeError` for any other text."""
     module, _, path = entry.value.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *path.split(".")]):
         raise _wrong(entry, "which is no package.module:name")

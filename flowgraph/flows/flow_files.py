@@ -34,7 +34,7 @@ class FlowFile:
 
     @property
     def source(self) -> str:
-        """Give the file's text."""
+        """Return the file's text."""
         return self.path.read_text(encoding="utf-8")
 
 
@@ -81,7 +81,7 @@ def _installed(entry: EntryPoint) -> FlowFile:
 
 
 def known_flows() -> dict[str, FlowFile]:
-    """Give the flows that need no file, by name: the shipped ones, then those of installed packages.
+    """Return the flows that need no file, by name: the shipped ones, then those of installed packages.
 
     Raises `UserCodeError` for a package that does not import, `UnknownNameError` for a name that two bring.
     """
@@ -91,7 +91,7 @@ def known_flows() -> dict[str, FlowFile]:
 
 
 def shipped_files() -> Iterator[Path]:
-    """Give the files of the shipped flows, in order of name."""
+    """Return the files of the shipped flows, in order of name."""
     return (path for path in sorted(flows_folder().glob("*.py")) if not path.stem.startswith("_"))
 
 

@@ -123,7 +123,7 @@ def _changed(node: Node) -> set[str]:
 
 
 def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingError]:
-    """Give every fault in what is chosen by `node.setting` for a named graph: each is tried by itself."""
+    """Return every fault in what is chosen by `node.setting` for a named graph: each is tried by itself."""
     found = list[SettingError]()
     for name, value in chosen.items():
         try:
@@ -134,7 +134,7 @@ def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingEr
 
 
 def _suggested(graph: Graph, node: Node, suggestion: Suggestion) -> dict[str, object]:
-    """Give what is suggested for a node and left open by the flow's text."""
+    """Return what is suggested for a node and left open by the flow's text."""
     if suggestion.param not in (None, _model_param(graph, node)):
         return {}
     named = {name.rpartition("."): value for name, value in suggestion.values.items()}

@@ -95,7 +95,7 @@ def _check_corrections(op: Op, where: str) -> None:
 
 
 def has_ids(kind: type[Value]) -> bool:
-    """Say whether values of this type tell their rows apart: records with a Group."""
+    """Return whether values of this type tell their rows apart: records with a Group."""
     return issubclass(kind, Record) and any(issubclass(each, Group) for each in fields(kind).values())
 
 
@@ -113,7 +113,7 @@ def _check_carry(op: Op, where: str) -> None:
 
 
 def bound_type(hint: Any) -> type[Value]:
-    """Give the class that a type stands for, a TypeVar's bound included."""
+    """Return the class that a type stands for, a TypeVar's bound included."""
     bound: type[Value] = getattr(hint, "__bound__", None) or hint
     return bound
 
@@ -212,7 +212,7 @@ def _check_column(node: Node, value: Value) -> None:
 
 
 def _sort(dtype: str) -> str:
-    """Give the sort of number: `int64` and `uint8` are whole, `float32` and `bfloat16` are not."""
+    """Return the sort of number: `int64` and `uint8` are whole, `float32` and `bfloat16` are not."""
     return dtype.strip("0123456789").removeprefix("u").removeprefix("b") if dtype != "bool" else dtype
 
 
@@ -238,12 +238,12 @@ def _check_kept(node: Node, results: Sequence[Value], inputs: Mapping[str, Any])
 
 
 def _rows(value: Value) -> int | None:
-    """Give how many rows a value has, None if it has none."""
+    """Return how many rows a value has, None if it has none."""
     return next((len(each.data) for each in leaves([value]) if each.kind in (Kind.ROW, Kind.TOKEN)), None)
 
 
 def _moved(before: Value, after: Value) -> bool:
-    """Say whether two records tell their rows apart, and not alike."""
+    """Return whether two records tell their rows apart, and not alike."""
     import torch
 
     for kind in (Group, Sample, Trajectory):
@@ -254,7 +254,7 @@ def _moved(before: Value, after: Value) -> bool:
 
 
 def stale_read(op: Op, edge: Edge, site: Site) -> LawError:
-    """Say that only sampling may read weights that lag."""
+    """Return that only sampling may read weights that lag."""
     return LawError(
         f"{op.name} reads {edge} {how_late(edge.at_most)}; only sampling may",
         where=str(site),

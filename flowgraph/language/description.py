@@ -31,12 +31,12 @@ _HEARD: ContextVar[RecordedCalls | None] = ContextVar("overheard", default=None)
 
 
 def heard() -> RecordedCalls | None:
-    """Give the description that is going on, if one is."""
+    """Return the description that is going on, if one is."""
     return _HEARD.get()
 
 
 def left_open(edge: Edge | None) -> bool:
-    """Say whether an edge comes from a call whose fault leaves open what it gives."""
+    """Return whether an edge comes from a call whose fault leaves open what it gives."""
     overheard = heard()
     return overheard is not None and edge is not None and edge.source in overheard.unknown
 

@@ -124,7 +124,7 @@ def _listed(metrics: object) -> Iterable[Any]:
 
 
 def op_of(fn: Callable[..., Any]) -> Op | None:
-    """Give the op of a `@node` function, or None."""
+    """Return the op of a `@node` function, or None."""
     op = getattr(fn, "op", None)
     return op if isinstance(op, Op) else None
 
@@ -164,7 +164,7 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
 def _stand_in(
     op: Op, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], overheard: RecordedCalls
 ) -> Node:
-    """Give a node for a call that has a fault, with what is right of it, and find what else is wrong with it."""
+    """Return a node for a call that has a fault, with what is right of it, and find what else is wrong with it."""
     given, site = dict(zip(signature.positional, args, strict=False)) | dict(kwargs), call_site()
     edges, regions = list[tuple[str, Edge]](), list[tuple[str, Region]]()
     kinds: dict[Any, Any] = {}
@@ -193,7 +193,7 @@ def _stand_in(
 
 
 def _declared(fn: Callable[..., Any], bound: type[Value]) -> type[Value]:
-    """Give the model that a loss says it is of, where the call does not tell."""
+    """Return the model that a loss says it is of, where the call does not tell."""
     told: Any = next(iter(_local_hints(fn).values()), bound)
     return told if isinstance(told, type) and issubclass(told, bound) else bound
 
@@ -287,7 +287,7 @@ def _local_hints(fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _filled(cells: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, object]]:
-    """Give what a function closes over and has a value by now."""
+    """Yield what a function closes over and has a value by now."""
     for name, cell in cells:
         with contextlib.suppress(ValueError):
             yield name, cell.cell_contents
@@ -384,14 +384,14 @@ class Flow(Generic[P, R]):
 
 
 def _in_a_body(error: BaseException) -> str:
-    """Say where arithmetic on values belongs, if that is what a flow tried."""
+    """Return where arithmetic on values belongs, if that is what a flow tried."""
     tried = isinstance(error, TypeError) and "unsupported operand" in str(error)
     tried |= isinstance(error, AttributeError) and isinstance(error.obj, Value) and not isinstance(error.obj, Record)
     return "a value holds data only in the body of a @node: what computes with it belongs there" if tried else ""
 
 
 def _distinct(faults: Sequence[FlowError]) -> list[FlowError]:
-    """Give each fault once, by line: a loss is described again where the call that takes it has a fault."""
+    """Return each fault once, by line: a loss is described again where the call that takes it has a fault."""
     return sorted({str(fault): fault for fault in faults}.values(), key=_line)
 
 
@@ -425,7 +425,7 @@ def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, objec
 
 
 def line_of(error: BaseException, file: str) -> str:
-    """Give the line of `file` at which an exception was raised, or that called what raised it."""
+    """Return the line of `file` at which an exception was raised, or that called what raised it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{Path(file).name}:{frames[-1].lineno}" if frames else Path(file).name
 

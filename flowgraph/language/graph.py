@@ -49,12 +49,12 @@ class Port:
 
     @property
     def value_type(self) -> type[Value]:
-        """Give the type a value must have, a TypeVar's bound included."""
+        """Return the type a value must have, a TypeVar's bound included."""
         bound: type[Value] = getattr(self.type, "__bound__", None) or self.type
         return bound
 
     def wants(self) -> str:
-        """Say what it takes: `a Mask`, `a function of a Policy`."""
+        """Return what it takes: `a Mask`, `a function of a Policy`."""
         value = with_article(self.value_type.__name__)
         return f"a function of {value}" if self.region else value
 
@@ -83,7 +83,7 @@ class Op:
     about: str = ""
 
     def port(self, name: str) -> Port:
-        """Give the port of this name."""
+        """Return the port of this name."""
         return next(port for port in self.ports if port.name == name)
 
 
@@ -122,11 +122,11 @@ class Edge:
     corrected: bool = True
 
     def part(self, name: str, kind: ValueType) -> Edge:
-        """Give the edge of one part of a record."""
+        """Return the edge of one part of a record."""
         return replace(self, port=f"{self.port}.{name}" if self.port else name, type=kind)
 
     def made(self) -> str:
-        """Say where this came from: `from generate at grpo.py:8`."""
+        """Return where this came from: `from generate at grpo.py:8`."""
         source = self.source
         if isinstance(source, Node):
             return f"from {source.op.name} at {source.at}"
@@ -185,22 +185,22 @@ class Node:
             object.__setattr__(self, "root", carried_from(before))
 
     def edges(self) -> Iterable[Edge]:
-        """Give every edge this node reads, the captures of its regions included."""
+        """Yield every edge this node reads, the captures of its regions included."""
         yield from (edge for _, edge in self.inputs)
         for _, region in self.regions:
             yield from region.captures
 
     def input(self, port: str) -> Edge | None:
-        """Give the edge on a port, if there is one."""
+        """Return the edge on a port, if there is one."""
         return next((edge for name, edge in self.inputs if name == port), None)
 
     def carried(self) -> Edge | None:
-        """Give the version of state that this node consumes, if its op carries any, however late it is read."""
+        """Return the version of state that this node consumes, if its op carries any, however late it is read."""
         edge = self.input(self.op.carries) if self.op.carries is not None else None
         return newest(edge) if edge is not None else None
 
     def model(self) -> Edge | None:
-        """Give the edge of the first model this node reads, if any."""
+        """Return the edge of the first model this node reads, if any."""
         return next((edge for _, edge in self.inputs if issubclass(edge.type, Model)), None)
 
     def __repr__(self) -> str:
@@ -211,7 +211,7 @@ Source = Node | Param | Const
 
 
 def reachable(edges: Iterable[Edge], *, newer: int = -1) -> list[Source]:
-    """Give every source that `edges` depend on, in the order they were written; a loop, so depth is no limit.
+    """Return every source that `edges` depend on, in the order they were written; a loop, so depth is no limit.
 
     Those whose stamp is not above `newer` are left out, with all that they depend on.
     """
@@ -241,12 +241,12 @@ class Graph:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Give the nodes of the flow itself (not those inside regions), in the order they were written."""
+        """Return the nodes of the flow itself (not those inside regions), in the order they were written."""
         return tuple(source for source in reachable(self.outputs) if isinstance(source, Node))
 
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
-        """Give the nodes of the flow and of its regions, in the order they were written."""
+        """Return the nodes of the flow and of its regions, in the order they were written."""
         inner = (node for each in self.nodes for _, region in each.regions for node in region.inner)
         return tuple(sorted({*self.nodes, *inner}, key=lambda node: node.stamp))
 
@@ -254,7 +254,7 @@ class Graph:
         return mimebundle(self)
 
     def param(self, name: str) -> Param | None:
-        """Give the parameter of this name, if there is one."""
+        """Return the parameter of this name, if there is one."""
         return next((param for param in self.params if param.name == name), None)
 
     def carries(self) -> dict[str, int]:
@@ -264,7 +264,7 @@ class Graph:
 
 
 def how_late(at_most: int) -> str:
-    """Say how late weights may be read.
+    """Return how late weights may be read.
 
     >>> how_late(1), how_late(4)
     ('up to 1 update late', 'up to 4 updates late')
@@ -273,12 +273,12 @@ def how_late(at_most: int) -> str:
 
 
 def newest(edge: Edge) -> Edge:
-    """Give the version of weights that an edge reads, however late it may read it."""
+    """Return the version of weights that an edge reads, however late it may read it."""
     return replace(edge, at_most=0, corrected=True) if edge.at_most or not edge.corrected else edge
 
 
 def carried_from(edge: Edge) -> Param | None:
-    """Give the parameter that an edge is a version of, through any number of ops that carry it."""
+    """Return the parameter that an edge is a version of, through any number of ops that carry it."""
     if isinstance(edge.source, Node):
         return edge.source.root if edge.port in ("", "0") else None
     return edge.source if isinstance(edge.source, Param) and not edge.port else None

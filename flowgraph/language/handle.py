@@ -103,7 +103,7 @@ class NotFinite(LawError):
 
     @classmethod
     def of(cls, told: StepReport, rows: Sequence[tuple[int, int, int]]) -> NotFinite:
-        """Say what was measured, and which rows are at fault."""
+        """Return what was measured, and which rows are at fault."""
         part = "loss" if math.isfinite(told.grad_norm) else "gradient"
         what = f"the {part} is not finite (norm {told.grad_norm}, loss {told.loss})"
         more = len(rows) - TOLD_AT_MOST
@@ -136,12 +136,12 @@ class Ranks(Protocol):
 
     @property
     def rank(self) -> int:
-        """Give the place of this rank, from 0."""
+        """Return the place of this rank, from 0."""
         ...
 
     @property
     def count(self) -> int:
-        """Give how many ranks there are."""
+        """Return how many ranks there are."""
         ...
 
     def total(self, numbers: Tensor) -> Tensor:
@@ -159,11 +159,11 @@ class SingleRank:
     rank, count = 0, 1
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Give the numbers."""
+        """Return the numbers."""
         return numbers
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Give the numbers."""
+        """Return the numbers."""
         return numbers
 
 
@@ -171,11 +171,11 @@ class Tokenizer(Protocol):
     """Text to token ids and back, as the model was trained with."""
 
     def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Give the token ids of a chat, up to where the model answers; with an answer, of the whole chat to its end."""
+        """Return token ids of a chat, up to where the model answers; with an answer, of the whole chat to its end."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Give the text of a response, special tokens left out."""
+        """Return the text of a response, special tokens left out."""
         ...
 
 
@@ -186,27 +186,27 @@ class Handle(Protocol):
 
     @property
     def verbs(self) -> frozenset[Verb]:
-        """Give the verbs this handle offers."""
+        """Return the verbs this handle offers."""
         ...
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Give the model's tokenizer."""
+        """Return the model's tokenizer."""
         ...
 
     @property
     def ranks(self) -> Ranks:
-        """Give the ranks that this model's nodes run on together."""
+        """Return the ranks that this model's nodes run on together."""
         ...
 
     @property
     def packs(self) -> bool:
-        """Say whether passes read rows one after another, a context that several share once, and not padded."""
+        """Return whether passes read rows one after another, a context that several share once, and not padded."""
         ...
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Give the most tokens of a pass with gradients that the plan allows, if it says."""
+        """Return the most tokens of a pass with gradients that the plan allows, if it says."""
         ...
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
@@ -225,7 +225,7 @@ class Handle(Protocol):
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """Give a copy of the weights by name."""
+        """Return a copy of the weights by name."""
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:

@@ -15,7 +15,7 @@ from flowgraph.language.values import Kind, Record, Value, fields
 def wrong_type(
     op: Op, port: Port, wanted: type[Value], value: object, others: Sequence[Value], site: Site
 ) -> FlowTypeError:
-    """Say what a port takes and what it was given, with the part of a record in reach that would fit."""
+    """Return what a port takes and what it was given, with the part of a record in reach that would fit."""
     edge = value.edge if isinstance(value, Value) else None
     made = edge.made() if edge else ""
     hint = _hint_for(wanted, [other.edge for other in others if other.edge])
@@ -29,7 +29,7 @@ _FAR = 200  # how many nodes back a hint is looked for
 
 
 def _behind(edges: Sequence[Edge]) -> Iterator[Node]:
-    """Give the nodes that edges come from, and those behind them, the nearest first."""
+    """Yield the nodes that edges come from, and those behind them, the nearest first."""
     todo, seen = deque(edge.source for edge in edges), set[Source]()
     while todo:
         source = todo.popleft()

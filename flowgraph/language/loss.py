@@ -117,7 +117,7 @@ class Loss(Linear):
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """Give the terms."""
+        """Return the terms."""
         terms: tuple[Term, ...] = self.data
         return terms
 

@@ -49,12 +49,12 @@ class Observations:
         self.measured += other.measured
 
     def means(self) -> dict[str, float]:
-        """Give each metric's mean as `node.metric`; a metric nobody counted is left out."""
+        """Return each metric's mean as `node.metric`; a metric nobody counted is left out."""
         return {f"{node}.{name}": total / count for (node, name), (total, count) in self.sums.items() if count}
 
 
 def read(env: Env, edge: Edge) -> Value:
-    """Give the value on an edge: as it was put there, or an output of its source, or a part of one."""
+    """Return the value on an edge: as it was put there, or an output of its source, or a part of one."""
     if edge in env:
         return cast("Value", env[edge])
     value: Any = edge.source.value if isinstance(edge.source, Const) else env[edge.source]
@@ -92,7 +92,7 @@ def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) 
 
 
 def ranks_of(inputs: Mapping[str, Any]) -> Ranks:
-    """Give the ranks that a node runs on together: those of the first model that it reads."""
+    """Return the ranks that a node runs on together: those of the first model that it reads."""
     models = (value for value in inputs.values() if isinstance(value, Model))
     first = next(models, None)
     return first.handle.ranks if first is not None else SingleRank()
@@ -116,7 +116,7 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
 
 
 def as_declared(op: Op, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a body its inputs, of each record the parts that its port declares."""
+    """Return a body its inputs, of each record the parts that its port declares."""
     parts = {port.name: port.parts for port in op.ports if port.parts}
     return {name: narrowed(value, parts[name]) if name in parts else value for name, value in inputs.items()}
 
@@ -135,7 +135,7 @@ def _placed(error: FlowError, node: Node) -> FlowError:
 
 
 def measures_of(node: Node, result: Any, inputs: Mapping[str, Any]) -> list[Measure]:
-    """Give what a result reports; a metric that its op does not declare is refused.
+    """Return what a result reports; a metric that its op does not declare is refused.
 
     What came with an input, which is handed on or added up, has been reported by the node that made it.
     """
@@ -210,7 +210,7 @@ class BoundRegion:
         return row_count(self.captured.values())
 
     def groups(self) -> Tensor:
-        """Give the prompt of each row: [B] int64. Raises `LawError` when nothing captured tells."""
+        """Return the prompt of each row: [B] int64. Raises `LawError` when nothing captured tells."""
         group = find(self.captured.values(), Group)
         if group is None:
             raise LawError("the loss captures no record that says which prompt each row answers")
@@ -218,7 +218,7 @@ class BoundRegion:
         return ids
 
     def prompts(self) -> Tensor:
-        """Give the prompts that rows of any rank answer, each once, in ascending order: [P] int64."""
+        """Return the prompts that rows of any rank answer, each once, in ascending order: [P] int64."""
         import torch
 
         everywhere: Tensor = torch.unique(self.ranks.union(self.groups()))
@@ -232,7 +232,7 @@ class BoundRegion:
         return [*parts, *(torch.zeros(0, dtype=torch.int64) for _ in range(most - len(parts)))]
 
     def tokens(self) -> Tensor:
-        """Give the tokens of each row, over all that is captured and with what it follows: [B] int64, at least 1.
+        """Return the tokens of each row, over all that is captured and with what it follows: [B] int64, at least 1.
 
         Raises `LawError` when what is captured differs in its rows.
         """
@@ -244,7 +244,7 @@ class BoundRegion:
         return (total + self.contexts()).clamp(min=1)
 
     def contexts(self) -> Tensor:
-        """Give how many tokens each row's responses follow: [B] int64."""
+        """Return how many tokens each row's responses follow: [B] int64."""
         import torch
 
         total = torch.zeros(len(self), dtype=torch.int64)

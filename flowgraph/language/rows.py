@@ -20,7 +20,7 @@ R = TypeVar("R", bound=Record)
 
 
 def leaves(values: Iterable[Value]) -> Iterator[Value]:
-    """Give every value that is no record, the parts of records included."""
+    """Yield every value that is no record, the parts of records included."""
     for value in values:
         if isinstance(value, Record):
             yield from leaves(value.parts.values())
@@ -29,24 +29,24 @@ def leaves(values: Iterable[Value]) -> Iterator[Value]:
 
 
 def find(values: Iterable[Value], kind: type[V]) -> V | None:
-    """Give the first value of this type among `values` and their parts."""
+    """Return the first value of this type among `values` and their parts."""
     return next((value for value in leaves(values) if isinstance(value, kind)), None)
 
 
 def find_all(values: Iterable[Value], kind: type[V]) -> list[V]:
-    """Give every value of this type among `values` and their parts, each once."""
+    """Return every value of this type among `values` and their parts, each once."""
     return list({id(value.data): value for value in leaves(values) if isinstance(value, kind)}.values())
 
 
 def constant(value: V) -> V:
-    """Give the value cut off from what made it: no gradient flows back through it."""
+    """Return the value cut off from what made it: no gradient flows back through it."""
     if isinstance(value, Record):
         return type(value).of({name: constant(part) for name, part in value.parts.items()})
     return type(value)(value.data.detach()) if getattr(value.data, "requires_grad", False) else value
 
 
 def row_count(values: Iterable[Value]) -> int:
-    """Give the number of rows that these values share, 0 if none has rows.
+    """Return the number of rows that these values share, 0 if none has rows.
 
     Raises `LawError` when they differ: rows of two batches cannot be cut together.
     """
@@ -58,14 +58,14 @@ def row_count(values: Iterable[Value]) -> int:
 
 
 def widest(values: Iterable[Value], rows: Tensor) -> int | None:
-    """Give the longest of all responses in `rows` [b], or None when no value tells lengths."""
+    """Return the longest of all responses in `rows` [b], or None when no value tells lengths."""
     told = find_all(values, Lengths)
     longest = [int(lengths.data[rows].max()) for lengths in told if len(rows)]
     return max([1, *longest]) if told else None
 
 
 def take(value: V, rows: Tensor, width: int | None = None) -> V:
-    """Give the rows at the indices `rows` [b], token columns cut to `width`; scalars and models stay as they are."""
+    """Return the rows at the indices `rows` [b], token columns cut to `width`; scalars and models stay as they are."""
     if isinstance(value, Record):
         return type(value).of({name: take(part, rows, width) for name, part in value.parts.items()})
     if value.kind not in (Kind.ROW, Kind.TOKEN):
@@ -81,7 +81,7 @@ def _take_data(data: Any, rows: Tensor) -> Any:
 
 
 def narrowed(record: R, paths: Iterable[str]) -> R:
-    """Give a record with these parts only, each a name, or a dotted path into a record within it.
+    """Return a record with these parts only, each a name, or a dotted path into a record within it.
 
     Reading another raises LawError that names the part and those that are there.
 

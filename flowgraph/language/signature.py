@@ -112,7 +112,7 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
 
 
 def defined_at(fn: Callable[..., Any]) -> Site:
-    """Give the line where a function is written, behind what decorators put around it."""
+    """Return the line where a function is written, behind what decorators put around it."""
     code = inspect.unwrap(fn).__code__
     return Site(code.co_filename, code.co_firstlineno)
 
@@ -184,7 +184,7 @@ def _value_class(hint: Any) -> type[Value] | None:
 
 
 def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | None:
-    """Give the port that a parameter is, or None if it is none; refuse what only looks like one."""
+    """Return the port that a parameter is, or None if it is none; refuse what only looks like one."""
     name, takes = parameter.name, type_name(hint)
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise refuse(f"`{name}` takes any number of arguments", "name each port and each setting")
@@ -236,12 +236,12 @@ def _with_default(port: Port, default: object, refuse: Refuse) -> Port:
 
 
 def is_plain_state(kind: type[Value]) -> TypeGuard[type[State]]:
-    """Say whether values of this type are carried and are no models: what can start from a default."""
+    """Return whether values of this type are carried and are no models: what can start from a default."""
     return issubclass(kind, State) and not issubclass(kind, Model)
 
 
 def bad_start(kind: type[State], data: object) -> str:
-    """Say why state of a type cannot start from data; nothing if it can, and a file gives it back as it was.
+    """Return why state of a type cannot start from data; nothing if it can, and a file gives it back as it was.
 
     >>> bad_start(State, [1, "a"]), bad_start(State, float("nan"))
     ('', 'a file cannot hold nan')
@@ -258,7 +258,7 @@ _ENTRIES: Mapping[str, tuple[type, ...]] = {"float": (float, int), "int": (int,)
 
 
 def _not_kept(data: object) -> str:
-    """Say what of plain data a file would not give back as it was."""
+    """Return what of plain data a file would not give back as it was."""
     if type(data) is list:
         return next((why for each in cast("list[object]", data) if (why := _not_kept(each))), "")
     if type(data) is dict:
@@ -321,7 +321,7 @@ def _known_parts(port: Port, parts: Parts, refuse: Refuse) -> tuple[str, ...]:
 
 
 def _mentions_value(hint: Any) -> bool:
-    """Say whether a type holds values somewhere inside; the class of a value is none."""
+    """Return whether a type holds values somewhere inside; the class of a value is none."""
     if get_origin(hint) is type:
         return False
     inside = hint if isinstance(hint, list) else get_args(hint)
@@ -334,7 +334,7 @@ def _reason(message: str) -> str:
 
 
 def type_name(hint: Any) -> str:
-    """Give a type as a person writes it.
+    """Return a type as a person writes it.
 
     >>> type_name(int), type_name(int | None), type_name(list[Value])
     ('int', 'int | None', 'list[Value]')
@@ -367,7 +367,7 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
 
 
 def not_plain(value: object) -> str:
-    """Say why a setting cannot be written into a file and read back as it was; nothing if it can.
+    """Return why a setting cannot be written into a file and read back as it was; nothing if it can.
 
     >>> not_plain([1, "a", None]), not_plain(2**80)
     ('', 'a whole number has at most 64 bits')
@@ -398,7 +398,7 @@ def not_plain(value: object) -> str:
 def setting_faults(
     model: type[BaseModel], values: Mapping[str, object], owner: str, where: str
 ) -> list[SettingError | FlowTypeError]:
-    """Give every fault that `make_settings` would find, one after the other."""
+    """Return every fault that `make_settings` would find, one after the other."""
     known = {name: value for name, value in values.items() if name in model.model_fields}
     faults: list[SettingError | FlowTypeError] = [
         SettingError.unknown(where, owner, name, model.model_fields) for name in values if name not in known

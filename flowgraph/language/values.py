@@ -87,12 +87,12 @@ class Value:
 
     @property
     def edge(self) -> Edge | None:
-        """Give the edge this value stands for, or None if it holds data."""
+        """Return the edge this value stands for, or None if it holds data."""
         return self._edge
 
     @property
     def data(self) -> Any:
-        """Give the data; refuse on an edge."""
+        """Return the data; refuse on an edge."""
         self._refuse("the flow reads the data of")
         return self._data
 
@@ -164,7 +164,7 @@ class Model(Value):
 
     @property
     def handle(self) -> Handle:
-        """Give the handle, if it still holds this version of the weights."""
+        """Return the handle, if it still holds this version of the weights."""
         handle = cast("Handle", self.data)
         if handle.version != self.version:
             raise LawError(
@@ -174,7 +174,7 @@ class Model(Value):
         return handle
 
     def advanced(self) -> Self:
-        """Give the next version, after an update in place."""
+        """Return the next version, after an update in place."""
         handle = self.handle
         handle.version += 1
         return type(self)(handle, handle.version)
@@ -301,13 +301,13 @@ class Record(Value):
 
     @property
     def parts(self) -> dict[str, Value]:
-        """Give the parts by name, in the order of their declaration; of a narrowed record those that it holds."""
+        """Return the parts by name, in the order of their declaration; of a narrowed record those that it holds."""
         held = fields(type(self)) if self._edge is not None else (n for n in fields(type(self)) if n in self.__dict__)
         return {name: getattr(self, name) for name in held}
 
     @property
     def narrowed(self) -> bool:
-        """Say whether a real record lacks some of its parts."""
+        """Return whether a real record lacks some of its parts."""
         return len(self.parts) < len(fields(type(self)))
 
     if not TYPE_CHECKING:
@@ -327,7 +327,7 @@ def _no_part(record: str, name: str, known: Iterable[str]) -> str:
 
 
 def fields(record: type[Record]) -> dict[str, type[Value]]:
-    """Give a record's parts: name to value type.
+    """Return a record's parts: name to value type.
 
     Raises `FlowTypeError` for a part that is no value, or whose name every record has a use for.
 

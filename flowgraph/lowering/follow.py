@@ -11,7 +11,7 @@ from flowgraph.language.graph import Graph
 
 
 def follow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Plan:
-    """Give the plan of `graph`, each of whose model parameters is one of the planned flow's, as `models` says.
+    """Return the plan of `graph`, each of whose model parameters is one of the planned flow's, as `models` says.
 
     A role goes where the plan has the same use of that model, else to the model's first place.
     """

@@ -18,7 +18,7 @@ from flowgraph.lowering.program import HOST, Program, Run, Task, results_of, typ
 
 
 def fuse_host_nodes(program: Program) -> Program:
-    """Give the program with chains of host runs as one run each, at the place of the first of them."""
+    """Return the program with chains of host runs as one run each, at the place of the first of them."""
     chains = _Chains(program)
     for i in chains.runs:
         chains.try_to_fuse(i)
@@ -67,7 +67,7 @@ class _Chains:
             self._chains[i] = _Chain([i], makers, int(self._has_effects(i)))
 
     def fused(self, i: int, task: Task) -> Task:
-        """Give one run for the chain that begins here; any other task as it is."""
+        """Return one run for the chain that begins here; any other task as it is."""
         members = self._chains[i].members if i in self._chains else []
         if len(members) < 2:
             return task
@@ -80,11 +80,11 @@ class _Chains:
         return (name for each in self.runs[i].nodes for name in results_of(self.nodes[each]))
 
     def _makers(self, i: int) -> set[int]:
-        """Give the runs that make what this one reads."""
+        """Return the runs that make what this one reads."""
         return {self._maker[name] for name in self.runs[i].reads if name in self._maker}
 
     def _waits_alike(self, makers: set[int], chain: _Chain) -> bool:
-        """Say whether what a run reads is made in the chain, or was there when the chain began."""
+        """Return whether what a run reads is made in the chain, or was there when the chain began."""
         others = {each for each in makers if self._chains.get(each) is not chain}
         todo, found = chain.waits, set[int]()
         while others - found and todo:
@@ -93,11 +93,11 @@ class _Chains:
         return others <= found
 
     def _alone_waits(self, i: int, chain: _Chain) -> bool:
-        """Say whether nobody else reads what the chain's last run gives; of the others none did when it was added."""
+        """Return whether nobody else reads what the chain's last run gives."""
         return all(self._readers[name] <= {i} for name in self._results(chain.members[-1]))
 
     def _keeps_effects_in_order(self, i: int, chain: _Chain) -> bool:
-        """Say whether nodes with effects still run on the host in the order of the flow."""
+        """Return whether nodes with effects still run on the host in the order of the flow."""
         first = chain.members[0]
         between = bisect(self._effects, i - 1) - bisect(self._effects, first)
         return not self._has_effects(i) or between == chain.effects - self._has_effects(first)
@@ -116,5 +116,5 @@ class _Chains:
 
 
 def _recorded(kind: type[Value]) -> bool:
-    """Say whether a run records it: what later nodes say of each row is written beside the rollout."""
+    """Return whether a run records it: what later nodes say of each row is written beside the rollout."""
     return kind.kind is Kind.ROW and not issubclass(kind, Record)

@@ -16,7 +16,7 @@ from flowgraph.lowering.waits import homes_of
 
 
 def insert_switches(program: Program) -> Program:
-    """Give the program with switches before the tasks that need them; the order of all others stays."""
+    """Return the program with switches before the tasks that need them; the order of all others stays."""
     sleepers = [home for home in program.homes if home.running.sleeps]
     return replace(program, tasks=tuple(_with_switches(program, sleepers))) if sleepers else program
 
@@ -32,7 +32,7 @@ def _with_switches(program: Program, sleepers: list[Home]) -> Iterator[Task]:
 
 
 def wanted_by(task: Task, sleepers: list[Home]) -> Iterator[tuple[Home, bool]]:
-    """Give the homes that have to be asleep for a task, then those that have to be awake, each with which it is."""
+    """Yield the homes that have to be asleep for a task, then those that have to be awake, each with which it is."""
     used = homes_of(task)
     pools = {home.pool for home in used}
     there = [home for home in sleepers if home.pool in pools]

@@ -20,7 +20,7 @@ Bounds = dict[tuple[str, Home], tuple[int, int]]
 
 
 def insert_syncs(program: Program) -> Program:
-    """Give the program with a sync before the first run that reads a version of weights in a home that has it not."""
+    """Return the program with a sync before the first run that reads a version of weights in a home that has it not."""
     return replace(program, tasks=tuple(_with_syncs(program)))
 
 
@@ -42,7 +42,7 @@ def _with_syncs(program: Program) -> Iterator[Task]:
 
 
 def sync_bounds(program: Program) -> Bounds:
-    """Give how old each version may be in each home where it is read: the least that one of its readers allows."""
+    """Return how old each version may be in each home where it is read: the least that one of its readers allows."""
     placed = {each.role: each.lag for each in program.plan.placed}
     lags = {(role.param, name): placed.get(role.name, 0) for role in roles(program.graph) for name in role.nodes}
     found = Bounds()

@@ -24,7 +24,7 @@ from flowgraph.lowering.program import (
 
 
 def insert_transfers(program: Program) -> Program:
-    """Give the program with a transfer before the first run at a place that reads what was made at another."""
+    """Return the program with a transfer before the first run at a place that reads what was made at another."""
     return replace(program, tasks=tuple(_with_transfers(program)))
 
 

@@ -32,7 +32,7 @@ def lower(
     passes: Sequence[Pass] = LOWERING,
     watch: Watch | None = None,
 ) -> Program:
-    """Give the program of one step of a named graph under a plan; `where` is the plan's file.
+    """Return the program of one step of a named graph under a plan; `where` is the plan's file.
 
     `origins` says where weights live that another program trains. With `watch` the program is of the graph that this
     gives for the models which one engine samples and another trains; the plan is for the graph without.
@@ -71,7 +71,7 @@ def engines_apart(plan: Plan) -> list[str]:
 
 
 def _lawful(graph: Graph) -> Graph:
-    """Give a graph that keeps the laws of both its stages, where they are checked between passes."""
+    """Return a graph that keeps the laws of both its stages, where they are checked between passes."""
     for stage in laws.STAGES[:2] if verifying() else ():
         laws.check(stage, graph, after="watch")
     return graph

@@ -40,7 +40,7 @@ def static_work(program: Program, task: Task) -> float:
 
 
 def order_by_longest_path(program: Program, work: Work = static_work) -> Program:
-    """Give the program with its tasks in the order in which they would begin, each as soon as it can.
+    """Return the program with its tasks in the order in which they would begin, each as soon as it can.
 
     One place does one run at a time; if several wait for it, that with the longest chain of work from its begin to the
     end of the step goes first, and of equals the one that came first.
@@ -51,7 +51,7 @@ def order_by_longest_path(program: Program, work: Work = static_work) -> Program
 
 
 def _readers(waits: Sequence[frozenset[int]]) -> list[list[int]]:
-    """Give for each task those that wait for it."""
+    """Return for each task those that wait for it."""
     found: list[list[int]] = [[] for _ in waits]
     for i, needs in enumerate(waits):
         for need in needs:
@@ -60,7 +60,7 @@ def _readers(waits: Sequence[frozenset[int]]) -> list[list[int]]:
 
 
 def _chains(waits: Sequence[frozenset[int]], takes: Sequence[float]) -> list[float]:
-    """Give the work of the longest chain that begins with each task; a task waits for earlier ones only."""
+    """Return the work of the longest chain that begins with each task; a task waits for earlier ones only."""
     chains, readers = list(takes), _readers(waits)
     for i in reversed(range(len(takes))):
         chains[i] += max((chains[each] for each in readers[i]), default=0.0)
@@ -76,7 +76,7 @@ class _Queue:
     later: list[tuple[float, float, int]] = field(default_factory=list[tuple[float, float, int]])
 
     def next(self) -> tuple[float, float, int] | None:
-        """Give the task that begins next here, as (when, chain, task), chains as negative numbers."""
+        """Return the task that begins next here, as (when, chain, task), chains as negative numbers."""
         while self.later and self.later[0][0] <= self.free:
             _, chain, task = heapq.heappop(self.later)
             heapq.heappush(self.now, (chain, task))
@@ -95,7 +95,7 @@ class _Queue:
 def _begins(
     program: Program, waits: Sequence[frozenset[int]], takes: Sequence[float], chains: Sequence[float]
 ) -> Iterator[int]:
-    """Give the tasks in the order in which they begin, ties by their chains."""
+    """Yield the tasks in the order in which they begin, ties by their chains."""
     queues, left, ready = defaultdict[str, _Queue](_Queue), [len(each) for each in waits], [0.0] * len(waits)
     readers = _readers(waits)
 
@@ -119,5 +119,5 @@ def _begins(
 
 
 def _place(task: Task) -> str:
-    """Give the place that a task keeps busy; "" for what is brought, of which any number goes at once."""
+    """Return the place that a task keeps busy; "" for what is brought, of which any number goes at once."""
     return task.place if isinstance(task, Run) else task.target.pool if isinstance(task, Sync) else ""

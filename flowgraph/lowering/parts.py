@@ -14,7 +14,7 @@ ROWS = (Group, Sample, Trajectory, Lengths, Context)
 
 
 def declared_parts(nodes: Iterable[Node]) -> dict[Edge, tuple[str, ...]]:
-    """Give the parts that nodes declare of each record that they read; one that a node may read whole is not in.
+    """Return the parts that nodes declare of each record that they read; one that a node may read whole is not in.
 
     A record that a loss captures also has the parts that say which rows it has.
     """
@@ -26,7 +26,7 @@ def declared_parts(nodes: Iterable[Node]) -> dict[Edge, tuple[str, ...]]:
 
 
 def _reads(node: Node) -> Iterator[tuple[Edge, set[str]]]:
-    """Give each edge to a record with the parts that its reader declares, none if it may read all."""
+    """Yield each edge to a record with the parts that its reader declares, none if it may read all."""
     for port, edge in node.inputs:
         if issubclass(edge.type, Record):
             yield edge, {*node.op.port(port).parts}
@@ -44,7 +44,7 @@ def _row_parts(kind: type[Value]) -> Iterator[str]:
 
 
 def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dict[str, tuple[str, ...]]:
-    """Give the parts of each record that nodes read, by the value's name, in its order; a value read whole is not in.
+    """Return the parts of each record that nodes read, by the value's name, in its order; a value read whole is not in.
 
     Lengths go with any part: they say where the tokens of a row end. `types` are those of the values by name.
     """
@@ -60,7 +60,7 @@ def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dic
 
 
 def in_order(kind: type[Value], read: Iterable[str]) -> tuple[str, ...]:
-    """Give the parts of a record that are read, and its lengths, in its order; none if that is the whole value."""
+    """Return the parts of a record that are read, and its lengths, in its order; none if that is the whole value."""
     leaves, read = leaf_paths(kind), {*read}
     parts = tuple(path for path, part in leaves if path in read or issubclass(part, Lengths))
     return () if len(parts) == len(leaves) or not issubclass(kind, Record) else parts

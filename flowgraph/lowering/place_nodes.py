@@ -25,7 +25,7 @@ Placings = Mapping[tuple[str, str], tuple[Home, Role]]
 def place_nodes(
     graph: Graph, plan: Plan, origins: Mapping[str, Home], where: str = "plan", *, checked: bool = True
 ) -> Program:
-    """Give the program of a graph whose runs are placed, in an order that is legal to run.
+    """Return the program of a graph whose runs are placed, in an order that is legal to run.
 
     `origins` says where weights live that another program trains. Raises PlanError, unless not `checked`, for a plan
     that parts models which one node reads, or that splits the rows of a node that needs them all; `where` is the plan's
@@ -46,7 +46,7 @@ def place_nodes(
 
 
 def _homes(graph: Graph, plan: Plan, origins: Mapping[str, Home]) -> dict[str, tuple[Home, Role]]:
-    """Give the home of each role by its name."""
+    """Return the home of each role by its name."""
     placed = {each.role: each for each in plan.placed}
     found = dict[str, tuple[Home, Role]]()
     for role in roles(graph):
@@ -56,7 +56,7 @@ def _homes(graph: Graph, plan: Plan, origins: Mapping[str, Home]) -> dict[str, t
 
 
 def _newest(homes: Mapping[str, tuple[Home, Role]]) -> dict[str, Home]:
-    """Give the home of each model's newest version: where it is trained, else the first that reads it."""
+    """Return the home of each model's newest version: where it is trained, else the first that reads it."""
     found = dict[str, Home]()
     for home, role in homes.values():
         found.setdefault(role.param, home)

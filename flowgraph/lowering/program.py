@@ -31,16 +31,16 @@ class Home:
 
     @property
     def ranks(self) -> int:
-        """Give over how many ranks rows are split: the data ranks, or the one that speaks for an engine's processes."""
+        """Return over how many ranks rows are split: the data ranks."""
         return ranks_of(self.engine, self.layout.data)
 
     @property
     def members(self) -> range:
-        """Give the devices of the pool, by place, whose actors run its nodes: of an engine with servers the first."""
+        """Return the devices of the pool, by place, whose actors run its nodes: of an engine with servers the first."""
         return range(1 if is_server(self.engine) else self.layout.devices)
 
     def rank_of(self, place: int) -> int:
-        """Give which of `ranks` a member is: those who share a data rank are neighbours, and get the same rows."""
+        """Return which of `ranks` a member is: those who share a data rank are neighbours, and get the same rows."""
         return place // (len(self.members) // self.ranks)
 
     def __str__(self) -> str:
@@ -56,12 +56,12 @@ class _Printed:
 
     @property
     def more(self) -> str:
-        """Say which parts of which record, if not the whole."""
+        """Return which parts of which record, if not the whole."""
         return ""
 
     @property
     def cells(self) -> tuple[str, str, str]:
-        """Give the line in three parts."""
+        """Return the line in three parts."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Read(_Printed):
 
     @property
     def cells(self) -> tuple[str, str, str]:
-        """Give the line in three parts."""
+        """Return the line in three parts."""
         return "read", self.value, f"on {HOST}"
 
 
@@ -101,11 +101,11 @@ class Run(_Printed):
 
     @property
     def home(self) -> Home | None:
-        """Give the home whose ranks run it, or None for a host node."""
+        """Return the home whose ranks run it, or None for a host node."""
         return self.homes[0][1] if self.homes else None
 
     def without(self, recorded: Mapping[str, object], nodes: Mapping[str, Node]) -> Run:
-        """Give the run of the other nodes, which read what is recorded of these as they read any value."""
+        """Return the run of the other nodes, which read what is recorded of these as they read any value."""
         left = tuple(name for name in self.nodes if name not in recorded)
         if len(left) == len(self.nodes):
             return self
@@ -117,13 +117,13 @@ class Run(_Printed):
 
     @property
     def cells(self) -> tuple[str, str, str]:
-        """Give the line in three parts."""
+        """Return the line in three parts."""
         where = f"{self.home}, role {self.role}" if self.home is not None else self.place
         return "run", ", ".join(self.nodes), f"on {where}"
 
     @property
     def more(self) -> str:
-        """Say which parts it reads of which record."""
+        """Return which parts it reads of which record."""
         return "; ".join(f"of {name}: {', '.join(parts)}" for name, parts in self.parts)
 
 
@@ -138,12 +138,12 @@ class Transfer(_Printed):
 
     @property
     def cells(self) -> tuple[str, str, str]:
-        """Give the line in three parts."""
+        """Return the line in three parts."""
         return "transfer", self.value, f"{self.source} -> {self.target}"
 
     @property
     def more(self) -> str:
-        """Say which parts it brings."""
+        """Return which parts it brings."""
         return ", ".join(self.parts)
 
 
@@ -162,12 +162,12 @@ class Sync(_Printed):
 
     @property
     def cells(self) -> tuple[str, str, str]:
-        """Give the line in three parts."""
+        """Return the line in three parts."""
         return "sync", self.value, f"{self.source} -> {self.target}"
 
     @property
     def more(self) -> str:
-        """Say how old the copy may be, if it may be old."""
+        """Return how old the copy may be, if it may be old."""
         return f"lag {self.lag} of at most {self.at_most}" if self.at_most else ""
 
 
@@ -180,7 +180,7 @@ class Switch(_Printed):
 
     @property
     def cells(self) -> tuple[str, str, str]:
-        """Give the line in three parts."""
+        """Return the line in three parts."""
         return "wake" if self.awake else "sleep", self.home.param, f"on {self.home}"
 
 
@@ -204,12 +204,12 @@ class Program:
 
     @property
     def trained(self) -> tuple[Home, ...]:
-        """Give the homes whose weights an update moves on."""
+        """Return the homes whose weights an update moves on."""
         return tuple(home for name, home in self.origins if name not in self.frozen)
 
     @cached_property
     def nodes(self) -> Mapping[str, Node]:
-        """Give the nodes of the graph by name, those inside losses apart."""
+        """Return the nodes of the graph by name, those inside losses apart."""
         return {node.name: node for node in self.graph.nodes}
 
     def without(self, place: int) -> Program:
@@ -241,13 +241,13 @@ def typed_results(node: Node) -> tuple[tuple[str, type[Value]], ...]:
 
 
 def path_in_value(edge: Edge) -> str:
-    """Give the dotted path of the part that an edge reads within its value; "" for all of it."""
+    """Return the dotted path of the part that an edge reads within its value; "" for all of it."""
     several = isinstance(edge.source, Node) and len(edge.source.returns) > 1
     return edge.port.partition(".")[2] if several else edge.port
 
 
 def read_by(node: Node) -> Iterator[tuple[Edge, str]]:
-    """Give what a node reads, with the name of the node that reads it: its own, or that of one in its regions.
+    """Yield what a node reads, with the name of the node that reads it: its own, or that of one in its regions.
 
     The state that it carries comes first: the node runs where that is.
     """
@@ -271,7 +271,7 @@ def results_given(task: Run, nodes: Mapping[str, Node]) -> Iterator[tuple[str, t
 
 
 def what_is_read(task: Task) -> Iterator[tuple[str, str | Home]]:
-    """Give what a task reads: values at places, and versions of weights at homes."""
+    """Yield what a task reads: values at places, and versions of weights at homes."""
     if isinstance(task, Transfer | Sync):
         yield task.value, task.source
     elif isinstance(task, Run):
@@ -280,7 +280,7 @@ def what_is_read(task: Task) -> Iterator[tuple[str, str | Home]]:
 
 
 def what_is_given(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str | Home]]:
-    """Give what is there once a task is done: values at places, and versions of weights at homes."""
+    """Yield what is there once a task is done: values at places, and versions of weights at homes."""
     if isinstance(task, Run):
         for name, kind in results_given(task, nodes):
             yield name, task.home if task.home is not None and issubclass(kind, Model) else task.place

@@ -28,7 +28,7 @@ from flowgraph.lowering.program import (
 
 
 def project_columns(program: Program) -> Program:
-    """Give the program whose runs and transfers name the parts that are read, where those are not all."""
+    """Return the program whose runs and transfers name the parts that are read, where those are not all."""
     tasks = [_reading(program, task) for task in program.tasks]
     needed = parts_at(program, tasks, value_types(program.graph))
     tasks = [_bringing(task, needed) for task in tasks]
@@ -47,7 +47,7 @@ def value_types(graph: Graph) -> Mapping[str, type[Value]]:
 
 
 def parts_at(program: Program, tasks: Sequence[Task], types: Mapping[str, type[Value]]) -> dict[tuple[str, str], Parts]:
-    """Give the parts of each value that are read at each place, by runs and at the end; none for the whole."""
+    """Return the parts of each value that are read at each place, by runs and at the end; none for the whole."""
     found = defaultdict[tuple[str, str], set[str]](set)
     whole = {(value_name(edge), HOST) for edge in program.graph.outputs if not issubclass(edge.type, Model)}
     for task in tasks:

@@ -10,7 +10,7 @@ from flowgraph.lowering.program import Home, Program, Run, Sync, Task, what_is_g
 
 
 def waits_for(program: Program) -> tuple[frozenset[int], ...]:
-    """Give for each task the places in `tasks` of those before it that it has to wait for.
+    """Return for each task the places in `tasks` of those before it that it has to wait for.
 
     It waits for what brings what it reads; whoever moves the weights of a home on, by an update or a sync, waits for
     all who use them there as they are; of nodes with effects at one place each waits for the one before.
@@ -36,14 +36,14 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
 
 
 def homes_of(task: Task) -> tuple[Home, ...]:
-    """Give the homes whose weights a task reads or writes."""
+    """Return the homes whose weights a task reads or writes."""
     if isinstance(task, Sync):
         return task.source, task.target
     return tuple(home for _, home in task.homes) if isinstance(task, Run) else ()
 
 
 def moved_on(task: Task, program: Program) -> Iterator[Home]:
-    """Give the homes where a task puts another version of the weights in place of the one that is there."""
+    """Yield the homes where a task puts another version of the weights in place of the one that is there."""
     if isinstance(task, Sync):
         yield task.target
     elif isinstance(task, Run) and task.home is not None and _makes_weights(task, program):
@@ -55,7 +55,7 @@ def _makes_weights(task: Run, program: Program) -> bool:
 
 
 def waves(program: Program) -> tuple[tuple[int, ...], ...]:
-    """Give the runs that are at work side by side, as their places in `tasks`, wave after wave.
+    """Return the runs that are at work side by side, as their places in `tasks`, wave after wave.
 
     A run is of the first wave after all that it waits for, and after the run before it at its own place: one pool
     does one run at a time, whichever of its devices that takes, and so does the host, whose nodes are short. What

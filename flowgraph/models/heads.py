@@ -30,12 +30,12 @@ _ENDINGS: Mapping[str, Head] = {"ForTokenClassification": "values", "ForSequence
 
 
 def head_of(model: Model) -> Head:
-    """Say what a model's last layer gives, by the name of its class; the class that FSDP makes of it ends the same."""
+    """Return what a model's last layer gives, by the name of its class."""
     return named_head(type(model).__name__)
 
 
 def declared(config: Mapping[str, Any]) -> Head:
-    """Say what the last layer of a saved model gives, by the content of its config.json.
+    """Return what the last layer of a saved model gives, by the content of its config.json.
 
     >>> declared({"architectures": ["LlamaForTokenClassification"]})
     'values'
@@ -45,7 +45,7 @@ def declared(config: Mapping[str, Any]) -> Head:
 
 
 def named_head(name: str) -> Head:
-    """Say what the last layer of a class of transformers gives.
+    """Return what the last layer of a class of transformers gives.
 
     >>> named_head("LlamaForCausalLM"), named_head("Qwen2ForSequenceClassification")
     ('tokens', 'score')

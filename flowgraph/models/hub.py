@@ -16,7 +16,7 @@ _NOT_THESE = ["*/*", "consolidated*"]
 
 
 def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None) -> Path:
-    """Give the folder of a hub model, from the hub's cache if it is whole there, else from the hub.
+    """Return the folder of a hub model, from the hub's cache if it is whole there, else from the hub.
 
     Raises ModelError within a few seconds if the hub is not reached or has no such model.
     """
@@ -36,7 +36,7 @@ def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None)
 
 
 def config_folder(name: str, *, endpoint: str | None = None) -> Path:
-    """Give a folder that holds a hub model's config.json, fetching no weights.
+    """Return a folder that holds a hub model's config.json, fetching no weights.
 
     Raises ModelError as `fetch` does.
     """

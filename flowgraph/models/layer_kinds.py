@@ -70,7 +70,7 @@ Mixer = Attention | Recurrent
 
 
 def grouped(layers: int, heads: int, kv_heads: int, head_dim: int, window: int | None = None) -> Attention:
-    """Give layers of plain attention, whose heads share keys and values in groups.
+    """Return layers of plain attention, whose heads share keys and values in groups.
 
     Each pair has a product with the key and one with the value in each head; both are kept for each KV head.
     Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; Narayanan et al. 2021, arXiv 2104.04473, appendix.

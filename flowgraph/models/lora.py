@@ -49,7 +49,7 @@ def add_adapters(model: Model, source: ModelSource, seed: int) -> Model:
 
 
 def adapted(model: Model) -> bool:
-    """Say whether a model has adapters."""
+    """Return whether a model has adapters."""
     return any(name.endswith(_A) for name, _ in model.named_parameters())
 
 
@@ -89,12 +89,12 @@ def adapters_off(model: Model) -> Generator[None]:
 
 
 def _layers(model: Model) -> Iterator[tuple[str, Any]]:
-    """Give the layers with adapters, each with its name."""
+    """Return the layers with adapters, each with its name."""
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))
 
 
 def merged(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give a model's whole weights as those of the plain model: W + alpha / rank · B A under each layer's own name.
+    """Return a model's whole weights as those of the plain model: W + alpha / rank · B A under each layer's own name.
 
     `weights` are the model's own by name, from wherever they lie. Source: as above, section 4.1, equation 3.
     """

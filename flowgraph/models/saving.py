@@ -65,7 +65,7 @@ def _write(model: Model, folder: Path, weights: Mapping[str, Tensor]) -> None:
 
 @contextlib.contextmanager
 def whole_folder(target: Path) -> Generator[Path]:
-    """Give a draft folder beside `target`; on success make it durable and rename it, else remove it.
+    """Yield a draft folder beside `target`; on success make it durable and rename it, else remove it.
 
     Raises OSError if `target` exists with something in it by then.
     """
@@ -92,7 +92,7 @@ def _sync(path: Path) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Say why something was not written, and which path it was.
+    """Return why something was not written, and which path it was.
 
     >>> reason(FileExistsError(17, "File exists", "a/b"))
     'File exists (a/b)'

@@ -100,7 +100,7 @@ class ModelShape:
 
     @cached_property
     def mixers(self) -> tuple[Mixer, ...]:
-        """Say what the layers remember."""
+        """Return what the layers remember."""
         return self.mixing or (grouped(self.layers, self.heads, self.kv_heads, self.head_dim),)
 
     @cached_property
@@ -173,7 +173,7 @@ def most_positions(config: Mapping[str, Any]) -> int | None:
 
 
 def _config_of(source: ModelSource) -> tuple[Mapping[str, Any], str, Path | None]:
-    """Give the content of a model's config.json, where it is from, and the folder of its weights if there is one."""
+    """Return the content of a model's config.json, where it is from, and the folder of its weights if there is one."""
     if source.kind == "tiny":
         return _tiny_config(source.size or TinySize()), source.name, None
     if source.kind == "package":

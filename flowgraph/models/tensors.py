@@ -24,7 +24,7 @@ class Tensors:
         return Tensors(self.products + other.products, self.vectors + other.vectors, self.sides + other.sides)
 
     def times(self, count: int) -> Tensors:
-        """Give so many of it."""
+        """Return so many of it."""
         return Tensors(count * self.products, count * self.vectors, count * self.sides)
 
     @property

@@ -14,7 +14,7 @@ from flowgraph.models.tokenizing import read_tokenizer
 
 
 def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Mapping[str, int]:
-    """Give a model's pieces of text, each with its id; of its files only the tokenizer's and config.json are read."""
+    """Return a model's pieces of text, each with its id; of its files only the tokenizer's and config.json are read."""
     if source.kind == "tiny":
         return {piece: place for place, piece in enumerate(tiny.VOCABULARY)}
     tokenizer, _ = read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)

@@ -69,17 +69,17 @@ def _of_a_user(each: Pass, graph: Graph) -> Graph:
 
 
 def _lawful(graph: Graph, *, after: str = "") -> Graph:
-    """Give a graph that keeps the laws of both its stages; raise the first that it breaks."""
+    """Return a graph that keeps the laws of both its stages; raise the first that it breaks."""
     laws.check("described", graph, after=after)
     laws.check("named", graph, after=after)
     return graph
 
 
 def _face(graph: Graph) -> tuple[object, ...]:
-    """Give what a flow shows to who calls it."""
+    """Return what a flow shows to who calls it."""
     return graph.name, graph.params, tuple(edge.type for edge in graph.outputs)
 
 
 def name_of(each: Pass) -> str:
-    """Give a pass the name of its function."""
+    """Return a pass the name of its function."""
     return getattr(each, "__name__", type(each).__name__)

@@ -13,7 +13,7 @@ from flowgraph.language.mask_counts import counted
 
 
 def count_masks(graph: Graph) -> Graph:
-    """Give the graph with the counts of each region filled in."""
+    """Return the graph with the counts of each region filled in."""
     return rewrite(graph, _with_counts)
 
 

@@ -11,7 +11,7 @@ from flowgraph.language.graph import Graph, Node, rewrite
 
 
 def dedupe_nodes(graph: Graph) -> Graph:
-    """Give the graph with equal pure nodes as one."""
+    """Return the graph with equal pure nodes as one."""
     first = dict[Hashable, Node]()
 
     def change(node: Node) -> Node:
@@ -22,14 +22,14 @@ def dedupe_nodes(graph: Graph) -> Graph:
 
 
 def same(node: Node) -> Hashable | None:
-    """Say what a pure node computes, so that two that compute it are equal; None for one that is not pure."""
+    """Return what a pure node computes, so that two that compute it are equal; None for one that is not pure."""
     if not node.op.pure or node.regions:
         return None
     return node.op, frozenset(node.inputs), tuple(_exactly(value) for _, value in node.settings), node.returns
 
 
 def _exactly(value: object) -> Hashable:
-    """Give a setting so that only the same is equal: 1 is not 1.0 and not true, 0.0 is not -0.0."""
+    """Return a setting so that only the same is equal: 1 is not 1.0 and not true, 0.0 is not -0.0."""
     if isinstance(value, dict):
         return dict, tuple((name, _exactly(each)) for name, each in value.items())
     if isinstance(value, list | tuple):

@@ -13,7 +13,7 @@ from flowgraph.language.graph import Edge, Graph, Node, carried_from, rewrite
 
 
 def name_nodes(graph: Graph) -> Graph:
-    """Give every node its name."""
+    """Return every node its name."""
     names, seen = dict[int, str](), defaultdict[str, int](int)
     for node in graph.nodes:
         names[node.stamp] = _fresh(seen, f"{_root(node.model())}{node.op.name}")

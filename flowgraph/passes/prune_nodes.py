@@ -16,7 +16,7 @@ ADD, SCALE = op_of(arithmetic.add), op_of(arithmetic.scale)
 
 
 def prune_nodes(graph: Graph) -> Graph:
-    """Give the graph without terms of factor 0, what only they read, and dropped calls; `pruned` reports them."""
+    """Return the graph without terms of factor 0, what only they read, and dropped calls; `pruned` reports them."""
     kept = rewrite(graph, _without_zeros)
     left = {node.stamp for node in kept.all_nodes}
     told = [f"{call.op.name}  # {call.at}: nothing reads it" for call in graph.dropped]
@@ -29,7 +29,7 @@ def prune_nodes(graph: Graph) -> Graph:
 
 
 def _without_zeros(node: Node) -> Node | Edge:
-    """Give what a sum is without a part of factor 0; a sum of two of them keeps one."""
+    """Return what a sum is without a part of factor 0; a sum of two of them keeps one."""
     parts = [edge for _, edge in node.inputs]
     if node.op is not ADD:
         return node

@@ -10,7 +10,7 @@ _ON: ContextVar[bool] = ContextVar("verify", default=False)
 
 
 def verifying() -> bool:
-    """Say whether the law is checked after each pass, and not only after the last."""
+    """Return whether the law is checked after each pass, and not only after the last."""
     return _ON.get()
 
 

@@ -49,7 +49,7 @@ def to_table(whole: Value, lengths: Tensor | None = None) -> pa.Table:
 
 
 def row_column(value: Value) -> Any:
-    """Give the data of a row value as an Arrow array: [B, ...] numbers become fixed-size lists. None for a table."""
+    """Return the data of a row value as an Arrow array: [B, ...] numbers become fixed-size lists. None for a table."""
     import pyarrow as pa
     import torch
 
@@ -68,7 +68,7 @@ def _numbers(tensor: Tensor) -> Any:
 
 
 def _flat(record: Record, prefix: str, outer: Tensor | None) -> Iterator[tuple[str, Value, Tensor | None]]:
-    """Give each part by its dotted name, with the lengths of its rows: those of its own record, else of the outer."""
+    """Yield each part by its dotted name, with the lengths of its rows: those of its own record, else of the outer."""
     own = next((part.data for part in record.parts.values() if isinstance(part, Lengths)), outer)
     for name, part in record.parts.items():
         if isinstance(part, Record):
@@ -104,7 +104,7 @@ def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] 
 
 
 def select(table: pa.Table, parts: Sequence[str]) -> pa.Table:
-    """Give the columns of these parts of a record, dotted paths, and those that say which row is which."""
+    """Return the columns of these parts of a record, dotted paths, and those that say which row is which."""
     inside = tuple(f"{part}." for part in parts)
     kept = [name for name in table.column_names if name in parts or name.startswith(("#", *inside))]
     return table.select(kept)
@@ -157,7 +157,7 @@ def _pad(column: Any, name: str, where: str) -> Tensor:
 
 
 def _rows(column: Any) -> Any:
-    """Give numbers as a tensor [B, ...]; anything else stays an Arrow array."""
+    """Return numbers as a tensor [B, ...]; anything else stays an Arrow array."""
     import pyarrow as pa
     import torch
 

@@ -47,12 +47,12 @@ class ModelSetup:
     limits_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def head(self, param: str) -> Head:
-        """Say what the last layer of a parameter's model gives."""
+        """Return what the last layer of a parameter's model gives."""
         return self.heads.get(param, "tokens")
 
 
 def heads_of(graph: Graph) -> dict[str, Head]:
-    """Say what the last layer of each model parameter of a flow gives, by its type."""
+    """Return what the last layer of each model parameter of a flow gives, by its type."""
     return {param.name: param.type.head for param in graph.params if issubclass(param.type, Model)}
 
 
@@ -102,7 +102,7 @@ def host(
 
 
 def _settings(home: Home, ranks: Ranks, *, reference: bool) -> dict[str, Any]:
-    """Give what a handle is told beside its model: its ranks, and of the plan what its engine goes by."""
+    """Return what a handle is told beside its model: its ranks, and of the plan what its engine goes by."""
     if reference or home.engine == REFERENCE:
         return {"ranks": ranks}
     shape = {"replicas": home.layout.replicas, "sequence": home.layout.sequence}
@@ -110,7 +110,7 @@ def _settings(home: Home, ranks: Ranks, *, reference: bool) -> dict[str, Any]:
 
 
 def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
-    """Say whether one home holds what another wants, under its adapters: one pool, engine and layout, and one source.
+    """Return whether one home holds what another wants, under its adapters: one pool, engine, layout and source.
 
     Only language models lend: an update trains a head of numbers too, and it stays on when the adapters are off. What
     sleeps does not lend: the other would be gone with it.

@@ -70,7 +70,7 @@ class RowSource(Protocol):
     """Where rows come from: a pure function of the step."""
 
     def batch(self, step: int) -> Value:
-        """Give the rows of one step."""
+        """Return the rows of one step."""
         ...
 
 
@@ -81,7 +81,7 @@ class StartState:
     value: Value
 
     def batch(self, step: int) -> Value:
-        """Give the value, whatever the step: it is asked for until the state is carried."""
+        """Return the value, whatever the step: it is asked for until the state is carried."""
         return self.value
 
 
@@ -264,7 +264,7 @@ class Executor:
 
 
 def _moving(program: Program) -> dict[str, Home]:
-    """Give the home of the newest version of each model that an update moves on."""
+    """Return the home of the newest version of each model that an update moves on."""
     return {name: home for name, home in program.origins if name not in program.frozen}
 
 

@@ -74,7 +74,7 @@ class InProcess:
         target.version = version
 
     def finish(self) -> Observations:
-        """Give what was observed since the last time."""
+        """Return what was observed since the last time."""
         observed, self._observed = self._observed, Observations()
         observed.measured += self.measures.drained()
         return observed

@@ -56,7 +56,7 @@ def _rows(value: Value) -> int | None:
 
 
 def ids_of(value: Value) -> dict[str, NDArray[Any]]:
-    """Give the ids that a record says of its rows; none for a plain value."""
+    """Return the ids that a record says of its rows; none for a plain value."""
     found = {name: find([value], kind) for name, kind in IDS.items()}
     return {name: part.data.numpy(force=True) for name, part in found.items() if part is not None}
 
@@ -66,7 +66,7 @@ def _without_place(ids: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _places(ids: Mapping[str, NDArray[Any]], source: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Give each row the place of the row it was made of: the same row, else its sample's or its prompt's, else last."""
+    """Return each row the place of the row it was made of: the same row, else its sample's or its prompt's."""
     import numpy as np
 
     if PLACE not in source:
@@ -92,7 +92,7 @@ def _id_rows(ids: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[tupl
 
 
 def lined_up(inputs: Mapping[str, StoredValue]) -> dict[str, StoredValue]:
-    """Give a node's inputs with the same rows in one order: that of the first input that has them.
+    """Return a node's inputs with the same rows in one order: that of the first input that has them.
 
     Inputs of different rows, such as greedy responses beside sampled ones, stay as they are. Raises LawError for the
     same rows in another order when ids do not tell all of them apart.
@@ -107,7 +107,7 @@ def lined_up(inputs: Mapping[str, StoredValue]) -> dict[str, StoredValue]:
 
 
 def _like(moving: tuple[str, StoredValue], other: tuple[str, StoredValue]) -> StoredValue | None:
-    """Give the rows in the order of another value's, or None if they are not the same rows."""
+    """Return the rows in the order of another value's, or None if they are not the same rows."""
     import numpy as np
     import torch
 
@@ -126,7 +126,7 @@ def _like(moving: tuple[str, StoredValue], other: tuple[str, StoredValue]) -> St
 
 
 def lengths_for(value: Value, inputs: Sequence[StoredValue]) -> Any:
-    """Give the lengths of a token value's rows, as one of the node's inputs says them; None if none does.
+    """Return the lengths of a token value's rows, as one of the node's inputs says them; None if none does.
 
     Lengths of other rows are told by what they would cut: more than zeros, or whole columns.
     """
@@ -144,7 +144,7 @@ def _fits(lengths: Tensor, value: Value) -> bool:
 
 
 def deal(table: pa.Table, rank: int, count: int, name: str, shares: Shares | None = None) -> pa.Table:
-    """Give one rank's rows of a whole table: the groups that `shares` gives it, else an even number, in their order.
+    """Return one rank's rows of a whole table: the groups that `shares` gives it, else an even number, in their order.
 
     No group is cut, and the groups' ids alone say whose they are, so values of the same rows are shared alike in
     whatever order they come. Raises LawError for rows without identity. A table of a scalar goes to every rank.

@@ -43,7 +43,7 @@ class Shares:
     ranks: NDArray[Any]
 
     def of(self, groups: NDArray[Any], rank: int, count: int) -> NDArray[Any]:
-        """Give the groups of one of `count` ranks among `groups` [R]; those that are not shared out go by number."""
+        """Return the groups of one of `count` ranks among `groups` [R]; those that are not shared out go by number."""
         import numpy as np
 
         mine = self.groups[self.ranks == rank]
@@ -52,7 +52,7 @@ class Shares:
 
 
 def guide_of(task: Run, types: Mapping[str, type[Value]]) -> Guide | None:
-    """Give what a task is shared out by, if it reads responses with their contexts; `types` are those of values."""
+    """Return what a task is shared out by, if it reads responses with their contexts; `types` are those of values."""
     parts = dict(task.parts)
     for name in task.reads:
         guide = _guide(name, types[name])
@@ -85,7 +85,7 @@ def by_work(table: pa.Table, guide: Guide, count: int) -> Shares:
 
 
 def shared_out(works: Sequence[float], count: int) -> list[int]:
-    """Give the rank of each work, so that the busiest of `count` ranks has little more than its share.
+    """Return the rank of each work, so that the busiest of `count` ranks has little more than its share.
 
     >>> shared_out([1, 5, 2, 2], 2)
     [1, 0, 1, 1]

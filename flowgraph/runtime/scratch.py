@@ -49,7 +49,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def scratch(prefix: str = PREFIX) -> Generator[Path]:
-    """Give a folder, and remove it at the end."""
+    """Yield a folder, and remove it at the end."""
     path = make(prefix)
     try:
         yield path

@@ -86,7 +86,7 @@ class Servers:
         return home.param in self.setup.frozen
 
     def handle(self, home: Home, doors: Sequence[Any], *, shared: bool = False) -> Handle:
-        """Give the handle that speaks for all servers of a home; `shared`: they are on the device of this process."""
+        """Return the handle that speaks for all servers of a home; `shared`: they are on the device of this process."""
         made: Any = engine_of(home).handle(
             home,
             doors,
@@ -139,7 +139,7 @@ class Servers:
 
 
 def engine_of(home: Home) -> ServerEngine:
-    """Give the engine of a home that has processes of its own."""
+    """Return the engine of a home that has processes of its own."""
     engine: ServerEngine = named(ENGINES[home.engine].server)()
     return engine
 
@@ -149,7 +149,7 @@ def _quietly(line: str) -> None:
 
 
 def posts(home: Home, device: str, gpus: Sequence[Sequence[str]] = ()) -> dict[int, ServerPlace]:
-    """Give the posts of a home by the place of the device that leads each; `gpus` are those of each device.
+    """Return the posts of a home by the place of the device that leads each; `gpus` are those of each device.
 
     >>> from flowgraph.cluster.plan import Layout
     >>> [*posts(Home("policy", "all", "sglang", Layout(data=2, tensor=4)), "cuda")]

@@ -15,7 +15,7 @@ Wire = dict[str, tuple[str, tuple[int, ...], Any]]
 
 
 def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
-    """Give a model's full weights as another engine takes them, one after another: adapters merged into their base."""
+    """Yield a model's full weights as another engine takes them, one after another: adapters merged into their base."""
     if adapted(handle.model):
         yield from merged(handle.model, handle.whole()).items()
     else:

@@ -62,7 +62,7 @@ class DeviceWorker:
         return NodeResults({name: store[name] for name in names}, observed, by)
 
     def _rounds(self, task: Run) -> list[list[Node]]:
-        """Give nodes that read one forward pass together; host nodes, which may read each other's results, alone."""
+        """Return nodes that read one forward pass together; host nodes, which may read each other's results, alone."""
         nodes = [self._nodes[name] for name in task.nodes]
         return [nodes] if task.homes else [[node] for node in nodes]
 
@@ -102,15 +102,15 @@ class DeviceWorker:
 
     @cached_property
     def types(self) -> Mapping[str, Any]:
-        """Give the type of each value by its name."""
+        """Return the type of each value by its name."""
         return value_types(self.graph)
 
     def line_of(self, task: Run) -> str:
-        """Give the line of the flow that a task begins with."""
+        """Return the line of the flow that a task begins with."""
         return str(self._nodes[task.nodes[0]].at)
 
     def type_of(self, name: str) -> type[Value]:
-        """Give the type of the value of this name."""
+        """Return the type of the value of this name."""
         kind: type[Value] = self.types[name]
         return kind
 

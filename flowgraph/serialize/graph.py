@@ -166,7 +166,7 @@ class _GraphReader:
         return graph
 
     def _param(self, name: str) -> Param:
-        """Give a parameter, made when it is first read: what a region reads is older than the region's own."""
+        """Return a parameter, made when it is first read: what a region reads is older than the region's own."""
         if name not in self.sources:
             _expect(name in self._params, f"`{name}` is not there, or stands behind what reads it")
             told = self._params[name]
@@ -222,7 +222,7 @@ class _GraphReader:
         return Edge(source, kind, told.part, told.at_most, told.corrected)
 
     def _settings(self) -> BaseModel:
-        """Give the flow's own settings as they were stored; their types are the flow's, which is not imported."""
+        """Return the flow's own settings as they were stored; their types are the flow's, which is not imported."""
         for name in self.data.settings:
             _expect(name.isidentifier() and not name.startswith("_"), f"`{name}` is no setting")
             _expect(not hasattr(BaseModel, name), f"`{name}` is no setting")
@@ -251,7 +251,7 @@ def _op(name: str) -> Op:
 
 
 def _function(name: object) -> Any:
-    """Give a setting that is a function: of a user's module or of ours, never of the standard library."""
+    """Return a setting that is a function: of a user's module or of ours, never of the standard library."""
     found = _find(name) if isinstance(name, str) else None
     root = name.partition(":")[0].partition(".")[0] if isinstance(name, str) else ""
     if not (inspect.isfunction(found) or inspect.isclass(found)) or root in sys.stdlib_module_names:
@@ -260,7 +260,7 @@ def _function(name: object) -> Any:
 
 
 def _find(name: str) -> Any:
-    """Give what a name `module:path` stands for."""
+    """Return what a name `module:path` stands for."""
     module, _, path = name.partition(":")
     module = loaded_module(module)
     if module not in sys.modules and not _may_import(module):
@@ -283,7 +283,7 @@ def _not_found(name: str, error: BaseException) -> NoReturn:
 
 
 def _may_import(module: str) -> bool:
-    """Say whether a module may be imported because a file names it: ours, or of a package that has joined us."""
+    """Return whether a module may be imported because a file names it: ours, or of a package that has joined us."""
     root, last = module.partition(".")[0], module.rpartition(".")[2]
     if last.startswith("__") or not all(part.isidentifier() for part in module.split(".")):
         return False

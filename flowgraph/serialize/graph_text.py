@@ -55,7 +55,7 @@ def _region(graph: Graph, region: Region, indent: str, sites: bool, places: Mapp
 
 
 def shown_settings(settings: BaseModel) -> list[tuple[str, str]]:
-    """Give the settings that were written or set, in their order, as text."""
+    """Return the settings that were written or set, in their order, as text."""
     chosen = [
         (name, getattr(settings, name)) for name in type(settings).model_fields if name in settings.model_fields_set
     ]

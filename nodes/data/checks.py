@@ -70,7 +70,7 @@ def check_value(name: str, value: object, *, where: str) -> None:
 
 
 def prompt_faults(prompts: ChunkedArray) -> Iterator[Fault]:
-    """Give the first row of each kind of fault, as its index and what is wrong there."""
+    """Yield the first row of each kind of fault, as its index and what is wrong there."""
     array = pa.concat_arrays(prompts.chunks)
     yield from _first(array.is_null(), True, "is null")
     if pa.types.is_null(array.type):
@@ -81,7 +81,7 @@ def prompt_faults(prompts: ChunkedArray) -> Iterator[Fault]:
 
 
 def message_faults(messages: Array) -> Iterator[Fault]:
-    """Give the first message of each kind of fault, as its index among all messages and what is wrong."""
+    """Yield the first message of each kind of fault, as its index among all messages and what is wrong."""
     yield from _first(messages.is_null(), True, "has a message that is null")
     if pa.types.is_null(messages.type):
         return

@@ -50,7 +50,7 @@ def prepare(folder: Path, cache: Path) -> tuple[Path, Path]:
 
 
 def prepared(cache: Path) -> tuple[Path, Path]:
-    """Say where the prepared train and test files lie."""
+    """Return where the prepared train and test files lie."""
     return cache / "gsm8k" / "train.parquet", cache / "gsm8k" / "test.parquet"
 
 

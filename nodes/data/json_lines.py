@@ -20,7 +20,7 @@ UNCONVERTIBLE = (pa.ArrowException, OverflowError, UnicodeError)
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Give each line's number (from 1) and its object.
+    """Yield each line's number (from 1) and its object.
 
     Raises DataError, naming the line, where a line is not JSON in UTF-8, or not an object.
     """

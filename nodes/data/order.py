@@ -30,7 +30,7 @@ def permutation(seed: int, stream: int, count: int) -> Indices:
 
 
 def batch_indices(*, seed: int, step: int, batch: int, count: int) -> Indices:
-    """Give the rows that step `step` (from 0) reads: int64 [batch], all different.
+    """Return the rows that step `step` (from 0) reads: int64 [batch], all different.
 
     Steps run through epoch after epoch, each a fresh permutation of all `count` rows, and no row is left out: a
     batch that reaches the end of an epoch goes on into the next. There it passes over the rows that it already
@@ -54,7 +54,7 @@ def batch_indices(*, seed: int, step: int, batch: int, count: int) -> Indices:
 
 
 def epoch_order(*, seed: int, epoch: int, batch: int, count: int) -> Indices:
-    """Give the order in which one epoch reads its rows: a permutation, int64 [count].
+    """Return the order in which one epoch reads its rows: a permutation, int64 [count].
 
     It depends on the epoch before only through the rows of the batch that the two share.
     """

@@ -19,7 +19,7 @@ class PromptSource:
     seed: int = 0
 
     def batch(self, step: int) -> Prompts:
-        """Give the prompts of one step."""
+        """Return the prompts of one step."""
         count = self.table.num_rows
         return prompts_at(
             self.table, batch_indices(seed=self.seed, step=step, batch=self.rows_per_step, count=count).tolist()
@@ -34,12 +34,12 @@ class FixedPrompts:
     rows: tuple[int, ...]
 
     def batch(self, step: int) -> Prompts:
-        """Give the prompts."""
+        """Return the prompts."""
         return prompts_at(self.table, self.rows)
 
 
 def prompts_at(table: Any, rows: Sequence[int]) -> Prompts:
-    """Give the rows of a data set at these indices; each row's index is its prompt's identity."""
+    """Return the rows of a data set at these indices; each row's index is its prompt's identity."""
     import pyarrow as pa
     import torch
 

@@ -34,7 +34,7 @@ def suggestion(data_source: str) -> DataSuggestion:
 
 
 def suggested(data_source: str) -> dict[str, object]:
-    """Give the settings to start from, keyed by "op.setting"; none for a source that we do not ship.
+    """Return the settings to start from, keyed by "op.setting"; none for a source that we do not ship.
 
     >>> suggested("digits")
     {'generate.max_tokens': 4, 'refill.max_tokens': 4}
@@ -44,7 +44,7 @@ def suggested(data_source: str) -> dict[str, object]:
 
 
 def batch_for(data_source: str) -> int:
-    """Give the number of prompts to read in a step.
+    """Return the number of prompts to read in a step.
 
     >>> batch_for("addition"), batch_for("my own")
     (8, 16)

@@ -62,7 +62,7 @@ class Surrogate:
 
     @property
     def aggregation(self) -> str | float:
-        """Give how its terms are put together: `token-mean`, or the constant length of `sequence-sum`."""
+        """Return how its terms are put together: `token-mean`, or the constant length of `sequence-sum`."""
         return _aggregation(self.settings)
 
 
@@ -123,7 +123,7 @@ class Algorithm:
 
     @property
     def own_reward(self) -> bool:
-        """Say whether a system needs a reward function of the user's: for several scores, or for a rule by its name."""
+        """Return whether a system needs a reward function of the user's: for several scores."""
         return len(self.scores) > 1 or any(rule != "data" for rule in self.rules)
 
     @property
@@ -140,7 +140,7 @@ class Algorithm:
 
 
 def aggregated(told: str | float) -> str:
-    """Say how terms are aggregated.
+    """Return how terms are aggregated.
 
     >>> aggregated("token-mean"), aggregated(16.0)
     ('token-mean', 'sequence-sum / 16')
@@ -179,13 +179,13 @@ class _AlgorithmReader:
 
 
 def _changes_rate(node: Node) -> bool:
-    """Say whether a node's learning rate changes from step to step: exports write one that does not."""
+    """Return whether a node's learning rate changes from step to step: exports write one that does not."""
     told = settings_of(node)
     return told.get("schedule", "constant") != "constant" or bool(told.get("warmup_steps"))
 
 
 def settings_of(node: Node) -> Mapping[str, Any]:
-    """Give a node's settings by name."""
+    """Return a node's settings by name."""
     return {name: getattr(node.settings, name) for name in type(node.settings).model_fields}
 
 
@@ -234,7 +234,7 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
 
 
 def _terms(update: Node) -> Iterator[tuple[float, Node]]:
-    """Give what a loss adds up, each with its weight; a loop, since sums may be long."""
+    """Yield what a loss adds up, each with its weight; a loop, since sums may be long."""
     todo = [(1.0, region.output) for _, region in update.regions]
     while todo:
         weight, edge = todo.pop(0)
@@ -258,7 +258,7 @@ def _surrogate(terms: list[tuple[float, Node]]) -> Node | None:
 
 
 def _sampler(reader: _AlgorithmReader, policy: Node | None) -> Node | None:
-    """Give the node that draws the responses that are trained on: of several, the first that is not greedy."""
+    """Return the node that draws the responses that are trained on: of several, the first that is not greedy."""
     drawn = [node for node in reader.all("generate", "refill") if policy is not None and _model(node) is policy.root]
     return next((node for node in drawn if settings_of(node)["temperature"] > 0), drawn[0] if drawn else None)
 
@@ -269,7 +269,7 @@ def _model(node: Node) -> object:
 
 
 def _advantages(reader: _AlgorithmReader, loss: Node) -> tuple[str, Mapping[str, Any], bool]:
-    """Give the op that estimates the advantages of a loss, its settings, and whether they are whitened after."""
+    """Return the op that estimates the advantages of a loss, its settings, and whether they are whitened after."""
     whitened, edge = False, loss.input("advantages")
     while edge is not None and isinstance(node := edge.source, Node) and reader.ours(node):
         if node.op.name == "whiten":
@@ -294,7 +294,7 @@ def _named(node: Node, settings: Mapping[str, Any], whitened: bool) -> tuple[str
 
 
 def _groups(node: Node) -> list[Node]:
-    """Give the nodes that a sum of advantages adds up, each normalised in its groups, of its own score; else none."""
+    """Return the nodes that a sum of advantages adds up, each normalised in its groups, of its own score; else none."""
     todo, found = [edge for _, edge in node.inputs], list[Node]()
     while todo:
         source = todo.pop(0).source
@@ -349,7 +349,7 @@ def _correction(reader: _AlgorithmReader) -> Mapping[str, Any] | None:
 
 
 def _scores(reader: _AlgorithmReader, loss: Node) -> Iterator[ScoreTerm]:
-    """Give the scores that a loss's advantages are made of, in their order, each with its weight in their sum."""
+    """Yield the scores that a loss's advantages are made of, in their order, each with its weight in their sum."""
     edge, done = loss.input("advantages"), set[Node]()
     todo = [(1.0, edge)] if edge is not None else []
     while todo:
@@ -368,7 +368,7 @@ def _scores(reader: _AlgorithmReader, loss: Node) -> Iterator[ScoreTerm]:
 
 
 def _of_other_rows(reader: _AlgorithmReader) -> Iterator[Node]:
-    """Give the scores of other rows than are trained on, as of a baseline's: systems score them by the same rule."""
+    """Yield the scores of other rows than are trained on, as of a baseline's: systems score them by the same rule."""
     for node in reader.graph.all_nodes:
         for port, edge in node.inputs:
             if node.op.port(port).other_rows and isinstance(edge.source, Node) and edge.source.op.kind == "score":

@@ -38,7 +38,7 @@ class Change:
 
 
 def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
-    """Give what differs between two commands that were written for one version, as changes of the run that was read.
+    """Return what differs between two commands that were written for one version, as changes of the run that was read.
 
     `before` is that run as it is written again. What a key was is what the run told it, else its default.
     """
@@ -65,13 +65,13 @@ def _module(ours: StartedCommand, theirs: StartedCommand) -> Iterator[Change]:
 
 
 def _told(run: StartedCommand) -> dict[str, str]:
-    """Give all that a command tells, and what its keys count beside, which follow another where they are not told."""
+    """Return all that a command tells, and what its keys count beside, which follow another where they are not told."""
     found = {each.key: each.text for each in run.told}
     return found | {name: "True" for key in found for name in _needed(key) if name not in found}
 
 
 def _was(read: Imported, key: str) -> str | None:
-    """Give what a run tells a key, or its default; a default that refers to another key is what that one is."""
+    """Return what a run tells a key, or its default; a default that refers to another key is what that one is."""
     if key in read.told:
         return read.told[key]
     value = keys(system_of(read.system), read.version).defaults.get(key)
@@ -83,7 +83,7 @@ def _was(read: Imported, key: str) -> str | None:
 
 
 def _needed(key: str) -> Iterator[str]:
-    """Give the key beside which another counts, if there is one."""
+    """Yield the key beside which another counts, if there is one."""
     where, _, last = key.rpartition(".")
     name = BESIDE.get(key) or BESIDE.get(last, "")
     if name:
@@ -91,7 +91,7 @@ def _needed(key: str) -> Iterator[str]:
 
 
 def _same(one: str | None, other: str | None) -> bool:
-    """Say whether two values are the same as they are read: `True` and `true`, 0.6 and 0.60."""
+    """Return whether two values are the same as they are read: `True` and `true`, 0.6 and 0.60."""
     if one is None or other is None:
         return one is other
     try:

@@ -12,7 +12,7 @@ NAME_TOO = _NAME + "0123456789"
 
 
 def broken(what: str, line: int, near: str = "") -> UsageError:
-    """Say what in a shell text cannot be read, at which line, near which word."""
+    """Return what in a shell text cannot be read, at which line, near which word."""
     return UsageError(f"`{near}`: {what}" if near else what, where=f"line {line}")
 
 
@@ -23,7 +23,7 @@ class CharReader:
         self.text, self.at, self.line = text, 0, line
 
     def peek(self) -> str:
-        """Give the next letter, "" at the end."""
+        """Return the next letter, "" at the end."""
         return self.text[self.at : self.at + 1]
 
     def next(self) -> str:
@@ -62,7 +62,7 @@ class CharReader:
                 return
 
     def until(self, mark: str, line: int) -> str:
-        """Give what stands before a mark, and go behind it; `line` is where what it closes was opened."""
+        """Return what stands before a mark, and go behind it; `line` is where what it closes was opened."""
         end = self.text.find(mark, self.at)
         if end < 0:
             raise broken("is never closed", line, mark)
@@ -71,7 +71,7 @@ class CharReader:
         return found
 
     def balanced(self, opens: str, closes: str, line: int) -> str:
-        """Give what stands between a bracket and the one that closes it; those in quotes do not count."""
+        """Return what stands between a bracket and the one that closes it; those in quotes do not count."""
         depth, start, quote = 0, self.at, ""
         while letter := self.next():
             if quote:
@@ -89,7 +89,7 @@ class CharReader:
         raise broken("is never closed", line, f"${opens}")
 
     def line_of(self, mark: str, indented: bool) -> tuple[int, int] | None:
-        """Give where the next line that is just a mark starts and ends; None if there is none."""
+        """Return where the next line that is just a mark starts and ends; None if there is none."""
         at = self.at
         while at < len(self.text):
             end = self.text.find("\n", at)

@@ -85,7 +85,7 @@ def started(text: str) -> StartedCommand:
 
 
 def words_of(told: CommandKey, known: Keys) -> tuple[str, ...]:
-    """Give the words that tell one key, quoted for a shell: an override of Hydra, or a flag and its values.
+    """Return the words that tell one key, quoted for a shell: an override of Hydra, or a flag and its values.
 
     >>> words_of(CommandKey("trainer.project_name", "two words", 1), keys("verl", "0.9.1"))
     ("'trainer.project_name=two words'",)
@@ -129,7 +129,7 @@ def _started(found: _Beginning) -> StartedCommand:
 
 
 def _system(text: str, named: bool) -> System | None:
-    """Give the system whose training a module or a script starts; merging, evaluating and generating start none.
+    """Return the system whose training a module or a script starts; merging, evaluating and generating start none.
 
     A module is one where it is `named` as such: a script that imports it says its name too.
     """
@@ -214,7 +214,7 @@ def _follows(word: Word, values: Sequence[Word], many: int | str) -> bool:
 
 
 def _values_of(flag: str) -> int | str:
-    """Give how many values follow a flag: of one that no version has, one if there is one."""
+    """Return how many values follow a flag: of one that no version has, one if there is one."""
     for version in reversed(versions("openrlhf")):
         known = keys("openrlhf", version)
         if known.knows(flag):

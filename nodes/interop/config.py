@@ -22,7 +22,7 @@ _SECRET = re.compile(r"(?:use_wandb|wandb[._](?:key|proxy)|token|secret|password
 
 
 def version_of(run: StartedCommand) -> Keys:
-    """Give the newest version that knows as many of a run's keys as any does."""
+    """Return the newest version that knows as many of a run's keys as any does."""
     told = {each.key for each in run.told}
     known = [keys(run.system, version) for version in versions(run.system)]
     return max(known, key=lambda each: (sum(each.knows(key) for key in told), known.index(each)))
@@ -59,7 +59,7 @@ class Config:
             self.notes.append(text)
 
     def get(self, *names: str) -> Scalar:
-        """Give the value of the first of these keys that is told, else of the first that has a default."""
+        """Return the value of the first of these keys that is told, else of the first that has a default."""
         self.asked.update(names)
         empty = False  # a key is told to be none, so no default stands in its place
         for name in names:
@@ -72,11 +72,11 @@ class Config:
         return next((value for value in defaults if value is not None), None)
 
     def has(self, name: str) -> bool:
-        """Say whether a key is told."""
+        """Return whether a key is told."""
         return name in self.told
 
     def whole(self, *names: str) -> int | None:
-        """Give a whole number; raises UsageError with the line for another value."""
+        """Return a whole number; raises UsageError with the line for another value."""
         value = self._unless_empty(names, "a whole number")
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -86,46 +86,46 @@ class Config:
         raise self._wrong(names, value, f"at most {MOST:,}" if large else "a whole number")
 
     def positive(self, *names: str) -> int:
-        """Give a whole number above 0."""
+        """Return a whole number above 0."""
         value = self.whole(*names)
         if value is None or value < 1:
             raise self._wrong(names, value, "a whole number above 0")
         return value
 
     def counted(self, *names: str) -> int | None:
-        """Give a whole number above 0, None where there is none."""
+        """Return a whole number above 0, None where there is none."""
         value = self.whole(*names)
         return value if value is None else self.positive(*names)
 
     def number(self, *names: str) -> float | None:
-        """Give a number; raises UsageError with the line for another value, and for one that is not finite."""
+        """Return a number; raises UsageError with the line for another value, and for one that is not finite."""
         value = self._unless_empty(names, "a number")
         if value is None or is_number(value):
             return value
         raise self._wrong(names, value, "a number")
 
     def flag(self, *names: str) -> bool:
-        """Give yes or no; what is not told and has no default is no."""
+        """Return yes or no; what is not told and has no default is no."""
         value = self.get(*names)
         if value is None or isinstance(value, bool) or value in (0, 1):
             return bool(value)
         raise self._wrong(names, value, "True or False")
 
     def text(self, *names: str) -> str:
-        """Give a text, "" where there is none."""
+        """Return a text, "" where there is none."""
         value = self.get(*names)
         return "" if value is None else str(value)
 
     def ignored(self) -> tuple[tuple[str, str], ...]:
-        """Say of each key that was told and that nothing depends on why."""
+        """Return of each key that was told and that nothing depends on why."""
         return tuple((each.key, why) for each in self.told.values() if (why := self._ignored(each)))
 
     def texts(self) -> Mapping[str, str]:
-        """Give all keys that are told, with what they were told."""
+        """Return all keys that are told, with what they were told."""
         return {key: each.text for key, each in self.told.items()}
 
     def again(self) -> tuple[str, ...]:
-        """Give the words that tell what no plan depends on or holds, as a command takes them.
+        """Return the words that tell what no plan depends on or holds, as a command takes them.
 
         Left out is what only a running shell knows, what takes a key away, and what is secret.
         """
@@ -145,7 +145,7 @@ class Config:
         return NEEDLESS if needless(self.known.system, told.key) or self._has_default(told) else UNREAD
 
     def _has_default(self, told: CommandKey) -> bool:
-        """Say whether a key is told what it is without being told."""
+        """Return whether a key is told what it is without being told."""
         default = self.known.defaults.get(told.key)
         value = told.text if told.unset else self._referred(told.key, told.text, scalar(told.text))
         if isinstance(default, str) and "${" in default:
@@ -190,7 +190,7 @@ class Config:
         return value if isinstance(value, bool | int | float | str) else None
 
     def _unless_empty(self, names: Sequence[str], wanted: str) -> Scalar:
-        """Give what a number is told to be; an empty text is no number, and null is said where there is a default."""
+        """Return what a number is told to be; an empty text is no number, and null is said where there is a default."""
         value, name = self.get(*names), next((name for name in names if name in self.told), "")
         if value is None and name and name not in self.why:
             if not self.told[name].text.strip():

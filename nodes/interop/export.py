@@ -82,7 +82,7 @@ def export(
 
 
 def _told(job: ExportSpec, name: System, version: str, notes: ExportNotes) -> dict[str, Any]:
-    """Give what templates are filled with, and say in notes what they have no place for."""
+    """Return what templates are filled with, and say in notes what they have no place for."""
     values = VALUES[name](job, version, notes)
     say_of_all(job, notes)
     return {

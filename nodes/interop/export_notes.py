@@ -60,7 +60,7 @@ def _of_the_flow(job: ExportSpec, system: str) -> Iterator[str]:
 
 
 def _of_scores(algorithm: Algorithm, system: str) -> Iterator[str]:
-    """Say what the reward function of a system has to give: the sum of scores, or a rule of ours."""
+    """Yield what the reward function of a system has to give: the sum of scores, or a rule of ours."""
     scores = ", ".join(map(str, algorithm.scores))
     if algorithm.estimator == "gdpo" and system == "verl":
         names = " and ".join(f"`{name}`" for name in algorithm.components)

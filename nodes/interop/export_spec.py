@@ -31,22 +31,22 @@ class ExportDevices:
 
     @property
     def nodes(self) -> int:
-        """Give the number of machines."""
+        """Return the number of machines."""
         return len(self.counts)
 
     @property
     def per_node(self) -> int:
-        """Give the devices of each machine: the least where they differ."""
+        """Return the devices of each machine: the least where they differ."""
         return min(self.counts)
 
     @property
     def devices(self) -> int:
-        """Give the devices that a system takes of it."""
+        """Return the devices that a system takes of it."""
         return self.nodes * self.per_node
 
     @property
     def uneven(self) -> bool:
-        """Say whether machines give different numbers, so that a system takes fewer."""
+        """Return whether machines give different numbers, so that a system takes fewer."""
         return len(set(self.counts)) > 1
 
 
@@ -97,74 +97,74 @@ class ExportSpec:
 
     @property
     def prompt_tokens(self) -> int:
-        """Give the most tokens that a prompt has, as far as it is known."""
+        """Return the most tokens that a prompt has, as far as it is known."""
         told = self.longest.prompt_tokens if self.longest else most_tokens(self.assumed.prompt_tokens)
         return told or DEFAULT_PROMPT_TOKENS
 
     @property
     def measures(self) -> bool:
-        """Say whether the forecast has a pass of the policy's own log-probs of what was drawn, without gradients."""
+        """Return whether the forecast has a pass of the policy's own log-probs of what was drawn, without gradients."""
         role, tasks = f"{self.parts['policy']}.train", self.plan.step.tasks if self.plan.step is not None else ()
         return any(task.kind == "logprob" and task.role == role for task in tasks)
 
     @property
     def total_tokens(self) -> int:
-        """Give the most tokens of a prompt and its response."""
+        """Return the most tokens of a prompt and its response."""
         return self.prompt_tokens + self.algorithm.max_tokens
 
     @property
     def minibatch(self) -> int:
-        """Give the prompts of one optimizer step of the policy."""
+        """Return the prompts of one optimizer step of the policy."""
         return min(self.algorithm.policy.minibatch or self.batch, self.batch)
 
     @property
     def batch(self) -> int:
-        """Give the prompts that a step trains on: of those drawn, as many as a refill keeps."""
+        """Return the prompts that a step trains on: of those drawn, as many as a refill keeps."""
         refill = self.algorithm.refill
         return min(refill["groups"], self.assumed.batch) if refill is not None else self.assumed.batch
 
     def model(self, part: Part) -> ExportModel:
-        """Give the model of a part."""
+        """Return the model of a part."""
         return ExportModel.read(self.assumed.models[self.parts[part]])
 
     def has(self, part: Part) -> bool:
-        """Say whether the flow has this part."""
+        """Return whether the flow has this part."""
         return part in self.parts
 
     def placed(self, part: Part, use: Use) -> PlacedRole | None:
-        """Give where a part is placed for a use, if it is."""
+        """Return where a part is placed for a use, if it is."""
         role = f"{self.parts.get(part, '')}.{use}"
         return next((each for each in self.plan.placed if each.role == role), None)
 
     def layout(self, part: Part, use: Use) -> Layout:
-        """Give how a part is cut; one device where it is not placed."""
+        """Return how a part is cut; one device where it is not placed."""
         found = self.placed(part, use)
         return found.layout if found is not None else Layout()
 
     def running(self, part: Part, use: Use) -> RoleSettings:
-        """Give how a part runs."""
+        """Return how a part runs."""
         found = self.placed(part, use)
         return found.running if found is not None else RoleSettings()
 
     def pool(self, part: Part, use: Use) -> str:
-        """Give the pool of a part, "" where it is not placed."""
+        """Return the pool of a part, "" where it is not placed."""
         found = self.placed(part, use)
         return found.pool if found is not None else ""
 
     def site(self, *pools: str) -> ExportDevices:
-        """Give the devices of these pools together, by machine."""
+        """Return the devices of these pools together, by machine."""
         taken = [place for pool in self.plan.pools if pool.name in pools for place in pool.devices]
         found = Counter(node for node, _ in taken)
         return ExportDevices(tuple(found.values()), frozenset(found))
 
     def memory_bytes(self, pool: str) -> tuple[int, ...]:
-        """Give the memory of each device of a pool."""
+        """Return the memory of each device of a pool."""
         there = next(each for each in self.plan.pools if each.name == pool)
         found = (self.plan.cluster.device(node, place) for node, place in there.devices)
         return tuple(device.memory_bytes for device in found if device is not None)
 
     def budget_tokens(self, part: Part, use: Use) -> int:
-        """Give the tokens that go through at once on one device: those of the plan, else of the flow's update.
+        """Return the tokens that go through at once on one device: those of the plan, else of the flow's update.
 
         Rows that sequence parallelism spreads are counted by the share of one device; the longest row has to fit.
         """
@@ -225,7 +225,7 @@ def _parts(graph: Graph) -> dict[Part, str]:
 
 
 def most_tokens(text: str) -> int | None:
-    """Give the most tokens that a text of lengths names; None where it names none.
+    """Return the most tokens that a text of lengths names; None where it names none.
 
     >>> most_tokens("512"), most_tokens("mean=2k,p99=16k"), most_tokens("rows.parquet:tokens")
     (512, 16000, None)

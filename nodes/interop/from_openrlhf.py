@@ -61,7 +61,7 @@ def from_openrlhf(run: StartedCommand) -> Imported:
 
 
 def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Give where and how a run has the roles of a flow, by its flags."""
+    """Return where and how a run has the roles of a flow, by its flags."""
     parts, (total, _, _) = _parts(config, flow), _lengths(config)
     layouts = _layouts(config, flow, {role: part.devices for part in parts for role in part.roles})
     lag = config.positive("train.async_queue_size", "async_queue_size") if _async(config) else 0
@@ -118,7 +118,7 @@ def _unused(config: Config, flow: ShippedFlow) -> tuple[str, ...]:
 
 
 def _lengths(config: Config) -> tuple[int, int, int]:
-    """Give the most tokens of a row, its prompt and its response; older versions tell the two, newer the whole."""
+    """Return the most tokens of a row, its prompt and its response; older versions tell the two, newer the whole."""
     prompt, response = (
         config.counted("prompt_max_len"),
         config.counted("rollout.max_new_tokens", "max_new_tokens", "generate_max_len"),
@@ -153,7 +153,7 @@ def _sampling(config: Config) -> tuple[int, int]:
 
 
 def _parts(config: Config, flow: ShippedFlow) -> tuple[SharedDevices, ...]:
-    """Give who shares devices: all, or the actor and the reference, and each other by itself."""
+    """Return who shares devices: all, or the actor and the reference, and each other by itself."""
     actor = _site(config, "actor")
     sites = {param: _site(config, name) for param, name in MODELS.items() if param in flow.params}
     everything = config.flag("train.colocate_all", "colocate_all_models")
@@ -185,18 +185,18 @@ def _parts(config: Config, flow: ShippedFlow) -> tuple[SharedDevices, ...]:
 
 
 def _on_one_machine(engines: int, tensor: int) -> int:
-    """Give the devices that engines take of a machine: whole engines, as many as it has room for."""
+    """Return the devices that engines take of a machine: whole engines, as many as it has room for."""
     return min(engines * tensor, max(1, USUAL // tensor) * tensor if tensor <= USUAL else USUAL)
 
 
 def _fsdp(config: Config) -> bool:
-    """Say whether a run trains with FSDP2, which versions after those that are known do."""
+    """Return whether a run trains with FSDP2, which versions after those that are known do."""
     told = [key for key in config.told if key.startswith(("fsdp.", "fsdp2_"))]
     return bool(told) or config.text("backend") == "fsdp2"
 
 
 def _cut(config: Config) -> tuple[int, int]:
-    """Give the degrees of tensor and of sequence parallelism, of all that is trained or read."""
+    """Return the degrees of tensor and of sequence parallelism, of all that is trained or read."""
     tensor = config.counted("ds.tensor_parallel_size", "ds_tensor_parallel_size", "fsdp.tp_size") or 1
     ring = config.counted("ds.ring_attn_size", "ring_attn_size", "fsdp.cp_size") or 1
     return tensor, ring
@@ -260,7 +260,7 @@ def _share(config: Config) -> float:
 
 
 def _budget(config: Config, use: str, total_tokens: int) -> int | None:
-    """Give the tokens that go through at once: a budget, or as many rows as were told, each as long as can be.
+    """Return the tokens that go through at once: a budget, or as many rows as were told, each as long as can be.
 
     Source: OpenRLHF's utils/seqlen_balancing.py: the budget of a device is for all that share a row.
     """

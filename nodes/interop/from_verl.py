@@ -97,7 +97,7 @@ def _refuse_teachers(config: Config) -> None:
 
 
 def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Give where and how a run has the roles of a flow, by its keys; the first part is the trainer's."""
+    """Return where and how a run has the roles of a flow, by its keys; the first part is the trainer's."""
     apart, lag = _apart(config)
     main = _site(config, "trainer.nnodes", "trainer.n_gpus_per_node")
     sampling = _drawing_site(config) if apart else main
@@ -112,7 +112,7 @@ def _lengths(config: Config) -> tuple[int, int]:
 
 
 def _apart(config: Config) -> tuple[bool, int]:
-    """Say whether responses are drawn on devices of their own, and how many updates ahead."""
+    """Return whether responses are drawn on devices of their own, and how many updates ahead."""
     module, mode = config.run.module, config.text("trainer.v1.trainer_mode")
     if "fully_async" in module:
         stale = max(0.0, config.number("async_training.staleness_threshold") or 0.0)
@@ -129,7 +129,7 @@ def _apart(config: Config) -> tuple[bool, int]:
 
 
 def _drawing_site(config: Config) -> tuple[int, int]:
-    """Give the machines of what draws apart, and how many devices of each; older trainers have keys of their own."""
+    """Return the machines of what draws apart, and how many devices of each; older trainers have keys of their own."""
     old = "fully_async" in config.run.module or "one_step_off" in config.run.module
     wheres = ("rollout", ROLLOUT) if old else (ROLLOUT,)
     nodes, each = ([f"{where}.{name}" for where in wheres] for name in ("nnodes", "n_gpus_per_node"))
@@ -183,7 +183,7 @@ def _kl_reward(config: Config) -> bool:
 
 
 def _unused(config: Config, flow: ShippedFlow) -> tuple[str, ...]:
-    """Give the models that the flow has and the run does not: a reference that no KL is taken to."""
+    """Return the models that the flow has and the run does not: a reference that no KL is taken to."""
     if "ref" not in flow.params or _kl_loss(config) or _kl_reward(config):
         return ()
     config.say(f"verl runs no reference here; the flow `{flow.name}` has one, which the plan does without")
@@ -191,7 +191,7 @@ def _unused(config: Config, flow: ShippedFlow) -> tuple[str, ...]:
 
 
 def _batch(config: Config, flow: ShippedFlow) -> int:
-    """Give the prompts of a step: all that are drawn, where groups are left out; of asynchronous runs, minibatches."""
+    """Return prompts of a step: all that are drawn, where groups are left out; of asynchronous runs, minibatches."""
     told = config.whole("data.train_batch_size")
     minibatch = config.positive(f"{ACTOR}.ppo_mini_batch_size")
     if not told:
@@ -240,7 +240,7 @@ def _shared(
 
 
 def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[str, Scalar]]:
-    """Give the settings of the flow's nodes."""
+    """Yield the settings of the flow's nodes."""
     yield f"{flow.sampler}.n", config.positive(f"{ROLLOUT}.n", "rollout.n")
     yield f"{flow.sampler}.temperature", config.number(f"{ROLLOUT}.temperature")
     yield f"{flow.sampler}.max_tokens", config.positive("data.max_response_length")
@@ -271,7 +271,7 @@ def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[s
 
 
 def _rewards(config: Config) -> Iterator[tuple[str, Scalar]]:
-    """Give the weights of GDPO's rewards; the shipped flow has two, by rules of its own."""
+    """Yield the weights of GDPO's rewards; the shipped flow has two, by rules of its own."""
     keys, told = (_listed(config.text(f"algorithm.gdpo_reward_{name}")) for name in ("keys", "weights"))
     weights = told or ["1.0"] * len(keys)
     if len(keys) != 2 or len(weights) != 2:
@@ -295,7 +295,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _correction(config: Config) -> Iterator[tuple[str, Scalar]]:
-    """Give how importance weights are truncated; bounds that leave weights out are told as they are."""
+    """Yield how importance weights are truncated; bounds that leave weights out are told as they are."""
     level, cap = config.text(f"{CORRECTION}.rollout_is"), config.get(f"{CORRECTION}.rollout_is_threshold")
     if not level:
         config.say("the run corrects for older weights by no importance weights; the flow `decoupled_ppo` does")

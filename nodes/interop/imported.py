@@ -74,17 +74,17 @@ class Imported:
 
     @property
     def as_run(self) -> SystemRun:
-        """Give where and how its roles run."""
+        """Return where and how its roles run."""
         return SystemRun(self.parts, self.engines, self.layouts, self.running, self.lag, self.rows_at_once)
 
     @property
     def machines(self) -> tuple[int, int]:
-        """Give the machines that its parts lie on, and the devices of each."""
+        """Return the machines that its parts lie on, and the devices of each."""
         return machines_of(self.parts)
 
 
 def adapted(name: str, rank: int, alpha: int) -> str:
-    """Give a model with adapters as `--model` takes it; alpha is told where it is not twice the rank, as it is there.
+    """Return a model with adapters as `--model` takes it; alpha is told where it is not twice the rank, as it is there.
 
     >>> adapted("org/name", 8, 16), adapted("org/name", 8, 8), adapted("org/name", 0, 0)
     ('org/name+lora=8', 'org/name+lora=8,alpha=8', 'org/name')
@@ -94,7 +94,7 @@ def adapted(name: str, rank: int, alpha: int) -> str:
 
 
 def machines_of(parts: Sequence[SharedDevices]) -> tuple[int, int]:
-    """Give equal machines for these parts, and the devices of each: those that leave the fewest unused.
+    """Return equal machines for these parts, and the devices of each: those that leave the fewest unused.
 
     What a part has on one machine stays on one. Parts of few devices share machines of the usual size; a part's own
     machines are different ones.

@@ -39,7 +39,7 @@ class Keys:
     values: Mapping[str, int | str] = field(default_factory=dict[str, "int | str"], hash=False)
 
     def knows(self, key: str) -> bool:
-        """Say whether this version reads a key, or a key above it that takes any.
+        """Return whether this version reads a key, or a key above it that takes any.
 
         >>> keys("verl", "0.9.1").knows("algorithm.gamma"), keys("verl", "0.9.1").knows("algorithm.gama")
         (True, False)
@@ -85,7 +85,7 @@ def exported_versions(system: System) -> tuple[str, ...]:
 
 
 def system_of(name: str) -> System:
-    """Give the system of this name; raises UnknownNameError with the nearest."""
+    """Return the system of this name; raises UnknownNameError with the nearest."""
     for system in SYSTEMS:
         if name.casefold() == system:
             return system

@@ -36,7 +36,7 @@ def left_out(graph: Graph, unsaid: tuple[str, ...], written: Callable[[Graph], s
 
 
 def _changed(node: Node) -> Iterator[str]:
-    """Give the settings of a node that change numbers, and have no default or another value."""
+    """Yield the settings of a node that change numbers, and have no default or another value."""
     for name, field in node.op.settings.model_fields.items():
         value = getattr(node.settings, name)
         if name not in NO_NUMBERS and (field.is_required() or value != field.default):
@@ -44,7 +44,7 @@ def _changed(node: Node) -> Iterator[str]:
 
 
 def _others(node: Node, name: str) -> Iterator[Any]:
-    """Give other values of a setting, its default first; some may be out of its range."""
+    """Yield other values of a setting, its default first; some may be out of its range."""
     field, value = node.op.settings.model_fields[name], getattr(node.settings, name)
     if not field.is_required():
         yield field.default
@@ -58,7 +58,7 @@ def _others(node: Node, name: str) -> Iterator[Any]:
 
 
 def _depends(graph: Graph, name: str, others: Iterator[Any], before: str, written: Callable[[Graph], str]) -> bool:
-    """Say whether what is written is another with another value of a setting, or is refused."""
+    """Return whether what is written is another with another value of a setting, or is refused."""
     for value in others:
         try:
             other = rewrite(graph, partial(_with, name, value))
@@ -82,7 +82,7 @@ def _with(name: str, value: Any, node: Node) -> Node:
 
 
 def _alike(node: Node, name: str, said: list[tuple[Node, str]]) -> bool:
-    """Say whether a system is told the same value by another node of this kind, as of a baseline's greedy samples."""
+    """Return whether a system is told the same value by another node of this kind."""
     value = settings_of(node)[name]
     if (node.op.kind, name, value) == ("generate", "temperature", 0.0):
         return True  # what reads them is named where a system has it not

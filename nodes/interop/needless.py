@@ -62,7 +62,7 @@ _PATTERNS: Mapping[System, re.Pattern[str]] = {
 
 
 def needless(system: System, key: str) -> bool:
-    """Say whether no step computes anything else for a key.
+    """Return whether no step computes anything else for a key.
 
     >>> needless("verl", "trainer.project_name"), needless("verl", "distillation.enabled")
     (True, False)

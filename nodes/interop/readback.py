@@ -23,7 +23,7 @@ NAMES: Mapping[Part, str] = {"policy": "policy", "critic": "critic", "reference"
 
 
 def as_run(job: ExportSpec, system: System, version: str, files: Mapping[str, str]) -> SystemRun:
-    """Give where and how a system of a version runs a plan that was written as these files."""
+    """Return where and how a system of a version runs a plan that was written as these files."""
     if system == "nemo-rl":
         return _whole(job, _renamed(job, _all_logits(nemo_rl_run(job))))
     flow = ShippedFlow(job.plan.flow, tuple(name for part, name in NAMES.items() if job.has(part)))

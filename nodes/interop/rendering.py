@@ -44,7 +44,7 @@ def number(value: float) -> str:
 
 
 def plain(text: str) -> bool:
-    """Say whether a text is read as itself without quotes: no number, no word of YAML or Hydra."""
+    """Return whether a text is read as itself without quotes: no number, no word of YAML or Hydra."""
     return _PLAIN.fullmatch(text) is not None and text.casefold() not in _WORDS
 
 

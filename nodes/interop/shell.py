@@ -79,7 +79,7 @@ class _Budget:
 
 
 def commands(text: str) -> list[Command]:
-    """Give the commands of a shell text in order, those under conditions too, and those that other shells are handed.
+    """Return the commands of a shell text in order, those under conditions too, and those that other shells are handed.
 
     >>> [word.text for word in commands("N=2; run -n $((N * 4)) 'a b'  # twice")[0]]
     ['run', '-n', '8', 'a b']
@@ -158,7 +158,7 @@ class _Shell(CharReader):
         return found
 
     def _assigned(self) -> str | None:
-        """Give the name that is set here (`NAME=`, `export NAME=`), and go to its value; None if nothing is."""
+        """Return the name that is set here (`NAME=`, `export NAME=`), and go to its value; None if nothing is."""
         start = self.at
         for keyword in ("export ", "declare ", "local ", "readonly "):
             if self.text.startswith(keyword, self.at):
@@ -331,7 +331,7 @@ class _Shell(CharReader):
             fields[-1].unset.append(f"${{{inner[:40]}}}")
 
     def _default(self, name: str, rest: str, line: int) -> Sequence[Word]:
-        """Give `${NAME:-default}`; an empty value counts as none where a colon says so."""
+        """Return `${NAME:-default}`; an empty value counts as none where a colon says so."""
         mark, word = rest.lstrip(":")[0], rest.lstrip(":")[1:]
         found = self.values.get(name)
         there = found is not None and not (rest.startswith(":") and not "".join(each.text for each in found))
@@ -364,7 +364,7 @@ class _Shell(CharReader):
         return [each.word() for each in fields]
 
     def _value(self, name: str) -> Sequence[Word]:
-        """Give what a variable holds; the user's home stays as `~`, and what is not set is named."""
+        """Return what a variable holds; the user's home stays as `~`, and what is not set is named."""
         found = self.values.get(name)
         if found is not None:
             return found[:1]
@@ -403,7 +403,7 @@ class _Shell(CharReader):
 
 
 def _handed(words: Sequence[Word]) -> Iterator[tuple[str, int]]:
-    """Give the text that a command hands to another shell: `bash -c TEXT`, behind other words too, and `eval TEXT`."""
+    """Yield the text that a command hands to another shell: `bash -c TEXT`, behind other words too, and `eval TEXT`."""
     if words[0].text == "eval":
         yield " ".join(_as_written(word) for word in words[1:]), words[0].line
         return
@@ -420,12 +420,12 @@ def _handed(words: Sequence[Word]) -> Iterator[tuple[str, int]]:
 
 
 def _as_written(word: Word) -> str:
-    """Give a text as it was written, so that what is not set in it is named; one that a variable holds as it is."""
+    """Return a text as it was written, so that what is not set in it is named; one that a variable holds as it is."""
     return word.raw if any(letter.isspace() for letter in word.raw) else word.text
 
 
 def _added(old: Sequence[Word], more: Sequence[Word], listed: bool) -> list[Word]:
-    """Give what `NAME+=` makes of a value: further words of an array, else text behind its first word."""
+    """Return what `NAME+=` makes of a value: further words of an array, else text behind its first word."""
     if listed or not old:
         return [*old, *more]
     first, behind = old[0], more[0]

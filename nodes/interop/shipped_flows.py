@@ -24,13 +24,13 @@ class ShippedFlow:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Give its roles."""
+        """Return its roles."""
         uses = {"policy": ("train", "sample"), "critic": ("train",), "ref": ("infer",)}
         return tuple(f"{param}.{use}" for param in self.params for use in uses[param])
 
     @property
     def loss(self) -> str:
-        """Give the node of its loss."""
+        """Return the node of its loss."""
         return f"policy.update.{self.surrogate}"
 
 
@@ -69,7 +69,7 @@ PLACEMENTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 
 def placement_of(flow: ShippedFlow, parts: Sequence[SharedDevices]) -> str:
-    """Give the first named placement that has these parts, "" if none has.
+    """Return the first named placement that has these parts, "" if none has.
 
     >>> placement_of(FLOWS["gpg"], [SharedDevices(("policy.train", "policy.sample"), 8, 8)])
     'hybrid:verl'

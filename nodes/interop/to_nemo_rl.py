@@ -44,7 +44,7 @@ class NemoRlCluster:
 
 
 def nemo_rl_values(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
-    """Give what the template of a version is filled with, and say what NeMo RL does instead where it has no key."""
+    """Return what the template of a version is filled with, and say what NeMo RL does instead where it has no key."""
     trainer = "ppo" if job.algorithm.estimator == "gae" else "grpo"
     cluster = _cluster(job, trainer, notes)
     lag = _lag(job) if cluster.apart else 0
@@ -64,7 +64,7 @@ def nemo_rl_values(job: ExportSpec, version: str, notes: ExportNotes) -> dict[st
 
 
 def nemo_rl_run(job: ExportSpec) -> SystemRun:
-    """Give where and how NeMo RL runs what is written for it, roles named as those of flows that are shipped.
+    """Return where and how NeMo RL runs what is written for it, roles named as those of flows that are shipped.
 
     Source: NeMo RL 0.7.0: models/megatron/setup.py hands Megatron no FSDP; the policy's worker keeps the reference in
     host memory and puts it in the place of the policy's weights; where generation shares devices it offloads all else.
@@ -96,7 +96,7 @@ def nemo_rl_run(job: ExportSpec) -> SystemRun:
 
 
 def _as_run(job: ExportSpec, part: Part, cluster: NemoRlCluster) -> Layout:
-    """Give how the policy or the critic is cut; the reference is cut as the policy."""
+    """Return how the policy or the critic is cut; the reference is cut as the policy."""
     layout, placed = job.layout(part, "train"), job.placed(part, "train")
     megatron = placed is not None and placed.engine == "megatron"
     degree = layout.tensor * layout.sequence * (layout.pipeline if megatron else 1)
@@ -108,7 +108,7 @@ def _as_run(job: ExportSpec, part: Part, cluster: NemoRlCluster) -> Layout:
 
 
 def _running(job: ExportSpec, part: Part, cluster: NemoRlCluster) -> RoleSettings:
-    """Give what a model of the trainer holds where; the reference's weights take the place of the policy's."""
+    """Return what a model of the trainer holds where; the reference's weights take the place of the policy's."""
     told, placed = job.running(part, "infer" if part == "reference" else "train"), job.placed(part, "train")
     sleeps = not cluster.apart
     if part == "reference":
@@ -128,7 +128,7 @@ def _lag(job: ExportSpec) -> int:
 
 
 def _cluster(job: ExportSpec, trainer: str, notes: ExportNotes) -> NemoRlCluster:
-    """Give the machines: those of generation are whole machines, or devices of the only one."""
+    """Return the machines: those of generation are whole machines, or devices of the only one."""
     home, sampling = job.pool("policy", "train"), job.pool("policy", "sample")
     pools = {home}
     pairs: tuple[tuple[Part, str], ...] = (("critic", "train"), ("reference", "infer"))
@@ -301,7 +301,7 @@ def _correction(job: ExportSpec, notes: ExportNotes) -> dict[str, Any] | None:
 
 
 def _multiplier(job: ExportSpec) -> float:
-    """Give how many more prompts are drawn in a round than a batch keeps."""
+    """Return how many more prompts are drawn in a round than a batch keeps."""
     refill = job.algorithm.refill
     if refill is None:
         return 1.0

@@ -38,7 +38,7 @@ class Groups:
 
 
 def openrlhf_values(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
-    """Give what the template of a version is filled with, and say what OpenRLHF does instead where it has no flag."""
+    """Return what the template of a version is filled with, and say what OpenRLHF does instead where it has no flag."""
     groups = _groups(job, notes)
     layout = _layout(job, notes)
     sampled, drawn = job.layout("policy", "sample"), job.placed("policy", "sample")
@@ -134,7 +134,7 @@ def _say_parted(job: ExportSpec, pools: Mapping[str, str], notes: ExportNotes) -
 
 
 def _layout(job: ExportSpec, notes: ExportNotes) -> Layout:
-    """Give the layout of the policy, which is that of all models that DeepSpeed runs."""
+    """Return the layout of the policy, which is that of all models that DeepSpeed runs."""
     layout = job.layout("policy", "train")
     placed = job.placed("policy", "train")
     if placed is not None and placed.engine not in ("fsdp", "local"):
@@ -150,13 +150,13 @@ def _layout(job: ExportSpec, notes: ExportNotes) -> Layout:
 
 
 def _budget(job: ExportSpec, part: Part, layout: Layout) -> int:
-    """Give the tokens that go through at once, for each of the devices that share a row: OpenRLHF multiplies."""
+    """Return the tokens that go through at once, for each of the devices that share a row: OpenRLHF multiplies."""
     whole = job.budget_tokens(part, USES[part]) * job.layout(part, USES[part]).sequence
     return -(-whole // (layout.tensor * layout.sequence))
 
 
 def _offload(job: ExportSpec, groups: Groups, notes: ExportNotes) -> dict[str, bool]:
-    """Give the flags for what lies in host memory; DeepSpeed's sleep takes all of a model that is trained."""
+    """Return the flags for what lies in host memory; DeepSpeed's sleep takes all of a model that is trained."""
     running, told = job.running("policy", "train"), job.running("policy", "train").offload
     one_pool = groups.everything and not groups.ahead
     leaves = running.sleeps or "parameters" in told
@@ -233,7 +233,7 @@ def _estimator(job: ExportSpec, notes: ExportNotes) -> str:
 
 
 def _aggregation(job: ExportSpec, version: str, notes: ExportNotes) -> str:
-    """Give the aggregation of terms, "" where the version has no flag for it and the mean over tokens."""
+    """Return the aggregation of terms, "" where the version has no flag for it and the mean over tokens."""
     told = job.algorithm.surrogate.aggregation
     if told == "sequence-mean" and version != "0.9.10":
         return "seq-mean-token-mean"
@@ -243,7 +243,7 @@ def _aggregation(job: ExportSpec, version: str, notes: ExportNotes) -> str:
 
 
 def _correction(job: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
-    """Give how importance weights are bounded: cut, or left out beyond the bounds."""
+    """Return how importance weights are bounded: cut, or left out beyond the bounds."""
     told = job.algorithm.correction
     if told is None:
         return {"corrects": ""}

@@ -63,17 +63,17 @@ class VerlEngine:
 
     @property
     def checkpointing(self) -> str:
-        """Give which activations are computed again."""
+        """Return which activations are computed again."""
         return self.running.checkpointing
 
     @property
     def parks_weights(self) -> bool:
-        """Say whether the weights leave the device between uses."""
+        """Return whether the weights leave the device between uses."""
         return self.running.sleeps or "parameters" in self.running.offload
 
     @property
     def parks_optimizer(self) -> bool:
-        """Say whether the optimizer's states leave the device between uses."""
+        """Return whether the optimizer's states leave the device between uses."""
         return self.running.sleeps or ("optimizer" in self.running.offload and not self.steps_on_host)
 
     @property
@@ -83,22 +83,22 @@ class VerlEngine:
 
     @property
     def on_host(self) -> bool:
-        """Say whether everything lies in host memory, and comes as it is used."""
+        """Return whether everything lies in host memory, and comes as it is used."""
         return len(self.running.offload) == 3
 
     @property
     def fsdp_size(self) -> int:
-        """Give the devices that weights are cut over: -1 for all."""
+        """Return the devices that weights are cut over: -1 for all."""
         return 1 if self.layout.sharding == "none" and self.layout.data > 1 else -1
 
     @property
     def keeps_weights(self) -> bool:
-        """Say whether the weights stay whole between the passes of a step."""
+        """Return whether the weights stay whole between the passes of a step."""
         return self.layout.sharding in ("optimizer", "gradients")
 
 
 def verl_values(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
-    """Give what the template of a version is filled with, and say what verl does instead where it has no key."""
+    """Return what the template of a version is filled with, and say what verl does instead where it has no key."""
     apart = job.pool("policy", "sample") not in ("", job.pool("policy", "train"))
     main = _main(job, apart, notes)
     if _lag(job) and not apart and version == "0.7.1":
@@ -125,7 +125,7 @@ def _lag(job: ExportSpec) -> int:
 
 
 def _main(job: ExportSpec, apart: bool, notes: ExportNotes) -> ExportDevices:
-    """Give the one pool of verl's trainer, and say who joined it."""
+    """Return the one pool of verl's trainer, and say who joined it."""
     home, sampling = job.pool("policy", "train"), job.pool("policy", "sample")
     pools = {home}
     for part in MAIN:
@@ -146,7 +146,7 @@ def _main(job: ExportSpec, apart: bool, notes: ExportNotes) -> ExportDevices:
 
 
 def _syncs(job: ExportSpec, apart: bool, notes: ExportNotes) -> int:
-    """Give how many optimizer steps lie between two syncs of the weights: those of one batch."""
+    """Return how many optimizer steps lie between two syncs of the weights: those of one batch."""
     syncs = -(-job.batch // job.minibatch)
     if apart and job.batch % job.minibatch:
         notes.say(
@@ -187,7 +187,7 @@ def _engine(job: ExportSpec, part: Part, version: str, notes: ExportNotes) -> Ve
 
 
 def _by_megatron(job: ExportSpec, part: Part, layout: Layout, version: str, notes: ExportNotes) -> Layout:
-    """Give how verl's Megatron cuts a model: as the policy, and what is only read is never sharded.
+    """Return how verl's Megatron cuts a model: as the policy, and what is only read is never sharded.
 
     Source: verl/workers/engine/megatron/transformer_impl.py: models of one process share one `parallel_state`, that of
     the first; one that is `forward_only` is not wrapped, whatever `use_megatron_fsdp` says.
@@ -213,7 +213,7 @@ def _cuts(layout: Layout) -> tuple[int, ...]:
 
 
 def _without_tensor(layout: Layout, *, fits: bool) -> Layout:
-    """Give a layout of the same devices that FSDP has: more data ranks, or if these do not fit more of sequence.
+    """Return a layout of the same devices that FSDP has: more data ranks, or if these do not fit more of sequence.
 
     >>> _without_tensor(Layout(data=4, tensor=2), fits=True) == Layout(data=8, sharding="full")
     True
@@ -226,7 +226,7 @@ def _without_tensor(layout: Layout, *, fits: bool) -> Layout:
 
 
 def _has_room(job: ExportSpec, part: Part, use: Use) -> bool:
-    """Say whether a device has room for the activations of rows of its own, which tensor ranks share in the plan.
+    """Return whether a device has room for the activations of rows of its own, which tensor ranks share in the plan.
 
     A plan that forecasts no bytes is taken to.
     """
@@ -266,7 +266,7 @@ def _rollout(job: ExportSpec) -> dict[str, Any]:
 
 
 def _reward(job: ExportSpec, main: ExportDevices, notes: ExportNotes) -> dict[str, Any] | None:
-    """Give the reward model's place: a pool of its own, unless it shares the trainer's."""
+    """Return the reward model's place: a pool of its own, unless it shares the trainer's."""
     if not job.has("reward"):
         return None
     pool = job.pool("reward", "infer")
@@ -341,7 +341,7 @@ def _loss_mode(job: ExportSpec, notes: ExportNotes) -> str:
 
 
 def _aggregation(job: ExportSpec, notes: ExportNotes) -> tuple[str, float | None]:
-    """Give verl's aggregation and its constant length; the critic's is the policy's unless it is told."""
+    """Return verl's aggregation and its constant length; the critic's is the policy's unless it is told."""
     algorithm = job.algorithm
     told = algorithm.surrogate.aggregation
     if algorithm.surrogate.op == "gmpo_loss":  # by which verl aggregates the other terms alone
@@ -362,14 +362,14 @@ def _named_aggregation(told: str | float) -> tuple[str, float | None]:
 
 
 def _ratio_at_most(surrogate: Surrogate) -> float | None:
-    """Give verl's `clip_ratio_c`, 3 unless it is told: the dual clip's bound, or that of DPPO's ratio."""
+    """Return verl's `clip_ratio_c`, 3 unless it is told: the dual clip's bound, or that of DPPO's ratio."""
     if surrogate.op == "dppo_loss":
         return float(surrogate.settings["most"])
     return float(surrogate.settings.get("dual") or NO_DUAL_CLIP) if surrogate.op == "clipped" else None
 
 
 def _bypass(job: ExportSpec, mode: str, version: str, notes: ExportNotes) -> bool:
-    """Say whether verl is to clip around the log-probs of the sampler, as the flow does, and compute none anew."""
+    """Return whether verl is to clip around the log-probs of the sampler, as the flow does, and compute none anew."""
     if job.algorithm.surrogate.old != "sampler":
         return False
     if version == "0.7.1" and mode != "vanilla":
@@ -400,7 +400,7 @@ def _kl_type(kl: KL | None) -> str:
 
 
 def _threshold(correction: Mapping[str, Any] | None) -> float | str | None:
-    """Give the bound of importance weights: a cap, or what is left out below and above as `low_high`."""
+    """Return the bound of importance weights: a cap, or what is left out below and above as `low_high`."""
     if correction is None:
         return None
     if correction["cap"] is not None:
@@ -410,7 +410,7 @@ def _threshold(correction: Mapping[str, Any] | None) -> float | str | None:
 
 
 def _filters(job: ExportSpec, version: str, notes: ExportNotes) -> bool:
-    """Say whether groups without signal are replaced."""
+    """Return whether groups without signal are replaced."""
     refill = job.algorithm.refill
     if refill is None:
         return False

@@ -18,7 +18,7 @@ SAMPLERS = ("vllm", "sglang", "trtllm")
 
 
 def layouts_of(config: Config, flow: ShippedFlow, main: int, sampling: int) -> tuple[dict[str, Layout], dict[Use, str]]:
-    """Give how each role is cut, and the engines by use."""
+    """Return how each role is cut, and the engines by use."""
     if max(main, sampling) > MOST_DEVICES:
         what = f"{max(main, sampling):,} devices, where a cluster has at most {MOST_DEVICES:,}"
         raise broken(what, config.run.line, "nnodes")
@@ -61,7 +61,7 @@ def _sampler(config: Config) -> str:
 
 
 def _own(config: Config, where: str, trainer: str) -> str:
-    """Give where the keys of a model's engine stand."""
+    """Return where the keys of a model's engine stand."""
     if trainer != "fsdp":
         return f"{where}.{trainer}"
     if where != "critic":
@@ -70,7 +70,7 @@ def _own(config: Config, where: str, trainer: str) -> str:
 
 
 def _drawing(config: Config, devices: int) -> Layout:
-    """Give how what draws is cut. Experts lie whole on all devices of an engine, so on tensor ranks too."""
+    """Return how what draws is cut. Experts lie whole on all devices of an engine, so on tensor ranks too."""
     tensor = config.positive(f"{ROLLOUT}.tensor_model_parallel_size")
     pipeline = config.counted(f"{ROLLOUT}.pipeline_model_parallel_size") or 1
     joined = config.counted(f"{ROLLOUT}.data_parallel_size") or 1
@@ -125,7 +125,7 @@ def _by_megatron(config: Config, own: str, devices: int) -> Layout:
 
 
 def _spread(config: Config, shares: int, tensor: int, ranks: int, where: str) -> int:
-    """Give over how many ranks experts are spread that are cut into so many shares, `tensor` of them by tensor ranks.
+    """Return over how many ranks experts are spread that are cut into so many shares, `tensor` of them by tensor ranks.
 
     The plan cuts experts by the tensor degree too, and spreads them over ranks that they divide.
     """
@@ -160,7 +160,7 @@ PLACES = {"policy.train": ACTOR, "critic.train": "critic", "ref.infer": REF}
 def running_of(
     config: Config, flow: ShippedFlow, layouts: Mapping[str, Layout], total_tokens: int, apart: bool
 ) -> dict[str, RoleSettings]:
-    """Give how each role runs: what it checkpoints and offloads, its budget of tokens, and the share of its cache."""
+    """Return how each role runs: what it checkpoints and offloads, its budget of tokens, and the share of its cache."""
     trainer = _trainer(config)
     found = dict[str, RoleSettings]()
     for role, where in ((role, PLACES[role]) for role in flow.roles if role in PLACES):
@@ -268,7 +268,7 @@ def _offload(config: Config, own: str, *, trains: bool) -> tuple[tuple[Offloaded
 
 
 def _budget(config: Config, role: str, where: str, total_tokens: int, sequence: int) -> int | None:
-    """Give the tokens that go through at once: a budget, or as many rows as were told, each as long as can be."""
+    """Return the tokens that go through at once: a budget, or as many rows as were told, each as long as can be."""
     if _counts_tokens(config, role, where):
         told = config.counted(f"{where}.{_prefix(role)}_max_token_len_per_gpu")
         return None if told is None else told * sequence

@@ -15,7 +15,7 @@ DEEPEST = 50
 
 
 def told_by(text: str) -> tuple[CommandKey, ...]:
-    """Give the keys of a YAML text, those of Hydra itself (`defaults`, `hydra`) too, each with its line.
+    """Return the keys of a YAML text, those of Hydra itself (`defaults`, `hydra`) too, each with its line.
 
     Raises UsageError with the line for text that is no YAML mapping, a key that stands twice, and aliases.
     """
@@ -41,7 +41,7 @@ def told_by(text: str) -> tuple[CommandKey, ...]:
 
 
 def _too_deep(text: str) -> int | None:
-    """Give the line on which brackets nest deeper than any configuration, which takes the library minutes to read."""
+    """Return the line on which brackets nest deeper than any configuration, which takes the library minutes to read."""
     depth = 0
     for number, line in enumerate(text.split("\n")):
         for letter in line:
@@ -72,7 +72,7 @@ def _flat(root: Any) -> list[CommandKey]:
 
 
 def _text(node: Any) -> str:
-    """Give a scalar's text, in quotes where those say that it is a text; a list as Hydra writes one."""
+    """Return a scalar's text, in quotes where those say that it is a text; a list as Hydra writes one."""
     if node.id == "sequence":
         return f"[{','.join(_text(each) if each.id != 'mapping' else '{…}' for each in node.value[:1000])}]"
     if node.id == "mapping":

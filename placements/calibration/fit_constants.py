@@ -160,7 +160,7 @@ def refuse_no_seconds(label: str, value: Any) -> None:
 
 
 def _is_seconds(value: Any) -> bool:
-    """Say whether a value from a file is a number of seconds.
+    """Return whether a value from a file is a number of seconds.
 
     >>> [_is_seconds(each) for each in (0.5, 3, 0, float("nan"), True, "3", None, 10**400)]
     [True, True, False, False, False, False, False, False]

@@ -98,7 +98,7 @@ def known_devices() -> Mapping[str, Device]:
 
 
 def domain_of(node: Machine, device: Device, same: int) -> int:
-    """Say how many devices NVLink joins into one domain there; `same` is how many of this device the node has.
+    """Return how many devices NVLink joins into one domain there; `same` is how many of this device the node has.
 
     A node may tell it, else the profile does; of a device without a profile, the machine is taken to be a domain.
     """

@@ -242,7 +242,7 @@ class _MachineDevices:
 
     @property
     def untouched(self) -> bool:
-        """Say whether nothing of it is taken."""
+        """Return whether nothing of it is taken."""
         return not any(cell.taken for cell in self.cells)
 
     def room(self, tensor: int) -> int:

@@ -195,7 +195,7 @@ def room_bytes(usable_bytes: int, kind: DeviceKind = "gpu") -> int:
 
 
 def fits(needed_bytes: int, usable_bytes: int, kind: DeviceKind = "gpu") -> bool:
-    """Say whether a forecast counts as fitting a device.
+    """Return whether a forecast counts as fitting a device.
 
     >>> fits(90, 100), fits(91, 100), fits(100, 100, "cpu")
     (True, False, True)

@@ -36,7 +36,7 @@ class PipelineStage:
 
     @property
     def whole(self) -> bool:
-        """Say whether this is all of the model."""
+        """Return whether this is all of the model."""
         return self.first and self.last
 
 

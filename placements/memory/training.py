@@ -89,7 +89,7 @@ class TrainingSettings:
 
     @property
     def copies(self) -> bool:
-        """Say whether weights are kept as the optimizer changes them, and copied to be computed with.
+        """Return whether weights are kept as the optimizer changes them, and copied to be computed with.
 
         Full sharding does, and so does what is not cut at all, where the two widths differ.
         """
@@ -170,7 +170,7 @@ def _footprint(case: _StageModel) -> TrainingFootprint:
 
 
 def _lasts(part: Part, training: TrainingSettings) -> bool:
-    """Say whether a state stays between updates: gradients do where they lie in one buffer of all ranks.
+    """Return whether a state stays between updates: gradients do where they lie in one buffer of all ranks.
 
     Source: Megatron-LM's distributed optimizer keeps its buffers; FSDP2 frees gradients when it has stepped. What
     sleeps frees them too, without a copy on the host: verl, `offload_megatron_model_to_cpu`.
@@ -274,7 +274,7 @@ def _logits_bytes(case: _StageModel) -> float:
 
 
 def _piped(case: _StageModel) -> bool:
-    """Say whether a stage of a pipeline keeps all of its sharded weights whole while micro-batches pass.
+    """Return whether a stage of a pipeline keeps all of its sharded weights whole while micro-batches pass.
 
     Source: torchtitan, which shards weights again after a step only, so as not to gather them for each micro-batch.
     """
@@ -297,7 +297,7 @@ def _gathered(case: _StageModel, layers: int) -> float:
 
 
 def _gathers_gradients(case: _StageModel) -> bool:
-    """Say whether whole gradients pass beside those that are kept; adapters' are too small to count."""
+    """Return whether whole gradients pass beside those that are kept; adapters' are too small to count."""
     return case.training.copies and not case.shape.adapters
 
 

@@ -41,7 +41,7 @@ def comparison_chart(found: SearchResult, objective: Objective = "step", *, plan
 
 
 def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
-    """Say whether a candidate of a search is a plan: the same roles share as many devices, running the same way."""
+    """Return whether a candidate of a search is a plan: the same roles share as many devices, running the same way."""
     return _lives(homes_of(ranked.setting, ranked.blocks)) == _lives(homes_by(ranked.setting, plan))
 
 
@@ -59,7 +59,7 @@ def _lives(homes: Sequence[RolePlacement]) -> dict[str, object]:
 
 
 def _how(found: SearchResult, plan: Plan, objective: Objective) -> str:
-    """Say how the plan that is drawn stands beside the best of the search."""
+    """Return how the plan that is drawn stands beside the best of the search."""
     faster = any(each is not None and each.step_s < found.best.step_s * 0.9995 for _, each in found.named)
     if is_plan(found.best, plan):
         return "the best of what was asked for" if faster else "the best"
@@ -104,7 +104,7 @@ def _devices(cluster: Cluster) -> int:
 
 
 def _about(strips: Sequence[Strip]) -> str:
-    """Say which strip is the fastest, the slowest, and which do not fit."""
+    """Return which strip is the fastest, the slowest, and which do not fit."""
     known = [(strip.seconds, strip.label) for strip in strips if strip.seconds is not None]
     (least_s, fastest), (most_s, slowest) = min(known), max(known)
     told = [f"The fastest is {fastest}: {show_s(least_s)} a step."]

@@ -47,7 +47,7 @@ def _move(here: Played, move: AlternativePool) -> list[str]:
 
 
 def fastest_text(here: Played, best: Played | None) -> str:
-    """Say what the same pools take at their fastest, `best`; nothing where the plan is as fast."""
+    """Return what the same pools take at their fastest, `best`; nothing where the plan is as fast."""
     if best is None or best.step_s > here.step_s * (1 - 5e-4):
         return ""
     faster = f"{show_s(best.step_s)}, {best.step_s / here.step_s - 1:+.1%}, on {many(best.devices, 'device')}"
@@ -126,7 +126,7 @@ def _seconds(row: TaskRow | None) -> str:
 
 
 def _fullest(plan: Plan) -> str:
-    """Say what the fullest device of a plan holds, by its share of the device, and whether that is too much."""
+    """Return what the fullest device of a plan holds, by its share of the device, and whether that is too much."""
     rooms = {pool.name: min(pool_sizes(plan, pool), default=0) for pool in plan.pools}
     peaks = [(peak.memory_bytes, each.pool, peak.role) for each in plan.forecast for peak in each.peaks]
     if not peaks:

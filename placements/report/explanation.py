@@ -43,7 +43,7 @@ class Explanation:
         return tuple(alternative_pools(self.problem, self.parts, role))
 
     def faster_text(self) -> str:
-        """Say what the same pools take at their fastest; "" where the plan is as fast."""
+        """Return what the same pools take at their fastest; "" where the plan is as fast."""
         return fastest_text(self.current, solved(self.problem, PoolOptions(self.problem), self.parts))
 
     def text(self, role: str, found: Sequence[AlternativePool]) -> str:

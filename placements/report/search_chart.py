@@ -50,7 +50,7 @@ def fullest_bytes(ranked: RankedPlan) -> int:
 
 
 def on_front(point: Point, points: Sequence[Point]) -> bool:
-    """Say whether no other point is better in one of both, seconds and bytes, and as good in the other.
+    """Return whether no other point is better in one of both, seconds and bytes, and as good in the other.
 
     >>> [on_front(each, [(1.0, 3), (2.0, 2), (3.0, 2)]) for each in [(1.0, 3), (2.0, 2), (3.0, 2)]]
     [True, True, False]
@@ -81,7 +81,7 @@ def _why(found: SearchResult, ranked: RankedPlan, objective: Objective) -> str:
 
 
 def _about(found: SearchResult, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
-    """Say how many candidates there are, what the best takes, and which takes the least memory."""
+    """Yield how many candidates there are, what the best takes, and which takes the least memory."""
     best, least = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
     yield f"{many(len(dots), 'plan')} played."
     yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."

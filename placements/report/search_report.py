@@ -95,7 +95,7 @@ def _tokens(setting: PlanningProblem) -> float:
 
 
 def _asked(setting: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """Say what a step is, what its models are, and what the machines are taken to have."""
+    """Yield what a step is, what its models are, and what the machines are taken to have."""
     drawn = [load for load in setting.loads if load.phase == "generate"]
     for load in drawn[:1]:
         each = f" × {load.samples}" if load.samples > 1 else ""
@@ -249,7 +249,7 @@ def _figures(ranked: RankedPlan, measure: ObjectiveMeasure) -> list[str]:
 
 
 def _near(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure, tie: str) -> str:
-    """Say how much more a plan takes than the best: a share of it, or some devices."""
+    """Return how much more a plan takes than the best: a share of it, or some devices."""
     if measure.unit == "devices" and ranked.devices != best.devices:
         more = ranked.devices - best.devices
         return f"{'+' if more > 0 else '-'}{_devices_of(abs(more))}"
@@ -316,7 +316,7 @@ def sorted_parts(found: SearchResult, variant: PlacementVariant) -> tuple[tuple[
 
 
 def against(found: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
-    """Say how a named placement at its best stands beside the best plan, and why it is no better."""
+    """Return how a named placement at its best stands beside the best plan, and why it is no better."""
     more = _more(ranked, found.best, measure)
     if more <= 0:
         played = ranked.blocks in {each.blocks for each in found.ranked}
@@ -329,7 +329,7 @@ def against(found: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) 
 
 
 def why_slower(one: Played, other: Played) -> str:
-    """Say why one plan's step is longer than another's: what takes longer, and what no longer runs beside the rest.
+    """Return why one plan's step is longer than another's: what takes longer, and what no longer runs beside the rest.
 
     At most three of each are named, those that make a tenth of the difference or more.
     """
@@ -345,7 +345,7 @@ def why_slower(one: Played, other: Played) -> str:
 
 
 def _waiting(tasks: Sequence[TimedTask]) -> str:
-    """Say why a step takes longer in which no task does: what works on one pool takes turns, pools wait."""
+    """Return why a step takes longer in which no task does: what works on one pool takes turns, pools wait."""
     pools = {pool for task in tasks for pool in task.pools} - {HOST}
     return "its pools wait for each other" if len(pools) > 1 else "all of it takes turns on one pool"
 
@@ -370,7 +370,7 @@ def what_if_text(found: SearchResult, others: Sequence[WhatIf], objective: Objec
 
 
 def _pools_beside(changed: SearchResult, found: SearchResult) -> str:
-    """Say what the pools of the best plan are, where they or their devices are others than those of a plan."""
+    """Return what the pools of the best plan are, where they or their devices are others than those of a plan."""
     pools, idle = pools_of(changed.best), ""
     if changed.setting.ratio is not None and not is_disaggregated(changed.best):
         idle = ", so that no ratio holds: drawing and training share a pool"
@@ -378,13 +378,13 @@ def _pools_beside(changed: SearchResult, found: SearchResult) -> str:
 
 
 def is_disaggregated(ranked: RankedPlan) -> bool:
-    """Say whether what trains and what draws have no pool in common."""
+    """Return whether what trains and what draws have no pool in common."""
     uses = [{ranked.setting.roles[place].use for place in block} for block, _ in ranked.blocks]
     return not any({"train", "sample"} <= each for each in uses)
 
 
 def _steadiness(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
-    """Say how the best plans do where costs are other than forecast."""
+    """Yield how the best plans do where costs are other than forecast."""
     yield f"if each role's seconds are off by up to {COST_ERROR:.0%}, of {DRAWS} draws"
     rows = list[list[str]]()
     for number, each in enumerate(found.regrets[:TOP], 1):

@@ -26,7 +26,7 @@ def staleness_text(tried: tuple[StalenessOption, ...], chosen: int) -> str:
 
 
 def _ratio(late: StalenessOption) -> str:
-    """Say how many devices draw and how many train, those that do both apart."""
+    """Return how many devices draw and how many train, those that do both apart."""
     counts = Counter[str]()
     for block, option in late.found.best.blocks:
         uses = {late.found.setting.roles[place].use for place in block}

@@ -55,7 +55,7 @@ def _step_at(timeline: Timeline, bubble: IdleSpan) -> int:
 
 
 def _about(timeline: Timeline, idle: tuple[IdleSpan, ...]) -> Iterator[str]:
-    """Say how long the steps take, how busy each pool is, and what the longest wait of a pool of devices is for."""
+    """Yield how long the steps take, how busy each pool is, and what the longest wait of a pool of devices is for."""
     period_s = timeline.period_s
     apart = f", {show_s(period_s)} from one to the next" if period_s is not None else ""
     yield f"{many(timeline.steps, 'step')} in {show_s(timeline.end_s)}{apart}."

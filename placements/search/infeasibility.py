@@ -90,7 +90,7 @@ def _states_bytes(parts: Bytes) -> int:
 
 
 def _short_of(worst: SmallestOption | Role | None, found: Sequence[SmallestOption | Role]) -> tuple[str, list[str]]:
-    """Say what is short of memory, and in a line or two what it holds."""
+    """Return what is short of memory, and in a line or two what it holds."""
     if worst is None or isinstance(worst, Role):
         return f"no engine runs {worst.name if worst is not None else 'it'} on any number of its devices", []
     if worst.over_bytes <= 0:

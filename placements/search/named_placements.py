@@ -81,13 +81,13 @@ def sorted_roles(graph: Graph) -> SortedRoles:
 
 
 def _gives_numbers(graph: Graph, param: str) -> bool:
-    """Say whether a model's head gives numbers, from which nothing can be drawn."""
+    """Return whether a model's head gives numbers, from which nothing can be drawn."""
     found = graph.param(param)
     return found is not None and issubclass(found.type, Model) and found.type.head != "tokens"
 
 
 def _tells_others(graph: Graph, param: str) -> bool:
-    """Say whether another model is updated by what this one says of its rows."""
+    """Return whether another model is updated by what this one says of its rows."""
     return any(
         _root_of(source) == param and not source.regions and passes_rows(source)
         for node in graph.nodes

@@ -104,7 +104,7 @@ class StageBoxes:
     second: Numbers
 
     def thin(self) -> Bits:
-        """Say which have one corner only."""
+        """Return which have one corner only."""
         return np.asarray((self.low_s >= self.high_s).all(0))
 
     def some(self, which: Bits | Indices) -> StageBoxes:

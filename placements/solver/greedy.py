@@ -246,7 +246,7 @@ class _LocalSearch:
         return self._rows[roles]
 
     def _may_be_best(self, partition: Partition) -> bool:
-        """Say whether every block can run, and the blocks at their best would be better than the best found."""
+        """Return whether every block can run, and the blocks at their best would be better than the best found."""
         blocks = [rows for rows in map(self._block, partition) if rows is not None]
         if len(blocks) < len(partition):
             return False

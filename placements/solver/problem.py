@@ -82,7 +82,7 @@ class Problem:
         return self if hasattr(self.options, "cache_info") else replace(self, options=cache(self.options))
 
     def allows(self, block: Block) -> bool:
-        """Say whether the pins allow these roles as one block."""
+        """Return whether the pins allow these roles as one block."""
         whole = all(pin <= block or not pin & block for pin in self.together)
         return whole and all(len(pin & block) <= 1 for pin in self.apart)
 

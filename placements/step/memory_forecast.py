@@ -144,7 +144,7 @@ def _copy(setting: PlanningProblem, home: RolePlacement, trained: Sequence[RoleP
 
 
 def _one_copy(one: RolePlacement, other: RolePlacement) -> bool:
-    """Say whether two roles of a model on CPUs read one copy of it."""
+    """Return whether two roles of a model on CPUs read one copy of it."""
     alike = (one.pool, one.engine, one.layout) == (other.pool, other.engine, other.layout)
     return alike and one.seat.of.kind == "cpu" and one.role.param == other.role.param
 

@@ -128,7 +128,7 @@ def _transfer_s(
 
 
 def resharding(training: Layout, generation: Layout) -> Resharding:
-    """Say how far weights are gathered from a training layout to a generation layout of the same devices.
+    """Return how far weights are gathered from a training layout to a generation layout of the same devices.
 
     Over all devices where each holds a part of every weight; else over the tensor and pipeline ranks, or only over
     those of them that end up with one part, where the generation's degrees divide the training's.

@@ -209,7 +209,7 @@ def _kept(sizes: BatchSizes) -> list[AdjustableSize]:
 
 
 def _never(sizes: BatchSizes, share: RankShare) -> SizeConflict:
-    """Say that a role has more data ranks than there are prompts."""
+    """Return that a role has more data ranks than there are prompts."""
     left, names = share.ranks - share.prompts.value, ", ".join(share.roles)
     ranks = AdjustableSize(names, DATA, share.ranks, "the plan")
     what = f"{share.prompts} on {share.ranks} data ranks of {names}: {many(left, 'rank')} would never have a row"
@@ -218,7 +218,7 @@ def _never(sizes: BatchSizes, share: RankShare) -> SizeConflict:
 
 
 def _idle(sizes: BatchSizes, cut: UpdatePartition) -> SizeConflict:
-    """Say that a minibatch holds fewer prompts than there are ranks to train on it."""
+    """Return that a minibatch holds fewer prompts than there are ranks to train on it."""
     ranks = AdjustableSize(cut.role, DATA, cut.ranks, "the plan")
     held = f"{many(cut.minibatches, 'minibatch', 'minibatches')} of {span(cut.least, cut.most, 'prompt')}"
     left = many(cut.ranks - cut.least, "rank")

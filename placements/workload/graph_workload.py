@@ -38,7 +38,7 @@ class StepWorkload:
 
 
 def passes_rows(node: Node) -> bool:
-    """Say whether a node that reads a model passes rows through it.
+    """Return whether a node that reads a model passes rows through it.
 
     A host node reads what is beside the weights, such as a tokenizer; what moves a model without a loss, as an average
     does, reads its weights.
@@ -48,7 +48,7 @@ def passes_rows(node: Node) -> bool:
 
 
 def moves_weights(node: Node) -> bool:
-    """Say whether a node makes the next version of a model."""
+    """Return whether a node makes the next version of a model."""
     edge = node.carried()
     return edge is not None and issubclass(edge.type, Model)
 

@@ -165,7 +165,7 @@ def _refuse_uncounted(graph: Graph) -> None:
 
 
 def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
-    """Say what the loads of a step of so many prompts take for granted, one sentence each.
+    """Return what the loads of a step of so many prompts take for granted, one sentence each.
 
     That all rounds are drawn, though fewer may do; that host nodes run no model that they read; and that what moves
     weights without a loss needs no time.

@@ -265,5 +265,5 @@ class _StepReader:
 
 
 def _reads_once(node: Node) -> bool:
-    """Say whether a node is known to be one forward pass over the rows that it reads."""
+    """Return whether a node is known to be one forward pass over the rows that it reads."""
     return node.op.stat is not None or node.op.kind == "logprob"

@@ -19,7 +19,7 @@ def test_every_link_between_pages_leads_to_a_file() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Give the anchors that GitHub makes of a page's headings."""
+    """Return the anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 

@@ -55,7 +55,7 @@ def said_by(*commands: tuple[str, ...]) -> list[set[str]]:
 
 
 def libraries(modules: set[str]) -> set[str]:
-    """Give the top-level names of modules."""
+    """Return the top-level names of modules."""
     return {name.split(".")[0] for name in modules}
 
 

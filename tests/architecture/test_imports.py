@@ -118,12 +118,12 @@ def sources(*packages: str) -> list[Path]:
 
 
 def is_type_checking(node: ast.AST) -> bool:
-    """Say whether a node is `if TYPE_CHECKING:`, whose imports never happen."""
+    """Return whether a node is `if TYPE_CHECKING:`, whose imports never happen."""
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
 def imports(file: Path, *, types_too: bool = False) -> Iterator[Import]:
-    """Give every import of a file; those for types only are left out unless asked for."""
+    """Yield every import of a file; those for types only are left out unless asked for."""
     waiting: list[tuple[ast.AST, bool]] = [(ast.parse(file.read_text(encoding="utf-8")), True)]
     while waiting:
         node, at_top = waiting.pop()
@@ -138,32 +138,32 @@ def imports(file: Path, *, types_too: bool = False) -> Iterator[Import]:
 
 
 def modules_named(each: Import) -> set[str]:
-    """Give the modules that an import names: `from a import b` names `a.b` where that is a module, else `a`."""
+    """Return the modules that an import names: `from a import b` names `a.b` where that is a module, else `a`."""
     inner = {name: f"{each.module}.{name}" for name in each.names if is_module(f"{each.module}.{name}")}
     return set(inner.values()) | ({each.module} if len(inner) < max(len(each.names), 1) else set())
 
 
 def is_module(name: str) -> bool:
-    """Say whether a dotted name is a module or a package of ours."""
+    """Return whether a dotted name is a module or a package of ours."""
     path = ROOT / name.replace(".", "/")
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def module_of(file: Path) -> str:
-    """Give the dotted name of a file of ours."""
+    """Return the dotted name of a file of ours."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def owner(file: Path) -> str:
-    """Give the key of MAY_IMPORT that a file falls under."""
+    """Return the key of MAY_IMPORT that a file falls under."""
     parts = file.relative_to(ROOT).parts
     in_cli = parts[0] == "flowgraph" and len(parts) > 1 and parts[1] in {"cli", "cli.py", "__main__.py"}
     return "flowgraph.cli" if in_cli else parts[0]
 
 
 def room_of(module: str) -> str:
-    """Give the room of a module: `flowgraph.passes.name_nodes` is in `passes`."""
+    """Return the room of a module: `flowgraph.passes.name_nodes` is in `passes`."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 
@@ -241,7 +241,7 @@ def test_private_names_stay_in_their_package() -> None:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Give the groups of modules that import each other."""
+    """Return the groups of modules that import each other."""
     found = strongly_connected_components(DiGraph([(one, other) for one, others in graph.items() for other in others]))
     return [sorted(each) for each in found if len(each) > 1]
 

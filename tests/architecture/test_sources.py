@@ -34,12 +34,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def place(path: Path, node: ast.AST | None = None) -> str:
-    """Say where something stands, as `file:line`."""
+    """Return where something stands, as `file:line`."""
     return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
 
 def identifiers(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """Give every name that a file reads or defines; strings and comments are no names."""
+    """Yield every name that a file reads or defines; strings and comments are no names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             yield node, node.id
@@ -63,7 +63,7 @@ def words_of(identifier: str) -> list[str]:
 
 
 def public_definitions(body: list[ast.stmt]) -> Iterator[Function | ast.ClassDef]:
-    """Give the functions and classes that a reader may use, methods of such classes included."""
+    """Yield the functions and classes that a reader may use, methods of such classes included."""
     for node in body:
         if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
             yield node
@@ -72,7 +72,7 @@ def public_definitions(body: list[ast.stmt]) -> Iterator[Function | ast.ClassDef
 
 
 def is_overload(node: Function | ast.ClassDef) -> bool:
-    """Say whether this is one signature of several; the docstring stands at the last."""
+    """Return whether this is one signature of several; the docstring stands at the last."""
     return any(ast.unparse(each).endswith("overload") for each in node.decorator_list)
 
 
@@ -109,7 +109,7 @@ def test_the_compiler_knows_no_word_of_its_programs() -> None:
 
 
 def engine_tables(tree: ast.AST) -> Iterator[ast.Dict]:
-    """Give every dict that is keyed by the names of two engines or more."""
+    """Yield every dict that is keyed by the names of two engines or more."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
             keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}

@@ -50,7 +50,7 @@ def test_both_opinions_are_within_bounds_of_each_other(figure: str) -> None:
 
 
 def where_kernels_are_most(*, experts: bool) -> list[opinion.Pair]:
-    """Give the pairs of models with experts, or without, whose steps are mostly kernels."""
+    """Return the pairs of models with experts, or without, whose steps are mostly kernels."""
     return [each for each in found() if each.overhead <= 0.25 and bool(each.question.setup.shape.experts) == experts]
 
 

@@ -26,7 +26,7 @@ def outcome(kind: str = "far", *, values: float = 0.0, gradients: float = 0.0, r
 
 
 def verl_says(case: Case, kind: str, seeds: int) -> dict[str, np.ndarray]:
-    """Give what verl would write if it did all as we do."""
+    """Return what verl would write if it did all as we do."""
     found = dict[str, np.ndarray]()
     for seed in range(seeds):
         for name, value in compare.ours(case, draw(kind, seed)).items():

@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """Give `opened(page, **context)`: a page written to a file and opened from there.
+    """Yield `opened(page, **context)`: a page written to a file and opened from there.
 
     Once the test is done, none of them may have said anything on the console or asked for anything but its file.
     """

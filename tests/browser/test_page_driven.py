@@ -32,7 +32,7 @@ def page(opened: Opened) -> Shown:
 
 
 def kept(page: Shown) -> list[str]:
-    """Give the titles of what stays while something is traced; of everything while nothing is."""
+    """Return the titles of what stays while something is traced; of everything while nothing is."""
     return page.locator(".tracing .kept > title").all_text_contents()
 
 
@@ -203,7 +203,7 @@ def test_the_mouse_takes_the_timeline_along(page: Shown) -> None:
 
 
 def drawn(page: Shown) -> dict[str, list[Any]]:
-    """Give where bars, ticks and the edges of steps are, in thousandths, and what ticks say."""
+    """Return where bars, ticks and the edges of steps are, in thousandths, and what ticks say."""
     read = (
         "found => found.map(each => ['x', 'width', 'x1', 'x2'].map(name => Math.round(each.getAttribute(name) * 1e3)))"
     )
@@ -366,7 +366,7 @@ def test_a_page_of_nothing_says_nothing(opened: Opened) -> None:
 
 
 def tree(page: Shown) -> list[dict[str, Any]]:
-    """Give what a screen reader is told: role, name and properties of each part."""
+    """Return what a screen reader is told: role, name and properties of each part."""
     session = page.context.new_cdp_session(page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
     return [each for each in nodes if not each["ignored"]]

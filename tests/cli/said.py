@@ -6,7 +6,7 @@ from typing import Any
 
 
 def text_of(said: Any) -> str:
-    """Give what a command printed that went well."""
+    """Return what a command printed that went well."""
     assert said.code == 0, said.err
     text: str = said.out
     return text

@@ -33,7 +33,7 @@ QUICK = ("--cluster", "1xcpu", "--steps", 1, "--batch", 2, "--eval-every", 0)
 
 
 def refused(said: Any, code: int = 1) -> str:
-    """Give the error's text; there is no traceback, and nothing on stdout."""
+    """Return the error's text; there is no traceback, and nothing on stdout."""
     assert said.code == code, said
     assert "Traceback" not in said.err
     assert said.out == ""

@@ -20,7 +20,7 @@ FACTS = {"flow": "grpo", "metrics": {}, "status": "done", "steps": 4, "steps_don
 
 
 def refused(said: Any, code: int = 1) -> str:
-    """Give the error's text; nothing is on stdout or written, and there is no traceback."""
+    """Return the error's text; nothing is on stdout or written, and there is no traceback."""
     assert (said.code, said.out) == (code, ""), said
     assert "Traceback" not in said.err
     assert not Path("scales.json").exists()
@@ -30,19 +30,19 @@ def refused(said: Any, code: int = 1) -> str:
 
 @pytest.fixture
 def plan(flowgraph: Run) -> dict[str, Any]:
-    """Give the plan of GRPO, as it is written to plan.json."""
+    """Return the plan of GRPO, as it is written to plan.json."""
     written: dict[str, Any] = json.loads(write_plan(flowgraph, "plan", "grpo", *ASKED, *LENGTHS))
     return written
 
 
 def forecast(plan: Mapping[str, Any]) -> dict[str, float]:
-    """Give the seconds that a plan forecasts of each node that a model does."""
+    """Return the seconds that a plan forecasts of each node that a model does."""
     kinds = {"generate", "logprob", "update"}
     return {each["name"]: sum(each["parts"].values()) for each in plan["step"]["tasks"] if each["kind"] in kinds}
 
 
 def steps(seconds: Mapping[str, Any], count: int = 4) -> str:
-    """Give the metrics of a run whose nodes took so long in each step, and ten times as long in the first."""
+    """Return the metrics of a run whose nodes took so long in each step, and ten times as long in the first."""
     lines = [{"step": 0, "time": {"nodes_s": {name: each * 10 for name, each in seconds.items()}}}] * (count > 1)
     lines += [{"step": i, "time": {"nodes_s": dict(seconds)}} for i in range(len(lines), count)]
     return "".join(f"{json.dumps(line)}\n" for line in lines)
@@ -60,7 +60,7 @@ def folder(name: str, plan: Mapping[str, Any] | None, metrics: str | None) -> st
 
 
 def slower(plan: Mapping[str, Any], times: float, **more: Any) -> str:
-    """Give the metrics of a run that took so many times what its plan forecasts."""
+    """Return the metrics of a run that took so many times what its plan forecasts."""
     return steps({name: times * each for name, each in forecast(plan).items()} | more)
 
 

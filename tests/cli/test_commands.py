@@ -246,7 +246,7 @@ def test_an_interrupted_run_says_where_it_stands_and_leaves_no_process(tmp_path:
 
 
 def _parent_argument(process: Path) -> list[str]:
-    """Give the arguments of a grader process, the last of which is its parent's id."""
+    """Return the arguments of a grader process, the last of which is its parent's id."""
     try:
         arguments = (process / "cmdline").read_bytes().decode().split("\0")
     except OSError:

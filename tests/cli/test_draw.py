@@ -75,7 +75,7 @@ def subjects(made: Path, tmp_path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def refused(said: Any) -> str:
-    """Give the whole error: one is told, nothing is printed, and nothing is a traceback."""
+    """Return the whole error: one is told, nothing is printed, and nothing is a traceback."""
     assert said.code in (1, 2), said
     assert said.out == ""
     assert "Traceback" not in said.err
@@ -278,7 +278,7 @@ def test_a_flow_and_a_plan_are_not_compared(flowgraph: Run, subjects: Any) -> No
 
 
 def hostile_plan(path: Path, name: str) -> dict[str, Any]:
-    """Give a plan whose pools and machines have this name, as a person or a stranger may write it."""
+    """Return a plan whose pools and machines have this name, as a person or a stranger may write it."""
     plan: dict[str, Any] = json.loads(path.read_text())
     names = {each["name"]: f"{name}{i or ''}" for i, each in enumerate(plan["pools"])}
     for each in plan["pools"]:

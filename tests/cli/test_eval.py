@@ -23,7 +23,7 @@ HERE = ("--cluster", "1xcpu")
 
 
 def told(said: Any) -> dict[str, Any]:
-    """Give what a command printed as JSON."""
+    """Return what a command printed as JSON."""
     found: dict[str, Any] = json.loads(text_of(said))
     return found
 

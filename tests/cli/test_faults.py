@@ -115,7 +115,7 @@ class Ended:
     seconds: float
 
     def told(self) -> str:
-        """Give stderr from where the end is told, without process ids, ranks and the figures of a step."""
+        """Return stderr from where the end is told, without process ids, ranks and the figures of a step."""
         lines = self.err.splitlines(keepends=True)
         first = [i for i, line in enumerate(lines) if line.startswith(("the run failed", "stopp"))][:1]
         text = "".join(lines[first[0] :]) if first else self.err
@@ -162,7 +162,7 @@ class Started:
 
     @property
     def temporary(self) -> Path:
-        """Give where the run keeps what it needs for a while; Ray's logs lie elsewhere."""
+        """Return where the run keeps what it needs for a while; Ray's logs lie elsewhere."""
         return self.folder / "temporary"
 
     def left(self) -> list[str]:
@@ -170,16 +170,16 @@ class Started:
         return [each.name for each in self.temporary.iterdir() if not each.name.startswith("torchinductor_")]
 
     def err(self) -> str:
-        """Give what was printed as yet."""
+        """Return what was printed as yet."""
         return (self.folder / "err").read_text()
 
     def facts(self) -> dict[str, object]:
-        """Give what the run folder says."""
+        """Return what the run folder says."""
         told: dict[str, object] = json.loads((self.folder / "run" / "run.json").read_text())
         return told
 
     def alive(self) -> dict[psutil.Process, str]:
-        """Give the processes that are there, with their names; one that waits to be reaped is gone."""
+        """Return the processes that are there, with their names; one that waits to be reaped is gone."""
         found = dict[psutil.Process, str]()
         for process in psutil.process_iter():
             try:
@@ -240,7 +240,7 @@ Start = Callable[..., Started]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Give `start(*options, at=…, seconds=…)`: begin a run, and end whatever is left of it after the test."""
+    """Yield `start(*options, at=…, seconds=…)`: begin a run, and end whatever is left of it after the test."""
     begun = list[Started]()
     (tmp_path / "here").mkdir()
 

@@ -35,7 +35,7 @@ KEYS = """\
 
 
 def refused(said: Any, code: int = 1) -> str:
-    """Give the error's text; nothing is on stdout, and there is no traceback."""
+    """Return the error's text; nothing is on stdout, and there is no traceback."""
     assert (said.code, said.out) == (code, ""), said
     assert "Traceback" not in said.err
     text: str = said.err
@@ -49,7 +49,7 @@ def plan_in(path: str) -> Plan:
 
 @pytest.fixture
 def made(flowgraph: Run) -> Callable[..., Plan]:
-    """Give `made(flow, *arguments)`: the plan that is found for a flow, in plan.json."""
+    """Return `made(flow, *arguments)`: the plan that is found for a flow, in plan.json."""
 
     def make(flow: str, *arguments: object) -> Plan:
         return Plan.from_json(write_plan(flowgraph, "plan", flow, *(arguments or SMALL)))
@@ -59,7 +59,7 @@ def made(flowgraph: Run) -> Callable[..., Plan]:
 
 @pytest.fixture
 def read(flowgraph: Run) -> Callable[..., tuple[Plan, str]]:
-    """Give `read(script, *options)`: a script's plan, and what is said beside it."""
+    """Return `read(script, *options)`: a script's plan, and what is said beside it."""
 
     def run(script: str, *options: object, name: str = "run.sh") -> tuple[Plan, str]:
         Path(name).write_text(script)
@@ -71,31 +71,31 @@ def read(flowgraph: Run) -> Callable[..., tuple[Plan, str]]:
 
 
 def settings(plan: Plan) -> dict[str, str]:
-    """Give the settings that a plan was made for."""
+    """Return the settings that a plan was made for."""
     assert plan.assumed is not None
     pairs = (each.partition("=") for each in plan.assumed.settings)
     return {name: value for name, _, value in pairs}
 
 
 def layouts(plan: Plan) -> dict[str, Layout]:
-    """Give how each role is cut."""
+    """Return how each role is cut."""
     return {each.role: each.layout for each in plan.placed}
 
 
 def running(plan: Plan) -> dict[str, RoleSettings]:
-    """Give how each role runs."""
+    """Return how each role runs."""
     return {each.role: each.running for each in plan.placed}
 
 
 def pools(plan: Plan) -> dict[frozenset[str], int]:
-    """Give the devices of each pool by its roles."""
+    """Return the devices of each pool by its roles."""
     return {
         frozenset(each.role for each in plan.placed if each.pool == pool.name): len(pool.devices) for pool in plan.pools
     }
 
 
 def step_s(plan: Plan) -> float:
-    """Give the seconds of a step."""
+    """Return the seconds of a step."""
     assert plan.step is not None
     assert plan.step.period_s is not None
     return plan.step.period_s

@@ -20,7 +20,7 @@ ON_CPUS = ("grpo", "--cluster", "2xcpu-4GiB")
 
 
 def written(flowgraph: Run, *options: object) -> dict[str, Any]:
-    """Give the plan that is found with these options, as it is written to p.json."""
+    """Return the plan that is found with these options, as it is written to p.json."""
     text_of(flowgraph("plan", *options, "-o", "p.json"))
     plan: dict[str, Any] = json.loads(Path("p.json").read_text())
     return plan

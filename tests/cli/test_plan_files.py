@@ -22,7 +22,7 @@ G8 = (
 
 @pytest.fixture
 def written(flowgraph: Run) -> Callable[..., dict[str, Any]]:
-    """Give `written(verb, cluster, *options)`: the plan that is found, as it is written to plan.json."""
+    """Return `written(verb, cluster, *options)`: the plan that is found, as it is written to plan.json."""
 
     def make(verb: str = "plan", cluster: str = "8xh100", *options: object) -> dict[str, Any]:
         text = write_plan(flowgraph, verb, "grpo", *G8, "--cluster", cluster, *options)
@@ -40,7 +40,7 @@ def edited(plan: dict[str, Any], edit: Edit) -> str:
 
 
 def placed(plan: dict[str, Any], role: str) -> dict[str, Any]:
-    """Give where a plan has a role."""
+    """Return where a plan has a role."""
     found: dict[str, Any] = next(each for each in plan["placed"] if each["role"] == role)
     return found
 

@@ -42,7 +42,7 @@ HEAVY = ("torch", "ray", "transformers", "sglang", "datasets")
 
 
 def refused(said: Any, code: int) -> str:
-    """Give the error's text; nothing is on stdout, and there is no traceback."""
+    """Return the error's text; nothing is on stdout, and there is no traceback."""
     assert (said.code, said.out) == (code, ""), said
     assert "Traceback" not in said.err
     text: str = said.err
@@ -51,7 +51,7 @@ def refused(said: Any, code: int) -> str:
 
 @pytest.fixture
 def made(flowgraph: Run) -> Callable[..., dict[str, Any]]:
-    """Give `made(flow, *arguments)`: the plan of a flow, as it is written to plan.json."""
+    """Return `made(flow, *arguments)`: the plan of a flow, as it is written to plan.json."""
 
     def make(
         flow: str = "grpo", *arguments: object, out: str = "plan.json", model: str = "Qwen/Qwen3-0.6B"

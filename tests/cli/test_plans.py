@@ -34,7 +34,7 @@ OTHER_STRUCTURE = (
 
 
 def refused(said: Any, code: int = 1) -> str:
-    """Give the error's text; nothing is on stdout, and no run was begun."""
+    """Return the error's text; nothing is on stdout, and no run was begun."""
     assert (said.code, said.out) == (code, ""), said
     assert not Path("runs").exists()
     text: str = said.err
@@ -43,7 +43,7 @@ def refused(said: Any, code: int = 1) -> str:
 
 @pytest.fixture
 def plan(flowgraph: Run) -> Callable[[], dict[str, Any]]:
-    """Give `plan()`: the plan of GRPO on a laptop of 4 GiB, as it is written to plan.json."""
+    """Return `plan()`: the plan of GRPO on a laptop of 4 GiB, as it is written to plan.json."""
 
     def made() -> dict[str, Any]:
         written: dict[str, Any] = json.loads(write_plan(flowgraph, "plan", "grpo", *LAPTOP))

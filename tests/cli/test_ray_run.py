@@ -116,7 +116,7 @@ class Running:
     mark: str
 
     def alive(self) -> list[psutil.Process]:
-        """Give the processes that are there, those without a parent too."""
+        """Return the processes that are there, those without a parent too."""
         return [process for process in psutil.process_iter() if self._is_of_run(process)]
 
     def _is_of_run(self, process: psutil.Process) -> bool:
@@ -126,7 +126,7 @@ class Running:
             return False
 
     def named(self, name: str) -> psutil.Process:
-        """Give the process of this name."""
+        """Return the process of this name."""
         return next(process for process in self.alive() if process.name() == name)
 
     def wait_until(self, what: Callable[[], bool]) -> None:
@@ -148,7 +148,7 @@ Begin = Callable[..., Running]
 
 @pytest.fixture(scope="module")
 def begin() -> Iterator[Begin]:
-    """Give `begin(folder, *arguments)`: start `flowgraph run` in a folder; whatever is left at the end is killed."""
+    """Yield `begin(folder, *arguments)`: start `flowgraph run` in a folder; whatever is left at the end is killed."""
     begun = list[Running]()
 
     def begin(folder: Path, *arguments: str) -> Running:
@@ -183,12 +183,12 @@ class Finished:
     folder: Path
 
     def facts(self) -> dict[str, Any]:
-        """Give what run.json says."""
+        """Return what run.json says."""
         told: dict[str, Any] = json.loads((self.folder / "runs/grpo-1/run.json").read_text())
         return told
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Give the lines of metrics.jsonl, without seconds."""
+        """Return the lines of metrics.jsonl, without seconds."""
         lines = (self.folder / "runs/grpo-1/metrics.jsonl").read_text().splitlines()
         return [{name: value for name, value in json.loads(line).items() if name != "time"} for line in lines]
 

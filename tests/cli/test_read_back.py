@@ -99,7 +99,7 @@ OPTIONS: list[tuple[str, tuple[str, ...]]] = [
 
 @pytest.fixture
 def found(flowgraph: Run) -> Callable[..., dict[str, Any]]:
-    """Give `found(flow, *options)`: the plan that is found, as it is written to plan.json."""
+    """Return `found(flow, *options)`: the plan that is found, as it is written to plan.json."""
 
     def make(flow: str, *options: str) -> dict[str, Any]:
         Path("own.py").write_text(OWN)
@@ -114,7 +114,7 @@ def found(flowgraph: Run) -> Callable[..., dict[str, Any]]:
 
 
 def told(said: Any) -> Any:
-    """Give the JSON that a command printed that went well."""
+    """Return the JSON that a command printed that went well."""
     assert said.code == 0, said.err
     return json.loads(said.out)
 

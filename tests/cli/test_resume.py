@@ -37,20 +37,20 @@ TINY = (
 
 
 def journal(run: Path) -> list[dict[str, Any]]:
-    """Give the lines of metrics, times apart."""
+    """Return the lines of metrics, times apart."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "time"} for line in lines]
 
 
 def hashes(run: Path) -> dict[str, str]:
-    """Give the hashes of what the newest checkpoint holds: weights, optimizers, carried values, versions."""
+    """Return the hashes of what the newest checkpoint holds: weights, optimizers, carried values, versions."""
     newest = max((run / "checkpoints").glob("step_*"))
     listed = json.loads((newest / "MANIFEST.json").read_text())["files"]
     return {f"{newest.name}/{each['name']}": each["sha256"] for each in listed if each["name"] != "state.json"}
 
 
 def files(run: Path, folder: str) -> dict[str, bytes]:
-    """Give the files of a run's folder, by their paths in it."""
+    """Return the files of a run's folder, by their paths in it."""
     return {str(path.relative_to(run)): path.read_bytes() for path in (run / folder).rglob("*") if path.is_file()}
 
 
@@ -98,7 +98,7 @@ def begun(flowgraph: Run, *more: object, steps: int) -> Path:
 
 
 def facts(run: Path) -> dict[str, Any]:
-    """Give what the run folder says."""
+    """Return what the run folder says."""
     told: dict[str, Any] = json.loads((run / "run.json").read_text())
     return told
 
@@ -551,7 +551,7 @@ LIMIT_S = 300.0
 
 
 def alive(mark: str) -> list[psutil.Process]:
-    """Give the processes that bear a mark, those whose parent is gone too."""
+    """Return the processes that bear a mark, those whose parent is gone too."""
     found = list[psutil.Process]()
     for process in psutil.process_iter():
         try:

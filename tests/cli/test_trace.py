@@ -37,7 +37,7 @@ def program_of(run: Path) -> Program:
 
 
 def made_up(program: Program, step: int) -> list[MeasuredTask]:
-    """Give what tasks might have taken: each 2 s, one after another, with 600 MiB in use."""
+    """Return what tasks might have taken: each 2 s, one after another, with 600 MiB in use."""
     at, found = START_S + 100 * step, list[MeasuredTask]()
     for task in (each for each in program.tasks if not isinstance(each, Read)):
         told = [about_task(task, program.graph)]
@@ -63,7 +63,7 @@ def measure(run: Path, steps: int) -> Program:
 
 @pytest.fixture
 def ran(run_once: Callable[..., Path], flowgraph: Command, tmp_path: Path) -> Path:
-    """Give the folder of a short run, of which nothing else was measured than what a test measures."""
+    """Return the folder of a short run, of which nothing else was measured than what a test measures."""
     shutil.copytree(run_once("grpo", *map(str, QUICK)), tmp_path / "runs" / "grpo-1")
     (tmp_path / "runs" / "grpo-1" / "measured.jsonl").unlink(missing_ok=True)
     return Path("runs/grpo-1")
@@ -71,7 +71,7 @@ def ran(run_once: Callable[..., Path], flowgraph: Command, tmp_path: Path) -> Pa
 
 @pytest.fixture
 def costed(ran: Path, flowgraph: Command) -> Path:
-    """Give a run's folder whose plan forecasts seconds: of GRPO on 16 GPUs, training and drawing apart."""
+    """Return a run's folder whose plan forecasts seconds: of GRPO on 16 GPUs, training and drawing apart."""
     write_plan(flowgraph, "plan", "grpo", *COSTED, out=str(ran / "plan.json"))
     graph = json.loads(flowgraph("show", "grpo", "--json").out)
     (ran / "graph.json").write_text(json.dumps(graph))
@@ -84,7 +84,7 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 
 
 def measured_steps(events: list[dict[str, Any]]) -> set[int]:
-    """Give the steps of which a trace has something that was measured."""
+    """Return the steps of which a trace has something that was measured."""
     processes = {each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"}
     spans = [each for each in events if each["ph"] == "X" and processes[each["pid"]].endswith(", measured")]
     return {each["args"]["step"] for each in spans}

@@ -56,7 +56,7 @@ NO_PARQUET = "Parquet magic bytes not found in footer. Either the file is corrup
 
 
 def classes(base: type[FlowError] = FlowError) -> Iterator[type[FlowError]]:
-    """Give the classes of errors that ours define, leaves and all."""
+    """Yield the classes of errors that ours define, leaves and all."""
     for each in base.__subclasses__():
         if each.__module__.startswith("flowgraph.errors"):
             yield each
@@ -72,7 +72,7 @@ EVERY_CONSTRUCTOR = [f"{kind.__name__}.{name}" for kind in dict.fromkeys(classes
 
 
 def held_rows(*prompts: int) -> StoredValue:
-    """Give scores of these prompts' rows, each its prompt's only sample."""
+    """Return scores of these prompts' rows, each its prompt's only sample."""
     ids = {"#group": np.array(prompts)}
     return StoredValue(Scores(torch.zeros(len(prompts))), ids)
 
@@ -306,7 +306,7 @@ def _naming(constructor: Callable[..., FlowError], name: str) -> Callable[..., F
 
 
 def programs() -> Iterator[tuple[Callable[..., None], str]]:
-    """Give the tests that compare an error with a golden text, each with the name of one of its cases."""
+    """Yield the tests that compare an error with a golden text, each with the name of one of its cases."""
     yield from ((test_refusals.test_a_wrong_flow_is_refused_with_where_what_and_the_other_side, name)
                 for name in test_refusals.IN_A_FLOW)  # fmt: skip
     yield from ((test_refusals.test_a_wrong_definition_is_refused_when_its_file_is_imported, name)

@@ -106,7 +106,7 @@ def test_what_is_generated_names_no_place_of_a_machine_and_no_line_of_our_source
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Give every command of a `bash` block, with its page and line."""
+    """Return every command of a `bash` block, with its page and line."""
     found = [(name, block) for name, path in PAGES.items() for block in pages.blocks(path.read_text(encoding="utf-8"))]
     return [
         (f"{name}:{block.line}", command)

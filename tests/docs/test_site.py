@@ -22,7 +22,7 @@ site_text: Any = script("site_text")
 
 
 def navigation() -> set[str]:
-    """Give every page and pattern that the site's navigation names."""
+    """Return every page and pattern that the site's navigation names."""
     text = re.sub(r"!!python/\S+", "", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     entries, named = [yaml.safe_load(text)["nav"]], set[str]()
     while entries:
@@ -79,7 +79,7 @@ def test_a_notebook_runs_and_prints_what_it_holds(notebook: Path, tmp_path: Path
 
 
 def printed(cell: Any) -> list[str]:
-    """Give the text of a cell's outputs, unless it says that they vary."""
+    """Return the text of a cell's outputs, unless it says that they vary."""
     if "varies" in cell["metadata"].get("tags", ()):
         return []
     return [site_text.output_text(each) for each in cell.get("outputs", ())]

@@ -38,7 +38,7 @@ Run = Callable[..., list[Line]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Give `run(flow, *arguments, out)`: `flowgraph run` of a flow of this folder, and the lines of its metrics."""
+    """Return `run(flow, *arguments, out)`: `flowgraph run` of a flow of this folder, and the lines of its metrics."""
     monkeypatch.chdir(tmp_path)
 
     def start(flow: str, *arguments: object, out: str = "run") -> list[Line]:
@@ -55,7 +55,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def rollout(run: Path, node: str, step: int = 0) -> dict[str, list[Any]]:
-    """Give the columns of what a run recorded of one node."""
+    """Return the columns of what a run recorded of one node."""
     columns: dict[str, list[Any]] = pq.read_table(run / "rollouts" / node / f"{step:06d}.parquet").to_pydict()
     return columns
 

@@ -95,7 +95,7 @@ def test_a_plan_is_drawn_as_its_goldens(flow: str, cluster: str, picture: str, g
 
 
 def pinned() -> bool:
-    """Say whether Graphviz is the one that this checkout is developed with: another lays out otherwise."""
+    """Return whether Graphviz is the one that this checkout is developed with: another lays out otherwise."""
     try:
         return f"pygraphviz=={version('pygraphviz')}" in (ROOT / "constraints.txt").read_text("utf-8").split()
     except PackageNotFoundError:

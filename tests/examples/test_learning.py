@@ -37,7 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[d
 
 
 def accuracy(lines: list[dict[str, Any]]) -> list[float]:
-    """Give held-out accuracy, from before the first step on."""
+    """Return held-out accuracy, from before the first step on."""
     return [line["eval/accuracy"] for line in lines if "eval/accuracy" in line]
 
 

@@ -54,7 +54,7 @@ class Targets(Value):
 
 @node(kind="logprob", stat="logprobs")
 def worths(model: LanguageModel, rollout: Annotated[Rollout, READ]) -> Worths:
-    """Say what each token is worth."""
+    """Return what each token is worth."""
     return Worths(logprobs(model, rollout).data)
 
 
@@ -67,7 +67,7 @@ def judged(judge: Judge, rollout: Annotated[Rollout, READ]) -> Scores:
 
 @node
 def spread(scores: Scores, lengths: Lengths, *, old: LogProbs, ref: LogProbs, weight: float = 0.1) -> Rewards:
-    """Give each response's score to its last token, and every token its distance from the reference."""
+    """Return each response's score to its last token, and every token its distance from the reference."""
     import torch
 
     given = weight * (ref.data - old.data)
@@ -85,7 +85,7 @@ def bounded(rewards: Rewards, *, most: float = 5.0) -> Rewards:
 def estimated(
     rewards: Rewards, values: Worths, mask: Mask, *, discount: float = 0.9
 ) -> tuple[TokenAdvantages, Targets]:
-    """Give how much better each token was than it was worth, and what it should have been worth."""
+    """Return how much better each token was than it was worth, and what it should have been worth."""
     import torch
 
     after, found = torch.zeros(len(mask.data)), list[torch.Tensor]()
@@ -98,7 +98,7 @@ def estimated(
 
 @node
 def squared(new: Annotated[Worths, By.TRAINED], targets: Targets, mask: Mask) -> Loss:
-    """Give half the square of what is missing."""
+    """Return half the square of what is missing."""
     return Loss.of(0.5 * (new.data - targets.data) ** 2, mask)
 
 

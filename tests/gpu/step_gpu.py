@@ -59,7 +59,7 @@ class Case:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Give the flow's settings as a command line says them."""
+        """Return the flow's settings as a command line says them."""
         sampling = f"policy.generate.n={self.samples}", f"policy.generate.max_tokens={self.response_tokens}"
         learning = "policy.update.lr=1e-4", f"policy.update.micro_batch_tokens={self.micro_batch_tokens}"
         return (*sampling, "policy.generate.temperature=0.8", f"score.by={RULE}:even", *learning)
@@ -99,7 +99,7 @@ def make_folder(case: Case, folder: Path) -> Path:
 
 
 def speeds(name: str, memory_bytes: int) -> str:
-    """Give the known kind of GPU that torch's name of one names, of several the one nearest in memory; "" if none."""
+    """Return the known kind of GPU that torch's name of one names, of several the one nearest in memory; "" if none."""
     from placements.hardware.device_profiles import profiles
 
     plain, known = re.sub("[^a-z0-9]", "", name.lower()), profiles()
@@ -115,7 +115,7 @@ def speeds(name: str, memory_bytes: int) -> str:
 
 
 def device_here(device: DeviceName) -> tuple[str, str, str]:
-    """Give the device's name, the cluster that it is, and that of known speed, "" if none.
+    """Return the device's name, the cluster that it is, and that of known speed, "" if none.
 
     A CPU has no forecast of seconds; there an H100 stands in, so that the forecast is made.
     """
@@ -130,7 +130,7 @@ def device_here(device: DeviceName) -> tuple[str, str, str]:
 
 
 def hybrid(graph: Graph, cluster: str) -> Plan:
-    """Give the plan in which what trains and what samples take turns on one device, and sleep in between."""
+    """Return the plan in which what trains and what samples take turns on one device, and sleep in between."""
     shards = Layout(sharding="full")
     there = cluster_of(cluster)
     return Plan(
@@ -153,20 +153,20 @@ def posed_of(case: Case, model: Path, cluster: str) -> PreparedProblem:
 
 
 def planned(case: Case, graph: Graph, model: Path, places: tuple[str, str]) -> Plan:
-    """Give the hybrid plan with the forecast of its memory here, and of its seconds if the device's speed is known."""
+    """Return hybrid plan with the forecast of its memory here, and of its seconds if the device's speed is known."""
     here, known = (_forecast(case, graph, model, cluster) if cluster else None for cluster in places)
     assert here is not None
     return here.model_copy(update={"step": known.step if known is not None else None})
 
 
 def _forecast(case: Case, graph: Graph, model: Path, cluster: str) -> Plan:
-    """Give the hybrid plan with its forecast on a cluster of one device."""
+    """Return the hybrid plan with its forecast on a cluster of one device."""
     posed = posed_of(case, model, cluster)
     return forecast(posed.setting, hybrid(graph, cluster), posed.assumed)
 
 
 def prompts_of(case: Case) -> RowSource:
-    """Give rows whose prompts have all the tokens that the case says: <bos>, digits and <sep>."""
+    """Return rows whose prompts have all the tokens that the case says: <bos>, digits and <sep>."""
     import pyarrow as pa
 
     from nodes.data.source import PromptSource
@@ -195,7 +195,7 @@ class Noting(InProcess):
 
 
 def allocated_bytes() -> int:
-    """Give what torch has allocated on the GPU; 0 without one."""
+    """Return what torch has allocated on the GPU; 0 without one."""
     import torch
 
     return int(torch.cuda.memory_allocated()) if torch.cuda.is_available() else 0
@@ -227,7 +227,7 @@ def synced(executor: Executor, places: InProcess, program: Program) -> dict[str,
 
 
 def far_weights(one: Handle, other: Handle) -> float:
-    """Give the largest difference between two copies of weights."""
+    """Return the largest difference between two copies of weights."""
     ours, theirs = one.weights(), other.weights()
     assert ours.keys() == theirs.keys()
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
@@ -256,7 +256,7 @@ def agreement(trainer: Handle, sampler: Handle) -> dict[str, Any]:
 
 
 def rows_of(contexts: Sequence[Sequence[int]], drawn: Sequence[Completion]) -> ResponseRows:
-    """Give completions of these contexts as rows, drawn at a temperature of 0.7."""
+    """Return completions of these contexts as rows, drawn at a temperature of 0.7."""
     import pyarrow as pa
     import torch
 
@@ -270,7 +270,7 @@ def rows_of(contexts: Sequence[Sequence[int]], drawn: Sequence[Completion]) -> R
 
 
 def inside(stats: Tensor | None, rows: ResponseRows) -> Tensor:
-    """Give the statistics of all response tokens, row by row."""
+    """Return the statistics of all response tokens, row by row."""
     import torch
 
     assert stats is not None
@@ -278,7 +278,7 @@ def inside(stats: Tensor | None, rows: ResponseRows) -> Tensor:
 
 
 def apart(one: Tensor, other: Tensor) -> dict[str, float]:
-    """Give the largest and the mean difference."""
+    """Return the largest and the mean difference."""
     differences = (one - other).abs()
     return {"most": float(differences.max()), "mean": float(differences.mean())}
 
@@ -301,7 +301,7 @@ class Row:
 
 
 def rows_told(found: Sequence[TaskComparison], steps: Sequence[MeasuredStep], plan: Plan) -> Iterator[Row]:
-    """Give each task as measured and as forecast; a plan counts syncs to the phase that they come before, generation.
+    """Yield each task as measured and as forecast; a plan counts syncs to the phase that they come before, generation.
 
     A plan has no forecast of its own for what goes to sleep or wakes.
     """

@@ -36,7 +36,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Give what one rank told, in a process of its own, so that this one leaves the device alone."""
+    """Return what one rank told, in a process of its own, so that this one leaves the device alone."""
     folder = tmp_path_factory.mktemp("gpu")
     call = [sys.executable, __file__, str(folder)]
     ran = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -119,7 +119,7 @@ def far(one: Any, other: Any) -> float:
 
 
 def tell_sleep(handle: Any, other: Any) -> dict[str, Any]:
-    """Give what torch has allocated awake, asleep and awake again, and the bytes of weights and of two moments."""
+    """Return what torch has allocated awake, asleep and awake again, and the bytes of weights and of two moments."""
     held = 3 * 4 * sum(each.numel() for each in handle.weights().values())
     stepped(handle)
     stepped(other)

@@ -33,7 +33,7 @@ TASKS = (
 
 @pytest.fixture(scope="module", params=DEVICES)
 def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Give what the steps told, in a process of its own, so that this one leaves the device alone."""
+    """Return what the steps told, in a process of its own, so that this one leaves the device alone."""
     device = str(request.param)
     folder = tmp_path_factory.mktemp(device)
     call = [sys.executable, str(SCRIPT), str(folder), device]

@@ -20,7 +20,7 @@ MOST_DEVICES = 6  # of all plans that are open at a time
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[Callable[[], Session]]:
-    """Give `ray_session()`: Ray with room for the largest plan, started at the first call.
+    """Yield `ray_session()`: Ray with room for the largest plan, started at the first call.
 
     Closing what it gives leaves Ray running for the next plan. It ends with the last test that asks for it, or where
     `ray_of_its_own` ends it for a test that starts Ray itself.
@@ -56,5 +56,5 @@ def _room() -> Plan:
 
 @pytest.fixture(scope="session")
 def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder that models are loaded from, by every process."""
+    """Return the folder that models are loaded from, by every process."""
     return tmp_path_factory.mktemp("cache")

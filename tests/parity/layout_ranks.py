@@ -88,17 +88,17 @@ class Batch:
     given: Mapping[tuple[type[Value], By | None], Value]
 
     def taken(self, rows: torch.Tensor) -> Batch:
-        """Give some of the rows, no wider than their longest."""
+        """Return some of the rows, no wider than their longest."""
         width = max([1, *self.rollout.lengths.data[rows].tolist()])
         given = {name: take(each, rows, width) for name, each in self.given.items()}
         return Batch(take(self.rollout, rows, width), given)
 
     def prompts(self, groups: Sequence[int]) -> Batch:
-        """Give the rows that answer these prompts."""
+        """Return the rows that answer these prompts."""
         return self.taken(torch.isin(self.rollout.group.data, torch.tensor(groups)).nonzero()[:, 0])
 
     def per_token(self) -> Batch:
-        """Give an advantage of its own to each token."""
+        """Return an advantage of its own to each token."""
         return replace(self, given={**self.given, (Advantages, None): self.given[TokenAdvantages, None]})
 
 
@@ -112,7 +112,7 @@ class Case:
 
 
 def loss_nodes() -> dict[str, tuple[Callable[..., Loss], Op]]:
-    """Give every node that makes a term of a loss, by name."""
+    """Return every node that makes a term of a loss, by name."""
     found = ((name, getattr(nodes, name)) for name in nodes.__all__)
     ops = ((name, made, op_of(made)) for name, made in found)
     return {
@@ -123,7 +123,7 @@ def loss_nodes() -> dict[str, tuple[Callable[..., Loss], Op]]:
 
 
 def argument(port: Port, pi: Any, batch: Batch) -> Value:
-    """Give what a port of a loss takes; raise KeyError for a type that no batch has yet."""
+    """Return what a port of a loss takes; raise KeyError for a type that no batch has yet."""
     if port.by is By.TRAINED:
         return READERS[port.value_type](pi, batch.rollout)
     if port.value_type is Mask:
@@ -197,7 +197,7 @@ def _noise(shape: Sequence[int], seed: int) -> torch.Tensor:
 
 
 def small(seed: int = 0, *, moved: float = 0.0, critic: bool = False) -> tuple[Any, Any]:
-    """Give a small Llama in float64 and its tokenizer; `moved` is how far its weights are from those that drew."""
+    """Return a small Llama in float64 and its tokenizer; `moved` is how far its weights are from those that drew."""
     model, tokenizer = tiny.build(0, tiny.TinySize(hidden=16, layers=2, heads=2, intermediate=32))
     model = (with_head(model, "values", "small", 0)[0] if critic else model).double()
     with torch.no_grad():
@@ -207,13 +207,13 @@ def small(seed: int = 0, *, moved: float = 0.0, critic: bool = False) -> tuple[A
 
 
 def trained(kind: type[Trainable]) -> tuple[Any, Any]:
-    """Give the model that a loss of this kind trains: not the one that drew the rows."""
+    """Return the model that a loss of this kind trains: not the one that drew the rows."""
     return small(1, moved=0.1, critic=kind is Critic)
 
 
 @cache
 def weights_of(kind: type[Trainable]) -> dict[str, torch.Tensor]:
-    """Give the weights of what `trained` gives, by name."""
+    """Return the weights of what `trained` gives, by name."""
     return dict(trained(kind)[0].state_dict())
 
 
@@ -260,7 +260,7 @@ def _holed(rollout: Rollout) -> Rollout:
 
 
 def share(batch: Batch, rank: int, count: int) -> Batch:
-    """Give one rank's rows, dealt as a run deals them."""
+    """Return one rank's rows, dealt as a run deals them."""
     table = pa.table({"#group": batch.rollout.group.data.numpy()})
     dealt = deal(table, rank, count, "rollout")
     return batch.taken(torch.tensor(dealt.column(PLACE).to_pylist(), dtype=torch.int64)) if count > 1 else batch
@@ -276,7 +276,7 @@ class Caught(Value):
 
 @node
 def catch(model: M, loss: Callable[[M], Loss]) -> Caught:
-    """Give the region of a loss, bound to the values that it reads."""
+    """Return the region of a loss, bound to the values that it reads."""
     return Caught(loss)
 
 
@@ -287,7 +287,7 @@ def region_of(handle: Any, case: Case, batch: Batch) -> BoundRegion:
 
 
 def stepped(handle: Any, case: Case, batch: Batch, budget: int = BUDGET) -> tuple[torch.Tensor, Sums]:
-    """Give the gradient, as one step of `update` moves the weights by it, and the sums of metrics on the way."""
+    """Return the gradient, as one step of `update` moves the weights by it, and the sums of metrics on the way."""
     region, body = region_of(handle, case, batch), op_of(update).body
     once = {"epochs": 1, "minibatch": 0, "start_step": 0, "micro_batch_tokens": budget}
     gradient = moved_by(handle, case, lambda model: body(model, region, **STEP, **once))
@@ -295,12 +295,12 @@ def stepped(handle: Any, case: Case, batch: Batch, budget: int = BUDGET) -> tupl
 
 
 def descended(handle: Any, case: Case, batch: Batch, budget: int = BUDGET) -> torch.Tensor:
-    """Give the gradient alone."""
+    """Return the gradient alone."""
     return stepped(handle, case, batch, budget)[0]
 
 
 def moved_by(handle: Any, case: Case, step: Callable[[Trainable], object]) -> torch.Tensor:
-    """Give how far a step of descent moves the weights, which are put back: [parameters], in the order of names."""
+    """Return how far a step of descent moves the weights, which are put back: [parameters], in the order of names."""
     before = weights_of(case.model)
     step(case.model(handle, handle.version))
     after = handle.weights()
@@ -309,7 +309,7 @@ def moved_by(handle: Any, case: Case, step: Callable[[Trainable], object]) -> to
 
 
 def few() -> list[Case]:
-    """Give those cases that hold for the others where only the rows' layout differs: of a token, a row, and sums."""
+    """Return those cases that hold for the others where only the rows' layout differs: of a token, a row, and sums."""
     return [case for case in CASES if case.name in ("gmpo_loss()", "value_loss(clip=0.01)") or case.of in SUMS]
 
 
@@ -331,7 +331,7 @@ def columns(sums: Sums) -> np.ndarray:
 
 
 def run(rank: int, count: int, folder: Path, cases: Sequence[Case]) -> dict[str, np.ndarray]:
-    """Give each case's gradient and metrics, by batch and name, with models sharded over the ranks; and warnings."""
+    """Return each case's gradient and metrics, by batch and name, with models sharded over the ranks; and warnings."""
     from flowgraph.engines.fsdp.model import FsdpModel
     from flowgraph.engines.fsdp.ranks import join
 

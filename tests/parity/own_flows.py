@@ -45,7 +45,7 @@ def read_by(model: LanguageModel, rollout: Rollout) -> Process:
 
 @node(rows="reordered")
 def shuffled(rollout: Rollout, *, key: Key = Key()) -> Rollout:
-    """Give the rows in another order, in which no prompt's rows lie side by side."""
+    """Return the rows in another order, in which no prompt's rows lie side by side."""
     import torch
 
     from flowgraph.language.rows import take

@@ -82,7 +82,7 @@ def make_rows(seed: int = 1) -> ResponseRows:
 
 
 def share(handle: Any, which: Sequence[int], weight: float = 1.0) -> Callable[[], torch.Tensor]:
-    """Give the share of some rows of a loss over all: what each token adds is divided by the tokens of all."""
+    """Return the share of some rows of a loss over all: what each token adds is divided by the tokens of all."""
     rows = make_rows()
     part = ResponseRows(rows.context.take(pa.array(which, pa.int64())), rows.tokens[[*which]], rows.lengths[[*which]])
     weights = weight * torch.linspace(-1.0, 1.0, len(LENGTHS))[[*which], None]
@@ -95,7 +95,7 @@ def share(handle: Any, which: Sequence[int], weight: float = 1.0) -> Callable[[]
 
 
 def losses_of(handle: Any) -> list[Callable[[], torch.Tensor]]:
-    """Give the losses of the micro-batches of this handle's data rank."""
+    """Return the losses of the micro-batches of this handle's data rank."""
     return [share(handle, part) for part in PARTS[handle.ranks.count][handle.ranks.rank]]
 
 
@@ -110,7 +110,7 @@ def local(kind: str = "tiny", **fields: Any) -> LocalModel:
 
 
 def far(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """Give the largest difference of two sets of weights."""
+    """Return the largest difference of two sets of weights."""
     assert one.keys() == other.keys()
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
@@ -123,12 +123,12 @@ def stepped(handle: Any, rule: Optimizer = ADAMW, steps: int = 3) -> list[tuple[
 
 
 def apart(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> float:
-    """Give the largest difference of what two runs of steps told."""
+    """Return the largest difference of what two runs of steps told."""
     return max(abs(a - b) for pair in zip(one, other, strict=True) for a, b in zip(*pair, strict=True))
 
 
 def error_of(call: Callable[[], object]) -> str:
-    """Give the text of the error that a call raises."""
+    """Return the text of the error that a call raises."""
     try:
         call()
     except FlowError as error:
@@ -153,7 +153,7 @@ class Counted(TorchDispatchMode):
 
 
 def tell_layouts(four: ProcessRanks) -> dict[str, Any]:
-    """Give how far each layout of four ranks is from one process, and how each rank sees it."""
+    """Return how far each layout of four ranks is from one process, and how each rank sees it."""
     whole = local()
     steps, told = stepped(whole), dict[str, Any]()
     for name, degrees in LAYOUTS.items():
@@ -173,7 +173,7 @@ def tell_layouts(four: ProcessRanks) -> dict[str, Any]:
 
 
 def tell_settings(two: ProcessRanks) -> dict[str, Any]:
-    """Give how far each setting is from the plain one, in which types, and with how many products of matrices."""
+    """Return how far each setting is from the plain one, in which types, and with how many products of matrices."""
     told, plain = dict[str, Any](), dict[str, torch.Tensor]()
     for name, running in SETTINGS.items():
         handle = sharded(two, running=running)
@@ -194,7 +194,7 @@ def tell_settings(two: ProcessRanks) -> dict[str, Any]:
 
 
 def tell_refusals(two: ProcessRanks) -> dict[str, str]:
-    """Give what settings and layouts are refused with."""
+    """Return what settings and layouts are refused with."""
     refused: dict[str, Callable[[], object]] = {
         "fp8": lambda: sharded(two, running=RoleSettings(precision="fp8")),
         "cache": lambda: sharded(two, running=RoleSettings(cache_share=0.5)),
@@ -207,7 +207,7 @@ def tell_refusals(two: ProcessRanks) -> dict[str, str]:
 
 
 def tell_sums(two: ProcessRanks) -> dict[str, Any]:
-    """Give how often ranks add up gradients, and how far that is apart: once a step, and once a micro-batch."""
+    """Return how often ranks add up gradients, and how far that is apart: once a step, and once a micro-batch."""
     told, weights = dict[str, Any](), list[dict[str, torch.Tensor]]()
     for once in (True, False):
         handle = sharded(two)
@@ -222,7 +222,7 @@ def tell_sums(two: ProcessRanks) -> dict[str, Any]:
 
 
 def tell_rows_at_fault(two: ProcessRanks) -> dict[str, Any]:
-    """Give what a step says of rows that are not finite, on one of two ranks, and whether it left all as it was."""
+    """Return what a step says of rows that are not finite, on one of two ranks, and whether it left all as it was."""
     from flowgraph.language.handle import NotFinite
 
     handle = sharded(two)
@@ -257,7 +257,7 @@ def tell_rows_at_fault(two: ProcessRanks) -> dict[str, Any]:
 
 
 def tell_stream(two: ProcessRanks) -> dict[str, Any]:
-    """Give whether weights leave one after another, as they are."""
+    """Return whether weights leave one after another, as they are."""
     told = dict[str, Any]()
     for kind in ("tiny", "gpt2", "lora"):
         handle, whole = sharded(two, kind), local(kind)
@@ -268,7 +268,7 @@ def tell_stream(two: ProcessRanks) -> dict[str, Any]:
 
 
 def tell_sleep(two: ProcessRanks) -> dict[str, Any]:
-    """Give what a sleeping model refuses, and whether memory that moved is trained on as if it had not."""
+    """Return what a sleeping model refuses, and whether memory that moved is trained on as if it had not."""
     handle, other = sharded(two, "lora"), sharded(two, "lora")
     for each in (handle, other):
         stepped(each, steps=2)
@@ -304,7 +304,7 @@ class Places:
 
 
 def tell_states(places: Places) -> dict[str, Any]:
-    """Give how what was saved in one layout goes on in others; every state is of two steps of training."""
+    """Return how what was saved in one layout goes on in others; every state is of two steps of training."""
     told = dict[str, Any]()
     for kind in ("tiny", "gpt2", "lora"):
         goes_on = local(kind)
@@ -331,7 +331,7 @@ def tell_states(places: Places) -> dict[str, Any]:
 
 
 def makers(places: Places, kind: str) -> dict[str, Callable[[], Any]]:
-    """Give the layouts between which states are moved; a process has none of those that it is not of."""
+    """Return the layouts between which states are moved; a process has none of those that it is not of."""
     first = places.four.rank == 0
     two = places.two
     return {
@@ -342,7 +342,7 @@ def makers(places: Places, kind: str) -> dict[str, Callable[[], Any]]:
 
 
 def tell_bits(places: Places) -> dict[str, Any]:
-    """Give whether what is loaded in the same layout is the same to the last bit, and so is the next step."""
+    """Return whether what is loaded in the same layout is the same to the last bit, and so is the next step."""
     told = dict[str, Any]()
     for name, make in makers(places, "tiny").items():
         handle, other = make(), make()
@@ -361,13 +361,13 @@ def tell_bits(places: Places) -> dict[str, Any]:
 
 
 def kept(handle: Any) -> list[dict[str, torch.Tensor]]:
-    """Give what an optimizer keeps of each tensor."""
+    """Return what an optimizer keeps of each tensor."""
     states: list[dict[str, torch.Tensor]] = handle._optimizers.states()["adamw"]
     return states
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Say whether two sets of tensors have the same names, types and bits."""
+    """Return whether two sets of tensors have the same names, types and bits."""
     return one.keys() == other.keys() and all(
         one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
     )

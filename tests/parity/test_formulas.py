@@ -23,7 +23,7 @@ def scored(draw: st.DrawFn) -> tuple[list[float], list[int]]:
 
 
 def loops(scores: list[float], groups: list[int]) -> tuple[list[float], list[float]]:
-    """Give each row's score minus its group's mean, and its group's sample deviation."""
+    """Return each row's score minus its group's mean, and its group's sample deviation."""
     centred, deviations = [], []
     for score, group in zip(scores, groups, strict=True):
         inside = [other for other, its in zip(scores, groups, strict=True) if its == group]

@@ -24,13 +24,13 @@ Told = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder that the ranks write into."""
+    """Return the folder that the ranks write into."""
     return tmp_path_factory.mktemp("settings")
 
 
 @pytest.fixture(scope="module")
 def four(folder: Path) -> Told:
-    """Give what each of four ranks told."""
+    """Return what each of four ranks told."""
     calls = [[sys.executable, str(settings_ranks.__file__), str(rank), str(folder)] for rank in range(COUNT)]
     told = os.environ | {"PYTHONPATH": str(ROOT)}
     started = [subprocess.Popen(call, env=told, stderr=subprocess.PIPE, text=True) for call in calls]
@@ -48,7 +48,7 @@ def four(folder: Path) -> Told:
 
 @pytest.fixture(scope="module")
 def two(four: Told) -> Told:
-    """Give what the first two ranks told of the model that they hold together."""
+    """Return what the first two ranks told of the model that they hold together."""
     return four[:2]
 
 

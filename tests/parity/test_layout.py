@@ -106,7 +106,7 @@ def started(asked: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 
 @pytest.fixture(scope="module")
 def two(started: tuple[Path, list[subprocess.Popen[str]]]) -> Told:
-    """Give what each of two ranks told: gradients by batch and case."""
+    """Return what each of two ranks told: gradients by batch and case."""
     folder, ranks = started
     until = time.monotonic() + LIMIT_S
     for rank, process in enumerate(ranks):
@@ -122,13 +122,13 @@ def handles() -> Handles:
 
 @pytest.fixture(scope="module")
 def at_once(handles: Handles) -> dict[str, tuple[torch.Tensor, Sums]]:
-    """Give each case's gradient and metrics, of the whole batch in one forward pass."""
+    """Return each case's gradient and metrics, of the whole batch in one forward pass."""
     return {case.name: stepped(handles[case.model], case, make_batch(), WHOLE) for case in CASES}
 
 
 @pytest.fixture(scope="module")
 def whole(at_once: dict[str, tuple[torch.Tensor, Sums]]) -> Gradients:
-    """Give the gradients alone."""
+    """Return the gradients alone."""
     return {name: gradient for name, (gradient, _) in at_once.items()}
 
 
@@ -242,7 +242,7 @@ def wider(value: Any, columns: int) -> Any:
 
 
 def gradient(model: Any, loss: Loss) -> torch.Tensor:
-    """Give the gradient of a loss whose terms are those of the whole batch, in the order of the parameters' names."""
+    """Return the gradient of a loss whose terms are those of the whole batch, in the order of the parameters' names."""
     total = loss.total([term.counts() for term in loss.terms])
     parameters = dict(sorted(model.named_parameters()))
     found = torch.autograd.grad(total, list(parameters.values()), retain_graph=True)
@@ -282,7 +282,7 @@ class Read:
 
 
 def texts(rollout: Rollout) -> list[tuple[list[int], int]]:
-    """Give the tokens of each row, and how many of them are its context."""
+    """Return the tokens of each row, and how many of them are its context."""
     responses = zip(rollout.tokens.data.tolist(), rollout.lengths.data.tolist(), strict=True)
     pairs = zip(rollout.context.data.to_pylist(), responses, strict=True)
     return [([*context, *row[:n]], len(context)) for context, (row, n) in pairs]
@@ -310,7 +310,7 @@ def read_packed(model: Any, rollout: Rollout) -> Logits:
 
 
 def whole_ops() -> dict[str, Op]:
-    """Give every node of ours that says that it reads all rows together, by name."""
+    """Return every node of ours that says that it reads all rows together, by name."""
     ops = {name: op_of(getattr(nodes, name)) for name in nodes.__all__}
     return {name: op for name, op in ops.items() if op is not None and not op.separable}
 
@@ -329,7 +329,7 @@ def bridge(taken: type[Value], given: type[Value]) -> Callable[..., Any]:
 
 
 def inputs_of(op: Op, rollout: Rollout, source: Value, beta: KLWeight) -> dict[str, Any]:
-    """Give what an op takes: of the rollout what it has, the rest made of `source`."""
+    """Return what an op takes: of the rollout what it has, the rest made of `source`."""
     have = dict[type[Value], Value]({Mask: rollout.mask, Group: rollout.group, Responses: rollout, KLWeight: beta})
     if isinstance(source, Rollout):
         have[LogProbs] = rollout.logprobs

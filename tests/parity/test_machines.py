@@ -91,7 +91,7 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def connected(cluster: Any) -> Iterator[Any]:
-    """Give a connection to the cluster, which places do not close."""
+    """Yield a connection to the cluster, which places do not close."""
 
     class Shared(Session):
         def close(self) -> None:

@@ -136,7 +136,7 @@ def total_bytes(tracker: MemTracker) -> int:
 
 
 def counted_bytes(name: str, tokens: int, ranks: int, loss: Loss, *, checkpointing: bool) -> int:
-    """Give the peak of two micro-batches of one row, so that gradients are there in the second."""
+    """Return the peak of two micro-batches of one row, so that gradients are there in the second."""
     torch.distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     mesh = init_device_mesh("cpu", (ranks,))
     with FakeTensorMode():

@@ -38,7 +38,7 @@ class Caught(Value):
 
 @node
 def catch(policy: Policy, loss: Callable[[Policy], Loss]) -> Caught:
-    """Give the region as it arrives."""
+    """Return the region as it arrives."""
     return Caught(loss)
 
 

@@ -62,7 +62,7 @@ def rows_of(name: str) -> ResponseRows:
 def told(
     model: Any, rows: ResponseRows, sequence: SequenceRanks | None, packing: Packing | None
 ) -> dict[str, np.ndarray]:
-    """Give the statistics, and the gradient of a sum of them, which weighs each token differently."""
+    """Return the statistics, and the gradient of a sum of them, which weighs each token differently."""
     wanted = WANTED["values" if type(model).__name__.endswith("TokenClassification") else "tokens"]
     stats = forward_stats(model, rows, wanted, sequence=sequence, packing=packing)
     given = {name: getattr(stats, name) for name in wanted}
@@ -74,7 +74,7 @@ def told(
 
 
 def every(sequence: SequenceRanks | None) -> dict[str, np.ndarray]:
-    """Give what is told of each model and rows."""
+    """Return what is told of each model and rows."""
     models = {heads: made(heads) for heads in HEADS}
     models |= {"values": made("two share", values=True), "a window": made("two share", window=4)}
     found = dict[str, np.ndarray]()
@@ -89,7 +89,7 @@ def every(sequence: SequenceRanks | None) -> dict[str, np.ndarray]:
 
 
 def run(rank: int, count: int, folder: Path) -> dict[str, Any]:
-    """Give what one peer is told, and what it refuses."""
+    """Return what one peer is told, and what it refuses."""
     from flowgraph.engines.fsdp.ranks import join
 
     ranks = join(rank, count, folder / "meeting", limit_s=50)
@@ -110,7 +110,7 @@ def run(rank: int, count: int, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, np.ndarray]]:
-    """Give what each of two processes was told."""
+    """Return what each of two processes was told."""
     folder = tmp_path_factory.mktemp("peers")
     calls = [[sys.executable, __file__, str(rank), str(PEERS), str(folder)] for rank in range(PEERS)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

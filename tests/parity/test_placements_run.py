@@ -62,7 +62,7 @@ ONE_STEP = LEARNING | {"lr": 1.0, "minibatch": 0}  # so that weights move by the
 
 
 def graph_of(learning: Mapping[str, object]) -> Graph:
-    """Give the flow with these settings of both updates."""
+    """Return the flow with these settings of both updates."""
     found = {f"{model}.update.{name}": value for model in ("policy", "critic") for name, value in learning.items()}
     settings = {"policy.generate.n": 4, "policy.generate.max_tokens": 8} | found
     return resolve_settings(compile_graph(find_flow(f"{OWN}:rewarded").flow.graph()), [], settings)[0]
@@ -78,7 +78,7 @@ Homes = Mapping[str, tuple[str, str, Layout]]
 
 
 def placed(homes: Homes, places: Mapping[str, Sequence[int]]) -> Plan:
-    """Give the plan of roles that live so, on pools of these devices of a laptop."""
+    """Return the plan of roles that live so, on pools of these devices of a laptop."""
     return Plan(
         flow=GRAPH.name,
         structure_hash=structure_hash(GRAPH),
@@ -172,7 +172,7 @@ class Noting:
         return found
 
     def ran(self) -> Where:
-        """Say who reported to have run which node."""
+        """Return who reported to have run which node."""
         import ray
 
         found = dict[str, set[tuple[str, int]]]()
@@ -195,7 +195,7 @@ class Outcome:
 
     @property
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Give the gradients of the last step: its weights moved by them, for its learning rate is 1."""
+        """Return the gradients of the last step: its weights moved by them, for its learning rate is 1."""
         return {name: self.before[name] - self.after[name] for name in self.before}
 
 
@@ -212,7 +212,7 @@ def outcome(places: Any, programs: Mapping[str, Program], sources: Mapping[str, 
 
 
 def weights(executor: Executor, program: Program, folder: Path) -> dict[str, torch.Tensor]:
-    """Give the newest weights of both trained models, as they are saved."""
+    """Return the newest weights of both trained models, as they are saved."""
     from safetensors.torch import load_file
 
     found = dict[str, torch.Tensor]()
@@ -235,7 +235,7 @@ def models(model_cache: Path) -> ModelSetup:
 def sources(
     make_rollout: Callable[..., Rollout], uneven_rows: pa.Table, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, RowSource]:
-    """Give recorded rollouts of steps 1 to 4: four responses to each prompt, of 1 to 12 tokens; and prompts."""
+    """Return recorded rollouts of steps 1 to 4: four responses to each prompt, of 1 to 12 tokens; and prompts."""
     folder = tmp_path_factory.mktemp("replayed")
     for step, prompts in enumerate(PROMPTS, 1):
         group = [prompt for prompt in prompts for _ in range(4)]
@@ -254,7 +254,7 @@ def sources(
 
 @pytest.fixture(scope="module")
 def alone(models: ModelSetup, sources: Mapping[str, RowSource], tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """Give what one process tells, with every role on one device."""
+    """Return what one process tells, with every role on one device."""
     handles, _ = host(ALONE["minibatches"].homes, ALONE["minibatches"].trained, models)
     return outcome(InProcess(handles), ALONE, sources, tmp_path_factory.mktemp("alone"))
 
@@ -291,7 +291,7 @@ def near(ours: Mapping[str, float], theirs: Mapping[str, float], where: str) -> 
 
 
 def farthest(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
-    """Give the largest difference between two sets of tensors."""
+    """Return the largest difference between two sets of tensors."""
     assert ours.keys() == theirs.keys()
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 

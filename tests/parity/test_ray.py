@@ -73,7 +73,7 @@ def with_settings(of: Graph, changed: Mapping[str, object] | None = None) -> Gra
 
 
 def own(name: str) -> Graph:
-    """Give the graph of a flow in the user's own file."""
+    """Return the graph of a flow in the user's own file."""
     return with_settings(compile_graph(find_flow(f"{OWN}:{name}").flow.graph()))
 
 
@@ -152,7 +152,7 @@ class Side:
         return [pq.read_table(folder / f"{step}.parquet") for step in range(count)], metrics
 
     def weights(self, program: Program, folder: Path) -> dict[str, torch.Tensor]:
-        """Give the newest weights, as they are saved."""
+        """Return the newest weights, as they are saved."""
         from safetensors.torch import load_file
 
         self.executor.save(program, "policy", folder)
@@ -167,7 +167,7 @@ def models(model_cache: Path) -> ModelSetup:
 
 @pytest.fixture(scope="module")
 def in_process(models: ModelSetup) -> Callable[..., Side]:
-    """Give `in_process(program, places)`: run a program here, at first weights, in places of this class."""
+    """Return `in_process(program, places)`: run a program here, at first weights, in places of this class."""
 
     def made(program: Program, kind: type[InProcess] = InProcess) -> Side:
         handles, _ = host(program.homes, program.trained, models)
@@ -178,7 +178,7 @@ def in_process(models: ModelSetup) -> Callable[..., Side]:
 
 @pytest.fixture(scope="module")
 def on_ray(ray_session: Callable[[], Session], models: ModelSetup) -> Callable[..., Any]:
-    """Give `on_ray(program, graphs)`: run programs of one set of homes on Ray, while the context is open."""
+    """Return `on_ray(program, graphs)`: run programs of one set of homes on Ray, while the context is open."""
     handles, _ = host(ONE["sgd"].homes, (), models)
     first = to_wire(next(iter(handles.values())).weights())
 
@@ -212,7 +212,7 @@ def two_open(on_ray: Callable[..., Any]) -> Iterator[Side]:
 
 @pytest.fixture
 def two(two_open: Side) -> Side:
-    """Give what is open on Ray, at the first weights."""
+    """Return what is open on Ray, at the first weights."""
     return two_open.begin()
 
 
@@ -220,7 +220,7 @@ def two(two_open: Side) -> Side:
 def replayed(
     make_rollout: Callable[..., Rollout], uneven_rows: pa.Table, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, RowSource]:
-    """Give recorded rollouts of five steps: four responses to each prompt, of 1 to 12 tokens, some right."""
+    """Return recorded rollouts of five steps: four responses to each prompt, of 1 to 12 tokens, some right."""
     folder = tmp_path_factory.mktemp("replayed")
     for step, prompts in enumerate(PROMPTS):
         group = [prompt for prompt in prompts for _ in range(4)]
@@ -248,7 +248,7 @@ def near(ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, floa
 
 
 def farthest(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
-    """Give the largest difference between two sets of weights."""
+    """Return the largest difference between two sets of weights."""
     assert ours.keys() == theirs.keys()
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 
@@ -304,7 +304,7 @@ def test_two_ranks_sample_the_same_responses_in_the_same_order(
 
 
 def first_differences(one: pa.Table, other: pa.Table) -> dict[int, int]:
-    """Give the rows whose tokens differ, each with the place of the first that does."""
+    """Return the rows whose tokens differ, each with the place of the first that does."""
     pairs = zip(one.column("tokens").to_pylist(), other.column("tokens").to_pylist(), strict=True)
     return {
         row: next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair)))

@@ -41,7 +41,7 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Give `command(*arguments)`: a command that goes well, in a folder of its own; it gives what it says on stderr."""
+    """Return `command(*arguments)`: a command that goes well, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> str:
@@ -56,13 +56,13 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def journal(run: str) -> list[dict[str, Any]]:
-    """Give the lines of metrics, times apart."""
+    """Return the lines of metrics, times apart."""
     lines = [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "time"} for line in lines]
 
 
 def contents(run: str, *folders: str) -> dict[str, bytes]:
-    """Give the files of these folders, by their paths in the run's."""
+    """Return the files of these folders, by their paths in the run's."""
     found = [path for folder in folders for path in Path(run, folder).rglob("*")]
     return {str(path.relative_to(run)): path.read_bytes() for path in found if path.is_file()}
 
@@ -122,7 +122,7 @@ def two_pools(command: Command) -> None:
 
 
 def versions(run: str) -> list[int]:
-    """Give by which version of the policy each step's first response was drawn."""
+    """Return by which version of the policy each step's first response was drawn."""
     import pyarrow.parquet as pq
 
     files = sorted(Path(run, "rollouts/policy.generate").glob("*.parquet"))

@@ -151,7 +151,7 @@ class Baseline(Value):
 def greedy_baseline(
     rollout: Rollout, *, greedy: Annotated[Rollout, Rows.OTHER], scores: Annotated[Scores, Rows.OTHER]
 ) -> Baseline:
-    """Give each row the score of the greedy response to its prompt."""
+    """Return each row the score of the greedy response to its prompt."""
     by_prompt = dict(zip(greedy.group.data.tolist(), scores.data.tolist(), strict=True))
     values = torch.tensor([by_prompt[group] for group in rollout.group.data.tolist()])
     return Baseline(values, [Measure("baseline", float(values.sum()), len(values))])

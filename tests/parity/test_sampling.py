@@ -24,7 +24,7 @@ def drawn(
 
 
 def named(rollout: Rollout) -> dict[tuple[int, int], tuple[list[int], list[float]]]:
-    """Give tokens and log-probs by the row's identity."""
+    """Return tokens and log-probs by the row's identity."""
     columns = (rollout.group, rollout.sample, rollout.lengths, rollout.tokens, rollout.logprobs)
     rows = zip(*(column.data.tolist() for column in columns), strict=True)
     return {(group, sample): (tokens[:n], logprobs[:n]) for group, sample, n, tokens, logprobs in rows}

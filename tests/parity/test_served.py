@@ -78,12 +78,12 @@ class Running:
     models: tuple[LocalModel, LocalModel]
 
     def processes(self) -> list[psutil.Process]:
-        """Give the server's processes."""
+        """Return the server's processes."""
         found = psutil.Process(self.parent.pid).children(recursive=True)
         return [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
 
     def control(self, limit_s: float = LIMIT_S, **changed: Any) -> ServerControl:
-        """Give what its control calls are made by."""
+        """Return what its control calls are made by."""
         return self.engine.model.control(replace(self.door, **changed), limit_s)
 
     def update(self, which: int, version: int, **settings: Any) -> None:
@@ -93,7 +93,7 @@ class Running:
 
 
 def sharp(seed: int, folder: Path) -> LocalModel:
-    """Give a small model with heads of 32, sharper than at first, so that temperature and weights show."""
+    """Return a small model with heads of 32, sharper than at first, so that temperature and weights show."""
     from transformers import LlamaForCausalLM
 
     loaded = load(resolve("tiny", cache=folder), seed=seed, cache=folder, say=print)
@@ -107,7 +107,7 @@ def sharp(seed: int, folder: Path) -> LocalModel:
 
 @pytest.fixture(scope="session", params=[SGLANG, VLLM])
 def engine(request: pytest.FixtureRequest) -> ServerEngine:
-    """Give each engine."""
+    """Return each engine."""
     made: ServerEngine = request.param()
     return made
 
@@ -134,7 +134,7 @@ def running(engine: ServerEngine, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def served(running: Running, tmp_path: Path) -> Iterator[Callable[..., RemoteModel]]:
-    """Give `served(**fields)`: a handle on the server as it is; the first model is served again afterwards."""
+    """Yield `served(**fields)`: a handle on the server as it is; the first model is served again afterwards."""
     made: list[RemoteModel] = []
 
     def make(**fields: Any) -> RemoteModel:
@@ -155,7 +155,7 @@ def served(running: Running, tmp_path: Path) -> Iterator[Callable[..., RemoteMod
 def asked(
     temperatures: Sequence[float] = (1.0,), prompts: int = 6, samples: int = 2, most: int = 24
 ) -> list[SampleRequest]:
-    """Give requests of several lengths and temperatures."""
+    """Return requests of several lengths and temperatures."""
     key = Key(3, 1, "policy.generate")
     return [
         SampleRequest(
@@ -168,7 +168,7 @@ def asked(
 
 
 def apart(model: LocalModel, requests: Sequence[SampleRequest], done: Sequence[Completion]) -> float:
-    """Give how far the engine's log-probs are at most from those that a forward pass of the model reads."""
+    """Return how far the engine's log-probs are at most from those that a forward pass of the model reads."""
     far = 0.0
     for request, each in zip(requests, done, strict=True):
         context = pa.array([list(request.context)], pa.list_(pa.int32()))
@@ -345,7 +345,7 @@ def test_weights_that_were_changed_on_their_way_are_found_by_their_checksum(
 
 
 def endless(model: LocalModel) -> list[SampleRequest]:
-    """Give greedy requests of 120 tokens that a model answers without an end, so that there is a middle."""
+    """Return greedy requests of 120 tokens that a model answers without an end, so that there is a middle."""
     tried = [
         SampleRequest((1, 5 + prompt % 15, 5 + prompt // 15, 4), prompt, 0, 120, 0.0, Key()) for prompt in range(60)
     ]

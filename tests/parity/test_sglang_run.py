@@ -80,7 +80,7 @@ def plan_of(graph: Graph, apart: bool, by: WeightsBy | None) -> Plan:
 
 @pytest.fixture(scope="module")
 def models(model_cache: Path) -> ModelSetup:
-    """Give the tiny model for both parameters; the engine's environment is installed if it is not there."""
+    """Return the tiny model for both parameters; the engine's environment is installed if it is not there."""
     install(SGLANG_CPU, cache_folder(None), say=print)
     if not (model_cache / "engines").exists():
         (model_cache / "engines").symlink_to(cache_folder(None) / "engines")
@@ -93,7 +93,7 @@ Steps = Callable[..., list[tuple[pa.Table, dict[str, float]]]]
 
 @pytest.fixture(scope="module")
 def steps(ray_session: Callable[[], Session], models: ModelSetup, digit_rows: Any, tmp_path_factory: Any) -> Steps:
-    """Give `steps(plan, count)`: run so many steps on Ray, and give each step's rollout, and its metrics.
+    """Return `steps(plan, count)`: run so many steps on Ray, and give each step's rollout, and its metrics.
 
     `last(places, step)` is called before it all ends, with what runs one more step.
     """

@@ -39,7 +39,7 @@ SETTINGS = {"policy.generate.n": 2, "policy.generate.max_tokens": 3}
 
 @pytest.fixture
 def opened(ray_session: Callable[[], Session], model_cache: Path) -> Iterator[Callable[[str], Any]]:
-    """Give `opened(flow)`: a flow's program, and places on Ray where a task may take 12 s, in two pools."""
+    """Yield `opened(flow)`: a flow's program, and places on Ray where a task may take 12 s, in two pools."""
     with contextlib.ExitStack() as stack:
 
         def opened(name: str) -> tuple[Any, RayPlaces]:

@@ -70,11 +70,11 @@ class Drawn:
         return self.rollout.mask.data > 0
 
     def at(self, temperature: float) -> Rollout:
-        """Give the same rows as if they were drawn at another temperature."""
+        """Return the same rows as if they were drawn at another temperature."""
         return Rollout.of(self.rollout.parts | {"temperature": Temperature(temperature)})
 
     def heated(self, temperature: float) -> torch.Tensor:
-        """Give the distribution of each token that counts, from a plain forward pass of each row alone: [tokens, V]."""
+        """Return distribution of each token that counts, from a plain forward pass of each row alone: [tokens, V]."""
         responses = zip(self.rollout.tokens.data.tolist(), self.rollout.lengths.data.tolist(), strict=True)
         logits = list[torch.Tensor]()
         for context, (tokens, length) in zip(self.rollout.context.data.to_pylist(), responses, strict=True):
@@ -126,7 +126,7 @@ def test_every_row_of_a_rollout_has_a_token_that_counts(drawn: Drawn) -> None:
 
 @node(kind="logprob")
 def logprobs_at(model: LanguageModel, rollout: Rollout, *, temperature: float) -> LogProbs:
-    """Give log-probs at a temperature of one's own."""
+    """Return log-probs at a temperature of one's own."""
     raise NotImplementedError
 
 

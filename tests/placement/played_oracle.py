@@ -165,7 +165,7 @@ def _walked(plans: Plans, parts: Sequence[Block], rng: random.Random, most: int)
 def _named_faults(
     plans: Plans, answer: SearchResult | None, best: Mapping[frozenset[Block], RankedPlan]
 ) -> Iterator[str]:
-    """Say which named placements are not given at their best: what is as good but for what is negligible is."""
+    """Yield which named placements are not given at their best: what is as good but for what is negligible is."""
     place = {role.name: number for number, role in enumerate(plans.setting.roles)}
     for variant, given in answer.named if answer else ():
         parts = frozenset(frozenset(place[name] for name in part) for part in variant.parts_of(plans.setting.graph))

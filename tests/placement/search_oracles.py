@@ -17,7 +17,7 @@ OBJECTIVES: tuple[Objective, ...] = ("step", "step", "devices", "cost")
 
 
 def table_problem(tables: Mapping[Block, Sequence[Option]], capacity: Sequence[int], **settings: Any) -> Problem:
-    """Give the problem whose options are listed; a block that is not cannot run."""
+    """Return the problem whose options are listed; a block that is not cannot run."""
     roles = 1 + max(role for block in tables for role in block)
     names = tuple(f"role{role}" for role in range(roles))
     return Problem(names, tuple(capacity), lambda block: tables.get(block, ()), **settings)

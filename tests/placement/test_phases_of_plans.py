@@ -11,12 +11,12 @@ from tests.unit.placements.small_settings import Of, called, found_of, setting_o
 
 
 def plan_for(of: Of, **parts: str) -> Plan:
-    """Give the best plan of a flow."""
+    """Return the best plan of a flow."""
     return plan_of(setting_of(of, **parts), found_of(of, **parts).best.blocks)
 
 
 def peaks(plan: Plan, role: str) -> dict[str, int]:
-    """Give the bytes of the phases in which a role works."""
+    """Return the bytes of the phases in which a role works."""
     own: list[PhasePeak] = [peak for each in plan.forecast for peak in each.peaks if peak.role == role]
     return {peak.phase: peak.memory_bytes for peak in own}
 

@@ -31,7 +31,7 @@ def flow(roles: Seconds, devices: int, *, least: Mapping[str, int] | None = None
 
 
 def pools(problem: Problem, method: Any = "auto") -> dict[str, int]:
-    """Give the devices of each pool, by the roles on it."""
+    """Return the devices of each pool, by the roles on it."""
     answer = found(problem, method)
     return {
         " ".join(problem.roles[role] for role in sorted(block)): option.devices[0] for block, option in answer.blocks

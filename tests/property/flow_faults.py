@@ -40,12 +40,12 @@ def fault(fn: Fault) -> Fault:
 
 
 def op_named(name: str) -> Op | None:
-    """Give the op that a random flow calls by this name."""
+    """Return the op that a random flow calls by this name."""
     return op_of(getattr(fuzz_nodes, name, None) or getattr(nodes, name, None) or (lambda: None))
 
 
 def kind_named(name: str) -> Any:
-    """Give the type that a random flow calls by this name."""
+    """Return the type that a random flow calls by this name."""
     import flowgraph.language.values
     import nodes.values
 
@@ -61,7 +61,7 @@ def some_call(rng: random.Random, program: Program, want: Callable[[Call], bool]
 
 
 def place_of(program: Program, call: Stmt) -> int:
-    """Give where a statement stands in the flow's body; of one in a loss, where the loss does."""
+    """Return where a statement stands in the flow's body; of one in a loss, where the loss does."""
     for i, stmt in enumerate(program.body):
         if stmt is call or (isinstance(stmt, LossFn) and call in stmt.body):
             return i
@@ -69,7 +69,7 @@ def place_of(program: Program, call: Stmt) -> int:
 
 
 def exprs(program: Program, place: int) -> dict[str, str]:
-    """Give what can be read before a place in the flow's body, with the names of the types."""
+    """Return what can be read before a place in the flow's body, with the names of the types."""
     found = {name: kind for name, kind in program.params if kind != "Coef"}
     for stmt in program.body[:place]:
         if isinstance(stmt, Call) and program.types.get(stmt.target) not in (None, "Judged"):
@@ -91,7 +91,7 @@ def ports_of(call: Call) -> list[tuple[int, Any]]:
 
 
 def other_kind(rng: random.Random, program: Program, call: Call, want: Any) -> str | None:
-    """Give an expression of a type that a port does not take."""
+    """Return an expression of a type that a port does not take."""
     found = [
         text
         for text, kind in exprs(program, place_of(program, call)).items()
@@ -101,7 +101,7 @@ def other_kind(rng: random.Random, program: Program, call: Call, want: Any) -> s
 
 
 def break_type(rng: random.Random, program: Program, call: Call) -> Broken | None:
-    """Give one port of a call a value of another type."""
+    """Return one port of a call a value of another type."""
     places = [(i, port) for i, port in ports_of(call) if not port.region]
     if not places:
         return None

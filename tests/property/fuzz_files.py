@@ -226,7 +226,7 @@ class Case:
         return f"seed {self.seed} [{self.kind}] {self.about}\n$ flowgraph {' '.join(map(repr, self.command))}"
 
     def faults(self) -> Iterator[str]:
-        """Say what must not be."""
+        """Yield what must not be."""
         if self.raised:
             yield f"raised:\n{self.raised}"
         elif not (self.code is None or (isinstance(self.code, int) and self.code in CODES)):
@@ -651,7 +651,7 @@ def carried_out(case: Case, folder: Path) -> Case:
 
 
 def _short(error: BaseException) -> str:
-    """Say what was raised, and through which lines of ours it went."""
+    """Return what was raised, and through which lines of ours it went."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if "site-packages" not in each.filename]
     lines = [f"  {each.filename}:{each.lineno} {each.name}: {each.line}" for each in frames[-6:]]
     return "\n".join([f"{type(error).__name__}: {str(error)[:300]}", *lines])

@@ -59,19 +59,19 @@ def judge(rollout: Rollout) -> Judged:
 
 @node(separable=False)
 def rank(scores: Scores) -> Scores:
-    """Give each row its place among all."""
+    """Return each row its place among all."""
     return Scores(scores.data.argsort().argsort().float())
 
 
 @node
 def halves(scores: S) -> tuple[S, S]:
-    """Give two results."""
+    """Return two results."""
     return type(scores)(scores.data / 2), type(scores)(scores.data * 2)
 
 
 @node
 def spread(advantages: Annotated[Advantages, Kind.ROW], mask: Mask) -> TokenAdvantages:
-    """Give each token the number of its row."""
+    """Return each token the number of its row."""
     return TokenAdvantages(advantages.data[:, None] * mask.data)
 
 
@@ -122,7 +122,7 @@ def mask_of(new: LogProbs, mask: Mask) -> Mask:
 
 @node(kind="logprob")
 def logprobs_at(model: LanguageModel, rollout: Rollout, *, temperature: float = 1.0) -> LogProbs:
-    """Give log-probs at a temperature of its own."""
+    """Return log-probs at a temperature of its own."""
     rows = ModelRows(rollout.context.data, rollout.tokens.data, rollout.lengths.data, temperature)
     return LogProbs(model.handle.token_stats(rows, ("logprobs",)).logprobs)
 

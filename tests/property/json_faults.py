@@ -24,7 +24,7 @@ ODD: tuple[Any, ...] = (
 
 
 def places(data: Data, at: Place = ()) -> Iterator[Place]:
-    """Give the place of every value in plain data."""
+    """Yield the place of every value in plain data."""
     if at:
         yield at
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
@@ -33,7 +33,7 @@ def places(data: Data, at: Place = ()) -> Iterator[Place]:
 
 
 def get(data: Data, at: Place) -> Data:
-    """Give what stands at a place."""
+    """Return what stands at a place."""
     for key in at:
         data = data[key]
     return data
@@ -112,7 +112,7 @@ CHANGES: tuple[Callable[[random.Random, Data, Place], None], ...] = (
 
 
 def changed(rng: random.Random, data: Data) -> Data:
-    """Give data with one change, sometimes a few."""
+    """Return data with one change, sometimes a few."""
     data = copy.deepcopy(data)
     for _ in range(1 if rng.random() < 0.8 else rng.randint(2, 4)):
         every = list(places(data))
@@ -122,7 +122,7 @@ def changed(rng: random.Random, data: Data) -> Data:
 
 
 def spoiled(rng: random.Random, text: str) -> str:
-    """Give a text with a hole, or cut off."""
+    """Return a text with a hole, or cut off."""
     start = rng.randrange(len(text))
     return (
         text[:start]

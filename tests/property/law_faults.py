@@ -15,7 +15,7 @@ Values = list[tuple[str | None, str]]
 
 
 def pairs(program: Program) -> list[tuple[Rows, Rows]]:
-    """Give pairs of rollouts of different rows."""
+    """Return pairs of rollouts of different rows."""
     origin = {rows.var: _origin(program, rows.var) for rows in program.rows}
     return [(a, b) for a in program.rows for b in program.rows if origin[a.var] != origin[b.var]]
 

@@ -107,7 +107,7 @@ class Rows:
 
     @property
     def lags(self) -> bool:
-        """Say whether a loss on it has to correct."""
+        """Return whether a loss on it has to correct."""
         return self.at_most > 0 and self.corrected
 
 
@@ -149,7 +149,7 @@ class Program:
         return "\n".join(lines) + "\n"
 
     def calls(self) -> Iterator[tuple[Call, LossFn | None]]:
-        """Give every call, with the loss that it is in."""
+        """Yield every call, with the loss that it is in."""
         for stmt in self.body:
             if isinstance(stmt, Call):
                 yield stmt, None
@@ -157,7 +157,7 @@ class Program:
                 yield from ((each, stmt) for each in stmt.body if isinstance(each, Call))
 
     def losses(self) -> list[LossFn]:
-        """Give every loss."""
+        """Return every loss."""
         return [stmt for stmt in self.body if isinstance(stmt, LossFn)]
 
 
@@ -178,7 +178,7 @@ def load(text: str, file: str = "/fuzz/fuzz_flow.py") -> dict[str, Any]:
 
 
 def flow_of(program: Program) -> Flow[..., Any]:
-    """Give the flow of a program."""
+    """Return the flow of a program."""
     found = load(program.text())[program.name]
     assert isinstance(found, Flow)
     return found
@@ -207,7 +207,7 @@ class Writer:
         self.program.newest = {name: name for name, kind in params if kind == "Policy"}
 
     def var(self, stem: str, kind: str) -> str:
-        """Give a fresh variable."""
+        """Return a fresh variable."""
         self.count += 1
         name = f"{stem}{self.count}"
         self.program.types[name] = kind
@@ -334,7 +334,7 @@ class Writer:
         self.program.types[self.program.newest[policy]] = "Policy"
 
     def weights(self, rows: Rows, version: str) -> tuple[str, str]:
-        """Give log-probs of any fixed weights, and what corrects from them to those that drew the rows."""
+        """Return log-probs of any fixed weights, and what corrects from them to those that drew the rows."""
         rng, drawn, mask = self.rng, {"behaviour": f"{rows.var}.logprobs"}, f"{rows.var}.mask"
         old = self.call("old", "logprobs", version, rows.var)
         if rng.random() < 0.3:  # written twice, it is one value
@@ -349,7 +349,7 @@ class Writer:
         return old, weights
 
     def reference(self, rows: Rows) -> str:
-        """Give log-probs that no loss trains."""
+        """Return log-probs that no loss trains."""
         models = [*(["ref"] if "ref" in self.program.types else []), *self._policies()]
         if self.rng.random() < 0.3:
             return f"{rows.var}.logprobs"
@@ -404,7 +404,7 @@ class Writer:
         return LossFn(name, pi, rng.choice([": Policy", ""]), body, Line(f"return {total}"), rows)
 
     def factor(self) -> str:
-        """Give a factor of a term, sometimes the flow's setting, sometimes 0."""
+        """Return a factor of a term, sometimes the flow's setting, sometimes 0."""
         if any(each.startswith("weight") for each in self.program.settings) and self.rng.random() < 0.4:
             return "weight"
         return self.rng.choice(["0.1", "0.5", "-0.25", "0.0", "1e-3"])

@@ -79,7 +79,7 @@ class Case:
 
     @property
     def trained(self) -> int:
-        """Give the prompts that reach the update, at most."""
+        """Return the prompts that reach the update, at most."""
         return self.groups or self.prompts
 
 
@@ -142,13 +142,13 @@ def found(case: Case) -> tuple[SizeConflict, ...]:
 
 
 def dealt(prompts: int, n: int, ranks: int) -> list[list[int]]:
-    """Give the prompt of each row that each rank is dealt, by the runtime's own function."""
+    """Return the prompt of each row that each rank is dealt, by the runtime's own function."""
     table = pa.table({"#group": np.repeat(np.arange(prompts) * 7 % 1009, n)})
     return [deal(table, rank, ranks, "rows").column("#group").to_pylist() for rank in range(ranks)]
 
 
 def cut_by_hand(case: Case, seed: int) -> Iterator[tuple[list[torch.Tensor], int]]:
-    """Give each minibatch as the rows of each rank, with the prompts that it holds; rows are indices of a rank's."""
+    """Yield each minibatch as the rows of each rank, with the prompts that it holds; rows are indices of a rank's."""
     shares = [torch.tensor(groups, dtype=torch.int64) for groups in dealt(case.trained, case.n, case.train)]
     prompts = torch.unique(torch.cat(shares))
     for epoch in range(case.epochs):
@@ -159,7 +159,7 @@ def cut_by_hand(case: Case, seed: int) -> Iterator[tuple[list[torch.Tensor], int
 
 
 def goes(case: Case) -> bool:
-    """Say whether the runtime can do it and no rank is without a row for certain, in a role or in a minibatch."""
+    """Return whether the runtime can do it and no rank is without a row for certain, in a role or in a minibatch."""
     if case.data_rows is not None and case.prompts > case.data_rows:
         return False
     if case.groups > case.prompts:
@@ -236,7 +236,7 @@ def test_the_chance_of_no_row_is_that_of_drawing_only_other_prompts(case: Case) 
 
 
 def changed(case: Case, size: AdjustableSize) -> Case:
-    """Give the case with one size at another value, as its owner says whose it is."""
+    """Return the case with one size at another value, as its owner says whose it is."""
     if size.setting != "data":
         name = {"batch": "prompts"}.get(size.setting, size.setting)
         return replace(case, **{name: size.value})
@@ -250,7 +250,7 @@ def names(size: AdjustableSize) -> tuple[str, str]:
 
 
 def still_refused(case: Case, size: AdjustableSize) -> bool:
-    """Say whether anything refuses a size; roles of a size of ranks may stand in other groups by then."""
+    """Return whether anything refuses a size; roles of a size of ranks may stand in other groups by then."""
     owners = set(size.owner.split(", "))
 
     def same(other: AdjustableSize) -> bool:

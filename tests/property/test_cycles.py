@@ -26,7 +26,7 @@ Seeds = Callable[[int, int], range]
 
 
 def random_schedule(seed: int) -> Schedule:
-    """Give 2 to 8 tasks on 1 to 4 pools, some on two or on none, with delays of 0 to 4 and no circle in one step."""
+    """Return 2 to 8 tasks on 1 to 4 pools, some on two or on none, with delays of 0 to 4 and no circle in one step."""
     rng = random.Random(seed)
     pools = [f"pool{place}" for place in range(rng.randint(1, 4))]
     count = rng.randint(2, 8)
@@ -89,7 +89,7 @@ def slowest_cycle_s(schedule: Schedule) -> float:
 
 
 def measured_s(finish_s: Sequence[float], tokens: int) -> float:
-    """Give the time from step to step at the end, over as many steps as the tokens of the slowest cycle."""
+    """Return the time from step to step at the end, over as many steps as the tokens of the slowest cycle."""
     return (finish_s[-1] - finish_s[-1 - tokens]) / tokens
 
 
@@ -136,12 +136,12 @@ schedules = st.integers(0, 10**6).map(random_schedule)
 
 
 def changed(schedule: Schedule, name: str, change: Callable[[ScheduledTask], ScheduledTask]) -> Schedule:
-    """Give the schedule with one task changed."""
+    """Return the schedule with one task changed."""
     return replace(schedule, tasks=tuple(change(task) if task.name == name else task for task in schedule.tasks))
 
 
 def period_s(schedule: Schedule) -> float:
-    """Give a period that is known."""
+    """Return a period that is known."""
     found = period(schedule).seconds
     assert found is not None
     return found
@@ -179,7 +179,7 @@ def test_no_period_is_shorter_than_the_largest_load_of_a_pool(schedule: Schedule
 
 
 def alone(schedule: Schedule) -> Schedule:
-    """Give the schedule with each task on one pool at most."""
+    """Return the schedule with each task on one pool at most."""
     return replace(schedule, tasks=tuple(replace(task, pools=task.pools[:1]) for task in schedule.tasks))
 
 

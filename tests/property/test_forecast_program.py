@@ -37,19 +37,19 @@ EVERY = looped("flow, cluster", FOR_EACH_CHANGE, slow=[each for each in CASES if
 
 @cache
 def watched(graph: Graph) -> Graph:
-    """Give the graph that a run has where one engine samples what another trains."""
+    """Return the graph that a run has where one engine samples what another trains."""
     return watch_engines(graph, [role.param for role in roles(graph) if role.use == "train"])
 
 
 @cache
 def found_of(flow: str, cluster: str) -> SearchResult:
-    """Give what is found for a flow, as the command line asks for it."""
+    """Return what is found for a flow, as the command line asks for it."""
     setting = setting_of(flow, cluster, model=CLUSTERS[cluster])
     return find(replace(setting, watched=watched(setting.graph)))
 
 
 def plans_of(flow: str, cluster: str) -> Iterator[Plan]:
-    """Give the plans that were played, those of named placements, and each as a hand would change it."""
+    """Yield the plans that were played, those of named placements, and each as a hand would change it."""
     found = found_of(flow, cluster)
     for ranked in {each.blocks: each for each in (*found.ranked, *(each for _, each in found.named if each))}.values():
         plan = ranked.plan()
@@ -58,7 +58,7 @@ def plans_of(flow: str, cluster: str) -> Iterator[Plan]:
 
 
 def edited(setting: PlanningProblem, plan: Plan) -> Iterator[Plan]:
-    """Give a plan in which nothing sleeps, and one in which what samples does so in another layout."""
+    """Yield a plan in which nothing sleeps, and one in which what samples does so in another layout."""
     awake = [
         each.model_copy(update={"running": each.running.model_copy(update={"sleeps": False})}) for each in plan.placed
     ]

@@ -51,7 +51,7 @@ class Case:
 
     @property
     def where(self) -> set[str]:
-        """Give the lines that the error may name: a node's head may stand on one of a few."""
+        """Return the lines that the error may name: a node's head may stand on one of a few."""
         assert self.wanted is not None
         at, program = self.wanted.at, self.program
         if at == "set":
@@ -62,7 +62,7 @@ class Case:
 
 
 def case_of(seed: int) -> Case:
-    """Give the case of a seed: one in four is right, the others are broken in one way each."""
+    """Return the case of a seed: one in four is right, the others are broken in one way each."""
     rng, program = random.Random(seed), random_program(seed)
     if seed % 4 == 0:
         return Case(seed, "", program, None)

@@ -63,7 +63,7 @@ def hold_to_laws(graph: Graph) -> None:
 
 
 def stored_graphs(count: int) -> list[Data]:
-    """Give graphs of random flows as data."""
+    """Return graphs of random flows as data."""
     return [json.loads(to_json(compiled(4 * seed))) for seed in range(count)]
 
 
@@ -146,7 +146,7 @@ def test_reading_a_graph_runs_no_module_that_it_names(
 
 @pytest.fixture(scope="module")
 def stored_programs(one_device: Callable[[Graph], Plan]) -> list[Data]:
-    """Give programs of random flows on one device as data."""
+    """Return programs of random flows on one device as data."""
     graphs = [compiled(4 * seed) for seed in range(GRAPHS)]
     return [json.loads(program_to_json(lower(graph, one_device(graph)))) for graph in graphs]
 

@@ -109,7 +109,7 @@ BUILD: Mapping[type[Value], Build] = {
 
 
 def build(kind: type[Value], batch: Batch, name: str, parts: Sequence[str] = ()) -> Value:
-    """Give what a port takes; a record has the parts that it names. Raise TypeError for a type that is not known."""
+    """Return what a port takes; a record has the parts that it names. Raise TypeError for a type that is not known."""
     if issubclass(kind, Record):
         wanted = {part: each for part, each in fields(kind).items() if not parts or part in parts}
         return kind.of({part: build(each, batch, f"{name}.{part}") for part, each in wanted.items()})
@@ -206,7 +206,7 @@ def same(one: Results, other: Results, mask: torch.Tensor) -> None:
 
 
 def found() -> Iterator[tuple[Callable[..., Any], Op]]:
-    """Give every host and advantage node that `nodes` exports and that reads no model."""
+    """Yield every host and advantage node that `nodes` exports and that reads no model."""
     for name in nodes.__all__:
         made = getattr(nodes, name)
         op = op_of(made)
@@ -217,7 +217,7 @@ def found() -> Iterator[tuple[Callable[..., Any], Op]]:
 
 
 def cases() -> list[Case]:
-    """Give each node under its settings, with optional ports and token advantages where it takes them."""
+    """Return each node under its settings, with optional ports and token advantages where it takes them."""
     made = list[Case]()
     for of, op in found():
         first = Case(of, op)
@@ -261,7 +261,7 @@ def test_a_port_of_a_type_that_is_not_known_is_an_error_that_says_so() -> None:
 
 
 def tied(case: Case, inputs: Mapping[str, Value]) -> bool:
-    """Say whether rounding decides: which of the tokens of equal covariance are chosen is told by nothing else."""
+    """Return whether rounding decides: which of the tokens of equal covariance are chosen is told by nothing else."""
     if case.op.name != "top_covariance":
         return False
     mask = inputs["mask"].data > 0

@@ -45,7 +45,7 @@ ALONE: Mapping[str, Pass] = {
 
 
 def plain(value: Value) -> list[object]:
-    """Give data that can be compared exactly: of a model its weights and version."""
+    """Return data that can be compared exactly: of a model its weights and version."""
     if isinstance(value, Model):
         return [value.version, *(each.detach().tolist() for each in value.handle.model.parameters())]
     return [
@@ -69,7 +69,7 @@ def join(a: Level, *, b: Level, weight: float = 1.0) -> Level:
 
 @node
 def pair(a: Level) -> tuple[Level, Level]:
-    """Give two results."""
+    """Return two results."""
     return Level(a.data - 1.0), Level(a.data * 0.5)
 
 
@@ -119,7 +119,7 @@ START = {"start": [0.5, -1.0, 3.0], "other": [2.0, 0.0, -0.5]}
 
 
 def levels() -> dict[str, Level]:
-    """Give real values for the two parameters."""
+    """Return real values for the two parameters."""
     return {name: Level(torch.tensor(data, dtype=torch.float64)) for name, data in START.items()}
 
 
@@ -218,7 +218,7 @@ def test_settings_that_differ_keep_nodes_apart(run_graph: Run) -> None:
 
 
 def arguments_of(graph: Graph, tiny: Callable[..., LocalModel], rows: pa.Table) -> dict[str, Any]:
-    """Give real values: two prompts, models that nothing has trained, a number."""
+    """Return real values: two prompts, models that nothing has trained, a number."""
     prompts = Prompts(group=Group(torch.tensor([3, 7])), columns=Columns(rows.take([3, 7])))
     real = {Prompts: lambda: prompts, Coef: lambda: Coef(0.5), Policy: lambda: Policy(tiny(trainable=True))}
     real[Reference] = lambda: Reference(tiny())

@@ -93,19 +93,19 @@ def ranked(model: Reference, rollout: Rollout) -> Scores:
 
 @node(kind="advantage")
 def compared(scores: Scores, *, worths: Worths, mask: Mask) -> tuple[TokenAdvantages, Targets]:
-    """Give two results, each read by an update."""
+    """Return two results, each read by an update."""
     raise NotImplementedError
 
 
 @node
 def gained(new: LogProbs, advantages: TokenAdvantages, mask: Mask) -> Loss:
-    """Give the policy's loss."""
+    """Return the policy's loss."""
     raise NotImplementedError
 
 
 @node
 def squared(new: Worths, targets: Targets, mask: Mask) -> Loss:
-    """Give the critic's loss."""
+    """Return the critic's loss."""
     raise NotImplementedError
 
 
@@ -148,7 +148,7 @@ def two_policies(prompts: Prompts, one: Policy, two: Policy, ref: Reference) -> 
 
 @node(rows="reordered")
 def shuffled(rollout: Rollout, *, key: Key = Key()) -> Rollout:
-    """Give the rows in another order."""
+    """Return the rows in another order."""
     return take(rollout, torch.from_numpy(key.generator().permutation(len(rollout.lengths.data))))
 
 
@@ -188,7 +188,7 @@ STEPS = ("shuffle", "count", "centre", "add", "read", "weigh", "mean")
 
 
 def written(steps: Sequence[Step]) -> Graph:
-    """Give the graph of a flow in which each step reads what was made before it."""
+    """Return the graph of a flow in which each step reads what was made before it."""
 
     @flow
     def written_by_chance(
@@ -230,7 +230,7 @@ WHOLE_BATCH = "judge.infer"  # the role of the only node that its rows cannot be
 
 @st.composite
 def plans(draw: st.DrawFn, graph: Graph) -> Plan:
-    """Give a plan of one to three pools of one to four CPU devices, each role on one that can run it.
+    """Return a plan of one to three pools of one to four CPU devices, each role on one that can run it.
 
     A role that may lag does so as far as it may, or less.
     """
@@ -286,7 +286,7 @@ def cases(draw: st.DrawFn) -> tuple[Graph, Plan]:
 
 
 def lowered(case: tuple[Graph, Plan]) -> Program | None:
-    """Give the program of a plan, or None for one that splits what must be whole; no other is refused."""
+    """Return the program of a plan, or None for one that splits what must be whole; no other is refused."""
     graph, plan = case
     if any(each.role == WHOLE_BATCH and each.layout.data > 1 for each in plan.placed):
         with pytest.raises(PlanError, match=r"judge\.ranked reads all rows together"):
@@ -405,7 +405,7 @@ def test_a_program_of_any_plan_holds_the_law_after_each_pass_and_is_stored(case:
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Graph, Plan, list[Any]]:
-    """Give a flow, a plan for it, and the passes that lower it: those that it needs, and some of the others."""
+    """Return a flow, a plan for it, and the passes that lower it: those that it needs, and some of the others."""
     back, other = st.sampled_from((0, 0, 0, 1, 2)), st.integers(0, 7)  # what was made last is read most
     graph = written(draw(st.lists(st.tuples(st.sampled_from(STEPS), back, other), min_size=2, max_size=8)))
     left_out = draw(st.sets(st.sampled_from(OPTIONAL), max_size=2))

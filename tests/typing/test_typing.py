@@ -28,12 +28,12 @@ Shown = dict[tuple[str, int], str]
 
 
 def marked(checker: str) -> Lines:
-    """Give the codes that the programs expect of a checker, by file and line."""
+    """Return the codes that the programs expect of a checker, by file and line."""
     return {place: set(mark.split(",")) for place, mark in marks(rf"# {checker}: ([\w,-]+)").items()}
 
 
 def marks(pattern: str) -> Shown:
-    """Give what a mark says at the end of the programs' lines, by file and line."""
+    """Return what a mark says at the end of the programs' lines, by file and line."""
     found: Shown = {}
     for path in PROGRAMS:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
@@ -104,7 +104,7 @@ def by_pyright(folder: Path) -> Told:
 
 
 def pyright_settings() -> dict[str, object]:
-    """Give the project's own settings, for a folder that is elsewhere."""
+    """Return the project's own settings, for a folder that is elsewhere."""
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pyright"]
     off = {name: value for name, value in ours.items() if name.startswith("report")}
     # The wrong programs leave results unused on purpose.

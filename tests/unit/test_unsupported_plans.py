@@ -51,7 +51,7 @@ def graph() -> Graph:
 
 
 def plan_of(graph: Graph, changed: str = "", kind: Any = GPU, **parts: Any) -> Plan:
-    """Give a plan for GRPO on eight devices that runs here, with parts of one role replaced."""
+    """Return a plan for GRPO on eight devices that runs here, with parts of one role replaced."""
     device = kind if isinstance(kind, Device) else Device(kind=kind, memory_bytes=2**36)
     node = Machine(name="node-1", devices=(device,) * 8, host_memory_bytes=2**40, cores=64)
     right: list[dict[str, Any]] = [
@@ -68,7 +68,7 @@ def plan_of(graph: Graph, changed: str = "", kind: Any = GPU, **parts: Any) -> P
 
 
 def refusal(plan: Plan, graph: Graph) -> str:
-    """Give what is said of a wrong plan."""
+    """Return what is said of a wrong plan."""
     with pytest.raises(PlanError) as caught:
         check_plan(plan, graph, "plan.json")
     return str(caught.value)

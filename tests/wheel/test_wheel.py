@@ -36,7 +36,7 @@ class Installed:
 
     @property
     def python(self) -> Path:
-        """Give the environment's interpreter."""
+        """Return the environment's interpreter."""
         return self.env / "bin" / "python"
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:

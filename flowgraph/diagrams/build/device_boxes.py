@@ -17,7 +17,7 @@ MACHINES_IN_FULL = 4  # a pool on more machines than these has one box for those
 def device_boxes(
     pool: Pool, cluster: Cluster, inside: str, ids: Iterator[str], *, unfold: bool = False
 ) -> Iterator[Box]:
-    """Give the boxes of a pool's devices in the frame `inside`, machine by machine, with the devices that are used.
+    """Yield the boxes of a pool's devices in the frame `inside`, machine by machine, with the devices that are used.
 
     Of more than MACHINES_IN_FULL machines, those that are alike and of which the same devices are used are one box,
     unless they are to be unfolded.
@@ -40,7 +40,7 @@ def _about(pool: Pool, name: str, what: str, used: str) -> str:
 
 
 def _folded(pool: Pool, found: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
-    """Give a label for the machines that are alike and the same devices of which are used."""
+    """Yield a label for the machines that are alike and the same devices of which are used."""
     alike = dict[tuple[str, str], list[str]]()
     for name, what, used in found:
         alike.setdefault((what, used), []).append(name)
@@ -54,7 +54,7 @@ def _folded(pool: Pool, found: Sequence[tuple[str, str, str]]) -> Iterator[tuple
 
 
 def machine_text(machine: Machine | None) -> str:
-    """Say which devices a machine has; of one that is not there that it is not.
+    """Return which devices a machine has; of one that is not there that it is not.
 
     >>> cpu = Device(kind="cpu", memory_bytes=2**30)
     >>> machine_text(Machine(name="a", devices=(cpu, cpu), host_memory_bytes=1, cores=1))

@@ -68,7 +68,7 @@ def _keyed(picture: Picture) -> _Keyed:
 
 
 def _outer_first(frames: Sequence[Frame]) -> Iterator[Frame]:
-    """Give each frame after the one that it is in."""
+    """Yield each frame after the one that it is in."""
     given: set[str | None] = {None}
     left = list(frames)
     while left:
@@ -82,7 +82,7 @@ def _outer_first(frames: Sequence[Frame]) -> Iterator[Frame]:
 def _numbered(
     things: Iterator[T] | Sequence[T], says: Callable[[T], Key], key_of: dict[str | None, Key] | None = None
 ) -> dict[Key, T]:
-    """Give things by what they say, with a key of its own each time that it is said; note the keys of their ids."""
+    """Return things by what they say, with a key of its own each time that it is said; note the keys of their ids."""
     found, counts = dict[Key, T](), Counter[Key]()
     for each in things:
         what = says(each)
@@ -95,7 +95,7 @@ def _numbered(
 
 
 def said(frame: Frame) -> str:
-    """Give what a frame is known by: a pool without its devices, a copy of weights without its layout.
+    """Return what a frame is known by: a pool without its devices, a copy of weights without its layout.
 
     >>> said(Frame("f0", "pool0: 8 of node-1", kind="pool")), said(Frame("f1", "policy · fsdp · data=8", kind="home"))
     ('pool0', 'policy · fsdp')
@@ -130,7 +130,7 @@ def _frames(before: _Keyed, after: _Keyed, ids: Mapping[Key, str]) -> Iterator[F
 
 
 def _rest(new: Frame, old: Frame) -> str:
-    """Give what a frame's label was, without what it is known by."""
+    """Return what a frame's label was, without what it is known by."""
     return old.label.removeprefix(said(new)).lstrip(" ·:") or old.label
 
 
@@ -146,7 +146,7 @@ def _boxes(before: _Keyed, after: _Keyed, frames: Mapping[Key, str], ids: Mappin
 
 
 def _was(old: Box, new: Box) -> str:
-    """Say what a box was: what it says no more, and which settings it did not have; else its kind if that is another.
+    """Return what a box was: what it no longer says, its missing settings; else its kind if that is another.
 
     Settings are compared by their names.
 

@@ -31,7 +31,7 @@ class _Loss:
 
 
 def flow_picture(graph: Graph) -> Picture:
-    """Give the picture of a named graph (`compile_graph(flow.graph())`), in the order it was written.
+    """Return the picture of a named graph (`compile_graph(flow.graph())`), in the order it was written.
 
     A region's own parameter is drawn as the weights that its node updates, for that is what it reads.
     """
@@ -96,7 +96,7 @@ def _data_arrows(graph: Graph, losses: Sequence[_Loss], ids: Mapping[object, str
 
 
 def _updated(node: Node) -> Edge:
-    """Give the weights that a node with a region updates."""
+    """Return the weights that a node with a region updates."""
     edge = node.carried() or node.model()
     assert edge is not None, "a region is a function of a model that its node reads"
     return edge
@@ -131,7 +131,7 @@ def merged(arrows: Sequence[Arrow]) -> tuple[Arrow, ...]:
 
 
 def _about(graph: Graph) -> Iterator[str]:
-    """Say what a flow reads, what its nodes are, and what is carried to the next step."""
+    """Yield what a flow reads, what its nodes are, and what is carried to the next step."""
     kinds = Counter(node.op.kind for node in graph.nodes)
     told = [f"{count} {kind}" for kind, count in kinds.items()]
     params = listed([param.name for param in graph.params])

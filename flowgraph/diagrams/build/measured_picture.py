@@ -17,7 +17,7 @@ Done = tuple[int, MeasuredTask]  # a task and the step of the run that it is of
 
 
 def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
-    """Give what each pool did in these steps, in seconds from the begin of the first task; the host comes last.
+    """Return what each pool did in these steps, in seconds from the begin of the first task; the host comes last.
 
     Steps keep the numbers that the run has for them.
 
@@ -32,7 +32,7 @@ def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
 
 
 def _bars(tasks: Sequence[Done], pool: str, start_s: float, end_s: float) -> Iterator[Bar]:
-    """Give the bars of a pool, one after another from 0 to the end."""
+    """Yield the bars of a pool, one after another from 0 to the end."""
     last_s, last_step = 0.0, tasks[0][0] if tasks else 0
     for step, task in _busiest([each for each in tasks if each[1].pool == pool]):
         begin_s, until_s = max(last_s, task.begin_s - start_s), task.end_s - start_s
@@ -44,7 +44,7 @@ def _bars(tasks: Sequence[Done], pool: str, start_s: float, end_s: float) -> Ite
 
 
 def _busiest(tasks: Sequence[Done]) -> list[Done]:
-    """Give the tasks of the rank that was busy longest, by when they began, the longer of equals first."""
+    """Return the tasks of the rank that was busy longest, by when they began, the longer of equals first."""
     ranks = sorted({task.rank for _, task in tasks})
     rank = max(ranks, key=lambda rank: sum(task.seconds for _, task in tasks if task.rank == rank))
     own = (each for each in tasks if each[1].rank == rank)

@@ -17,7 +17,7 @@ Key = tuple[str, str, str]  # pool, phase, role
 def memory_picture(
     plan: Plan, measured: Sequence[PoolForecast] = (), *, fills: Mapping[DeviceKind, float]
 ) -> MemoryChart:
-    """Give the chart of a plan's forecast, its phases in the order of the step; a pool without a forecast has none.
+    """Return the chart of a plan's forecast, its phases in the order of the step; a pool without a forecast has none.
 
     `measured` are the forecasts of measured steps, of which the highest peaks count. `fills` says what part of a
     device of each kind a plan may fill. Capacity is that of the smallest device of a pool.
@@ -30,7 +30,7 @@ def memory_picture(
 
 
 def highest(forecasts: Iterable[PoolForecast]) -> dict[Key, int]:
-    """Give the highest peak of each pool, phase and role."""
+    """Return the highest peak of each pool, phase and role."""
     found = dict[Key, int]()
     for forecast in forecasts:
         for peak in forecast.peaks:
@@ -50,7 +50,7 @@ def _store(
 
 
 def smallest_bytes(plan: Plan, pool: Pool) -> int:
-    """Give the memory of the smallest device of a pool; 0 if none of them is there."""
+    """Return the memory of the smallest device of a pool; 0 if none of them is there."""
     found = (plan.cluster.device(*place) for place in pool.devices)
     return min((device.memory_bytes for device in found if device is not None), default=0)
 
@@ -60,7 +60,7 @@ def _each_device(pool: Pool) -> str:
 
 
 def _phases(forecast: PoolForecast, seen: Mapping[Key, int]) -> Iterator[Phase]:
-    """Give the forecast peaks of a pool, each with what was measured of the same phase and role."""
+    """Yield the forecast peaks of a pool, each with what was measured of the same phase and role."""
     for peak in forecast.peaks:
         measured = seen.get((forecast.pool, peak.phase, peak.role))
         yield Phase(_label(forecast, peak), parts_of(peak), peak.phase.startswith(ENTERING), measured)
@@ -73,7 +73,7 @@ def _label(forecast: PoolForecast, peak: PhasePeak) -> str:
 
 
 def parts_of(peak: PhasePeak) -> tuple[tuple[str, int], ...]:
-    """Give what is held by role; all of it by the role that works, where no more is known or it is not all.
+    """Return what is held by role; all of it by the role that works, where no more is known or it is not all.
 
     >>> parts_of(PhasePeak(phase="update", role="m.train", memory_bytes=8))
     (('m.train', 8),)
@@ -83,7 +83,7 @@ def parts_of(peak: PhasePeak) -> tuple[tuple[str, int], ...]:
 
 
 def _about(store: MemoryColumn) -> str:
-    """Say which phase of a pool is the highest, and by how much that fits."""
+    """Return which phase of a pool is the highest, and by how much that fits."""
     most = max(store.phases, key=lambda phase: phase.size_bytes, default=None)
     if most is None:
         return f"Nothing works on {store.pool}."

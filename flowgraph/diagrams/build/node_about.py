@@ -11,7 +11,7 @@ from flowgraph.serialize.graph_text import shown_settings
 
 
 def node_about(node: Node) -> str:
-    """Say what a node does, its kind, settings, what it reads and gives, and where it is written."""
+    """Return what a node does, its kind, settings, what it reads and gives, and where it is written."""
     return " ".join(_told(node))
 
 
@@ -30,12 +30,12 @@ def _told(node: Node) -> Iterator[str]:
 
 
 def param_about(param: Param) -> str:
-    """Say what a parameter is and where it is written."""
+    """Return what a parameter is and where it is written."""
     return f"{param.name} is a parameter of {param.owner}, of type {type_name(param.type)}. Written at {param.at}."
 
 
 def result_about(edge: Edge) -> str:
-    """Say what a result is and who gives it."""
+    """Return what a result is and who gives it."""
     source = edge.source
     name = source.name or source.op.name if isinstance(source, Node) else getattr(source, "name", "")
     return f"A result of the flow, of type {type_name(edge.type)}{f', from {name}' if name else ''}."

@@ -45,7 +45,7 @@ class _ProgramPicture:
 
     @cached_property
     def makers(self) -> Mapping[str, str]:
-        """Give the id of the node that makes each value, by the value's name."""
+        """Return the id of the node that makes each value, by the value's name."""
         return {result: self.ids[node] for node, _ in self.nodes for result in results_of(node)}
 
     @cached_property
@@ -56,7 +56,7 @@ class _ProgramPicture:
 
 
 def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: bool = False) -> Picture:
-    """Give the picture of a program, in its order.
+    """Return the picture of a program, in its order.
 
     A version of weights is a box in each home that has it. A loss is drawn as a line of the node that has it, for it
     runs there; what it reads goes to that node. A value that is transferred is a box in each place that it goes to, for
@@ -100,7 +100,7 @@ def _drawn(program: Program, sizes: ArrowSizes) -> _ProgramPicture:
 
 
 def _frames(drawn: _ProgramPicture) -> Iterator[Frame]:
-    """Give each pool that is used with the homes on it, and the host."""
+    """Yield each pool that is used with the homes on it, and the host."""
     for pool in drawn.program.plan.pools:
         here = [home for home in drawn.homes if home.pool == pool.name]
         if here:
@@ -151,7 +151,7 @@ def _boxes(drawn: _ProgramPicture) -> Iterator[Box]:
 
 
 def _frame_of(drawn: _ProgramPicture, place: str) -> str:
-    """Give the frame of a place: a pool's, or the host's."""
+    """Return the frame of a place: a pool's, or the host's."""
     pool = drawn.program.plan.pool(place)
     return drawn.frames[HOST if pool is None else pool]
 
@@ -164,7 +164,7 @@ def _devices(drawn: _ProgramPicture, unfold: bool) -> Iterator[Box]:
 
 
 def _weights_about(drawn: _ProgramPicture, name: str, home: Home) -> Iterator[str]:
-    """Say where a version of weights is, how it came there, which roles read it, and what they hold."""
+    """Yield where a version of weights is, how it came there, which roles read it, and what they hold."""
     yield f"Weights {name} on {home.pool}, engine {home.engine}, {layout_text(home.layout)}."
     if str(home.running):
         yield f"Running: {home.running}."
@@ -176,13 +176,13 @@ def _weights_about(drawn: _ProgramPicture, name: str, home: Home) -> Iterator[st
 
 
 def _roles(drawn: _ProgramPicture, home: Home) -> list[str]:
-    """Say which roles a home serves, with what each holds on a device if the plan has it."""
+    """Return which roles a home serves, with what each holds on a device if the plan has it."""
     held = [(placed.role, sum(placed.memory.values())) for placed in _served(drawn, home)]
     return [f"{role} {show_bytes(size)}" if size else role for role, size in held]
 
 
 def _served(drawn: _ProgramPicture, home: Home) -> Iterator[PlacedRole]:
-    """Give the roles that a home serves, as they are placed."""
+    """Yield the roles that a home serves, as they are placed."""
     origins = dict(drawn.program.origins)
     for placed in drawn.program.plan.placed:
         param = origins[placed.role.rpartition(".")[0]].param
@@ -244,17 +244,17 @@ def _reads(drawn: _ProgramPicture) -> Iterator[Arrow]:
 
 
 def _there(drawn: _ProgramPicture, value: str, place: str) -> str:
-    """Give the id of what has a value in a place: its box if it was transferred, or the node that made it."""
+    """Return the id of what has a value in a place: its box if it was transferred, or the node that made it."""
     return drawn.ids[value, place] if (value, place) in drawn.brought else _maker(drawn, value)
 
 
 def _held(drawn: _ProgramPicture, name: str, home: Home) -> str:
-    """Give the id of what holds a version of weights in a home: its own box, or the node that made it there."""
+    """Return the id of what holds a version of weights in a home: its own box, or the node that made it there."""
     return drawn.ids[name, home] if (name, home) in drawn.ids else _maker(drawn, name)
 
 
 def _maker(drawn: _ProgramPicture, name: str) -> str:
-    """Give the id of the node that makes a value, or of the parameter that it is."""
+    """Return the id of the node that makes a value, or of the parameter that it is."""
     return drawn.makers.get(name) or drawn.ids[name]
 
 
@@ -273,7 +273,7 @@ def _carries(drawn: _ProgramPicture) -> Iterator[Arrow]:
 
 
 def _about(drawn: _ProgramPicture) -> Iterator[str]:
-    """Say what lives on each pool, and how much goes from place to place."""
+    """Yield what lives on each pool, and how much goes from place to place."""
     plan, tasks = drawn.program.plan, drawn.program.tasks
     for pool in plan.pools:
         roles = [placed.role for placed in plan.placed if placed.pool == pool.name]

@@ -14,7 +14,7 @@ from flowgraph.diagrams.model.quantities import many
 
 
 def roles_picture(plan: Plan, *, unfold: bool = False) -> Picture:
-    """Give the picture of a plan: its pools, their devices, and the roles on each."""
+    """Return the picture of a plan: its pools, their devices, and the roles on each."""
     frames = {
         pool.name: Frame(f"f{i}", f"{pool.name}: {devices_text(pool)}", None, "pool", pool.name)
         for i, pool in enumerate(plan.pools)

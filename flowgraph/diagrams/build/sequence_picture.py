@@ -26,7 +26,7 @@ class _ProgramMessages:
 
 
 def sequence_picture(program: Program) -> SequenceDiagram:
-    """Give the diagram of one step of a program, its messages in the program's order.
+    """Return the diagram of one step of a program, its messages in the program's order.
 
     The driver calls copies of models and gets references; values go from place to place themselves. What it has done on
     any machine is its own. Values that go the same way one after another go in one message.
@@ -39,7 +39,7 @@ def sequence_picture(program: Program) -> SequenceDiagram:
 
 
 def homes_in_order(program: Program) -> list[Home]:
-    """Give the copies of models of a program, pool by pool."""
+    """Return the copies of models of a program, pool by pool."""
     homes = dict.fromkeys([*program.homes, *(home for _, home in program.origins)])
     order = {pool.name: place for place, pool in enumerate(program.plan.pools)}
     return sorted(homes, key=lambda home: order.get(home.pool, len(order)))
@@ -67,7 +67,7 @@ def _messages(told: _ProgramMessages) -> Iterator[Message]:
 
 
 def _run(told: _ProgramMessages, task: Run) -> Iterator[Message]:
-    """Give the call of a run, and what it answers if a copy of a model runs it."""
+    """Yield the call of a run, and what it answers if a copy of a model runs it."""
     actor = told.ids[task.home] if task.home is not None else told.driver
     given = list(results_given(task, told.program.nodes))
     told.seen |= {(name, task.place): actor for name, _ in given}
@@ -77,7 +77,7 @@ def _run(told: _ProgramMessages, task: Run) -> Iterator[Message]:
 
 
 def _transfer(told: _ProgramMessages, task: Transfer) -> Message:
-    """Give the way of a value from who has it at one place to who reads it first at the other."""
+    """Return the way of a value from who has it at one place to who reads it first at the other."""
     source = told.seen.get((task.value, task.source), told.driver)
     target = told.seen[task.value, task.target] = _reader(told, task)
     return Message(source, target, task.value, "transfer")
@@ -90,7 +90,7 @@ def _reader(told: _ProgramMessages, task: Transfer) -> str:
 
 
 def _carries(told: _ProgramMessages) -> tuple[Message, ...]:
-    """Give what each actor keeps for the next step."""
+    """Return what each actor keeps for the next step."""
     origins, kept = dict(told.program.origins), dict[str, list[str]]()
     for name in told.program.graph.carries():
         kept.setdefault(told.ids[origins[name]] if name in origins else told.driver, []).append(name)
@@ -113,7 +113,7 @@ def _joined(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _about(actors: Sequence[Actor], messages: Sequence[Message]) -> str:
-    """Say who takes part, and how much is called, moved and synced."""
+    """Return who takes part, and how much is called, moved and synced."""
     counts = Counter(message.style for message in messages if message.source != message.target)
     pools = many(len({actor.pool for actor in actors if actor.pool}), "pool")
     called = f"In a step the driver makes {many(counts['call'], 'call')} to {many(len(actors) - 1, 'copy', 'copies')}"

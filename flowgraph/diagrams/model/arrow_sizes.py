@@ -22,7 +22,7 @@ class ArrowSizes:
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def brought(self, value: str, readers: Iterable[str]) -> str:
-        """Say how many bytes of a value go to a place where these nodes read it: each part once.
+        """Return how many bytes of a value go to a place where these nodes read it: each part once.
 
         >>> sizes = ArrowSizes({("r", "a"): {"tokens": 2048, "text": None}, ("r", "b"): {"tokens": 2048, "mask": 1024}})
         >>> sizes.brought("r", "b"), sizes.brought("r", "ab"), sizes.brought("r", "bc"), sizes.brought("r", "c")

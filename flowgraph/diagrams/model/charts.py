@@ -64,7 +64,7 @@ class Phase:
 
     @property
     def size_bytes(self) -> int:
-        """Give the sum of what is held."""
+        """Return the sum of what is held."""
         return sum(size for _, size in self.held)
 
 

@@ -18,7 +18,7 @@ _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20
 
 
 def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
-    r"""Give one line that a person can read: no control or direction characters, no pile of accents, not too long.
+    r"""Return one line that a person can read: no control or direction characters, no pile of accents, not too long.
 
     An empty label becomes "?", so that every box and arrow still has one.
 
@@ -34,7 +34,7 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
 
 
 def seen(text: str) -> str:
-    r"""Give lines of text without what would steer a terminal that they are printed on.
+    r"""Return lines of text without what would steer a terminal that they are printed on.
 
     >>> seen("two\nlines\x1b[31m\u202e")
     'two\nlines[31m'
@@ -43,7 +43,7 @@ def seen(text: str) -> str:
 
 
 def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) -> str:
-    """Give a label as `clean` does, after the sign of what became of its thing.
+    """Return a label as `clean` does, after the sign of what became of its thing.
 
     >>> signed("policy", "added"), signed("policy", "same"), signed("", "removed")
     ('+ policy', 'policy', '- ?')

@@ -19,7 +19,7 @@ def show_s(seconds: float | None) -> str:
 
 
 def many(count: int, one: str, more: str = "") -> str:
-    """Say how many of something there are.
+    """Return how many of something there are.
 
     >>> many(1, "rank"), many(3000, "rank"), many(2, "box", "boxes")
     ('1 rank', '3,000 ranks', '2 boxes')

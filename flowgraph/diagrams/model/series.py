@@ -27,13 +27,13 @@ class Series:
 
 
 def step_range(series: Sequence[Series]) -> tuple[float, float]:
-    """Give the first and last step of all series; 0 and 1 without any."""
+    """Return the first and last step of all series; 0 and 1 without any."""
     steps = [step for each in series for step, value in known(each) if value is not None]
     return (min(steps), max(steps)) if steps else (0.0, 1.0)
 
 
 def known(series: Series) -> list[Point]:
-    """Give a series' points by step; a value that cannot be drawn is None, a step that cannot be is left out."""
+    """Return a series' points by step; a value that cannot be drawn is None, a step that cannot be is left out."""
     sound = [(step, value) for step, value in series.points if math.isfinite(step) and abs(step) < LARGEST]
     return [(step, value if _drawable(value) else None) for step, value in sorted(sound, key=lambda point: point[0])]
 
@@ -43,7 +43,7 @@ def _drawable(value: float | None) -> bool:
 
 
 def sentence(series: Series, points: Sequence[tuple[float, float]]) -> str:
-    """Say in a sentence what a panel shows, for those who do not see it."""
+    """Return in a sentence what a panel shows, for those who do not see it."""
     name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
     if not points:
         return f"{name}: no values."
@@ -87,6 +87,6 @@ def thinned(points: Sequence[Point], at_most: int = POINTS_AT_MOST) -> Sequence[
 
 
 def _ends(run: Sequence[Point]) -> list[Point]:
-    """Give the lowest and the highest point of a run, by step; the first if no value is there."""
+    """Return the lowest and the highest point of a run, by step; the first if no value is there."""
     drawn = [(value, step) for step, value in run if value is not None]
     return sorted({(step, value) for value, step in (min(drawn), max(drawn))}) if drawn else [run[0]]

@@ -10,7 +10,7 @@ LEAST = 1e-290  # a spread below it cannot be cut into parts
 
 
 def step_of(low: float, high: float, about: int) -> float:
-    """Give the step of 1, 2 or 5 times a power of ten that cuts a range into about that many parts.
+    """Return the step of 1, 2 or 5 times a power of ten that cuts a range into about that many parts.
 
     >>> step_of(0, 1, 4), step_of(0, 70, 4), step_of(0, 5e-6, 5)
     (0.2, 20.0, 1e-06)
@@ -21,7 +21,7 @@ def step_of(low: float, high: float, about: int) -> float:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """Give a range with something in it: around a constant, a tenth of it to either side, or one around zero.
+    """Return a range with something in it: around a constant, a tenth of it to either side, or one around zero.
 
     >>> widened(2.0, 2.0), widened(0.0, 0.0), widened(0.0, 3.0)
     ((1.8, 2.2), (-1.0, 1.0), (0.0, 3.0))
@@ -34,7 +34,7 @@ def widened(low: float, high: float) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, about: int = 4, *, whole: bool = False) -> tuple[float, ...]:
-    """Give the round numbers within a range, ends included; `whole` gives whole ones only.
+    """Return the round numbers within a range, ends included; `whole` gives whole ones only.
 
     >>> ticks(0, 1, 5), ticks(3, 7, 4, whole=True)
     ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (3.0, 4.0, 5.0, 6.0, 7.0))
@@ -47,7 +47,7 @@ def ticks(low: float, high: float, about: int = 4, *, whole: bool = False) -> tu
 
 
 def padded(low: float, high: float) -> tuple[float, float]:
-    """Give a range with a little room to either side; one that is never negative starts at zero or above.
+    """Return a range with a little room to either side; one that is never negative starts at zero or above.
 
     >>> padded(0.0, 1.0), padded(-1.0, 1.0), padded(0.0, 0.0)
     ((0.0, 1.05), (-1.1, 1.1), (0.0, 1.1))

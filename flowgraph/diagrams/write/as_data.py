@@ -30,12 +30,12 @@ KINDS: Mapping[str, type[Drawing]] = {
 
 
 def kind_of(drawing: Drawing) -> str:
-    """Give the word for a picture's kind."""
+    """Return the word for a picture's kind."""
     return next(word for word, kind in KINDS.items() if isinstance(drawing, kind))
 
 
 def as_json(drawing: Drawing) -> str:
-    """Give a picture as JSON in ASCII: its kind and its fields, labels as the user wrote them.
+    """Return a picture as JSON in ASCII: its kind and its fields, labels as the user wrote them.
 
     A number that is none (of a run's curve, say) is written as the text "nan", "inf" or "-inf".
     """

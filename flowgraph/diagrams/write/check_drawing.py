@@ -92,7 +92,7 @@ def _lane_faults(lanes: Lanes) -> Iterator[tuple[str, str]]:
 
 
 def _size_faults(drawing: MemoryChart | Comparison | Scatter) -> Iterator[tuple[str, str]]:
-    """Say where a number is below zero or none."""
+    """Yield where a number is below zero or none."""
     for place, size in _sizes(drawing):
         if not 0 <= size < math.inf:
             yield place, "has a size that is below zero or none"

@@ -39,7 +39,7 @@ _FROM_CSS: Mapping[str, str] = {"stroke": "color", "stroke-width": "penwidth"}
 
 
 def dot(picture: Picture) -> str:
-    """Give a picture as a Graphviz digraph, in its order; what is carried to the next step pulls no box upwards."""
+    """Return a picture as a Graphviz digraph, in its order; what is carried to the next step pulls no box upwards."""
     lines = [
         "digraph {",
         *(f"    {fixed}" for fixed in _FIXED),

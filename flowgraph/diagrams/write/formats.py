@@ -29,7 +29,7 @@ COLUMNS = 100  # of a text that goes into a file
 
 
 def format_of(ending: str, where: str) -> str:
-    """Give the format that an ending stands for. Raises UsageError for one that stands for none.
+    """Return the format that an ending stands for. Raises UsageError for one that stands for none.
 
     >>> format_of(".gv", "a.gv")
     'dot'

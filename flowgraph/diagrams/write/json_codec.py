@@ -16,7 +16,7 @@ from flowgraph.errors import DataError, nearest
 
 
 def to_plain(value: Any) -> Any:
-    """Give data that JSON can hold; a number that JSON has no word for becomes its name.
+    """Return data that JSON can hold; a number that JSON has no word for becomes its name.
 
     >>> to_plain((1, float("nan"), "a"))
     [1, 'nan', 'a']
@@ -31,7 +31,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: Any, value: Any, where: str) -> Any:
-    """Give a value of a dataclass, tuple, union, word or number; raises `DataError` that says where it is none.
+    """Return a value of a dataclass, tuple, union, word or number; raises `DataError` that says where it is none.
 
     >>> from_plain(tuple[int, ...], [1, 2], "steps")
     (1, 2)

@@ -105,14 +105,14 @@ def page_html(page: Page) -> str:
 
 
 def policy(styles: tuple[str, ...], script: str) -> str:
-    """Give the content-security policy of a page: these styles and this script, no other, and nothing from outside."""
+    """Return content-security policy of a page: these styles and this script, no other, and nothing from outside."""
     allowed = " ".join(map(digest, styles))
     rest = "base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; style-src {allowed}; script-src {digest(script)}; {rest}"
 
 
 def digest(source: str) -> str:
-    """Give the hash of a source as a policy names it (CSP level 3, section 2.3.1).
+    """Return the hash of a source as a policy names it (CSP level 3, section 2.3.1).
 
     >>> digest("")
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
@@ -122,12 +122,12 @@ def digest(source: str) -> str:
 
 
 def heading(title: str) -> str:
-    """Give a title fit for a heading."""
+    """Return a title fit for a heading."""
     return clean(title, TITLE_CHARACTERS)
 
 
 def line(told: str) -> str:
-    r"""Give what a cell or a fact shows; one that is empty stays so.
+    r"""Return what a cell or a fact shows; one that is empty stays so.
 
     >>> line("two\nlines"), line(" ")
     ('two lines', '')
@@ -136,7 +136,7 @@ def line(told: str) -> str:
 
 
 def text(told: str) -> str:
-    """Give a paragraph; one that is empty stays so."""
+    """Return a paragraph; one that is empty stays so."""
     return clean(told, TEXT_CHARACTERS) if told.strip() else ""
 
 
@@ -150,7 +150,7 @@ class ShownCell:
 
 
 def body(table: PageTable) -> Iterator[tuple[str, tuple[ShownCell, ...]]]:
-    """Give each row of a table as the name of its pool and its cells."""
+    """Yield each row of a table as the name of its pool and its cells."""
     pools = table.pools or ("",) * len(table.rows)
     for pool, row in zip(pools, table.rows, strict=True):
         yield pool, tuple(_shown(cell, place in table.numeric) for place, cell in enumerate(row))
@@ -162,7 +162,7 @@ def _shown(cell: TableCell, numeric: bool) -> ShownCell:
 
 
 def page_script() -> str:
-    """Give the script of every page."""
+    """Return the script of every page."""
     return "\n".join(('"use strict";', *map(asset, SCRIPTS)))
 
 

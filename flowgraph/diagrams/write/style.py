@@ -28,7 +28,7 @@ class StyleRule:
 
 
 def rules() -> Iterator[StyleRule]:
-    """Give every rule, the general ones first."""
+    """Yield every rule, the general ones first."""
     yield StyleRule("text", f"fill:#1f2328;font-family:{FONT};font-size:{SIZE_PX:g}px", "fill:#e6edf3")
     yield StyleRule(".page", "fill:#ffffff", "fill:#0d1117")
     yield StyleRule(".small", f"font-size:{SMALL_PX:g}px")
@@ -66,7 +66,7 @@ def rules() -> Iterator[StyleRule]:
 
 
 def chart_rules() -> Iterator[StyleRule]:
-    """Give the rules of pictures with a scale: bars, columns, strips, dots, messages and curves."""
+    """Yield the rules of pictures with a scale: bars, columns, strips, dots, messages and curves."""
     yield StyleRule(".band", "fill:#f6f8fa", "fill:#161b22")
     idle = "fill:#444c56;paint-order:stroke;stroke:#e6e6e6;stroke-width:4px"
     yield StyleRule(".bar-idle text", idle, "fill:#9aa4ae;stroke:#21262d")
@@ -110,7 +110,7 @@ def chart_rules() -> Iterator[StyleRule]:
 
 
 def stylesheet(classes: Collection[str]) -> str:
-    """Give the style of a picture of its own that has these classes: light, and dark where its viewer is."""
+    """Return the style of a picture of its own that has these classes: light, and dark where its viewer is."""
     used = [each for each in rules() if classes_in(each.selector) <= set(classes)]
     light = (f".fg {each.selector}{{{each.light}}}" for each in used)
     dark = (f".fg {each.selector}{{{each.dark}}}" for each in used if each.dark)
@@ -127,7 +127,7 @@ def classes_in(selector: str) -> set[str]:
 
 
 def page_stylesheet() -> str:
-    """Give the style of pictures in a page: its `data-theme` is light or dark, or not there: then as the viewer is.
+    """Return the style of pictures in a page: its `data-theme` is light or dark, or not there: then as the viewer is.
 
     On paper it is light.
     """

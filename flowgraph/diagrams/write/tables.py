@@ -17,7 +17,7 @@ Row = tuple[TableCell, ...]
 
 
 def table_of(drawing: Drawing) -> PageTable:
-    """Give a picture as a table, in the picture's order."""
+    """Return a picture as a table, in the picture's order."""
     if isinstance(drawing, Lanes):
         return _lanes(drawing)
     if isinstance(drawing, MemoryChart):

@@ -28,7 +28,7 @@ _DRAW_ALL = ("svg", "png", "html", "json", "txt")
 
 
 def mermaid_text(drawing: Drawing) -> str:
-    """Give a picture as Mermaid; raises `UsageError` for a kind that Mermaid cannot draw."""
+    """Return a picture as Mermaid; raises `UsageError` for a kind that Mermaid cannot draw."""
     match drawing:
         case Picture():
             return mermaid(drawing)
@@ -43,7 +43,7 @@ def mermaid_text(drawing: Drawing) -> str:
 
 
 def dot_text(drawing: Drawing) -> str:
-    """Give a picture of boxes and arrows as DOT; raises `UsageError` for every other kind."""
+    """Return a picture of boxes and arrows as DOT; raises `UsageError` for every other kind."""
     if isinstance(drawing, Picture):
         return dot(drawing)
     raise UsageError.cannot_draw("Graphviz", _NAMES[kind_of(drawing)], _DRAW_ALL)

@@ -52,7 +52,7 @@ class PackedAttention:
     _made: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Give [1, N, heads, size] for `query` [1, heads, N, size], and keys and values that may have fewer heads."""
+        """Return [1, N, heads, size] for `query` [1, heads, N, size], and keys and values that may have fewer heads."""
         self.windows.add(window)
         if self.sequence is None:
             return self._whole(query, key, value, scale, window)
@@ -73,7 +73,7 @@ class PackedAttention:
         return torch.cat(outs).index_select(0, back)[None]
 
     def _read(self, bucket: Bucket, flat: list[Tensor], scale: float | None, window: int | None) -> Tensor:
-        """Give [tokens, heads, size] of a bucket's padded tokens."""
+        """Return [tokens, heads, size] of a bucket's padded tokens."""
         query = _taken(flat[0], bucket.queries, bucket.runs)
         key, value = (_taken(each, bucket.keys, bucket.runs) for each in flat[1:])
         mask = self._kept((id(bucket), window, query.dtype), lambda: bucket.mask(window, query.dtype))
@@ -121,7 +121,7 @@ class PackedAttention:
 
 
 def seen(segments: Segments, window: int | None, device: Any) -> Tensor:
-    """Say which token [N] attends to which [N]; of a window of W it sees itself and the W - 1 before it."""
+    """Return which token [N] attends to which [N]; of a window of W it sees itself and the W - 1 before it."""
     at, first, before, place = (each.to(device) for each in _of_tokens(segments))
     token, key = torch.arange(len(at), device=device)[:, None], torch.arange(len(at), device=device)[None]
     own = (key >= at[:, None]) & (key <= token)
@@ -131,14 +131,14 @@ def seen(segments: Segments, window: int | None, device: Any) -> Tensor:
 
 
 def _of_tokens(segments: Segments) -> list[Tensor]:
-    """Give of each token [N] where its run begins, where what that continues begins, that one's tokens; its place."""
+    """Return of each token [N] where its run begins, where what that continues begins, that one's tokens; its place."""
     runs = (segments.start, segments.before_start, segments.before)
     columns = [np.repeat(each, segments.tokens) for each in runs]
     return [torch.from_numpy(each) for each in (*columns, ranges(segments.before, segments.tokens))]
 
 
 def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[int, int]]:
-    """Give the keys of all runs one after another, where queries and keys of each run end, and the most of both."""
+    """Return the keys of all runs one after another, where queries and keys of each run end, and the most of both."""
     keys = segments.before + segments.tokens
     both = np.stack([segments.before, segments.tokens], 1).reshape(-1)
     index = ranges(np.stack([segments.before_start, segments.start], 1).reshape(-1), both)
@@ -148,7 +148,7 @@ def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Ten
 
 
 def blocks(segments: Segments, window: int | None, device: Any) -> Any:
-    """Give flex attention's mask of what `seen` says, by blocks."""
+    """Return flex attention's mask of what `seen` says, by blocks."""
     untyped: Any = flex
     at, first, before, place = (each.to(device) for each in _of_tokens(segments))
 
@@ -202,7 +202,7 @@ def _repeated(each: Tensor, heads: int) -> Tensor:
 
 
 def switchable(model: Any) -> str:
-    """Say why a model's attention cannot be packed, as far as its configuration tells; "" where it may be."""
+    """Return why a model's attention cannot be packed, as far as its configuration tells; "" where it may be."""
     other = {str(each._attn_implementation) for each in _configs(model)} - {"sdpa", NAME}
     return f"its attention is {', '.join(sorted(other))}, and not sdpa" if other else ""
 

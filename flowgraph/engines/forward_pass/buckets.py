@@ -33,7 +33,7 @@ class Bucket:
     sizes: Tensor
 
     def mask(self, window: int | None, dtype: Any) -> Tensor | None:
-        """Give what is added to products [runs or 1, 1, Q, K]: 0 or -inf; None where all are plainly causal.
+        """Return what is added to products [runs or 1, 1, Q, K]: 0 or -inf; None where all are plainly causal.
 
         What is padded attends as the last query that is real, so that no softmax is of nothing.
         """

@@ -71,7 +71,7 @@ def stats_head(
 
 
 def _scaling(model: Any) -> Callable[[Tensor], Tensor]:
-    """Give what a model does to the logits of its head, as far as its configuration says."""
+    """Return what a model does to the logits of its head, as far as its configuration says."""
     config = model.config.get_text_config()
     cap, divisor, factor = (getattr(config, name, None) for name in _SCALES)
 

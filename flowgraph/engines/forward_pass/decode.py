@@ -105,7 +105,7 @@ def _no_probabilities(row: _SampleState) -> LawError:
 
 
 def _gumbel(rows: Sequence[_SampleState], like: Tensor) -> Tensor:
-    """Give [B, V] Gumbel noise, each row from its own stream; zero for greedy rows.
+    """Return [B, V] Gumbel noise, each row from its own stream; zero for greedy rows.
 
     In float32, which is a third of the cost, the noise ends at 16.6: a token with p < 6e-8 is hardly ever drawn.
     """
@@ -120,5 +120,5 @@ def _gumbel(rows: Sequence[_SampleState], like: Tensor) -> Tensor:
 
 
 def full_precision(logits: Tensor) -> Tensor:
-    """Give the logits in float32 at least: log-probs of half precision are too coarse to be compared."""
+    """Return the logits in float32 at least: log-probs of half precision are too coarse to be compared."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -41,7 +41,7 @@ def forward_stats(
     packing: Packing | Literal["chosen"] | None = "chosen",
     sequence: SequenceRanks | None = None,
 ) -> TokenStats:
-    """Give the statistics of each response token: [B, T] each, zero beyond a row's length; of a text its score [B].
+    """Return the statistics of each response token: [B, T] each, zero beyond a row's length; of a text its score [B].
 
     No rows at all still run one token through the model in each call, and give gradients of zero. `packing` None reads
     padded rows; by default the model is tried once (`choose`). The peers of `sequence` all come with the same rows, run

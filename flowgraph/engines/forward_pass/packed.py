@@ -54,7 +54,7 @@ class PeerSlice:
 def read_packed(
     model: Any, rows: ResponseRows, wanted: Sequence[str], packing: Packing, sequence: SequenceRanks | None = None
 ) -> TokenStats:
-    """Give the statistics of each response token: [B, T] each, on every peer of `sequence` all of them."""
+    """Return the statistics of each response token: [B, T] each, on every peer of `sequence` all of them."""
     told = run_packed(model, rows, wanted, packing, sequence)[0]
     return told
 
@@ -94,7 +94,7 @@ def run_packed(
 def _stats(
     model: Any, given: dict[str, Any], own: PeerSlice, wanted: Sequence[str], packing: Packing, temperature: float
 ) -> Tensor:
-    """Give the statistics [m, wanted] of the slice's response tokens."""
+    """Return the statistics [m, wanted] of the slice's response tokens."""
     told: Tensor
     if head_of(model) == "values":
         told = full_precision(model(**given).logits)[0].index_select(0, own.reads)

@@ -95,7 +95,7 @@ def packed_tokens(rows: ResponseRows, *, shared: bool = True) -> Ints:
 
 
 def ranges(start: Ints, count: Ints) -> Ints:
-    """Give `count[i]` whole numbers from `start[i]` on, for each i, one after another.
+    """Return `count[i]` whole numbers from `start[i]` on, for each i, one after another.
 
     >>> import numpy as np
     >>> ranges(np.array([5, 1]), np.array([2, 3])).tolist()
@@ -106,7 +106,7 @@ def ranges(start: Ints, count: Ints) -> Ints:
 
 
 def laid_out(stats: Mapping[str, Tensor], packed: Packed, device: Any) -> dict[str, Tensor]:
-    """Give statistics [n] of the response tokens as [B, T], zero beyond a row's length."""
+    """Return statistics [n] of the response tokens as [B, T], zero beyond a row's length."""
     inside = torch.arange(packed.shape[1]) < torch.from_numpy(packed.lengths)[:, None]
     inside = inside.to(device)
     return {
@@ -116,13 +116,13 @@ def laid_out(stats: Mapping[str, Tensor], packed: Packed, device: Any) -> dict[s
 
 
 def _values(context: Any) -> Ints:
-    """Give the tokens of all contexts [tokens], as they lie in the Arrow array."""
+    """Return the tokens of all contexts [tokens], as they lie in the Arrow array."""
     values: Ints = context.values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     return values
 
 
 def _distinct(context: Any, values: Ints) -> tuple[Ints, Ints, Ints]:
-    """Give where each distinct context begins in `values` and its tokens [G], and which one each row has [B]."""
+    """Return where each distinct context begins in `values` and its tokens [G], and which one each row has [B]."""
     offsets = context.offsets.to_numpy().astype(np.int64) if len(context) else np.zeros(1, np.int64)
     place = dict[bytes, int]()
     pairs = list(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
@@ -134,7 +134,7 @@ def _distinct(context: Any, values: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _placed(sizes: Ints, own: Ints, group: Ints) -> tuple[Ints, Ints]:
-    """Give where contexts and then responses begin [G + B], each context before what continues it; and that order."""
+    """Return where contexts and then responses begin [G + B], each context before what continues it; and that order."""
     count = np.concatenate([sizes, own])
     order = np.lexsort((np.arange(len(count)), np.concatenate([np.arange(len(sizes)), group])))
     start = np.zeros(len(count), np.int64)
@@ -143,7 +143,7 @@ def _placed(sizes: Ints, own: Ints, group: Ints) -> tuple[Ints, Ints]:
 
 
 def _segments(start: Ints, count: Ints, begins: Ints, sizes: Ints, group: Ints, order: Ints, total: int) -> Segments:
-    """Give the runs in order; what was filled up is a run by itself."""
+    """Return the runs in order; what was filled up is a run by itself."""
     none = np.zeros(len(sizes), np.int64)
     kept = order[count[order] > 0]
     columns = (start, count, np.concatenate([none, begins[group]]), np.concatenate([none, sizes[group]]))

@@ -41,7 +41,7 @@ CHOSEN: WeakKeyDictionary[Any, PackingChoice] = WeakKeyDictionary()
 
 
 def choose(model: Any, *, half: bool = False) -> Packing | None:
-    """Give how a model reads packed tokens, or None where it must read padded rows; `padded_because` says why.
+    """Return how a model reads packed tokens, or None where it must read padded rows; `padded_because` says why.
 
     The first call runs the model a few times on ten tokens or so, without gradients; ranks that share a sharded model
     all make it. The model is left as it was. `half` says that it will compute in bfloat16, whatever its weights are.
@@ -50,12 +50,12 @@ def choose(model: Any, *, half: bool = False) -> Packing | None:
 
 
 def padded_because(model: Any) -> str:
-    """Say in a sentence why a model reads padded rows; "" where it reads packed tokens."""
+    """Return in a sentence why a model reads padded rows; "" where it reads packed tokens."""
     return chosen(model).note
 
 
 def chosen(model: Any, *, half: bool = False) -> PackingChoice:
-    """Give what was chosen for a model, which is tried the first time."""
+    """Return what was chosen for a model, which is tried the first time."""
     if model not in CHOSEN:
         place = next(model.parameters()).device.type
         with torch.autocast(place, torch.bfloat16, enabled=half and place == "cuda"):
@@ -84,7 +84,7 @@ def _tried(model: Any) -> PackingChoice:
 
 
 def _differs(model: Any, packing: Packing, wanted: list[Tensor]) -> str:
-    """Say how a model's answer of packed tokens differs from the one wanted; "" where it does not."""
+    """Return how a model's answer of packed tokens differs from the one wanted; "" where it does not."""
     windows = list[set[int | None]]()
 
     def read() -> TokenStats:
@@ -108,7 +108,7 @@ def _differs(model: Any, packing: Packing, wanted: list[Tensor]) -> str:
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
-    """Give the largest difference, as a part of the largest number or of 1; infinite where shapes differ, or NaN."""
+    """Return the largest difference, as a part of the largest number or of 1; infinite where shapes differ, or NaN."""
     if one.shape != other.shape:
         return float("inf")
     far = float((one - other).abs().max() / other.abs().max().clamp(min=1.0))
@@ -116,7 +116,7 @@ def _apart(one: Tensor, other: Tensor) -> float:
 
 
 def _ways(model: Any) -> Iterator[Packing]:
-    """Give the ways to try, the fastest first."""
+    """Yield the ways to try, the fastest first."""
     ways: list[Way] = ["segments"]
     if next(model.parameters()).device.type == "cuda":
         half = torch.is_autocast_enabled("cuda") or model.dtype in (torch.float16, torch.bfloat16)
@@ -139,7 +139,7 @@ def _rows(model: Any) -> ResponseRows:
 
 
 def _observed(model: Any, read: Callable[[], TokenStats]) -> list[Tensor]:
-    """Give the statistics, and what the head read for each response token: a head of zeros tells nothing."""
+    """Return the statistics, and what the head read for each response token: a head of zeros tells nothing."""
     with _head_inputs(model) as inputs:
         stats = read()
     given = [getattr(stats, field.name) for field in fields(stats)]
@@ -165,7 +165,7 @@ def _head_inputs(model: Any) -> Generator[list[Tensor]]:
 
 
 def _head(model: Any) -> Any:
-    """Give the module that makes logits, or a number at each token."""
+    """Return the module that makes logits, or a number at each token."""
     if head_of(model) == "tokens":
         return model.get_output_embeddings()
     return model.get_submodule(min(head_names(model)).rpartition(".")[0])

@@ -74,7 +74,7 @@ def _read_contexts(model: Any, contexts: Sequence[Sequence[int]], device: Any, h
 
 
 def score_texts(model: Any, rows: ResponseRows) -> Tensor:
-    """Give the output [B] at the last token of each row's context and response."""
+    """Return the output [B] at the last token of each row's context and response."""
     responses = zip(rows.tokens.tolist(), rows.lengths.tolist(), strict=True)
     pairs = zip(rows.context.to_pylist(), responses, strict=True)
     texts = [[*context, *tokens[:length]] for context, (tokens, length) in pairs]

@@ -34,17 +34,17 @@ class SequenceRanks:
 
     @property
     def rank(self) -> int:
-        """Give the place of this process in the group, from 0."""
+        """Return the place of this process in the group, from 0."""
         return dist.get_rank(self.group)
 
     @property
     def count(self) -> int:
-        """Give how many processes the group has."""
+        """Return how many processes the group has."""
         return dist.get_world_size(self.group)
 
 
 def all_tokens(query: Tensor, key: Tensor, value: Tensor, ranks: SequenceRanks) -> tuple[Tensor, Tensor, Tensor]:
-    """Give [1, heads / P, N, size] for [1, heads, N / P, size]; heads of keys that P does not divide are repeated.
+    """Return [1, heads / P, N, size] for [1, heads, N / P, size]; heads of keys that P does not divide are repeated.
 
     Raises LawError where the number of ranks P does not divide the heads of queries.
     """
@@ -63,7 +63,7 @@ def all_tokens(query: Tensor, key: Tensor, value: Tensor, ranks: SequenceRanks) 
 
 
 def own_tokens(read: Tensor, ranks: SequenceRanks) -> Tensor:
-    """Give [1, N / P, heads, size] for [1, N, heads / P, size]."""
+    """Return [1, N / P, heads, size] for [1, N, heads / P, size]."""
     told = _exchange(_shared(read[0], ranks.count).flatten(2), ranks)  # [P, N / P, numbers]
     return told.transpose(0, 1).reshape(1, told.shape[1], -1, read.shape[3])
 

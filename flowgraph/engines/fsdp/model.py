@@ -88,7 +88,7 @@ class FsdpModel:
 
     @property
     def verbs(self) -> frozenset[Verb]:
-        """Give the verbs this handle offers."""
+        """Return the verbs this handle offers."""
         return verbs_of(self.model, self.trainable, self._under, samples=False)
 
     @property
@@ -97,16 +97,16 @@ class FsdpModel:
 
     @property
     def packs(self) -> bool:
-        """Say whether passes read rows one after another, and not padded."""
+        """Return whether passes read rows one after another, and not padded."""
         return self._packing is not None
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Give how many tokens the plan lets through at once, if it says so."""
+        """Return how many tokens the plan lets through at once, if it says so."""
         return self.running.micro_batch_tokens
 
     def without_adapters(self) -> FsdpModel:
-        """Give a frozen handle on what the adapters stand on: the same shards, read with the adapters off."""
+        """Return a frozen handle on what the adapters stand on: the same shards, read with the adapters off."""
         under = copy.copy(self)
         under.trainable, under.version, under._under = False, 0, True
         return under
@@ -158,7 +158,7 @@ class FsdpModel:
         return self._optimizers.step(told, optimizer, self.ranks)
 
     def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
-        """Give the losses, and leave the gradients on the shards, as the optimizers know them."""
+        """Return the losses, and leave the gradients on the shards, as the optimizers know them."""
 
         def before(part: int) -> None:
             self._optimizers.at(part)
@@ -231,7 +231,7 @@ class FsdpModel:
                 piece.tensor.copy_(full[slice(*piece.rows)] if full.dim() else full)
 
     def _piece(self, tensor: Tensor) -> TensorPiece:
-        """Give this rank's share of one of the model's tensors: the shard itself, or all where each rank holds all."""
+        """Return this rank's share of one of the model's tensors: the shard itself."""
         if not isinstance(tensor, DTensor):
             return TensorPiece.whole(tensor.detach())
         with torch.no_grad():  # then it is the shard itself, one memory with the parameter
@@ -277,7 +277,7 @@ class FsdpModel:
 
     @property
     def asleep(self) -> bool:
-        """Say whether the model's memory is away from its device."""
+        """Return whether the model's memory is away from its device."""
         return self._rest.asleep
 
     def sleep(self) -> None:

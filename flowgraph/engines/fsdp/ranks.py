@@ -39,12 +39,12 @@ class ProcessRanks:
 
     @property
     def rank(self) -> int:
-        """Give the place of this process in the group, from 0."""
+        """Return the place of this process in the group, from 0."""
         return dist.get_rank(self.group)
 
     @property
     def count(self) -> int:
-        """Give how many processes the group has."""
+        """Return how many processes the group has."""
         return dist.get_world_size(self.group)
 
     def total(self, numbers: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class ProcessRanks:
         return parts
 
     def part(self, count: int) -> ProcessRanks | None:
-        """Give the first `count` ranks as a group of their own, and None on the others.
+        """Return the first `count` ranks as a group of their own, and None on the others.
 
         Every process that has joined calls this, those that are not among the first as well.
         """
@@ -151,7 +151,7 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
 
 
 def loopback_interface() -> str:
-    """Give the name of the interface that only this machine reaches: `lo` on Linux, `lo0` on macOS."""
+    """Return the name of the interface that only this machine reaches: `lo` on Linux, `lo0` on macOS."""
     return _interfaces(LOOPBACK)[0]
 
 

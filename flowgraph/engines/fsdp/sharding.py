@@ -52,7 +52,7 @@ class Grid:
         return cls(ranks, shards, copies, data, peers)
 
     def mesh(self, device: str) -> Any:
-        """Give the mesh that `fully_shard` takes: (shard), or (replicate, shard); `device` is a type, as `cuda`."""
+        """Return the mesh that `fully_shard` takes: (shard), or (replicate, shard); `device` is a type, as `cuda`."""
         if self.copies.count == 1:
             return DeviceMesh.from_group(self.every.group, device)
         members: list[int] = dist.get_process_group_ranks(self.every.group)
@@ -62,7 +62,7 @@ class Grid:
         return DeviceMesh.from_group(groups, device, mesh=rows, mesh_dim_names=("replicate", "shard"))
 
     def held(self, rows: int) -> tuple[int, int]:
-        """Give which of a tensor's rows this rank holds, from the first up to the second.
+        """Return which of a tensor's rows this rank holds, from the first up to the second.
 
         >>> from types import SimpleNamespace as Ranks
         >>> [Grid(None, Ranks(rank=rank, count=3), None, None, None).held(4) for rank in range(3)]
@@ -94,7 +94,7 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
 
 
 def _heads(model: Any) -> list[Any]:
-    """Give the modules whose outputs are the model's."""
+    """Return the modules whose outputs are the model's."""
     names = {name.rpartition(".")[0] for name in head_names(model)}
     return [model.get_submodule(name) for name in sorted(names)] or [model.get_output_embeddings()]
 
@@ -110,7 +110,7 @@ def _keep_last(layers: list[Any]) -> None:
 
 
 def _policies(running: RoleSettings, device: str, *, root: bool) -> dict[str, Any]:
-    """Say in which precision a unit computes, and where its shards lie; shards themselves stay as they are."""
+    """Return in which precision a unit computes, and where its shards lie; shards themselves stay as they are."""
     told = dict[str, Any]()
     if running.precision == "bfloat16":
         out = torch.float32 if root else None
@@ -128,7 +128,7 @@ def refuse_offload(offload: tuple[Offloaded, ...]) -> None:
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """Give a model's layers: of its lists of modules of one class the one that holds the most parameters."""
+    """Return a model's layers: of its lists of modules of one class the one that holds the most parameters."""
     lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len({*map(type, each)}) == 1]
     return list(max(lists, key=lambda each: sum(p.numel() for p in each.parameters()), default=[]))
 
@@ -160,7 +160,7 @@ def forget(model: Any) -> None:
 
 
 def _groups(state: Any) -> list[Any]:
-    """Give a unit's groups of parameters: torch 2.11 and 2.12 have one at most."""
+    """Return a unit's groups of parameters: torch 2.11 and 2.12 have one at most."""
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
     return [group for group in [state._fsdp_param_group] if group is not None]
@@ -171,7 +171,7 @@ ACCUMULATED_SHARE = 1 / 16
 
 
 def accumulates(model: Any, grid: Grid, running: RoleSettings, device: str) -> bool:
-    """Say whether micro-batches add up their gradients on each rank, whole, and ranks add up theirs once a step.
+    """Return whether micro-batches add up their gradients on each rank, whole, and ranks add up theirs once a step.
 
     It saves a reduce-scatter for each micro-batch but one, and takes 4 bytes a parameter. All ranks say the same.
     """

@@ -48,7 +48,7 @@ class ChatTokenizer:
         self._tokenizer = tokenizer
 
     def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Give the token ids of a chat by the model's template, up to where it answers, or with the answer to its end.
+        """Return token ids of a chat by the model's template, up to where it answers, or with the answer to its end.
 
         Without a template they are those of the contents, a line each, and after an answer the end token.
         """
@@ -60,7 +60,7 @@ class ChatTokenizer:
         return ids if answer is None else (*ids, self._tokenizer.eos_token_id)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Give the text of a response, special tokens left out."""
+        """Return the text of a response, special tokens left out."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
@@ -99,21 +99,21 @@ class LocalModel:
 
     @property
     def verbs(self) -> frozenset[Verb]:
-        """Give the verbs this handle offers."""
+        """Return the verbs this handle offers."""
         return verbs_of(self.model, self.trainable, self._under, samples=True)
 
     @property
     def packs(self) -> bool:
-        """Say whether passes read rows one after another, and not padded."""
+        """Return whether passes read rows one after another, and not padded."""
         return choose(self.model) is not None
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Give how many tokens the plan lets through at once, if it says so."""
+        """Return how many tokens the plan lets through at once, if it says so."""
         return self.running.micro_batch_tokens
 
     def without_adapters(self) -> LocalModel:
-        """Give a frozen handle on what the adapters stand on: the same memory, read with the adapters off."""
+        """Return a frozen handle on what the adapters stand on: the same memory, read with the adapters off."""
         under = copy.copy(self)
         under.trainable, under.version, under._under, under._waiting = False, 0, True, []
         return under
@@ -176,16 +176,16 @@ class LocalModel:
         return self._optimizers.step(descend(losses, self._optimizers.at), optimizer)
 
     def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """Give a copy of the weights one after another; tied names come together, with one tensor."""
+        """Return a copy of the weights one after another; tied names come together, with one tensor."""
         self._rest.refuse()
         return self._copied(exchanged(self.model, self._under))
 
     def weights(self) -> dict[str, Tensor]:
-        """Give a copy of the weights by name."""
+        """Return a copy of the weights by name."""
         return dict(self.stream())
 
     def whole(self) -> dict[str, Tensor]:
-        """Give a copy of all weights by name, those under adapters as well."""
+        """Return a copy of all weights by name, those under adapters as well."""
         self._rest.refuse()
         return dict(self._copied(self.model.state_dict()))
 
@@ -234,7 +234,7 @@ class LocalModel:
 
     @property
     def asleep(self) -> bool:
-        """Say whether the model's memory is away from its device."""
+        """Return whether the model's memory is away from its device."""
         return self._rest.asleep
 
     def sleep(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def verbs_of(model: Any, trainable: bool, under: bool, *, samples: bool) -> frozenset[Verb]:
-    """Give the verbs of a handle; `under` reads what adapters stand on, `samples` is what its engine can do."""
+    """Return the verbs of a handle; `under` reads what adapters stand on, `samples` is what its engine can do."""
     offered: dict[Verb, bool] = {
         "token_stats": True,
         "sample": samples and head_of(model) == "tokens",
@@ -50,7 +50,7 @@ def reading(model: Any, under: bool) -> Generator[None]:
 
 
 def heed(running: RoleSettings, engine: str) -> RoleSettings:
-    """Give settings back if an engine heeds all that are not as by default; raise LawError for one that it does not.
+    """Return settings back if an engine heeds all that are not as by default; raise LawError for one that it does not.
 
     What it heeds is in the table of engines.
     """
@@ -74,7 +74,7 @@ def _said(told: object) -> str:
 
 
 def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor]]:
-    """Give those parameters and buffers of a model that have one of these names, each once with all such names of its.
+    """Return those parameters and buffers of a model that have one of these names, each once with all its names.
 
     They come in the model's own order, which is the same in each process and however it is cut.
     """

@@ -43,7 +43,7 @@ class FiniteWatch:
         return lambda gradient: self._back.append((part, _bad_rows(gradient)))
 
     def found(self, losses: Sequence[float], ranks: Ranks) -> list[tuple[int, int, int]]:
-        """Give the rows at fault on all ranks: by their gradient, else by what was read, else by the loss.
+        """Return the rows at fault on all ranks: by their gradient, else by what was read, else by the loss.
 
         A gradient comes first, since a loss may leave out tokens whose statistics are not finite.
         """

@@ -97,7 +97,7 @@ class Optimizers:
             self.move("cpu")
 
     def _measure(self, loss: float) -> StepReport:
-        """Give the loss and the norm of the gradient over all ranks, each counted once."""
+        """Return the loss and the norm of the gradient over all ranks, each counted once."""
         gradients = [tensor.grad for tensor in self.tensors if tensor.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients))
         numbers = torch.tensor([loss / self.peers, norm * norm / self.copies], dtype=torch.float64)
@@ -105,7 +105,7 @@ class Optimizers:
         return StepReport(loss, math.sqrt(squared))
 
     def _chosen(self, rule: Optimizer) -> Any:
-        """Give the optimizer of the rule's name, set to the rule."""
+        """Return the optimizer of the rule's name, set to the rule."""
         chosen = self._named(rule.name, rule.lr)
         for group in chosen.param_groups:
             group |= {"lr": rule.lr, "weight_decay": rule.weight_decay}
@@ -121,7 +121,7 @@ class Optimizers:
     # --------------------------------------------------------------------------------------- what they keep
 
     def states(self) -> dict[str, States]:
-        """Give what each optimizer keeps of each tensor; nothing of a tensor that it has not changed yet."""
+        """Return what each optimizer keeps of each tensor; nothing of a tensor that it has not changed yet."""
         return {
             name: [
                 {key: kept for key, kept in made.state.get(tensor, {}).items() if kept is not None}

@@ -49,16 +49,16 @@ class TensorPiece:
 
     @classmethod
     def whole(cls, tensor: Tensor) -> TensorPiece:
-        """Give a piece that is the whole of a tensor."""
+        """Return a piece that is the whole of a tensor."""
         return cls(tensor, tuple(tensor.shape), 0, True)
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Give the first row and the one after the last."""
+        """Return the first row and the one after the last."""
         return self.start, self.start + (len(self.tensor) if self.shape else 1)
 
     def like(self, tensor: Tensor) -> TensorPiece:
-        """Give the same rows of another tensor of this shape."""
+        """Return the same rows of another tensor of this shape."""
         return TensorPiece(tensor, self.shape, self.start, self.shared)
 
 
@@ -73,7 +73,7 @@ class StoredTensor(BaseModel):
 
     @property
     def lines(self) -> int:
-        """Give how many rows the whole tensor has."""
+        """Return how many rows the whole tensor has."""
         return self.shape[0] if self.shape else 1
 
 
@@ -130,7 +130,7 @@ def together(ranks: Ranks, folder: Path) -> Generator[None]:
 
 
 def _code(error: Exception) -> int:
-    """Give the number of an error of the system; safetensors tells it in words."""
+    """Return the number of an error of the system; safetensors tells it in words."""
     if isinstance(error, OSError) and error.errno:
         return error.errno
     found = _OS_ERROR.search(str(error))
@@ -158,12 +158,12 @@ class SavedState:
 
     @property
     def version(self) -> int:
-        """Give the version of the weights."""
+        """Return the version of the weights."""
         return self.said[0].version
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """Give what is kept beside tensors, by name."""
+        """Return what is kept beside tensors, by name."""
         return self.said[0].numbers
 
     @property
@@ -203,7 +203,7 @@ class SavedState:
 
 
 def _slice(file: Any, name: str, held: StoredTensor, path: Path) -> Any:
-    """Give the rows of a tensor in a file, of which nothing is read yet, if they are as was said."""
+    """Return the rows of a tensor in a file, of which nothing is read yet, if they are as was said."""
     try:
         found = file.get_slice(name)
     except SafetensorError as error:

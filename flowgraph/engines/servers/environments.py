@@ -42,12 +42,12 @@ class Environment:
 
 
 def folder_of(wanted: Environment, cache: Path) -> Path:
-    """Give the folder of an environment inside the cache."""
+    """Return the folder of an environment inside the cache."""
     return cache / "engines" / wanted.name
 
 
 def installed(wanted: Environment, cache: Path) -> dict[str, str]:
-    """Give the versions of an environment's packages by name; none where it is not whole, or of another list."""
+    """Return the versions of an environment's packages by name; none where it is not whole, or of another list."""
     stamp = folder_of(wanted, cache) / STAMP
     try:
         told = read_json(stamp)
@@ -57,7 +57,7 @@ def installed(wanted: Environment, cache: Path) -> dict[str, str]:
 
 
 def python_of(wanted: Environment, cache: Path) -> Path:
-    """Give the Python of an environment; raise WorkerError where it is not installed."""
+    """Return the Python of an environment; raise WorkerError where it is not installed."""
     if not installed(wanted, cache):
         where = str(folder_of(wanted, cache))
         what = f"the engine's environment `{wanted.name}` is not installed"

@@ -70,7 +70,7 @@ class RemoteModel:
 
     @staticmethod
     def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
-        """Give the body that asks for one sample."""
+        """Return the body that asks for one sample."""
         raise NotImplementedError
 
     @staticmethod
@@ -110,7 +110,7 @@ class RemoteModel:
 
     @property
     def version(self) -> int:
-        """Give the version that samples are to be stamped with."""
+        """Return the version that samples are to be stamped with."""
         return self._version
 
     @version.setter
@@ -122,17 +122,17 @@ class RemoteModel:
 
     @property
     def packs(self) -> bool:
-        """Say that nothing is read here."""
+        """Return that nothing is read here."""
         return False
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Say that nothing is trained here."""
+        """Return that nothing is trained here."""
         return None
 
     @property
     def verbs(self) -> frozenset[Verb]:
-        """Give the verbs this handle offers."""
+        """Return the verbs this handle offers."""
         return frozenset({"sample", "weights"})
 
     async def sample(self, request: SampleRequest) -> Completion:

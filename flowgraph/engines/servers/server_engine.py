@@ -109,11 +109,11 @@ class ServerEngine(ABC):
     def arguments(
         self, folder: Path, serving: ServerSettings, device: Device, config: Mapping[str, Any], version: int
     ) -> list[str]:
-        """Give the command line of a server, without its address and keys; `config` is that of the model."""
+        """Return the command line of a server, without its address and keys; `config` is that of the model."""
 
     @abstractmethod
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Give what stands in the environment of its processes for this engine alone."""
+        """Return what stands in the environment of its processes for this engine alone."""
 
     @abstractmethod
     def about(self, control: Any) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class ServerEngine(ABC):
 
     @abstractmethod
     def way(self, tensor: int, *, shared: bool) -> By:
-        """Say how new weights come to replicas of `tensor` devices, where the plan does not."""
+        """Return how new weights come to replicas of `tensor` devices, where the plan does not."""
 
     @abstractmethod
     def ready(self, control: Any, version: int) -> None:
@@ -219,7 +219,7 @@ class ServerEngine(ABC):
         stamp: bool = False,
         say: Say = _silent,
     ) -> ServerAddress:
-        """Give the door of a server that runs already; with `stamp` its weights are version 0 from now on.
+        """Return the door of a server that runs already; with `stamp` its weights are version 0 from now on.
 
         Raises WorkerError if it is not there, is too old, or is none that can be told what updates need.
         """
@@ -238,7 +238,7 @@ class ServerEngine(ABC):
         return replace(door, sleeps=sleeps, session=known.session, tried=door.device in known.tried)
 
     def interpreter(self, device: Device, cache: Path | None) -> Path:
-        """Give the Python that runs the server; raise WorkerError where the engine is not installed for this device."""
+        """Return Python that runs the server; raise WorkerError where the engine is not installed for this device."""
         if device == "cpu":
             home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
             return python_of(self.on_cpu, cache if cache is not None else home)
@@ -258,7 +258,7 @@ class ServerEngine(ABC):
     def environment(
         self, ours: Mapping[str, str], serving: ServerSettings, device: Device, gpus: Sequence[str], host: str
     ) -> dict[str, str]:
-        """Give the environment of a server's processes; it holds no key."""
+        """Return the environment of a server's processes; it holds no key."""
         threads = str(serving.threads)
         given = {name: value for name, value in ours.items() if name not in NOT_FOR_IT}
         given |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
@@ -300,7 +300,7 @@ class ServerEngine(ABC):
         shared: bool,
         limit_s: float,
     ) -> RemoteModel:
-        """Give the handle on a home's replicas; `servers` are those of them that are children of this process.
+        """Return the handle on a home's replicas; `servers` are those of them that are children of this process.
 
         `shared` is as in `updates`; a sample has `limit_s` seconds.
         """
@@ -308,9 +308,9 @@ class ServerEngine(ABC):
         return self.model(doors, tokenizer, update_by=by, scratch=scratch, servers=servers, limit_s=limit_s)
 
     def updates(self, home: Home, doors: Sequence[ServerAddress], scratch: Path, *, shared: bool) -> WeightUpdates:
-        """Give what brings new weights to replicas; `shared` says that they are on the devices of who has them."""
+        """Return what brings new weights to replicas; `shared` says that they are on the devices of who has them."""
         return self.model.updates(doors, by=self.weights_by(home, shared=shared), scratch=scratch)
 
     def weights_by(self, home: Home, *, shared: bool) -> By:
-        """Say how new weights come to a home's replicas: as the plan says, or else what fits where they are."""
+        """Return how new weights come to a home's replicas: as the plan says, or else what fits where they are."""
         return home.running.weights_by or self.way(home.layout.tensor, shared=shared)

@@ -160,7 +160,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def how_ended(process: subprocess.Popen[bytes]) -> str:
-    """Say how a process ended: by which signal, or with which status."""
+    """Return how a process ended: by which signal, or with which status."""
     code = process.poll()
     if code is None:
         return "it is running"
@@ -168,7 +168,7 @@ def how_ended(process: subprocess.Popen[bytes]) -> str:
 
 
 def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
-    """Give the last lines of a log, without what is secret."""
+    """Return the last lines of a log, without what is secret."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16384))

@@ -32,12 +32,12 @@ class EngineVersions:
 
     @property
     def oldest(self) -> str:
-        """Give the oldest version that is known."""
+        """Return the oldest version that is known."""
         return min(self.table, key=numbers)
 
     @property
     def newest(self) -> str:
-        """Give the newest version that is known."""
+        """Return the newest version that is known."""
         return max(self.table, key=numbers)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class EngineVersions:
         return " to ".join(dict.fromkeys((self.oldest, self.newest)))
 
     def known(self, version: str, device: str) -> tuple[VersionTraits, str]:
-        """Give what is known of a version, and a line of warning where it was not tried on this kind of device.
+        """Return what is known of a version, and a line of warning where it was not tried on this kind of device.
 
         One that is not in the table is taken for the newest before it. Raises WorkerError where it is older than all.
 
@@ -73,7 +73,7 @@ class EngineVersions:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Give the numbers that a version begins with.
+    """Return the numbers that a version begins with.
 
     >>> numbers("0.5.23"), numbers("0.5.23.post1"), numbers("0.6.0rc1"), numbers("?")
     ((0, 5, 23), (0, 5, 23), (0, 6, 0), ())

@@ -21,7 +21,7 @@ SHOWN = 300  # characters of an answer that an error shows
 
 
 def certificates(doors: Iterable[ServerAddress]) -> ssl.SSLContext | bool:
-    """Give what servers' certificates are held against: this system's, or those of `SSL_CERT_FILE`; http has none."""
+    """Return what servers' certificates are held against: this system's, or those of `SSL_CERT_FILE`; http has none."""
     import ssl
 
     return ssl.create_default_context() if any(door.url.startswith("https:") for door in doors) else False
@@ -51,7 +51,7 @@ class ServerControl:
         self._client.close()
 
     def healthy(self, limit_s: float = 2.0) -> bool:
-        """Say whether the server answers within `limit_s` seconds that it is ready."""
+        """Return whether the server answers within `limit_s` seconds that it is ready."""
         import httpx
 
         try:
@@ -72,7 +72,7 @@ class ServerControl:
         return self._send("POST", "/flush_cache", {}, {}, refused=True).status_code == 200
 
     def version(self) -> str:
-        """Give the version that the server stamps."""
+        """Return the version that the server stamps."""
         return str(self.get("/model_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:
@@ -117,7 +117,7 @@ class ServerControl:
 
 
 def refusal(name: str, path: str, status: int, text: str) -> WorkerError:
-    """Say what a server refused, with which status, and its own words."""
+    """Return what a server refused, with which status, and its own words."""
     hint = "the key is another than the server's" if status in (401, 403) else ""
     said = [" ".join(text.split())[:SHOWN]] if text.strip() else []
     return WorkerError(f"{name} answers {path} with status {status}", notes=said, hint=hint)
@@ -149,18 +149,18 @@ class SampleAnswer(BaseModel):
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """Give the log-prob of each token."""
+        """Return the log-prob of each token."""
         return tuple(min(0.0, logprob) for logprob, _, _ in self.meta_info.output_token_logprobs)
 
     @property
     def spans(self) -> list[tuple[int, str]]:
-        """Give where each version of the weights begins, by token."""
+        """Return where each version of the weights begins, by token."""
         told = self.meta_info.weight_versions
         return [(span.start, span.version) for span in told] if told else [(0, self.meta_info.weight_version)]
 
 
 def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
-    """Give the body of `/generate` for one sample: token ids in and out, and no setting left to the server.
+    """Return the body of `/generate` for one sample: token ids in and out, and no setting left to the server.
 
     The server draws by `sampling_seed` only where it runs with kernels that do not depend on the batch.
     """
@@ -225,7 +225,7 @@ def _no_sample(name: str, why: str, shown: str) -> WorkerError:
 
 
 def as_number(version: str) -> int | None:
-    """Give a stamped version as a number, or none where it is no version of ours.
+    """Return a stamped version as a number, or none where it is no version of ours.
 
     >>> as_number("3"), as_number("default")
     (3, None)

@@ -61,7 +61,7 @@ class Sglang(ServerEngine):
     def arguments(
         self, folder: Path, serving: ServerSettings, device: Device, config: Mapping[str, Any], version: int
     ) -> list[str]:
-        """Give the command line of a server, without its address and keys."""
+        """Return the command line of a server, without its address and keys."""
         given: dict[str, object] = {
             "--model-path": folder,
             "--device": device,
@@ -92,7 +92,7 @@ class Sglang(ServerEngine):
         return ["--skip-tokenizer-init", *on, *(str(part) for pair in given.items() for part in pair)]
 
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Give what stands in the environment of its processes for SGLang alone."""
+        """Return what stands in the environment of its processes for SGLang alone."""
         given = {
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else each look costs a second
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for SPARE_POSITIONS, which no request reaches
@@ -116,7 +116,7 @@ class Sglang(ServerEngine):
         }
 
     def way(self, tensor: int, *, shared: bool) -> By:
-        """Say how new weights come to replicas, where the plan does not.
+        """Return how new weights come to replicas, where the plan does not.
 
         In the memory of a device that both share, if one process holds a replica's weights; a process group cannot
         have one device twice, so else through files; and over a process group to devices that nobody shares.

@@ -56,7 +56,7 @@ class VllmControl(ServerControl):
         return self.each("/reset_prefix_cache").get("success") is True
 
     def version(self) -> str:
-        """Give the version that the server stamps."""
+        """Return the version that the server stamps."""
         return str(self.get("/weight_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:
@@ -98,7 +98,7 @@ class _GenerateAnswer(BaseModel):
 
 
 def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
-    """Give the body of `/inference/v1/generate` for one sample: token ids in and out, no setting left to the server.
+    """Return the body of `/inference/v1/generate` for one sample: token ids in and out, no setting left to the server.
 
     Raises WorkerError for a temperature that vLLM would replace by another.
     """

@@ -87,7 +87,7 @@ class Vllm(ServerEngine):
     def arguments(
         self, folder: Path, serving: ServerSettings, device: Device, config: Mapping[str, Any], version: int
     ) -> list[str]:
-        """Give the command line of a server, without its address and keys; the version is stamped once it answers."""
+        """Return the command line of a server, without its address and keys; the version is stamped once it answers."""
         given: dict[str, object] = {
             "--dtype": serving.precision,
             "--tensor-parallel-size": serving.tensor,
@@ -107,7 +107,7 @@ class Vllm(ServerEngine):
         return [str(folder), *switches, *(str(part) for pair in given.items() for part in pair)]
 
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Give what stands in the environment of its processes for vLLM alone."""
+        """Return what stands in the environment of its processes for vLLM alone."""
         given = {
             "VLLM_SERVER_DEV_MODE": "1",  # for the calls that pause, sleep and take weights; our guard asks for a key
             "VLLM_NO_USAGE_STATS": "1",
@@ -132,7 +132,7 @@ class Vllm(ServerEngine):
         }
 
     def way(self, tensor: int, *, shared: bool) -> By:
-        """Say how new weights come to replicas, where the plan does not.
+        """Return how new weights come to replicas, where the plan does not.
 
         Over a process group to devices that nobody shares; it cannot have one device twice, so else through files.
         """
@@ -144,7 +144,7 @@ class Vllm(ServerEngine):
 
 
 def _cache(serving: ServerSettings, device: Device, config: Mapping[str, Any]) -> dict[str, object]:
-    """Say how large the cache is; on a CPU always, since vLLM takes nine tenths of the memory by itself."""
+    """Return how large the cache is; on a CPU always, since vLLM takes nine tenths of the memory by itself."""
     given: dict[str, object] = {"--block-size": BLOCK_TOKENS}
     if serving.cache_share is not None:
         given["--gpu-memory-utilization"] = serving.cache_share
@@ -158,7 +158,7 @@ def _cache(serving: ServerSettings, device: Device, config: Mapping[str, Any]) -
 
 
 def token_bytes(config: Mapping[str, Any], precision: str) -> int:
-    """Give the bytes that one token takes in the cache: a key and a value of every head of every layer.
+    """Return the bytes that one token takes in the cache: a key and a value of every head of every layer.
 
     >>> token_bytes({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}, "float32")
     1024

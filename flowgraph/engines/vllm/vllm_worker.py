@@ -177,7 +177,7 @@ class Weights:
 
 
 def _state(worker: Any) -> dict[str, Any]:
-    """Give what a worker keeps from call to call; vLLM makes the worker, so there is no `__init__` of ours."""
+    """Return what a worker keeps from call to call; vLLM makes the worker, so there is no `__init__` of ours."""
     found: dict[str, Any] = worker.__dict__.setdefault("_flowgraph", {})
     return found
 

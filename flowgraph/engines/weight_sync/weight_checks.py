@@ -123,7 +123,7 @@ def _shapes(doors: Sequence[ServerAddress]) -> dict[str, tuple[int, ...]]:
 
 
 def _told_whole(door: ServerAddress) -> bool:
-    """Say whether a server tells checksums that can be computed here: of whole tensors, in a version that was tried."""
+    """Return whether a server tells checksums that can be computed here: of whole tensors."""
     return door.device == "cpu" and door.tensor == 1 and door.tried and door.precision not in ("", "auto")
 
 

@@ -119,7 +119,7 @@ def _way(
 
 
 def _address(doors: Sequence[ServerAddress]) -> str:
-    """Give the address of this machine that the servers reach: loopback, if all of them are there."""
+    """Return the address of this machine that the servers reach: loopback, if all of them are there."""
     import socket
 
     hosts = [(urlsplit(door.url).hostname or LOOPBACK, urlsplit(door.url).port or 80) for door in doors]

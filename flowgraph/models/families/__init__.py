@@ -54,7 +54,7 @@ _WITH_EYES = {"qwen3_5", "qwen3_5_moe", "llama4", "kimi_k25"}
 
 
 def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give the part of a config.json that describes the language model which is loaded.
+    """Return the part of a config.json that describes the language model which is loaded.
 
     >>> language_model({"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}})
     {'model_type': 'qwen3_5_text'}
@@ -64,7 +64,7 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def family_of(config: Mapping[str, Any]) -> type[Decoder] | None:
-    """Give the family that a config.json names; None if it is not one of those that are counted from it.
+    """Return the family that a config.json names; None if it is not one of those that are counted from it.
 
     >>> family_of({"model_type": "zebra"}) is None
     True

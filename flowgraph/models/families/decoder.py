@@ -54,7 +54,7 @@ class Decoder(BaseModel, ABC):
 
     @property
     def head_size(self) -> int:
-        """Give the numbers in one head's query."""
+        """Return the numbers in one head's query."""
         return self.head_dim or self.head_size_unsaid or self.hidden_size // self.num_attention_heads
 
     @property
@@ -64,18 +64,18 @@ class Decoder(BaseModel, ABC):
 
     @property
     def queries(self) -> int:
-        """Give the width of all queries."""
+        """Return the width of all queries."""
         return self.num_attention_heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """Give the width of all keys, which is that of the values."""
+        """Return the width of all keys, which is that of the values."""
         return self.kv_heads * self.head_size
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """Give the width of an MLP that has no experts."""
+        """Return the width of an MLP that has no experts."""
 
     def body(self) -> Tensors:
         """Count all but the embedding and the head."""
@@ -125,7 +125,7 @@ class Decoder(BaseModel, ABC):
         return sum(self.has_window(layer) for layer in range(self.num_hidden_layers))
 
     def has_window(self, layer: int) -> bool:
-        """Say whether a layer has a window, where config.json does not list it."""
+        """Return whether a layer has a window, where config.json does not list it."""
         return False
 
     def mixers(self) -> tuple[Mixer, ...]:
@@ -144,7 +144,7 @@ class Gated(Decoder):
 
     @property
     def width(self) -> int:
-        """Give the width of an MLP."""
+        """Return the width of an MLP."""
         return self.intermediate_size
 
     def mlp(self) -> Tensors:

@@ -35,7 +35,7 @@ class SmolLM3(Llama):
     no_rope_layer_interval: int = 4
 
     def has_window(self, layer: int) -> bool:
-        """Say whether a layer has a window."""
+        """Return whether a layer has a window."""
         return self.use_sliding_window and (layer + 1) % self.no_rope_layer_interval == 0
 
 
@@ -45,7 +45,7 @@ class Mistral(Gated):
     sliding_window: int | None = 4096
 
     def has_window(self, layer: int) -> bool:
-        """Say that each layer has one."""
+        """Return that each layer has one."""
         return True
 
 
@@ -53,7 +53,7 @@ class Phi3(Gated):
     """Phi-3 and Phi-4: queries, keys and values are one linear layer, and so are gate and up."""
 
     def has_window(self, layer: int) -> bool:
-        """Say that each layer has one."""
+        """Return that each layer has one."""
         return True
 
     def attention(self) -> Tensors:
@@ -77,7 +77,7 @@ class Qwen2(Gated):
         return super().windowed() if self.use_sliding_window else 0
 
     def has_window(self, layer: int) -> bool:
-        """Say whether a layer has a window."""
+        """Return whether a layer has a window."""
         return layer >= self.max_window_layers
 
     def attention(self) -> Tensors:
@@ -113,7 +113,7 @@ class Olmo3(Olmo2):
     sliding_window: int | None = 4096
 
     def has_window(self, layer: int) -> bool:
-        """Say whether a layer has a window."""
+        """Return whether a layer has a window."""
         return (layer + 1) % 4 != 0
 
 
@@ -135,7 +135,7 @@ class Gemma2(Gemma):
     sliding_window: int | None = 4096
 
     def has_window(self, layer: int) -> bool:
-        """Say whether a layer has a window."""
+        """Return whether a layer has a window."""
         return layer % 2 == 0
 
     def norms(self) -> Tensors:
@@ -149,7 +149,7 @@ class Gemma3(Gemma2):
     sliding_window_pattern: int = 6
 
     def has_window(self, layer: int) -> bool:
-        """Say whether a layer has a window."""
+        """Return whether a layer has a window."""
         return (layer + 1) % self.sliding_window_pattern != 0
 
     def attention(self) -> Tensors:
@@ -182,7 +182,7 @@ class LlamaNemotron(Decoder):
 
     @property
     def width(self) -> int:
-        """Give the width of the widest MLP."""
+        """Return the width of the widest MLP."""
         return max(self._widths(), default=0)
 
     @property
@@ -216,7 +216,7 @@ class LlamaNemotron(Decoder):
                 yield self.num_attention_heads // (block.attention.n_heads_in_group or 1)
 
     def _widths(self) -> Iterator[int]:
-        """Give the width of each MLP: the wanted share of 2/3 of the hidden width, rounded up to a multiple of 256."""
+        """Yield the width of each MLP: the wanted share of 2/3 of the hidden width, rounded up to a multiple of 256."""
         for block in self.block_configs:
             if not block.ffn.no_op and block.ffn.ffn_mult is not None:
                 yield -(-int(2 * block.ffn.ffn_mult * self.hidden_size / 3) // 256) * 256

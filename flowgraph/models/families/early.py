@@ -14,7 +14,7 @@ class Early(Decoder):
 
     @property
     def width(self) -> int:
-        """Give the width of the MLP."""
+        """Return the width of the MLP."""
         return self.intermediate_size or 4 * self.hidden_size
 
     def attention(self) -> Tensors:
@@ -43,7 +43,7 @@ class GPT2(Early):
 
     @property
     def width(self) -> int:
-        """Give the width of the MLP."""
+        """Return the width of the MLP."""
         return self.n_inner or 4 * self.hidden_size
 
     def ends(self) -> Tensors:
@@ -60,7 +60,7 @@ class OPT(Early):
 
     @property
     def width(self) -> int:
-        """Give the width of the MLP."""
+        """Return the width of the MLP."""
         return self.ffn_dim
 
     def attention(self) -> Tensors:
@@ -132,7 +132,7 @@ class Falcon(Early):
 
     @property
     def width(self) -> int:
-        """Give the width of the MLP."""
+        """Return the width of the MLP."""
         return self.ffn_hidden_size or 4 * self.hidden_size
 
     def attention(self) -> Tensors:

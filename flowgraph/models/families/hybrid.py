@@ -29,7 +29,7 @@ class DeltaNet(Decoder):
 
     @property
     def _mixed(self) -> int:
-        """Give the width of what a delta network convolves: queries, keys and values."""
+        """Return the width of what a delta network convolves: queries, keys and values."""
         values = self.linear_num_value_heads * self.linear_value_head_dim
         return 2 * self.linear_num_key_heads * self.linear_key_head_dim + values
 
@@ -86,7 +86,7 @@ class Qwen35Moe(DeltaNet, QwenMoe):
     shared_expert_intermediate_size: Count
 
     def shared_width(self) -> int:
-        """Give the width of the shared expert."""
+        """Return the width of the shared expert."""
         return self.shared_expert_intermediate_size
 
     def beside_experts(self) -> Tensors:
@@ -143,11 +143,11 @@ class NemotronH(Sparse):
         return self._inner + 2 * self.n_groups * self.ssm_state_size
 
     def expert_width(self) -> int:
-        """Give the width of one expert."""
+        """Return the width of one expert."""
         return self.moe_intermediate_size
 
     def shared_width(self) -> int:
-        """Give the width of the shared expert."""
+        """Return the width of the shared expert."""
         return self.moe_shared_expert_intermediate_size
 
     def sparse_layers(self) -> int:

@@ -28,15 +28,15 @@ class Latent(Sparse):
 
     @property
     def head_size(self) -> int:
-        """Give the numbers in one head's query."""
+        """Return the numbers in one head's query."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     def expert_width(self) -> int:
-        """Give the width of one expert."""
+        """Return the width of one expert."""
         return self.moe_intermediate_size
 
     def shared_width(self) -> int:
-        """Give the width of all shared experts."""
+        """Return the width of all shared experts."""
         return (self.n_shared_experts or 0) * self.moe_intermediate_size
 
     def sparse_layers(self) -> int:
@@ -140,11 +140,11 @@ class DeepseekV4(Sparse):
     compress_rates: dict[str, int] | None = None
 
     def expert_width(self) -> int:
-        """Give the width of one expert."""
+        """Return the width of one expert."""
         return self.moe_intermediate_size
 
     def shared_width(self) -> int:
-        """Give the width of all shared experts."""
+        """Return the width of all shared experts."""
         return self.n_shared_experts * self.moe_intermediate_size
 
     def attention(self) -> Tensors:
@@ -178,7 +178,7 @@ class DeepseekV4(Sparse):
         return (near, *far)
 
     def _ratios(self) -> tuple[int, ...]:
-        """Give how many tokens become one entry, layer by layer; 0 where there is only the window."""
+        """Return how many tokens become one entry, layer by layer; 0 where there is only the window."""
         if self.compress_ratios is not None:
             return self.compress_ratios[: self.num_hidden_layers]
         rates = _V4_RATES | (self.compress_rates or {})

@@ -19,7 +19,7 @@ class Sparse(Decoder):
 
     @property
     def width(self) -> int:
-        """Give the width of an MLP without experts, or of all experts that a token passes if config.json has none."""
+        """Return the width of an MLP without experts, or of all experts that a token passes if config.json has none."""
         return self.intermediate_size or self.num_experts_per_tok * self.expert_width() + self.shared_width()
 
     def mlp(self) -> Tensors:
@@ -28,10 +28,10 @@ class Sparse(Decoder):
 
     @abstractmethod
     def expert_width(self) -> int:
-        """Give the width of one expert."""
+        """Return the width of one expert."""
 
     def shared_width(self) -> int:
-        """Give the width of the experts that each token passes."""
+        """Return the width of the experts that each token passes."""
         return 0
 
     def sparse_layers(self) -> int:
@@ -66,11 +66,11 @@ class Mixtral(Sparse):
     """Mixtral: experts in each layer."""
 
     def expert_width(self) -> int:
-        """Give the width of one expert."""
+        """Return the width of one expert."""
         return self.intermediate_size
 
     def has_window(self, layer: int) -> bool:
-        """Say that each layer has one, if any."""
+        """Return that each layer has one, if any."""
         return True
 
 
@@ -80,7 +80,7 @@ class MiniMaxM2(Mixtral):
     head_size_unsaid = 128
 
     def has_window(self, layer: int) -> bool:
-        """Say that none has."""
+        """Return that none has."""
         return False
 
     def attention(self) -> Tensors:
@@ -96,7 +96,7 @@ class GptOss(Mixtral):
     sliding_window: int | None = 128
 
     def has_window(self, layer: int) -> bool:
-        """Say whether a layer has a window."""
+        """Return whether a layer has a window."""
         return layer % 2 == 0
 
     def attention(self) -> Tensors:
@@ -121,7 +121,7 @@ class QwenMoe(Sparse):
     mlp_only_layers: tuple[int, ...] | None = None
 
     def expert_width(self) -> int:
-        """Give the width of one expert."""
+        """Return the width of one expert."""
         return self.moe_intermediate_size
 
     def sparse_layers(self) -> int:
@@ -140,7 +140,7 @@ class Qwen2Moe(QwenMoe):
     sliding_window: int | None = 4096
 
     def shared_width(self) -> int:
-        """Give the width of the shared expert."""
+        """Return the width of the shared expert."""
         return self.shared_expert_intermediate_size
 
     def beside_experts(self) -> Tensors:
@@ -152,7 +152,7 @@ class Qwen2Moe(QwenMoe):
         return super().windowed() if self.use_sliding_window else 0
 
     def has_window(self, layer: int) -> bool:
-        """Say whether a layer has a window."""
+        """Return whether a layer has a window."""
         return layer % 2 == 0 and layer < self.max_window_layers
 
     def attention(self) -> Tensors:
@@ -184,11 +184,11 @@ class Glm4Moe(Sparse):
     use_qk_norm: bool = False
 
     def expert_width(self) -> int:
-        """Give the width of one expert."""
+        """Return the width of one expert."""
         return self.moe_intermediate_size
 
     def shared_width(self) -> int:
-        """Give the width of all shared experts."""
+        """Return the width of all shared experts."""
         return self.n_shared_experts * self.moe_intermediate_size
 
     def sparse_layers(self) -> int:
@@ -214,15 +214,15 @@ class Llama4(Sparse):
 
     @property
     def width(self) -> int:
-        """Give the width of an MLP without experts."""
+        """Return the width of an MLP without experts."""
         return self.intermediate_size_mlp
 
     def expert_width(self) -> int:
-        """Give the width of one expert."""
+        """Return the width of one expert."""
         return self.intermediate_size
 
     def shared_width(self) -> int:
-        """Give the width of the shared expert."""
+        """Return the width of the shared expert."""
         return self.intermediate_size
 
     def sparse_layers(self) -> int:
@@ -235,7 +235,7 @@ class Llama4(Sparse):
         return linear(self.hidden_size, self.num_experts) + gated(self.hidden_size, self.shared_width())
 
     def has_window(self, layer: int) -> bool:
-        """Say whether a layer sees only a chunk: those with rotation do."""
+        """Return whether a layer sees only a chunk: those with rotation do."""
         return (
             bool(self.no_rope_layers[layer]) if self.no_rope_layers else (layer + 1) % self.no_rope_layer_interval != 0
         )

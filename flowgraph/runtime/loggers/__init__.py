@@ -50,7 +50,7 @@ def logger(
     first_step: int = 0,
     say: Callable[[str], None] = to_stderr,
 ) -> Logger:
-    """Give what sends the metrics that nodes of these graphs declare to trackers; a context manager and a listener.
+    """Return what sends the metrics that nodes of these graphs declare to trackers; a context manager and a listener.
 
     `run` is the run's folder, by whose name it goes there; `first_step` is not 0 where a run is resumed. A tracker that
     cannot be opened is said so, and left out.

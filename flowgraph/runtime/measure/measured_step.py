@@ -40,7 +40,7 @@ def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program,
 
 
 def step_of(measured: Sequence[MeasuredTask], program: Program, seconds: float) -> StepForecast:
-    """Give the tasks in the order of the program, and what waits for what of them.
+    """Return the tasks in the order of the program, and what waits for what of them.
 
     Of several ranks the slowest counts. What the program does not name comes last and waits for nothing.
     """
@@ -54,7 +54,7 @@ def step_of(measured: Sequence[MeasuredTask], program: Program, seconds: float) 
 
 
 def timed(ranks: Sequence[MeasuredTask]) -> TimedTask:
-    """Give one task of all its ranks: of each pool the seconds of the slowest rank, in its parts if it is one pool.
+    """Return one task of all its ranks: of each pool the seconds of the slowest rank, in its parts if it is one pool.
 
     >>> sent = MeasuredTask("sync", "sync", "p.sample", "a", 0, 0.0, 2.0)
     >>> timed([sent, MeasuredTask("sync", "sync", "", "b", 0, 2.0, 0.5)])
@@ -73,7 +73,7 @@ def timed(ranks: Sequence[MeasuredTask]) -> TimedTask:
 
 
 def forecast_of(measured: Iterable[MeasuredTask], plan: Plan) -> tuple[PoolForecast, ...]:
-    """Give the peaks of each pool by phase and role, on the device that held most; the host has none.
+    """Return the peaks of each pool by phase and role, on the device that held most; the host has none.
 
     Places in one process see each other's memory, as they do where all of a run is in this process.
     """
@@ -93,7 +93,7 @@ def _pool_forecast(pool: str, measured: Sequence[MeasuredTask]) -> PoolForecast:
 
 
 def _slowest(ranks: Sequence[MeasuredTask]) -> list[MeasuredTask]:
-    """Give what the slowest rank measured: more than one where a task comes several times in a step."""
+    """Return what the slowest rank measured: more than one where a task comes several times in a step."""
     by_rank = defaultdict[int, list[MeasuredTask]](list)
     for each in ranks:
         by_rank[each.rank].append(each)
@@ -101,7 +101,7 @@ def _slowest(ranks: Sequence[MeasuredTask]) -> list[MeasuredTask]:
 
 
 def _parts(times: Sequence[MeasuredTask]) -> Mapping[str, float]:
-    """Give the seconds of a task by part; the rest is what is around them."""
+    """Return the seconds of a task by part; the rest is what is around them."""
     found = defaultdict[str, float](float)
     for each in times:
         for part, seconds in each.parts:
@@ -112,7 +112,7 @@ def _parts(times: Sequence[MeasuredTask]) -> Mapping[str, float]:
 
 
 def _places(program: Program, names: Iterable[str]) -> dict[str, int]:
-    """Give where in a program the measured tasks stand; a run without recorded nodes is found by those left."""
+    """Return where in a program the measured tasks stand; a run without recorded nodes is found by those left."""
     whole = {task_name(task): place for place, task in reversed(list(enumerate(program.tasks)))}
     by_node = {node: place for place, task in enumerate(program.tasks) if isinstance(task, Run) for node in task.nodes}
     found = {name: whole.get(name, by_node.get(name.partition(", ")[0])) for name in names}
@@ -120,7 +120,7 @@ def _places(program: Program, names: Iterable[str]) -> dict[str, int]:
 
 
 def _waits(program: Program, names: Mapping[int, str]) -> Iterator[TaskOrder]:
-    """Give what measured tasks wait for: each other, through tasks that were not measured; weights of the step before.
+    """Yield what measured tasks wait for: each other, through tasks that were not measured; weights of the step before.
 
     `names` are those of measured tasks, by their place in the program.
     """
@@ -144,7 +144,7 @@ def _next_readers(program: Program, place: int, names: Mapping[int, str]) -> Ite
 
 
 def _with_roles(measured: Iterable[MeasuredTask], program: Program) -> Iterator[MeasuredTask]:
-    """Say of a sync which role it is for: of those that share its target, the one that samples if there is one."""
+    """Yield of a sync which role it is for: of those that share its target, the one that samples if there is one."""
     targets = {task_name(task): task.target for task in program.tasks if isinstance(task, Sync)}
     for each in measured:
         target = targets.get(each.task)

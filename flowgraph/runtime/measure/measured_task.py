@@ -49,7 +49,7 @@ class MeasuredTask:
 
     @property
     def end_s(self) -> float:
-        """Give when it ended, in seconds since the epoch."""
+        """Return when it ended, in seconds since the epoch."""
         return self.begin_s + self.seconds
 
 
@@ -137,7 +137,7 @@ class Measures:
         self._told.append(meter.measured)
 
     def drained(self) -> list[MeasuredTask]:
-        """Give what was measured since the last time."""
+        """Return what was measured since the last time."""
         told, self._told = self._told, []
         return told
 
@@ -154,7 +154,7 @@ def about_task(task: Task, graph: Graph | None = None, rank: int = 0, pool: str 
 
 
 def bytes_of(item: Any) -> int:
-    """Give the bytes of Arrow tables, tensors, arrays, or whatever holds some; what has no size counts as none.
+    """Return the bytes of Arrow tables, tensors, arrays, or whatever holds some; what has no size counts as none.
 
     >>> bytes_of([b"abc", {"weight": b"12"}, None])
     5
@@ -187,7 +187,7 @@ def begin_peak(device: DeviceKind = "cpu") -> Callable[[], int]:
 
 
 def resident_bytes() -> int:
-    """Give the memory of this process that is resident now."""
+    """Return the memory of this process that is resident now."""
     import psutil
 
     return int(psutil.Process().memory_info().rss)
@@ -205,7 +205,7 @@ def _allocated_bytes() -> int:
 
 
 def _device_used() -> int:
-    """Give what is taken of the current GPU beside torch's own reserve: contexts, and what other processes hold."""
+    """Return what is taken of the current GPU beside torch's own reserve: contexts, and what other processes hold."""
     import torch
 
     free, total = torch.cuda.mem_get_info()

@@ -17,7 +17,7 @@ Event = dict[str, Any]
 
 
 def measured_events(steps: Sequence[MeasuredStep], first_process: int = 1) -> list[Event]:
-    """Give the events of these steps, which begin at 0 with the first; processes are numbered from `first_process`.
+    """Return the events of these steps, which begin at 0 with the first; processes are numbered from `first_process`.
 
     An arrow goes from where weights are given to where they are taken, and a counter shows the peak of each rank.
     """

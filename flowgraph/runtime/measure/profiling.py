@@ -84,7 +84,7 @@ def profiling(folder: Path, name: str, wanted: bool) -> Generator[None]:
 
 
 def file_name(name: str) -> str:
-    """Give a name as a file can have it.
+    """Return a name as a file can have it.
 
     >>> file_name("train-0-critic.values, policy/logprobs")
     'train-0-critic.values-policy-logprobs'
@@ -110,7 +110,7 @@ def write_ray_timeline(run: Path) -> Path | None:
 
 
 def longest(events: Iterable[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Give the longest of a trace's spans in their order, and all that is no span: names of lanes.
+    """Return the longest of a trace's spans in their order, and all that is no span: names of lanes.
 
     >>> spans = [{"ph": "X", "dur": 2}, {"ph": "M"}, {"ph": "X", "dur": 9}, {"ph": "i"}]
     >>> longest(spans, 1)

@@ -68,7 +68,7 @@ def stage(flow: Path, others: Iterable[Path], into: Path) -> StagedFiles:
 
 
 def _places(named: Sequence[Path]) -> dict[Path, Path]:
-    """Say where in the staged folder each file's folder comes to lie."""
+    """Return where in the staged folder each file's folder comes to lie."""
     here, places, outside = Path.cwd(), dict[Path, Path](), 0
     for folder in (each.parent for each in named):
         above = next((known for known in (here, *places) if folder.is_relative_to(known)), None)
@@ -81,7 +81,7 @@ def _places(named: Sequence[Path]) -> dict[Path, Path]:
 
 
 def _sources(named: Sequence[Path], places: dict[Path, Path]) -> dict[Path, Path]:
-    """Give what is copied to where, as target → source; refuse too much before anything is copied."""
+    """Return what is copied to where, as target → source; refuse too much before anything is copied."""
     sources, held_bytes = dict[Path, Path](), 0
     for file in named:
         for source in (file, *_beside(file)):
@@ -100,7 +100,7 @@ def _too_much(file: Path, by_count: bool) -> DataError:
 
 
 def _beside(file: Path) -> Iterator[Path]:
-    """Give the Python files that a file may import from its own folder, one by one as they are met."""
+    """Yield the Python files that a file may import from its own folder, one by one as they are met."""
     folder = file.parent
     if _is_ours(folder):
         return
@@ -120,7 +120,7 @@ def _beside(file: Path) -> Iterator[Path]:
 
 
 def _tree(folder: Path, top: Path) -> Iterator[Path]:
-    """Give every Python file below a folder; a symlink is followed inside `top`, unless it leads in a circle."""
+    """Yield every Python file below a folder; a symlink is followed inside `top`, unless it leads in a circle."""
     waiting = [(folder, frozenset({folder.resolve()}))]
     while waiting:
         current, above = waiting.pop()
@@ -132,7 +132,7 @@ def _tree(folder: Path, top: Path) -> Iterator[Path]:
 
 
 def _is_python(path: Path) -> bool:
-    """Say whether this is a file that can be imported here: one that may not be read cannot."""
+    """Return whether this is a file that can be imported here: one that may not be read cannot."""
     return path.suffix == ".py" and path.is_file() and os.access(path, os.R_OK)
 
 
@@ -157,13 +157,13 @@ def _is_left_out(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Say whether a folder is one of our packages, or in one: workers have them."""
+    """Return whether a folder is one of our packages, or in one: workers have them."""
     home, real = Path(__file__).resolve().parents[3], folder.resolve()
     return any(real.is_relative_to(ours) for ours in (flows_folder(), *(home / name for name in OURS)))
 
 
 def _imported(file: Path) -> set[str]:
-    """Give the top-level names that a file imports, those inside functions too; none if it does not parse."""
+    """Return the top-level names that a file imports, those inside functions too; none if it does not parse."""
     try:
         with warnings.catch_warnings(action="ignore"):  # of its syntax: they were shown when it was imported here
             tree = ast.parse(_read(file))

@@ -32,7 +32,7 @@ class Deadlines:
         return cls({each.name: each.seconds for each in tasks if each.seconds is not None and each.kind != "host"})
 
     def limit_s(self, task: str) -> float:
-        """Give how long a task may take, which is named by its nodes, as `score, group_normalize`.
+        """Return how long a task may take, which is named by its nodes, as `score, group_normalize`.
 
         A run without its recorded nodes may take as long as all of it.
 

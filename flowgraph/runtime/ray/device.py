@@ -100,7 +100,7 @@ class RankActor:
         return f"Device({self.seat or 'host'})"
 
     def about(self, scratch: Path | None = None) -> dict[str, Any]:
-        """Say which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at.
+        """Return which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at.
 
         `sees` says that the driver's folder `scratch` is a folder here too.
         """
@@ -126,7 +126,7 @@ class RankActor:
         return True
 
     def stacks(self) -> list[str]:
-        """Say what this process is at."""
+        """Return what this process is at."""
         return stacks_here()
 
     def open(
@@ -263,7 +263,7 @@ class RankActor:
         self.handles[home].version = version
 
     def give(self, task: Sync) -> Wire | None:
-        """Give a home's whole weights, as they travel, from the first rank; every rank takes part."""
+        """Return a home's whole weights, as they travel, from the first rank; every rank takes part."""
         with self.measures.of(task, pool=task.source.pool) as meter:
             weights = self.handles[task.source].weights()
             if self.seat is None or self.seat.rank:
@@ -307,7 +307,7 @@ class RankActor:
 
 
 def packed(value: Value) -> pa.Table:
-    """Give a value as it travels."""
+    """Return a value as it travels."""
     return _packed(StoredValue.of(value), ())
 
 
@@ -330,7 +330,7 @@ def on_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequenc
 
 
 def _whole(task: Run, shards: Shards, tables: Sequence[pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-    """Give each input in one table, of a record the parts that are read; what is this rank's own keeps its places."""
+    """Yield each input in one table, of a record the parts that are read; what is this rank's own keeps its places."""
     rest, only = list(tables), dict(task.parts)
     for name, (many, own) in zip(task.reads, shards, strict=True):
         parts, rest = rest[:many], rest[many:]
@@ -340,13 +340,13 @@ def _whole(task: Run, shards: Shards, tables: Sequence[pa.Table]) -> Iterator[tu
 
 
 def leads(home: Home, place: int) -> bool:
-    """Say whether a member of a home is the first of those that share their rows."""
+    """Return whether a member of a home is the first of those that share their rows."""
     return place % (len(home.members) // home.ranks) == 0
 
 
 @cache
 def host_process(flows: Flows) -> RankActor:
-    """Give what runs host nodes in this process; the flows are read once."""
+    """Return what runs host nodes in this process; the flows are read once."""
     return RankActor(flows)
 
 
@@ -367,7 +367,7 @@ def run_on_host(flows: Flows, scratch: Path, *rest: Any) -> tuple[Any, ...]:
 
 
 def _parts(seat: PoolRank, meeting: Path | str | None, limit_s: float) -> dict[Home, Ranks]:
-    """Give the ranks of each home that this process has a part in; every rank asks for all, in one order."""
+    """Return the ranks of each home that this process has a part in; every rank asks for all, in one order."""
     if meeting is None:
         return {home: SingleRank() for home in seat.homes}
     ranks = named(fsdp.ENGINE.process_group)(seat.rank, seat.count, meeting, device=seat.torch_device, limit_s=limit_s)

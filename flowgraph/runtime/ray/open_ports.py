@@ -24,7 +24,7 @@ class ListeningSocket:
 
     @property
     def beyond(self) -> bool:
-        """Say whether other machines reach it, as far as no firewall is between."""
+        """Return whether other machines reach it, as far as no firewall is between."""
         with contextlib.suppress(ValueError):
             told = ipaddress.ip_address(self.address.partition("%")[0])
             return not (getattr(told, "ipv4_mapped", None) or told).is_loopback

@@ -66,7 +66,7 @@ class RayPlaces:
 
     @property
     def members(self) -> list[Member]:
-        """Give the actors of all pools."""
+        """Return the actors of all pools."""
         return [member for pool in self.pools.values() for member in pool]
 
     def read(self, source: RowSource, step: int) -> TableReferences:
@@ -147,7 +147,7 @@ class RayPlaces:
             self._wait_for(member.actor.take.remote(target, given[0], version, task), said, member, said)
 
     def way(self, source: Home, target: Home) -> WeightsBy:
-        """Say how weights come to the servers of a home; raises WorkerError where the plan asks for what cannot be."""
+        """Return how weights come to the servers of a home."""
         if target.param in self.attached:
             return engine_of(target).weights_by(target, shared=source.pool == target.pool)
         return way_of(source, target, self.spots)
@@ -242,12 +242,12 @@ class RayPlaces:
         remove(self.scratch)
 
     def _leaders(self) -> list[Member]:
-        """Give the members that may have servers as children."""
+        """Return the members that may have servers as children."""
         served = {home.pool for home in self.doors}
         return [member for name, pool in self.pools.items() if name in served for member in pool]
 
     def flows_ref(self) -> Any:
-        """Give a reference to the flows, which travel once."""
+        """Return a reference to the flows, which travel once."""
         import ray
 
         if self._flows_ref is None:
@@ -266,7 +266,7 @@ def host_task(function: Callable[..., Any]) -> Any:
 def _shards(
     task: Run, items: Mapping[str, TableReferences], rank: int, count: int, by: str
 ) -> tuple[list[tuple[int, bool]], list[Any]]:
-    """Give what one of `count` ranks is sent of a task's inputs: its own rows where they are dealt as it needs them.
+    """Return what one of `count` ranks is sent of a task's inputs: its own rows where they are dealt as it needs them.
 
     `by` names the value that the task is shared out by: it is sent whole unless all inputs lie so already.
     """

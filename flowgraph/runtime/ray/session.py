@@ -191,7 +191,7 @@ def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
 
 
 def machines(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Give for each machine of the plan that has a pool one of Ray's that can hold its devices, as `ray.nodes` tells.
+    """Return for each machine of the plan that has a pool one of Ray's that can hold its devices, as `ray.nodes` tells.
 
     Raises ResourceError that says what is missing where, before anything is started.
     """
@@ -233,7 +233,7 @@ def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, 
 
 
 def wanted(plan: Plan, node: Machine) -> Mapping[str, float]:
-    """Give what the pools of a plan take of one machine, in Ray's words: a CPU for each device, and the GPUs."""
+    """Return what the pools of a plan take of one machine, in Ray's words: a CPU for each device, and the GPUs."""
     indices = [index for pool in plan.pools for name, index in pool.devices if name == node.name]
     gpus = sum(node.devices[index].kind == "gpu" for index in indices)
     return {"CPU": len(indices)} | ({"GPU": gpus} if gpus else {})

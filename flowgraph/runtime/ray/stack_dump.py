@@ -26,7 +26,7 @@ _written = dict[int, int]()  # the descriptor of this process's file: one that w
 
 
 def stacks_here() -> list[str]:
-    """Give the stacks of all threads but this one, the newest frame last."""
+    """Return the stacks of all threads but this one, the newest frame last."""
     names, lines, python = {each.ident: each.name for each in threading.enumerate()}, list[str](), cast("Any", sys)
     for ident, frame in python._current_frames().items():
         if ident != threading.get_ident():

@@ -37,7 +37,7 @@ def start(
     session: Session,
     profiles: Profiles = NO_PROFILES,
 ) -> RayPlaces:
-    """Give the places of a program's plan, ready to run any of `graphs`, which `flows` has as text in the same order.
+    """Return the places of a program's plan, ready to run any of `graphs`, which `flows` has as text in the same order.
 
     Raises ResourceError for what the machines lack, before anything is started, and what loading raises. Whatever was
     started by then is ended.
@@ -193,7 +193,7 @@ def _attach(
 def meeting_of(
     pool: Pool, engines: Collection[str], scratch: Path, first: Mapping[str, Any], *, apart: bool = False
 ) -> Path | str | None:
-    """Say where a pool's ranks meet: nowhere if no engine needs it, in a file on one machine, else at the first.
+    """Return where a pool's ranks meet: nowhere if no engine needs it, in a file on one machine, else at the first.
 
     On one machine that does not have the driver's folder they meet at a port of loopback. Ranks that meet on loopback
     talk nowhere else: where servers of other machines are sent weights, the machines being `apart`, none do.

@@ -90,7 +90,7 @@ class Supervisor:
     _stopped: dict[int, float] = field(default_factory=dict[int, float])
 
     def results(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> Iterator[Any]:
-        """Give each result as it comes.
+        """Yield each result as it comes.
 
         Raises what a task raised, or WorkerError: a process died or does not answer, or all took more than `limit_s`.
         """
@@ -127,7 +127,7 @@ class Supervisor:
         raise WorkerError.overdue(who, first.said, max(limits), [each.said for each in others], at)
 
     def in_order(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> list[Any]:
-        """Give all results, in the order of `pending`; raises as `results` does."""
+        """Return all results, in the order of `pending`; raises as `results` does."""
         import ray
 
         for _ in self.results(pending, limit_s):
@@ -135,7 +135,7 @@ class Supervisor:
         return [ray.get(each.ref) for each in pending]
 
     def _result(self, done: PendingCall, waiting: Sequence[PendingCall]) -> Any:
-        """Give the result of `done`, one of `waiting`, which are in the order they were submitted in."""
+        """Return the result of `done`, one of `waiting`, which are in the order they were submitted in."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -209,12 +209,12 @@ class Supervisor:
 
 
 def _members(pending: Sequence[PendingCall]) -> list[Member | None]:
-    """Give whose tasks are waited for, each once, in order."""
+    """Return whose tasks are waited for, each once, in order."""
     return list(dict.fromkeys(each.member for each in pending))
 
 
 def _told_stacks(member: Member | None) -> list[str]:
-    """Give the stacks of a process, by asking it or, on this machine, by a signal; of None those of host processes."""
+    """Return stacks of a process, by asking it or, on this machine, by a signal; of None those of host processes."""
     if member is None:
         found = {pid: stacks_of(pid) for pid, each in _here().items() if each.name.startswith("ray::")}
         return [line for pid, lines in found.items() if lines for line in (f"host process {pid}", *shortened(lines))]
@@ -254,12 +254,12 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        """Say whether it is there; one that has ended waits to be taken note of."""
+        """Return whether it is there; one that has ended waits to be taken note of."""
         return self.state not in ("zombie", "dead")
 
     @property
     def stopped(self) -> bool:
-        """Say whether a signal has stopped it, and Ray or a task of ours runs in it."""
+        """Return whether a signal has stopped it, and Ray or a task of ours runs in it."""
         return self.state == "stopped" and (self.name.startswith("ray::") or self.name in RAYS_OWN)
 
     def __str__(self) -> str:
@@ -267,7 +267,7 @@ class Process:
 
 
 def _here() -> dict[int, Process]:
-    """Give the processes that this one has started, and those that they have, by their ids."""
+    """Return the processes that this one has started, and those that they have, by their ids."""
     found = dict[int, Process]()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -28,7 +28,7 @@ Spots = Mapping[str, Sequence[DeviceLocation]]
 
 
 def beside(source: Home, target: Home) -> bool:
-    """Say whether each of a home's servers is on the devices of those members of `source` that send to it.
+    """Return whether each of a home's servers is on the devices of those members of `source` that send to it.
 
     >>> from flowgraph.cluster.plan import Layout
     >>> train, draw = Home("policy", "all", "fsdp", Layout(data=2)), Home("policy", "all", "sglang", Layout(data=4))
@@ -39,7 +39,7 @@ def beside(source: Home, target: Home) -> bool:
 
 
 def way_of(source: Home, target: Home, spots: Spots) -> WeightsBy:
-    """Say how weights come to a home's servers, as the plan says or else as fits; refuse a way that cannot be.
+    """Return how weights come to a home's servers, as the plan says or else as fits; refuse a way that cannot be.
 
     Memory is read where both are on the same devices. Else weights go over a process group, which cannot have one GPU
     twice: where the sender's is a server's too, they go through a folder. Raises WorkerError.

@@ -40,7 +40,7 @@ class Checkpoint:
 
     @property
     def parts(self) -> Path:
-        """Give the folder of what the executor wrote."""
+        """Return the folder of what the executor wrote."""
         return self.path / PARTS
 
     def state(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
     def there(self) -> list[Checkpoint]:
-        """Give the checkpoints by name, oldest first, whether they are whole or not."""
+        """Return the checkpoints by name, oldest first, whether they are whole or not."""
         folders = [path for path in self.folder.glob("step_*") if path.is_dir()]
         return sorted(Checkpoint(int(found[1]), path) for path in folders if (found := _NAME.fullmatch(path.name)))
 
@@ -135,7 +135,7 @@ class Checkpoints:
             raise OSError(errno.ENOSPC, f"No space left on device: {why}", str(self.folder))
 
     def _rename(self, draft: Checkpoint) -> Checkpoint:
-        """Give a draft its name; one of that name, from a run that was taken up before it, makes room."""
+        """Return a draft its name; one of that name, from a run that was taken up before it, makes room."""
         target = self.folder / f"step_{draft.steps:06d}"
         if target.exists():
             _set_aside(target, "tmp_old")
@@ -195,7 +195,7 @@ def fault_of(folder: Path, about: Mapping[str, Any]) -> str:
 
 
 def _state_fault(checkpoint: Checkpoint) -> str:
-    """Say what of a checkpoint's state is not as we write it, whatever its hash; "" for one that is."""
+    """Return what of a checkpoint's state is not as we write it, whatever its hash; "" for one that is."""
     try:
         checkpoint.state()
     except (OSError, ValueError) as error:
@@ -248,7 +248,7 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def disk_fault(error: BaseException) -> str:
-    """Say what the disk refused, if that is what is behind an error: it is full, its quota is used up, or it fails.
+    """Return what the disk refused, if that is what is behind an error: it is full, its quota is used up, or it fails.
 
     An error may have come from a library or another process, where only its words are left.
 

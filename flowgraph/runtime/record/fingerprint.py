@@ -16,7 +16,7 @@ LIBRARIES = ("flowgraph", "torch", "transformers")
 
 
 def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
-    """Say which libraries, which instructions of the CPU, which GPU, how many threads and which layouts compute."""
+    """Return which libraries, which instructions of the CPU, which GPU, how many threads and which layouts compute."""
     import torch
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
@@ -30,14 +30,14 @@ def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
 
 
 def layouts_text(plan: Plan) -> str:
-    """Say what computes each role: its engine, layout, and how old its weights may be; where that is, is left out."""
+    """Return what computes each role: its engine, layout, and how old its weights may be; where that is."""
     kinds = ", ".join(sorted({device.kind for device in plan.used()}))
     roles = (" ".join([each.role, each.engine, str(each.layout), each.late]).strip() for each in plan.placed)
     return f"{'; '.join(sorted(roles))} on {kinds}"
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Give what is other than it was, a line each.
+    """Return what is other than it was, a line each.
 
     >>> differences({"torch": "2.11.0", "cpu": "AVX2"}, {"torch": "2.12.0", "cpu": "AVX2"})
     ['torch was 2.11.0, is 2.12.0']
@@ -51,7 +51,7 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def promised(plan: Plan, changed: bool = False) -> Promise:
-    """Say how near a resumed run is: engines of other systems and GPUs promise no bits, another machine not all."""
+    """Return how near a resumed run is: engines of other systems and GPUs promise no bits, another machine not all."""
     if without_bits(plan):
         return "statistical"
     return "1e-5" if changed else "bitwise"

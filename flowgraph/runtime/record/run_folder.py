@@ -168,7 +168,7 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        """Say whether all was written that `resume` asks for: `run.json` is written last."""
+        """Return whether all was written that `resume` asks for: `run.json` is written last."""
         return (self.path / "run.json").is_file()
 
     def discard(self) -> None:
@@ -239,7 +239,7 @@ def _cut_or_changed(path: Path, told: Mapping[str, Any]) -> str:
 
 
 def declared_metrics(graph: Graph) -> dict[str, Metric]:
-    """Give every metric that a node declares, by `node.metric`; those of scores first, as displays lead with them."""
+    """Return every metric that a node declares, by `node.metric`; those of scores first, as displays lead with them."""
     nodes = sorted(graph.all_nodes, key=lambda node: node.op.kind != "score")
     return {f"{node.name}.{metric.name}": metric for node in nodes for metric in node.op.metrics}
 
@@ -372,7 +372,7 @@ class Replay:
             raise RunFolderError(f"cannot be replayed: {why}", where=str(folder))
 
     def sources(self) -> dict[str, RecordedRollouts]:
-        """Give the recorded rollouts by the name of their node."""
+        """Return the recorded rollouts by the name of their node."""
         return {node.name: self._source(node) for node in self._nodes()}
 
     def _source(self, node: Node) -> RecordedRollouts:

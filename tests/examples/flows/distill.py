@@ -40,7 +40,7 @@ def distill(prompts: Prompts, policy: Policy, teacher: Reference) -> Policy:
 
 @node
 def likely(new: Annotated[LogProbs, By.TRAINED], mask: Mask) -> Loss:
-    """Give minus the log-prob of each token."""
+    """Return minus the log-prob of each token."""
     return Loss.of(-new.data.masked_fill(mask.data == 0, 0.0), mask)
 
 

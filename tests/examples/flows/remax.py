@@ -23,7 +23,7 @@ def against(
 
 @flow
 def remax(prompts: Prompts, policy: Policy) -> Policy:
-    """Give each response what it scores above the greedy one."""
+    """Return each response what it scores above the greedy one."""
     rollout = generate(policy, prompts, n=4)
     baseline = generate(policy, prompts, temperature=0.0)
     advantages = against(score(rollout), rollout.group, greedy=score(baseline), prompt=baseline.group)

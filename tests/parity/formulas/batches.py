@@ -67,5 +67,5 @@ def batches(draw: st.DrawFn, rows: int = 8, tokens: int = 6, *, holes: bool = Tr
 
 
 def leaf(column: Array) -> torch.Tensor:
-    """Give a column as a tensor that takes a gradient."""
+    """Return a column as a tensor that takes a gradient."""
     return torch.from_numpy(column.copy()).requires_grad_()

@@ -133,7 +133,7 @@ def by_row(formula: Callable[[Case, int], float]) -> Callable[[Case], Array]:
 
 
 def by_token(formula: Callable[[Case, int, int], float]) -> Callable[[Case], Array]:
-    """Say what the kept tokens of each row give, counted from 0; the others give 0."""
+    """Return what the kept tokens of each row give, counted from 0; the others give 0."""
 
     def loops(c: Case) -> Array:
         found = np.zeros(c["mask"].shape)

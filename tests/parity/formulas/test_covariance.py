@@ -20,7 +20,7 @@ fractions = st.sampled_from([2e-4, 0.1, 0.35, 1.0])
 
 
 def covariances(batch: Batch) -> dict[Place, float]:
-    """Give each kept token's covariance of log-prob and advantage."""
+    """Return each kept token's covariance of log-prob and advantage."""
     logprob, gain = batch.column("old"), batch.column("gain", -3, 3)
     places = [(int(i), int(t)) for i, t in np.argwhere(batch.mask)]
     middle = [sum(column[place] for place in places) / max(1, len(places)) for column in (logprob, gain)]
@@ -28,7 +28,7 @@ def covariances(batch: Batch) -> dict[Place, float]:
 
 
 def tensors(batch: Batch, order: Array | None = None, columns: int = 0) -> tuple[LogProbs, TokenAdvantages, Mask]:
-    """Give what is read, its rows in another order and padded by more columns."""
+    """Return what is read, its rows in another order and padded by more columns."""
     rows = np.arange(len(batch.mask)) if order is None else order
     wide = ((0, 0), (0, columns))
     given = (batch.column("old"), batch.column("gain", -3, 3))

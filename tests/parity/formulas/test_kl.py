@@ -22,7 +22,7 @@ ways = st.sampled_from([*Aggregation, 3.5])
 
 
 def estimate(name: str, new: float, ref: float) -> tuple[float, float]:
-    """Give one token's estimate of KL(new, ref), and its slope by `new`."""
+    """Return one token's estimate of KL(new, ref), and its slope by `new`."""
     far = new - ref
     if name == "k1":
         return far, 1.0

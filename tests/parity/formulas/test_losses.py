@@ -66,7 +66,7 @@ Formula = Callable[[Case, int, int], Slope]
 
 
 def ratio_of(case: Case, i: int, t: int) -> tuple[float, float]:
-    """Give the ratio of one token, its log held within 20, and its slope by the log-prob."""
+    """Return the ratio of one token, its log held within 20, and its slope by the log-prob."""
     apart = case.new[i, t] - case.old[i, t]
     ratio = math.exp(min(max(apart, -20.0), 20.0))
     return ratio, ratio if abs(apart) < 20 else 0.0
@@ -179,7 +179,7 @@ def advantages(case: Case) -> Advantages:
 def made(
     node: Any, *, weights: bool = False, chosen: bool = False, old: bool = True, rows: bool = False, **settings: Any
 ) -> Make:
-    """Give a function that calls a policy loss on a case; `rows` for those that take no aggregation."""
+    """Return a function that calls a policy loss on a case; `rows` for those that take no aggregation."""
 
     def make(new: LogProbs, case: Case, how: How) -> Loss:
         given: dict[str, Any] = {} if rows else {"aggregation": how}
@@ -262,7 +262,7 @@ TWICE: dict[str, Written] = {
 
 
 def by_loops(written: Written, case: Case, how: How) -> tuple[float, Array]:
-    """Give the loss and its gradient by the log-probs."""
+    """Return the loss and its gradient by the log-probs."""
     rows = [i for i in range(len(case.mask)) if case.kept(i)]
     tokens = sum(len(case.kept(i)) for i in rows)
     total, gradient = 0.0, np.zeros(case.mask.shape)
@@ -276,7 +276,7 @@ def by_loops(written: Written, case: Case, how: How) -> tuple[float, Array]:
 
 
 def run(written: Written, case: Case, how: How, counts: list[Counts] | None = None) -> tuple[float, Array, Loss]:
-    """Give the node's loss, its gradient by the log-probs, and what it returned."""
+    """Return the node's loss, its gradient by the log-probs, and what it returned."""
     new = leaf(case.new)
     loss = written.make(LogProbs(new), case, how)
     total = loss.total(counts or [each.counts() for each in loss.terms])

@@ -37,7 +37,7 @@ class Critic(Trainable):
 
 @node
 def both(rollout: Rollout) -> tuple[Mask, Scores]:
-    """Give two values."""
+    """Return two values."""
     return rollout.mask, Scores(rollout.mask.data.sum(1))
 
 
@@ -51,7 +51,7 @@ def plain(prompts: Prompts, policy: Policy, *, n: int = 4) -> Policy:
 
 @flow
 def pair(prompts: Prompts, policy: Policy, ref: Reference) -> tuple[Policy, LogProbs]:
-    """Give two results."""
+    """Return two results."""
     rollout = generate(policy, prompts)
     return policy, logprobs(ref, rollout)
 

@@ -106,7 +106,7 @@ def adapt(coefficient: Coefficient, new: LogProbs, mask: Mask) -> Coefficient:
 
 @node
 def both(rollout: Rollout) -> tuple[Mask, Scores]:
-    """Give two values."""
+    """Return two values."""
     return rollout.mask, Scores(rollout.mask.data.sum(1))
 
 

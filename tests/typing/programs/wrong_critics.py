@@ -1,4 +1,4 @@
-"""Critics, state, moving references and corrections in the wrong place. Every marked line is refused when described too."""
+"""Critics, state, moving references and corrections in the wrong place. Each marked line is refused when described."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def whole(prompts: Prompts, policy: Policy, beta: KLWeight = KLWeight(0.05)) -> 
 
 @flow
 def calling(prompts: Prompts, policy: Policy, beta: KLWeight = KLWeight(0.05)) -> tuple[Policy, KLWeight]:
-    """Give another flow a number for its state."""
+    """Return another flow a number for its state."""
     whole(prompts, policy, 0.05)  # mypy: arg-type  # pyright: reportArgumentType
     whole(prompts, policy, beta=prompts)  # mypy: arg-type  # pyright: reportArgumentType
     return whole(prompts, policy, beta)

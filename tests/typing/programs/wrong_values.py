@@ -128,13 +128,13 @@ def unknown_kind(scores: Scores) -> Scores:
 
 @node(rows="fewer")  # mypy: call-overload,untyped-decorator  # pyright: reportArgumentType
 def unknown_rows(scores: Scores) -> Scores:
-    """Say of the rows what is not said of rows."""
+    """Return of the rows what is not said of rows."""
     return scores
 
 
 @node(on_policy="yes")  # mypy: call-overload,untyped-decorator  # pyright: reportArgumentType
 def unknown_truth(scores: Scores) -> Scores:
-    """Give a word for a truth."""
+    """Return a word for a truth."""
     return scores
 
 

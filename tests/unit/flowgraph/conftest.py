@@ -21,7 +21,7 @@ Told = list[dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def run_ranks() -> Callable[[str, Path, int], Told]:
-    """Give `run_ranks(file, folder, count)`: run so many ranks side by side, and give what each of them told.
+    """Return `run_ranks(file, folder, count)`: run so many ranks side by side, and give what each of them told.
 
     A rank is `python file rank count folder`, and writes what it tells to `<rank>.json` in the folder.
     """

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 
 def by_sample(sample: int) -> float:
-    """Give every group signal: a score for each of its places."""
+    """Return every group signal: a score for each of its places."""
     return float(sample)
 
 
 def flat(response: str) -> float:
-    """Give no group signal."""
+    """Return no group signal."""
     return 0.25
 
 
 def some(prompt_id: int, sample: int) -> float:
-    """Give signal to the prompts of even number."""
+    """Return signal to the prompts of even number."""
     return float(sample) if prompt_id % 2 == 0 else 1.0

@@ -17,7 +17,7 @@ RANDOM = np.random.default_rng(5)
 
 
 def marks(scores: Any, prompts: Any, **more: Any) -> Marks:
-    """Give responses of which only this is known."""
+    """Return responses of which only this is known."""
     return Marks(
         np.array(prompts), np.array(scores, np.float32), **{name: np.array(each) for name, each in more.items()}
     )

@@ -32,7 +32,7 @@ def advantages(values: torch.Tensor) -> Advantages:
 
 
 def surrogate(node: Any, **more: Any) -> Make:
-    """Give a function that calls a loss with all that it may be given, NaN wherever `x` has it."""
+    """Return a function that calls a loss with all that it may be given, NaN wherever `x` has it."""
 
     def make(new: torch.Tensor, x: torch.Tensor) -> Loss:
         given = {"old": LogProbs(x - 1), "weights": ImportanceWeights(x.abs())}

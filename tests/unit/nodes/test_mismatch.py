@@ -111,13 +111,13 @@ def twice(prompts: Prompts, policy: Policy) -> tuple[Policy, Rollout]:
 
 @node
 def plain(new: LogProbs, mask: Mask) -> Loss:
-    """Give a term."""
+    """Return a term."""
     return Loss.of(-new.data, mask)
 
 
 @node
 def ratio_to(new: LogProbs, mask: Mask, *, old: LogProbs, entropies: Entropy) -> Loss:
-    """Give a term that reads what was computed before."""
+    """Return a term that reads what was computed before."""
     return Loss.of(-(new.data - old.data).exp() * entropies.data.exp(), mask)
 
 

@@ -43,13 +43,13 @@ def groups_of(rollout: Rollout) -> list[int]:
 
 
 def order_of(rows: Sequence[int], key: Key) -> list[int]:
-    """Give the order in which prompts are tried, worked out anew."""
+    """Return the order in which prompts are tried, worked out anew."""
     words = key.generator().bit_generator.random_raw(len(rows))
     return [sorted(rows)[i] for i in np.argsort(words, kind="stable")]
 
 
 def same(one: Rollout, two: Rollout) -> bool:
-    """Say whether two rollouts hold the same rows; log-probs may round otherwise in a batch of other rows."""
+    """Return whether two rollouts hold the same rows; log-probs may round otherwise in a batch of other rows."""
     for name, part in one.parts.items():
         a, b = part.data, two.parts[name].data
         if name == "logprobs":
@@ -183,7 +183,7 @@ class ThreadRanks:
 
     @property
     def count(self) -> int:
-        """Give how many threads there are."""
+        """Return how many threads there are."""
         return self.meeting.count
 
     def union(self, numbers: torch.Tensor) -> torch.Tensor:

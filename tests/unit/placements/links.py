@@ -11,7 +11,7 @@ from placements.hardware.device_profiles import Place, PoolLinks, domain_of, dom
 
 
 def links_of(cluster: Cluster, devices: Sequence[Place]) -> PoolLinks | None:
-    """Say what these devices of a cluster talk over; None where that is not known.
+    """Return what these devices of a cluster talk over; None where that is not known.
 
     It is not for a device without a profile, nor where there is another machine and no network is known to it. Of
     devices of several kinds the slowest at arithmetic counts. The network of a machine is shared by all its devices,

@@ -61,13 +61,13 @@ def prompt(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
 
 
 def called(of: Of) -> str:
-    """Give the name of a flow."""
+    """Return the name of a flow."""
     return of if isinstance(of, str) else of.name
 
 
 @cache
 def graph_of(of: Of) -> Graph:
-    """Give the graph of a flow, or of the shipped flow of this name."""
+    """Return the graph of a flow, or of the shipped flow of this name."""
     described: Flow[..., Any] = getattr(import_module(f"examples.{of}"), of) if isinstance(of, str) else of
     return compile_graph(described.graph())
 
@@ -80,7 +80,7 @@ def cluster_of(text: str) -> Cluster:
 
 @cache
 def shapes_of(graph: Graph, model: str) -> dict[str, ModelShape]:
-    """Give the sizes of a graph's models, all of them the same model of the table."""
+    """Return the sizes of a graph's models, all of them the same model of the table."""
     source, heads = resolve(model, cache=Path("none")), heads_of(graph)
     return {name: shape(source, head) for name, head in heads.items()}
 
@@ -95,7 +95,7 @@ def setting_of(
     prompt_tokens: str = "512",
     response: str | None = "mean=1k,max=4k",
 ) -> PlanningProblem:
-    """Give the setting of a flow, as a command line would."""
+    """Return the setting of a flow, as a command line would."""
     graph = graph_of(of)
     return PlanningProblem(
         graph=graph,
@@ -109,12 +109,12 @@ def setting_of(
 
 @cache
 def found_of(of: Of, cluster: str = "1x8xh100", **parts: Any) -> SearchResult:
-    """Give what is found for a setting, searched once for all tests of a process."""
+    """Return what is found for a setting, searched once for all tests of a process."""
     return find(setting_of(of, cluster, **parts))
 
 
 def seat_of(cluster: str, devices: int) -> DeviceGroup:
-    """Give so many devices of the only class of a cluster."""
+    """Return so many devices of the only class of a cluster."""
     (of,) = classes(cluster_of(cluster))
     links = of.links(devices)
     assert links is not None

@@ -54,7 +54,7 @@ _WIDTHS_PX: Mapping[ArrowStyle, str] = {
 
 
 def mermaid(picture: Picture, direction: Direction = "TD") -> str:
-    """Give a picture as a Mermaid flowchart.
+    """Return a picture as a Mermaid flowchart.
 
     Mermaid lays a cycle out from the box it meets first, so what is carried is declared first, and tied into one chain
     by links that do not show: then the ways back, and no others, point upwards. Frames around it come first, too.
@@ -101,7 +101,7 @@ def _entity(letter: str) -> str:
 
 
 def _around(picture: Picture, box: str) -> Iterator[str]:
-    """Give a box and the frames around it, by their ids."""
+    """Yield a box and the frames around it, by their ids."""
     outer = {each.id: each.inside for each in picture.boxes} | {each.id: each.parent for each in picture.frames}
     inner: str | None = box
     while inner is not None:
@@ -154,7 +154,7 @@ def _colours(arrows: Sequence[Arrow], first: int) -> Iterator[str]:
 
 
 def _look(arrow: Arrow) -> str:
-    """Give an arrow's line: the colour of what became of it, else of what travels; a later style would replace it."""
+    """Return an arrow's line: the colour of what became of it, else of what travels; a later style would replace it."""
     ink = STATUS_INKS.get(arrow.status, ARROW_INKS.get(arrow.style))
     dashes = ",stroke-dasharray:6 3" if arrow.status == "removed" else ""
     return f"stroke:{ink},stroke-width:{_WIDTHS_PX.get(arrow.style, '3px')}{dashes}" if ink else ""

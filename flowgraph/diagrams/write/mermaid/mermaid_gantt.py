@@ -55,7 +55,7 @@ _START = datetime(2001, 1, 1)  # noqa: DTZ001  # local to whoever looks, as Merm
 
 
 def mermaid_gantt(lanes: Lanes) -> str:
-    """Give a timeline as Mermaid's gantt chart, the time from its start along its axis.
+    """Return a timeline as Mermaid's gantt chart, the time from its start along its axis.
 
     A bar shows as much of its label as fits, and one of less than a millisecond is drawn as one.
     """
@@ -95,7 +95,7 @@ def _bars(lane: Lane, number: int, end_s: float) -> Iterator[str]:
 
 
 def _spans_ms(bars: Sequence[Bar]) -> list[tuple[int, int]]:
-    """Give each bar's first and last millisecond, at least one; one that follows another starts no sooner than it ends.
+    """Return each bar's first and last millisecond; one that follows another starts no sooner than it ends.
 
     Else Mermaid would give it a row of its own.
 
@@ -122,13 +122,13 @@ def _task(label: str) -> str:
 
 
 def _label(bar: Bar, end_s: float) -> str:
-    """Give as much of a label as its bar has room for; Mermaid writes a longer one over the bars beside it."""
+    """Return as much of a label as its bar has room for; Mermaid writes a longer one over the bars beside it."""
     share = (bar.end_s - bar.start_s) / end_s if end_s else 1.0
     return fitted(clean(bar.label), share * _BARS_PX - 6, _TEXT_PX) or "·"
 
 
 def _when(start_ms: int) -> str:
-    """Give a moment as a date.
+    """Return a moment as a date.
 
     >>> _when(61_500)
     '2001-01-01 00:01:01.500'

@@ -18,7 +18,7 @@ _SYNTAX = re.compile(r"""["`#;:&<>%\\]""")
 
 
 def mermaid_memory(chart: MemoryChart) -> str:
-    """Give a chart of memory as Mermaid's bars, one under the other: GiB of each phase, and a line at the capacity.
+    """Return a chart of memory as Mermaid's bars, one under the other: GiB of each phase, and a line at the capacity.
 
     Mermaid has no bar in parts, so a bar is the sum of what a device holds.
     """

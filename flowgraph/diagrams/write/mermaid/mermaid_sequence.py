@@ -13,7 +13,7 @@ _SETTINGS = '%%{init: {"look": "classic", "sequence": {"mirrorActors": false, "s
 
 
 def mermaid_sequence(diagram: SequenceDiagram) -> str:
-    """Give a sequence diagram as Mermaid's, its messages numbered."""
+    """Return a sequence diagram as Mermaid's, its messages numbered."""
     lines = [
         _SETTINGS,
         "sequenceDiagram",

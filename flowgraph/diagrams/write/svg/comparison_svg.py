@@ -195,7 +195,7 @@ def _blocks(strip: Strip, columns: ColumnEdges, top: float, devices: int, look: 
 
 
 def _role_lines(part: PoolShare, width: float) -> list[str]:
-    """Give the roles of a pool as they are written in a block of this width, each on two lines at most."""
+    """Return the roles of a pool as they are written in a block of this width, each on two lines at most."""
     return [line for role in shown(part) for line in wrapped(role, width - 2 * PART_PADDING, SMALL_PX, most=2)]
 
 
@@ -212,7 +212,7 @@ def _part(part: PoolShare, rect: Rect, look: Look) -> PoolBlock:
 
 
 def shown(part: PoolShare) -> list[str]:
-    """Give the roles of a pool that are written, and how many more there are.
+    """Return the roles of a pool that are written, and how many more there are.
 
     >>> shown(PoolShare("all", 8, tuple("abcdefgh")))
     ['a', 'b', 'c', 'd', 'e', 'and 3 more']

@@ -54,7 +54,7 @@ class Area:
     values: tuple[float, float]
 
     def place(self, step: float, value: float) -> Place:
-        """Give the place of a point on the picture."""
+        """Return the place of a point on the picture."""
         across, up = _share(step, self.steps), _share(value, self.values)
         return self.left + across * (self.right - self.left), self.bottom - up * (self.bottom - self.top)
 
@@ -141,7 +141,7 @@ def _panel(series: Series, cell: PanelCell, steps: tuple[float, float]) -> Curve
 def _area(
     cell: PanelCell, texts: Sequence[str], last: str, steps: tuple[float, float], values: tuple[float, float]
 ) -> Area:
-    """Give the rectangle of a curve inside its cell, with room for the longest text to either side."""
+    """Return the rectangle of a curve inside its cell, with room for the longest text to either side."""
     left = cell.left + max(LEFT, 12 + widest(texts, "small"))
     right = cell.left + cell.width - max(RIGHT, 12 + width_of(last, "small strong"))
     top, bottom = cell.top + TOP, cell.top + cell.height - BOTTOM
@@ -172,7 +172,7 @@ def _tick_texts(marks: Sequence[float]) -> list[str]:
 
 
 def _runs(area: Area, points: Sequence[Point]) -> Iterator[tuple[Place, ...]]:
-    """Give the places of points, cut at each gap."""
+    """Yield the places of points, cut at each gap."""
     run: list[Place] = []
     for step, value in [*points, (0.0, None)]:
         if value is not None:

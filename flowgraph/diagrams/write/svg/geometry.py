@@ -32,26 +32,26 @@ class Rect:
 
     @property
     def right(self) -> float:
-        """Give its right edge."""
+        """Return its right edge."""
         return self.left + self.width
 
     @property
     def bottom(self) -> float:
-        """Give its lower edge."""
+        """Return its lower edge."""
         return self.top + self.height
 
     @property
     def middle(self) -> float:
-        """Give the height of its middle."""
+        """Return the height of its middle."""
         return self.top + self.height / 2
 
     @property
     def centre(self) -> float:
-        """Give how far right its middle is."""
+        """Return how far right its middle is."""
         return self.left + self.width / 2
 
     def meets(self, other: Rect) -> bool:
-        """Say whether two rectangles have more than an edge in common.
+        """Return whether two rectangles have more than an edge in common.
 
         >>> Rect(0, 0, 10, 10).meets(Rect(5, 5, 10, 10)), Rect(0, 0, 10, 10).meets(Rect(10, 0, 10, 10))
         (True, False)
@@ -60,7 +60,7 @@ class Rect:
         return across and self.top < other.bottom and other.top < self.bottom
 
     def holds(self, other: Rect) -> bool:
-        """Say whether another rectangle lies in this one."""
+        """Return whether another rectangle lies in this one."""
         across = self.left <= other.left and other.right <= self.right
         return across and self.top <= other.top and other.bottom <= self.bottom
 
@@ -77,23 +77,23 @@ class TextLine:
 
     @property
     def size_px(self) -> float:
-        """Give the size of its font."""
+        """Return the size of its font."""
         return size_px(self.classes)
 
     @property
     def width(self) -> float:
-        """Give how wide it is drawn at most."""
+        """Return how wide it is drawn at most."""
         return width_of(self.text, self.classes)
 
     @property
     def rect(self) -> Rect:
-        """Give the rectangle that it needs."""
+        """Return the rectangle that it needs."""
         left = self.x - self.width * {"start": 0.0, "middle": 0.5, "end": 1.0}[self.anchor]
         return Rect(left, self.y - ASCENT * self.size_px, self.width, self.size_px)
 
 
 def size_px(classes: str) -> float:
-    """Give the size of the font of text with these classes.
+    """Return the size of the font of text with these classes.
 
     >>> size_px("small muted"), size_px("head"), size_px("")
     (11.0, 16.0, 12.0)
@@ -103,7 +103,7 @@ def size_px(classes: str) -> float:
 
 
 def width_of(text: str, classes: str = "") -> float:
-    """Give how wide a text with these classes is drawn at most."""
+    """Return how wide a text with these classes is drawn at most."""
     return text_width_px(text, size_px(classes), bold=is_bold(classes))
 
 
@@ -113,18 +113,18 @@ def cut(text: str, room: float, classes: str = "", limit_characters: int = LABEL
 
 
 def is_bold(classes: str) -> bool:
-    """Say whether text with these classes is bold."""
+    """Return whether text with these classes is bold."""
     return bool({"head", "strong"} & set(classes.split()))
 
 
 def heading(title: str, width: float = WIDTH) -> TextLine:
-    """Give a picture's title at its top."""
+    """Return a picture's title at its top."""
     shown = fitted(clean(title, TITLE_CHARACTERS), width - 2 * MARGIN, HEAD_PX, bold=True)
     return TextLine(MARGIN, TITLE_BASELINE, shown, "head")
 
 
 def baseline(middle: float, classes: str = "") -> float:
-    """Give the baseline of a text whose letters are to be around a height.
+    """Return the baseline of a text whose letters are to be around a height.
 
     >>> baseline(100.0, "small")
     103.96
@@ -133,12 +133,12 @@ def baseline(middle: float, classes: str = "") -> float:
 
 
 def widest(texts: Iterable[str], classes: str = "") -> float:
-    """Give the width of the widest of several texts; 0 without any."""
+    """Return the width of the widest of several texts; 0 without any."""
     return max((width_of(text, classes) for text in texts), default=0.0)
 
 
 def hatching(rect: Rect, gap: float = 6.0) -> str:
-    """Give the data of an SVG path of slanting lines that fill a rectangle and stay in it.
+    """Return the data of an SVG path of slanting lines that fill a rectangle and stay in it.
 
     >>> hatching(Rect(0, 0, 12, 6))
     'M0 6L6 0M6 6L12 0'
@@ -149,13 +149,13 @@ def hatching(rect: Rect, gap: float = 6.0) -> str:
 
 
 def _slanting(rect: Rect, at: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Give the ends of the line on which the ways from the left and from the top make `at`."""
+    """Return the ends of the line on which the ways from the left and from the top make `at`."""
     low, high = min(at, rect.height), max(0.0, at - rect.width)
     return (rect.left + at - low, rect.top + low), (rect.left + at - high, rect.top + high)
 
 
 def star(x: float, y: float, radius: float) -> str:
-    """Give the corners of a star of five points, as an SVG polygon has them.
+    """Return the corners of a star of five points, as an SVG polygon has them.
 
     >>> star(0, 0, 10).split()[0], len(star(0, 0, 10).split())
     ('0,-10', 10)

@@ -75,7 +75,7 @@ def graph_svg(picture: Picture, look: Look = ALONE) -> str:
 
 
 def _pool(picture: Picture, laid: LaidBox, look: Look) -> str:
-    """Give the class of the pool that a box stands in, by the frames around it."""
+    """Return the class of the pool that a box stands in, by the frames around it."""
     frames, inside = {frame.id: frame for frame in picture.frames}, laid.box.inside
     while inside is not None:
         if found := look.pool(frames[inside].pool):
@@ -142,7 +142,7 @@ class _Arrow:
 
     @classmethod
     def of(cls, laid: LaidArrow, differs: bool) -> _Arrow:
-        """Give an arrow; beside what differs, one that is the same keeps to the ink of data, for others mean change."""
+        """Return an arrow; beside what differs, one that is the same keeps to the ink of data."""
         arrow = laid.arrow
         style = ArrowStyle.DATA if differs and arrow.style in SHARED_INKS else arrow.style
         return cls(
@@ -164,7 +164,7 @@ def _label(laid: LaidArrow) -> Iterator[TextLine]:
 
 
 def _classes(kind: str, status: str, pool: str = "") -> str:
-    """Give the classes of a thing, of which none is a user's text."""
+    """Return the classes of a thing, of which none is a user's text."""
     return " ".join(each for each in (kind, "" if status == "same" else f"status-{status}", pool) if each)
 
 
@@ -179,7 +179,7 @@ def curve(points: Sequence[Place]) -> str:
 
 
 def arrowhead(end: Place, tip: Place, width_px: float) -> str:
-    """Give the corners of an arrow's head, wider for a wider line.
+    """Return the corners of an arrow's head, wider for a wider line.
 
     >>> arrowhead((0.0, 0.0), (0.0, 10.0), 1)
     '0,10 -3.5,2 3.5,2'
@@ -194,7 +194,7 @@ def arrowhead(end: Place, tip: Place, width_px: float) -> str:
 
 
 def outline(kind: BoxKind, at: Rect) -> str:
-    """Give the outline of a box as the data of an SVG path: each family of kinds has a shape of its own."""
+    """Return the outline of a box as the data of an SVG path: each family of kinds has a shape of its own."""
     left, top, right, bottom = at.left, at.top, at.left + at.width, at.top + at.height
     middle = (top + bottom) / 2
     if kind == "model":
@@ -223,13 +223,13 @@ def _rounded(left: float, top: float, right: float, bottom: float, round_px: flo
 
 
 def statuses_of(picture: Picture) -> set[Status]:
-    """Give what became of things in a picture; "same" alone where it is no comparison."""
+    """Return what became of things in a picture; "same" alone where it is no comparison."""
     things: tuple[Box | Frame | Arrow, ...] = (*picture.boxes, *picture.frames, *picture.arrows)
     return {each.status for each in things}
 
 
 def _legend(picture: Picture, width: float, top: float) -> Iterator[LegendSign]:
-    """Give the legend: kinds of boxes, styles of arrows and statuses that occur, in rows as wide as the picture."""
+    """Yield the legend: kinds of boxes, styles of arrows and statuses that occur, in rows as wide as the picture."""
     kinds, styles = {box.kind for box in picture.boxes}, {arrow.style for arrow in picture.arrows}
     statuses = statuses_of(picture)
     entries = [(f"kind-{kind}", name, False) for kind, name in KIND_NAMES.items() if kind in kinds]

@@ -27,7 +27,7 @@ class Label:
 
 
 def label_places(labels: Sequence[Label], others: Sequence[Rect], width: float) -> list[Place | None]:
-    """Give the middle of each label, one after the other: at its arrow, inside the picture's width, on nothing else.
+    """Return the middle of each label, one after the other: at its arrow, inside the picture's width, on nothing else.
 
     A label whose kept room is far from its arrow, or on something, goes to the free place at the arrow that is nearest
     to the arrow's middle; where there is none it is nowhere.
@@ -68,17 +68,17 @@ def _bands(at: Rect) -> range:
 
 
 def _free(label: Label, taken: _OccupiedAreas) -> Rect | None:
-    """Give the free place on an arrow that is nearest to its middle."""
+    """Return the free place on an arrow that is nearest to its middle."""
     return next((at for at in _candidates(label) if not taken.crowds(at)), None)
 
 
 def is_near(label: Rect, points: Sequence[Place]) -> bool:
-    """Say whether a label stands beside its arrow."""
+    """Return whether a label stands beside its arrow."""
     return min(away_px(label, point) for point in sampled(points)) <= NEAR_PX
 
 
 def crowded(one: Rect, other: Rect) -> bool:
-    """Say whether there is less than a gap between two rectangles.
+    """Return whether there is less than a gap between two rectangles.
 
     >>> crowded(Rect(0, 0, 9, 9), Rect(10, 0, 9, 9)), crowded(Rect(0, 0, 9, 9), Rect(12, 0, 9, 9))
     (True, False)
@@ -88,7 +88,7 @@ def crowded(one: Rect, other: Rect) -> bool:
 
 
 def away_px(at: Rect, point: Place) -> float:
-    """Give how far a point is from the nearest side of a rectangle; 0 inside.
+    """Return how far a point is from the nearest side of a rectangle; 0 inside.
 
     >>> away_px(Rect(0, 0, 10, 10), (13, 14)), away_px(Rect(0, 0, 10, 10), (5, 5))
     (5.0, 0.0)
@@ -98,7 +98,7 @@ def away_px(at: Rect, point: Place) -> float:
 
 
 def _candidates(label: Label) -> Iterator[Rect]:
-    """Give places on an arrow, the middle first, then outwards to either end; then such right and left of it."""
+    """Yield places on an arrow, the middle first, then outwards to either end; then such right and left of it."""
     line = list(sampled(label.points))
     middle = len(line) // 2
     aside, far = label.width / 2 + GAP_PX, label.width / 2 + NEAR_PX
@@ -113,7 +113,7 @@ def _at(label: Label, middle: Place) -> Rect:
 
 
 def sampled(points: Sequence[Place]) -> Iterator[Place]:
-    """Give points along cubic curves: a first point, then three for each.
+    """Yield points along cubic curves: a first point, then three for each.
 
     >>> list(sampled([(0, 0), (0, 2), (0, 4), (0, 6)]))[::4]
     [(0.0, 0.0), (0.0, 3.0), (0.0, 6.0)]

@@ -69,7 +69,7 @@ class LaneBar:
 
     @property
     def key(self) -> str:
-        """Give the letter of its kind."""
+        """Return the letter of its kind."""
         return KEYS[self.kind]
 
 
@@ -103,7 +103,7 @@ class TimeScale:
     end_s: float
 
     def x(self, seconds: float) -> float:
-        """Give the place of a moment."""
+        """Return the place of a moment."""
         return self.left + (self.right - self.left) * min(max(seconds / self.end_s, 0.0), 1.0)
 
 
@@ -147,7 +147,7 @@ def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
 
 
 def sub_rows(bars: Sequence[Bar]) -> list[int]:
-    """Give each bar the first row in which it meets no other: 0 for all, unless some are at the same time.
+    """Return each bar the first row in which it meets no other: 0 for all, unless some are at the same time.
 
     >>> sub_rows([Bar(0, 2, "a", "update"), Bar(1, 3, "b", "update"), Bar(2, 4, "c", "update")])
     [0, 1, 0]
@@ -237,7 +237,7 @@ def _ticks(scale: TimeScale, bottom: float) -> tuple[TimeTick, ...]:
 
 
 def _step_edges(lanes: Sequence[Lane], scale: TimeScale, level: float) -> tuple[TimeTick, ...]:
-    """Give where each step begins, if there are several; a name that would meet the one before it is left out."""
+    """Return where each step begins, if there are several; a name that would meet the one before it is left out."""
     starts: dict[int, float] = {}
     for bar in (bar for lane in lanes for bar in lane.bars if bar.kind != "idle"):
         starts[bar.step] = min(starts.get(bar.step, bar.start_s), bar.start_s)

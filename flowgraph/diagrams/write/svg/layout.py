@@ -148,7 +148,7 @@ def _add_arrow(made: Any, place: int, arrow: Arrow, long: Collection[tuple[str, 
 
 
 def _ends(arrow: Arrow) -> tuple[str, str]:
-    """Give what is above and what is below: an arrow to the next step goes up."""
+    """Return what is above and what is below: an arrow to the next step goes up."""
     up = arrow.style is ArrowStyle.CARRY
     return (arrow.target, arrow.source) if up else (arrow.source, arrow.target)
 
@@ -163,12 +163,12 @@ def _inches(length_px: float) -> str:
 
 
 def _room(lines: Sequence[str], size_px: float) -> str:
-    """Give room for some lines, as a label in which nothing is written."""
+    """Return room for some lines, as a label in which nothing is written."""
     return _table(max(text_width_px(line, size_px) for line in lines) + 8, len(lines) * LINE_PX + 4)
 
 
 def _head_room(frame: Frame, plates: Sequence[Box]) -> str:
-    """Give room for what stands at the head of a frame: its label, and the plates of its devices beneath."""
+    """Return room for what stands at the head of a frame: its label, and the plates of its devices beneath."""
     lines = frame_lines(frame)
     widths = [text_width_px(line, SMALL_PX, bold=True) for line in lines] + [plate_width_px(each) for each in plates]
     return _table(max(widths) + 8, len(lines) * LINE_PX + 4 + len(plates) * PLATE_PX)
@@ -180,34 +180,34 @@ def _table(width_px: float, height_px: float) -> str:
 
 
 def _is_plate(box: Box) -> bool:
-    """Say whether a box is a plate at the head of its frame: no arrow ends at devices."""
+    """Return whether a box is a plate at the head of its frame: no arrow ends at devices."""
     return box.kind == "device" and box.inside is not None
 
 
 def plates_in(picture: Picture, frame: Frame) -> list[Box]:
-    """Give the plates of a frame: the devices that it stands for."""
+    """Return the plates of a frame: the devices that it stands for."""
     return [box for box in picture.boxes if box.inside == frame.id and _is_plate(box)]
 
 
 def plate_line(box: Box) -> str:
-    """Give what is written on a plate."""
+    """Return what is written on a plate."""
     return SIGNS[box.status] + " · ".join(clean(line) for line in box.label)
 
 
 def plate_width_px(box: Box) -> float:
-    """Give the width of a plate."""
+    """Return the width of a plate."""
     return text_width_px(plate_line(box), SMALL_PX) + 16
 
 
 def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Give the lines of a box's label as they are drawn: its name in bold, and the others, smaller."""
+    """Return the lines of a box's label as they are drawn: its name in bold, and the others, smaller."""
     name, *others = box.label
     smaller = (line for each in others for line in wrapped(each, BOX_ROOM_PX, SMALL_PX, most=LINES_AT_MOST))
     return wrapped(signed(name, box.status), BOX_ROOM_PX, SIZE_PX, bold=True, most=2), tuple(smaller)
 
 
 def box_size_px(box: Box) -> tuple[float, float]:
-    """Give the width and height that a box needs for its label."""
+    """Return the width and height that a box needs for its label."""
     names, others = box_lines(box)
     widths = [text_width_px(line, SIZE_PX, bold=True) for line in names]
     widths += [text_width_px(line, SMALL_PX) for line in others]
@@ -219,12 +219,12 @@ def box_size_px(box: Box) -> tuple[float, float]:
 
 
 def arrow_lines(arrow: Arrow) -> tuple[str, ...]:
-    """Give the lines of an arrow's label as they are drawn."""
+    """Return the lines of an arrow's label as they are drawn."""
     return wrapped(signed(arrow.label, arrow.status), ARROW_ROOM_PX, SMALL_PX, most=4)
 
 
 def frame_lines(frame: Frame) -> tuple[str, ...]:
-    """Give the lines of a frame's label as they are drawn, in bold."""
+    """Return the lines of a frame's label as they are drawn, in bold."""
     return wrapped(signed(frame.label, frame.status), FRAME_ROOM_PX, SMALL_PX, bold=True, most=2)
 
 
@@ -256,7 +256,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _borders(made: Any) -> Iterator[tuple[str, list[float]]]:
-    """Give where each frame that has something in it stands, by its id, the outer before the inner."""
+    """Yield where each frame that has something in it stands, by its id, the outer before the inner."""
     for each in made.subgraphs():
         if each.graph_attr["bb"]:
             yield each.name.removeprefix("cluster_"), _numbers(each.graph_attr["bb"])
@@ -271,7 +271,7 @@ def _laid_box(made: Any, box: Box, flipped: Any) -> LaidBox:
 
 
 def _laid_plates(picture: Picture, frame: LaidFrame) -> Iterator[LaidBox]:
-    """Give the plates of a frame, one beneath the other under its label."""
+    """Yield the plates of a frame, one beneath the other under its label."""
     top = frame.at.top + 8 + len(frame.lines) * LINE_PX
     for place, box in enumerate(plates_in(picture, frame.frame)):
         at = Rect(frame.at.left + 10, top + place * PLATE_PX, plate_width_px(box), PLATE_PX - 4)
@@ -295,7 +295,7 @@ def _laid_arrow(made: Any, place: int, arrow: Arrow, flipped: Any) -> LaidArrow:
 
 
 def _head(frame: LaidFrame) -> Rect:
-    """Give where a frame's label is drawn."""
+    """Return where a frame's label is drawn."""
     width = max(text_width_px(line, SMALL_PX, bold=True) for line in frame.lines)
     return Rect(frame.at.left + 10, frame.at.top + 5, width, len(frame.lines) * LINE_PX)
 

@@ -55,7 +55,7 @@ class Bytes:
     most_bytes: float
 
     def y(self, size_bytes: float) -> float:
-        """Give the height at which so many bytes end."""
+        """Return the height at which so many bytes end."""
         return self.plot.bottom - self.plot.height * size_bytes / self.most_bytes
 
 
@@ -83,12 +83,12 @@ def percent(part: float, whole: float) -> str:
 
 
 def tone_of(at: int) -> int:
-    """Give the tone of the role at a place in the legend."""
+    """Return the tone of the role at a place in the legend."""
     return at % len(TONES)
 
 
 def weights_of(store: MemoryColumn) -> list[float]:
-    """Give the width of each phase beside the others: a transition is narrower."""
+    """Return the width of each phase beside the others: a transition is narrower."""
     return [TRANSITION_SHARE if phase.transition else 1.0 for phase in store.phases]
 
 
@@ -186,7 +186,7 @@ def _keys_beside(phase: Phase, segments: Sequence[Segment], names: Sequence[str]
 
 
 def below_line(rect: Rect, y: float) -> Rect:
-    """Give what of a rectangle is below a line, where names are not on the hatching.
+    """Return what of a rectangle is below a line, where names are not on the hatching.
 
     >>> below_line(Rect(0, 10, 5, 20), 15), below_line(Rect(0, 10, 5, 20), 50).height
     (Rect(left=0, top=15, width=5, height=15), 0.0)
@@ -206,7 +206,7 @@ def _segment_words(name: str, at: int, rect: Rect, lines: Sequence[float]) -> Te
 
 
 def free_middle(rect: Rect, lines: Sequence[float]) -> float | None:
-    """Give the height nearest to a rectangle's middle where a name meets none of the lines across it, if there is one.
+    """Return height nearest to a rectangle's middle where a name meets none of the lines across it, if there is one.
 
     >>> free_middle(Rect(0, 0, 9, 40), []), free_middle(Rect(0, 0, 9, 40), [20]), free_middle(Rect(0, 0, 9, 9), [])
     (20.0, 12.0, None)

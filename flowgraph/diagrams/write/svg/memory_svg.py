@@ -121,7 +121,7 @@ def _sample(at: int) -> Sample:
 
 
 def _panel_width(chart: MemoryChart) -> tuple[float, int]:
-    """Give the width of a panel and how many stand in a row: as many as their phases leave room for."""
+    """Return the width of a panel and how many stand in a row: as many as their phases leave room for."""
     most = max((sum(weights_of(store)) for store in chart.stores), default=0.0)
     columns = 3 if most <= PHASES_IN_A_THIRD else 2 if most <= PHASES_IN_A_HALF else 1
     columns = min(columns, max(len(chart.stores), 1))
@@ -134,7 +134,7 @@ def _cell(at: int, columns: int, top: float, width: float, height: float) -> Rec
 
 
 def _is_tight(store: MemoryColumn, width: float) -> bool:
-    """Say whether the names of phases do not fit beside each other."""
+    """Return whether the names of phases do not fit beside each other."""
     weights = weights_of(store)
     unit = (width - LEFT - RIGHT) / max(sum(weights), 1.0)
     wide = [width_of(cut(phase.label, LABEL_AT_MOST, "small"), "small") for phase in store.phases]
@@ -142,13 +142,13 @@ def _is_tight(store: MemoryColumn, width: float) -> bool:
 
 
 def _slanted_foot(chart: MemoryChart) -> float:
-    """Give the room that the slanted names of phases need below the plots."""
+    """Return the room that the slanted names of phases need below the plots."""
     labels = [cut(phase.label, LABEL_AT_MOST, "small") for store in chart.stores for phase in store.phases]
     return 16.0 + widest(labels, "small") * SLANT
 
 
 def _most_bytes(store: MemoryColumn, stores: Sequence[MemoryColumn]) -> float:
-    """Give the bytes at the top of a panel: of all that have its capacity, which itself is left out if far above."""
+    """Return the bytes at the top of a panel: of all that have its capacity, which itself is left out if far above."""
     alike = [each for each in stores if each.capacity_bytes == store.capacity_bytes]
     sizes = [size for each in alike for phase in each.phases for size in (phase.size_bytes, phase.measured_bytes or 0)]
     held = max(sizes, default=0)
@@ -200,7 +200,7 @@ def _ticks(scale: Bytes) -> tuple[MemoryMark, ...]:
 
 
 def _levels(store: MemoryColumn, scale: Bytes) -> tuple[MemoryLevel, ...]:
-    """Give the two lines with their names: that of the capacity above its line, that of the room below.
+    """Return the two lines with their names: that of the capacity above its line, that of the room below.
 
     Where both are far above, the top of the panel says so. Where a plan fills all, there is one line.
     """

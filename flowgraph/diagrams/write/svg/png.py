@@ -32,7 +32,7 @@ def png(svg: str) -> bytes:
 
 
 def uncovered(svg: str) -> str:
-    """Give the letters of an SVG's texts that a PNG may have to leave out: its font has none of them.
+    """Return the letters of an SVG's texts that a PNG may have to leave out: its font has none of them.
 
     >>> uncovered("<title>a → b</title><text>policy ≤ 4 политика</text>"), uncovered("<text>模型 → 模</text>")
     ('', '模型→')
@@ -41,7 +41,7 @@ def uncovered(svg: str) -> str:
 
 
 def _texts(svg: str) -> str:
-    """Give what is written in an SVG, without what is only told when it is pointed at."""
+    """Return what is written in an SVG, without what is only told when it is pointed at."""
     return "".join(re.findall(r"<text[^>]*>([^<]*)", svg))
 
 

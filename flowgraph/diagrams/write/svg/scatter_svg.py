@@ -53,7 +53,7 @@ class Axis:
     ticks: tuple[tuple[float, str], ...]
 
     def place(self, value: float) -> float:
-        """Give where a number is."""
+        """Return where a number is."""
         low, high, at = map(_log, (self.low, self.high, value)) if self.log else (self.low, self.high, value)
         return self.start + (self.end - self.start) * (at - low) / (high - low)
 
@@ -103,7 +103,7 @@ def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
 
 
 def _entries(scatter: Scatter) -> list[Entry]:
-    """Say what each mark stands for; the best one's name stands here too, where it may have no place beside it."""
+    """Return what each mark stands for; the best one's name stands here too, where it may have no place beside it."""
     found = {dot.mark: dot.label for dot in reversed(scatter.dots)}
     best = f": {clean(found['best'])}" if found.get("best") else ""
     return [
@@ -156,13 +156,13 @@ def _even(low: float, high: float) -> tuple[tuple[float, str], ...]:
 
 
 def _scaled(axis: Axis, unit: float) -> Axis:
-    """Give an axis in seconds or bytes of one in a larger unit, whose marks keep their text."""
+    """Return an axis in seconds or bytes of one in a larger unit, whose marks keep their text."""
     marks = tuple((at * unit, text) for at, text in axis.ticks)
     return Axis(axis.start, axis.end, axis.low * unit, axis.high * unit, axis.log, marks)
 
 
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
-    """Give the marks of 1, 2 and 5 times powers of ten in a range, or the powers alone in a wide one.
+    """Return the marks of 1, 2 and 5 times powers of ten in a range, or the powers alone in a wide one.
 
     >>> log_ticks(3, 120), log_ticks(0.5, 2e6)
     ((5.0, 10.0, 20.0, 50.0, 100.0), (1.0, 10.0, 100.0, 1000.0, 10000.0, 100000.0, 1000000.0))
@@ -181,7 +181,7 @@ def _shown(row: int, dot: Dot, across: Axis, up: Axis) -> CandidateDot:
 
 
 def front_path(shown: Sequence[CandidateDot]) -> str:
-    """Give the line along the front, in steps: each candidate's memory until the next, slower one needs less."""
+    """Return the line along the front, in steps: each candidate's memory until the next, slower one needs less."""
     front = _front(shown)
     if len(front) < 2:
         return ""
@@ -194,7 +194,7 @@ def _front(shown: Sequence[CandidateDot]) -> list[Place]:
 
 
 def _along_front(shown: Sequence[CandidateDot]) -> Iterator[Rect]:
-    """Give what the front's line covers, so that no name lies on it."""
+    """Yield what the front's line covers, so that no name lies on it."""
     for (left, upper), (right, lower) in pairwise(_front(shown)):
         yield Rect(left, upper - 1, right - left, 2)
         yield Rect(right - 1, min(upper, lower), 2, abs(lower - upper))

@@ -96,11 +96,11 @@ class Sheet:
 
     @property
     def line_top(self) -> float:
-        """Give where lifelines begin."""
+        """Return where lifelines begin."""
         return self.box_top + self.box_height
 
     def box(self, at: int, top: float) -> Rect:
-        """Give an actor's box at a height."""
+        """Return an actor's box at a height."""
         return Rect(self.centres[at] - self.widths[at] / 2, top, self.widths[at], self.box_height)
 
 
@@ -151,7 +151,7 @@ def _sheet(diagram: SequenceDiagram) -> tuple[Sheet, float]:
 
 
 def _reach(at: int, widths: Sequence[float], gaps: Sequence[float]) -> float:
-    """Give how far right of an actor's middle it needs room: the last one for its loops too."""
+    """Return how far right of an actor's middle it needs room: the last one for its loops too."""
     return max(widths[at] / 2, gaps[at] if at == len(widths) - 1 else 0.0)
 
 
@@ -162,7 +162,7 @@ def _box_width(actor: Actor) -> float:
 
 
 def _gaps(messages: Sequence[Message], places: dict[str, int], widths: Sequence[float]) -> list[float]:
-    """Give how far each actor is from the next, and how far the last one's loops reach, 0 without any.
+    """Return how far each actor is from the next, and how far the last one's loops reach, 0 without any.
 
     What lies between two actors that are not neighbours is widened evenly, the short ways first.
     """
@@ -178,7 +178,7 @@ def _gaps(messages: Sequence[Message], places: dict[str, int], widths: Sequence[
 
 
 def _bands(actors: Sequence[Actor], sheet: Sheet, bottom: float, look: Look) -> Iterator[Band]:
-    """Give each run of neighbours in one pool its band."""
+    """Yield each run of neighbours in one pool its band."""
     for pool, run in groupby(range(len(actors)), key=lambda at: actors[at].pool):
         here = list(run)
         if not pool:
@@ -238,6 +238,6 @@ def _loop(message: Message, sheet: Sheet, ends: tuple[int, int], y: float, pools
 
 
 def _tip(x: float, y: float, side: int) -> str:
-    """Give the corners of an arrow's tip that points to a place from one side."""
+    """Return the corners of an arrow's tip that points to a place from one side."""
     back = short(x - 9 * side)
     return f"{short(x)},{short(y)} {back},{short(y - 4.5)} {back},{short(y + 4.5)}"

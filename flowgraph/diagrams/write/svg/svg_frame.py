@@ -32,7 +32,7 @@ class Look:
     pools: tuple[str, ...] = ()
 
     def pool(self, name: str) -> str:
-        """Give the class of a pool, which the page's filter goes by: `p0`, or nothing for one that it has not.
+        """Return the class of a pool, which the page's filter goes by: `p0`, or nothing for one that it has not.
 
         >>> Look(pools=("train", "generate")).pool("generate")
         'p1'
@@ -57,7 +57,7 @@ def framed(template: str, look: Look, *, title: str, about: str, width: float, h
 
 
 def _style(drawn: str) -> str:
-    """Give the style of the classes that a picture has."""
+    """Return the style of the classes that a picture has."""
     return stylesheet({name for names in re.findall('class="([^"]*)"', drawn) for name in names.split()})
 
 
@@ -72,7 +72,7 @@ def short(length: float) -> str:
 
 @cache
 def environment() -> Environment:
-    """Give the templates of ours, each of whose values is escaped."""
+    """Return the templates of ours, each of whose values is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = FileSystemLoader(Path(__file__).parents[1] / "templates", encoding="utf-8")

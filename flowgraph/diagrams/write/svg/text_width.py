@@ -22,7 +22,7 @@ _BREAKS = re.compile(r" (?!(?:[KMGT]i)?B\b)")  # not between a number and its un
 
 
 def text_width_px(text: str, size_px: float, *, bold: bool = False) -> float:
-    """Give the width of one line in a font of this size.
+    """Return the width of one line in a font of this size.
 
     >>> text_width_px("policy", 10), text_width_px("", 10), text_width_px("模型", 10)
     (29.45, 0.0, 20.0)

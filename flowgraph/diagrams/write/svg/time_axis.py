@@ -20,7 +20,7 @@ FROM_S = (0.0, 1.0, 180.0, 3 * 3600.0)  # the length of an axis from which each 
 
 
 def unit_of(length_s: float) -> TimeUnit:
-    """Give the unit in which an axis of this length is told.
+    """Return the unit in which an axis of this length is told.
 
     >>> unit_of(0.02).name, unit_of(90).name, unit_of(600).name, unit_of(36000).name
     ('ms', 's', 'min', 'h')
@@ -29,7 +29,7 @@ def unit_of(length_s: float) -> TimeUnit:
 
 
 def time_ticks(length_s: float, about: int = 8) -> tuple[tuple[float, str], ...]:
-    """Give the round marks of an axis of time, from 0: seconds, and text.
+    """Return the round marks of an axis of time, from 0: seconds, and text.
 
     >>> time_ticks(1.5, 3)
     ((0.0, '0 s'), (0.5, '0.5 s'), (1.0, '1.0 s'), (1.5, '1.5 s'))

@@ -23,7 +23,7 @@ WIDTH_AT_LEAST = 20
 
 
 def terminal(drawing: Drawing, width: int, colour: bool) -> str:
-    """Give a picture as lines of text for a terminal of this many columns, its title above and its sentences beneath.
+    """Return a picture as lines of text for a terminal of this many columns, its title above and its sentences beneath.
 
     Lines are no wider unless a name is. Without `colour` the text has no escape codes.
     """
@@ -56,7 +56,7 @@ def terminal(drawing: Drawing, width: int, colour: bool) -> str:
 
 
 def _parts(drawing: Drawing, width: int) -> Iterable[RenderableType]:
-    """Give what is printed between title and sentences; rich, which this needs, is loaded no sooner."""
+    """Return what is printed between title and sentences; rich, which this needs, is loaded no sooner."""
     from flowgraph.diagrams.write.terminal import terminal_flow, terminal_places, terminal_scales, terminal_tables
 
     match drawing:

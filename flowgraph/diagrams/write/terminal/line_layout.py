@@ -25,7 +25,7 @@ class BoxLine:
 
     @property
     def goes_on(self) -> frozenset[int]:
-        """Give the rails that are still there beneath this line, the box's own not among them."""
+        """Return the rails that are still there beneath this line, the box's own not among them."""
         return self.rails - self.ends
 
 
@@ -70,18 +70,18 @@ def rows(picture: Picture) -> list[BoxLine]:
 
 
 def goes_down(arrow: Arrow, place: dict[str, int]) -> bool:
-    """Say whether an arrow is drawn as a rail: it leads to a later line, and is not of the next step."""
+    """Return whether an arrow is drawn as a rail: it leads to a later line, and is not of the next step."""
     return arrow.style is not ArrowStyle.CARRY and place[arrow.source] < place[arrow.target]
 
 
 def ways_back(picture: Picture) -> list[Arrow]:
-    """Give the arrows that no rail can show."""
+    """Return the arrows that no rail can show."""
     place = {box.id: number for number, box in enumerate(ordered(picture))}
     return [arrow for arrow in picture.arrows if not goes_down(arrow, place)]
 
 
 def ordered(picture: Picture) -> Sequence[Box]:
-    """Give the boxes so that each stands beneath all that it reads, else as they are; in a cycle, as they are."""
+    """Return the boxes so that each stands beneath all that it reads, else as they are; in a cycle, as they are."""
     number = {box.id: place for place, box in enumerate(picture.boxes)}
     edges = {(arrow.source, arrow.target) for arrow in picture.arrows if arrow.style is not ArrowStyle.CARRY}
     waits = {name: {source for source, target in edges if target == name != source} for name in number}

@@ -29,7 +29,7 @@ class _Line:
 
 
 def flow_lines(picture: Picture, width: int) -> list[Text]:
-    """Give the lines of a flow, what no rail can show beneath it; numbered where rails would fill half of the width."""
+    """Return lines of a flow, what no rail can show beneath it; numbered where rails would fill half of the width."""
     lines = [*_lines(picture)]
     if any(len(line.rails) > width // 2 for line in lines):
         lines = [*_lines(picture, {row.box.id: place for place, row in enumerate(rows(picture), 1)})]
@@ -51,7 +51,7 @@ def _padded(text: Text, width: int) -> Text:
 
 
 def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterator[_Line]:
-    """Give a line for each box, and one above the first box of a frame; with `numbers`, these in place of rails."""
+    """Yield a line for each box, and one above the first box of a frame; with `numbers`, these in place of rails."""
     laid = rows(picture)
     paths = [around(picture, row.box) for row in laid]
     depth = max(map(len, paths), default=0)
@@ -65,7 +65,7 @@ def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterat
 
 
 def around(picture: Picture, box: Box) -> Path:
-    """Give the frames around a box, the outermost first."""
+    """Return the frames around a box, the outermost first."""
     known = {frame.id: frame for frame in picture.frames}
     found, inner = list[Frame](), box.inside
     while inner is not None:
@@ -96,7 +96,7 @@ def kind_text(box: Box) -> Text:
 
 
 def _side(row: BoxLine, numbers: Mapping[str, int] | None) -> Text:
-    """Say what a box reads, and of which number where there are numbers; then what its label says beneath its name."""
+    """Return what a box reads, and of which number where there are numbers."""
     said = list[Text]()
     for arrow in dict.fromkeys(row.arrows):
         ink = STATUS_INKS.get(arrow.status) or ARROW_INKS.get(arrow.style) or ""
@@ -109,7 +109,7 @@ def _side(row: BoxLine, numbers: Mapping[str, int] | None) -> Text:
 
 
 def details(box: Box) -> str:
-    """Give what a label says beneath its name, in one line, its kind left out."""
+    """Return what a label says beneath its name, in one line, its kind left out."""
     return " · ".join(clean(line) for line in box.label[1:] if line != box.kind)
 
 

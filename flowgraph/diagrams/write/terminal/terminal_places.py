@@ -27,12 +27,12 @@ _LISTED: Mapping[ArrowStyle, str] = {
 
 
 def is_placed(picture: Picture) -> bool:
-    """Say whether a picture shows places: pools, machines and devices."""
+    """Return whether a picture shows places: pools, machines and devices."""
     return any(frame.kind != "frame" for frame in picture.frames) or any(box.kind == "device" for box in picture.boxes)
 
 
 def panels(picture: Picture) -> Iterator[RenderableType]:
-    """Give what stands nowhere, a panel for each outer frame, then what goes between places."""
+    """Yield what stands nowhere, a panel for each outer frame, then what goes between places."""
     yield from (_box(picture, box) for box in picture.boxes if box.inside is None)
     yield from (_panel(picture, frame) for frame in picture.frames if frame.parent is None)
     for style, word in _LISTED.items():
@@ -72,7 +72,7 @@ def _arrow(picture: Picture, arrow: Arrow) -> Text:
 
 
 def _name(picture: Picture, box_id: str, here: str | None = None) -> str:
-    """Give a box's name, and the frame that it is in if others elsewhere have that name too."""
+    """Return a box's name, and the frame that it is in if others elsewhere have that name too."""
     known = {box.id: box for box in picture.boxes}
     counts = Counter(clean(box.label[0] if box.label else "") for box in picture.boxes)
     box = known[box_id]

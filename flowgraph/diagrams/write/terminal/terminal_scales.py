@@ -67,7 +67,7 @@ def _scale(end_s: float, columns: int) -> str:
 
 
 def _idle(label: str, lane: Lane, end_s: float) -> Iterator[Text]:
-    """Say how much of the time a lane is busy, and what it waits for, the longest first."""
+    """Yield how much of the time a lane is busy, and what it waits for, the longest first."""
     waits: dict[str, float] = {}
     for bar in (each for each in lane.bars if each.kind == "idle"):
         why = clean(bar.about) if bar.about else ""
@@ -107,7 +107,7 @@ def _said(store: MemoryColumn, phase: Phase) -> str:
 
 
 def _beneath(store: MemoryColumn, phase: Phase) -> Iterator[tuple[str, str]]:
-    """Say what does not fit, and list what is held where it is more than one thing."""
+    """Yield what does not fit, and list what is held where it is more than one thing."""
     over, beyond = phase.size_bytes - store.capacity_bytes, phase.size_bytes - store.room_bytes
     if over > 0:
         yield f"does not fit: {show_bytes(over)} too much", _TOO_MUCH

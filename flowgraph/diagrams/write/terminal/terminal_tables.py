@@ -22,7 +22,7 @@ _ARROWS: Mapping[MessageStyle, str] = {"call": "→", "reply": "⇢", "transfer"
 
 
 def _table(*columns: str, rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """Give a table of plain text, columns without a word in any line left out."""
+    """Return a table of plain text, columns without a word in any line left out."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     for place in kept:

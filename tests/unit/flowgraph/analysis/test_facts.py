@@ -85,7 +85,7 @@ def best(rollout: Rollout, *, scores: Scores) -> Kept:
 
 @node(rows="reordered")
 def turned(rollout: Rollout) -> Rollout:
-    """Give the rows backwards."""
+    """Return the rows backwards."""
     return take(rollout, torch.arange(len(rollout.lengths.data)).flip(0))
 
 
@@ -129,7 +129,7 @@ def test_a_port_that_says_so_reads_other_rows() -> None:
 
 
 def training(rollout: Any, *, corrected: bool) -> Any:
-    """Give a flow that trains on stale rows as told."""
+    """Return a flow that trains on stale rows as told."""
 
     @flow
     def late(prompts: Prompts, policy: Policy) -> Policy:
@@ -156,7 +156,7 @@ def test_what_stale_weights_drew_is_corrected_for_or_the_flow_says_that_it_need_
 
 @node
 def unsaid(new: LogProbs, mask: Mask) -> Loss:
-    """Give a loss that says nothing of the weights that it wants."""
+    """Return a loss that says nothing of the weights that it wants."""
     return Loss.of(-new.data, mask)
 
 
@@ -211,7 +211,7 @@ def backwards(rollout: Rollout) -> Rollout:
 
 @node
 def whole_numbers(scores: Scores) -> Plain:
-    """Give another dtype than the type says."""
+    """Return another dtype than the type says."""
     return Plain(scores.data.long())
 
 

@@ -237,7 +237,7 @@ def original(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
 
 
 def variant(name: str, changed: str = "", to: str = "") -> Graph:
-    """Give the graph of the same flow from a text in which something is changed."""
+    """Return the graph of the same flow from a text in which something is changed."""
     lines = """\
 @flow
 def original(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
@@ -334,7 +334,7 @@ def raised(level: Level, *, scores: Scores, at: int = 0, owner: str = "", notes:
 
 
 def levelled(start: Level, **settings: Any) -> Graph:
-    """Give the graph of a flow whose state starts from this."""
+    """Return the graph of a flow whose state starts from this."""
 
     def fn(prompts: Prompts, policy: Policy, level: Level = start) -> tuple[Policy, Level]:
         rollout = generate(policy, prompts)
@@ -350,14 +350,14 @@ def levelled(start: Level, **settings: Any) -> Graph:
 
 
 def start_of(graph: Graph) -> Any:
-    """Give what the state of `levelled` starts from."""
+    """Return what the state of `levelled` starts from."""
     param = graph.param("level")
     assert param is not None
     return param.initial
 
 
 def typed(data: Any) -> Any:
-    """Give plain data with the types in it, so that 1 is not 1.0 and not true."""
+    """Return plain data with the types in it, so that 1 is not 1.0 and not true."""
     if isinstance(data, dict):
         return {name: typed(each) for name, each in data.items()}
     return [typed(each) for each in data] if isinstance(data, list) else (type(data), repr(data))
@@ -450,7 +450,7 @@ def test_a_stored_graph_without_the_start_is_another_one() -> None:
 
 
 def aggregated(how: Aggregation | float) -> Graph:
-    """Give the graph of a flow whose loss is aggregated so."""
+    """Return the graph of a flow whose loss is aggregated so."""
 
     @flow
     def fn(prompts: Prompts, policy: Policy) -> Policy:
@@ -466,7 +466,7 @@ def aggregated(how: Aggregation | float) -> Graph:
 
 
 def how_of(graph: Graph) -> Any:
-    """Give the aggregation of the loss of `aggregated`."""
+    """Return the aggregation of the loss of `aggregated`."""
     return next(vars(each.settings)["aggregation"] for each in graph.all_nodes if each.op.name == "policy_gradient")
 
 

@@ -96,7 +96,7 @@ def _loss_of(rollout: Rollout) -> Callable[[Policy], Loss]:
 
 @node(kind="logprob")
 def blended(first: Policy, rollout: Rollout, *, second: Reference) -> LogProbs:
-    """Give log-probs from two models."""
+    """Return log-probs from two models."""
     raise NotImplementedError
 
 

@@ -230,7 +230,7 @@ class Run:
         return self.handles[dict(self.program.origins)[param]]
 
     def told(self) -> tuple[dict[str, torch.Tensor], dict[Any, int], Any]:
-        """Give all that one run can differ in from another: weights, versions, and the carried value."""
+        """Return all that one run can differ in from another: weights, versions, and the carried value."""
         carried = {name: item.value.data for name, item in self.executor.carried.items()}
         return self.newest("policy").weights(), dict(self.executor.held), carried
 

@@ -45,7 +45,7 @@ def plain(
     *,
     weights: Annotated[ImportanceWeights | None, Corrects()] = None,
 ) -> Loss:
-    """Give a term without a ratio."""
+    """Return a term without a ratio."""
     return Loss.of(weighed(-masked(new.data, mask), weights, mask), mask)
 
 
@@ -73,7 +73,7 @@ Term = Callable[[LogProbs, LogProbs, Rollout, LogProbs], Loss]
 def training(
     term: Term, *, at_most: int = 0, temperature: float = 1.0, twin: bool = False
 ) -> Flow[[Prompts, Policy, Reference], Policy]:
-    """Give a flow that trains on `term(new, old, rollout, ref)`; with `twin` the last is `old` computed once more."""
+    """Return a flow that trains on `term(new, old, rollout, ref)`; with `twin` the last is `old` computed once more."""
 
     @flow
     def trained(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
@@ -137,7 +137,7 @@ def careless(
     *,
     weights: Annotated[ImportanceWeights | None, Corrects()] = None,
 ) -> Loss:
-    """Give a term that does not ask for the newest rows."""
+    """Return a term that does not ask for the newest rows."""
     raise NotImplementedError
 
 
@@ -279,7 +279,7 @@ def test_weights_that_come_from_elsewhere_are_not_judged() -> None:
 
 
 def energies(*, of_sampler: bool) -> Flow[[Prompts, Policy], Policy]:
-    """Give a flow of late rows whose baseline reads π as it was drawn, or as the weights correct it to."""
+    """Return a flow of late rows whose baseline reads π as it was drawn, or as the weights correct it to."""
 
     @flow
     def trained(prompts: Prompts, policy: Policy) -> Policy:

@@ -75,7 +75,7 @@ def test_every_law_of_the_design_is_in_the_table_with_what_holds_it() -> None:
 
 
 def found(dotted: str) -> Any:
-    """Give what a name, as the table writes it, leads to."""
+    """Return what a name, as the table writes it, leads to."""
     words = dotted.split(".")
     for depth in range(len(words), 0, -1):
         try:

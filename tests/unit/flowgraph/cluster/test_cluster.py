@@ -96,7 +96,7 @@ def test_a_rate_that_is_shown_reads_back_within_its_rounding(bytes_per_s: float)
 
 
 def machine(**told: Any) -> Machine:
-    """Give a machine of eight GPUs."""
+    """Return a machine of eight GPUs."""
     gpus = (Device(kind="gpu", memory_bytes=1),) * 8
     return Machine(name="a", devices=gpus, host_memory_bytes=1, cores=1, **told)
 

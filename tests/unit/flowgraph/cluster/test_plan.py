@@ -52,7 +52,7 @@ def cluster(*kinds: str) -> Cluster:
 
 
 def plan_of(graph: Graph, **parts: Any) -> Plan:
-    """Give a right plan for GRPO, with some parts replaced."""
+    """Return a right plan for GRPO, with some parts replaced."""
     given_parts: dict[str, Any] = {
         "flow": graph.name,
         "structure_hash": structure_hash(graph),

@@ -135,7 +135,7 @@ def curves(name: str) -> str:
 
 
 def skeleton(text: str) -> str:
-    """Give a Mermaid text without its labels."""
+    """Return a Mermaid text without its labels."""
     return re.sub(r"accTitle: .*", "accTitle:", re.sub(r'"[^"\n]*"', '""', text))
 
 

@@ -86,7 +86,7 @@ def benign_shape(draw: Callable[[str], str]) -> Shape:
 
 
 def shape(text: str) -> Shape:
-    """Give every element of a picture but texts with the names of its attributes, and its classes.
+    """Return every element of a picture but texts with the names of its attributes, and its classes.
 
     A name may be on one line or on two; of texts a test of their own asks that they are nothing else.
     """

@@ -175,7 +175,7 @@ def overlapping(ones: Sequence[Rect], others: Sequence[Rect]) -> list[tuple[Rect
 
 
 def room_left(box: LaidBox) -> float:
-    """Give how much wider a box is than the widest line in it."""
+    """Return how much wider a box is than the widest line in it."""
     sizes = [(SIZE_PX, True)] * box.names + [(SMALL_PX, False)] * (len(box.lines) - box.names)
     widths = [text_width_px(line, size, bold=bold) for line, (size, bold) in zip(box.lines, sizes, strict=True)]
     return box.at.width - max(widths)

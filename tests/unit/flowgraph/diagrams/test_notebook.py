@@ -48,7 +48,7 @@ def long(prompts: Prompts, policy: Policy) -> Scores:
 
 
 def plan_of(name: str) -> Plan:
-    """Give a plan with this name wherever a file may have any."""
+    """Return a plan with this name wherever a file may have any."""
     machine = Machine(name=name, devices=(Device(kind="cpu", memory_bytes=2**30),), host_memory_bytes=2**30, cores=1)
     return Plan(
         flow=name,

@@ -201,7 +201,7 @@ def tag(each: Element) -> str:
 
 
 def texts(picture: Element, *, slanted: bool = False) -> Iterator[Text]:
-    """Give each text that is drawn, with its place."""
+    """Yield each text that is drawn, with its place."""
     turn = re.match(r"rotate\((-?\d+)", picture.get("transform", ""))
     slanted = slanted or bool(turn and turn[1] != "0")
     for each in picture:

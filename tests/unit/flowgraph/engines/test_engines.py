@@ -53,7 +53,7 @@ def test_what_is_supported_is_part_of_what_is_modelled(engine: EngineCapabilitie
 
 
 def _within(ours: Support, known: Support) -> bool:
-    """Say whether each setting with each value that is supported is modelled too."""
+    """Return whether each setting with each value that is supported is modelled too."""
     if known.settings is None:
         return True
     if ours.settings is None or not ours.settings.keys() <= known.settings.keys():

@@ -94,7 +94,7 @@ def write_package(folder: Path, name: str = "acme", points: Points = POINTS, fil
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Give `install(name, points, files)`: lay out a package and put its folder on the import path."""
+    """Yield `install(name, points, files)`: lay out a package and put its folder on the import path."""
     before = set(sys.modules)
 
     def lay_out(name: str = "acme", points: Points = POINTS, files: Mapping[str, str] = FILES) -> Path:

@@ -145,7 +145,7 @@ def test_operators_on_real_values_compute() -> None:
 
 def test_a_flow_keeps_its_signature_its_name_and_its_words() -> None:
     def plain(points: Points, *, rounds: int = 2) -> Points:
-        """Say what it does.
+        """Return what it does.
 
         And more.
         """

@@ -42,7 +42,7 @@ HERE = Path(__file__).name
 
 @pytest.fixture
 def run(run_graph: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `run(flow, **arguments)`: describe a flow and run its nodes."""
+    """Return `run(flow, **arguments)`: describe a flow and run its nodes."""
     return lambda described, **arguments: run_graph(compile_graph(described.graph()), arguments, Key(1, 2))
 
 
@@ -105,7 +105,7 @@ def failing(scores: Scores, *, how: str = "value") -> Scores:
 
 @node
 def flat_mask(rollout: Rollout) -> Mask:
-    """Give a mask of the wrong shape."""
+    """Return a mask of the wrong shape."""
     return Mask(rollout.mask.data.sum(1))
 
 
@@ -288,7 +288,7 @@ class Caught(Value):
 
 @node
 def catch(policy: Policy, loss: Callable[[Policy], Loss]) -> Caught:
-    """Give the region as it arrives."""
+    """Return the region as it arrives."""
     return Caught(loss)
 
 
@@ -389,7 +389,7 @@ def test_terms_over_another_mask_than_the_one_that_is_counted_are_refused(tiny: 
 def test_rows_that_do_not_tell_their_prompt_cannot_be_grouped(tiny: Tiny) -> None:
     @node
     def spread(policy: Policy, mask: Mask) -> Loss:
-        """Give a loss that reads no rollout."""
+        """Return a loss that reads no rollout."""
         return Loss.of(mask.data * 0.0, mask)
 
     mask = Mask(torch.ones(2, 3))

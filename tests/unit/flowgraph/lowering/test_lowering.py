@@ -114,7 +114,7 @@ def judged(judge: Judge, rollout: Rollout) -> Scores:
 
 @node(kind="logprob")
 def blended(model: Policy, rollout: Rollout, *, other: LanguageModel) -> LogProbs:
-    """Give log-probs from two models."""
+    """Return log-probs from two models."""
     raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ def blend_into(fast: Model, *, slow: Average) -> Average:
 
 @node
 def halves(rollout: Rollout) -> tuple[Scores, Rollout]:
-    """Give two results."""
+    """Return two results."""
     raise NotImplementedError
 
 
@@ -455,7 +455,7 @@ def refusals(program: Program) -> dict[str, str]:
 
 
 def missing(task: Task) -> tuple[str, ...]:
-    """Say of what a program without this task must be told that it lacks one."""
+    """Return of what a program without this task must be told that it lacks one."""
     if isinstance(task, Run):
         return task.nodes
     place = task.target if isinstance(task, Transfer | Sync) else HOST

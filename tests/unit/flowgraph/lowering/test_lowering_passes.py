@@ -41,7 +41,7 @@ CPU = Device(kind="cpu", memory_bytes=2**30)
 
 
 def plan_of(graph: Graph, pool: Callable[[Role], str], lags: Mapping[str, int] | None = None) -> Plan:
-    """Give each role the pool that `pool` names, each of one device."""
+    """Return each role the pool that `pool` names, each of one device."""
     names = list(dict.fromkeys(pool(role) for role in roles(graph)))
     laptop = Machine(name="laptop", devices=(CPU,) * len(names), host_memory_bytes=2**31, cores=2)
     placed = [
@@ -85,7 +85,7 @@ def asleep(plan: Plan) -> Plan:
 
 
 def stages(graph: Graph, plan: Plan) -> list[tuple[str, Program]]:
-    """Give the program after each pass, by the pass's name."""
+    """Return the program after each pass, by the pass's name."""
     found = [("place_nodes", place_nodes(graph, plan, {}))]
     for each in LOWERING:
         found.append((each.__name__, each(found[-1][1])))
@@ -255,7 +255,7 @@ def noted(scores: Scores) -> Scores:
 
 @node
 def masked(rollout: Rollout) -> Mask:
-    """Give a column of tokens."""
+    """Return a column of tokens."""
     raise NotImplementedError
 
 
@@ -267,7 +267,7 @@ def counted(mask: Mask) -> Scores:
 
 @node
 def several(scores: Scores) -> tuple[Scores, Mask]:
-    """Give two results."""
+    """Return two results."""
     raise NotImplementedError
 
 
@@ -476,7 +476,7 @@ def lagging(prompts: Prompts, policy: Policy) -> tuple[Policy, Scores]:
 
 @node(carries="policy", kind="update")
 def updated(policy: Policy, rollout: Rollout) -> Policy:
-    """Give the next version."""
+    """Return the next version."""
     return policy.advanced()
 
 

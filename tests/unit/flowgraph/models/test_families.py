@@ -153,7 +153,7 @@ ADDED = ("embed", "wte", "wpe", "lm_head", "position", "_bias", "gate_up_proj_bi
 
 @cache
 def _made(name: str) -> tuple[Any, Any]:
-    """Give the configuration of a case, and its model without numbers."""
+    """Return the configuration of a case, and its model without numbers."""
     model_type, options = CASES[name]
     config = transformers.CONFIG_MAPPING[model_type].from_dict(dict(options))
     with torch.device("meta"):

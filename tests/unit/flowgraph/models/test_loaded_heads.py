@@ -23,7 +23,7 @@ Read = Callable[..., LoadedModel]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Give `read(text, **options)`: load what a text names."""
+    """Return `read(text, **options)`: load what a text names."""
 
     def loaded(text: str, **options: Any) -> LoadedModel:
         return load(resolve(text, cache=tmp_path), seed=0, cache=tmp_path, say=print, **options)

@@ -23,7 +23,7 @@ Read = Callable[..., LoadedModel]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Give `read(text, **options)`: load what a text names."""
+    """Return `read(text, **options)`: load what a text names."""
 
     def loaded(text: str, seed: int = 0, **options: Any) -> LoadedModel:
         return load(resolve(text, cache=tmp_path), seed=seed, cache=tmp_path, say=print, **options)

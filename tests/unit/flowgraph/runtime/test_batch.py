@@ -47,7 +47,7 @@ class Loose(Record):
 
 
 def same(one: Record, two: Record) -> bool:
-    """Say whether two records hold the same, to the last bit and type."""
+    """Return whether two records hold the same, to the last bit and type."""
     pairs = list(zip(leaves([one]), leaves([two]), strict=True))
     return all(type(a) is type(b) and _equal(a.data, b.data) for a, b in pairs)
 

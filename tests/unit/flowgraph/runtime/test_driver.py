@@ -63,7 +63,7 @@ class Made:
 
 @pytest.fixture
 def make(tiny: Tiny, digit_rows: object, alone: Callable[..., tuple[Program, Executor]]) -> Callable[..., Made]:
-    """Give `make(steps, every)`."""
+    """Return `make(steps, every)`."""
 
     def made(steps: int, every: int | None = None) -> Made:
         handle = tiny(trainable=True)

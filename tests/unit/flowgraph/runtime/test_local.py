@@ -196,7 +196,7 @@ class Noting(InProcess):
 
 @pytest.fixture
 def handles(tiny: Tiny) -> Callable[[Program], dict[Home, LocalModel]]:
-    """Give `handles(program)`: a copy of the tiny model for each home."""
+    """Return `handles(program)`: a copy of the tiny model for each home."""
     return lambda program: {home: tiny(trainable=home in program.trained) for home in program.homes}
 
 

@@ -36,7 +36,7 @@ THEIRS = pytest.mark.filterwarnings("ignore")
 
 
 def observed(reward: float) -> Observations:
-    """Give what a step reports: a declared metric, one that is not, and one that is no number."""
+    """Return what a step reports: a declared metric, one that is not, and one that is no number."""
     found = Observations(seconds={"score": 0.5})
     found.add("score", [Measure("reward", reward, 1), Measure("of_nobody", 1.0, 1)])
     found.add("policy.update", [Measure("loss", nan, 1)])
@@ -108,7 +108,7 @@ class Diary:
 
 @pytest.fixture
 def log_to(tmp_path: Path) -> Callable[..., tuple[Logger, list[str]]]:
-    """Give `log_to(name=sink, …)`: a logger to these sinks, and the list of what it says."""
+    """Return `log_to(name=sink, …)`: a logger to these sinks, and the list of what it says."""
 
     def make(**sinks: Sink) -> tuple[Logger, list[str]]:
         said = list[str]()
@@ -185,7 +185,7 @@ def trackio_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tracker(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trackio_folder: Path
 ) -> str:
-    """Give each tracker that is here, offline, with a secret in the environment and one on the command line."""
+    """Return each tracker that is here, offline, with a secret in the environment and one on the command line."""
     name: str = request.param
     if name != "tensorboard" and importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")

@@ -51,7 +51,7 @@ def asked(groups: Sequence[int]) -> Asked:
 
 
 def answered(groups: Sequence[int], samples: Sequence[int] | None = None) -> Answered:
-    """Give an answer a row, its number unlike all others."""
+    """Return an answer a row, its number unlike all others."""
     samples = range(len(groups)) if samples is None else samples
     return Answered(
         group=Group(torch.tensor(groups, dtype=torch.int64)),

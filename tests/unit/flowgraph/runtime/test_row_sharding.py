@@ -20,7 +20,7 @@ TYPES = {"prompts": Prompts, "rollout": Rollout, "scores": Scores}
 
 
 def table(groups: Sequence[int], contexts: Sequence[int], lengths: Sequence[int]) -> pa.Table:
-    """Give rows of these groups, with contexts and responses of these lengths."""
+    """Return rows of these groups, with contexts and responses of these lengths."""
     lists = pa.array([[0] * size for size in contexts], pa.list_(pa.int32()))
     return pa.table({"context": lists, "lengths": [*lengths], "#group": pa.array(groups, pa.int64())})
 

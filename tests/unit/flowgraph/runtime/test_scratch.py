@@ -42,7 +42,7 @@ os.kill(os.getpid(), 9)
 
 
 def there(pid: int) -> bool:
-    """Say whether a process runs."""
+    """Return whether a process runs."""
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 

@@ -34,7 +34,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def same(one: Tensors, two: Tensors) -> bool:
-    """Say whether two sets of weights are the same to the last bit, in type and shape too."""
+    """Return whether two sets of weights are the same to the last bit, in type and shape too."""
     pairs = [(one[name], two[name]) for name in one]
     return list(one) == list(two) and all(
         a.dtype == b.dtype and a.shape == b.shape and bits(a) == bits(b) for a, b in pairs
@@ -42,7 +42,7 @@ def same(one: Tensors, two: Tensors) -> bool:
 
 
 def read_only(wire: Wire) -> Wire:
-    """Give what an object store gives: arrays in memory that nobody may write."""
+    """Return what an object store gives: arrays in memory that nobody may write."""
     frozen: Wire = {}
     for name, (dtype, shape, data) in wire.items():
         kept = np.frombuffer(data.tobytes(), dtype=np.uint8)

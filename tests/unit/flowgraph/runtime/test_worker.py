@@ -36,7 +36,7 @@ def lengths_of(rollout: Rollout) -> Scores:
 
 @node
 def differences(scores: Scores, rollout: Rollout) -> Scores:
-    """Give what is left of each score when the row's length is taken off."""
+    """Return what is left of each score when the row's length is taken off."""
     return Scores(scores.data - rollout.lengths.data)
 
 
@@ -48,7 +48,7 @@ class Tens(Value):
 
 @node
 def halves(rollout: Rollout) -> tuple[Scores, Tens]:
-    """Give two results."""
+    """Return two results."""
     return Scores(rollout.lengths.data / 2), Tens(rollout.sample.data + 10)
 
 
@@ -60,7 +60,7 @@ def read_half(tens: Tens, *, of: Scores) -> Scores:
 
 @node(carries="policy", kind="update")
 def moved_on(policy: Policy, rollout: Rollout, *, by: int = 1, other: Reference | None = None) -> Policy:
-    """Give the policy so many versions further."""
+    """Return the policy so many versions further."""
     for _ in range(by):
         policy = policy.advanced()
     return policy
@@ -112,7 +112,7 @@ class Made:
 
 @pytest.fixture
 def make(one_device: Callable[[Graph], Any]) -> Callable[..., Made]:
-    """Give `make(flow, settings, **handles)`."""
+    """Return `make(flow, settings, **handles)`."""
 
     def made(of: Flow[..., object], settings: Mapping[str, object] | None = None, **handles: LocalModel) -> Made:
         graph = compile_graph(of.graph(settings))
@@ -122,7 +122,7 @@ def make(one_device: Callable[[Graph], Any]) -> Callable[..., Made]:
 
 
 def turned(held: StoredValue) -> StoredValue:
-    """Give the rows from last to first."""
+    """Return the rows from last to first."""
     index = torch.arange(len(held) - 1, -1, -1)
     return StoredValue(take(held.value, index), {name: column[index.numpy()] for name, column in held.ids.items()})
 
@@ -174,7 +174,7 @@ def test_nodes_of_one_task_read_one_forward_pass(make: Callable[..., Made], make
 
 @node
 def handed_on(rollout: Annotated[Rollout, Parts("tokens")]) -> Rollout:
-    """Give what it was given, of which it declares a part."""
+    """Return what it was given, of which it declares a part."""
     return rollout
 
 

@@ -21,7 +21,7 @@ LAPTOP = Machine(name="laptop", devices=(Device(kind="cpu", memory_bytes=2**30),
 
 
 def planned(of: Flow[..., object], engines: Mapping[str, str]) -> Plan:
-    """Give a plan with the reference, if there is one, on a pool of its own; `engines` are by role or by use."""
+    """Return a plan with the reference, if there is one, on a pool of its own; `engines` are by role or by use."""
     graph = compile_graph(of.graph())
     found = [(role.name, engines.get(role.name, engines[role.use])) for role in roles(graph)]
     places = [(name, "apart" if name == "ref.infer" else "all", engine) for name, engine in found]

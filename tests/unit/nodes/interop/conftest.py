@@ -88,19 +88,19 @@ def _placed(role: str, pool: str, devices: int, tensor: int, lag: int) -> Placed
 
 @pytest.fixture(scope="session")
 def graph() -> Callable[..., Graph]:
-    """Give `graph(flow, sets, module)`: a described flow."""
+    """Return `graph(flow, sets, module)`: a described flow."""
     return graph_of
 
 
 @pytest.fixture(scope="session")
 def plan() -> Callable[..., Plan]:
-    """Give `plan(graph, placement, …)`: a plan made by hand."""
+    """Return `plan(graph, placement, …)`: a plan made by hand."""
     return plan_of
 
 
 @pytest.fixture
 def argv(tmp_path: Path) -> Callable[[str], list[str]]:
-    """Give `argv(script)`: the words that bash hands to the program that a script starts, which is never run."""
+    """Return `argv(script)`: the words that bash hands to the program that a script starts, which is never run."""
     stub = tmp_path / "bin"
     stub.mkdir()
     for name in ("python3", "ray"):
@@ -121,7 +121,7 @@ def argv(tmp_path: Path) -> Callable[[str], list[str]]:
 
 
 def keys_of(args: list[str]) -> list[str]:
-    """Give the keys that a command is told: Hydra's, or flags without their dashes."""
+    """Return the keys that a command is told: Hydra's, or flags without their dashes."""
     if "verl" in " ".join(args[:2]):
         return [each.partition("=")[0] for each in args[2:] if "=" in each and not each.startswith("--")]
     return [each[2:] for each in args[args.index("--") + 1 :] if each.startswith("--")]
@@ -129,12 +129,12 @@ def keys_of(args: list[str]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def told_keys() -> Callable[[list[str]], list[str]]:
-    """Give `told_keys(argv)`: the keys of a command."""
+    """Return `told_keys(argv)`: the keys of a command."""
     return keys_of
 
 
 def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Give a nested mapping by dotted keys."""
+    """Return a nested mapping by dotted keys."""
     found = dict[str, Any]()
     for key, value in tree.items():
         found |= flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
@@ -143,5 +143,5 @@ def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def dotted() -> Callable[..., dict[str, Any]]:
-    """Give `dotted(mapping)`: a nested mapping by dotted keys."""
+    """Return `dotted(mapping)`: a nested mapping by dotted keys."""
     return flat

@@ -10,7 +10,7 @@ ACTOR = "actor_rollout_ref.actor"
 
 
 def lines(script: str, before: str, after: str) -> list[str]:
-    """Give the changes of a script as they are printed."""
+    """Return the changes of a script as they are printed."""
     return [str(each) for each in changes(read_command(script), before, after)]
 
 

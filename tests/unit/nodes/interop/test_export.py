@@ -23,12 +23,12 @@ CASES = [
 
 
 def told(argv: Any, exported: Any) -> dict[str, str]:
-    """Give verl's overrides by key."""
+    """Return verl's overrides by key."""
     return dict(each.partition("=")[::2] for each in argv(exported.files["run.sh"]) if "=" in each)
 
 
 def flags(argv: Any, exported: Any) -> dict[str, list[str]]:
-    """Give OpenRLHF's flags with their values."""
+    """Return OpenRLHF's flags with their values."""
     words = argv(exported.files["run.sh"])
     words = words[words.index("openrlhf.cli.train_ppo_ray") + 1 :]
     starts = [place for place, word in enumerate(words) if word.startswith("--")]

@@ -22,7 +22,7 @@ EXPORTED = [(system, version) for system in SYSTEMS for version in exported_vers
 
 
 def unknown(known: Keys, told: list[str]) -> list[str]:
-    """Give the keys that a version does not read; with a `+` only those that are not in its configuration.
+    """Return the keys that a version does not read; with a `+` only those that are not in its configuration.
 
     A whole group may be told, as None.
     """

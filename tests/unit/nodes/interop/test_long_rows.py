@@ -44,12 +44,12 @@ def energies(prompts: Prompts, policy: Policy) -> Policy:
 
 
 def told(argv: Any, exported: Any) -> dict[str, str]:
-    """Give verl's overrides by key."""
+    """Return verl's overrides by key."""
     return dict(each.partition("=")[::2] for each in argv(exported.files["run.sh"]) if "=" in each)
 
 
 def spread(plan: Any, described: Any, engine: str = "fsdp", logits: str = "chunked") -> Any:
-    """Give a plan whose rows are spread over four devices, two of which hold twice the longest row of log-probs."""
+    """Return a plan whose rows are spread over four devices, two of which hold twice the longest row of log-probs."""
     sharding: Sharding = "full" if engine == "fsdp" else "optimizer"
 
     def change(placed: Any) -> Any:

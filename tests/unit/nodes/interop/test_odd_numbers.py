@@ -24,7 +24,7 @@ ODD = ("inf", "nan", "1e999", "0x10", "017", "1_", "1__0", "\u0663", "''")
 
 
 def refused(command: str) -> str:
-    """Give the text of the error that a command is refused with."""
+    """Return the text of the error that a command is refused with."""
     with pytest.raises(UsageError) as caught:
         read_command(command)
     return str(caught.value)

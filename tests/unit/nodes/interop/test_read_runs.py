@@ -143,7 +143,7 @@ def openrlhf(more: str = "", **sizes: int) -> Imported:
 
 
 def setting(found: Imported, name: str) -> str:
-    """Give a setting by name."""
+    """Return a setting by name."""
     return {key: value for key, _, value in (each.partition("=") for each in found.settings)}[name]
 
 

@@ -19,7 +19,7 @@ MODEL = "actor_rollout_ref.model.path=org/name"
 
 
 def refusal(text: str) -> str:
-    """Give what is said of a command."""
+    """Return what is said of a command."""
     with pytest.raises(UsageError) as caught:
         read_command(text)
     return str(caught.value)

@@ -25,17 +25,17 @@ KEPT: dict[str, tuple[tuple[tuple[str, ...], bool], ...]] = {
 
 
 def groups(plan: Plan) -> set[frozenset[str]]:
-    """Give the roles of each pool."""
+    """Return the roles of each pool."""
     return {frozenset(each.role for each in plan.placed if each.pool == pool.name) for pool in plan.pools}
 
 
 def keeps_weights(role: str) -> bool:
-    """Say whether a role is trained or read, and so is told how it keeps its weights."""
+    """Return whether a role is trained or read, and so is told how it keeps its weights."""
     return not role.endswith(".sample")
 
 
 def moved(notes: tuple[str, ...]) -> bool:
-    """Say whether an export says that pools are other than the plan's."""
+    """Return whether an export says that pools are other than the plan's."""
     return any("they share" in note or "share them" in note or "asynchronous mode" in note for note in notes)
 
 

@@ -16,7 +16,7 @@ from tests.looped import looped
 
 
 def words(text: str) -> list[str]:
-    """Give the words of a text's last command."""
+    """Return the words of a text's last command."""
     return [word.text for word in commands(text)[-1]]
 
 

@@ -17,7 +17,7 @@ from tests.unit.placements.small_settings import found_of, setting_of
 
 
 def step(**seconds: Any) -> dict[str, Any]:
-    """Give a line of a run's metrics."""
+    """Return a line of a run's metrics."""
     return {"step": 0, "time": {"step_s": 1.0, "nodes_s": seconds}}
 
 

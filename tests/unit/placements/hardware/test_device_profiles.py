@@ -55,7 +55,7 @@ USED = {
 
 
 def tables(value: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Give the tables that hold no other table, each with its place."""
+    """Yield the tables that hold no other table, each with its place."""
     if isinstance(value, dict):
         if not any(isinstance(each, dict) for each in value.values()):
             yield place, value

@@ -26,7 +26,7 @@ from tests.looped import looped
 
 
 def kinds_of(engine: str) -> list[type[EngineConstants]]:
-    """Give the kinds of constants that an engine has."""
+    """Return the kinds of constants that an engine has."""
     kinds: list[type[EngineConstants]] = [TrainingConstants, ServingConstants, HostConstants]
     return [kind for kind in kinds if set(constant_names(kind)) <= set(bounds(engine))]
 

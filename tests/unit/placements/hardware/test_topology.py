@@ -30,18 +30,18 @@ def cluster(text: str) -> Cluster:
 
 
 def on_leaves(text: str, leaves: str) -> Cluster:
-    """Give a cluster whose machines hang on these leaves, a letter each."""
+    """Return a cluster whose machines hang on these leaves, a letter each."""
     nodes = cluster(text).nodes
     return Cluster(nodes=tuple(n.model_copy(update={"leaf": leaf}) for n, leaf in zip(nodes, leaves, strict=True)))
 
 
 def shape_of(pool: Pool) -> list[int]:
-    """Say how many devices a pool has on each machine, the most first."""
+    """Return how many devices a pool has on each machine, the most first."""
     return sorted(Counter(name for name, _ in pool.devices).values(), reverse=True)
 
 
 def in_one_domain(of: Cluster, devices: Sequence[tuple[str, int]]) -> bool:
-    """Say whether devices lie in one domain, or where there is none, on one machine."""
+    """Return whether devices lie in one domain, or where there is none, on one machine."""
     numbers = domains(of.nodes)
     single = all(list(numbers.values()).count(numbers[place]) == 1 for place in devices)
     return len({name if single else numbers[name, index] for name, index in devices}) == 1

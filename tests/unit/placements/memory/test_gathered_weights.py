@@ -37,7 +37,7 @@ def ranks() -> Iterator[int]:
 
 
 def counted(config: dict[str, Any], ranks: int, *, backward: bool) -> int:
-    """Give the bytes at the peak of one pass over two tokens."""
+    """Return the bytes at the peak of one pass over two tokens."""
     mesh = init_device_mesh("cpu", (ranks,))
     with FakeTensorMode():
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config, use_cache=False))

@@ -18,7 +18,7 @@ from tests.unit.placements.small_settings import found_of
 
 
 def is_whole(lane: Lane, end_s: float) -> bool:
-    """Say whether bars come one after another from 0 to the end."""
+    """Return whether bars come one after another from 0 to the end."""
     ends = [0.0, *(bar.end_s for bar in lane.bars)]
     starts = [*(bar.start_s for bar in lane.bars), end_s]
     return starts == pytest.approx(ends) and all(bar.end_s > bar.start_s for bar in lane.bars)

@@ -109,12 +109,12 @@ def test_a_plan_that_is_not_its_pools_fastest_says_so() -> None:
 
 
 def way_of(plan: Plan, role: str) -> PlacedRole:
-    """Give where a plan has a role, and how."""
+    """Return where a plan has a role, and how."""
     return next(each for each in plan.placed if each.role == role)
 
 
 def with_way(plan: Plan, role: str, **parts: Any) -> Plan:
-    """Give a plan with another layout or other settings of a role."""
+    """Return a plan with another layout or other settings of a role."""
     placed = (each.model_copy(update=parts) if each.role == role else each for each in plan.placed)
     return plan.model_copy(update={"placed": tuple(placed)})
 

@@ -24,7 +24,7 @@ from tests.unit.placements.small_settings import Of, cluster_of, setting_of
 
 
 def refusal(setting: PlanningProblem, asked: PlanRequest | None = None) -> str:
-    """Give the text of what is said when nothing fits."""
+    """Return the text of what is said when nothing fits."""
     with pytest.raises(ResourceError) as caught:
         find(setting, asked)
     return str(caught.value)

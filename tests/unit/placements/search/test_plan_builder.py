@@ -33,7 +33,7 @@ Case = tuple[Of, str]
 
 @cache
 def placed(of: Of, parts: Parts, cluster: str = CLUSTER) -> RankedPlan:
-    """Give the best plan of these parts."""
+    """Return the best plan of these parts."""
     setting = setting_of(of, cluster)
     found = solved(setting, PoolOptions(setting), parts)
     assert found is not None
@@ -41,7 +41,7 @@ def placed(of: Of, parts: Parts, cluster: str = CLUSTER) -> RankedPlan:
 
 
 def ranked_of(case: Case) -> RankedPlan:
-    """Give a flow's best plan, or the one of a named placement."""
+    """Return a flow's best plan, or the one of a named placement."""
     of, name = case
     if name == "best":
         return found_of(of, CLUSTER).best
@@ -175,7 +175,7 @@ SPLIT = (("policy.train", "ref.infer"), ("policy.sample",))
 
 
 def period_s(of: Of, parts: Parts, staleness: int | None = None) -> float:
-    """Give the seconds from one step of an 8B model to the next."""
+    """Return the seconds from one step of an 8B model to the next."""
     setting = replace(setting_of(of, CLUSTER, **LARGE), staleness=staleness)
     found = solved(setting, PoolOptions(setting), parts)
     assert found is not None

@@ -40,12 +40,12 @@ from tests.unit.placements.small_settings import cluster_of, graph_of, seat_of, 
 
 
 def place_of(setting: PlanningProblem, name: str) -> int:
-    """Give the place of a role among the setting's roles."""
+    """Return the place of a role among the setting's roles."""
     return next(place for place, role in enumerate(setting.roles) if role.name == name)
 
 
 def block_of(setting: PlanningProblem, *names: str) -> frozenset[int]:
-    """Give roles as a block."""
+    """Return roles as a block."""
     return frozenset(place_of(setting, name) for name in names)
 
 

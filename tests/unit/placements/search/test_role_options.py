@@ -27,12 +27,12 @@ ROLES = ("policy.train", "policy.sample", "critic.train", "ref.infer")
 
 
 def role_of(setting: PlanningProblem, name: str) -> Role:
-    """Give a role by its name."""
+    """Return a role by its name."""
     return next(role for role in setting.roles if role.name == name)
 
 
 def offered(cluster: str, devices: int, name: str, **parts: str) -> tuple[RoleOption, ...]:
-    """Give the ways to run a role of PPO on so many devices."""
+    """Return the ways to run a role of PPO on so many devices."""
     setting = setting_of("ppo", cluster, **parts)
     return role_options(setting, role_of(setting, name), seat_of(cluster, devices))
 

@@ -157,7 +157,7 @@ def test_a_pin_beside_a_placement_parts_no_roles_that_the_placement_puts_togethe
 
 
 def priced(of: Of, cluster: str) -> PlanningProblem:
-    """Give a setting whose machines cost 80 an hour."""
+    """Return a setting whose machines cost 80 an hour."""
     nodes = tuple(each.model_copy(update={"price_per_hour": 80.0}) for each in cluster_of(cluster).nodes)
     return replace(setting_of(of, cluster), cluster=cluster_of(cluster).model_copy(update={"nodes": nodes}))
 

@@ -30,7 +30,7 @@ def close(value: float, other: float) -> bool:
 
 
 def is_choice(problem: Problem, choice: Assignment) -> bool:
-    """Say whether blocks hold each role once, are allowed, run as an option of theirs, fit, and are measured right."""
+    """Return whether blocks hold each role once, are allowed, run as an option of theirs, fit."""
     held = sorted(role for block, _ in choice.blocks for role in block)
     offered = all(problem.allows(block) and option in problem.options(block) for block, option in choice.blocks)
     used = [sum(each) for each in zip(*(option.devices for _, option in choice.blocks), strict=True)]

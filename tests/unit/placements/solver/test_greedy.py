@@ -60,7 +60,7 @@ def test_marginal_gains_are_best_for_one_stage_of_convex_seconds() -> None:
 
 
 def counterexample() -> Problem:
-    """Give what marginal gains get wrong: more devices for `a` leave too few for `b` and `c` together.
+    """Return what marginal gains get wrong: more devices for `a` leave too few for `b` and `c` together.
 
     Speeding `a` up by 3 s takes both devices that are left, as does speeding up `b` and `c` by 4 s: they hold up the
     same stage, so that neither alone gains anything.

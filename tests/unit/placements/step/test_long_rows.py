@@ -32,20 +32,20 @@ QWEN_7B, QWEN_8B, LLAMA_8B = "Qwen/Qwen2.5-7B", "Qwen/Qwen3-8B", "meta-llama/Lla
 
 
 def long_setting(model: str, cluster: str, tokens: int, engines: Mapping[Use, str] | None = None) -> PlanningProblem:
-    """Give GRPO of a model whose responses all have so many tokens."""
+    """Return GRPO of a model whose responses all have so many tokens."""
     setting = setting_of("grpo", cluster, model=model, prompts=16)
     return replace(setting, response=LengthDistribution.fixed(tokens), engines=engines or {})
 
 
 def role_of(setting: PlanningProblem, name: str = "policy.train") -> Role:
-    """Give a role by its name."""
+    """Return a role by its name."""
     return next(role for role in setting.roles if role.name == name)
 
 
 def fitting(
     model: str, cluster: str, devices: int, tokens: int, engines: Mapping[Use, str] | None = None
 ) -> list[RoleOption]:
-    """Give the ways to train on rows of so many tokens that fit so many devices, fastest first, nothing offloaded."""
+    """Return the ways to train on rows of so many tokens that fit so many devices, fastest first, nothing offloaded."""
     setting, seat = long_setting(model, cluster, tokens, engines), seat_of(cluster, devices)
     room = room_bytes(seat.of.memory_bytes)
     found = role_options(setting, role_of(setting), seat)

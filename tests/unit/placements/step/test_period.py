@@ -147,7 +147,7 @@ def test_a_schedule_that_means_nothing_is_refused(
 
 
 def busy_graph(pools: int) -> Schedule:
-    """Give 60 tasks of unequal length, each waiting for three others, and weights that are late by two."""
+    """Return 60 tasks of unequal length, each waiting for three others, and weights that are late by two."""
     tasks = tuple(ScheduledTask(f"t{i}", "host", (f"pool{i * 7 % pools}",), 1.0 + i * 37 % 11) for i in range(60))
     waits = [TaskWait(f"t{i}", f"t{i + step}") for i in range(60) for step in (1, 5, 9) if i + step < 60]
     return Schedule(tasks, (*waits, *(TaskWait(f"t{59 - i}", f"t{i}", 2) for i in range(20))))

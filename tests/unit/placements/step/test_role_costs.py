@@ -20,17 +20,17 @@ EXPERTS, MICRO = "Qwen/Qwen3-30B-A3B", 512  # few tokens, so that a device waits
 
 
 def load_of(setting: PlanningProblem, name: str) -> NodeWorkload:
-    """Give the load of a node."""
+    """Return the load of a node."""
     return next(load for load in setting.loads if load.node == name)
 
 
 def parts_of(found: Seconds) -> dict[str, float]:
-    """Give the parts that are known."""
+    """Return the parts that are known."""
     return {name: value for name, value in found.parts.items() if value is not None}
 
 
 def bare(setting: PlanningProblem, load: NodeWorkload, micro: int) -> Seconds:
-    """Give the seconds of a pass at all that its engine attains."""
+    """Return the seconds of a pass at all that its engine attains."""
     seat, constants = seat_of("1x8xh100", 8), setting.training_of("fsdp")
     given = setting.shape(load.role), load.tokens_in(micro), LAYOUT, seat.links, constants
     if load.phase == "update":
@@ -69,7 +69,7 @@ def test_rates_of_a_cpu_are_those_of_steps_already() -> None:
 
 
 def sampled_s(setting: PlanningProblem) -> float:
-    """Give the seconds of drawing on one device with a cache that holds all rows."""
+    """Return the seconds of drawing on one device with a cache that holds all rows."""
     load, running = load_of(setting, "policy.generate"), RoleSettings(precision="bfloat16", cache_share=0.9)
     found = sampling_seconds(setting, seat_of("1x4xh100", 4), "sglang", Layout(data=4), running, load)
     assert found is not None and found.total_s is not None

@@ -59,7 +59,7 @@ def spots_of(
 
 
 def staged_of(graph: Graph) -> tuple[StagedNode, ...]:
-    """Give the nodes of a graph that run models."""
+    """Return the nodes of a graph that run models."""
     found = node_workloads(graph, 16, LengthDistribution.fixed(10), LengthDistribution.fixed(10))
     return tuple(StagedNode(each.node, each.role.name, each.stage, each.phase == "update") for each in found)
 
@@ -67,7 +67,7 @@ def staged_of(graph: Graph) -> tuple[StagedNode, ...]:
 def step_of(
     found: StepOutline, seconds: Mapping[str, float], sync_s: float = 0.0, driver_s: float = 0.0
 ) -> StepForecast:
-    """Give the step of an outline whose tasks take these seconds, syncs `sync_s`, and all others none."""
+    """Return the step of an outline whose tasks take these seconds, syncs `sync_s`, and all others none."""
     tasks = tuple(
         TimedTask(
             name=name,
@@ -84,12 +84,12 @@ def step_of(
 
 
 def alone_s(of: Of, pools: Mapping[str, str], sync_s: float = 0.0, driver_s: float = 0.0) -> float | None:
-    """Give the period of steps that do not overlap."""
+    """Return the period of steps that do not overlap."""
     return step_of(outline(graph_of(of), spots_of(graph_of(of), pools)), TIMES, sync_s, driver_s).period_s
 
 
 def overlapped_s(of: Of, pools: Mapping[str, str], lag: int, sync_s: float = 0.0) -> float | None:
-    """Give the period of steps that overlap as far as a lag lets them."""
+    """Return the period of steps that overlap as far as a lag lets them."""
     graph = graph_of(of)
     return step_of(overlapped(graph, spots_of(graph, pools, lag=lag), staged_of(graph), lag), TIMES, sync_s).period_s
 

@@ -61,20 +61,20 @@ RESPONSE = LengthDistribution.parse("mean=2k,p99=16k,max=20k")
 
 
 def shape(name: str) -> ModelShape:
-    """Give the sizes of a model of the table."""
+    """Return the sizes of a model of the table."""
     entry = listed(full_name(name) or "")
     assert entry is not None
     return shape_of(entry.config, name)
 
 
 def links(device: str) -> PoolLinks:
-    """Give links of machines of one device."""
+    """Return links of machines of one device."""
     kind = profile(device)
     return PoolLinks(kind, kind.domain, kind.domain, kind.network_bytes_per_s or 25e9)
 
 
 def engine(name: str = "sglang", version: str = "") -> ServingConstants:
-    """Give the constants of an engine."""
+    """Return the constants of an engine."""
     return constants(ServingConstants, name, version)
 
 
@@ -87,13 +87,13 @@ def batch_seconds(
 
 
 def total_s(found: Seconds) -> float:
-    """Give a sum that is known."""
+    """Return a sum that is known."""
     assert found.total_s is not None
     return found.total_s
 
 
 def errors() -> list[float]:
-    """Give the errors of the forecasts of the rows, with their signs."""
+    """Return the errors of the forecasts of the rows, with their signs."""
     found = list[float]()
     for model, device, name, precision, tensor, prompt, response, batch, first_ms, each_ms in ROWS:
         quantised: Precision = "bfloat16" if name == "sglang" and model == "Llama-3.1-8B" else precision
@@ -237,7 +237,7 @@ def test_few_tokens_read_few_experts_and_many_read_all() -> None:
 
 
 def read_numbers(replica: ServingReplica, rows: int) -> float:
-    """Give the weights that a step of so many rows takes as long as to read, at the rate of dense ones."""
+    """Return the weights that a step of so many rows takes as long as to read, at the rate of dense ones."""
     return (step_seconds(replica, rows, 1).parts["matmul"] or 0) * replica.memory_bytes_per_s / 2
 
 

@@ -25,7 +25,7 @@ ENDLESS = PoolLinks(DeviceProfile("endless", 10**12, {"bfloat16": 1e18}, 1e18, 1
 
 
 def engine(step_s: float, row_s: float, rows: int) -> ServingConstants:
-    """Give an engine that runs at most so many rows at a time."""
+    """Return an engine that runs at most so many rows at a time."""
     return ServingConstants(
         step_s=step_s,
         layer_s=0.0,
@@ -45,7 +45,7 @@ def engine(step_s: float, row_s: float, rows: int) -> ServingConstants:
 
 
 def simulated_s(lengths: list[int], replicas: int, at_once: int, step_s: float, row_s: float) -> float:
-    """Give the seconds of the slowest replica, each of which takes its rows in order as places become free."""
+    """Return the seconds of the slowest replica, each of which takes its rows in order as places become free."""
     slowest_s = 0.0
     for replica in range(replicas):
         waiting, ends = lengths[replica::replicas][::-1], list[int]()

@@ -27,7 +27,7 @@ LAPTOP = Machine(name="laptop", devices=(DEVICE,), host_memory_bytes=2**30, core
 
 
 def set_to(graph: Graph, **settings: object) -> Graph:
-    """Give the graph with settings changed wherever a node has them."""
+    """Return the graph with settings changed wherever a node has them."""
 
     def change(each: Any) -> Any:
         known = {name: value for name, value in settings.items() if name in type(each.settings).model_fields}
@@ -37,7 +37,7 @@ def set_to(graph: Graph, **settings: object) -> Graph:
 
 
 def planned(graph: Graph, ranks: int | Mapping[str, int]) -> Plan:
-    """Give a plan of so many data ranks, of all roles or by role (1 if not named); what holds them does not matter."""
+    """Return a plan of so many data ranks, of all roles or by role (1 if not named)."""
     of = dict.fromkeys((role.name for role in roles(graph)), ranks) if isinstance(ranks, int) else ranks
     return Plan(
         flow=graph.name,

@@ -49,12 +49,12 @@ PROMPT, RESPONSE = LengthDistribution.fixed(100), LengthDistribution.fixed(900)
 
 
 def loads_of(graph: Graph, prompts: int = 64) -> dict[str, NodeWorkload]:
-    """Give the loads of a step by node; rows of 100 and 900 tokens."""
+    """Return the loads of a step by node; rows of 100 and 900 tokens."""
     return {each.node: each for each in node_workloads(graph, prompts, PROMPT, RESPONSE)}
 
 
 def stages(found: dict[str, NodeWorkload]) -> dict[str, int]:
-    """Give the stage of each node."""
+    """Return the stage of each node."""
     return {name: each.stage for name, each in found.items()}
 
 

@@ -26,12 +26,12 @@ FSDP = constants(TrainingConstants, "fsdp")
 
 
 def setting(response: str) -> PlanningProblem:
-    """Give 64 prompts of 512 tokens with eight responses each, on eight devices."""
+    """Return 64 prompts of 512 tokens with eight responses each, on eight devices."""
     return setting_of("grpo", response=response)
 
 
 def update_of(where: PlanningProblem) -> NodeWorkload:
-    """Give the load of the update."""
+    """Return the load of the update."""
     return next(load for load in where.loads if load.phase == "update")
 
 
@@ -83,7 +83,7 @@ def test_a_load_is_packed_by_the_rows_that_it_has() -> None:
 
 
 def tokens(filled: float) -> PassTokens:
-    """Give 64 rows of 1,000 tokens."""
+    """Return 64 rows of 1,000 tokens."""
     return PassTokens(64_000.0, 64 * 1000**2 / 2, 64_000.0, 64, filled)
 
 

@@ -66,7 +66,7 @@ GRPO, GPG = compile_graph(grpo.graph()), compile_graph(gpg.graph())
 
 
 def set_to(graph: Graph, **settings: object) -> Graph:
-    """Give the graph with settings changed wherever a node has them."""
+    """Return the graph with settings changed wherever a node has them."""
 
     def change(each: Any) -> Node:
         known = {name: value for name, value in settings.items() if name in type(each.settings).model_fields}
@@ -83,7 +83,7 @@ def tiny_shape(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
 
 @pytest.fixture
 def eager(tiny: Tiny) -> Callable[..., LocalModel]:
-    """Give `eager(**fields)`: a handle whose attention is plain products, which torch counts; rows never end early."""
+    """Return `eager(**fields)`: a handle whose attention is plain products, torch counts; rows never end early."""
 
     def made(**fields: Any) -> LocalModel:
         handle = tiny(**fields)
@@ -95,7 +95,7 @@ def eager(tiny: Tiny) -> Callable[..., LocalModel]:
 
 
 def counted(work: Callable[[], object]) -> int:
-    """Give the FLOPs of the products that torch does."""
+    """Return the FLOPs of the products that torch does."""
     with FlopCounterMode(display=False) as counter:
         work()
     return counter.get_total_flops()
@@ -219,7 +219,7 @@ class Counting(InProcess):
 
 
 def apart(graph: Graph) -> Plan:
-    """Give a plan with a pool of one device for each role."""
+    """Return a plan with a pool of one device for each role."""
     found = roles(graph)
     machine = Machine(
         name="laptop",

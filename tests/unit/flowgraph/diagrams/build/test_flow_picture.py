@@ -72,7 +72,7 @@ def drawn(of: Flow[..., object]) -> Picture:
 
 
 def arrows(picture: Picture) -> set[tuple[str, str, str, str]]:
-    """Give arrows by the names of what they join."""
+    """Return arrows by the names of what they join."""
     names = {box.id: box.label[0] for box in picture.boxes}
     return {(names[a.source], a.label, names[a.target], a.style.value) for a in picture.arrows}
 

@@ -130,7 +130,7 @@ def names(picture: Picture) -> dict[str, str]:
 
 
 def arrows(name: str, style: str) -> list[tuple[str, str, str]]:
-    """Give the arrows of one style by the names of what they join."""
+    """Return the arrows of one style by the names of what they join."""
     picture = plan_picture(PROGRAMS[name])
     named = names(picture)
     return [(named[a.source], a.label, named[a.target]) for a in picture.arrows if a.style.value == style]

@@ -34,7 +34,7 @@ def test_a_number_that_is_none_is_read_back() -> None:
 
 
 def changed(kind: str, *path: str | int, to: object) -> str:
-    """Give a picture's JSON with one part replaced; a part that is not there is added."""
+    """Return a picture's JSON with one part replaced; a part that is not there is added."""
     told: Any = json.loads(as_json(EVERY[kind](None)))
     part = told
     for each in path[:-1]:

@@ -64,7 +64,7 @@ def named(name: str) -> str:
 
 
 def shape(read: Reading) -> list[tuple[str, dict[str, str]]]:
-    """Give every element without the texts that name something to a screen reader."""
+    """Return every element without the texts that name something to a screen reader."""
     return [(tag, {**held, "aria-label": ""} if "aria-label" in held else held) for tag, held in read.elements]
 
 

@@ -54,7 +54,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def lab(colour: Rgb) -> Rgb:
-    """Give CIE L*a*b* under D65."""
+    """Return CIE L*a*b* under D65."""
     red, green, blue = (min(1.0, max(0.0, part)) for part in colour)
     xyz = (
         (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047,

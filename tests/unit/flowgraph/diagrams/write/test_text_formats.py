@@ -50,7 +50,7 @@ MERMAID = [*DOT, "sequence", "lanes", "memory"]
 
 
 def shipped_flows() -> list[Flow[..., Any]]:
-    """Give every flow that examples hold."""
+    """Return every flow that examples hold."""
     modules = [importlib.import_module(f"examples.{name}") for name in SHIPPED]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, Flow)]
     return list({value.name: cast("Flow[..., Any]", value) for value in found}.values())
@@ -60,7 +60,7 @@ PICTURES = {each.name: flow_picture(compile_graph(each.graph())) for each in shi
 
 
 def graphviz() -> Any:
-    """Give the reader of DOT, where Graphviz is installed."""
+    """Return the reader of DOT, where Graphviz is installed."""
     return pytest.importorskip("pygraphviz", reason="Graphviz is not installed")
 
 
@@ -74,7 +74,7 @@ def laid_out(text: str) -> ElementTree.Element:
 
 
 def shown(picture: ElementTree.Element) -> list[str]:
-    """Give the lines of text that a picture shows, without the space that keeps them from their line."""
+    """Return the lines of text that a picture shows, without the space that keeps them from their line."""
     found = picture.iter("{http://www.w3.org/2000/svg}text")
     return ["".join(each.itertext()).replace("\xa0", " ").strip() for each in found]
 
@@ -143,7 +143,7 @@ def test_a_hostile_name_is_only_text_in_dot(name: str, kind: str) -> None:
 
 
 def skeleton(text: str) -> str:
-    """Give a Mermaid text without its labels, by its entities and inert letters."""
+    """Return a Mermaid text without its labels, by its entities and inert letters."""
     text = re.sub(r"^( +(?:accTitle:|title|section|participant \w+ as)) .*", r"\1", text, flags=re.MULTILINE)
     text = re.sub(r'"[^"\n]*"', '""', text)
     text = re.sub(r"^( +)[^:\n]+ :((?:\w+, )?b\d+x\d+, .*)$", r"\1:\2", text, flags=re.MULTILINE)

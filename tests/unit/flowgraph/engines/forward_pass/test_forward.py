@@ -73,7 +73,7 @@ def rows_of(lengths: Sequence[int] = (6, 1, 12, 3, 0, 9, 5), vocabulary: int = 5
 
 
 def told(model: Any, rows: ResponseRows, wanted: Sequence[str], packing: Packing | None) -> list[torch.Tensor]:
-    """Give the statistics, and the gradient of a sum of them."""
+    """Return the statistics, and the gradient of a sum of them."""
     stats = forward_stats(model, rows, wanted, packing=packing)
     given = [getattr(stats, name) for name in wanted]
     total = torch.stack([(place + 1) * each.sum() for place, each in enumerate(given)]).sum()

@@ -43,7 +43,7 @@ CASES = [" ".join(each) for each in KINDS]
 
 @pytest.fixture(scope="module")
 def told(run_ranks: Callable[..., Told], tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """Give what each of two ranks told."""
+    """Return what each of two ranks told."""
     return run_ranks(__file__, tmp_path_factory.mktemp("heads"), 2)
 
 
@@ -139,14 +139,14 @@ def take(rows: ResponseRows, which: Sequence[int]) -> ResponseRows:
 
 
 def stat_of(handle: Any, rows: ResponseRows) -> torch.Tensor:
-    """Give the one statistic that is compared."""
+    """Return the one statistic that is compared."""
     name = "values" if head_names(handle.model) else "logprobs"
     found: torch.Tensor = getattr(handle.token_stats(rows, (name,)), name)
     return found
 
 
 def share(handle: Any, rows: ResponseRows, which: Sequence[int], beside: Any = None) -> Callable[[], torch.Tensor]:
-    """Give the share of some rows of a loss over all; `beside` is read in the middle of it."""
+    """Return the share of some rows of a loss over all; `beside` is read in the middle of it."""
     part, weights = take(rows, which), torch.linspace(-1.0, 1.0, len(LENGTHS))[list(which), None]
 
     def loss() -> torch.Tensor:

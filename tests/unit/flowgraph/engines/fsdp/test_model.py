@@ -45,19 +45,19 @@ ONE_HAS_ALL = {count: [[ALL[:5], ALL[5:]], *[[[], []]] * (count - 1)] for count 
 
 @pytest.fixture(scope="module")
 def told(run_ranks: Callable[..., Told], tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """Give what each of three processes told: all of them on three ranks, the first two on two ranks as well."""
+    """Return what each of three processes told: all of them on three ranks, the first two on two ranks as well."""
     return run_ranks(__file__, tmp_path_factory.mktemp("fsdp"), 3)
 
 
 @pytest.fixture(scope="module")
 def two(told: Told) -> Told:
-    """Give what each of two ranks told."""
+    """Return what each of two ranks told."""
     return [each["two"] for each in told[:2]]
 
 
 @pytest.fixture(scope="module")
 def every(told: Told, two: Told) -> Told:
-    """Give what each rank told, of two and of three."""
+    """Return what each rank told, of two and of three."""
     return [*two, *(each["three"] for each in told)]
 
 
@@ -275,14 +275,14 @@ def make_rows(contexts: Sequence[int] = CONTEXTS, seed: int = 1) -> ResponseRows
 
 
 def take(rows: ResponseRows, which: Sequence[int]) -> ResponseRows:
-    """Give some of the rows, no wider than their longest."""
+    """Return some of the rows, no wider than their longest."""
     lengths = rows.lengths[list(which)]
     width = int(lengths.max()) if len(lengths) else 2
     return ResponseRows(rows.context.take(pa.array(which, pa.int64())), rows.tokens[list(which), :width], lengths)
 
 
 def share(handle: Any, rows: ResponseRows, which: Sequence[int]) -> Callable[[], torch.Tensor]:
-    """Give the share of some rows of a loss over all: what each token adds is divided by the tokens of all."""
+    """Return the share of some rows of a loss over all: what each token adds is divided by the tokens of all."""
     part, weights = take(rows, which), torch.linspace(-1.0, 1.0, len(LENGTHS))[list(which), None]
 
     def loss() -> torch.Tensor:
@@ -293,7 +293,7 @@ def share(handle: Any, rows: ResponseRows, which: Sequence[int]) -> Callable[[],
 
 
 def far(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """Give the largest difference of two sets of weights."""
+    """Return the largest difference of two sets of weights."""
     assert one.keys() == other.keys()
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
@@ -313,7 +313,7 @@ def check_adamw(pair: Pair) -> list[dict[str, float]]:
 
 
 def check_gradients(pair: Pair) -> tuple[float, float]:
-    """Give the largest difference of the gradients, and the largest gradient."""
+    """Return the largest difference of the gradients, and the largest gradient."""
     rows = make_rows(seed=2)
     descend([share(pair.whole, rows, ALL)])
     descend([share(pair.sharded, rows, part) for part in pair.mine(UNEVEN)])
@@ -326,7 +326,7 @@ def check_gradients(pair: Pair) -> tuple[float, float]:
 
 
 def check_statistics(ranks: ProcessRanks, device: str = "cpu") -> list[float]:
-    """Give how far statistics are apart: in one pass, in one pass a row, and frozen; one rank has no rows."""
+    """Return how far statistics are apart: in one pass, in one pass a row, and frozen; one rank has no rows."""
     rows, found = make_rows(), list[float]()
     for fields in ({}, {"forward_tokens": 1}, {"trainable": False}):
         pair = make_pair(ranks, device=device, **fields)
@@ -471,7 +471,7 @@ def check_sharded(ranks: ProcessRanks) -> dict[str, bool]:
 
 
 def check_share(ranks: ProcessRanks) -> float:
-    """Give which part of the weights this rank holds."""
+    """Return which part of the weights this rank holds."""
     parameters = list(make_pair(ranks).sharded.model.parameters())
     return sum(each.to_local().numel() for each in parameters) / sum(each.numel() for each in parameters)
 

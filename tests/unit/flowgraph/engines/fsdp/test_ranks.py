@@ -138,7 +138,7 @@ def listening() -> set[Any]:
 
 
 def wait_for_nobody(meeting: Path) -> bool:
-    """Say whether joining raised, as nobody else comes to this place."""
+    """Return whether joining raised, as nobody else comes to this place."""
     try:
         join(0, 2, meeting, limit_s=0.5)
     except RuntimeError:

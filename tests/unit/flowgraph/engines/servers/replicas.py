@@ -48,7 +48,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def replicas(version: str, **keys: str) -> Generator[Callable[..., Any]]:
-    """Give `replica(answers)`: a server of a version that answers so, as (status, bytes) by path; end them after it."""
+    """Yield `replica(answers)`: a server of a version that answers so, as (status, bytes) by path."""
     servers: list[ThreadingHTTPServer] = []
 
     def make(answers: Callable[[str], tuple[int, bytes]]) -> Any:

@@ -11,7 +11,7 @@ from flowgraph.language.handle import SampleRequest
 
 
 def asked(prompts: list[int], samples: int, step: int = 0) -> list[SampleRequest]:
-    """Give requests, one list entry a prompt with so many context tokens."""
+    """Return requests, one list entry a prompt with so many context tokens."""
     return [
         SampleRequest((1,) * many, prompt, sample, 8, 1.0, Key(0, step, "g"))
         for prompt, many in enumerate(prompts)

@@ -31,7 +31,7 @@ REQUEST = SampleRequest((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
 
 
 def answer(ids: tuple[int, ...] = (7, 8, 9, 10), reason: str = "length", **told: Any) -> dict[str, Any]:
-    """Give a whole answer to a sample, as SGLang gives it."""
+    """Return a whole answer to a sample, as SGLang gives it."""
     meta = {
         "finish_reason": {"type": reason},
         "output_token_logprobs": [[-0.5, token, None] for token in ids],

@@ -59,7 +59,7 @@ time.sleep(600)
 
 
 def child(folder: Path) -> list[str]:
-    """Give the command of a stand-in for SGLang's launcher."""
+    """Return the command of a stand-in for SGLang's launcher."""
     code = CHILD.format(launcher=str(SCRIPTS / Sglang.launcher), ready=str(folder / "ready"))
     return [sys.executable, "-c", code]
 

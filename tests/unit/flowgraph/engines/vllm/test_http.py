@@ -34,7 +34,7 @@ DONE = {"results": [{}]}
 
 
 def answer(ids: tuple[int, ...] = (7, 8, 9, 10), **told: Any) -> dict[str, Any]:
-    """Give a whole answer to a sample, as vLLM gives it."""
+    """Return a whole answer to a sample, as vLLM gives it."""
     choice = {
         "index": 0,
         "finish_reason": "length",

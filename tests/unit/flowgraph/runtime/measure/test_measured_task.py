@@ -192,7 +192,7 @@ def ranks_of(task: Task, graph: Graph) -> list[MeasuredTask]:
 
 
 def made_up(program: Program, step: int = 0) -> list[MeasuredTask]:
-    """Give what the tasks of a step might have taken, one after another; rank 1 is the slower by a half."""
+    """Return what the tasks of a step might have taken, one after another; rank 1 is the slower by a half."""
     begin_s, found = START_S + 100 * step, list[MeasuredTask]()
     for task in program.tasks:
         if isinstance(task, Read):
@@ -293,7 +293,7 @@ def test_nodes_left_of_a_replayed_run_keep_their_place() -> None:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Callable[..., Path]:
-    """Give `recorded(*steps)`: a run's folder in which these steps were measured."""
+    """Return `recorded(*steps)`: a run's folder in which these steps were measured."""
 
     def record(*steps: int) -> Path:
         with MeasuredRecorder(RunFolder(tmp_path), PROGRAM) as recorder:

@@ -90,7 +90,7 @@ def weighted(model: LanguageModel, scores: Scores, rollout: Rollout) -> Weighted
 
 @node(kind="score")
 def total(model: LanguageModel, rollout: Rollout) -> Total:
-    """Give what depends on how the batch is cut."""
+    """Return what depends on how the batch is cut."""
     return Total(int(rollout.tokens.data.sum()))
 
 
@@ -111,7 +111,7 @@ def measuring(
 
 
 def two_devices(graph: Graph) -> Program:
-    """Give the program of a plan with each model copied to both devices of one pool."""
+    """Return the program of a plan with each model copied to both devices of one pool."""
     cpu = CpuOrGpu(kind="cpu", memory_bytes=2**30)
     plan = Plan(
         flow=graph.name,
@@ -133,7 +133,7 @@ FLOWS = Flows((to_json(GRAPH),), "")
 
 
 def made(tiny: Tiny, rank: int, program: Program = PROGRAM, flows: Flows = FLOWS) -> RankActor:
-    """Give one of two devices, with copies of its own."""
+    """Return one of two devices, with copies of its own."""
     seat = PoolRank("all", rank, 2, "cpu", program.homes, program.trained)
     handles: dict[Home, Any] = {
         home: tiny(trainable=home in program.trained) for home in program.homes if rank < home.layout.data
@@ -148,7 +148,7 @@ def two(tiny: Tiny) -> list[RankActor]:
 
 @pytest.fixture
 def one(tiny: Tiny, one_device: Callable[[Graph], Plan]) -> Callable[..., tuple[pa.Table, ...]]:
-    """Give `one(name, *tables)`: run a node on a single device, on whole tables."""
+    """Return `one(name, *tables)`: run a node on a single device, on whole tables."""
     program = lower(GRAPH, one_device(GRAPH))
     seat = PoolRank("all", 0, 1, "cpu", program.homes, program.trained)
     alone = RankActor(FLOWS, seat, {home: tiny() for home in program.homes})
@@ -164,7 +164,7 @@ def one(tiny: Tiny, one_device: Callable[[Graph], Plan]) -> Callable[..., tuple[
 
 @pytest.fixture
 def prompts(uneven_rows: pa.Table) -> pa.Table:
-    """Give three prompts, so that the ranks have two and one."""
+    """Return three prompts, so that the ranks have two and one."""
     return read_source(FixedPrompts(uneven_rows, (9, 2, 4)), 0)
 
 
@@ -332,7 +332,7 @@ def test_weights_of_another_version_are_refused_with_the_place(two: list[RankAct
 
 
 def policies(program: Program) -> tuple[Home, Home]:
-    """Give the home where the policy is trained, and that where it samples."""
+    """Return the home where the policy is trained, and that where it samples."""
     train, sample = (home for home in program.homes if home.param == "policy")
     return train, sample
 

@@ -31,7 +31,7 @@ def machine(address: str, alive: bool = True, **resources: float) -> dict[str, A
 
 
 def found(made: Plan, *there: dict[str, Any]) -> dict[str, str]:
-    """Give the address of each machine of a plan."""
+    """Return the address of each machine of a plan."""
     return {name: each["NodeManagerAddress"] for name, each in matched(made, there).items()}
 
 
@@ -66,7 +66,7 @@ def test_devices_that_no_pool_uses_do_not_let_a_machine_choose_first() -> None:
 
 
 def refused(made: Plan, *there: dict[str, Any]) -> str:
-    """Give what is said of a plan whose machines are not there."""
+    """Return what is said of a plan whose machines are not there."""
     with pytest.raises(ResourceError) as caught:
         matched(made, there)
     return str(caught.value)

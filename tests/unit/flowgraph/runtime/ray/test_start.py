@@ -13,7 +13,7 @@ APART = Pool(name="train", devices=(("a", 0), ("b", 0)))
 
 
 def first(*, sees: bool) -> dict[str, Any]:
-    """Give what the first rank's process tells of itself."""
+    """Return what the first rank's process tells of itself."""
     return {"ip": "10.0.0.7", "port": 4711, "machine": "m", "gpus": (), "sees": sees}
 
 

@@ -24,7 +24,7 @@ Sleep = Callable[[str], subprocess.Popen[bytes]]
 
 @pytest.fixture
 def sleep(tmp_path: Path) -> Iterator[Sleep]:
-    """Give `sleep(name)`: a process of this name that does nothing, as `psutil` tells names."""
+    """Yield `sleep(name)`: a process of this name that does nothing, as `psutil` tells names."""
     begun = list[subprocess.Popen[bytes]]()
 
     def sleep(name: str) -> subprocess.Popen[bytes]:
@@ -40,7 +40,7 @@ def sleep(tmp_path: Path) -> Iterator[Sleep]:
 
 
 def told(watched: Supervisor, pending: tuple[PendingCall, ...] = ()) -> str:
-    """Give the error that a look at the processes raises, without their ids; "" if all is well."""
+    """Return the error that a look at the processes raises, without their ids; "" if all is well."""
     try:
         watched.check(pending)
     except WorkerError as error:

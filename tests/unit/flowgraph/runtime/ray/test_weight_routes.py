@@ -11,17 +11,17 @@ from flowgraph.runtime.ray.weight_routes import DeviceLocation, refuse_split_ser
 
 
 def train(pool: str = "train", data: int = 2) -> Home:
-    """Give a home that trains."""
+    """Return a home that trains."""
     return Home("policy", pool, "fsdp", Layout(data=data, sharding="full"))
 
 
 def draw(pool: str = "draw", by: WeightsBy | None = None, layout: Layout | None = None) -> Home:
-    """Give a home of servers."""
+    """Return a home of servers."""
     return Home("policy", pool, "sglang", layout or Layout(data=2), RoleSettings(weights_by=by))
 
 
 def spots(train: str, draw: str = "", *, sees: str = "a", gpu: bool = True) -> dict[str, list[DeviceLocation]]:
-    """Give the devices of two pools, a letter for the machine of each; on those in `sees` is the driver's folder."""
+    """Return the devices of two pools, a letter for the machine of each; on those in `sees` is the driver's folder."""
     return {
         name: [DeviceLocation(machine, machine in sees, gpu) for machine in machines]
         for name, machines in {"train": train, "draw": draw, "all": train}.items()
@@ -56,7 +56,7 @@ def test_files_are_sent_within_a_machine_or_where_all_see_the_drivers_folder(
 
 
 def refused(source: Home, target: Home, there: dict[str, list[DeviceLocation]]) -> str:
-    """Give what is said of a way that cannot be."""
+    """Return what is said of a way that cannot be."""
     with pytest.raises(WorkerError) as caught:
         way_of(source, target, there)
     return str(caught.value)

@@ -314,7 +314,7 @@ class Told:
 
 
 def full() -> OSError:
-    """Give the error of a full disk, as the system raises it."""
+    """Return the error of a full disk, as the system raises it."""
     with pytest.raises(OSError) as caught, Path("/dev/full").open("wb", buffering=0) as disk:
         disk.write(b"x")
     return caught.value
@@ -375,7 +375,7 @@ def test_what_is_not_the_disks_fault_is_raised_as_it_is(tmp_path: Path) -> None:
 
 
 def errors() -> dict[str, tuple[Exception, str]]:
-    """Give errors as libraries and other processes raise them, each with what is said of it."""
+    """Return errors as libraries and other processes raise them, each with what is said of it."""
     from safetensors import SafetensorError
 
     ray = "ray::RankActor.save_state() (pid=7)\nOSError: [Errno 122] Disk quota exceeded: 'a/b'"

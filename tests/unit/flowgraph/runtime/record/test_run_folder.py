@@ -42,7 +42,7 @@ class Words(Value):
 
 @node
 def first_letters(rollout: Rollout) -> Words:
-    """Give a row value that is no tensor."""
+    """Return a row value that is no tensor."""
     return Words(pa.array([text[:1] for text in rollout.text.data.to_pylist()]))
 
 
@@ -53,14 +53,14 @@ class Half(Record):
 
 @node(rows="new")
 def every_other(rollout: Rollout) -> Half:
-    """Give fewer rows, with their ids."""
+    """Return fewer rows, with their ids."""
     group = rollout.group.data[::2]
     return Half(group=Group(group), ones=Scores(torch.ones(len(group))))
 
 
 @node
 def mask(scores: Scores, words: Words, *, fewer: Annotated[Scores, Rows.OTHER]) -> Scores:
-    """Give a row value from a node whose name is that of a part of a rollout."""
+    """Return a row value from a node whose name is that of a part of a rollout."""
     return Scores(scores.data + len(words.data) + len(fewer.data))
 
 

@@ -40,7 +40,7 @@ def texts(panel: Element) -> list[str]:
 
 
 def places(panel: Element) -> list[tuple[float, float]]:
-    """Give every place that a line or a dot of a panel goes through."""
+    """Return every place that a line or a dot of a panel goes through."""
     pairs = [
         pair for each in panel.iter(f"{SVG}path") for pair in re.findall(r"(-?[\d.]+) (-?[\d.]+)", each.attrib["d"])
     ]
@@ -49,7 +49,7 @@ def places(panel: Element) -> list[tuple[float, float]]:
 
 
 def border(panel: Element) -> tuple[float, float, float, float]:
-    """Give left, right and bottom of a panel's axis, and the top of the room that its name leaves."""
+    """Return left, right and bottom of a panel's axis, and the top of the room that its name leaves."""
     axis = next(each for each in panel.iter(f"{SVG}line") if each.attrib["class"] == "axis")
     name = next(each for each in panel.iter(f"{SVG}text"))
     return float(axis.attrib["x1"]), float(axis.attrib["x2"]), float(name.attrib["y"]), float(axis.attrib["y1"])

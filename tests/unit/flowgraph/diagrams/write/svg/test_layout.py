@@ -28,7 +28,7 @@ def laid_flow(name: str) -> LaidPicture:
 
 
 def labels(laid: LaidPicture) -> Iterator[tuple[Rect, Label]]:
-    """Give where each label stands, with the curves of its arrow."""
+    """Yield where each label stands, with the curves of its arrow."""
     for arrow in laid.arrows:
         if arrow.label_at is not None:
             width = max(text_width_px(line, SMALL_PX) for line in arrow.lines)
