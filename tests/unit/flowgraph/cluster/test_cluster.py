@@ -52,9 +52,8 @@ def test_what_is_no_amount_is_refused(text: str, why: str) -> None:
 @given(st.integers(1, 2**50))
 def test_what_is_shown_reads_back_within_its_rounding(amount: int) -> None:
     back = parse_bytes(show_bytes(amount))
-    assert (
-        abs(back - amount) <= 0.05 / 0.95 * amount + 1
-    )  # half of the last digit of 0.95 of a unit, the least shown in it
+    # A unit is used from 0.95 of it on, and the last digit is rounded to 0.05 of it.
+    assert abs(back - amount) <= 0.05 / 0.95 * amount + 1
 
 
 def test_each_amount_is_shown_in_the_largest_unit_that_it_fills() -> None:
