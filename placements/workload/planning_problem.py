@@ -199,6 +199,10 @@ class PlanningProblem:
         known = {node.name for node in self.graph.all_nodes}
         return [load for load in own if load.node in known]
 
+    def role(self, name: str) -> Role:
+        """Return the role of this name."""
+        return next(role for role in self.roles if role.name == name)
+
     def shape(self, role: Role) -> ModelShape:
         """Return the sizes of a role's model."""
         return self.shapes[role.param]
