@@ -1,4 +1,4 @@
-"""What kernels and collectives attain on a device: by its architecture, and as measured where it was.
+"""What kernels and collectives attain on a device: by its architecture, and as measured where it was measured.
 
 A device's `shares` of the same names replace those of its architecture, so that one that nobody measured still has
 them. Where a line says "measured", numbers are fitted to the tables of aiconfigurator-core 0.12.0 (Apache-2.0), and
@@ -199,9 +199,9 @@ def attained(device: DeviceProfile) -> AttainedShares:
 
 @lru_cache(maxsize=256)
 def _attained(name: str, shares: tuple[tuple[str, float], ...]) -> AttainedShares:
-    known = max((each for each in DEVICES if f"{name}-".startswith(f"{each}-")), key=len, default=None)
+    longest = max((prefix for prefix in DEVICES if f"{name}-".startswith(f"{prefix}-")), key=len, default=None)
     base = OTHER
-    if known is not None:
-        architecture, processors, cache_bytes = DEVICES[known]
+    if longest is not None:
+        architecture, processors, cache_bytes = DEVICES[longest]
         base = replace(architecture, processors=processors, cache_bytes=cache_bytes)
-    return replace(base, **{each: value for each, value in shares if each in NAMES})
+    return replace(base, **{share: value for share, value in shares if share in NAMES})
