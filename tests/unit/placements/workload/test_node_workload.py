@@ -360,7 +360,9 @@ def test_a_sampler_of_ones_own_draws_the_product_of_the_settings_that_it_names()
 
 
 def test_one_that_does_not_say_how_many_it_draws_is_not_costed_as_one() -> None:
-    with pytest.raises(FlowTypeError, match=r"does not declare how many responses it generates for each prompt.*`k`, `turns`"):
+    with pytest.raises(
+        FlowTypeError, match=r"does not declare how many responses it generates for each prompt.*`k`, `turns`"
+    ):
         node_workloads(searching(), 8, LengthDistribution.fixed(4))
     assert {load.rows for load in node_workloads(searching(samples=[]), 8, LengthDistribution.fixed(4))} == {8}, (
         "it says that it is one"
