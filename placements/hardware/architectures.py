@@ -39,7 +39,9 @@ class AttainedShares:
     step_s: float  # of a message's way from one device to the next in its domain
     chunk_s: float  # of one chunk of a message on its way, before the next can follow it
     host: float = 0.63  # of the host's link, by two devices that talk through the host
-    peers: float = 0.0  # of a device's links each goes to one peer, of so many; 0: a switch gives any peer all of them
+    peers: float = (
+        0.0  # each of a device's links goes to one of this number of peers; 0: a switch gives any peer all of them
+    )
     crowding: float = 1.0  # how the host's path gets slower with n devices: (n / 2) to this power
 
 

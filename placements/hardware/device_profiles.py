@@ -44,7 +44,7 @@ class DeviceProfile:
 
     @property
     def nominal(self) -> bool:
-        """Return whether it stands for any device of its kind, so that its rates are no particular model's."""
+        """Return whether it stands for any device of its kind, with the rates of no known model."""
         return self.name in ("cpu", "gpu")
 
     @property

@@ -40,7 +40,7 @@ class DeviceClass:
         return self.domain if self.domain > 1 else self.node_devices
 
     def links(self, devices: int) -> PoolLinks | None:
-        """Return the links of a pool of so many devices; None where they are not known."""
+        """Return the links of a pool of this size; None where they are not known."""
         if self.network_bytes_per_s is None and devices > self.node_devices:
             return None
         profile = profile_of(Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.model))
@@ -350,7 +350,7 @@ def _whole_units(board: _FreeDevices, near: Iterable[tuple[int, int]], pool: Poo
 
 
 def _best_fit(board: _FreeDevices, near: Iterable[tuple[int, int]], tensor: int, count: int) -> list[DeviceIndex]:
-    """Take devices of the unit that they fit best, or of those with most room; fewer where there is no room."""
+    """Take devices of the unit that they fit best, or of those with most room; fewer where room is missing."""
     rooms = [(rank, board.units[i].room(tensor), i) for rank, i in near]
     best = min((room for room in rooms if room[1] >= count), default=None)
     chosen = list[DeviceIndex]()

@@ -71,7 +71,7 @@ def stages(
     """Return the stages of a pipeline that may hold most: the first, with most micro-batches in flight, and the last.
 
     One forward, one backward: the first of p stages keeps p micro-batches, or (1 + (p - 1) / (p · pieces)) · p where
-    each stage has several pieces, if there are so many.
+    each stage has several pieces, but at most all of a step's.
     Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3.
     """
     depth = layout.pipeline

@@ -145,7 +145,7 @@ def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineSt
     | none, optimizer, gradients | 2 | 4, 4, 4 / N | 12, 12 / N, 12 / N |
     | full, or one device | 4 / N | 4 / N | 8 / N |
 
-    In one precision all have its width, and there is no second copy. Gradients are added up in the master's.
+    In one precision all have its width, without a second copy. Gradients are added up in the master's.
     Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5; Megatron-LM, distributed optimizer.
     """
     layout, master, sharding = training.layout, WIDTH_BYTES[training.master], training.layout.sharding
@@ -281,7 +281,7 @@ class _StageModel:
         return self.layout.pipeline > 1
 
     def _gathered(self, layers: int) -> float:
-        """Return the bytes of whole weights to compute with: embedding and head, and so many layers in turn.
+        """Return the bytes of whole weights to compute with: embedding and head, and `layers` in turn.
 
         One device has nothing to fetch ahead, and a layer at a time. Derived from torch's FSDP2 with each layer sharded
         by itself and the rest as the root; equal to what its FSDPMemTracker counts as unsharded and as gathered.

@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 # largest sleeping roles bring, those of its share of the host, of the last role's process, and a bit for each engine
 # whose process is there.
 REST, OVER, FIRST, SECOND, HOST, CONTEXT, ENGINES = range(7)
-MINIMISED = 5  # rows, of which fewer bytes are better
+MINIMISED = 5  # rows in which fewer bytes are better
 MAX_BYTES = 2**58  # more than any device has, and few enough that those of 16 roles are still an integer here
 
 

@@ -246,7 +246,7 @@ def larger_settings(setting: PlanningProblem) -> Iterator[Iterator[tuple[str, Pl
 
 
 def _with_host_memory(setting: PlanningProblem, times: int) -> tuple[str, PlanningProblem]:
-    """Return every machine with so many times its host memory."""
+    """Return the host memory multiplied, and the setting with it."""
     nodes = tuple(
         node.model_copy(update={"host_memory_bytes": times * node.host_memory_bytes}) for node in setting.cluster.nodes
     )

@@ -160,7 +160,7 @@ def fewest(fits: Callable[[int], bool], minimum: int, maximum: int) -> int | Non
 
 
 def with_machines(cluster: Cluster, machines: int) -> Cluster:
-    """Return a cluster of so many machines: its own, and copies of them in their order.
+    """Return a cluster with this number of machines: its own, and copies of them in their order.
 
     >>> from flowgraph.cluster.cluster import Device, Machine as Node
     >>> one = Node(name="a", devices=(Device(kind="gpu", memory_bytes=1),), host_memory_bytes=1, cores=1)
@@ -178,7 +178,7 @@ def with_machines(cluster: Cluster, machines: int) -> Cluster:
 
 
 def shortened(setting: PlanningProblem, tokens: int) -> PlanningProblem:
-    """Return a setting whose responses have at most so many tokens."""
+    """Return a setting whose responses have at most `tokens`."""
     longest = max((load.response.most for load in setting.loads), default=0.0)
     response = setting.response or LengthDistribution.fixed(longest)
     return replace(setting, response=LengthDistribution(tuple(min(point, float(tokens)) for point in response.points)))

@@ -165,7 +165,7 @@ NAMES: tuple[str, ...] = tuple(dict.fromkeys(each.placement for each in VARIANTS
 def variant(name: str) -> PlacementVariant:
     """Find a named placement, its first variant unless you name one: `split` or `split:nemo-aligner`.
 
-    Raises UnknownNameError if there is no placement of this name.
+    Raises UnknownNameError for an unknown name.
     """
     variants: Mapping[str, PlacementVariant] = {
         **{each.placement: each for each in reversed(VARIANTS)},

@@ -29,7 +29,7 @@ PLAYED_AT_MOST = 60  # more, of those that may be better than the best so far
 PROMISING = 20  # of these, how many are played first: those of the fewest seconds if all stages were barriers
 NAMED_REPLAYED = 5  # of the best solutions of each named placement
 NAMED_AT_MOST = 10  # more, of those that may be better
-TIED_SHARE = 0.05  # plans nearer than this are ties: the forecast is no better. Source: HybridFlow's own, section 8
+TIED_SHARE = 0.05  # plans nearer than this are ties, as near as forecasts are. Source: HybridFlow's own, section 8
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class _PlayedPlans:
 def _play_below(
     posed: Problem, answer: Solution, played: _PlayedPlans, *, exactly: bool, at_most: int = PLAYED_AT_MOST
 ) -> Keys | None:
-    """Play choices that may be better than the best one played, `at_most` so many, the most promising first.
+    """Play at most `at_most` choices that may be better than the best one played, the most promising first.
 
     Return the keys that no plan goes below; None if nothing is known. A played plan takes no less than its bound, so
     what is not played takes no less than the lowest bound of these; or than the best plan, whose keys come back where

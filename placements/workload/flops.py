@@ -19,7 +19,7 @@ BACKWARD = 2  # backward passes: one product for the gradient of each factor
 
 @dataclass(frozen=True)
 class ModelPass:
-    """What goes through a model: `tokens`, of which `read_out` have logits, and `pairs` of a token and one it sees."""
+    """What goes through a model: `tokens`, `read_out` tokens with logits, and `pairs` of a token and one it sees."""
 
     tokens: int = 0
     read_out: int = 0
@@ -29,7 +29,7 @@ class ModelPass:
         return ModelPass(self.tokens + other.tokens, self.read_out + other.read_out, self.pairs + other.pairs)
 
     def times(self, count: int) -> ModelPass:
-        """Return the sum of so many passes."""
+        """Return the sum of `count` such passes."""
         return ModelPass(self.tokens * count, self.read_out * count, self.pairs * count)
 
 

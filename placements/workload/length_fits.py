@@ -22,7 +22,7 @@ POINTS = 4096
 """How many points represent a distribution; rarer lengths are not represented."""
 
 SPREAD = 0.7
-"""The sigma of lengths of which only one quantity is given.
+"""The sigma of lengths with only one given quantity.
 
 Source: lengths of responses as published for reasoning runs look lognormal, with sigma 0.5 to 0.9.
 """

@@ -102,7 +102,7 @@ class NodeWorkload:
         return int(self.prompt.most + self.response.most)
 
     def tokens_in(self, micro_batch_tokens: int) -> PassTokens:
-        """Return one pass over the rows in micro-batches of at most so many tokens; no row is cut."""
+        """Return one pass over the rows in micro-batches of at most `micro_batch_tokens`; no row is cut."""
         if micro_batch_tokens not in self._filled:
             rows = rows_tokens(self.prompt, self.response, self.rows)
             self._filled[micro_batch_tokens] = filled_share(rows, micro_batch_tokens)

@@ -16,7 +16,7 @@ ROWS = 64
 
 
 def rows_tokens(prompt: LengthDistribution, response: LengthDistribution, rows: int) -> list[float]:
-    """Return the tokens of at most `ROWS` rows that represent so many, the longest first."""
+    """Return the tokens of at most `ROWS` rows that represent all `rows`, the longest first."""
     count = max(1, min(rows, ROWS))
     return [prompt.mean + response.quantile((count - place - 0.5) / count) for place in range(count)]
 

@@ -49,14 +49,14 @@ gradients, unless a run says otherwise."""
 
 @dataclass(frozen=True, eq=False)
 class PlanningProblem:
-    """The fixed data of a search: `prompts` a step, of these lengths, and what runs and holds the models.
+    """The fixed data of a search: `prompts` a step, of these lengths, engines and devices.
 
     `response` None takes the longest that samplers allow. `engines` are those that you name; other uses have
     `DEFAULT_ENGINES`. `sampling` is the precision of weights that generate responses, None that of the devices.
     `calibrated` has constants by engine, in place of the shipped ones; a `calibration` scales the seconds that they
     forecast.
 
-    `staleness` lets steps overlap, as many as make rollouts lag so many updates; `sync_lag` only makes syncs rarer.
+    `staleness` lets steps overlap, so that rollouts lag by this number of updates; `sync_lag` only makes syncs rarer.
     `ratio` fixes the ratio of rollout to training devices, where these are separate. Where responses are `streamed`,
     generation continues across steps, so that no step waits for its longest response. After a weight sync the caches of
     responses in flight are computed again, unless the engine `keeps_caches` of older weights. `without` names models of

@@ -18,7 +18,7 @@ from placements.workload.graph_workload import StepWorkload, samples_of, uncount
 IDS = (Group, Sample, Trajectory)
 ID_BYTES = 8
 OFFSET_BYTES = 4  # of where a row's list ends, in Arrow
-PLAIN = "value"  # the column of a value that is no record
+PLAIN = "value"  # the column of a value that is not a record
 
 
 @dataclass(frozen=True)
