@@ -16,8 +16,8 @@ from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.training_case import device, model
 from flowgraph.cluster.plan import Layout, Offloaded
 from flowgraph.models.sizes import ModelShape
-from placements.memory.footprint import FITS_SHARE, MemoryConstants, sync_bytes
-from placements.memory.pool_peaks import PhaseTurn, PoolResident, overflows, pool_peaks
+from placements.memory.footprint import FITS_SHARE, MemoryConstants, room_bytes, sync_bytes
+from placements.memory.pool_peaks import PhaseTurn, PoolResident, pool_peaks
 from placements.memory.serving import generation_bytes, inference_bytes
 from placements.memory.training import TrainingSettings, training_bytes
 
@@ -94,7 +94,7 @@ def _fits_so(
         )
         turns.insert(1, PhaseTurn("logprob", "ref.infer"))
     peaks = pool_peaks(held, turns, bucket_bytes=sync_bytes(shape, CONSTANTS))
-    return not overflows(peaks, usable_bytes)
+    return all(peak.peak_bytes <= room_bytes(usable_bytes) for peak in peaks)
 
 
 def _counts(rows: Sequence[Row], offload: tuple[Offloaded, ...] = ALL_OFF) -> Iterator[Case]:

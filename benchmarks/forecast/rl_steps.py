@@ -117,8 +117,8 @@ def _chosen(
     if all(cuts.values()):
         return {}
     places = [place for place, role in enumerate(setting.roles) if role in here]
-    fitting = PoolOptions(setting).sittings(frozenset(places), seat)
-    chosen: tuple[RoleOption, ...] = fitting[0].chosen if fitting else ()
+    fitting = PoolOptions(setting).pool_options(frozenset(places), seat)
+    chosen: tuple[RoleOption, ...] = fitting[0].roles if fitting else ()
     return {setting.roles[place].name: (way.layout, way.running) for place, way in zip(places, chosen, strict=False)}
 
 

@@ -108,16 +108,17 @@ def units_of(row: Row) -> Units:
     return Units(int(row.get("rollout_tp") or 1), cut.pipeline * max(cut.tensor * cut.sequence, cut.expert))
 
 
-@dataclass
 class _Cut(PoolOptions):
     """The ways to run blocks of roles on pools that are multiples of what one copy needs."""
 
-    units: Units = Units()
+    def __init__(self, setting: PlanningProblem, units: Units) -> None:
+        super().__init__(setting)
+        self.units = units
 
-    def options(self, block: frozenset[int], most_s: float = inf) -> Sequence[Option]:
+    def options(self, block: frozenset[int], max_s: float = inf) -> Sequence[Option]:
         draws = any(self.setting.roles[place].use == "sample" for place in block)
         unit = self.units.rollout if draws else self.units.training
-        return [each for each in super().options(block, most_s) if sum(each.devices) % unit == 0]
+        return [each for each in super().options(block, max_s) if sum(each.devices) % unit == 0]
 
 
 @cache

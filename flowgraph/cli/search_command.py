@@ -28,7 +28,7 @@ from placements.report.search_report import MEASURES, is_disaggregated, search_r
 from placements.report.staleness_report import staleness_text
 from placements.search.named_placements import variant
 from placements.search.search import pinned, value_of
-from placements.search.staleness import MOST_STALE, StalenessOption, best_staleness, stalenesses
+from placements.search.staleness import MAX_STALENESS, StalenessOption, best_staleness, stalenesses
 from placements.solver.problem import Objective, fused
 from placements.solver.solve import Method
 from placements.workload.batch_partition import many
@@ -80,7 +80,7 @@ def print_costed(question: PlanningRequest, sought: SearchChoices, out: Path | N
 
 
 def _late(posed: PreparedProblem, sought: SearchChoices) -> tuple[PreparedProblem, tuple[StalenessOption, ...]]:
-    """Let what draws lag as far as is asked for; `auto` tries up to what the flow says, or MOST_STALE if it does not.
+    """Set the staleness asked for; `auto` tries up to the flow's own bound, or MAX_STALENESS if it has none.
 
     Raises UsageError for what is no number of updates, and for more of them than the flow corrects for.
     """
@@ -88,7 +88,9 @@ def _late(posed: PreparedProblem, sought: SearchChoices) -> tuple[PreparedProble
     if not text:
         return posed, ()
     if text == "auto":
-        tried = stalenesses(posed.setting, posed.setting.staleness_bound or MOST_STALE, asked_of(sought, posed.setting))
+        tried = stalenesses(
+            posed.setting, posed.setting.staleness_bound or MAX_STALENESS, asked_of(sought, posed.setting)
+        )
         if not tried:
             return posed, ()
         chosen = best_staleness(tried).staleness

@@ -1,4 +1,4 @@
-"""What kernels and collectives attain on a device: by its architecture, and as measured where it was.
+"""What kernels and collectives attain on a device: by its architecture, and as measured where it was measured.
 
 A device's `shares` of the same names replace those of its architecture, so that one that nobody measured still has
 them. Where a line says "measured", numbers are fitted to the tables of aiconfigurator-core 0.12.0 (Apache-2.0), and
@@ -39,7 +39,9 @@ class AttainedShares:
     step_s: float  # of a message's way from one device to the next in its domain
     chunk_s: float  # of one chunk of a message on its way, before the next can follow it
     host: float = 0.63  # of the host's link, by two devices that talk through the host
-    peers: float = 0.0  # of a device's links each goes to one peer, of so many; 0: a switch gives any peer all of them
+    peers: float = (
+        0.0  # each of a device's links goes to one of this number of peers; 0: a switch gives any peer all of them
+    )
     crowding: float = 1.0  # how the host's path gets slower with n devices: (n / 2) to this power
 
 
@@ -199,9 +201,9 @@ def attained(device: DeviceProfile) -> AttainedShares:
 
 @lru_cache(maxsize=256)
 def _attained(name: str, shares: tuple[tuple[str, float], ...]) -> AttainedShares:
-    known = max((each for each in DEVICES if f"{name}-".startswith(f"{each}-")), key=len, default=None)
+    longest = max((prefix for prefix in DEVICES if f"{name}-".startswith(f"{prefix}-")), key=len, default=None)
     base = OTHER
-    if known is not None:
-        architecture, processors, cache_bytes = DEVICES[known]
+    if longest is not None:
+        architecture, processors, cache_bytes = DEVICES[longest]
         base = replace(architecture, processors=processors, cache_bytes=cache_bytes)
-    return replace(base, **{each: value for each, value in shares if each in NAMES})
+    return replace(base, **{share: value for share, value in shares if share in NAMES})

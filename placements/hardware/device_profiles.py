@@ -1,4 +1,4 @@
-"""What a kind of device can do, from its data sheet and as measured (`devices/NAME.toml`), and what a pool talks over.
+"""What a kind of device can do, from its data sheet and as measured (`devices/NAME.toml`), and the links of a pool.
 
 Not here: constants of an engine (`engine_constants`), and how long anything takes.
 """
@@ -22,13 +22,13 @@ from flowgraph.errors import UnknownNameError
 
 FOLDER = Path(__file__).with_name("devices")
 NOMINAL = FOLDER / "nominal"
-"""Profiles by kind of device, for devices of no known model: seconds by them only tell one plan from another."""
+"""Profiles by kind of device, for devices of no known model: their seconds serve only to compare plans."""
 Place = tuple[str, int]  # a device: the name of its node, and its place among the node's devices
 
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """One kind of device. Rates are of one direction; what nobody knows is None, or no key of a mapping."""
+    """One kind of device. Rates are of one direction; an unknown number is None, or missing from a mapping."""
 
     name: str
     memory_bytes: int  # as the driver reports it, which is not the label
@@ -38,13 +38,13 @@ class DeviceProfile:
     domain: int  # devices that NVLink or XGMI joins; 1: none
     host_bytes_per_s: float
     network_bytes_per_s: float | None  # the share of one device, as machines with it usually have
-    shares: Mapping[str, float] = field(hash=False)  # measured: what is attained of the data sheet, by what is done
+    shares: Mapping[str, float] = field(hash=False)  # measured: the attained share of the data sheet, by operation
     joins_machines: bool = False  # whether a domain may be larger than a machine, as a rack is
     kind: DeviceKind = "gpu"
 
     @property
     def nominal(self) -> bool:
-        """Return whether it stands for any device of its kind, so that its rates are nobody's in particular."""
+        """Return whether it stands for any device of its kind, with the rates of no known model."""
         return self.name in ("cpu", "gpu")
 
     @property
@@ -55,21 +55,21 @@ class DeviceProfile:
 
 @dataclass(frozen=True)
 class PoolLinks:
-    """What the devices of one pool talk over: inside a domain at the device's `link_bytes_per_s`, else by network.
+    """The links of one pool: inside a domain at the device's `link_bytes_per_s`, else by network.
 
     `device` has the memory that the pool's devices have, which may be less than its kind has. `domain` is the size of
-    a domain where the pool lies in one, else how many of the pool's devices each has, and the least where that is
-    uneven; 1 where there are none.
+    a domain where the pool lies in one, else how many of the pool's devices each has, the minimum where that is uneven;
+    1 without domains.
     """
 
     device: DeviceProfile
     domain: int
-    node_devices: int  # of the pool, on each machine; the least where that is uneven
+    node_devices: int  # of the pool, on each machine; the minimum where that is uneven
     network_bytes_per_s: float  # per device, between machines
 
 
 def profile(name: str) -> DeviceProfile:
-    """Return the profile of this name or alias, in capitals or not; raises UnknownNameError if there is none."""
+    """Return the profile of this name or alias, in any case. Raises UnknownNameError if there is none."""
     names = _names()
     if name.lower() not in names:
         raise UnknownNameError.of("device", name, names)
@@ -78,8 +78,8 @@ def profile(name: str) -> DeviceProfile:
 
 @cache
 def profiles() -> Mapping[str, DeviceProfile]:
-    """Return every profile that is shipped, by its name."""
-    return MappingProxyType({name: found for name, (found, _) in _shipped().items()})  # cached, so not to be changed
+    """Return every shipped profile by its name."""
+    return MappingProxyType({name: profile for name, (profile, _) in _shipped().items()})  # cached: read-only
 
 
 @cache
@@ -88,73 +88,73 @@ def _nominal() -> Mapping[str, DeviceProfile]:
 
 
 def profile_of(device: Device) -> DeviceProfile:
-    """Return the profile of a device's model, or where that is not known the nominal one of its kind."""
+    """Return the profile of a device's model, or if that is unknown the nominal one of its kind."""
     return profiles().get(device.model) or _nominal()[device.kind]
 
 
 def known_devices() -> Mapping[str, Device]:
-    """Return a device of each kind by its name and aliases, as `flowgraph.cluster.short_form` asks for it."""
-    return {name: found.device for name, found in _names().items()}
+    """Return a device of each kind by its name and aliases, for `flowgraph.cluster.short_form`."""
+    return {name: profile.device for name, profile in _names().items()}
 
 
-def domain_of(node: Machine, device: Device, same: int) -> int:
-    """Return how many devices NVLink joins into one domain there; `same` is how many of this device the node has.
+def domain_of(node: Machine, device: Device, count: int) -> int:
+    """Return how many devices NVLink joins into one domain; `count` of this device are on the node.
 
-    A node may tell it, else the profile does; of a device without a profile, the machine is taken to be a domain.
+    The node may define it, else the profile does; for a device without a profile the machine counts as a domain.
     """
-    known = profile_of(device)
-    if node.domain is not None or known.nominal:
-        return node.domain or same
-    return known.domain if known.joins_machines else min(known.domain, same)
+    profile = profile_of(device)
+    if node.domain is not None or profile.nominal:
+        return node.domain or count
+    return profile.domain if profile.joins_machines else min(profile.domain, count)
 
 
 def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
     """Return the number of the domain that each device of these nodes is in.
 
-    A domain holds devices that follow each other on a machine; one that joins machines holds those that follow each
-    other on one leaf, as a rack does.
+    A domain holds consecutive devices of a machine; one that joins machines holds consecutive ones of a leaf, as a rack
+    does.
     """
     numbers, machines = dict[object, int](), Counter[object]()
-    found = dict[Place, int]()
+    domain = dict[Place, int]()
     for node in nodes:
         counts, seen = Counter(node.devices), Counter[Device]()
-        sizes = {device: domain_of(node, device, same) for device, same in counts.items()}
+        sizes = {device: domain_of(node, device, count) for device, count in counts.items()}
         for index, device in enumerate(node.devices):
-            size, same = sizes[device], counts[device]
+            size, count = sizes[device], counts[device]
             if node.domain is not None:
                 key: object = (node.name, index // size)
-            elif size > same:
-                key = (node.leaf, device, same, machines[node.leaf, device, same] // (size // same))
+            elif size > count:
+                key = (node.leaf, device, count, machines[node.leaf, device, count] // (size // count))
             else:
                 key = (node.name, device, seen[device] // size)
             seen[device] += 1
-            found[node.name, index] = numbers.setdefault(key, len(numbers))
-        machines.update((node.leaf, device, same) for device, same in counts.items())
-    return found
+            domain[node.name, index] = numbers.setdefault(key, len(numbers))
+        machines.update((node.leaf, device, count) for device, count in counts.items())
+    return domain
 
 
 def network_share(node: Machine, kind: DeviceProfile) -> float | None:
-    """Return what one device of this kind gets of the node's network, in bytes per second; None where nobody knows."""
-    told = node.network_bytes_per_s
-    return kind.network_bytes_per_s if told is None else told / len(node.devices)
+    """Return one device's share of the node's network, in bytes per second; None where it is not known."""
+    rate = node.network_bytes_per_s
+    return kind.network_bytes_per_s if rate is None else rate / len(node.devices)
 
 
 class _SourcedNumber(Data):
-    """A number of a file, and where it is from."""
+    """A number of a file and its source."""
 
     value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     source: Annotated[str, Field(min_length=1)]
 
 
 class _SourcedInteger(Data):
-    """A whole number of a file, and where it is from."""
+    """A whole number of a file and its source."""
 
     value: Annotated[int, Field(gt=0)]
     source: Annotated[str, Field(min_length=1)]
 
 
 class _ProfileFile(Data):
-    """A file of one kind of device."""
+    """The file of one kind of device."""
 
     aliases: list[str]
     memory_bytes: _SourcedInteger
@@ -169,7 +169,7 @@ class _ProfileFile(Data):
     shares: dict[str, _SourcedNumber] = Field(default_factory=dict[str, _SourcedNumber])
 
     def profile(self, name: str) -> DeviceProfile:
-        """Return it without its sources."""
+        """Return the profile, without its sources."""
         network = self.network_bytes_per_s
         return DeviceProfile(
             name=name,
@@ -187,9 +187,9 @@ class _ProfileFile(Data):
 
 
 def read_profile(path: Path) -> tuple[DeviceProfile, tuple[str, ...]]:
-    """Read the file of one kind of device, and give its aliases too.
+    """Return the profile of one kind of device from its file, and its aliases.
 
-    Raises ValueError, which names the file, for a number that is missing, is none or has no source.
+    Raises ValueError with the file's name for a number that is missing, invalid or without a source.
     """
     try:
         file = _ProfileFile.model_validate(tomllib.loads(path.read_text("utf-8")))
@@ -206,4 +206,4 @@ def _shipped() -> Mapping[str, tuple[DeviceProfile, tuple[str, ...]]]:
 
 @cache
 def _names() -> Mapping[str, DeviceProfile]:
-    return {name: found for own, (found, aliases) in _shipped().items() for name in (own, *aliases)}
+    return {name: profile for own, (profile, aliases) in _shipped().items() for name in (own, *aliases)}

@@ -1,6 +1,6 @@
-"""Constants of an engine, by version: each with the bounds that a calibration may move it in, and its source.
+"""Constants of an engine by version, each with its source and the bounds within which a calibration may move it.
 
-They lie in `engines/ENGINE.toml`. Not here: numbers of a device (`device_profiles`), and the fitting of these
+They are in `engines/ENGINE.toml`. Not here: numbers of a device (`device_profiles`), and the fitting of these
 (`calibration.fit_constants`).
 """
 
@@ -17,14 +17,13 @@ from flowgraph.errors import UnknownNameError
 
 HOST: Final = "host"
 
-
 FOLDER = Path(__file__).with_name("engines")
 C = TypeVar("C", bound="EngineConstants")
 
 
 @dataclass(frozen=True)
 class ConstantBounds:
-    """A constant as shipped: its value, what a calibration may move it between, and where it is from."""
+    """A shipped constant: its value, the bounds within which a calibration may move it, and its source."""
 
     value: float
     low: float
@@ -37,7 +36,7 @@ class EngineConstants:
     """Numbers of one engine; a subclass names them, each a float, in SI units."""
 
     def moved(self, values: Mapping[str, float]) -> Self:
-        """Return the same with other values for some; raises UnknownNameError for a name that is none of its."""
+        """Return the constants with some values replaced. Raises UnknownNameError for a name without a constant."""
         for name in values:
             if name not in constant_names(type(self)):
                 raise UnknownNameError.of("constant", name, constant_names(type(self)))
@@ -50,21 +49,23 @@ def constant_names(kind: type[EngineConstants]) -> tuple[str, ...]:
 
 
 def constants(kind: type[C], engine: str, version: str = "") -> C:
-    """Read the constants of an engine; those of the newest version unless one is named.
+    """Return the constants of an engine, of its newest version unless you name one.
 
-    Raises UnknownNameError for an engine or a version that has none.
+    Raises UnknownNameError for an engine or a version without constants.
     """
-    return kind(**{name: each.value for name, each in bounds(engine, version).items() if name in constant_names(kind)})
+    values = {name: constant.value for name, constant in bounds(engine, version).items()}
+    return kind(**{name: value for name, value in values.items() if name in constant_names(kind)})
 
 
 def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
-    """Return the constants of an engine with their bounds; a version says only what differs from the one before it."""
+    """Return the constants of an engine with their bounds; a version lists only what differs from the one before."""
     tables = _tables(engine)
-    names = [each["version"] for each in tables]
+    names = [table["version"] for table in tables]
     if version and version not in names:
         raise UnknownNameError.of(f"version of {engine}", version, names)
     last = names.index(version) if version else len(names) - 1
-    return {name: ConstantBounds(**each) for table in tables[: last + 1] for name, each in table["constants"].items()}
+    entries = (entry for table in tables[: last + 1] for entry in table["constants"].items())
+    return {name: ConstantBounds(**constant) for name, constant in entries}
 
 
 def engines() -> tuple[str, ...]:
@@ -84,20 +85,20 @@ def _tables(engine: str) -> list[dict[str, Any]]:
 class ServingConstants(EngineConstants):
     """What an inference engine adds to the arithmetic of a model, and keeps of a device's memory.
 
-    step_s: of a step, whatever is in it: scheduling, sampling, sending tokens.
+    step_s: of a step, independent of its rows: scheduling, sampling, sending tokens.
     layer_s: of each layer in a step: starts and small kernels.
     row_s: of each running sequence in a step.
-    request_s: of each request once: tokenizing, scheduling, what its prefill waits for.
-    expert_layer_s: what a layer with experts adds: routing and sorting.
-    expert_exchange_s: what it adds where whole experts lie on several devices.
-    expert_share: what products of experts attain, of what dense products of the precision do.
-    expert_read_share: the rate at which weights of experts are read, of that of dense weights.
-    rollout_step_s: of a step, what it adds that a training framework drives the engine and reads log-probs.
-    rollout_joined_s: what it adds to such a step that a replica's ranks are processes which are told of each step.
-    fixed_bytes: of each device, whatever the model: context, graphs, buffers.
+    request_s: of each request once: tokenizing, scheduling, the wait of its prefill.
+    expert_layer_s: added by a layer with experts: routing and sorting.
+    expert_exchange_s: added by it where whole experts lie on several devices.
+    expert_share: the rate of products of experts, relative to dense products of the precision.
+    expert_read_share: the rate at which weights of experts are read, relative to dense weights.
+    rollout_step_s: added to a step when a training framework drives the engine and reads log-probs.
+    rollout_joined_s: added to such a step when a replica's ranks are processes, each notified of every step.
+    fixed_bytes: of each device, independent of the model: context, graphs, buffers.
     joint_bytes: of each device that talks to others: buffers of collectives.
-    inside: 1 if these bytes lie in the share of memory that the engine is given, 0 if they lie beside it.
-    most_rows: the most sequences that run at a time on a replica.
+    inside: 1 if these bytes lie in the engine's share of memory, 0 if they come on top.
+    most_rows: the maximum of sequences that run at a time on a replica.
     """
 
     step_s: float
@@ -120,17 +121,17 @@ class ServingConstants(EngineConstants):
 class TrainingConstants(EngineConstants):
     """What an engine attains and adds when it trains.
 
-    matmul_share: of the rate at which products run alone, what they attain between other kernels.
-    attention_share: of the device's peak, what attention attains, counting the pairs that the mask leaves.
-    attention_flops: the most that its kernels do in a second on any device; a later generation's they do not use.
-    score_bytes: bytes moved for an attention score in a forward pass; 0 for kernels that keep scores to themselves.
-    traffic: how often what a layer keeps for its backward pass is moved in a forward pass.
+    matmul_share: the rate of products between other kernels, relative to products that run alone.
+    attention_share: the rate of attention, relative to the device's peak, counting the pairs that the mask leaves.
+    attention_flops: the maximal rate of its kernels on any device; they make no use of a later generation's.
+    score_bytes: bytes moved for an attention score in a forward pass; 0 for kernels that keep scores in registers.
+    traffic: how often a forward pass moves what a layer keeps for its backward pass.
     replicated: 1 if each rank of tensor parallelism does all norms and residuals, 0 if ranks share them.
     logit_bytes: bytes moved for a logit, a third of them forward and the rest backward.
-    launch_s: what the host takes to launch one pass of one layer that has both attention and an MLP.
-    expert_launch_s: what it takes besides in a layer with experts: routing, sorting, counts that it waits for.
-    call_s: what one collective adds to that.
-    step_s: what an optimizer step takes besides.
+    launch_s: host time to launch one pass of one layer with both attention and an MLP.
+    expert_launch_s: added in a layer with experts: routing, sorting, counts that it waits for.
+    call_s: added by one collective.
+    step_s: added by an optimizer step.
     exposed: the part of transfers inside a layer and between stages that products do not hide.
     overlap: of the shorter of a pass and a transfer between data ranks, the part in which both go on.
     gradient_bytes: of a number of the gradient, as data ranks exchange it.
@@ -158,13 +159,13 @@ class TrainingConstants(EngineConstants):
 
 @dataclass(frozen=True)
 class HostConstants(EngineConstants):
-    """What the host takes: `call_s` for each task, `score_row_s` to score a row by a rule, and what else it works on.
+    """The time of the host: `call_s` for each task, `score_row_s` to score a row by a rule, and of other work.
 
     A host node takes `row_s` for each row and `token_s` for each token that it reads or makes. Values travel at
     `arrow_bytes_per_s` into and out of Arrow tables. `driver_share` of a step's seconds pass between it and the next.
-    `slowed_share` is how much sharing a pool slows training. Of the rates that an engine attains in pre-training, its
-    log-prob passes have `forward_share` in a step of RL, and its updates `update_share`: rows are of all lengths, and
-    what is read out goes through the host.
+    `slowed_share` is the factor by which sharing a pool slows training. In a step of RL, log-prob passes have
+    `forward_share` of the rates of pre-training, and updates `update_share`: rows are of all lengths, and results go
+    through the host.
     """
 
     driver_share: float
@@ -179,5 +180,5 @@ class HostConstants(EngineConstants):
 
 
 def host_constants(moved: Mapping[str, float] | None = None) -> HostConstants:
-    """Return the constants of host work, those of `moved` in place of the shipped ones."""
+    """Return the constants of host work, some of them `moved`."""
     return constants(HostConstants, HOST).moved(moved or {})

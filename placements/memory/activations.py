@@ -1,6 +1,6 @@
-"""How many numbers of each token a decoder holds while it trains or reads: of a layer, and around the layers.
+"""How many numbers of each token a decoder holds while it trains or reads: in a layer, and around the layers.
 
-Counted in numbers of the width that is computed in (bfloat16: 2 bytes). Not here: weights and logits (`footprint`).
+Counted in numbers of the width that it computes in (bfloat16: 2 bytes). Not here: weights and logits (`footprint`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from flowgraph.models import ModelShape
 
 LAST_WIDTHS = 12.0
-"""Hidden widths that the last norm and its backward pass hold. Derived as `EAGER`, and equal to the same tracker."""
+"""Hidden widths that the last norm and its backward pass hold. Derived and checked as `EAGER`."""
 
 FORWARD_MIXING = 3.5
-"""Of queries, keys and values: what a pass without gradients holds of them at once, in their common width."""
+"""What a pass without gradients holds at once of queries, keys and values, in multiples of their common width."""
 
 
 @dataclass(frozen=True)
 class ActivationWidths:
-    """What one layer keeps of a token for its backward pass, and what that pass adds at its most, as multiples.
+    """What one layer keeps of a token for its backward pass, and what that pass adds at its peak, as multiples.
 
-    `hidden` of the hidden width; `mixing` of (heads + KV heads) · head dimension; `mlp` of an MLP's inner width;
-    `routed` and `expert` of the hidden and the inner width of all experts that a token is sent to; `scores` of the
+    `hidden`: of the hidden width. `mixing`: of (heads + KV heads) · head dimension. `mlp`: of an MLP's inner width.
+    `routed` and `expert`: of the hidden and the inner width of all experts that a token is sent to. `scores`: of the
     heads times the tokens attended to, where attention keeps them. The last three are what the backward pass adds.
     """
 
@@ -59,9 +59,9 @@ PLAIN_SCORED = ActivationWidths(hidden=5.0, mixing=2.0, mlp=2.0, expert=2.0, sco
 
 
 def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths, sequence_tokens: int = 0) -> float:
-    """Return what a layer keeps of each token for its backward pass on one device: of that kind of layer with the most.
+    """Return what a layer keeps of each token for its backward pass on one device, of the largest kind of layer.
 
-    Ranks of `tensor` cut all of it, tokens where not columns. `sequence_tokens` count only where scores are kept.
+    Ranks of `tensor` cut all of it: tokens where they do not cut columns. `sequence_tokens` count if scores are kept.
     Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence parallelism).
     """
     attention = widths.hidden * shape.hidden + widths.mixing * _mixing(shape, layout)
@@ -76,7 +76,7 @@ def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths, se
 
 
 def backward_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) -> float:
-    """Return what the backward pass of a layer adds for each token to what the layer keeps, on one device.
+    """Return what the backward pass of a layer adds for each token, on one device.
 
     Ranks of `tensor` that cut tokens gather them whole for products: its input, and the gradient of that.
     """
@@ -88,17 +88,16 @@ def backward_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths
 
 
 def selected_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) -> float:
-    """Return what selective checkpointing keeps of each token in a layer: its input, and results that are dear.
+    """Return what selective checkpointing keeps of each token in a layer: its input, and expensive results.
 
-    Those are of attention, and of every second product: queries, values, a gate of an MLP that is no expert's, and the
-    last, a hidden width. Where less is kept anyway, it is that.
+    Those are of attention, and of every second product: queries, values, the gate of an MLP outside experts, and the
+    last, a hidden width. Never more than without checkpointing.
     Source: torchtitan, activation checkpointing by operation. Deviation: what Megatron-LM calls selective computes
     scores again and nothing else, and flash attention never keeps them: there it is "none".
     """
     mixing = (2 * shape.heads + shape.kv_heads) * shape.head_dim
     inner = shape.shared_intermediate if shape.experts else shape.intermediate
-    found = (2 * shape.hidden + mixing + inner) / layout.tensor
-    return min(found, kept_numbers(shape, layout, widths))
+    return min((2 * shape.hidden + mixing + inner) / layout.tensor, kept_numbers(shape, layout, widths))
 
 
 def stored_numbers(
@@ -106,7 +105,7 @@ def stored_numbers(
 ) -> float:
     """Return what waits of each token of each layer from its forward to its backward pass, on one device.
 
-    "full" keeps the layer's input alone, "selective" what is dear.
+    "full" keeps only the layer's input, "selective" also expensive results.
     """
     if mode == "full":
         return shape.hidden / layout.tensor
@@ -118,7 +117,7 @@ def stored_numbers(
 def again_numbers(
     shape: ModelShape, layout: Layout, widths: ActivationWidths, mode: Checkpointing, sequence_tokens: int
 ) -> float:
-    """Return what checkpointing has computed again of each token for the layer in progress, on one device."""
+    """Return what checkpointing computes again of each token for the layer in progress, on one device."""
     if mode == "none":
         return 0.0
     kept = kept_numbers(shape, layout, widths, sequence_tokens)
@@ -126,9 +125,9 @@ def again_numbers(
 
 
 def row_numbers(shape: ModelShape, layout: Layout, mode: Checkpointing) -> float:
-    """Return what an update holds of each token at its most on one device, with all layers of a stage or of a model.
+    """Return what an update holds of each token at its peak on one device.
 
-    Stages of a pipeline keep as much: each has fewer layers of as many more micro-batches.
+    Stages of a pipeline hold as much as a whole model: fewer layers, of as many more micro-batches.
     """
     waiting = stored_numbers(shape, layout, EAGER, mode, 0) * shape.layers
     return waiting + again_numbers(shape, layout, EAGER, mode, 0) + backward_numbers(shape, layout, EAGER)
@@ -137,8 +136,8 @@ def row_numbers(shape: ModelShape, layout: Layout, mode: Checkpointing) -> float
 def forward_numbers(shape: ModelShape, layout: Layout) -> float:
     """Return what a pass without gradients holds of each token at once: a layer in progress, on one device.
 
-    Queries, keys and values, or four hidden widths and three of the MLP, or what experts are sent and give.
-    Derived as `EAGER`, and equal to the same tracker.
+    Queries, keys and values, or four hidden widths and three of the MLP, or the inputs and results of experts.
+    Derived and checked as `EAGER`.
     """
     hidden, k = shape.hidden, shape.experts_per_token
     mixing = 3 * hidden + FORWARD_MIXING * _mixing(shape, layout)
@@ -149,12 +148,12 @@ def forward_numbers(shape: ModelShape, layout: Layout) -> float:
 
 
 def table_numbers(shape: ModelShape) -> float:
-    """Return what a pass holds of each token once: its position, and the rotation's two rows."""
+    """Return what a pass holds of each token besides layers: its position, and the rotation's two rows."""
     return 2.0 * shape.head_dim + 4.0
 
 
 def shared_heads(shape: ModelShape, layout: Layout) -> int:
-    """Return the heads of keys as ranks of a sequence share them: repeated until there is one for each rank.
+    """Return the number of key heads, repeated until each rank of a sequence has one.
 
     Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2; verl's Ulysses repeats them too.
 
@@ -171,7 +170,7 @@ def _mixing(shape: ModelShape, layout: Layout) -> int:
 
 
 def _sent(layout: Layout) -> float:
-    """Return the copies of a token that experts of other ranks add, in its widths: what is sent, and what comes back.
+    """Return the copies of a token that experts on other ranks add, in hidden widths: sent, and received.
 
     Derived from torchtitan's expert parallelism: two all-to-alls, whose inputs are not reused. Not measured.
     """

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
 
-MORE_TOKENS = 64  # of a context, by which what grows with it is told from windows that are full and from states
+MORE_TOKENS = 64  # longer contexts, to separate what grows with them from full windows and from states
 
 
 def sequence_bytes(shape: ModelShape, tensor: int, context_tokens: float, number_bytes: float) -> float:
-    """Return the bytes of cache that a sequence of that length has on each of `tensor` devices.
+    """Return the bytes of cache of a sequence of `context_tokens` on each of `tensor` devices.
 
     Tensor parallelism cuts keys and values by their heads, so into no more parts than these; latents not at all, and
-    what does not grow with the context evenly. Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; DeepSeek-AI
+    evenly what does not grow with the context. Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; DeepSeek-AI
     2024, arXiv 2405.04434, section 2.1.
     """
     context = max(1, round(context_tokens))

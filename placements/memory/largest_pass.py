@@ -1,6 +1,6 @@
-"""The rows that go through a model at once, of a load whose rows are all at their longest.
+"""The rows that go through a model at once, of a load whose rows all have their maximal length.
 
-All counts are of one device: of the data rank that has the most. Not here: the bytes they take (`process`).
+All counts are of one device: the data rank that has the most. Not here: the bytes they take (`process`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class RowsPass:
 
     @property
     def width(self) -> int:
-        """Return the tokens of one row, its context included."""
+        """Return the tokens of one row with its context."""
         return self.prompt_tokens + self.response_tokens
 
     @property
     def read_out(self) -> int:
-        """Return the tokens of the responses, each of which has logits."""
+        """Return the tokens of the responses; each has logits."""
         return self.rows * self.response_tokens
 
     @property
@@ -44,7 +44,7 @@ class RowsPass:
 
 def sampled_pass(load: NodeWorkload, ranks: int, sample_rows: int) -> RowsPass:
     """Return the rows that one of `ranks` decodes side by side: at most `sample_rows`, in the order of prompts."""
-    rows = min(_share(load.round_prompts, ranks) * load.samples, sample_rows)
+    rows = min(-(-load.round_prompts // ranks) * load.samples, sample_rows)
     return RowsPass(rows, -(-rows // load.samples), int(load.prompt.most), int(load.response.most))
 
 
@@ -63,11 +63,11 @@ def packed_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
     """
     prompt, response = int(load.prompt.most), int(load.response.most)
     groups = _prompts(load, ranks)
-    most, left = divmod(budget_tokens, prompt + load.samples * response)
-    if most >= groups:
+    whole_groups, left = divmod(budget_tokens, prompt + load.samples * response)
+    if whole_groups >= groups:
         return RowsPass(groups * load.samples, groups, prompt, response)
     more = min(load.samples, max(0, left - prompt) // response) if response else 0
-    rows = max(1, most * load.samples + more)
+    rows = max(1, whole_groups * load.samples + more)
     return RowsPass(rows, -(-rows // load.samples), prompt, response)
 
 
@@ -78,15 +78,10 @@ def padded_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
     return RowsPass(rows, rows, prompt, response)
 
 
-def _share(prompts: int, ranks: int) -> int:
-    """Return the prompts of the rank that has the most; the group of a prompt stays whole."""
-    return -(-prompts // ranks)
-
-
 def _prompts(load: NodeWorkload, ranks: int) -> int:
     """Return the prompts that one rank may read between two steps of the optimizer.
 
-    A minibatch is taken from the prompts of all ranks, and may lie on one of them.
+    A minibatch is taken from the prompts of all ranks, and may lie on one of them. The group of a prompt stays whole.
     """
-    share = _share(load.prompts, ranks)
+    share = -(-load.prompts // ranks)
     return min(load.minibatch or share, share)

@@ -1,6 +1,6 @@
-"""What the devices of one pool hold with all its roles, phase by phase, and in between: who works, waits or sleeps.
+"""What the devices of one pool hold with all its roles, phase by phase and in between: who works, waits or sleeps.
 
-Structure only. Not here: what one role holds (`footprint`), and what is said when it is too much.
+Structure only. Not here: what one role holds (`footprint`), and the error when it is too much.
 """
 
 from __future__ import annotations
@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flowgraph.cluster.cluster import DeviceKind
-from placements.memory.footprint import Bytes, Footprint, Part, added, room_bytes, total_bytes
+from placements.memory.footprint import Bytes, Footprint, Part, added, total_bytes
+
+OF_A_PROCESS: tuple[Part, ...] = ("context", "rollout")
+"""Parts that roles of one process share."""
 
 
 @dataclass(frozen=True)
 class PoolResident:
     """A role on a pool: what it holds, whether it `sleeps` while others work, and the process that it runs in.
 
-    Roles of one process have one context, one heap, and the same responses; no name is a process of its own. Roles of
-    one `copy` have one copy of the weights; no name is a copy of its own.
+    Roles of one process have one context, one heap, and the same responses; "" is a process of its own. Roles of one
+    `copy` have one copy of the weights; "" is a copy of its own.
     """
 
     role: str
@@ -26,10 +28,21 @@ class PoolResident:
     process: str = ""
     copy: str = ""
 
+    @property
+    def resting(self) -> Bytes:
+        """Return what a device holds of it while others work."""
+        return self.footprint.asleep if self.sleeps else self.footprint.resident
+
+    @property
+    def without_cache(self) -> Bytes:
+        """Return what a device holds of it as it wakes or leaves: caches are gone then, or not yet there."""
+        resident = self.footprint.resident
+        return _without(resident, "kv_cache") if self.sleeps else resident
+
 
 @dataclass(frozen=True)
 class PhaseTurn:
-    """One phase of a step: the role that works then, and the trained role whose weights it is given first, if any.
+    """One phase of a step: the role that works then, and the trained role whose weights it gets first, if any.
 
     `sync_bytes` pass through the devices then; None: two buckets.
     """
@@ -63,24 +76,16 @@ class PoolPeak:
         return added(self.roles.values())
 
 
-@dataclass(frozen=True)
-class Overflow:
-    """A peak that does not count as fitting, and by how many bytes on each device."""
-
-    peak: PoolPeak
-    over_bytes: int
-
-
 def pool_peaks(
-    held: Sequence[PoolResident], turns: Sequence[PhaseTurn], *, bucket_bytes: float = 0.0
+    residents: Sequence[PoolResident], turns: Sequence[PhaseTurn], *, bucket_bytes: float = 0.0
 ) -> tuple[PoolPeak, ...]:
     """Return the peak of each phase, and before it that of waking the role that works in it, in the order of a step.
 
-    A role that trains holds what an update takes in its update only; reading rows, it keeps nothing for gradients.
-    A step follows a step, so the first role wakes while the last falls asleep. A role wakes before the other is put
-    away; caches are gone then, or not yet there. Weights are synced then too, through two buckets of so many bytes, one
-    that is sent and one that is read. A source that sleeps has its weights alone there, and where that is a third role
-    it takes the place of the one that leaves before the one that draws wakes.
+    A role that trains holds an update's gradients and activations in its update only. A step follows a step, so the
+    first role wakes while the last falls asleep. A role wakes before the previous one is put away; caches are gone
+    then, or not yet there. Weights are synced then too, through two buckets of `bucket_bytes`, one that is sent and one
+    that is read. A source that sleeps brings only its weights, and where it is a third role it takes the place of the
+    leaving one before the rollout engine wakes.
     Source: Sheng et al. 2024 (HybridFlow), arXiv 2409.19256, section 5.2; verl: a trainer's optimizer is put away, the
     rollout's weights are resumed and filled, the trainer's are put away, the cache is resumed.
 
@@ -90,96 +95,74 @@ def pool_peaks(
     >>> [(each.phase, each.entering, each.peak_bytes) for each in peaks]
     [('x', True, 8), ('x', False, 10), ('y', False, 7)]
     """
-    found = list[PoolPeak]()
+    by_role = {resident.role: resident for resident in residents}
+    peaks = list[PoolPeak]()
     for place, turn in enumerate(turns):
-        entering = _entering(held, turns[place - 1].role, turn, bucket_bytes)
-        found += [each for each in (entering, _working(held, turn)) if each is not None]
-    return tuple(found)
+        leaving, waking = by_role[turns[place - 1].role], by_role[turn.role]
+        if waking is not leaving and (waking.sleeps or turn.synced_from):
+            peaks.append(_entering(residents, leaving, waking, turn, bucket_bytes))
+        at_work = {turn.role: waking.footprint.at(turn.phase)}
+        peaks.append(PoolPeak(turn.phase, turn.role, False, dict(_shared(residents, at_work, turn.role))))
+    return tuple(peaks)
 
 
 def worst(peaks: Iterable[PoolPeak]) -> PoolPeak | None:
     """Return the largest peak, the first of equals; None if there is none."""
-    return max(peaks, key=lambda each: each.peak_bytes, default=None)
+    return max(peaks, key=lambda peak: peak.peak_bytes, default=None)
 
 
-def overflows(peaks: Iterable[PoolPeak], usable_bytes: int, kind: DeviceKind = "gpu") -> tuple[Overflow, ...]:
-    """Return the peaks that are too much for a device, and what each has beyond what counts as fitting."""
-    most = room_bytes(usable_bytes, kind)
-    return tuple(Overflow(each, each.peak_bytes - most) for each in peaks if each.peak_bytes > most)
-
-
-def _working(held: Sequence[PoolResident], turn: PhaseTurn) -> PoolPeak:
-    return _peak(held, turn, False, {turn.role: _of(held, turn.role).footprint.at(turn.phase)})
-
-
-def _entering(held: Sequence[PoolResident], leaving: str, turn: PhaseTurn, bucket_bytes: float) -> PoolPeak | None:
-    """Return the peak of waking a role while the one before it is still there; None if none wakes and nothing moves."""
-    wakes, goes = _of(held, turn.role), _of(held, leaving)
-    if wakes is goes or not (wakes.sleeps or turn.synced_from):
-        return None
-    source = next((each for each in held if each.role == turn.synced_from), None)
-    there = {leaving: _without_cache(goes), turn.role: _without_cache(wakes)}
+def _entering(
+    residents: Sequence[PoolResident], leaving: PoolResident, waking: PoolResident, turn: PhaseTurn, bucket_bytes: float
+) -> PoolPeak:
+    """Return the peak of waking a role while the previous one is still there."""
+    leaves, wakes = {leaving.role: leaving.without_cache}, {waking.role: waking.without_cache}
     if turn.synced_from:
         passing = int(2 * bucket_bytes) if turn.sync_bytes is None else turn.sync_bytes
-        there[turn.role] = added((there[turn.role], {"sync": passing} if passing else {}))
+        wakes = {waking.role: added((waking.without_cache, {"sync": passing} if passing else {}))}
+
+    def peak(awake: Mapping[str, Bytes]) -> PoolPeak:
+        return PoolPeak(turn.phase, turn.role, True, dict(_shared(residents, awake, "")))
+
+    source = next((resident for resident in residents if resident.role == turn.synced_from), None)
     if source is None or not source.sleeps:
-        return _peak(held, turn, True, there)
-    weights = {source.role: added((source.footprint.asleep, _weights(source.footprint)))}
-    second = _peak(held, turn, True, {turn.role: there[turn.role]} | weights)
-    first = second if source is goes else _peak(held, turn, True, {leaving: there[leaving]} | weights)
-    return max(first, second, key=lambda each: each.peak_bytes)
+        return peak(leaves | wakes)
+    resident = source.footprint.resident
+    sent: Bytes = {part: size for part, size in resident.items() if part in ("weights", "adapters")}
+    weights = {source.role: added((source.footprint.asleep, sent))}
+    second = peak(wakes | weights)
+    first = second if source is leaving else peak(leaves | weights)
+    return max(first, second, key=lambda peak: peak.peak_bytes)
 
 
-def _without_cache(held: PoolResident) -> Bytes:
-    return _less(held.footprint.resident, "kv_cache") if held.sleeps else held.footprint.resident
+def _shared(residents: Sequence[PoolResident], awake: Mapping[str, Bytes], working: str) -> Iterator[tuple[str, Bytes]]:
+    """Yield what each role holds, the `awake` ones as given, the rest at rest.
 
-
-def _weights(footprint: Footprint) -> Bytes:
-    return {part: count for part, count in footprint.resident.items() if part in ("weights", "adapters")}
-
-
-def _peak(held: Sequence[PoolResident], turn: PhaseTurn, entering: bool, told: Mapping[str, Bytes]) -> PoolPeak:
-    """Return a peak: what roles are `told` to hold, and of each other what is there while it rests."""
-    resting = {each.role: each.footprint.asleep if each.sleeps else each.footprint.resident for each in held}
-    working = "" if entering else turn.role
-    return PoolPeak(turn.phase, turn.role, entering, dict(_shared(held, resting | dict(told), working)))
-
-
-def _shared(held: Sequence[PoolResident], roles: Mapping[str, Bytes], working: str) -> Iterator[tuple[str, Bytes]]:
-    """Leave what roles of a process or of a copy share to the first of them, and a heap to the role that left most.
-
-    The parts of the role that is `working` have its own use of the heap in them.
+    What roles of a process or of a copy share is left to the first of them, and a heap to the role that left most. The
+    parts of the role that is `working` have its own use of the heap in them.
     """
     seen, copies = dict[tuple[str, Part], int](), set[str]()
-    for each in held:
-        parts: Bytes = roles[each.role]
-        for part in _OF_A_PROCESS if each.process else ():
-            more = parts.get(part, 0) - seen.get((each.process, part), 0)
-            seen[each.process, part] = max(seen.get((each.process, part), 0), parts.get(part, 0))
+    for resident in residents:
+        parts: Bytes = awake.get(resident.role, resident.resting)
+        for part in OF_A_PROCESS if resident.process else ():
+            key = resident.process, part
+            more = parts.get(part, 0) - seen.get(key, 0)
+            seen[key] = max(seen.get(key, 0), parts.get(part, 0))
             changed: Bytes = {**parts, part: more}
-            parts = changed if more > 0 else _less(parts, part)
-        if each.copy and each.copy in copies:
-            parts = _less(parts, "weights")
-        copies.add(each.copy)
-        heap = _left_in_heap(held, each, working)
-        left: Bytes = {"heap": heap}
-        yield each.role, added((parts, left)) if heap else parts
+            parts = changed if more > 0 else _without(parts, part)
+        if resident.copy and resident.copy in copies:
+            parts = _without(parts, "weights")
+        copies.add(resident.copy)
+        heap = _left_in_heap(residents, resident, working)
+        yield resident.role, added((parts, {"heap": heap})) if heap else parts
 
 
-_OF_A_PROCESS: tuple[Part, ...] = ("context", "rollout")
-
-
-def _left_in_heap(held: Sequence[PoolResident], one: PoolResident, working: str) -> int:
+def _left_in_heap(residents: Sequence[PoolResident], resident: PoolResident, working: str) -> int:
     """Return what a process keeps of the role that left most in its heap, beyond what the role at work has of it."""
-    peers = [each for each in held if each is one or (one.process and each.process == one.process)]
-    if one is not max(peers, key=lambda each: each.footprint.kept):
+    peers = [peer for peer in residents if peer is resident or (peer.process and peer.process == resident.process)]
+    if resident is not max(peers, key=lambda peer: peer.footprint.kept):
         return 0
-    return one.footprint.kept - sum(each.footprint.kept for each in peers if each.role == working)
+    return resident.footprint.kept - sum(peer.footprint.kept for peer in peers if peer.role == working)
 
 
-def _less(parts: Bytes, gone: Part) -> Bytes:
-    return {part: count for part, count in parts.items() if part != gone}
-
-
-def _of(held: Sequence[PoolResident], role: str) -> PoolResident:
-    return next(each for each in held if each.role == role)
+def _without(parts: Bytes, part: Part) -> Bytes:
+    return {kept: size for kept, size in parts.items() if kept != part}

@@ -1,4 +1,4 @@
-"""The footprint of a model that is only run: one that reads rows (reference, reward, critic), and one that samples.
+"""The footprint of a model in inference: one that reads rows (reference, reward, critic), and a rollout engine.
 
 Not here: a model that is trained too (`training`).
 """
@@ -46,7 +46,7 @@ LIMITS: tuple[tuple[float, int, int], ...] = (
     (160 * GIB, 8192, 256),
     (float("inf"), 16384, 512),
 )
-"""Tokens of a prefill's chunk and rows of the largest captured batch, for devices of less memory than the first number.
+"""Tokens of a prefill's chunk and rows of the largest captured batch, by memory that a device has less of.
 
 Source: SGLang 0.5.23, server_args, defaults by memory.
 """
@@ -63,41 +63,31 @@ def inference_bytes(
     stats: Collection[str] = (),
     constants: MemoryConstants | None = None,
 ) -> Footprint:
-    """Return what a model that reads rows without gradients holds on each device: log-probs, values or scores.
+    """Return what a model that reads rows without gradients holds on each device: for log-probs, values or scores.
 
-    A micro-batch has so many tokens on each data rank, at least a row. Offloaded weights come by the layer.
+    A micro-batch has `micro_batch_tokens` on each data rank, at least a row. Offloaded weights come by the layer.
     """
     constants = constants or MemoryConstants()
-    found = list[Footprint]()
+    tokens, footprints = micro_batch_tokens / layout.sequence, list[Footprint]()
+    logit_bytes = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in stats)
     for stage in stages(shape, layout):
         weights = whole({"weights": weights_bytes(shape, layout, stage, precision, cut=layout.sharding == "full")})
-        moment = _reading(shape, layout, stage, micro_batch_tokens / layout.sequence, logits, stats, constants)
+        # At its worst a pass holds a layer in progress, or the result of the last one with its logits.
+        layer = NUMBER_BYTES * tokens * (forward_numbers(shape, layout) + table_numbers(shape))
+        last = NUMBER_BYTES * tokens * 2 * shape.hidden / layout.tensor
+        read = logits_bytes(shape, layout, tokens, logits, logit_bytes, constants) if stage.last else 0.0
+        moment: dict[Part, float] = {"activations": layer}
+        if last + read > layer:
+            moment = {"activations": last, "logits": read}
         moment["reserved"] = constants.unused_share * sum(moment.values())
         if "parameters" in offload or (layout.sharding == "full" and layout.data * layout.sequence > 1):
             layers = 2 * layer_numbers(shape, layout).count
             moment["gathered"] = NUMBER_BYTES * (root_numbers(shape, layout, stage) + layers)
         context = whole({"context": process_bytes(layout.devices, constants)})
-        there: Bytes = {} if "parameters" in offload else weights
-        host: Bytes = weights if "parameters" in offload else {}
-        found.append(Footprint(added((there, context)), whole(moment), host, context, there))
-    return max(found, key=lambda each: each.peak_bytes)
-
-
-def _reading(
-    shape: ModelShape,
-    layout: Layout,
-    stage: PipelineStage,
-    tokens: float,
-    logits: Logits,
-    stats: Collection[str],
-    constants: MemoryConstants,
-) -> dict[Part, float]:
-    """Return what a pass holds at its worst: a layer in progress, or what went through them all, beside its logits."""
-    layer = NUMBER_BYTES * tokens * (forward_numbers(shape, layout) + table_numbers(shape))
-    last = NUMBER_BYTES * tokens * 2 * shape.hidden / layout.tensor
-    each = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in stats)
-    read = logits_bytes(shape, layout, tokens, logits, each, constants) if stage.last else 0.0
-    return {"activations": last, "logits": read} if last + read > layer else {"activations": layer}
+        on_device: Bytes = {} if "parameters" in offload else weights
+        on_host: Bytes = weights if "parameters" in offload else {}
+        footprints.append(Footprint(added((on_device, context)), whole(moment), on_host, context, on_device))
+    return max(footprints, key=lambda footprint: footprint.peak_bytes)
 
 
 def generation_bytes(
@@ -112,19 +102,19 @@ def generation_bytes(
     cache_number_bytes: float = NUMBER_BYTES,
     constants: MemoryConstants | None = None,
 ) -> Footprint:
-    """Return what a model that samples holds on each device; each of the `data` ranks is a replica of its own.
+    """Return what a rollout engine holds on each device; each of the `data` ranks is a replica of its own.
 
-    Its cache is for so many tokens in one replica, or takes what a share of the device leaves. Asleep it has given back
-    weights and cache; graphs and what talks to others stay.
-    Raises ValueError unless one of `cache_share` and `cache_tokens` is given.
+    Its cache is for `cache_tokens` in one replica, or takes what a share of the device leaves. Asleep it has freed
+    weights and cache; graphs and communicators stay.
+
+    Raises ValueError unless exactly one of `cache_share` and `cache_tokens` is given.
     """
     if (cache_share is None) == (cache_tokens is None):
-        raise ValueError("a cache has a share of its device or a number of tokens: one of both")
+        raise ValueError("give a cache either a share of its device or a number of tokens")
     constants = constants or MemoryConstants()
     chunk_tokens, rows = limits(device_bytes)
-    stage = max(stages(shape, layout), key=lambda each: weights_bytes(shape, layout, each, precision, cut=False))
-    weights = weights_bytes(shape, layout, stage, precision, cut=False)
-    working = _sampling(shape, layout, chunk_tokens, rows, constants)
+    weights = max(weights_bytes(shape, layout, stage, precision, cut=False) for stage in stages(shape, layout))
+    working = _generating(shape, layout, chunk_tokens, rows, constants)
     fixed: dict[Part, float] = {
         "context": process_bytes(layout.tensor * layout.pipeline, constants),
         "reserved": constants.engine_bytes + constants.graph_bytes * rows,
@@ -132,22 +122,22 @@ def generation_bytes(
     if cache_tokens is not None:
         cache = cache_tokens * cache_bytes(shape, layout, 1, cache_number_bytes)
     else:
-        beside = sum(working.values()) + sum(fixed.values()) if ENGINES[engine].shares_all else 0.0
-        cache = max(0.0, (cache_share or 0.0) * device_bytes - weights - beside)
+        counted = sum(working.values()) + sum(fixed.values()) if ENGINES[engine].shares_all else 0.0
+        cache = max(0.0, (cache_share or 0.0) * device_bytes - weights - counted)
     resident = whole({"weights": weights, "kv_cache": cache, **fixed})
     return Footprint(resident, whole(working), {}, whole(fixed))
 
 
 CPU_CACHE_TOKENS, CPU_CHUNK_TOKENS, CPU_ROWS = 16384, 4096, 256
-"""What a server on a CPU is started with by default: `flowgraph.engines.servers.server_engine`, and vLLM's defaults."""
+"""Defaults of a server on a CPU: `flowgraph.engines.servers.server_engine`, and vLLM's."""
 
 
 def server_bytes(
     shape: ModelShape, layout: Layout, running: RoleSettings, process_bytes: float, constants: MemoryConstants
 ) -> Footprint:
-    """Return what a server has on a CPU device, with the process of ours beside it, which has so many bytes.
+    """Return what a server holds on a CPU device, with our process besides, which takes `process_bytes`.
 
-    It is started anew for nothing, so it never sleeps. Not measured.
+    Sleeping would free nothing there, so it never sleeps. Not measured.
     """
     stage, number_bytes = PipelineStage(float(shape.layers)), WEIGHT_BYTES[running.precision]
     resident = whole(
@@ -158,11 +148,11 @@ def server_bytes(
         }
     )
     width = number_bytes / NUMBER_BYTES
-    working = _sampling(shape, layout, CPU_CHUNK_TOKENS, CPU_ROWS, constants)
+    working = _generating(shape, layout, CPU_CHUNK_TOKENS, CPU_ROWS, constants)
     return Footprint(resident, whole({part: width * count for part, count in working.items()}), {}, resident)
 
 
-def _sampling(
+def _generating(
     shape: ModelShape, layout: Layout, chunk_tokens: int, rows: int, constants: MemoryConstants
 ) -> dict[Part, float]:
     """Return what a step holds: a chunk of prompts in a layer, and the logits of one token of each row."""
@@ -173,7 +163,7 @@ def _sampling(
 
 
 def limits(device_bytes: int) -> tuple[int, int]:
-    """Return the tokens of a prefill's chunk and the rows of the largest captured batch that an engine sets itself.
+    """Return an engine's default tokens of a prefill's chunk and rows of the largest captured batch.
 
     >>> limits(80 * 2**30)
     (8192, 256)
@@ -182,13 +172,10 @@ def limits(device_bytes: int) -> tuple[int, int]:
 
 
 def cache_bytes(shape: ModelShape, layout: Layout, context_tokens: int, number_bytes: float = NUMBER_BYTES) -> float:
-    """Return the bytes of one sequence's cache on each device of a replica.
-
-    Stages of a pipeline have equal parts of it.
-    """
+    """Return the bytes of one sequence's cache on each device of a replica; stages of a pipeline have equal parts."""
     return sequence_bytes(shape, layout.tensor, context_tokens, number_bytes) / layout.pipeline
 
 
 def awake_bytes(footprint: Footprint) -> int:
-    """Return what a role that was asleep brings back to a device when it wakes."""
+    """Return the bytes that a sleeping role brings back to a device when it wakes."""
     return total_bytes(footprint.resident) - total_bytes(footprint.asleep)

@@ -1,7 +1,7 @@
 """The footprint of training a model: states, activations, logits and what sharding gathers, at the worst moment.
 
-Four moments are compared: the loss, the backward pass of a layer, its end, and the optimizer's step. Beside them a pass
-without gradients, of a role that reads rows before it trains on them. Not here: the widths of layers (`activations`),
+Four moments are compared: the loss, the backward pass of a layer, its end, and the optimizer's step; besides, a pass
+without gradients of a role that reads rows before it trains on them. Not here: the widths of layers (`activations`),
 and roles that only read (`serving`).
 """
 
@@ -48,21 +48,22 @@ if TYPE_CHECKING:
     from flowgraph.models import ModelShape
     from placements.memory.footprint import Logits
 
+STATES: Mapping[Offloaded, Part] = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
+
 WIDTH_BYTES: Mapping[Precision, int] = {"float32": 4, "bfloat16": 2, "fp8": 2, "fp4": 2}
-"""Of a number that is computed with: products in fewer bits convert what lies there in bfloat16."""
+"""Bytes of a number that is computed with: products in fewer bits convert from bfloat16."""
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
     """How a model is trained.
 
-    A micro-batch has `micro_batch_tokens` on each data rank. What `offload` names lies in host memory: weights and
-    gradients move by the layer, and the optimizer steps there. `logits` says whether a loss makes them all at once, and
-    copies them, and `stats` what else it reads from them. `master` is the precision of what the optimizer changes,
-    `frozen` of what adapters leave as it is. `spare_adapters` are held beside those that are trained. `interleaved`
-    counts the pieces of the model that each stage of a pipeline has, and `micro_batches` those of a step; None: enough
-    to fill it. An optimizer that is offloaded steps on the host if it `steps_on_host`; else its states come to the
-    device for that.
+    A micro-batch has `micro_batch_tokens` on each data rank. `offload` names what lies in host memory: weights and
+    gradients move by the layer; the optimizer's step is on the host if it `steps_on_host`, else its states come to the
+    device for it. `logits` says whether a loss makes them all at once, and copies them, and `stats` what else it reads
+    from them. `master` is the precision of what the optimizer changes, `frozen` that of weights under adapters.
+    `spare_adapters` are held besides those that are trained. `interleaved` counts the pieces of the model that each
+    stage of a pipeline has, and `micro_batches` those of a step; None: enough to fill it.
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -91,7 +92,7 @@ class TrainingSettings:
     def copies(self) -> bool:
         """Return whether weights are kept as the optimizer changes them, and copied to be computed with.
 
-        Full sharding does, and so does what is not cut at all, where the two widths differ.
+        Full sharding does, and so does a model that is not cut at all, where the two widths differ.
         """
         return self.layout.sharding == "full" or (self.layout.sharding == "none" and self.layout.devices == 1)
 
@@ -103,13 +104,73 @@ class TrainingFootprint(Footprint):
     reading: Bytes = field(default_factory=dict[Part, int])
 
     def at(self, phase: str) -> Bytes:
-        """Return what it holds in a phase, by part: what an update takes in an update only."""
+        """Return what a device holds of it in a phase, part by part: an update's states and activations in updates."""
         return self.at_work if phase == "update" else self.reading
+
+
+def training_bytes(
+    shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0, constants: MemoryConstants | None = None
+) -> TrainingFootprint:
+    """Return what a role that trains a model holds on each device: on the one with the most of a pipeline.
+
+    A row has up to `sequence_tokens`, and a micro-batch at least one row. Where rows pass without gradients, another
+    device of a pipeline may have the most.
+    """
+    stages = _stages(shape, training, sequence_tokens, constants or MemoryConstants())
+    footprints = [stage.footprint() for stage in stages]
+    largest = max(footprints, key=lambda each: each.peak_bytes)
+    return replace(largest, reading=max((each.reading for each in footprints), key=total_bytes))
+
+
+def waiting_bytes(shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0) -> float:
+    """Return the most activations that wait on a device for their backward pass, of all micro-batches in flight."""
+    return max(stage.waiting_bytes for stage in _stages(shape, training, sequence_tokens, MemoryConstants()))
+
+
+def _stages(
+    shape: ModelShape, training: TrainingSettings, sequence_tokens: int, constants: MemoryConstants
+) -> list[_StageModel]:
+    tokens = max(training.micro_batch_tokens, sequence_tokens) / training.layout.sequence
+    cut = stages(shape, training.layout, training.interleaved, training.micro_batches)
+    return [_StageModel(shape, training, stage, tokens, sequence_tokens, constants) for stage in cut]
+
+
+def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineStage) -> Bytes:
+    """Return the bytes of weights, gradients and optimizer states of a device of a stage, wherever they lie.
+
+    Bytes of each parameter in mixed precision with AdamW on N ranks:
+
+    | sharding | weights | gradients | optimizer |
+    |---|---|---|---|
+    | none, optimizer, gradients | 2 | 4, 4, 4 / N | 12, 12 / N, 12 / N |
+    | full, or one device | 4 / N | 4 / N | 8 / N |
+
+    In one precision all have its width, without a second copy. Gradients are added up in the master's.
+    Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5; Megatron-LM, distributed optimizer.
+    """
+    layout, master, sharding = training.layout, WIDTH_BYTES[training.master], training.layout.sharding
+    model, adapters = model_numbers(shape, layout, stage), adapter_numbers(shape, layout, stage)
+    precision: Precision = training.master if training.copies else "float32"
+    if not training.copies and training.width_bytes != 4:
+        precision = "bfloat16"
+    width = WIDTH_BYTES[precision]
+    moments = 2 * master * (training.optimizer == "adamw") + (0 if width == master else master)
+    frozen = training.frozen if shape.adapters and training.copies else precision
+    trained = adapters if shape.adapters else model
+    cuts_weights = sharding == "full"
+    return whole(
+        {
+            "weights": weights_bytes(shape, layout, stage, frozen, cut=cuts_weights),
+            "adapters": (1 + training.spare_adapters) * width * adapters.held(cut=cuts_weights),
+            "gradients": master * trained.held(cut=sharding in ("gradients", "full")),
+            "optimizer": moments * trained.held(cut=sharding in ("optimizer", "gradients", "full")),
+        }
+    )
 
 
 @dataclass(frozen=True)
 class _StageModel:
-    """One stage of a model that is trained so, with the constants of its devices."""
+    """One stage of a model in training, with the constants of its devices."""
 
     shape: ModelShape
     training: TrainingSettings
@@ -122,220 +183,134 @@ class _StageModel:
     def layout(self) -> Layout:
         return self.training.layout
 
+    def footprint(self) -> TrainingFootprint:
+        training = self.training
+        states = state_bytes(self.shape, training, self.stage)
+        offloaded = {STATES[name] for name in training.offload}
+        # Gradients stay between updates where they lie in one buffer of all ranks: Megatron-LM's distributed optimizer
+        # keeps its buffers; FSDP2 frees gradients when it has stepped.
+        keeps_gradients = training.layout.sharding in ("optimizer", "gradients")
+        lasting, passing, host = dict[Part, int](), dict[Part, int](), dict[Part, int]()
+        for part, size in states.items():
+            lasts = part != "gradients" or keeps_gradients
+            (host if part in offloaded else lasting if lasts else passing)[part] = size
+        fetched_bytes = 0 if training.steps_on_host else host.get("optimizer", 0)
+        if training.offload_activations:
+            host = added((host, whole({"activations": self.waiting_bytes})))
+        context = whole({"context": process_bytes(self.layout.devices, self.constants)})
+        working = max(map(self._with_reserve, self._moments(fetched_bytes)), key=total_bytes)
+        resident = added((lasting, context))
+        reading = added((resident, self._with_reserve(self._reading())))
+        # A sleeping role frees gradients without a copy on the host. Source: verl, `offload_megatron_model_to_cpu`.
+        asleep_host: Bytes = {part: size for part, size in lasting.items() if part != "gradients"}
+        return TrainingFootprint(resident, added((passing, working)), host, context, asleep_host, reading=reading)
 
-def training_bytes(
-    shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0, constants: MemoryConstants | None = None
-) -> TrainingFootprint:
-    """Return what a role that trains a model holds on each device, that with the most of a pipeline.
+    def _with_reserve(self, moment: Mapping[Part, float]) -> Bytes:
+        """Add what an allocator keeps beyond activations and logits; gathered blocks have one size, and fit."""
+        varied = moment.get("activations", 0.0) + moment.get("logits", 0.0)
+        return whole({**moment, "reserved": self.constants.unused_share * varied})
 
-    A row has up to `sequence_tokens`, and a micro-batch at least one row. Where rows pass without gradients, another
-    device of a pipeline may have the most.
-    """
-    cases = _cases(shape, training, sequence_tokens, constants or MemoryConstants())
-    found = [_footprint(case) for case in cases]
-    most = max(found, key=lambda each: each.peak_bytes)
-    return replace(most, reading=max((each.reading for each in found), key=total_bytes))
+    def _moments(self, fetched_bytes: float) -> Iterator[Mapping[Part, float]]:
+        """Yield what comes and goes, besides the states, at the moments that may be the worst.
 
-
-def waiting_bytes(shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0) -> float:
-    """Return the most activations that wait on a device for their backward pass, of all micro-batches in flight."""
-    return max(map(_waiting_bytes, _cases(shape, training, sequence_tokens, MemoryConstants())))
-
-
-def _cases(
-    shape: ModelShape, training: TrainingSettings, sequence_tokens: int, constants: MemoryConstants
-) -> list[_StageModel]:
-    tokens = max(training.micro_batch_tokens, sequence_tokens) / training.layout.sequence
-    found = stages(shape, training.layout, training.interleaved, training.micro_batches)
-    return [_StageModel(shape, training, stage, tokens, sequence_tokens, constants) for stage in found]
-
-
-def _footprint(case: _StageModel) -> TrainingFootprint:
-    training = case.training
-    states = state_bytes(case.shape, training, case.stage)
-    moves: Mapping[Offloaded, Part] = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
-    away = {moves[each] for each in training.offload}
-    lasting: Bytes = {part: count for part, count in states.items() if _lasts(part, training) and part not in away}
-    passing: Bytes = {part: count for part, count in states.items() if part not in lasting and part not in away}
-    host: Bytes = {part: count for part, count in states.items() if part in away}
-    fetched = 0 if training.steps_on_host else host.get("optimizer", 0)
-    if training.offload_activations:
-        host = added((host, whole({"activations": _waiting_bytes(case)})))
-    context = whole({"context": process_bytes(case.layout.devices, case.constants)})
-    working = max((_reserved(moment, case.constants) for moment in _moments(case, fetched)), key=total_bytes)
-    resident, reading = added((lasting, context)), _reserved(_reading(case), case.constants)
-    reading = added((resident, reading))
-    asleep_host: Bytes = {part: count for part, count in lasting.items() if part != "gradients"}
-    return TrainingFootprint(resident, added((passing, working)), host, context, asleep_host, reading=reading)
-
-
-def _lasts(part: Part, training: TrainingSettings) -> bool:
-    """Return whether a state stays between updates: gradients do where they lie in one buffer of all ranks.
-
-    Source: Megatron-LM's distributed optimizer keeps its buffers; FSDP2 frees gradients when it has stepped. What
-    sleeps frees them too, without a copy on the host: verl, `offload_megatron_model_to_cpu`.
-    """
-    return part != "gradients" or training.layout.sharding in ("optimizer", "gradients")
-
-
-def _reserved(moment: Mapping[Part, float], constants: MemoryConstants) -> Bytes:
-    """Add what an allocator keeps beyond activations and logits; what is gathered has one size, and its blocks fit."""
-    varied = moment.get("activations", 0.0) + moment.get("logits", 0.0)
-    return whole({**moment, "reserved": constants.unused_share * varied})
-
-
-def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineStage) -> Bytes:
-    """Return weights, gradients and what the optimizer keeps, of what a device of a stage holds, wherever it lies.
-
-    Bytes of each parameter in mixed precision with AdamW on N ranks:
-
-    | sharding | weights | gradients | optimizer |
-    |---|---|---|---|
-    | none, optimizer, gradients | 2 | 4, 4, 4 / N | 12, 12 / N, 12 / N |
-    | full, or one device | 4 / N | 4 / N | 8 / N |
-
-    In one precision all have its width, and there is no second copy. Gradients are added up in the master's.
-    Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5; Megatron-LM, distributed optimizer.
-    """
-    layout, master = training.layout, WIDTH_BYTES[training.master]
-    model, adapters = model_numbers(shape, layout, stage), adapter_numbers(shape, layout, stage)
-    kept: Precision = training.master if training.copies else "float32" if training.width_bytes == 4 else "bfloat16"
-    own = WIDTH_BYTES[kept]
-    moments = 2 * master * (training.optimizer == "adamw") + (0 if own == master else master)
-    frozen = training.frozen if shape.adapters and training.copies else kept
-    trained = adapters if shape.adapters else model
-    weights, gradients, optimizer = (layout.sharding in kinds for kinds in _CUT_BY)
-    return whole(
-        {
-            "weights": weights_bytes(shape, layout, stage, frozen, cut=weights),
-            "adapters": (1 + training.spare_adapters) * own * adapters.held(cut=weights),
-            "gradients": master * trained.held(cut=gradients),
-            "optimizer": moments * trained.held(cut=optimizer),
+        `fetched_bytes` of an optimizer's states come from the host for its step. In a layer's backward pass its
+        gradients come as what they are made from goes, so the larger of both counts; and gradients leave only when a
+        layer is through, whose activations are gone then.
+        """
+        shape, layout, training, widths = self.shape, self.layout, self.training, self.training.widths
+        width, master, tokens = training.width_bytes, WIDTH_BYTES[training.master], self.tokens
+        waiting = 0.0 if training.offload_activations else self.waiting_bytes
+        waiting += width * tokens * table_numbers(shape)
+        entropy = "entropy" in training.stats
+        if self.stage.last:
+            last = width * tokens * LAST_WIDTHS * shape.hidden / layout.tensor
+            copied = training.logits != "whole"
+            logit_bytes = self.constants.logit_bytes if copied else self.constants.whole_logit_bytes
+            logits = self._logits_bytes(logit_bytes + 2 * self.constants.entropy_logit_bytes * entropy)
+            yield {"activations": waiting + last, "logits": logits, "gathered": self._gathered(1)}
+        again = again_numbers(shape, layout, widths, training.checkpointing, self.sequence_tokens)
+        back = width * tokens * backward_numbers(shape, layout, widths)
+        layer_gradients = width * layer_numbers(shape, layout).count * self._gathers_gradients
+        yield {
+            "activations": waiting + width * tokens * again + back,
+            "gathered": self._gathered(2) + self._reducing_bytes() + max(0.0, layer_gradients - back),
         }
-    )
+        # The root's gradients when a backward pass ends: whole, and in the master's width to leave.
+        yield {"gathered": (width + master) * root_numbers(shape, layout, self.stage) * self._gathers_gradients}
+        # An optimizer's step makes one number of the master's width for each that it changes. Source:
+        # torch.optim.AdamW, whose foreach implementation makes lists of temporary tensors. Fused ones, as Megatron-LM
+        # has for buffers that are not cut with the weights, make none.
+        stepping = 0.0
+        if training.copies and "optimizer" not in training.offload:
+            numbers = (adapter_numbers if shape.adapters else model_numbers)(shape, layout, self.stage)
+            stepping = master * numbers.held(cut=layout.sharding == "full")
+        yield {"optimizer": stepping + fetched_bytes}
 
+    def _reading(self) -> Mapping[Part, float]:
+        """Return what a pass without gradients holds at its worst, as in `serving`, of weights as here.
 
-# The shardings that cut weights, gradients and the optimizer's states.
-_CUT_BY = ("full",), ("gradients", "full"), ("optimizer", "gradients", "full")
+        That is a layer in progress, or the result of the last one with its logits.
+        """
+        shape, layout, constants = self.shape, self.layout, self.constants
+        numbers, gathered = self.training.width_bytes * self.tokens, self._gathered(2)
+        layer = numbers * (forward_numbers(shape, layout) + table_numbers(shape))
+        last = numbers * 2 * shape.hidden / layout.tensor
+        entropy = "entropy" in self.training.stats
+        logit_bytes = constants.read_logit_bytes + constants.entropy_logit_bytes * entropy
+        logits = self._logits_bytes(logit_bytes) if self.stage.last else 0.0
+        if last + logits > layer:
+            return {"activations": last, "logits": logits, "gathered": gathered}
+        return {"activations": layer, "gathered": gathered}
 
+    @property
+    def waiting_bytes(self) -> float:
+        """Return the activations that wait for their backward pass, of all layers and micro-batches in flight."""
+        training, stage = self.training, self.stage
+        kept = stored_numbers(self.shape, self.layout, training.widths, training.checkpointing, self.sequence_tokens)
+        return training.width_bytes * self.tokens * kept * stage.layers * stage.in_flight
 
-def _moments(case: _StageModel, fetched_bytes: float) -> Iterator[Mapping[Part, float]]:
-    """Return what comes and goes, beside the states, at the moments that may be the worst.
+    def _logits_bytes(self, logit_bytes: float) -> float:
+        return logits_bytes(self.shape, self.layout, self.tokens, self.training.logits, logit_bytes, self.constants)
 
-    `fetched_bytes` of an optimizer's states come from the host for its step.
-    In a layer's backward pass its gradients come as what they are made from goes, so the larger of both counts; and
-    gradients leave only when a layer is through, whose activations are gone then.
-    """
-    width, tokens, shape, widths = case.training.width_bytes, case.tokens, case.shape, case.training.widths
-    waiting = 0.0 if case.training.offload_activations else _waiting_bytes(case)
-    waiting += width * tokens * table_numbers(shape)
-    if case.stage.last:
-        last = width * tokens * LAST_WIDTHS * shape.hidden / case.layout.tensor
-        yield {"activations": waiting + last, "logits": _logits_bytes(case), "gathered": _gathered(case, 1)}
-    again = again_numbers(shape, case.layout, widths, case.training.checkpointing, case.sequence_tokens)
-    back = width * tokens * backward_numbers(shape, case.layout, widths)
-    yield {
-        "activations": waiting + width * tokens * again + back,
-        "gathered": _gathered(case, 2) + _reducing_bytes(case) + max(0.0, _layer_gradient_bytes(case) - back),
-    }
-    yield {"gathered": _ending_bytes(case)}
-    yield {"optimizer": _stepping_bytes(case) + fetched_bytes}
+    @property
+    def _piped(self) -> bool:
+        """Return whether a stage of a pipeline keeps all of its sharded weights whole while micro-batches pass.
 
+        Source: torchtitan, which shards weights again after a step only, so as not to gather them for each micro-batch.
+        """
+        return self.layout.pipeline > 1
 
-def _reading(case: _StageModel) -> Mapping[Part, float]:
-    """Return what a pass without gradients holds at its worst, as `footprint_serving` does, of weights as here.
+    def _gathered(self, layers: int) -> float:
+        """Return the bytes of whole weights to compute with: embedding and head, and `layers` in turn.
 
-    That is a layer in progress, or what went through them all beside its logits.
-    """
-    training, shape, constants = case.training, case.shape, case.constants
-    numbers = training.width_bytes * case.tokens
-    layer = numbers * (forward_numbers(shape, case.layout) + table_numbers(shape))
-    last, gathered = numbers * 2 * shape.hidden / case.layout.tensor, _gathered(case, 2)
-    each = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in training.stats)
-    read = logits_bytes(shape, case.layout, case.tokens, training.logits, each, constants) if case.stage.last else 0.0
-    if last + read > layer:
-        return {"activations": last, "logits": read, "gathered": gathered}
-    return {"activations": layer, "gathered": gathered}
+        One device has nothing to fetch ahead, and a layer at a time. Derived from torch's FSDP2 with each layer sharded
+        by itself and the rest as the root; equal to what its FSDPMemTracker counts as unsharded and as gathered.
+        """
+        training, shape, layout = self.training, self.shape, self.layout
+        if not training.copies or (training.precision == training.master and layout.devices == 1):
+            return 0.0
+        layer = layer_numbers(shape, layout).count
+        layer += training.spare_adapters * shape.adapters / shape.layers / layout.tensor
+        at_once = self.stage.layers if self._piped else layers if layout.data * layout.sequence > 1 else 1
+        return training.width_bytes * (root_numbers(shape, layout, self.stage) + at_once * layer)
 
+    @property
+    def _gathers_gradients(self) -> bool:
+        """Return whether whole gradients pass besides those that are kept; adapters' are too small to count."""
+        return self.training.copies and not self.shape.adapters
 
-def _waiting_bytes(case: _StageModel) -> float:
-    """Return the activations that wait for their backward pass, of all layers and micro-batches in flight."""
-    numbers = stored_numbers(
-        case.shape, case.layout, case.training.widths, case.training.checkpointing, case.sequence_tokens
-    )
-    return case.training.width_bytes * case.tokens * numbers * case.stage.layers * case.stage.in_flight
+    def _reducing_bytes(self) -> float:
+        """Return the bytes of whole gradients besides a layer's own: of the layer before, which leave, and the head's.
 
-
-def _logits_bytes(case: _StageModel) -> float:
-    training, constants = case.training, case.constants
-    own = constants.whole_logit_bytes if training.logits == "whole" else constants.logit_bytes
-    each = own + 2 * constants.entropy_logit_bytes * ("entropy" in training.stats)
-    return logits_bytes(case.shape, case.layout, case.tokens, training.logits, each, constants)
-
-
-def _piped(case: _StageModel) -> bool:
-    """Return whether a stage of a pipeline keeps all of its sharded weights whole while micro-batches pass.
-
-    Source: torchtitan, which shards weights again after a step only, so as not to gather them for each micro-batch.
-    """
-    return case.layout.pipeline > 1
-
-
-def _gathered(case: _StageModel, layers: int) -> float:
-    """Return the bytes of weights that are whole, to be computed with: embedding and head, and so many layers in turn.
-
-    One device has nothing to fetch ahead, and a layer at a time. Derived from torch's FSDP2 with each layer sharded by
-    itself and the rest as the root; equal to what its FSDPMemTracker counts as unsharded and as gathered.
-    """
-    training = case.training
-    if not training.copies or (training.precision == training.master and case.layout.devices == 1):
-        return 0.0
-    layer = layer_numbers(case.shape, case.layout).count
-    layer += training.spare_adapters * case.shape.adapters / case.shape.layers / case.layout.tensor
-    at_once = case.stage.layers if _piped(case) else layers if case.layout.data * case.layout.sequence > 1 else 1
-    return training.width_bytes * (root_numbers(case.shape, case.layout, case.stage) + at_once * layer)
-
-
-def _gathers_gradients(case: _StageModel) -> bool:
-    """Return whether whole gradients pass beside those that are kept; adapters' are too small to count."""
-    return case.training.copies and not case.shape.adapters
-
-
-def _layer_gradient_bytes(case: _StageModel) -> float:
-    """Return the bytes of the gradients of one layer's weights, whole."""
-    return case.training.width_bytes * layer_numbers(case.shape, case.layout).count * _gathers_gradients(case)
-
-
-def _reducing_bytes(case: _StageModel) -> float:
-    """Return the bytes of whole gradients beside a layer's own: those of the layer before, which leave, and the head's.
-
-    Those that leave do so in the master's width, and in place of that layer's activations. Derived and checked as
-    `_gathered`.
-    """
-    if not _gathers_gradients(case):
-        return 0.0
-    shape, layout, master = case.shape, case.layout, WIDTH_BYTES[case.training.master]
-    layer = master * layer_numbers(shape, layout).count
-    leaving = layer * case.stage.layers if _piped(case) else layer * (layout.data * layout.sequence > 1)
-    gone = 0.0 if _piped(case) or case.training.offload_activations else _waiting_bytes(case) / case.stage.layers
-    head = shape.vocabulary * shape.hidden / layout.tensor * (shape.head == "tokens" and case.stage.last)
-    return max(0.0, leaving - gone) + case.training.width_bytes * head
-
-
-def _ending_bytes(case: _StageModel) -> float:
-    """Return the bytes of the root's gradients when a backward pass ends: whole, and in the master's width to leave."""
-    both = case.training.width_bytes + WIDTH_BYTES[case.training.master]
-    return both * root_numbers(case.shape, case.layout, case.stage) * _gathers_gradients(case)
-
-
-def _stepping_bytes(case: _StageModel) -> float:
-    """Return what an optimizer's step makes besides: one number of the master's width for each that it changes.
-
-    Source: torch.optim.AdamW, whose foreach implementation makes lists of temporary tensors. Fused ones, as Megatron-LM
-    has for buffers that are not cut with the weights, make none.
-    """
-    shape, training = case.shape, case.training
-    if "optimizer" in training.offload or not training.copies:
-        return 0.0
-    numbers = (adapter_numbers if shape.adapters else model_numbers)(shape, training.layout, case.stage)
-    return WIDTH_BYTES[training.master] * numbers.held(cut=training.layout.sharding == "full")
+        Those that leave do so in the master's width, and in place of that layer's activations. Derived and checked as
+        `_gathered`.
+        """
+        if not self._gathers_gradients:
+            return 0.0
+        shape, layout = self.shape, self.layout
+        layer = WIDTH_BYTES[self.training.master] * layer_numbers(shape, layout).count
+        leaving = layer * self.stage.layers if self._piped else layer * (layout.data * layout.sequence > 1)
+        stays = self._piped or self.training.offload_activations
+        gone = 0.0 if stays else self.waiting_bytes / self.stage.layers
+        head = shape.vocabulary * shape.hidden / layout.tensor * (shape.head == "tokens" and self.stage.last)
+        return max(0.0, leaving - gone) + self.training.width_bytes * head

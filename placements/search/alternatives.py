@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import fsum
 
@@ -23,7 +23,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True)
 class AlternativePool:
-    """One role elsewhere: with whom it would share a pool, and the best plan then; None if none fits."""
+    """One role elsewhere: the roles it would share a pool with, and the best plan then; None if none fits."""
 
     role: str
     beside: tuple[str, ...]
@@ -32,9 +32,9 @@ class AlternativePool:
 
 @dataclass(frozen=True)
 class AlternativeLayout:
-    """One way to run a role on the pool that it has: seconds of its work in a step, and the most it holds on a device.
+    """One way to run a role on its pool: seconds of its work in a step, and its peak bytes on a device.
 
-    `fits` says whether the plan does with the role so, `own` whether it is the way of the plan.
+    `fits` tells whether the plan fits with it, `own` whether the plan has it.
     """
 
     layout: Layout
@@ -47,7 +47,7 @@ class AlternativeLayout:
 
 @dataclass(frozen=True)
 class CurrentPlan:
-    """A plan as it stands: its step, the seconds of it, and its devices."""
+    """A plan as it is: its step, the seconds of it, and its devices."""
 
     step: StepForecast
     step_s: float
@@ -56,46 +56,44 @@ class CurrentPlan:
 
 def parts_of(plan: Plan) -> Parts:
     """Return the roles of a plan by the pool that they share; a pool without one is left out."""
-    found = (tuple(each.role for each in plan.placed if each.pool == pool.name) for pool in plan.pools)
-    return tuple(part for part in found if part)
+    parts = (tuple(placed.role for placed in plan.placed if placed.pool == pool.name) for pool in plan.pools)
+    return tuple(part for part in parts if part)
 
 
 def alternative_pools(setting: PlanningProblem, parts: Parts, role: str) -> Iterator[AlternativePool]:
-    """Return what comes of putting one role on each other pool, or on one of its own; the rest may change devices."""
-    blocks = PoolOptions(setting)
+    """Yield the plans with one role on each other pool, or on one of its own; the rest may change devices."""
+    pools = PoolOptions(setting)
     rest = [tuple(name for name in part if name != role) for part in parts]
-    home = next(part for part in parts if role in part)
-    for beside in [*(part for part in rest if part and part != _without(home, role)), ()]:
-        if beside == () and home == (role,):
-            continue
-        others = [part for part in rest if part and part != beside]
-        yield AlternativePool(role, beside, solved(setting, blocks, (*others, (*beside, role))))
-
-
-def _without(part: Sequence[str], role: str) -> tuple[str, ...]:
-    return tuple(name for name in part if name != role)
+    neighbours = next(others for part, others in zip(parts, rest, strict=True) if role in part)
+    for beside in [*(part for part in rest if part and part != neighbours), ()]:
+        if beside or neighbours:
+            untouched = [part for part in rest if part and part != beside]
+            yield AlternativePool(role, beside, solved(setting, pools, (*untouched, (*beside, role))))
 
 
 def alternative_layouts(setting: PlanningProblem, plan: Plan, role: str) -> tuple[AlternativeLayout, ...]:
     """Return the ways to run a role on its pool, fastest first: the plan's own, and the best of each layout.
 
-    The best is the fastest that fits, or where none does the fastest. No layout of which seconds are known is left out.
+    The best is the fastest that fits, or where none does the fastest. Every layout with known seconds is there.
     """
-    home = next(each for each in homes_by(setting, plan) if each.role.name == role)
+    home = next(home for home in homes_by(setting, plan) if home.role.name == role)
     own = home.layout, home.running
-    ways_of = dict[Layout, list[tuple[Layout, RoleSettings]]]()
-    for each in all_role_options(setting, home.role, home.seat):
-        ways_of.setdefault(each.layout, []).append((each.layout, each.running))
-    kept = {own: _other(setting, plan, home, *own, own=True)}
-    for ways in ways_of.values():
-        found = (kept.get(way) or _other(setting, plan, home, *way) for way in ways)
-        first = next(found)
-        best = first if first.fits else next((each for each in found if each.fits), first)
-        kept[best.layout, best.running] = best
-    return tuple(sorted(kept.values(), key=lambda each: (each.seconds, each.layout.tensor)))
+    runnings = dict[Layout, list[RoleSettings]]()
+    for option in all_role_options(setting, home.role, home.seat):
+        runnings.setdefault(option.layout, []).append(option.running)
+    alternatives = {own: _alternative(setting, plan, home, *own, own=True)}
+    for layout, ways in runnings.items():
+        tried = (
+            alternatives.get((layout, running)) or _alternative(setting, plan, home, layout, running)
+            for running in ways
+        )
+        first = next(tried)
+        best = first if first.fits else next((way for way in tried if way.fits), first)
+        alternatives[best.layout, best.running] = best
+    return tuple(sorted(alternatives.values(), key=lambda way: (way.seconds, way.layout.tensor)))
 
 
-def _other(
+def _alternative(
     setting: PlanningProblem,
     plan: Plan,
     home: RolePlacement,
@@ -104,16 +102,16 @@ def _other(
     *,
     own: bool = False,
 ) -> AlternativeLayout:
-    there = replace(home, layout=layout, running=running)
-    works = [work_of(setting, there, load).total_s for load in setting.loads_of(home.role)]
-    works.append(switching_of(setting, there).total_s)
-    held = footprint(setting, home.role, home.seat, home.engine, layout, running).peak_bytes
-    placed = (
-        each.model_copy(update={"layout": layout, "running": running}) if each.role == home.role.name else each
-        for each in plan.placed
-    )
-    fits = held <= room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
-    if fits:  # by itself; what lies beside it counts too
-        again = forecast_again(setting, plan.model_copy(update={"placed": tuple(placed)}))
-        fits = not any(True for _ in overflows(again, setting, ""))
-    return AlternativeLayout(layout, running, fsum(each or 0.0 for each in works), held, fits, own)
+    moved = replace(home, layout=layout, running=running)
+    works = [work_of(setting, moved, load).total_s for load in setting.loads_of(home.role)]
+    works.append(switching_of(setting, moved).total_s)
+    peak_bytes = footprint(setting, home.role, home.seat, home.engine, layout, running).peak_bytes
+    fits = peak_bytes <= room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
+    if fits:  # by itself; the other roles of its pool count too
+        placed = tuple(
+            role.model_copy(update={"layout": layout, "running": running}) if role.role == home.role.name else role
+            for role in plan.placed
+        )
+        again = forecast_again(setting, plan.model_copy(update={"placed": placed}))
+        fits = next(overflows(again, setting, ""), None) is None
+    return AlternativeLayout(layout, running, fsum(work or 0.0 for work in works), peak_bytes, fits, own)

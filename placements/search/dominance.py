@@ -1,23 +1,22 @@
-"""One way to run a role, as data: its seconds and bytes, and which ways no other beats.
+"""One option to run a role, as data: its seconds and bytes; and the options that no other dominates.
 
-Not here: which ways there are (`role_options`).
+Not here: which options a role has (`role_options`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flowgraph.cluster.plan import Layout, RoleSettings
-from placements.time.seconds import Seconds
 
 
 @dataclass(frozen=True)
 class RoleOption:
     """One way to run a role: busy seconds by stage, and bytes on each device while others work and while it works.
 
-    `wakes_bytes` come to the device before the role works, where it sleeps; `context_bytes` are those of its process,
-    which roles of one engine share. `host_bytes` are of each device's share of host memory.
+    `wakes_bytes` come to the device before a sleeping role works. `context_bytes` are those of its process, which roles
+    of one engine share. `host_bytes` are of each device's share of host memory.
     """
 
     engine: str
@@ -30,11 +29,11 @@ class RoleOption:
     wakes_bytes: int = 0
     context_bytes: int = 0
     moved_s: float = 0.0
-    """Of its seconds, those in which what it keeps off its devices comes and goes: in the stage of its last load."""
+    """The part of its seconds in which offloaded or sleeping state comes and goes: in the stage of its last load."""
     woken_s: float = 0.0
-    """Of these, those in which what sleeps comes and goes: as it is played, not always in that stage."""
+    """The part of `moved_s` in which sleeping state comes and goes: as it is played, not always in that stage."""
     ready_s: float = 0.0
-    """Besides its seconds, those of a rollout engine that its layout decides: to wake, and to install new weights."""
+    """Seconds besides, in which a rollout engine wakes and installs new weights; its layout decides them."""
 
     @property
     def last_stage(self) -> int:
@@ -43,42 +42,40 @@ class RoleOption:
 
     @property
     def over_bytes(self) -> int:
-        """Return what it holds more while it works."""
+        """Return the bytes that it holds only while it works."""
         return self.peak_bytes - self.rest_bytes
+
+    def dominates(self, option: RoleOption) -> bool:
+        """Return whether this option is as good in every number, so that the other need not be considered."""
+        return (
+            not slower_somewhere(self.stages_s, option.stages_s)
+            and self.ready_s <= option.ready_s
+            and self.rest_bytes <= option.rest_bytes
+            and self.over_bytes <= option.over_bytes
+            and self.wakes_bytes <= option.wakes_bytes
+            and self.host_bytes <= option.host_bytes
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class TimedLayout:
-    """One layout of a role on an engine, all that it holds on its devices, and the seconds of each of its loads."""
+    """One layout of a role on an engine with all its state on its devices, and the seconds of each stage."""
 
     engine: str
     layout: Layout
     running: RoleSettings
-    told: tuple[Seconds, ...]
     stages_s: tuple[float, ...]
 
 
-def slower_somewhere(one: Sequence[float], other: Sequence[float]) -> bool:
+def slower_somewhere(stages_s: Sequence[float], compared_s: Sequence[float]) -> bool:
     """Return whether the first takes longer in any stage."""
-    return any(a > b for a, b in zip(one, other, strict=True))
+    return any(a > b for a, b in zip(stages_s, compared_s, strict=True))
 
 
-def unbeaten(found: Sequence[RoleOption]) -> Iterator[RoleOption]:
-    """Yield what no other beats in the seconds of each stage and in all bytes; of equals the first."""
-    kept = list[RoleOption]()
-    for each in sorted(found, key=lambda choice: (sum(choice.stages_s), choice.rest_bytes, choice.peak_bytes)):
-        if not any(beats(other, each) for other in kept):
-            kept.append(each)
-    yield from kept
-
-
-def beats(one: RoleOption, other: RoleOption) -> bool:
-    """Return whether the first is as good in all, so that the other need not be looked at."""
-    return (
-        all(a <= b for a, b in zip(one.stages_s, other.stages_s, strict=True))
-        and one.ready_s <= other.ready_s
-        and one.rest_bytes <= other.rest_bytes
-        and one.over_bytes <= other.over_bytes
-        and one.wakes_bytes <= other.wakes_bytes
-        and one.host_bytes <= other.host_bytes
-    )
+def undominated(options: Iterable[RoleOption]) -> list[RoleOption]:
+    """Return the options that no other dominates, the fastest first; of equals the first."""
+    front = list[RoleOption]()
+    for option in sorted(options, key=lambda option: (sum(option.stages_s), option.rest_bytes, option.peak_bytes)):
+        if not any(better.dominates(option) for better in front):
+            front.append(option)
+    return front

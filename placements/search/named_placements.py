@@ -1,8 +1,8 @@
 """The four placements that systems of the field are known by, as parts of roles that share a pool, for any flow.
 
-Which devices and layouts a part gets is for the search to say. Roles are told apart by what the graph says of them:
-trained (a policy), trained to tell another update something (a critic), or not: read for log-probs (a reference) or for
-scores (a reward model, a judge).
+The search decides which devices and layouts a part gets. Roles are classified by the graph: trained (a policy), trained
+so that another update can read its outputs (a critic), or frozen: read for log-probs (a reference) or for scores (a
+reward model, a judge).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Parts = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class PlacementVariant:
-    """One published form of a named placement: the system, what it shares, and how roles part."""
+    """One published form of a named placement: the system, what it shares, and the roles of each pool."""
 
     placement: str
     system: str
     about: str
-    parts: Callable[[SortedRoles], Parts]
+    parts: Callable[[SortedRoles], Sequence[Sequence[str]]]
 
     @property
     def name(self) -> str:
@@ -36,15 +36,26 @@ class PlacementVariant:
         return f"{self.placement}:{self.system}"
 
     def parts_of(self, graph: Graph) -> Parts:
-        """Return the roles of a named graph by the pool that they share; those that one node reads share one."""
-        return kept_together(graph, self.parts(sorted_roles(graph)))
+        """Return the roles of a named graph by the pool that they share; those that one node reads share one.
+
+        Roles that one node reads move to the pool of the first of them, in the flow's order.
+        """
+        parts = tuple(tuple(part) for part in self.parts(sorted_roles(graph)) if part)
+        names = [role.name for role in roles(graph)]
+        pools = {name: pool for pool, part in enumerate(parts) for name in part}
+        read = [frozenset(map(names.index, together)) for together in read_together(graph)]
+        moved = {names[role]: pools[names[min(block)]] for block in fused(read, len(names)) for role in block}
+        if moved == pools:
+            return parts
+        shared = (tuple(name for name in names if moved[name] == pool) for pool in range(len(parts)))
+        return tuple(part for part in shared if part)
 
 
 @dataclass(frozen=True)
 class SortedRoles:
-    """The roles of a flow: of models that learn to respond, of critics, of references, and of what scores.
+    """The roles of a flow: of models that learn to respond, of critics, of references, and of scorers.
 
-    A model that learns to respond may draw its responses, or learn from others'.
+    A model that learns to respond may generate its responses, or learn from those of others.
     """
 
     actor_train: tuple[str, ...]
@@ -60,95 +71,91 @@ class SortedRoles:
 
 
 def sorted_roles(graph: Graph) -> SortedRoles:
-    """Sort the roles of a named graph by what it says of them."""
-    found, kinds = roles(graph), {node.name: node.op.kind for node in graph.all_nodes}
-    trained = {role.param for role in found if role.use == "train"}
-    drawn = {role.param for role in found if role.use == "sample"} & trained
-    critics = {param for param in trained - drawn if _gives_numbers(graph, param) or _tells_others(graph, param)}
+    """Sort the roles of a named graph by what they do in it."""
+    every, kinds = roles(graph), {node.name: node.op.kind for node in graph.all_nodes}
+    trained = {role.param for role in every if role.use == "train"}
+    sampled = {role.param for role in every if role.use == "sample"} & trained
+    critics = {
+        param
+        for param in trained - sampled
+        if not _has_tokens_head(graph, param) or _another_update_reads(graph, param)
+    }
     actors = trained - critics
 
     def scores(role: Role) -> bool:
         return role.use == "sample" or any(kinds[name] == "score" for name in role.nodes)
 
-    frozen = [role for role in found if role.param not in trained]
+    frozen = [role for role in every if role.param not in trained]
     return SortedRoles(
-        actor_train=tuple(role.name for role in found if role.param in actors and role.use != "sample"),
-        actor_sample=tuple(role.name for role in found if role.param in actors and role.use == "sample"),
-        critics=tuple(role.name for role in found if role.param in critics),
+        actor_train=tuple(role.name for role in every if role.param in actors and role.use != "sample"),
+        actor_sample=tuple(role.name for role in every if role.param in actors and role.use == "sample"),
+        critics=tuple(role.name for role in every if role.param in critics),
         references=tuple(role.name for role in frozen if not scores(role)),
         scorers=tuple(role.name for role in frozen if scores(role)),
     )
 
 
-def _gives_numbers(graph: Graph, param: str) -> bool:
-    """Return whether a model's head gives numbers, from which nothing can be drawn."""
-    found = graph.param(param)
-    return found is not None and issubclass(found.type, Model) and found.type.head != "tokens"
+def _has_tokens_head(graph: Graph, param: str) -> bool:
+    model = graph.param(param)
+    return model is None or not issubclass(model.type, Model) or model.type.head == "tokens"
 
 
-def _tells_others(graph: Graph, param: str) -> bool:
-    """Return whether another model is updated by what this one says of its rows."""
+def _another_update_reads(graph: Graph, param: str) -> bool:
+    """Return whether the update of another model depends on what this one outputs for its rows."""
     return any(
-        _root_of(source) == param and not source.regions and passes_rows(source)
+        _model_read_first(source) == param and not source.regions and passes_rows(source)
         for node in graph.nodes
-        if node.regions and _root_of(node) != param
+        if node.regions and _model_read_first(node) != param
         for source in reachable(node.edges())
         if isinstance(source, Node)
     )
 
 
-def _root_of(node: Node) -> str:
-    """Name the model that a node reads first; "" if it reads none."""
+def _model_read_first(node: Node) -> str:
     edge = next(models_read(node), None)
     root = carried_from(edge) if edge is not None else None
     return root.name if root is not None else ""
-
-
-def _colocated(at: SortedRoles) -> Parts:
-    return _kept(at.actor + at.critics + at.references + at.scorers)
-
-
-def _hybrid(at: SortedRoles) -> Parts:
-    return _kept(at.actor + at.critics + at.references, at.scorers)
-
-
-def _three_pools(at: SortedRoles) -> Parts:
-    return _kept(at.actor_train + at.references, at.actor_sample, at.critics + at.scorers)
-
-
-def _two_pools(at: SortedRoles) -> Parts:
-    return _kept(at.actor + at.references, at.critics + at.scorers)
-
-
-def _alone(at: SortedRoles) -> Parts:
-    return _kept(*((role,) for role in at.actor + at.critics + at.references + at.scorers))
-
-
-def _models_alone(at: SortedRoles) -> Parts:
-    return _kept(at.actor, *((role,) for role in at.critics + at.references + at.scorers))
-
-
-def _kept(*parts: Sequence[str]) -> Parts:
-    return tuple(tuple(part) for part in parts if part)
 
 
 # Source: Yao et al. 2023 (DeepSpeed-Chat), arXiv 2308.01320; verl's trainer (`reward_model.enable_resource_pool`);
 # Hu et al. 2024 (OpenRLHF), arXiv 2405.11143, figure 2; Shen et al. 2024 (NeMo-Aligner), arXiv 2405.01481; Sheng et al.
 # 2024 (HybridFlow), arXiv 2409.19256, section 8: its `split` is NeMo-Aligner's, its `standalone` keeps the actor whole.
 VARIANTS: tuple[PlacementVariant, ...] = (
-    PlacementVariant("colocated", "deepspeed-chat", "all roles take turns on one pool", _colocated),
     PlacementVariant(
-        "hybrid", "verl", "policy, critic and reference take turns on one pool; what scores has its own", _hybrid
+        "colocated",
+        "deepspeed-chat",
+        "all roles take turns on one pool",
+        lambda by: [by.actor + by.critics + by.references + by.scorers],
     ),
     PlacementVariant(
-        "split", "openrlhf", "three pools: policy and reference | generation | critic and reward model", _three_pools
+        "hybrid",
+        "verl",
+        "policy, critic and reference take turns on one pool; what scores has its own",
+        lambda by: [by.actor + by.critics + by.references, by.scorers],
     ),
     PlacementVariant(
-        "split", "nemo-aligner", "two pools: policy, generation and reference | critic and reward model", _two_pools
+        "split",
+        "openrlhf",
+        "three pools: policy and reference | generation | critic and reward model",
+        lambda by: [by.actor_train + by.references, by.actor_sample, by.critics + by.scorers],
     ),
-    PlacementVariant("standalone", "each-role", "each role on a pool of its own", _alone),
     PlacementVariant(
-        "standalone", "hybridflow", "each model on a pool of its own, the policy with its generation", _models_alone
+        "split",
+        "nemo-aligner",
+        "two pools: policy, generation and reference | critic and reward model",
+        lambda by: [by.actor + by.references, by.critics + by.scorers],
+    ),
+    PlacementVariant(
+        "standalone",
+        "each-role",
+        "each role on a pool of its own",
+        lambda by: [(role,) for role in by.actor + by.critics + by.references + by.scorers],
+    ),
+    PlacementVariant(
+        "standalone",
+        "hybridflow",
+        "each model on a pool of its own, the policy with its generation",
+        lambda by: [by.actor, *((role,) for role in by.critics + by.references + by.scorers)],
     ),
 )
 
@@ -156,17 +163,17 @@ NAMES: tuple[str, ...] = tuple(dict.fromkeys(each.placement for each in VARIANTS
 
 
 def variant(name: str) -> PlacementVariant:
-    """Find a named placement, its first variant unless one is named: `split` or `split:nemo-aligner`.
+    """Find a named placement, its first variant unless you name one: `split` or `split:nemo-aligner`.
 
-    Raises UnknownNameError for a name that none has.
+    Raises UnknownNameError for an unknown name.
     """
-    known: Mapping[str, PlacementVariant] = {
+    variants: Mapping[str, PlacementVariant] = {
         **{each.placement: each for each in reversed(VARIANTS)},
         **{each.name: each for each in VARIANTS},
     }
-    if name not in known:
-        raise UnknownNameError.of("placement", name, known)
-    return known[name]
+    if name not in variants:
+        raise UnknownNameError.of("placement", name, variants)
+    return variants[name]
 
 
 def parts(graph: Graph, name: str) -> Parts:
@@ -174,26 +181,11 @@ def parts(graph: Graph, name: str) -> Parts:
     return variant(name).parts_of(graph)
 
 
-def kept_together(graph: Graph, parts: Parts) -> Parts:
-    """Return the parts with roles that one node reads moved to the pool of the first of them, in the flow's order."""
-    names = [role.name for role in roles(graph)]
-    at = {name: place for place, part in enumerate(parts) for name in part}
-    read = [frozenset(map(names.index, together)) for together in read_together(graph)]
-    moved = {
-        names[role]: at[names[min(block)]] for block in fused(read, len(names)) for role in block
-    }  # to the pool of the first of them
-    if moved == at:
-        return parts
-    at = moved
-    shared = ([name for name in names if at[name] == place] for place in range(len(parts)))
-    return tuple(tuple(part) for part in shared if part)
-
-
-def name_of(graph: Graph, found: Sequence[Sequence[str]]) -> str:
+def name_of(graph: Graph, roles_by_pool: Sequence[Sequence[str]]) -> str:
     """Return the first named placement that has these parts; "" if none has.
 
     Two variants of one flow may have the same parts: a flow without a critic or a reward model has fewer forms.
     """
-    wanted = {frozenset(part) for part in found}
-    fitting = (each.name for each in VARIANTS if {frozenset(part) for part in each.parts_of(graph)} == wanted)
-    return next(fitting, "")
+    pools = {frozenset(part) for part in roles_by_pool}
+    names = (each.name for each in VARIANTS if {frozenset(part) for part in each.parts_of(graph)} == pools)
+    return next(names, "")

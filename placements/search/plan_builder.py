@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.cluster.plan import PlacedRole, Plan, PlanAssumptions, Pool
@@ -30,16 +30,27 @@ def plan_of(
 
 
 def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
-    """Return the plan of roles that live so. Raises ResourceError if the cluster has no such pools."""
+    """Return the plan of placed roles. Raises ResourceError if the cluster has no such pools."""
     step = step_of(setting, homes)
     pools = _pools(setting, homes)
     held = {home.role.name: footprint_of(setting, home) for home in homes}
+    placed = [
+        PlacedRole(
+            role=home.role.name,
+            pool=home.pool,
+            engine=home.engine,
+            layout=home.layout,
+            lag=home.lag,
+            running=home.running,
+        )
+        for home in in_order(setting, homes)
+    ]
     return Plan(
         flow=setting.graph.name,
         structure_hash=structure_hash(setting.graph),
         cluster=setting.cluster,
         pools=pools,
-        placed=_with_parts(setting, [_placed(setting, home) for home in in_order(setting, homes)], homes, held),
+        placed=_with_peak_parts(setting, placed, homes, held),
         forecast=forecasts_of(setting, homes, held),
         step=step,
         assumed=assumed,
@@ -47,15 +58,15 @@ def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed:
 
 
 def forecast_again(setting: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
-    """Return a plan with its bytes and seconds as they are forecast now, for what `assumed` says; all else stays.
+    """Return a plan with its bytes and seconds forecast anew, and what that `assumed`; all else stays.
 
-    Raises ResourceError where it is not known how fast its devices are.
+    Raises ResourceError where the speed of its devices is not known.
     """
     homes = homes_by(setting, plan)
     held = {home.role.name: footprint_of(setting, home) for home in homes}
     return plan.model_copy(
         update={
-            "placed": _with_parts(setting, plan.placed, homes, held),
+            "placed": _with_peak_parts(setting, plan.placed, homes, held),
             "forecast": tuple(forecast_pool(setting, pool.name, homes, held) for pool in plan.pools),
             "step": step_of(setting, homes),
             "assumed": assumed or plan.assumed,
@@ -64,35 +75,43 @@ def forecast_again(setting: PlanningProblem, plan: Plan, assumed: PlanAssumption
 
 
 def _pools(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> tuple[Pool, ...]:
-    by_pool = dict[str, list[RolePlacement]]()
-    for home in homes:
-        by_pool.setdefault(home.pool, []).append(home)
     pool_of = {home.role.name: home.pool for home in homes}
-    wanted = [
-        PoolRequest(
-            name=name,
-            devices=own[0].seat.devices,
-            model=own[0].seat.of.model,
-            tensor=min(own[0].seat.of.reach, max(home.layout.tensor for home in own)),
-            of=own[0].seat.of,
-            synced_with=tuple(_synced(setting, own, pool_of)),
+    requests = list[PoolRequest]()
+    for pool in dict.fromkeys(home.pool for home in homes):
+        roles = [home for home in homes if home.pool == pool]
+        names, group = {home.role.name for home in roles}, roles[0].seat
+        synced = (
+            pool_of[source if target in names else target]
+            for target, source in setting.synced.items()
+            if (target in names) != (source in names)
         )
-        for name, own in by_pool.items()
-    ]
-    return realise(setting.cluster, wanted)
+        requests.append(
+            PoolRequest(
+                name=pool,
+                devices=group.devices,
+                model=group.of.model,
+                tensor=min(group.of.reach, max(home.layout.tensor for home in roles)),
+                of=group.of,
+                synced_with=tuple(synced),
+            )
+        )
+    return realise(setting.cluster, requests)
 
 
 def has_room(setting: PlanningProblem, blocks: Sequence[Block]) -> bool:
-    """Return whether the cluster has pools of whole domains as these blocks need them, and memory as it is forecast.
+    """Return whether the cluster has pools of whole domains as these blocks need them, and the memory of the forecast.
 
     Pools of whole machines have room wherever no domain spans several. On CPU devices a role leaves a heap to others of
     its process, which a search of pools does not count.
     """
     homes = homes_of(setting, blocks)
-    seats = [home.seat for home in homes]
-    if setting.kind == "cpu" and not _fits(setting, homes):
-        return False
-    if all(seat.of.domain <= seat.of.node_devices and seat.devices % seat.of.node_devices == 0 for seat in seats):
+    if setting.kind == "cpu":
+        rooms = {home.pool: room_bytes(home.seat.of.memory_bytes, home.seat.of.kind) for home in homes}
+        for forecast in forecasts_of(setting, homes):
+            if forecast.worst is not None and forecast.worst.memory_bytes > rooms[forecast.pool]:
+                return False
+    groups = [home.seat for home in homes]
+    if all(group.of.domain <= group.of.node_devices and group.devices % group.of.node_devices == 0 for group in groups):
         return True
     try:
         _pools(setting, homes)
@@ -101,41 +120,17 @@ def has_room(setting: PlanningProblem, blocks: Sequence[Block]) -> bool:
     return True
 
 
-def _fits(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> bool:
-    rooms = {home.pool: room_bytes(home.seat.of.memory_bytes, home.seat.of.kind) for home in homes}
-    worst = ((each.pool, each.worst) for each in forecasts_of(setting, homes))
-    return all(peak is None or peak.memory_bytes <= rooms[pool] for pool, peak in worst)
-
-
-def _synced(setting: PlanningProblem, own: Sequence[RolePlacement], pool_of: Mapping[str, str]) -> Iterator[str]:
-    names = {home.role.name for home in own}
-    for target, source in setting.synced.items():
-        if (target in names) != (source in names):
-            yield pool_of[source if target in names else target]
-
-
-def _placed(setting: PlanningProblem, home: RolePlacement) -> PlacedRole:
-    return PlacedRole(
-        role=home.role.name,
-        pool=home.pool,
-        engine=home.engine,
-        layout=home.layout,
-        lag=home.lag,
-        running=home.running,
-    )
-
-
-def _with_parts(
+def _with_peak_parts(
     setting: PlanningProblem,
     placed: Iterable[PlacedRole],
     homes: Sequence[RolePlacement],
     held: Mapping[str, Footprint],
 ) -> tuple[PlacedRole, ...]:
-    """Return roles with the parts that each holds when it holds most: of the peaks of its pool, so that both agree."""
-    found = dict[str, dict[str, int]]()
+    """Return roles with the parts of their largest memory, taken from the peaks of their pool so that both agree."""
+    largest = dict[str, dict[str, int]]()
     for pool in dict.fromkeys(home.pool for home in homes):
         for peak in peaks_of(setting, pool, homes, held)[1]:
             for role, parts in peak.roles.items():
-                if total_bytes(parts) > sum(found.get(role, {}).values()):
-                    found[role] = {str(part): size for part, size in parts.items() if size}
-    return tuple(each.model_copy(update={"memory": found.get(each.role, {})}) for each in placed)
+                if total_bytes(parts) > sum(largest.get(role, {}).values()):
+                    largest[role] = {str(part): size for part, size in parts.items() if size}
+    return tuple(role.model_copy(update={"memory": largest.get(role.role, {})}) for role in placed)

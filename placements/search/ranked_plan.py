@@ -1,4 +1,4 @@
-"""One answer of a search, played as a step."""
+"""One solution of a search, played as a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True)
 class RankedPlan:
-    """One answer of the search, played: as it is, it takes no less of the objective than `bound`."""
+    """One solution of the search, which takes no less of the objective than `bound` when it is played."""
 
     setting: PlanningProblem
     blocks: tuple[Block, ...]
@@ -23,7 +23,7 @@ class RankedPlan:
 
     @cached_property
     def step(self) -> StepForecast:
-        """Return the step as the simulator plays it."""
+        """Return the step, as the simulator plays it."""
         return step_of(self.setting, homes_of(self.setting, self.blocks))
 
     @cached_property
@@ -34,7 +34,7 @@ class RankedPlan:
 
     @property
     def devices(self) -> int:
-        """Return the devices that it takes."""
+        """Count its devices."""
         return sum(sum(option.devices) for _, option in self.blocks)
 
     @property
@@ -47,5 +47,5 @@ class RankedPlan:
         return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
     def plan(self, assumed: PlanAssumptions | None = None, pins: Mapping[str, str] | None = None) -> Plan:
-        """Return the plan itself, its pools named as roles are pinned."""
+        """Return the plan, its pools named as roles are pinned."""
         return plan_of(self.setting, self.blocks, assumed, pins)

@@ -1,11 +1,11 @@
-"""The ways to run one role on so many devices: engine, layout, what it does to hold less; their seconds and bytes.
+"""The options to run one role on a group of devices: engine, layout and settings, with their seconds and bytes.
 
 Not here: roles that share a pool (`pool_options`), and the search over pools (`solver.exact`, `solver.greedy`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -15,9 +15,10 @@ from flowgraph.analysis.roles import Role
 from flowgraph.cluster.plan import Checkpointing, Layout, Logits, Offloaded, RoleSettings, Sharding
 from flowgraph.engines.capabilities import Support
 from flowgraph.engines.table import ENGINES, VERBS, is_server
+from flowgraph.models import ModelShape
 from placements.memory.activations import forward_numbers, row_numbers
 from placements.memory.footprint import Footprint, MemoryConstants, logits_bytes, total_bytes
-from placements.search.dominance import RoleOption, TimedLayout, slower_somewhere, unbeaten
+from placements.search.dominance import RoleOption, TimedLayout, slower_somewhere, undominated
 from placements.step.role_costs import (
     DeviceGroup,
     footprint,
@@ -36,104 +37,120 @@ from placements.time.transitions import WRITTEN, offload_seconds
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
-# What goes through at once, and what is computed again: rows of the greatest length, or more if these have few tokens.
+LoadSeconds = Mapping[NodeWorkload, Seconds | None]
+
+# Rows of the greatest length that go through at once, or more if these have few tokens; and what is computed again.
 MICRO_BATCHES: tuple[tuple[int, int, Checkpointing], ...] = ((1, 4096, "none"), (1, 0, "full"), (4, 16384, "full"))
 ALL_OFFLOADED: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
 CACHE_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of a device's memory
-TENSOR_AT_MOST = 8
+MAX_TENSOR = 8
+MAX_SPREAD_TENSOR = 32  # of a rollout engine over several domains, where its weights do not fit in one
+MAX_STAGES = 16
 POWERS = tuple(2**i for i in range(10))
-MOST_STAGES = 16
-ROOMY_SHARE = 0.3  # of a device: what takes less needs no more tensor ranks for its memory
-TIGHT_SHARE = 0.6  # of a device: what takes more while it works may have to compute from host memory
-NEGLIGIBLE = 0.0005  # of a role's seconds: what may be gained by being ready sooner that is not looked for
-# Shares of a device: if the longest row takes more, it may be spread over more of them. Of a row that is kept whole; of
+ROOMY_SHARE = 0.3  # of a device: a role that takes less needs no more tensor ranks for its memory
+TIGHT_SHARE = 0.6  # of a device: a role that takes more while it works may have to offload
+NEGLIGIBLE = 0.0005  # of a role's seconds: being ready sooner by less is not considered
+# Shares of a device: a longest row that takes more may be spread over more devices. Of a row without checkpointing; of
 # one whose layers are computed again, in a domain; and over several domains.
-KEPT_SHARE, AGAIN_SHARE, FAR_SHARE = 0.8, 0.15, 0.5
+UNCHECKPOINTED_SHARE, CHECKPOINTED_SHARE, SEVERAL_DOMAINS_SHARE = 0.8, 0.15, 0.5
 LARGE_LOGITS_SHARE = 0.1  # of a device: logits that take more of it come in chunks
-UNEVEN_AT_MOST = 1.25  # times the layers that stages would have if all had as many as the fullest
-SPREAD_AT_MOST = 32  # of what draws, over several domains, where its weights do not fit in one
+MAX_UNEVEN = 1.25  # times the layers that stages would have if all had as many as the fullest
 
 
 @dataclass
 class RoleOptions:
-    """The ways to run one role on one seat, each worked out as it is asked for.
+    """The options to run one role on one group of devices, each computed on demand.
 
-    A way whose seconds are not known is left out: a search cannot weigh it. More tensor ranks are looked at only while
-    they may help, unless all are wanted (`exhaustive`).
+    An option whose seconds are not known is left out: a search cannot weigh it. More tensor ranks are considered only
+    while they may help, unless `exhaustive`.
     """
 
     setting: PlanningProblem
     role: Role
-    seat: DeviceGroup
+    group: DeviceGroup
     exhaustive: bool = False
     _footprints: dict[TimedLayout, Footprint] = field(default_factory=dict[TimedLayout, Footprint], repr=False)
 
     @cached_property
     def timed(self) -> tuple[TimedLayout, ...]:
-        """Return the layouts, fastest first, in which nothing sleeps and no row waits that need not."""
-        found = self._sampling() if self.role.use == "sample" else self._passing()
-        return tuple(sorted(found, key=lambda way: (sum(way.stages_s), way.layout.tensor)))
+        """Return the layouts, fastest first, in which nothing sleeps and no row waits needlessly."""
+        layouts = self._rollout_layouts() if self.role.use == "sample" else self._pass_layouts()
+        return tuple(sorted(layouts, key=lambda timed: (sum(timed.stages_s), timed.layout.tensor)))
 
     @cached_property
     def fastest(self) -> tuple[RoleOption, ...]:
-        """Return the way that is the fastest in every stage, and those that are ready so much sooner that it may count.
+        """Return the option that is the fastest in every stage, and those that are ready sooner by enough to matter.
 
-        Nothing is returned where no way is the fastest in every stage.
+        Nothing is returned where no option is the fastest in every stage.
         """
-        if not self.timed or any(slower_somewhere(self.timed[0].stages_s, way.stages_s) for way in self.timed):
+        if not self.timed or any(slower_somewhere(self.timed[0].stages_s, timed.stages_s) for timed in self.timed):
             return ()
-        first, *others = self.timed
-        kept = [self._choice(first)]
-        for way in others if self.role.name in self.setting.synced else ():
-            choice = self._choice(way)
-            if all(choice.ready_s < other.ready_s - NEGLIGIBLE * sum(other.stages_s) for other in kept):
-                kept.append(choice)
-        return tuple(kept)
+        options = [self._option(self.timed[0])]
+        for timed in self.timed[1:] if self.role.name in self.setting.synced else ():
+            option = self._option(timed)
+            if all(option.ready_s < faster.ready_s - NEGLIGIBLE * sum(faster.stages_s) for faster in options):
+                options.append(option)
+        return tuple(options)
 
     @cached_property
-    def unbeaten(self) -> tuple[RoleOption, ...]:
-        """Return the ways that no other beats in seconds and in bytes."""
-        return tuple(unbeaten(self.all))
+    def undominated(self) -> tuple[RoleOption, ...]:
+        """Return the options that no other dominates in seconds and in bytes."""
+        return tuple(undominated(self.all))
 
     @property
     def all(self) -> list[RoleOption]:
-        """Return every way: each of `timed`, with each place for what it holds."""
-        return [each for way in self.timed for each in self._kept(way)]
+        """Return every option: each of `timed`, with each way to save memory."""
+        return [option for timed in self.timed for option in self._memory_variants(timed)]
 
     # ------------------------------------------------------------------------------------ layouts
 
     @cached_property
-    def _own(self) -> list[NodeWorkload]:
+    def _loads(self) -> list[NodeWorkload]:
         return self.setting.loads_of(self.role)
 
+    @property
+    def _shape(self) -> ModelShape:
+        return self.setting.shape(self.role)
+
+    @cached_property
+    def _longest_tokens(self) -> int:
+        return max(load.longest_tokens for load in self._loads)
+
     def _layouts(self, engine: str) -> Iterator[Layout]:
-        """Return the layouts of an engine on all devices of the seat, out of those that a search may choose.
+        """Yield the layouts of an engine on all devices of the group that a search may choose.
 
         Tensor groups lie in a domain and divide heads; where there are several domains they fill each of them. Engines
-        that are asked for by name also cut layers into stages, and experts over ranks, as far as they offer it.
+        that you ask for by name also cut layers into stages, and experts over ranks, as far as they offer it.
         """
-        shape, of, devices = self.setting.shape(self.role), self.seat.of, self.seat.devices
-        support = self.setting.support_of(engine)
-        most = min(self._most_tensor(engine), devices, support.tensor) if of.kind in support.devices else 0
-        for tensor in (degree for degree in POWERS if degree <= most):
-            filled = devices <= of.reach or of.reach % tensor == 0 or tensor > of.reach
-            if shape.heads % tensor == 0 and devices % tensor == 0 and filled:
-                yield from self._spread(engine, devices // tensor, tensor)
+        of, devices, support = self.group.of, self.group.devices, self.setting.support_of(engine)
+        if of.kind not in support.devices:
+            return
+        maximum = min(self._max_tensor(engine), devices, support.tensor)
+        for tensor in (degree for degree in POWERS if degree <= maximum):
+            fills_domains = devices <= of.reach or of.reach % tensor == 0 or tensor > of.reach
+            if self._shape.heads % tensor == 0 and devices % tensor == 0 and fills_domains:
+                yield from self._layouts_of(engine, support, devices // tensor, tensor)
 
-    def _spread(self, engine: str, ranks: int, tensor: int) -> Iterator[Layout]:
-        """Return the layouts of so many tensor groups: how many are stages, and how ranks share what they hold."""
-        support = self.setting.support_of(engine)
-        verbs = VERBS[self.role.use]
-        if support.single_device.intersection(verbs) and ranks * tensor > 1:
+    def _max_tensor(self, engine: str) -> int:
+        """Return the largest tensor degree: of one domain, or of several for a rollout engine that fits in none."""
+        reach = min(MAX_TENSOR, self.group.of.reach)
+        if self.role.use != "sample":
+            return reach
+        fits = any(self._cache_room(engine, Layout(tensor=tensor), CACHE_SHARES[-1]) for tensor in (1, reach))
+        return reach if fits else MAX_SPREAD_TENSOR
+
+    def _layouts_of(self, engine: str, support: Support, ranks: int, tensor: int) -> Iterator[Layout]:
+        """Yield the layouts of `ranks` tensor groups: how many are stages, and how ranks share their state."""
+        if support.single_device.intersection(VERBS[self.role.use]) and ranks * tensor > 1:
             return
         if self.role.use == "sample":
             yield Layout(data=ranks, tensor=tensor)
             return
-        for pipeline in self._stages(engine, ranks, tensor):
-            for sequence in self._sequences(engine, ranks // pipeline, tensor):
+        for pipeline in self._pipelines(support, ranks, tensor):
+            for sequence in self._sequences(engine, support, ranks // pipeline, tensor):
                 data = ranks // pipeline // sequence
                 for sharding in _shardings(support, data * sequence, pipeline):
-                    for expert in self._experts(data) if ENGINES[engine].supported is None else (1,):
+                    for expert in self._expert_degrees(data) if ENGINES[engine].supported is None else (1,):
                         yield Layout(
                             data=data,
                             tensor=tensor,
@@ -143,120 +160,113 @@ class RoleOptions:
                             sharding=sharding,
                         )
 
-    def _stages(self, engine: str, ranks: int, tensor: int) -> Iterator[int]:
-        """Return over how many stages layers are cut: as many in each; else as even as can be, where that holds less.
+    def _pipelines(self, support: Support, ranks: int, tensor: int) -> Iterator[int]:
+        """Yield numbers of stages: first those with equal numbers of layers, then uneven ones that may hold less.
 
-        Cuts that are not even are for tensor groups of whole machines, of models that do not fit otherwise. Source:
-        Megatron Core, `num_layers_in_last_pipeline_stage`.
+        Uneven cuts are for tensor groups of whole machines, of models that do not fit otherwise. Source: Megatron Core,
+        `num_layers_in_last_pipeline_stage`.
         """
-        layers, most = self.setting.shape(self.role).layers, min(self.setting.support_of(engine).pipeline, MOST_STAGES)
-        degrees = range(1, min(most, layers) + 1)
-        yield from (each for each in degrees if each in POWERS and ranks % each == layers % each == 0)
-        if most > 1 and tensor == min(TENSOR_AT_MOST, self.seat.of.reach, self.seat.devices):
-            uneven = (each for each in degrees if ranks % each == 0 and (layers % each or each not in POWERS))
-            yield from (each for each in uneven if ceil(layers / each) * each <= UNEVEN_AT_MOST * layers)
+        layers, maximum = self._shape.layers, min(support.pipeline, MAX_STAGES)
+        degrees = [degree for degree in range(1, min(maximum, layers) + 1) if ranks % degree == 0]
+        yield from (degree for degree in degrees if degree in POWERS and layers % degree == 0)
+        if maximum > 1 and tensor == min(MAX_TENSOR, self.group.of.reach, self.group.devices):
+            uneven = (degree for degree in degrees if layers % degree or degree not in POWERS)
+            yield from (degree for degree in uneven if ceil(layers / degree) * degree <= MAX_UNEVEN * layers)
 
-    def _sequences(self, engine: str, ranks: int, tensor: int) -> Iterator[int]:
-        """Return over how many devices the tokens of a row may be spread, beside so many tensor ranks.
+    def _sequences(self, engine: str, support: Support, ranks: int, tensor: int) -> Iterator[int]:
+        """Yield over how many devices the tokens of a row may be spread, besides the tensor ranks.
 
-        First as few as leave each data rank a row. More of them are looked at while the longest row would fill much of
-        a device: of one domain so that nothing is computed again, or beside tensor ranks, which may do for that, so
-        that what is takes little; of several domains so that the row fits at all. Ranks that trade tokens for heads
-        divide these.
+        First as few as leave each data rank a row. More are considered while the longest row would fill much of a
+        device. Inside one domain they avoid computing anything again; where the engine also has tensor ranks, which may
+        do for that, they keep small what is computed again. Several domains are for a row that does not fit otherwise.
+        Ranks that trade tokens for heads divide the heads.
         """
-        if self.seat.of.kind != "gpu":
+        if self.group.of.kind != "gpu":
             yield 1
             return
-        shape, support = self.setting.shape(self.role), self.setting.support_of(engine)
-        heads = 0 if self.setting.training_of(engine).ring else shape.heads // tensor
+        heads = 0 if self.setting.training_of(engine).ring else self._shape.heads // tensor
         degrees = [s for s in POWERS if s <= min(ranks, support.sequence) and ranks % s == heads % s == 0]
-        near = max(1, self.seat.of.reach // tensor)
-        first = next((s for s in degrees if s <= near and ranks // s <= self.setting.most_ranks), 1)
+        in_domain = max(1, self.group.of.reach // tensor)
+        first = next((s for s in degrees if s <= in_domain and ranks // s <= self.setting.most_ranks), 1)
         yield first
-        for before, degree in pairwise(s for s in degrees if s >= first):
-            again = degree > near or support.tensor > 1
-            share = FAR_SHARE if degree > near else AGAIN_SHARE if again else KEPT_SHARE
-            if self._row_bytes(tensor, before, again=again) <= share * self.seat.of.memory_bytes:
+        for fewer, degree in pairwise(s for s in degrees if s >= first):
+            checkpointed = degree > in_domain or support.tensor > 1
+            share = CHECKPOINTED_SHARE if checkpointed else UNCHECKPOINTED_SHARE
+            share = SEVERAL_DOMAINS_SHARE if degree > in_domain else share
+            if self._row_bytes(tensor, fewer, checkpointed=checkpointed) <= share * self.group.of.memory_bytes:
                 return
             yield degree
 
-    def _row_bytes(self, tensor: int, sequence: int, *, again: bool) -> float:
-        """Return what a device holds of the longest row, spread over so many: all layers, or one that is made `again`.
-
-        Without gradients it is one layer.
-        """
-        shape, longest = self.setting.shape(self.role), max(load.longest_tokens for load in self._own)
+    def _row_bytes(self, tensor: int, sequence: int, *, checkpointed: bool) -> float:
+        """Return what a device holds of the longest row: all layers, one if `checkpointed` or without gradients."""
         layout = Layout(tensor=tensor, sequence=sequence)
         if self.role.use == "train":
-            numbers = row_numbers(shape, layout, "full" if again else "none")
+            numbers = row_numbers(self._shape, layout, "full" if checkpointed else "none")
         else:
-            numbers = forward_numbers(shape, layout)
-        return WEIGHT_BYTES * numbers * longest / sequence
+            numbers = forward_numbers(self._shape, layout)
+        return WEIGHT_BYTES * numbers * self._longest_tokens / sequence
 
-    def _experts(self, data: int) -> list[int]:
-        """Return degrees over which experts are spread: none, those of a domain, and as many as there can be."""
-        experts = self.setting.shape(self.role).experts
-        known = [degree for degree in POWERS if experts and data % degree == experts % degree == 0]
-        return sorted({1, *[degree for degree in known if degree <= self.seat.of.reach][-1:], *known[-1:]})
+    def _expert_degrees(self, data: int) -> list[int]:
+        """Return degrees of expert parallelism: none, the largest of a domain, and the largest there can be."""
+        experts = self._shape.experts
+        degrees = [degree for degree in POWERS if experts and data % degree == experts % degree == 0]
+        return sorted({1, *[degree for degree in degrees if degree <= self.group.of.reach][-1:], *degrees[-1:]})
 
-    def _most_tensor(self, engine: str) -> int:
-        """Return the largest tensor-parallel degree: of one domain, or of several for what draws and fits in none."""
-        reach = min(TENSOR_AT_MOST, self.seat.of.reach)
-        if self.role.use != "sample" or any(self._room(engine, Layout(tensor=t), CACHE_SHARES[-1]) for t in (1, reach)):
-            return reach
-        return SPREAD_AT_MOST
+    # ------------------------------------------------------------------------------------ training and reading
 
-    def _passing(self) -> Iterator[TimedLayout]:
-        """Return the ways to train a model, or to read rows with it, from the fewest tensor ranks on.
-
-        More of them are looked at as long as they are faster, or as memory may want them.
-        """
+    def _pass_layouts(self) -> Iterator[TimedLayout]:
+        """Yield the layouts to train a model, or to read rows with it, of the first engine that runs any."""
         for engine in self.setting.engines_of(self.role.use):
-            if found := list(self._passing_on(engine)):
-                yield from found  # the next engine is for what this one cannot run
+            if timed := list(self._pass_layouts_on(engine)):
+                yield from timed
                 return
 
-    def _passing_on(self, engine: str) -> Iterator[TimedLayout]:
-        before_s, roomy = inf, False
+    def _pass_layouts_on(self, engine: str) -> Iterator[TimedLayout]:
+        """Yield the layouts on one engine, from the fewest tensor ranks on.
+
+        More ranks are considered as long as they are faster, or as memory may require them.
+        """
+        previous_s, roomy = inf, False
         for _, layouts in groupby(self._layouts(engine), lambda layout: layout.tensor):
-            found = [way for layout in layouts for way in self._passing_in(engine, layout)]
-            yield from found
-            best_s = min((sum(way.stages_s) for way in found), default=inf)
-            if roomy and best_s > before_s and not self.exhaustive:
+            of_degree = [timed for layout in layouts for timed in self._passes_in(engine, layout)]
+            yield from of_degree
+            best_s = min((sum(timed.stages_s) for timed in of_degree), default=inf)
+            if roomy and best_s > previous_s and not self.exhaustive:
                 return
             leanest = min(
-                found, key=lambda way: (way.running.micro_batch_tokens or 0, -sum(way.stages_s)), default=None
+                of_degree,
+                key=lambda timed: (timed.running.micro_batch_tokens or 0, -sum(timed.stages_s)),
+                default=None,
             )
-            roomy = leanest is not None and self._held(leanest).peak_bytes <= ROOMY_SHARE * self.seat.of.memory_bytes
-            before_s = best_s
+            small_bytes = ROOMY_SHARE * self.group.of.memory_bytes
+            roomy = leanest is not None and self._footprint(leanest).peak_bytes <= small_bytes
+            previous_s = best_s
 
-    def _passing_in(self, engine: str, layout: Layout) -> Iterator[TimedLayout]:
-        own = self.setting.loads_of(self.role, engine)
-        total, trains = max(load.tokens.tokens for load in own), self.role.use == "train"
-        if layout.data > (1 if self._whole_rows else self.setting.most_ranks):
+    def _passes_in(self, engine: str, layout: Layout) -> Iterator[TimedLayout]:
+        loads = self.setting.loads_of(self.role, engine)
+        if layout.data > (1 if self._reads_whole_batch else self.setting.most_ranks):
             return
-        read = dict[
-            tuple[str, int | None], Seconds
-        ]()  # a pass without gradients is the same whatever is computed again
-        for running in self._runnings(engine, layout, total / layout.data, trains=trains):
-            told = list[Seconds]()
-            for load in own:
+        local_tokens = max(load.tokens.tokens for load in loads) / layout.data
+        forward = dict[tuple[str, int | None], Seconds]()  # the same whatever an update computes again
+        for running in self._runnings(engine, layout, local_tokens):
+            seconds = dict[NodeWorkload, Seconds | None]()
+            for load in loads:
                 key = load.node, running.micro_batch_tokens
-                if key not in read or load.phase == "update":
-                    read[key] = passing_seconds(self.setting, self.seat, engine, layout, running, load)
-                told.append(read[key])
-            yield from self._way(engine, layout, running, own, told)
+                if key not in forward or load.phase == "update":
+                    forward[key] = passing_seconds(self.setting, self.group, engine, layout, running, load)
+                seconds[load] = forward[key]
+            yield from self._timed(engine, layout, running, seconds)
 
     @cached_property
-    def _whole_rows(self) -> bool:
+    def _reads_whole_batch(self) -> bool:
         """Return whether a node of the role reads all rows together, so that ranks cannot share them."""
         return bool(self.setting.whole_rows.intersection(self.role.nodes))
 
-    def _runnings(self, engine: str, layout: Layout, local: float, *, trains: bool) -> Iterator[RoleSettings]:
-        """Return the ways to compute: on a CPU as executors do unasked, or less at once; else in mixed precision."""
-        longest = max(load.longest_tokens for load in self._own)
+    def _runnings(self, engine: str, layout: Layout, local_tokens: float) -> Iterator[RoleSettings]:
+        """Yield the ways to compute: on a CPU the executor's default, or less at once; else in mixed precision."""
+        trains, longest = self.role.use == "train", self._longest_tokens
         settings = self.setting.support_of(engine).settings
-        if self.seat.of.kind == "cpu":
+        if self.group.of.kind == "cpu":
             yield RoleSettings()
             if trains and settings is not None and "micro_batch_tokens" in settings:
                 yield RoleSettings(micro_batch_tokens=longest)
@@ -264,126 +274,117 @@ class RoleOptions:
         if settings is not None and "precision" not in settings:
             yield RoleSettings()
             return
-        for micro, checkpointing in self._micro_batches(local, longest, trains=trains):
-            if self._is_beside_the_point(layout, longest, micro, checkpointing):
+        micro_batches = [
+            (max(longest, min(max(rows * longest, minimum), ceil(local_tokens))), checkpointing if trains else "none")
+            for rows, minimum, checkpointing in MICRO_BATCHES
+            if trains or checkpointing != "none"
+        ]
+        for micro, checkpointing in dict.fromkeys(micro_batches):
+            if self._spreads_for_nothing(layout, micro, checkpointing):
                 continue
-            plain = RoleSettings(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
-            for logits in self._logits(engine, layout, micro, trains=trains):
+            for logits in self._logits(engine, layout, micro):
+                plain = RoleSettings(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
                 yield plain if logits == plain.logits else plain.model_copy(update={"logits": logits})
 
-    def _is_beside_the_point(self, layout: Layout, longest: int, micro: int, checkpointing: Checkpointing) -> bool:
+    def _spreads_for_nothing(self, layout: Layout, micro: int, checkpointing: Checkpointing) -> bool:
         """Return whether a way to compute needs no row spread so far: several rows at once, or all of a row again.
 
         Rows are spread for their length so that one of them fits, or so that nothing of it is computed again.
         """
-        before, memory = layout.sequence // 2, self.seat.of.memory_bytes
-        if not before or self._row_bytes(layout.tensor, before, again=False) <= KEPT_SHARE * memory:
+        fewer, memory = layout.sequence // 2, self.group.of.memory_bytes
+        if not fewer or self._row_bytes(layout.tensor, fewer, checkpointed=False) <= UNCHECKPOINTED_SHARE * memory:
             return False
-        large = self._row_bytes(layout.tensor, before, again=True) > AGAIN_SHARE * memory
-        return micro > longest or (checkpointing == "full" and not large)
+        large = self._row_bytes(layout.tensor, fewer, checkpointed=True) > CHECKPOINTED_SHARE * memory
+        return micro > self._longest_tokens or (checkpointing == "full" and not large)
 
-    def _logits(self, engine: str, layout: Layout, micro: int, *, trains: bool) -> tuple[Logits, ...]:
+    def _logits(self, engine: str, layout: Layout, micro: int) -> tuple[Logits, ...]:
         """Return how the logits of a micro-batch may come: in chunks as our engines make them; else whole while small.
 
-        Chunks are made twice in an update, so where whole ones take much of a device both are looked at.
+        An update computes chunks twice, so where whole logits take much of a device both are considered.
         """
         if ENGINES[engine].supported is not None:
             return ("chunked",)
-        known = MemoryConstants()
-        each = known.whole_logit_bytes if trains else known.read_logit_bytes
-        shape, tokens = self.setting.shape(self.role), micro / layout.sequence
-        whole_bytes = logits_bytes(shape, layout, tokens, "whole", each, known)
-        if whole_bytes <= LARGE_LOGITS_SHARE * self.seat.of.memory_bytes:
+        trains, constants = self.role.use == "train", MemoryConstants()
+        logit_bytes = constants.whole_logit_bytes if trains else constants.read_logit_bytes
+        whole_bytes = logits_bytes(self._shape, layout, micro / layout.sequence, "whole", logit_bytes, constants)
+        if whole_bytes <= LARGE_LOGITS_SHARE * self.group.of.memory_bytes:
             return ("whole",)
         return ("whole", "chunked") if trains else ("chunked",)
 
-    def _micro_batches(self, local: float, longest: int, *, trains: bool) -> Iterator[tuple[int, Checkpointing]]:
-        """Return the tokens that go through at once, of so many that a rank has, and what is computed again."""
-        seen = set[tuple[int, Checkpointing]]()
-        for rows, least, checkpointing in MICRO_BATCHES:
-            if not trains and checkpointing == "none":
-                continue
-            micro = max(longest, min(max(rows * longest, least), ceil(local)))
-            told = micro, checkpointing if trains else "none"
-            if told not in seen:
-                seen.add(told)
-                yield told
+    # ------------------------------------------------------------------------------------ rollouts
 
-    def _sampling(self) -> Iterator[TimedLayout]:
-        """Return the ways to draw, each with the least share of memory with which no row waits, else the most."""
+    def _rollout_layouts(self) -> Iterator[TimedLayout]:
+        """Yield the layouts to generate, each with the least cache in which no row waits, else the largest."""
         for engine in self.setting.engines_of("sample"):
+            max_replicas = inf if is_server(engine) else 1 if self._reads_whole_batch else self.setting.most_ranks
             for layout in self._layouts(engine):
-                if layout.data > 1 and self._whole_rows and not is_server(engine):
+                if layout.data > max_replicas:
                     continue
-                if layout.data > self.setting.most_ranks and not is_server(engine):
-                    continue
-                if not self._has_share(engine):
-                    yield from self._drawing(engine, layout, None)
-                    continue
-                shares = [s for s in CACHE_SHARES if self._room(engine, layout, s) >= self._wanted(engine, layout)]
-                yield from self._drawing(engine, layout, shares[0] if shares else CACHE_SHARES[-1])
+                share = None
+                if ENGINES[engine].supported is None or (is_server(engine) and self.group.of.kind == "gpu"):
+                    wanted = self._wanted_cache(engine, layout)
+                    enough = (share for share in CACHE_SHARES if self._cache_room(engine, layout, share) >= wanted)
+                    share = next(enough, CACHE_SHARES[-1])
+                yield from self._rollouts(engine, layout, share)
 
-    def _has_share(self, engine: str) -> bool:
-        """Return whether an engine is given a share of its device's memory; what is on a CPU takes what it needs."""
-        return (self.seat.of.kind == "gpu" and is_server(engine)) or ENGINES[engine].supported is None
+    def _rollouts(self, engine: str, layout: Layout, share: float | None) -> Iterator[TimedLayout]:
+        running = RoleSettings()
+        if is_server(engine) or ENGINES[engine].supported is None:
+            precision = self.setting.sampling_precision
+            running = RoleSettings(precision=precision, cache_share=share, sleeps=share is not None)
+        awake = running.model_copy(update={"sleeps": False})  # as in a pool of its own
+        place = self.setting, self.group, engine, layout, awake
+        yield from self._timed(engine, layout, running, {load: sampling_seconds(*place, load) for load in self._loads})
 
-    def _drawing(self, engine: str, layout: Layout, share: float | None) -> Iterator[TimedLayout]:
-        precision = self.setting.sampling_precision
-        running = RoleSettings(precision=precision, cache_share=share, sleeps=share is not None)
-        if not is_server(engine) and ENGINES[engine].supported is not None:
-            running = RoleSettings()
-        awake = running.model_copy(update={"sleeps": False})  # as it is where it has a pool of its own
-        told = [sampling_seconds(self.setting, self.seat, engine, layout, awake, load) for load in self._own]
-        yield from self._way(engine, layout, running, self._own, [each for each in told if each is not None])
+    def _cache_room(self, engine: str, layout: Layout, share: float) -> int:
+        serving, precision = self.setting.serving_of(engine), self.setting.sampling_precision
+        return cache_tokens(self._shape, self.group.links.device, layout.tensor, share, serving, precision)
 
-    def _room(self, engine: str, layout: Layout, share: float) -> int:
-        shape, serving = self.setting.shape(self.role), self.setting.serving_of(engine)
-        precision = self.setting.sampling_precision
-        return cache_tokens(shape, self.seat.links.device, layout.tensor, share, serving, precision)
+    def _wanted_cache(self, engine: str, layout: Layout) -> float:
+        """Return the tokens of cache with which no row waits."""
+        batches = self.setting.lag + 1 if streams(self.setting, self.role) else 1
+        serving = self.setting.serving_of(engine)
+        return max(
+            max(
+                load.longest_tokens,
+                cache_wanted(load.round_rows * batches, load.prompt, load.response, layout, serving, load.samples),
+            )
+            for load in self._loads
+        )
 
-    def _wanted(self, engine: str, layout: Layout) -> float:
-        def wanted(load: NodeWorkload) -> float:
-            lengths = load.prompt, load.response
-            most = load.round_rows * (self.setting.lag + 1 if streams(self.setting, self.role) else 1)
-            rows = cache_wanted(most, *lengths, layout, self.setting.serving_of(engine), load.samples)
-            return max(load.longest_tokens, rows)
-
-        return max(map(wanted, self._own))
-
-    def _way(
-        self, engine: str, layout: Layout, running: RoleSettings, own: Sequence[NodeWorkload], told: Sequence[Seconds]
-    ) -> Iterator[TimedLayout]:
+    def _timed(self, engine: str, layout: Layout, running: RoleSettings, seconds: LoadSeconds) -> Iterator[TimedLayout]:
+        """Yield the layout with the seconds of its stages; nothing where those of a load are not known."""
         stages = [0.0] * (self.setting.stages + 1)
-        totals = [each.total_s for each in told]
-        for load, total in zip(own, totals, strict=False):
-            stages[load.stage] += total or 0.0
-        if len(told) == len(own) and None not in totals:
-            yield TimedLayout(engine, layout, running, tuple(told), tuple(stages))
+        for load, load_s in seconds.items():
+            if load_s is None or load_s.total_s is None:
+                return
+            stages[load.stage] += load_s.total_s
+        yield TimedLayout(engine, layout, running, tuple(stages))
 
-    # ------------------------------------------------------------------------------------ what is kept where
+    # ------------------------------------------------------------------------------------ memory
 
-    def _kept(self, way: TimedLayout) -> Iterator[RoleOption]:
-        """Return the places for what a way holds: its devices, these only while it works, or if tight the host.
+    def _memory_variants(self, timed: TimedLayout) -> Iterator[RoleOption]:
+        """Yield the options of a layout: all on its devices, asleep while others work, or if tight on the host.
 
-        What draws always sleeps while others work; it may have less cache, so that rows wait.
+        A rollout engine always sleeps while others work; it may have less cache, so that rows wait.
         """
         if self.role.use == "sample":
-            yield self._choice(way)
+            yield self._option(timed)
             for share in CACHE_SHARES:
-                if share < (way.running.cache_share or 0.0):
-                    yield from (self._choice(less) for less in self._drawing(way.engine, way.layout, share))
+                if share < (timed.running.cache_share or 0.0):
+                    yield from map(self._option, self._rollouts(timed.engine, timed.layout, share))
             return
-        held = self._held(way)
-        yield self._choice(way, held)
-        if self.seat.of.kind == "cpu":
+        held = self._footprint(timed)
+        yield self._option(timed)
+        if self.group.of.kind == "cpu":
             return  # host memory is the device's own
-        yield self._choice(replace(way, running=way.running.model_copy(update={"sleeps": True})), held)
-        if held.peak_bytes > TIGHT_SHARE * self.seat.of.memory_bytes:
-            for change in self._offloads(way.engine, way.layout):
-                yield self._choice(replace(way, running=way.running.model_copy(update=change)))
+        yield self._option(replace(timed, running=timed.running.model_copy(update={"sleeps": True})), held)
+        if held.peak_bytes > TIGHT_SHARE * self.group.of.memory_bytes:
+            for change in self._offloads(timed.engine, timed.layout):
+                yield self._option(replace(timed, running=timed.running.model_copy(update=change)))
 
     def _offloads(self, engine: str, layout: Layout) -> Iterator[dict[str, object]]:
-        """Return what an engine offers to hold less while it works: all on the host, or an optimizer that steps there.
+        """Yield what an engine offers to hold less while it works: all on the host, or an optimizer that steps there.
 
         With the latter, the rest may still sleep while others work; it is not offered with weights that are sharded.
         """
@@ -394,57 +395,55 @@ class RoleOptions:
             yield {"offload": ("optimizer",)}
             yield {"offload": ("optimizer",), "sleeps": True}
 
-    def _held(self, way: TimedLayout) -> Footprint:
-        if way not in self._footprints:
-            self._footprints[way] = footprint(self.setting, self.role, self.seat, way.engine, way.layout, way.running)
-        return self._footprints[way]
+    def _footprint(self, timed: TimedLayout) -> Footprint:
+        if timed not in self._footprints:
+            place = self.setting, self.role, self.group
+            self._footprints[timed] = footprint(*place, timed.engine, timed.layout, timed.running)
+        return self._footprints[timed]
 
-    def _choice(self, way: TimedLayout, held: Footprint | None = None) -> RoleOption:
-        """Return a way with its bytes: those `held`, which sleeping does not change, or as they are found."""
-        found = held or self._held(way)
-        moved, woken, stages, running = 0.0, 0.0, list(way.stages_s), way.running
+    def _option(self, timed: TimedLayout, held: Footprint | None = None) -> RoleOption:
+        """Return a layout with its bytes: those `held`, which sleeping does not change, or its own footprint."""
+        held = held or self._footprint(timed)
+        moved, woken, stages, running = 0.0, 0.0, list(timed.stages_s), timed.running
         if self.role.use != "sample":
-            woken = woken_seconds(found, self.seat, running).total_s or 0.0
-            moved = woken + (offloaded_seconds(found, self.seat, way.layout, running, self._own).total_s or 0.0)
-        stages[self._own[-1].stage] += moved
+            woken = woken_seconds(held, self.group, running).total_s or 0.0
+            moved = woken + (offloaded_seconds(held, self.group, timed.layout, running, self._loads).total_s or 0.0)
+        stages[self._loads[-1].stage] += moved
+        wakes_bytes, ready_s = waking_bytes(held) if running.sleeps else 0, 0.0
+        if self.role.name in self.setting.synced:
+            device, ranks = self.group.links.device, timed.layout.tensor * timed.layout.pipeline
+            installed_bytes = WRITTEN * (WEIGHT_BYTES * self._shape.trained) / ranks
+            ready_s = offload_seconds(wakes_bytes, device) + installed_bytes / device.memory_bytes_per_s
         return RoleOption(
-            engine=way.engine,
-            layout=way.layout,
+            engine=timed.engine,
+            layout=timed.layout,
             running=running,
             stages_s=tuple(stages),
-            rest_bytes=total_bytes(found.asleep if running.sleeps else found.resident),
-            peak_bytes=found.peak_bytes,
-            host_bytes=total_bytes(found.host) + (total_bytes(found.asleep_host) if running.sleeps else 0),
-            wakes_bytes=waking_bytes(found) if running.sleeps else 0,
-            context_bytes=found.asleep.get("context", 0),
+            rest_bytes=total_bytes(held.asleep if running.sleeps else held.resident),
+            peak_bytes=held.peak_bytes,
+            host_bytes=total_bytes(held.host) + (total_bytes(held.asleep_host) if running.sleeps else 0),
+            wakes_bytes=wakes_bytes,
+            context_bytes=held.asleep.get("context", 0),
             moved_s=moved,
             woken_s=woken,
-            ready_s=self._ready_s(way, waking_bytes(found) if running.sleeps else 0),
+            ready_s=ready_s,
         )
 
-    def _ready_s(self, way: TimedLayout, wakes_bytes: int) -> float:
-        """Return the seconds in which a rollout engine wakes, and in which it installs weights that were trained."""
-        if self.role.name not in self.setting.synced:
-            return 0.0
-        device, held_bytes = self.seat.links.device, WEIGHT_BYTES * self.setting.shape(self.role).trained
-        installed_bytes = WRITTEN * held_bytes / (way.layout.tensor * way.layout.pipeline)
-        return offload_seconds(wakes_bytes, device) + installed_bytes / device.memory_bytes_per_s
+
+def role_options(setting: PlanningProblem, role: Role, group: DeviceGroup) -> tuple[RoleOption, ...]:
+    """Return the options of a role there that no other dominates; none where it cannot run."""
+    return RoleOptions(setting, role, group).undominated
 
 
-def role_options(setting: PlanningProblem, role: Role, seat: DeviceGroup) -> tuple[RoleOption, ...]:
-    """Return the ways to run a role there that no other beats in seconds and in bytes; none where it cannot run."""
-    return RoleOptions(setting, role, seat).unbeaten
-
-
-def all_role_options(setting: PlanningProblem, role: Role, seat: DeviceGroup) -> tuple[RoleOption, ...]:
-    """Return every way to run a role there in every layout, fastest first, also those that others beat."""
-    return tuple(sorted(RoleOptions(setting, role, seat, exhaustive=True).all, key=lambda each: sum(each.stages_s)))
+def all_role_options(setting: PlanningProblem, role: Role, group: DeviceGroup) -> list[RoleOption]:
+    """Return every option of a role in every layout, fastest first, dominated ones too."""
+    return sorted(RoleOptions(setting, role, group, exhaustive=True).all, key=lambda option: sum(option.stages_s))
 
 
 def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ...]:
-    """Return how ranks may share what they hold: one rank as an engine calls that, stages never by full sharding."""
+    """Return how ranks may share their state: one rank as an engine calls that, stages never by full sharding."""
     if data == 1 and "none" in support.sharding:
         return ("none",)
     wanted: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
-    offered: tuple[Sharding, ...] = tuple(each for each in wanted if each in support.sharding)
+    offered: tuple[Sharding, ...] = tuple(sharding for sharding in wanted if sharding in support.sharding)
     return offered or (("none",) if "none" in support.sharding else ())

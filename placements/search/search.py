@@ -1,20 +1,21 @@
-"""From a setting to its best plans: the search, its best answers played as steps, the named placements beside them.
+"""From a planning problem to its best plans: the search, its best solutions played as steps, and named placements.
 
-A pure function of what it is given: files, printing and drawing are for the command line.
+A pure function of its arguments: files, printing and drawing are for the command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from math import fsum, inf
 from time import perf_counter
 
-from placements.search.infeasibility import nothing_fits, overflows, shown
+from placements.search.block_placements import Block
+from placements.search.infeasibility import class_counts, nothing_fits, overflows
 from placements.search.named_placements import VARIANTS, Parts, PlacementVariant, variant
 from placements.search.plan_builder import has_room
-from placements.search.pool_options import OptionSource, PoolOptions
+from placements.search.pool_options import PoolOptions, pool_option_of
 from placements.search.ranked_plan import RankedPlan
 from placements.search.sensitivity import Regret, regrets
 from placements.solver.exact import ROUNDING, WITHIN, Keys, assignments_below, is_below, keys_of
@@ -23,17 +24,17 @@ from placements.solver.solve import Method, is_exact, solve
 from placements.workload.planning_problem import PlanningProblem
 
 Pairs = tuple[frozenset[int], ...]
-REPLAYED = 25  # of the search's answers of the least bounds, how many are played as steps whatever they come to
+REPLAYED = 25  # solutions of the lowest bounds that are played as steps in any case
 PLAYED_AT_MOST = 60  # more, of those that may be better than the best so far
-PROMISING = 20  # of these, how many are played first, those of the least seconds if all stages were barriers
-NAMED_REPLAYED = 5  # of the best answers of each named placement
+PROMISING = 20  # of these, how many are played first: those of the fewest seconds if all stages were barriers
+NAMED_REPLAYED = 5  # of the best solutions of each named placement
 NAMED_AT_MOST = 10  # more, of those that may be better
-TIED_SHARE = 0.05  # plans nearer than this are ties: the forecast is no better. Source: HybridFlow's own, section 8
+TIED_SHARE = 0.05  # plans nearer than this are ties, as near as forecasts are. Source: HybridFlow's own, section 8
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What is wanted of a search: the objective, what is fixed, and how to look for it.
+    """What you want of a search: the objective, what is fixed, and how to look for it.
 
     `pins` names a pool for a role: roles of one name share a pool, those of two names do not.
     """
@@ -46,13 +47,13 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found: plans in the order of what they take as they are played, and the named placements.
+    """What a search found: plans in the order of their played steps, and the named placements.
 
     No plan of the layouts considered takes less than `bound` of the objective: seconds of a step, money, or devices.
-    `bound_s` are the seconds below which no such plan gets that takes as little of it otherwise: of those for the step,
-    of plans on as few devices for devices; None for money. Both are None where nothing is known. `played` plans were
-    played. `regrets` are of the ranked plans, if asked for: then the plan of the least comes first. `cut` says that
-    roles that share a pool have more ways than were combined: the fastest were, and the bound is of these.
+    `bound_s` bounds the seconds of a step: for the objective devices, of plans on as few of them; None for money. Both
+    are None where nothing is known. `played` counts the plans that were played. `regrets` are of the ranked plans, if
+    you asked for a robust plan: then the one of the least regret comes first. `cut` says that roles that share a pool
+    have more options than were combined: the fastest were, and the bound is of these.
     """
 
     setting: PlanningProblem
@@ -74,11 +75,10 @@ class SearchResult:
 
     @property
     def gap(self) -> float | None:
-        """Return the share of what the best plan takes by which another may take less; 0 only if none can."""
+        """Return the share of the best plan's value by which another may take less; 0 only if none can."""
         if self.bound is None:
             return None
-        value = value_of(self.best, self.objective)
-        gap = _share_below(self.bound, value)
+        gap = _share_below(self.bound, value_of(self.best, self.objective))
         if not gap and self.objective == "devices":
             return None if self.bound_s is None else _share_below(self.bound_s, self.best.step_s)
         return gap
@@ -90,62 +90,64 @@ class SearchResult:
 
     def ties(self) -> tuple[RankedPlan, ...]:
         """Return the plans that the forecast cannot tell from the best."""
-        return tuple(each for each in self.ranked if each.step_s <= self.best.step_s * (1 + TIED_SHARE))
+        return tuple(plan for plan in self.ranked if plan.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
-def find(setting: PlanningProblem, asked: PlanRequest | None = None, *, robust: bool = False) -> SearchResult:
-    """Search the best plan of a setting; if `robust`, the one of the least regret where costs are other than forecast.
+def find(setting: PlanningProblem, request: PlanRequest | None = None, *, robust: bool = False) -> SearchResult:
+    """Search the best plan; if `robust`, the one of the least regret where costs are other than forecast.
 
-    Raises ResourceError when nothing fits, with what is short and the smallest changes that would help.
+    Raises ResourceError when nothing fits, with the memory that is missing and the smallest changes that would help.
     """
-    asked, began = asked or PlanRequest(), perf_counter()
-    blocks = PoolOptions(setting)
-    posed = problem(setting, blocks, asked).remembering()
-    answer = solve(posed, method=asked.method)
+    request, began = request or PlanRequest(), perf_counter()
+    pools = PoolOptions(setting)
+    posed = problem(setting, pools, request).remembering()
+    answer = solve(posed, method=request.method)
     if answer is None:
-        raise nothing_fits(setting, lambda changed: _found(changed, asked))
-    cut = blocks.cut
-    played = _PlayedPlans(setting, asked.objective)
+        raise nothing_fits(setting, lambda changed: _something_fits(changed, request))
+    cut = pools.cut
+    played = _PlayedPlans(setting, request.objective)
     played.add([answer.best, *answer.runners_up][:REPLAYED])
-    played.add(waiting_at_stages(posed, blocks, asked.method)[:PROMISING])
-    beside = tuple((each, solved(setting, blocks, each.parts_of(setting.graph), asked.objective)) for each in VARIANTS)
-    if not (asked.placement or asked.pins):
-        played.add_ranked([each for _, each in beside if each is not None])
-    least = _play_below(posed, answer, played, exactly=is_exact(posed, asked.method))
-    ranked, told = played.ranked(), list[Regret]()
+    played.add(waiting_at_stages(posed, pools, request.method)[:PROMISING])
+    named = tuple((each, solved(setting, pools, each.parts_of(setting.graph), request.objective)) for each in VARIANTS)
+    if not (request.placement or request.pins):
+        played.add_ranked(plan for _, plan in named if plan is not None)
+    minimum = _play_below(posed, answer, played, exactly=is_exact(posed, request.method))
+    ranked, regretted = played.ranked(), list[Regret]()
     if robust:
-        ranked = [each for each in ranked if has_room(setting, each.blocks)] or ranked[:1]
-        told = _steadiest_first(ranked, asked.objective)
-        ranked = [*(each.ranked for each in told), *ranked[len(told) :]]
+        ranked = [plan for plan in ranked if has_room(setting, plan.blocks)] or ranked[:1]
+        # Where devices count, only of the plans with the fewest, which come first.
+        alike = [plan for plan in ranked if request.objective != "devices" or plan.devices == ranked[0].devices]
+        regretted = sorted(regrets(alike, request.objective), key=lambda regret: regret.mean)
+        ranked = [*(regret.ranked for regret in regretted), *ranked[len(regretted) :]]
     else:
-        ranked = list(dropwhile(lambda each: each is not ranked[-1] and played.lacks_room(each), ranked))
+        ranked = list(dropwhile(lambda plan: plan is not ranked[-1] and played.lacks_room(plan), ranked))
         if setting.kind == "cpu" and played.lacks_room(ranked[0]):
-            for fault in overflows(ranked[0].plan(), setting, shown(setting)):
+            for fault in overflows(ranked[0].plan(), setting, class_counts(setting)):
                 raise fault
-    bound, bound_s = _told(least, ranked[0], asked.objective)
+    bound, bound_s = _bounds(minimum, ranked[0], request.objective)
     return SearchResult(
         setting=setting,
         answer=answer,
         ranked=tuple(ranked),
-        named=beside,
+        named=named,
         seconds=perf_counter() - began,
-        objective=asked.objective,
+        objective=request.objective,
         bound=bound,
         bound_s=bound_s,
         played=len(played),
-        regrets=tuple(told),
+        regrets=tuple(regretted),
         cut=cut,
     )
 
 
 class _PlayedPlans:
-    """Plans that were played, each once. Whether the cluster has room for one is asked of the best ones alone."""
+    """Plans that were played, each once. Only the best ones are checked for room on the cluster."""
 
     def __init__(self, setting: PlanningProblem, objective: Objective) -> None:
         self.setting = setting
         self.objective: Objective = objective
-        self._without_room = set[tuple[tuple[frozenset[int], Option], ...]]()
-        self._by_blocks: dict[tuple[tuple[frozenset[int], Option], ...], RankedPlan] = {}
+        self._without_room = set[tuple[Block, ...]]()
+        self._by_blocks: dict[tuple[Block, ...], RankedPlan] = {}
         self._best: Keys | None = None
 
     def __len__(self) -> int:
@@ -154,30 +156,27 @@ class _PlayedPlans:
     def __contains__(self, choice: Assignment) -> bool:
         return choice.blocks in self._by_blocks
 
-    def add(self, choices: Sequence[Assignment]) -> None:
-        """Play choices."""
-        self.add_ranked([_ranked(self.setting, each) for each in choices])
+    def add(self, choices: Iterable[Assignment]) -> None:
+        self.add_ranked(RankedPlan(self.setting, choice.blocks, choice.value) for choice in choices)
 
-    def add_ranked(self, plans: Sequence[RankedPlan]) -> None:
-        """Add plans, which are played if they were not."""
-        for each in plans:
-            self._by_blocks.setdefault(each.blocks, each)
+    def add_ranked(self, plans: Iterable[RankedPlan]) -> None:
+        for plan in plans:
+            self._by_blocks.setdefault(plan.blocks, plan)
         self._best = None
 
     def best_keys(self) -> Keys:
         """Return the keys of the best plan, those left out that the cluster is known to have no room for."""
         if self._best is None:
-            there = (plan for blocks, plan in self._by_blocks.items() if blocks not in self._without_room)
-            self._best = min((_keys(each, self.objective) for each in there), default=(inf, inf))
+            keys = (_keys(plan, self.objective) for plan in self._by_blocks.values() if not self.lacks_room(plan))
+            self._best = min(keys, default=(inf, inf))
         return self._best
 
     def lacks_room(self, ranked: RankedPlan) -> bool:
-        """Return whether the cluster is known to have no room for a plan."""
         return ranked.blocks in self._without_room
 
     def best_has_room(self) -> bool:
         """Return whether the cluster has room for the best plan; if not, another is the best from then on."""
-        best = next((each for each in self.ranked() if each.blocks not in self._without_room), None)
+        best = next((plan for plan in self.ranked() if not self.lacks_room(plan)), None)
         if best is None or has_room(self.setting, best.blocks):
             return True
         self._without_room.add(best.blocks)
@@ -185,18 +184,22 @@ class _PlayedPlans:
         return False
 
     def ranked(self) -> list[RankedPlan]:
-        """Return the plans, best first."""
-        return sorted(self._by_blocks.values(), key=lambda each: _order(each, self.objective))
+        """Return the plans, best first: by the objective, then their seconds, bounds and devices."""
+
+        def order(plan: RankedPlan) -> tuple[float, ...]:
+            return value_of(plan, self.objective), plan.step_s, plan.bound, plan.devices
+
+        return sorted(self._by_blocks.values(), key=order)
 
 
 def _play_below(
     posed: Problem, answer: Solution, played: _PlayedPlans, *, exactly: bool, at_most: int = PLAYED_AT_MOST
 ) -> Keys | None:
-    """Play the choices that may be better than the best one played, while there are such, `at_most` so many.
+    """Play at most `at_most` choices that may be better than the best one played, the most promising first.
 
-    Return the keys that no plan gets below, None if nothing is known of them. A plan that is played takes no less than
-    its bound, so that what is not played takes no less than the least bound of these; or than the best plan, whose keys
-    come back where that is less. The most promising come first, then all in order of their bounds.
+    Return the keys that no plan goes below; None if nothing is known. A played plan takes no less than its bound, so
+    what is not played takes no less than the lowest bound of these; or than the best plan, whose keys come back where
+    that is less.
     """
     if not exactly:
         while not played.best_has_room():
@@ -205,59 +208,59 @@ def _play_below(
     first = len(played)
     while True:
         listing = assignments_below(posed, played.best_keys())
-        least = min(listing.open_keys, (posed.left_out, 0.0))
+        minimum = min(listing.open_keys, (posed.left_out, 0.0))
         promising = sorted(listing.choices, key=lambda choice: _as_if_barriers(posed, choice))[:PROMISING]
         for choice in [*promising, *listing.choices]:
             keys = keys_of(posed, choice)
             if choice in played or not is_below(keys, played.best_keys()):
                 continue
             if len(played) - first >= at_most:
-                least = min(least, keys)
+                minimum = min(minimum, keys)
             else:
                 played.add([choice])
         if played.best_has_room():
-            return min(least, played.best_keys())
+            return min(minimum, played.best_keys())
 
 
-def waiting_at_stages(posed: Problem, blocks: PoolOptions, method: Method = "auto") -> list[Assignment]:
+def waiting_at_stages(posed: Problem, pools: PoolOptions, method: Method = "auto") -> list[Assignment]:
     """Return the best choices as if all pools waited for each other after each stage, the best first.
 
-    There are none where barriers part all stages already. Where they do not, bounds hardly tell choices apart: a pool
-    that is done with a stage early counts as if it went on, though it may wait for what others do in that stage.
+    There are none where barriers part all stages already. Where they do not, bounds hardly distinguish choices: a pool
+    that ends a stage early counts as if it went on, though it may wait for what others do in that stage.
     """
-    of_stage = blocks.barriers.of_stage
+    of_stage = pools.barriers.of_stage
     if len(set(of_stage)) == len(of_stage):
         return []
 
-    def apart(option: Option) -> Option:
-        return replace(option, stages_s=option.key.sitting.stages_s) if isinstance(option.key, OptionSource) else option
+    def waiting(block: frozenset[int]) -> list[Option]:
+        return [replace(option, stages_s=pool_option_of(option).stages_s) for option in posed.options(block)]
 
     def bounded(block: frozenset[int], waiting: Option) -> Option:
         return next(option for option in posed.options(block) if option.key is waiting.key)
 
-    waiting = replace(posed, options=lambda block: [apart(option) for option in posed.options(block)])
-    answer = solve(waiting, method=method)
-    found = [answer.best, *answer.runners_up] if answer else []
-    return [assignment_of(posed, ((block, bounded(block, option)) for block, option in each.blocks)) for each in found]
-
-
-def _as_if_barriers(posed: Problem, choice: Assignment) -> tuple[float, float]:
-    """Return about what a choice takes, as if all its pools waited for each other after each stage."""
-    sittings = [option.key.sitting for _, option in choice.blocks if isinstance(option.key, OptionSource)]
-    seconds = fsum(map(max, zip(*(sitting.stages_s for sitting in sittings), strict=True)))
-    step_s = max(seconds / posed.tokens, *(option.busy_s for _, option in choice.blocks))
-    return {"step": (step_s, 0.0), "cost": (step_s * choice.cost, 0.0), "devices": (choice.value, step_s)}[
-        posed.objective
+    answer = solve(replace(posed, options=waiting), method=method)
+    choices = [answer.best, *answer.runners_up] if answer else []
+    return [
+        assignment_of(posed, ((block, bounded(block, option)) for block, option in each.blocks)) for each in choices
     ]
 
 
-def _told(least: Keys | None, best: RankedPlan, objective: Objective) -> tuple[float | None, float | None]:
-    """Return bound and seconds of a search, by the keys that no plan gets below."""
-    if least is None or objective == "cost":
-        return (None if least is None else least[0]), None
+def _as_if_barriers(posed: Problem, choice: Assignment) -> tuple[float, float]:
+    """Return roughly what a choice takes, as if all its pools waited for each other after each stage."""
+    stages = (pool_option_of(option).stages_s for _, option in choice.blocks)
+    seconds = fsum(map(max, zip(*stages, strict=True)))
+    step_s = max(seconds / posed.tokens, *(option.busy_s for _, option in choice.blocks))
+    keys = {"step": (step_s, 0.0), "cost": (step_s * choice.cost, 0.0), "devices": (choice.value, step_s)}
+    return keys[posed.objective]
+
+
+def _bounds(minimum: Keys | None, best: RankedPlan, objective: Objective) -> tuple[float | None, float | None]:
+    """Return the bounds of the objective and of seconds, by the keys that no plan goes below."""
+    if minimum is None or objective == "cost":
+        return (None if minimum is None else minimum[0]), None
     if objective == "step":
-        return least[0], least[0]
-    return least[0], least[1] if least[0] >= best.devices else None
+        return minimum[0], minimum[0]
+    return minimum[0], minimum[1] if minimum[0] >= best.devices else None
 
 
 def _share_below(bound: float, value: float) -> float:
@@ -266,7 +269,6 @@ def _share_below(bound: float, value: float) -> float:
 
 
 def _keys(ranked: RankedPlan, objective: Objective) -> Keys:
-    """Return what plans are compared by, as they are played."""
     return value_of(ranked, objective), ranked.step_s if objective == "devices" else 0.0
 
 
@@ -277,72 +279,57 @@ def value_of(ranked: RankedPlan, objective: Objective) -> float:
     return ranked.step_s if objective == "step" else ranked.cost_per_step
 
 
-def _steadiest_first(ranked: Sequence[RankedPlan], objective: Objective) -> list[Regret]:
-    """Return the regrets of plans, the least first; where devices count, only of the first plans, which have fewest."""
-    first = [each for each in ranked if objective != "devices" or each.devices == ranked[0].devices]
-    return sorted(regrets(first, objective), key=lambda each: each.mean)
-
-
-def _order(ranked: RankedPlan, objective: Objective) -> tuple[float, ...]:
-    """Return what plans are sorted by: the objective as they are played, then seconds, their bounds, devices."""
-    return value_of(ranked, objective), ranked.step_s, ranked.bound, ranked.devices
-
-
-def problem(setting: PlanningProblem, blocks: PoolOptions, asked: PlanRequest) -> Problem:
-    """Return the abstract problem of a setting: what must share a pool, and what must not, besides its options."""
-    return _problem(setting, blocks, asked, *pinned(setting, asked))
+def problem(setting: PlanningProblem, pools: PoolOptions, request: PlanRequest) -> Problem:
+    """Return the problem for the solver: the options of each block, which roles must share a pool, which must not."""
+    return _problem(setting, pools, request, *pinned(setting, request))
 
 
 def _problem(
-    setting: PlanningProblem, blocks: PoolOptions, asked: PlanRequest, together: Pairs, apart: Pairs
+    setting: PlanningProblem, pools: PoolOptions, request: PlanRequest, together: Pairs, apart: Pairs
 ) -> Problem:
-    whole = Problem(
+    posed = Problem(
         roles=tuple(role.name for role in setting.roles),
         capacity=tuple(of.count for of in setting.classes),
-        options=blocks.options if setting.ratio is None else in_ratio(setting, blocks, setting.ratio),
-        tokens=blocks.barriers.tokens,
-        objective=asked.objective,
+        options=pools.options if setting.ratio is None else _in_ratio(setting, pools, setting.ratio),
+        tokens=pools.barriers.tokens,
+        objective=request.objective,
         together=(*together, *setting.together),
         apart=apart,
     )
-    if asked.objective != "step" or asked.method == "greedy" or setting.ratio or not whole.allows(_everyone(setting)):
-        return whole
-    # Nothing slower than what a search keeps beside one pool for all needs to be looked at.
-    most_s = (1 + WITHIN) * blocks.together_s()
-    return replace(whole, options=lambda block: blocks.options(block, most_s), left_out=most_s)
+    everyone = frozenset(range(len(setting.roles)))
+    if request.objective != "step" or request.method == "greedy" or setting.ratio or not posed.allows(everyone):
+        return posed
+    # One pool for all is a choice, so nothing needs computing that is slower than what a search keeps besides it.
+    max_s = (1 + WITHIN) * pools.together_s()
+    return replace(posed, options=lambda block: pools.options(block, max_s), left_out=max_s)
 
 
-def _everyone(setting: PlanningProblem) -> frozenset[int]:
-    return frozenset(range(len(setting.roles)))
-
-
-def in_ratio(
-    setting: PlanningProblem, blocks: PoolOptions, ratio: tuple[int, int]
+def _in_ratio(
+    setting: PlanningProblem, pools: PoolOptions, ratio: tuple[int, int]
 ) -> Callable[[frozenset[int]], Sequence[Option]]:
-    """Return the options of blocks that draw but do not train, and of those that train but do not draw, in a ratio.
+    """Return the options of blocks, those that only generate or only train on pools of their ratio.
 
     Both together have all devices, as near to that as sizes of pools come.
     """
-    uses = [role.use for role in setting.roles]
-    total, parts = sum(of.count for of in setting.classes), sum(ratio)
+    total = sum(of.count for of in setting.classes)
 
     def options(block: frozenset[int]) -> Sequence[Option]:
-        drawn, trained = (any(uses[place] == use for place in block) for use in ("sample", "train"))
-        found = blocks.options(block)
-        if drawn == trained:
+        uses = {setting.roles[place].use for place in block}
+        found = pools.options(block)
+        if ("sample" in uses) == ("train" in uses):
             return found
-        share = total * (ratio[0] if drawn else ratio[1]) / parts
-        nearest = min((abs(sum(each.devices) - share) for each in found), default=0.0)
-        return [each for each in found if abs(sum(each.devices) - share) <= nearest]
+        share = total * ratio["train" in uses] / sum(ratio)
+        nearest = min((abs(sum(option.devices) - share) for option in found), default=0.0)
+        return [option for option in found if abs(sum(option.devices) - share) <= nearest]
 
     return options
 
 
-def pinned(setting: PlanningProblem, asked: PlanRequest) -> tuple[Pairs, Pairs]:
-    """Return the pairs of roles that pins, or a named placement, put on one pool, and those that they keep apart."""
-    groups = variant(asked.placement).parts_of(setting.graph) if asked.placement else ()
-    pools = dict.fromkeys(asked.pins.values())
-    pins = tuple(tuple(role for role, name in asked.pins.items() if name == pool) for pool in pools)
+def pinned(setting: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs]:
+    """Return the pairs of roles that pins, or a named placement, put on one pool, and those that they separate."""
+    groups = variant(request.placement).parts_of(setting.graph) if request.placement else ()
+    pools = dict.fromkeys(request.pins.values())
+    pins = tuple(tuple(role for role, name in request.pins.items() if name == pool) for pool in pools)
     together, apart = _pairs(setting, groups)
     more_together, more_apart = _pairs(setting, pins)
     return (*together, *more_together), (*apart, *more_apart)
@@ -350,32 +337,27 @@ def pinned(setting: PlanningProblem, asked: PlanRequest) -> tuple[Pairs, Pairs]:
 
 def _pairs(setting: PlanningProblem, parts: Parts) -> tuple[Pairs, Pairs]:
     place = {role.name: number for number, role in enumerate(setting.roles)}
-    numbered = [here for part in parts if (here := [place[name] for name in part if name in place])]
-    together = tuple(frozenset((part[0], other)) for part in numbered for other in part[1:])
-    apart = tuple(frozenset((one[0], other[0])) for at, one in enumerate(numbered) for other in numbered[at + 1 :])
+    numbered = [numbers for part in parts if (numbers := [place[name] for name in part if name in place])]
+    together = tuple(frozenset((first, number)) for first, *rest in numbered for number in rest)
+    apart = tuple(frozenset((a[0], b[0])) for index, a in enumerate(numbered) for b in numbered[index + 1 :])
     return together, apart
 
 
 def solved(
-    setting: PlanningProblem, blocks: PoolOptions, parts: Parts, objective: Objective = "step"
+    setting: PlanningProblem, pools: PoolOptions, parts: Parts, objective: Objective = "step"
 ) -> RankedPlan | None:
-    """Return the best plan, as plans are played, in which roles share pools just so; None if none fits."""
+    """Return the best plan, as plans are played, in which roles share pools exactly so; None if none fits."""
     together, apart = _pairs(setting, parts)
-    posed = _problem(setting, blocks, PlanRequest(objective), together, apart).remembering()
+    posed = _problem(setting, pools, PlanRequest(objective), together, apart).remembering()
     answer = solve(posed, method="auto")
     if answer is None:
         return None
     played = _PlayedPlans(setting, objective)
     played.add([answer.best, *answer.runners_up][:NAMED_REPLAYED])
-    played.add(waiting_at_stages(posed, blocks)[:NAMED_REPLAYED])
+    played.add(waiting_at_stages(posed, pools)[:NAMED_REPLAYED])
     _play_below(posed, answer, played, exactly=is_exact(posed, "auto"), at_most=NAMED_AT_MOST)
-    return next((each for each in played.ranked() if not played.lacks_room(each)), None)
+    return next((plan for plan in played.ranked() if not played.lacks_room(plan)), None)
 
 
-def _ranked(setting: PlanningProblem, choice: Assignment) -> RankedPlan:
-    return RankedPlan(setting, choice.blocks, choice.value)
-
-
-def _found(setting: PlanningProblem, asked: PlanRequest) -> bool:
-    """Return whether a quick search finds something that fits."""
-    return solve(problem(setting, PoolOptions(setting), asked), method="greedy") is not None
+def _something_fits(setting: PlanningProblem, request: PlanRequest) -> bool:
+    return solve(problem(setting, PoolOptions(setting), request), method="greedy") is not None

@@ -1,11 +1,11 @@
-"""How late weights should be for what draws: the least staleness that buys what can be bought, and what it takes.
+"""How stale rollouts should be: the smallest staleness that buys what can be bought, and what a step then takes.
 
-A flow says the most that it corrects for (`stale(policy, at_most=…)`); within that the planner chooses.
+A flow states the maximum that it corrects for (`stale(policy, at_most=…)`); within that the planner chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flowgraph.errors import ResourceError
@@ -15,13 +15,13 @@ from placements.step.step_forecast import synced_every
 from placements.workload.planning_problem import PlanningProblem
 
 WORTH_SHARE = 0.01  # of a step, that one more update of staleness has to save
-MOST_STALE = 8  # updates that are looked at where a flow says no bound
-LOOKED_AT = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+MAX_STALENESS = 8  # updates that are considered where a flow states no bound
+CANDIDATES = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
 
 @dataclass(frozen=True)
 class StalenessOption:
-    """One staleness, with its best plan: devices that draw and that train, and after how many updates weights go."""
+    """One staleness, with the search for it: rollout and training devices, and how often weights are synced."""
 
     staleness: int
     found: SearchResult
@@ -33,39 +33,36 @@ class StalenessOption:
 
     @property
     def ratio(self) -> tuple[int, int]:
-        """Return the devices that draw and those that train; all of them both, where one pool does both."""
-        best = self.found.best
-        uses = [{self.found.setting.roles[place].use for place in block} for block, _ in best.blocks]
-        counts = [sum(option.devices) for _, option in best.blocks]
-        draws, trains = (
-            sum(count for use, count in zip(uses, counts, strict=True) if wanted in use)
-            for wanted in ("sample", "train")
-        )
-        return draws, trains
+        """Count the rollout devices and the training devices; where one pool does both, its devices count twice."""
+        roles = self.found.setting.roles
+        generate = train = 0
+        for block, option in self.found.best.blocks:
+            uses = {roles[place].use for place in block}
+            generate += sum(option.devices) * ("sample" in uses)
+            train += sum(option.devices) * ("train" in uses)
+        return generate, train
 
     @property
     def sync_every(self) -> int:
-        """Return after how many updates weights are brought to what draws."""
+        """Return after how many updates weights are brought to the rollout engine."""
         best = self.found.best
         return synced_every(best.setting, homes_of(best.setting, best.blocks))
 
 
 def stalenesses(
-    setting: PlanningProblem, at_most: int, asked: PlanRequest | None = None
+    setting: PlanningProblem, at_most: int, request: PlanRequest | None = None
 ) -> tuple[StalenessOption, ...]:
-    """Return the best plan of each staleness up to a bound; those that nothing fits are left out."""
-    return tuple(_tried(setting, at_most, asked))
-
-
-def _tried(setting: PlanningProblem, at_most: int, asked: PlanRequest | None) -> Iterator[StalenessOption]:
-    for staleness in sorted({each for each in LOOKED_AT if each < at_most} | {at_most}):
+    """Return the best plan of each staleness up to a bound; those for which nothing fits are left out."""
+    options = list[StalenessOption]()
+    for staleness in sorted({*(candidate for candidate in CANDIDATES if candidate < at_most), at_most}):
         try:
-            yield StalenessOption(staleness, find(replace(setting, staleness=staleness), asked))
+            options.append(StalenessOption(staleness, find(replace(setting, staleness=staleness), request)))
         except ResourceError:
             continue
+    return tuple(options)
 
 
-def best_staleness(tried: tuple[StalenessOption, ...]) -> StalenessOption:
-    """Return the least staleness whose step is within a hundredth of the shortest."""
-    shortest = min(each.step_s for each in tried)
-    return next(each for each in tried if each.step_s <= shortest * (1 + WORTH_SHARE))
+def best_staleness(options: Sequence[StalenessOption]) -> StalenessOption:
+    """Return the smallest staleness whose step is within a hundredth of the shortest."""
+    shortest_s = min(option.step_s for option in options)
+    return next(option for option in options if option.step_s <= shortest_s * (1 + WORTH_SHARE))

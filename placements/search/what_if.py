@@ -1,4 +1,4 @@
-"""One thing changed in a setting, as a person writes it: lengths, batch, network, staleness, devices and so on."""
+"""One change of a setting, as you write it for `--what-if`: lengths, batch, network, staleness, devices and so on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEVICES = "devices"
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A setting with one thing changed, and what was found for it; None if nothing fits."""
+    """A change of a setting, and the search for the changed one; None if nothing fits."""
 
     change: str
     found: SearchResult | None
@@ -29,80 +29,72 @@ def changed(setting: PlanningProblem, text: str, clusters: Callable[[str], Clust
     """Return a setting with one thing changed.
 
     `length.QUANTITY=N` and `prompt.QUANTITY=N` (mean, p50, p99, max, sigma), `batch=N`, `network=400Gbps` of each whole
-    machine to others, `staleness=N` updates, `ratio=G:T` devices that draw to devices that train, `precision=fp8`,
+    machine to others, `staleness=N` updates, `ratio=G:T` of rollout to training devices, `precision=fp8`,
     `devices=4x8xh200` where `clusters` reads these.
 
-    Raises UnknownNameError for a name that is none of these, SettingError for a value that cannot be.
+    Raises UnknownNameError for an unknown name, SettingError for a value that cannot be.
     """
     name, equals, value = text.partition("=")
     head, _, quantity = name.partition(".")
-    known = [*_CHANGES, *([DEVICES] if clusters is not None else [])]
-    if head not in known:
-        raise UnknownNameError.of("change", name, known, f"{WHERE} {text}")
+    names = [*_CHANGES, *([DEVICES] if clusters is not None else [])]
+    if head not in names:
+        raise UnknownNameError.of("change", name, names, f"{WHERE} {text}")
     if not equals:
-        raise SettingError.refused(WHERE, name, "", "has no value: say it as in batch=1024")
+        raise SettingError.refused(WHERE, name, "", "has no value: write it as in batch=1024")
     if clusters is not None and head == DEVICES:
         return replace(setting, cluster=clusters(value))
     return _CHANGES[head](setting, quantity, value)
 
 
 def _length(setting: PlanningProblem, quantity: str, value: str) -> PlanningProblem:
-    given = setting.response or LengthDistribution.fixed(max(load.response.most for load in setting.loads))
-    return replace(setting, response=given.with_changes({quantity or "mean": value}))
+    response = setting.response or LengthDistribution.fixed(max(load.response.most for load in setting.loads))
+    return replace(setting, response=response.with_changes({quantity or "mean": value}))
 
 
-def _prompt(setting: PlanningProblem, quantity: str, value: str) -> PlanningProblem:
-    return replace(setting, prompt=setting.prompt.with_changes({quantity or "mean": value}))
-
-
-def _batch(setting: PlanningProblem, _: str, value: str) -> PlanningProblem:
-    return replace(setting, prompts=_whole("batch", value, 1))
-
-
-def _staleness(setting: PlanningProblem, _: str, value: str) -> PlanningProblem:
-    staleness, bound = _whole("staleness", value, 0), setting.staleness_bound
+def _staleness(setting: PlanningProblem, value: str) -> PlanningProblem:
+    staleness, bound = _whole_number("staleness", value, 0), setting.staleness_bound
     if bound and staleness > bound:
         why = f"{setting.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
         raise SettingError.refused(WHERE, "staleness", staleness, why)
     return replace(setting, staleness=staleness)
 
 
-def _network(setting: PlanningProblem, _: str, value: str) -> PlanningProblem:
+def _network(setting: PlanningProblem, value: str) -> PlanningProblem:
     try:
-        rate = amount_bytes_per_s(value)
+        rate = float(amount_bytes_per_s(value))
     except ValueError as error:
         raise SettingError.refused(WHERE, "network", value, str(error)) from None
-    nodes = (node.model_copy(update={"network_bytes_per_s": float(rate)}) for node in setting.cluster.nodes)
-    return replace(setting, cluster=setting.cluster.model_copy(update={"nodes": tuple(nodes)}))
+    nodes = tuple(node.model_copy(update={"network_bytes_per_s": rate}) for node in setting.cluster.nodes)
+    return replace(setting, cluster=setting.cluster.model_copy(update={"nodes": nodes}))
 
 
-def _ratio(setting: PlanningProblem, _: str, value: str) -> PlanningProblem:
-    draws, colon, trains = value.partition(":")
+def _ratio(setting: PlanningProblem, value: str) -> PlanningProblem:
+    rollout, colon, training = value.partition(":")
     if not colon:
         raise SettingError.refused(WHERE, "ratio", value, "should be two whole numbers, as in 3:1")
-    return replace(setting, ratio=(_whole("ratio", draws, 1), _whole("ratio", trains, 1)))
+    return replace(setting, ratio=(_whole_number("ratio", rollout, 1), _whole_number("ratio", training, 1)))
 
 
-def _precision(setting: PlanningProblem, _: str, value: str) -> PlanningProblem:
-    known: tuple[Precision, ...] = get_args(Precision)
-    found = next((each for each in known if each == value), None)
-    if found is None:
-        raise UnknownNameError.of("precision", value, known, WHERE)
-    return replace(setting, sampling=found)
+def _precision(setting: PlanningProblem, value: str) -> PlanningProblem:
+    precisions: tuple[Precision, ...] = get_args(Precision)
+    precision = next((precision for precision in precisions if precision == value), None)
+    if precision is None:
+        raise UnknownNameError.of("precision", value, precisions, WHERE)
+    return replace(setting, sampling=precision)
+
+
+def _whole_number(name: str, text: str, minimum: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) >= minimum):
+        raise SettingError.refused(WHERE, name, text, f"should be a whole number from {minimum}")
+    return int(text)
 
 
 _CHANGES: Mapping[str, Callable[[PlanningProblem, str, str], PlanningProblem]] = {
     "length": _length,
-    "prompt": _prompt,
-    "batch": _batch,
-    "network": _network,
-    "staleness": _staleness,
-    "ratio": _ratio,
-    "precision": _precision,
+    "prompt": lambda old, quantity, value: replace(old, prompt=old.prompt.with_changes({quantity or "mean": value})),
+    "batch": lambda old, _, value: replace(old, prompts=_whole_number("batch", value, 1)),
+    "network": lambda old, _, value: _network(old, value),
+    "staleness": lambda old, _, value: _staleness(old, value),
+    "ratio": lambda old, _, value: _ratio(old, value),
+    "precision": lambda old, _, value: _precision(old, value),
 }
-
-
-def _whole(name: str, text: str, least: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) >= least):
-        raise SettingError.refused(WHERE, name, text, f"should be a whole number from {least}")
-    return int(text)

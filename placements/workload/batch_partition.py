@@ -1,4 +1,4 @@
-"""How a step's prompts are drawn to, shared out and cut, as data and as text. What of it is refused: `batch_sizes`."""
+"""How a step's prompts are sampled, shared out and cut, as data and as text. What is refused: `batch_sizes`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import comb
 from flowgraph.diagrams.model.quantities import many as many
 
 DATA = "data"
-"""The setting of roles that says how many data ranks they have."""
+"""The setting of roles for the number of their data ranks."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class AdjustableSize:
     def __str__(self) -> str:
         if not self.owner:
             return f"--{self.setting} {self.value}"
-        said = f"{self.setting}={self.value}"
-        return f"{said} of {self.owner}" if self.setting == DATA else f"{self.owner}.{said}"
+        value = f"{self.setting}={self.value}"
+        return f"{value} of {self.owner}" if self.setting == DATA else f"{self.owner}.{value}"
 
 
 @dataclass(frozen=True)
 class SizeConflict:
-    """Sizes that disagree: what comes of it, why, which they are, and the nearest values of each that go."""
+    """Sizes that disagree: what follows, why, which they are, and the nearest values of each that work."""
 
     what: str
     why: str
@@ -39,9 +39,9 @@ class SizeConflict:
 
 @dataclass(frozen=True)
 class SamplerBatch:
-    """What a sampler draws: `n` responses to each of `prompts`, of at most `tokens` each, None if that is not known.
+    """What a sampler generates: `n` responses to each of `prompts`, of at most `tokens` each; None if not known.
 
-    One that drops groups keeps at most `kept`, and draws in `rounds`, 0 if it has none.
+    One that drops groups keeps at most `kept`, and samples in `rounds`, 0 if it has none.
     """
 
     node: str
@@ -53,54 +53,54 @@ class SamplerBatch:
 
     @property
     def rows(self) -> int:
-        """Return the responses that are drawn."""
+        """Return the number of responses."""
         return self.prompts * self.n
 
     @property
-    def most_rounds(self) -> int:
-        """Return the most rounds that it draws in, one after another, where it keeps groups: each draws to a prompt."""
+    def max_rounds(self) -> int:
+        """Return its maximum of rounds, one after another, where it keeps groups: each samples at least one prompt."""
         return 1 if self.kept is None else max(1, min(self.rounds, self.prompts))
 
-    def tried(self, rounds: int) -> int:
-        """Return the prompts of so many rounds: all are shared as evenly as they divide, the first have one more."""
-        each, over = divmod(self.prompts, self.most_rounds)
-        return rounds * each + min(rounds, over)
+    def prompts_in(self, rounds: int) -> int:
+        """Return the prompts of the first rounds: all are shared as evenly as they divide, the first have one more."""
+        share, over = divmod(self.prompts, self.max_rounds)
+        return rounds * share + min(rounds, over)
 
     @property
-    def least_rounds(self) -> int:
-        """Return the fewest rounds that it can end after: those that have as many prompts as it keeps groups.
+    def min_rounds(self) -> int:
+        """Return the fewest rounds that it can end after: those with as many prompts as it keeps groups.
 
-        >>> drawn = SamplerBatch("policy.refill", 10, 4, None, AdjustableSize("policy.refill", "groups", 5), 3)
-        >>> drawn.most_rounds, [drawn.tried(rounds) for rounds in (1, 2, 3)], drawn.least_rounds
+        >>> sampler = SamplerBatch("policy.refill", 10, 4, None, AdjustableSize("policy.refill", "groups", 5), 3)
+        >>> sampler.max_rounds, [sampler.prompts_in(rounds) for rounds in (1, 2, 3)], sampler.min_rounds
         (3, [4, 7, 10], 2)
         """
-        wanted = self.prompts if self.kept is None else self.kept.value
-        counts = range(1, self.most_rounds)
-        return next((rounds for rounds in counts if self.tried(rounds) >= wanted), self.most_rounds)
+        groups = self.prompts if self.kept is None else self.kept.value
+        counts = range(1, self.max_rounds)
+        return next((rounds for rounds in counts if self.prompts_in(rounds) >= groups), self.max_rounds)
 
 
 @dataclass(frozen=True)
 class RankShare:
-    """How many of `prompts` each of `ranks` data ranks has: even to within one, and all rows of a prompt on one."""
+    """How many of `prompts` each of `ranks` data ranks has: even to within one, all rows of a prompt on one rank."""
 
     roles: tuple[str, ...]
     ranks: int
     prompts: AdjustableSize
 
     @property
-    def most(self) -> int:
+    def largest(self) -> int:
         """Return the prompts of the rank with the most."""
         return -(-self.prompts.value // self.ranks)
 
     @property
-    def least(self) -> int:
+    def smallest(self) -> int:
         """Return the prompts of the rank with the fewest."""
         return self.prompts.value // self.ranks
 
 
 @dataclass(frozen=True)
 class UpdatePartition:
-    """How an update cuts `prompts`: into minibatches, and a rank's rows of one into micro-batches, at most.
+    """How an update cuts `prompts` into minibatches, and a rank's rows of a minibatch into micro-batches.
 
     `minibatch` 0 takes all at once. `row_tokens` is the longest row, None if not known; `budget_tokens` bounds a
     micro-batch, None if the node has no such setting.
@@ -118,33 +118,33 @@ class UpdatePartition:
 
     @property
     def minibatches(self) -> int:
-        """Return the minibatches of an epoch: as few as hold all prompts."""
+        """Count the minibatches of an epoch: as few as hold all prompts."""
         prompts = self.prompts.value
         return max(1, -(-prompts // max(1, min(self.minibatch.value or prompts, prompts))))
 
     @property
     def optimizer_steps(self) -> int:
-        """Return the optimizer steps of one update."""
+        """Count the optimizer steps of one update."""
         return self.epochs * self.minibatches
 
     @property
-    def most(self) -> int:
+    def largest(self) -> int:
         """Return the prompts of the largest minibatch."""
         return -(-self.prompts.value // self.minibatches)
 
     @property
-    def least(self) -> int:
+    def smallest(self) -> int:
         """Return the prompts of the smallest minibatch."""
         return self.prompts.value // self.minibatches
 
     @property
     def rank_rows(self) -> int:
-        """Return the most rows of a minibatch that one rank can have: it is drawn from the prompts of all ranks."""
-        return self.n * min(self.most, -(-self.prompts.value // self.ranks))
+        """Return the maximum of rows of a minibatch on one rank: it is drawn from the prompts of all ranks."""
+        return self.n * min(self.largest, -(-self.prompts.value // self.ranks))
 
     @property
     def micro_batches(self) -> int | None:
-        """Return the most micro-batches of a minibatch, the same on each rank; None if rows or budget are not known."""
+        """Return the maximum of micro-batches of a minibatch, the same on each rank; None if not known."""
         if self.row_tokens is None or self.budget_tokens is None:
             return None
         return -(-self.rank_rows // max(1, self.budget_tokens // self.row_tokens))
@@ -153,71 +153,64 @@ class UpdatePartition:
     def idle_share(self) -> float:
         """Return the share of minibatches in which the rank with the fewest prompts has no row, by chance."""
         prompts, rank = self.prompts.value, self.prompts.value // self.ranks
-        return comb(prompts - rank, self.least) / comb(prompts, self.least)
+        return comb(prompts - rank, self.smallest) / comb(prompts, self.smallest)
 
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """What a step reads and how it is cut. `told` are sentences about what is legal, but may not be meant."""
+    """What a step reads and how it is cut. `notes` are about what is legal, but may not be meant."""
 
     batch: AdjustableSize
     data_rows: int | None
     prompt_tokens: int | None
-    drawn: tuple[SamplerBatch, ...]
+    samplers: tuple[SamplerBatch, ...]
     shares: tuple[RankShare, ...]
-    cuts: tuple[UpdatePartition, ...]
-    told: tuple[str, ...] = ()
+    updates: tuple[UpdatePartition, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
-        """Return the responses that all samplers draw."""
-        return sum(each.rows for each in self.drawn)
+        """Return the number of responses of all samplers."""
+        return sum(sampler.rows for sampler in self.samplers)
 
     @property
     def tokens(self) -> int | None:
-        """Return the most tokens that samplers read and draw, a prompt's once for each; None if not known."""
-        if self.prompt_tokens is None or any(each.tokens is None for each in self.drawn):
+        """Return the maximum of tokens that samplers read and generate, a prompt's once for each; None if not known."""
+        if self.prompt_tokens is None or any(sampler.tokens is None for sampler in self.samplers):
             return None
-        return sum(each.prompts * self.prompt_tokens + each.rows * (each.tokens or 0) for each in self.drawn)
+        return sum(each.prompts * self.prompt_tokens + each.rows * (each.tokens or 0) for each in self.samplers)
 
 
 def batch_text(sizes: BatchSizes) -> str:
-    """Print batch sizes in a few lines: what is drawn, what ranks have, how each update cuts it, and what is told."""
-    lines = [_drawn_line(sizes, each) for each in sizes.drawn] or [f"{many(sizes.batch.value, 'prompt')} a step"]
-    shared = [each for each in sizes.shares if each.ranks > 1]
-    lines += [
-        f"{each.ranks} ranks of {', '.join(each.roles)}: {span(each.least, each.most, 'prompt')} each"
-        for each in shared
-    ]
-    lines += [_cut_line(each) for each in sizes.cuts]
-    return "\n".join([*lines, *(f"note: {each}" for each in sizes.told)])
+    """Print batch sizes in a few lines: what is sampled, what ranks have, how each update cuts it, and notes."""
+    lines = [] if sizes.samplers else [f"{many(sizes.batch.value, 'prompt')} a step"]
+    for sampler in sizes.samplers:
+        line = f"{sampler.node}: {many(sampler.prompts, 'prompt')} × {sampler.n} = {many(sampler.rows, 'row')}"
+        if sampler.max_rounds > 1:
+            line += f" in at most {sampler.max_rounds} rounds"
+        if sampler.tokens is not None and sizes.prompt_tokens is not None:
+            tokens = sampler.prompts * sizes.prompt_tokens + sampler.rows * sampler.tokens
+            line += f", of at most {sizes.prompt_tokens:,} + {sampler.tokens:,} tokens, {tokens:,} in all"
+        lines.append(line)
+    for share in sizes.shares:
+        if share.ranks > 1:
+            prompts = span(share.smallest, share.largest, "prompt")
+            lines.append(f"{share.ranks} ranks of {', '.join(share.roles)}: {prompts} each")
+    for update in sizes.updates:
+        epochs = f"{many(update.epochs, 'epoch')} of {many(update.minibatches, 'minibatch', 'minibatches')}"
+        prompts = span(update.smallest, update.largest, "prompt")
+        line = f"{update.node}: {epochs} of {prompts}, {many(update.optimizer_steps, 'optimizer step')}"
+        if update.micro_batches is not None:
+            line += f", each of at most {many(update.micro_batches, 'micro-batch', 'micro-batches')}"
+            line += " on a rank" if update.ranks > 1 else ""
+        lines.append(line)
+    return "\n".join([*lines, *(f"note: {note}" for note in sizes.notes)])
 
 
-def _drawn_line(sizes: BatchSizes, drawn: SamplerBatch) -> str:
-    rows = f"{drawn.node}: {many(drawn.prompts, 'prompt')} × {drawn.n} = {many(drawn.rows, 'row')}"
-    if drawn.most_rounds > 1:
-        rows += f" in at most {drawn.most_rounds} rounds"
-    if drawn.tokens is None or sizes.prompt_tokens is None:
-        return rows
-    tokens = drawn.prompts * sizes.prompt_tokens + drawn.rows * drawn.tokens
-    return f"{rows}, of at most {sizes.prompt_tokens:,} + {drawn.tokens:,} tokens, {tokens:,} in all"
-
-
-def _cut_line(cut: UpdatePartition) -> str:
-    epochs = f"{many(cut.epochs, 'epoch')} of {many(cut.minibatches, 'minibatch', 'minibatches')}"
-    steps = (
-        f"{cut.node}: {epochs} of {span(cut.least, cut.most, 'prompt')}, {many(cut.optimizer_steps, 'optimizer step')}"
-    )
-    if cut.micro_batches is None:
-        return steps
-    most = f"at most {many(cut.micro_batches, 'micro-batch', 'micro-batches')}"
-    return f"{steps}, each of {most} on a rank" if cut.ranks > 1 else f"{steps}, each of {most}"
-
-
-def span(least: int, most: int, one: str) -> str:
-    """Say from how many to how many of something there are.
+def span(smallest: int, largest: int, thing: str) -> str:
+    """Return from how many to how many of something there are.
 
     >>> span(2, 3, "prompt"), span(1, 1, "prompt")
     ('2 to 3 prompts', '1 prompt')
     """
-    return many(most, one) if least == most else f"{least:,} to {many(most, one)}"
+    return many(largest, thing) if smallest == largest else f"{smallest:,} to {many(largest, thing)}"

@@ -1,16 +1,16 @@
 """Batch sizes: one solver for prompts, samples, minibatches, token budgets and data ranks, as the runtime cuts them.
 
-Prompts are shared out whole, so nothing has to divide. Refused is what cannot be had, or leaves a rank without a row
-for certain; what only wastes is told. Not here: bytes (`memory`), and the rules of one number (`size_rules`).
+Prompts are shared out whole, so nothing has to divide. Refused is what cannot be had, or certainly leaves a rank
+without a row; notes are about what only wastes. Not here: bytes (`memory`), and the rules of one number (`size_rules`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flowgraph.analysis.roles import Role, roles
+from flowgraph.analysis.roles import roles
 from flowgraph.errors import BatchError
 from flowgraph.language.graph import Graph, Node
 from flowgraph.language.values import Group
@@ -31,10 +31,7 @@ from placements.workload.size_rules import AtLeast, AtMost, EvenMinibatches, Siz
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import Plan
 
-IDLE_SHARE = 0.01  # of minibatches in which a rank has no row by chance: more is told
-
-Longest = tuple[int | None, int | None]
-"""The tokens of the longest prompt and of the longest response; None for what is not known."""
+IDLE_SHARE = 0.01  # of minibatches in which a rank has no row by chance: more gets a note
 
 
 def solve_batch(
@@ -50,37 +47,31 @@ def solve_batch(
     """Return how a step of `prompts` prompts is cut by a named graph's settings, and by the data ranks of a plan.
 
     `data_rows` are those of the data set, `prompt_tokens` those of the longest prompt and `response_tokens` of
-    the longest response, in place of what samplers allow; `origins` says by name (`run.batch`,
+    the longest response, in place of what samplers allow; `origins` has by name (`run.batch`,
     `policy.update.minibatch`) where a setting's value comes from. Settings are read by name: `n`,
-    `max_tokens`, `groups` and `rounds` of what samples; `minibatch`, `micro_batch_tokens` and `epochs` of what updates.
+    `max_tokens`, `groups` and `rounds` of samplers; `minibatch`, `micro_batch_tokens` and `epochs` of updates.
 
     Raises BatchError for sizes that do not go together, with the nearest values of each setting that do.
     """
     longest = {"prompt_tokens": prompt_tokens, "response_tokens": response_tokens}
     sizes = sizes_of(graph, prompts, plan=plan, data_rows=data_rows, **longest, origins=origins)
-    found = list(faults(sizes))
-    if found:
-        raise error_of(found)
-    return replace(sizes, told=tuple(_told(sizes, graph)))
+    conflicts = list(faults(sizes))
+    if conflicts:
+        first, *rest = conflicts
+        wrong = [(str(size), size.origin) for size in first.sizes]
+        nearest = [str(size) for size in first.nearest]
+        raise BatchError.disagree(first.what, first.why, wrong, nearest, [conflict.what for conflict in rest])
+    return replace(sizes, notes=tuple(_notes(sizes, graph)))
 
 
 def most_ranks(graph: Graph, prompts: int) -> int:
-    """Return the most data ranks with which no role and no minibatch of a named graph leaves a rank without a row."""
+    """Return the maximum of data ranks with which no role and no minibatch of a named graph leaves a rank idle."""
     sizes = sizes_of(graph, prompts)
-    kept = [each.value for each in _kept(sizes)]
-    return max(1, min([prompts, *kept, *(cut.least for cut in sizes.cuts)]))
+    kept = [size.value for size in _kept_groups(sizes)]
+    return max(1, min([prompts, *kept, *(update.smallest for update in sizes.updates)]))
 
 
-def error_of(found: Sequence[SizeConflict]) -> BatchError:
-    """Make one error of several faults: the first whole, the others in a line each."""
-    first, *others = found
-    sizes = [(str(size), size.origin) for size in first.sizes]
-    return BatchError.disagree(
-        first.what, first.why, sizes, [str(each) for each in first.nearest], [each.what for each in others]
-    )
-
-
-# ------------------------------------------------------------------------------------------- what a graph says
+# ------------------------------------------------------------------------------------------- the sizes of a graph
 
 
 def sizes_of(
@@ -94,217 +85,208 @@ def sizes_of(
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
     """Return the sizes as they are, whether they go together or not; parameters are those of `solve_batch`."""
-    origins = origins or {}
-    batch = AdjustableSize("", "batch", prompts, origins.get("run.batch", ""))
-    drawn = tuple(_drawn(node, prompts, response_tokens, origins) for node in graph.nodes if node.op.kind == "generate")
-    ranks = {each.role: each.layout.data for each in plan.placed} if plan is not None else {}
-    return BatchSizes(
-        batch,
-        data_rows,
-        prompt_tokens,
-        drawn,
-        _shares(graph, batch, ranks, origins),
-        tuple(_cuts(graph, batch, ranks, (prompt_tokens, response_tokens), origins)),
-    )
+    ranks = {placed.role: placed.layout.data for placed in plan.placed} if plan is not None else {}
+    return _SizeReader(graph, prompts, ranks, prompt_tokens, response_tokens, origins or {}).sizes(data_rows)
 
 
-def _drawn(node: Node, prompts: int, response_tokens: int | None, origins: Mapping[str, str]) -> SamplerBatch:
-    kept = _setting(node, "groups", 0, origins)
-    return SamplerBatch(
-        node.name,
-        prompts_reaching(node, prompts),
-        samples_of(node),
-        response_tokens or whole_setting(node, "max_tokens", 0) or None,
-        kept if kept.value else None,
-        whole_setting(node, "rounds", 0),
-    )
+@dataclass(frozen=True)
+class _SizeReader:
+    """A graph whose sizes are read, the data ranks of roles, and the tokens of the longest rows; None if not known."""
 
+    graph: Graph
+    prompts: int
+    ranks: Mapping[str, int]
+    prompt_tokens: int | None
+    response_tokens: int | None
+    origins: Mapping[str, str]
 
-def _setting(node: Node, name: str, otherwise: int, origins: Mapping[str, str]) -> AdjustableSize:
-    return AdjustableSize(node.name, name, whole_setting(node, name, otherwise), origins.get(f"{node.name}.{name}", ""))
+    @property
+    def batch(self) -> AdjustableSize:
+        return AdjustableSize("", "batch", self.prompts, self.origins.get("run.batch", ""))
 
+    def sizes(self, data_rows: int | None) -> BatchSizes:
+        samplers = tuple(self._sampler(node) for node in self.graph.nodes if node.op.kind == "generate")
+        updates = tuple(self._updates())
+        return BatchSizes(self.batch, data_rows, self.prompt_tokens, samplers, self._shares(), updates)
 
-def _supply(node: Node, batch: AdjustableSize, origins: Mapping[str, str]) -> AdjustableSize:
-    """Return the size that says how many prompts' rows a node reads: the batch, or the groups that a sampler keeps."""
-    before = [each for each in samplers_read(node) if each is not node]
-    if not before or any(whole_setting(each, "groups", 0) == 0 for each in before):
-        return batch
-    found = [_setting(each, "groups", batch.value, origins) for each in before]
-    return max(found, key=lambda size: size.value)
+    def _sampler(self, node: Node) -> SamplerBatch:
+        kept = self._setting(node, "groups", 0)
+        return SamplerBatch(
+            node.name,
+            prompts_reaching(node, self.prompts),
+            samples_of(node),
+            self.response_tokens or whole_setting(node, "max_tokens", 0) or None,
+            kept if kept.value else None,
+            whole_setting(node, "rounds", 0),
+        )
 
+    def _setting(self, node: Node, name: str, default: int) -> AdjustableSize:
+        origin = self.origins.get(f"{node.name}.{name}", "")
+        return AdjustableSize(node.name, name, whole_setting(node, name, default), origin)
 
-def _shares(
-    graph: Graph, batch: AdjustableSize, ranks: Mapping[str, int], origins: Mapping[str, str]
-) -> tuple[RankShare, ...]:
-    """Return the share of each role, roles of as many ranks and prompts together; without a plan there is none."""
-    nodes = {node.name: node for node in graph.nodes}
-    alike = dict[tuple[int, AdjustableSize], list[str]]()
-    for role in roles(graph):
-        inner = [nodes[name] for name in role.nodes if name in nodes]
-        supplies = [_supply(node, batch, origins) for node in inner] or [batch]
-        if role.name in ranks:
-            most = batch if batch in supplies else max(supplies, key=lambda size: size.value)
-            alike.setdefault((ranks[role.name], most), []).append(role.name)
-    return tuple(RankShare(tuple(names), count, prompts) for (count, prompts), names in alike.items())
+    def _supply(self, node: Node) -> AdjustableSize:
+        """Return the size that counts the prompts whose rows a node reads: the batch, or the groups a sampler keeps."""
+        samplers = [sampler for sampler in samplers_read(node) if sampler is not node]
+        if not samplers or any(whole_setting(sampler, "groups", 0) == 0 for sampler in samplers):
+            return self.batch
+        return max(
+            (self._setting(sampler, "groups", self.batch.value) for sampler in samplers), key=lambda size: size.value
+        )
 
+    def _shares(self) -> tuple[RankShare, ...]:
+        """Return the share of each role of a plan, roles with as many ranks and prompts together."""
+        nodes = {node.name: node for node in self.graph.nodes}
+        alike = dict[tuple[int, AdjustableSize], list[str]]()
+        for role in roles(self.graph):
+            supplies = [self._supply(nodes[name]) for name in role.nodes if name in nodes] or [self.batch]
+            if role.name in self.ranks:
+                largest = self.batch if self.batch in supplies else max(supplies, key=lambda size: size.value)
+                alike.setdefault((self.ranks[role.name], largest), []).append(role.name)
+        return tuple(RankShare(tuple(names), count, prompts) for (count, prompts), names in alike.items())
 
-def _cuts(
-    graph: Graph, batch: AdjustableSize, ranks: Mapping[str, int], longest: Longest, origins: Mapping[str, str]
-) -> Iterator[UpdatePartition]:
-    role_of: dict[str, Role] = {name: role for role in roles(graph) if role.use == "train" for name in role.nodes}
-    for node in graph.nodes:
-        if node.regions and node.op.carries is not None and node.name in role_of:
-            role = role_of[node.name].name
-            yield UpdatePartition(
-                node.name,
-                role,
-                ranks.get(role, 1),
-                _supply(node, batch, origins),
-                whole_setting(node, "epochs", 1),
-                _setting(node, "minibatch", 0, origins),
-                max((samples_of(each) for each in samplers_read(node)), default=1),
-                _row_tokens(node, *longest),
-                whole_setting(node, "micro_batch_tokens", 0) or None,
-            )
+    def _updates(self) -> Iterator[UpdatePartition]:
+        role_of = {name: role for role in roles(self.graph) if role.use == "train" for name in role.nodes}
+        for node in self.graph.nodes:
+            if node.regions and node.op.carries is not None and node.name in role_of:
+                role = role_of[node.name].name
+                yield UpdatePartition(
+                    node.name,
+                    role,
+                    self.ranks.get(role, 1),
+                    self._supply(node),
+                    whole_setting(node, "epochs", 1),
+                    self._setting(node, "minibatch", 0),
+                    max((samples_of(sampler) for sampler in samplers_read(node)), default=1),
+                    self._row_tokens(node),
+                    whole_setting(node, "micro_batch_tokens", 0) or None,
+                )
 
-
-def _row_tokens(node: Node, prompt_tokens: int | None, response_tokens: int | None) -> int | None:
-    """Return the tokens that an update counts for its longest row: of all that its loss captures, each once."""
-    contexts, responses = row_sources(node)
-    samplers = [each for each in responses.values() if each is not None]
-    most = [response_tokens or whole_setting(each, "max_tokens", 0) for each in samplers]
-    if len(most) < len(responses) or not all(most) or (contexts and prompt_tokens is None):
-        return None
-    return max(1, sum(most) + len(contexts) * (prompt_tokens or 0))
+    def _row_tokens(self, node: Node) -> int | None:
+        """Return the tokens that an update counts for its longest row: of all that its loss captures, each once."""
+        contexts, responses = row_sources(node)
+        samplers = [sampler for sampler in responses.values() if sampler is not None]
+        tokens = [self.response_tokens or whole_setting(sampler, "max_tokens", 0) for sampler in samplers]
+        if len(tokens) < len(responses) or not all(tokens) or (contexts and self.prompt_tokens is None):
+            return None
+        return max(1, sum(tokens) + len(contexts) * (self.prompt_tokens or 0))
 
 
 # ------------------------------------------------------------------------------------------- what is refused
 
 
 def faults(sizes: BatchSizes) -> Iterator[SizeConflict]:
-    """Return everything that `solve_batch` refuses in sizes, one after another."""
+    """Yield everything that `solve_batch` refuses in sizes."""
     batch, rows = sizes.batch, sizes.data_rows
     if batch.value < 1:
-        yield SizeConflict(f"{batch} reads no prompt", "a step reads one at least", (batch,), _nearest(sizes, batch))
+        yield SizeConflict(f"{batch} reads no prompt", "a step reads at least one", (batch,), _nearest(sizes, batch))
         return
     if rows is not None and batch.value > rows:
         what = f"{batch} reads more prompts than the data set has: {many(rows, 'row')}"
         yield SizeConflict(what, "the prompts of one step are all different", (batch,), _nearest(sizes, batch))
-    for kept in _kept(sizes):
+    for kept in _kept_groups(sizes):
         if kept.value > batch.value:
             what = f"{batch} is too few for {kept}: the batch would never be full"
-            why = "a group is the responses to one prompt, and a prompt is drawn to once a step"
+            why = "a group is the responses to one prompt, and a step samples each prompt once"
             yield SizeConflict(what, why, (batch, kept), _nearest(sizes, batch, kept))
     for share in sizes.shares:
         if share.ranks > share.prompts.value:
-            yield _never(sizes, share)
-    for cut in sizes.cuts:
-        if cut.least < cut.ranks <= cut.prompts.value:
-            yield _idle(sizes, cut)
+            idle, names = many(share.ranks - share.prompts.value, "rank"), ", ".join(share.roles)
+            ranks = AdjustableSize(names, DATA, share.ranks, "the plan")
+            what = f"{share.prompts} on {share.ranks} data ranks of {names}: {idle} would never have a row"
+            why = "ranks share prompts, not rows: the responses to a prompt stay on one rank"
+            yield SizeConflict(what, why, (share.prompts, ranks), _nearest(sizes, share.prompts, ranks))
+    for update in sizes.updates:
+        if update.smallest < update.ranks <= update.prompts.value:
+            ranks = AdjustableSize(update.role, DATA, update.ranks, "the plan")
+            prompts = span(update.smallest, update.largest, "prompt")
+            parts = f"{many(update.minibatches, 'minibatch', 'minibatches')} of {prompts}"
+            what = (
+                f"{update.minibatch} cuts {update.prompts} into {parts} for {update.ranks} data ranks of {update.role}"
+            )
+            idle = many(update.ranks - update.smallest, "rank")
+            why = f"{idle} would have no row in an optimizer step, whichever prompts it has, and wait for the others"
+            wrong = update.minibatch, update.prompts, ranks
+            yield SizeConflict(what, why, wrong, _nearest(sizes, *wrong))
 
 
-def _kept(sizes: BatchSizes) -> list[AdjustableSize]:
-    """Return how many groups each sampler that drops some keeps."""
-    return [drawn.kept for drawn in sizes.drawn if drawn.kept is not None]
-
-
-def _never(sizes: BatchSizes, share: RankShare) -> SizeConflict:
-    """Return that a role has more data ranks than there are prompts."""
-    left, names = share.ranks - share.prompts.value, ", ".join(share.roles)
-    ranks = AdjustableSize(names, DATA, share.ranks, "the plan")
-    what = f"{share.prompts} on {share.ranks} data ranks of {names}: {many(left, 'rank')} would never have a row"
-    why = "ranks share prompts, not rows: the responses to a prompt stay on one rank"
-    return SizeConflict(what, why, (share.prompts, ranks), _nearest(sizes, share.prompts, ranks))
-
-
-def _idle(sizes: BatchSizes, cut: UpdatePartition) -> SizeConflict:
-    """Return that a minibatch holds fewer prompts than there are ranks to train on it."""
-    ranks = AdjustableSize(cut.role, DATA, cut.ranks, "the plan")
-    held = f"{many(cut.minibatches, 'minibatch', 'minibatches')} of {span(cut.least, cut.most, 'prompt')}"
-    left = many(cut.ranks - cut.least, "rank")
-    what = f"{cut.minibatch} cuts {cut.prompts} into {held} for {cut.ranks} data ranks of {cut.role}"
-    why = f"{left} would have no row in an optimizer step, whichever prompts it draws, and wait for the others"
-    sizes_of = (cut.minibatch, cut.prompts, ranks)
-    return SizeConflict(what, why, sizes_of, _nearest(sizes, *sizes_of))
+def _kept_groups(sizes: BatchSizes) -> list[AdjustableSize]:
+    return [sampler.kept for sampler in sizes.samplers if sampler.kept is not None]
 
 
 def _nearest(sizes: BatchSizes, *wrong: AdjustableSize) -> tuple[AdjustableSize, ...]:
     """Return the nearest values of each size, below and above, with which nothing refuses it any more."""
-    found = list[AdjustableSize]()
+    nearest = list[AdjustableSize]()
     for size in wrong:
         if size.setting == DATA:
-            values = _nearest_ranks(sizes, size)
+            names = size.owner.split(", ")
+            limits = [share.prompts.value for share in sizes.shares if set(share.roles) & set(names)]
+            limits += [update.smallest for update in sizes.updates if update.role in names]
+            values = [min(limits)] if min(limits, default=0) >= 1 else []
         elif size.setting == "minibatch":
-            values = _nearest_minibatch(sizes, size)
+            update = next(update for update in sizes.updates if update.minibatch == size)
+            values = [least_minibatch(update.prompts.value, update.ranks)]
         else:
             values = nearest_values(size.value, list(_rules(sizes, size)))
-        found += [replace(size, value=value) for value in values]
-    return tuple(found)
+        nearest += [replace(size, value=value) for value in values]
+    return tuple(nearest)
 
 
 def _rules(sizes: BatchSizes, supply: AdjustableSize) -> Iterator[SizeRule]:
-    """Return what must hold of the batch, or of the groups that a sampler keeps."""
+    """Yield what must hold of the batch, or of the groups that a sampler keeps."""
     yield AtLeast(1)
     if supply == sizes.batch:
-        yield from (AtLeast(kept.value) for kept in _kept(sizes))
-        yield from (AtMost(rows) for rows in [sizes.data_rows] if rows is not None)
+        yield from (AtLeast(kept.value) for kept in _kept_groups(sizes))
+        if sizes.data_rows is not None:
+            yield AtMost(sizes.data_rows)
     else:
         yield AtMost(sizes.batch.value)
     yield from (AtLeast(share.ranks) for share in sizes.shares if share.prompts == supply)
-    for cut in sizes.cuts:
-        if cut.prompts == supply and cut.minibatch.value:
-            yield EvenMinibatches(cut.minibatch.value, cut.ranks)
+    for update in sizes.updates:
+        if update.prompts == supply and update.minibatch.value:
+            yield EvenMinibatches(update.minibatch.value, update.ranks)
 
 
-def _nearest_ranks(sizes: BatchSizes, ranks: AdjustableSize) -> list[int]:
-    names = ranks.owner.split(", ")
-    most = [share.prompts.value for share in sizes.shares if set(share.roles) & set(names)]
-    most += [cut.least for cut in sizes.cuts if cut.role in names]
-    return [min(most)] if min(most, default=0) >= 1 else []
+# ------------------------------------------------------------------------------------------- notes
 
 
-def _nearest_minibatch(sizes: BatchSizes, size: AdjustableSize) -> list[int]:
-    cut = next(each for each in sizes.cuts if each.minibatch == size)
-    return [least_minibatch(cut.prompts.value, cut.ranks)]
-
-
-# ------------------------------------------------------------------------------------------- what is told
-
-
-def _told(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
-    for cut in sizes.cuts:
-        yield from _told_of_cut(cut)
-    for drawn in sizes.drawn:
-        yield from _told_of_rounds(drawn, sizes.shares)
+def _notes(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
+    for update in sizes.updates:
+        yield from _update_notes(update)
+    for sampler in sizes.samplers:
+        yield from _round_notes(sampler, sizes.shares)
     for node in graph.nodes:
         if node.op.kind == "advantage" and any(issubclass(edge.type, Group) for edge in node.edges()):
-            single = [each.name for each in samplers_read(node) if samples_of(each) == 1]
-            yield from (f"{node.name} compares the responses to a prompt, of which {each} draws one" for each in single)
+            names = (sampler.name for sampler in samplers_read(node) if samples_of(sampler) == 1)
+            yield from (
+                f"{node.name} compares the responses to a prompt, but {name} samples only one" for name in names
+            )
         if node.op.rows == "new" and node.op.kind != "generate":
-            yield f"{node.name} makes rows of its own: what reads them may have other counts than these"
+            yield f"{node.name} makes rows of its own: nodes that read them may have other counts than these"
 
 
-def _told_of_cut(cut: UpdatePartition) -> Iterator[str]:
-    if cut.minibatch.value > cut.prompts.value:
-        yield f"{cut.minibatch} is more than the {cut.prompts.value} prompts there are: they are one minibatch"
-    if cut.row_tokens is not None and cut.budget_tokens is not None and cut.row_tokens > cut.budget_tokens:
-        budget = f"{cut.node}.micro_batch_tokens={cut.budget_tokens}"
-        yield f"{budget} holds no row of {cut.row_tokens} tokens, the longest there may be: such a row goes alone"
-    if cut.idle_share >= IDLE_SHARE:
-        what = f"a rank of {cut.role} has no row in up to {cut.idle_share:.0%} of optimizer steps"
+def _update_notes(update: UpdatePartition) -> Iterator[str]:
+    if update.minibatch.value > update.prompts.value:
+        yield f"{update.minibatch} is more than the {update.prompts.value} prompts there are: they are one minibatch"
+    if update.row_tokens is not None and update.budget_tokens is not None and update.row_tokens > update.budget_tokens:
+        budget = f"{update.node}.micro_batch_tokens={update.budget_tokens}"
+        yield f"{budget} holds no row of {update.row_tokens} tokens, the longest there may be: such a row goes alone"
+    if update.idle_share >= IDLE_SHARE:
+        what = f"a rank of {update.role} has no row in up to {update.idle_share:.0%} of optimizer steps"
         yield f"{what}: a minibatch is drawn from the prompts of all ranks"
 
 
-def _told_of_rounds(drawn: SamplerBatch, shares: Sequence[RankShare]) -> Iterator[str]:
-    if drawn.kept is not None:
-        spare = drawn.prompts - drawn.kept.value
-        left = many(spare, "prompt") if spare else "no prompt"
-        yield f"{drawn.kept} of {drawn.prompts} prompts, {left} to spare: what follows has fewer if too few are kept"
-    if not drawn.rounds:
+def _round_notes(sampler: SamplerBatch, shares: Sequence[RankShare]) -> Iterator[str]:
+    if sampler.kept is not None:
+        spare = sampler.prompts - sampler.kept.value
+        what = (
+            f"{sampler.kept} of {sampler.prompts} prompts, {many(spare, 'prompt') if spare else 'no prompt'} to spare"
+        )
+        yield f"{what}: later nodes have fewer if too few are kept"
+    if not sampler.rounds:
         return
-    if drawn.rounds > drawn.prompts:
-        yield f"{drawn.node}.rounds={drawn.rounds} of {many(drawn.prompts, 'prompt')}: a round draws to one"
+    if sampler.rounds > sampler.prompts:
+        yield f"{sampler.node}.rounds={sampler.rounds} of {many(sampler.prompts, 'prompt')}: a round samples one"
     ranks = max((share.ranks for share in shares for role in share.roles if role.endswith(".sample")), default=1)
-    least = drawn.prompts // min(drawn.rounds, drawn.prompts)
-    if least < ranks:
-        yield f"{drawn.node} draws to {many(least, 'prompt')} a round on {ranks} ranks: the others wait"
+    smallest = sampler.prompts // min(sampler.rounds, sampler.prompts)
+    if smallest < ranks:
+        yield f"{sampler.node} samples {many(smallest, 'prompt')} a round on {ranks} ranks: the others wait"

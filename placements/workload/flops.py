@@ -1,7 +1,7 @@
-"""FLOPs of decoder passes, from sizes and token counts alone. Products of matrices count; all else is small.
+"""FLOPs of decoder passes, from sizes and token counts alone. Only products of matrices count; the rest is small.
 
-A multiply and an add are two. Attention is counted as needed: a token attends to itself and to those before it, so
-kernels that work out masked pairs too do up to twice as much of it.
+A multiply and an add are two. Attention counts the pairs it needs: a token attends to itself and to those before it, so
+kernels that compute masked pairs too do up to twice as much.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BACKWARD = 2  # backward passes: one product for the gradient of each factor
 
 @dataclass(frozen=True)
 class ModelPass:
-    """What goes through a model: `tokens`, of which `read_out` have logits, and `pairs` of a token and one it sees."""
+    """What goes through a model: `tokens`, `read_out` tokens with logits, and `pairs` of a token and one it sees."""
 
     tokens: int = 0
     read_out: int = 0
@@ -29,40 +29,35 @@ class ModelPass:
         return ModelPass(self.tokens + other.tokens, self.read_out + other.read_out, self.pairs + other.pairs)
 
     def times(self, count: int) -> ModelPass:
-        """Return so many of it."""
+        """Return the sum of `count` such passes."""
         return ModelPass(self.tokens * count, self.read_out * count, self.pairs * count)
 
 
-def forward_flops(shape: ModelShape, one: ModelPass) -> int:
+def forward_flops(shape: ModelShape, passed: ModelPass) -> int:
     """Return the FLOPs of a forward pass: 2 · weights · tokens, and 4 · layers · heads · head dimension · pairs.
 
     Weights are those of the layers for each token, of experts only those that it is sent to, and those of the head for
-    each that is read out; the embedding is looked up. Layers with a window have fewer pairs, layers that keep a state a
-    fixed work for each token, and with latent attention a key is wider than a value.
+    each token with logits; the embedding is looked up. Layers with a window have fewer pairs, layers with a state a
+    fixed cost for each token, and with latent attention a key is wider than a value.
     Source: Kaplan et al. 2020, arXiv 2001.08361, section 2.1; Narayanan et al. 2021, arXiv 2104.04473, appendix.
     Deviation: pairs that the mask leaves out do not count.
     """
-    weights = layer_weights(shape) * one.tokens + shape.outputs * shape.hidden * one.read_out
-    return 2 * (weights + shape.attention_products(one.tokens, one.pairs))
+    weights = shape.matmul_parameters * passed.tokens + shape.outputs * shape.hidden * passed.read_out
+    return 2 * (weights + shape.attention_products(passed.tokens, passed.pairs))
 
 
-def training_flops(shape: ModelShape, one: ModelPass) -> int:
-    """Return the FLOPs of a forward and a backward pass: three times a forward pass; no engine here computes it again.
+def training_flops(shape: ModelShape, passed: ModelPass) -> int:
+    """Return the FLOPs of a forward and a backward pass: three times a forward pass, without checkpointing.
 
-    Where only adapters learn there is one product less for each weight that stays: twice a forward pass.
+    Where only adapters learn there is one product less for each frozen weight: twice a forward pass.
     Deviation: of a context's last layer only keys and values are read, so most of it, 1/layers of a context's backward
     pass, is not done; it counts all the same.
     """
-    return (BACKWARD if shape.adapters else 1 + BACKWARD) * forward_flops(shape, one)
-
-
-def layer_weights(shape: ModelShape) -> int:
-    """Return the parameters of a decoder's layers that are factors of a product for a token: no norm or idle expert."""
-    return shape.matmul_parameters
+    return (BACKWARD if shape.adapters else 1 + BACKWARD) * forward_flops(shape, passed)
 
 
 def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> ModelPass:
-    """Return what sampling passes: each context once, and of each row every token but the last, one after another.
+    """Return the pass of sampling: each context once, and of each row every token but the last, one after another.
 
     >>> decoding(1, 2, 3, 4)
     ModelPass(tokens=9, read_out=7, pairs=36)
@@ -74,7 +69,7 @@ def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int)
 
 
 def reading(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> ModelPass:
-    """Return what a pass over responses takes: each context once but for its last token, then that and the response.
+    """Return a pass over responses: each context once but for its last token, then that and the response.
 
     >>> reading(1, 2, 3, 4)
     ModelPass(tokens=10, read_out=9, pairs=39)

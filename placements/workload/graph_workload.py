@@ -1,4 +1,4 @@
-"""What a graph says of the work of its nodes: which pass rows through a model, whose responses, of how many prompts."""
+"""What a graph determines of its nodes' work: which pass rows through a model, whose responses, of how many prompts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flowgraph.language.values import Context, Lengths, Model
 from flowgraph.lowering.program import read_by
 
 Place = tuple[Node | Param | Const, str]
-"""A value by what made it, and its path in there."""
+"""A value by its source and its path there."""
 
 OTHER_COUNTS = ("max_tokens", "groups", "rounds", "workers")
-"""Whole-number settings that planners read, none of which says how many responses are drawn to a prompt."""
+"""Whole-number settings that planners read and that do not count the responses to a prompt."""
 
 Phase = Literal["generate", "logprob", "update"]
 
@@ -26,7 +26,7 @@ Phase = Literal["generate", "logprob", "update"]
 class StepWorkload:
     """What one step reads: `prompts`, each of at most `prompt_tokens`.
 
-    Responses of a sampler that states no `max_tokens` are taken to have `response_tokens`. On each device,
+    Responses of a sampler without `max_tokens` are assumed to have `response_tokens`. On each device,
     `sample_rows` are decoded side by side, and a pass without gradients holds `forward_tokens`.
     """
 
@@ -40,8 +40,8 @@ class StepWorkload:
 def passes_rows(node: Node) -> bool:
     """Return whether a node that reads a model passes rows through it.
 
-    A host node reads what is beside the weights, such as a tokenizer; what moves a model without a loss, as an average
-    does, reads its weights.
+    A host node reads what comes with the weights, such as a tokenizer; a node that moves a model without a loss, such
+    as an average, reads its weights.
     """
     runs = node.op.kind != "host" or node.op.stat is not None
     return bool(node.regions) or (runs and not moves_weights(node))
@@ -54,29 +54,24 @@ def moves_weights(node: Node) -> bool:
 
 
 def samplers_read(node: Node) -> list[Node]:
-    """Return the samplers whose responses a node makes or reads directly, or else any it depends on.
+    """Return the samplers whose responses a node makes or reads directly, or else any that it depends on.
 
-    Where nothing is drawn, responses are those that a data set holds: then it is the nodes that make rows of them.
+    Where nothing is sampled, responses are those of a data set: then it is the nodes that make rows of them.
     """
     direct = [node, *dict.fromkeys(edge.source for edge in node.edges() if isinstance(edge.source, Node))]
-    if found := _samplers(direct):
-        return found
-    before = [each for each in reachable(node.edges()) if isinstance(each, Node)]
-    return _samplers(before) or _makers(direct) or _makers(before)
-
-
-def _samplers(nodes: list[Node]) -> list[Node]:
-    return [each for each in nodes if each.op.kind == "generate"]
-
-
-def _makers(nodes: list[Node]) -> list[Node]:
-    return [each for each in nodes if each.op.rows == "new"]
+    if samplers := [each for each in direct if each.op.kind == "generate"]:
+        return samplers
+    before = [source for source in reachable(node.edges()) if isinstance(source, Node)]
+    if samplers := [each for each in before if each.op.kind == "generate"]:
+        return samplers
+    makers = [each for each in direct if each.op.rows == "new"]
+    return makers or [each for each in before if each.op.rows == "new"]
 
 
 def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
-    """Return where the rows of a node's losses come from: their contexts, and of their responses the samplers.
+    """Return where the rows of a node's losses come from: their contexts, and the samplers of their responses.
 
-    Each is one value that a loss captures, by itself or as a part of a record; None where no sampler is known.
+    Keys are values that a loss captures, by themselves or as parts of a record; None where no sampler is known.
     """
     contexts, responses = set[Place](), dict[Place, Node | None]()
     for edge in (edge for _, region in node.regions for edge in region.captures):
@@ -84,32 +79,32 @@ def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
             if issubclass(kind, Context):
                 contexts.add((edge.source, path))
             elif issubclass(kind, Lengths):
-                found = samplers_read(edge.source) if isinstance(edge.source, Node) else []
-                responses[edge.source, path] = found[0] if found else None
+                samplers = samplers_read(edge.source) if isinstance(edge.source, Node) else []
+                responses[edge.source, path] = samplers[0] if samplers else None
     return contexts, responses
 
 
 def prompts_reaching(node: Node, prompts: int) -> int:
-    """Return the most prompts, of those of a step, whose rows a node reads: a sampler may keep so many `groups`."""
-    before = [each for each in samplers_read(node) if each is not node]
-    return min(prompts, max((whole_setting(each, "groups", prompts) for each in before), default=prompts))
+    """Return the maximum of a step's prompts whose rows a node reads: a sampler may keep only some `groups`."""
+    samplers = (sampler for sampler in samplers_read(node) if sampler is not node)
+    return min(prompts, max((whole_setting(sampler, "groups", prompts) for sampler in samplers), default=prompts))
 
 
-def whole_setting(node: Node, name: str, otherwise: int) -> int:
-    """Return a setting of a node that has it as a whole number; a user's own node may have none by this name."""
-    value = getattr(node.settings, name, otherwise)
-    return value if isinstance(value, int) else otherwise
+def whole_setting(node: Node, name: str, default: int) -> int:
+    """Return a whole number among a node's settings; a user's own node may have none by this name."""
+    value = getattr(node.settings, name, default)
+    return value if isinstance(value, int) else default
 
 
 def samples_of(node: Node) -> int:
-    """Return how many responses a node draws to each prompt: the product of the settings that it names, else 1."""
+    """Return how many responses a node samples for each prompt: the product of the settings that it names, else 1."""
     return prod(whole_setting(node, name, 1) for name in node.op.samples or ())
 
 
 def uncounted(node: Node) -> tuple[str, ...]:
-    """Return the settings of a node that may say how many responses it draws to each prompt, where it names none.
+    """Return the settings of a node that may count its responses to each prompt, where it names none.
 
-    What keeps its rows, as a judge, draws one to each.
+    A node that keeps its rows, such as a judge, samples one for each.
     """
     if node.op.kind != "generate" or node.op.rows != "new" or node.op.samples is not None:
         return ()
@@ -118,12 +113,12 @@ def uncounted(node: Node) -> tuple[str, ...]:
 
 
 def pass_of(node: Node) -> object:
-    """Name the forward pass of a node, so that nodes which read one pass name the same; else the node itself."""
+    """Return a key of a node's forward pass, the same for nodes that share a pass; else the node itself."""
     return tuple((edge.source, edge.port) for _, edge in node.inputs) if node.op.stat is not None else node
 
 
 def read_together(graph: Graph) -> Iterator[frozenset[str]]:
-    """Return the roles of each node of a named graph that reads models in several roles: they must share a pool."""
+    """Yield the roles of each node of a named graph that reads models in several roles: they must share a pool."""
     role_of = {(role.param, name): role.name for role in roles(graph) for name in role.nodes}
     for node in graph.nodes:
         models = ((edge, reader) for edge, reader in read_by(node) if issubclass(edge.type, Model))

@@ -1,6 +1,6 @@
 """How full micro-batches are, since no row is cut: the share of their budget that whole rows fill.
 
-Not here: how rows are dealt out to ranks when they are trained on, and the seconds of a pass (`time.training`).
+Not here: how training shares rows among ranks, and the seconds of a pass (`time.training`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from placements.workload.lengths import LengthDistribution
 
 ROWS = 64
-"""How many rows stand for all: 256 would fill 1 to 2 % more."""
+"""How many rows represent all of them: 256 would fill 1 to 2 % more."""
 
 
 def rows_tokens(prompt: LengthDistribution, response: LengthDistribution, rows: int) -> list[float]:
-    """Return the tokens of at most `ROWS` rows that stand for so many, the longest first."""
+    """Return the tokens of at most `ROWS` rows that represent all `rows`, the longest first."""
     count = max(1, min(rows, ROWS))
     return [prompt.mean + response.quantile((count - place - 0.5) / count) for place in range(count)]
 
@@ -25,7 +25,7 @@ def filled_share(rows: Sequence[float], budget_tokens: float) -> float:
     """Return the share of the budgets that rows fill, each put into the first micro-batch that has room for it.
 
     The rows come longest first. One that exceeds a budget has a micro-batch of its own. The emptiest micro-batch does
-    not count: these rows stand for more, which would fill it. Source: Johnson 1973, first fit decreasing.
+    not count: these rows represent more, which would fill it. Source: Johnson 1973, first fit decreasing.
 
     >>> filled_share([6.0, 5.0, 4.0, 3.0], 9.0), filled_share([6.0, 6.0], 9.0), filled_share([1.0], 9.0)
     (1.0, 0.6666666666666666, 1.0)

@@ -1,4 +1,4 @@
-"""What a search is about and does not change: the flow's loads, the models' sizes, the devices, and the engines."""
+"""The fixed data of a search: the flow's loads, the models' sizes, the devices, and the engines."""
 
 from __future__ import annotations
 
@@ -49,21 +49,20 @@ gradients, unless a run says otherwise."""
 
 @dataclass(frozen=True, eq=False)
 class PlanningProblem:
-    """What a search is about: `prompts` a step, of these lengths, and what runs and holds the models.
+    """The fixed data of a search: `prompts` a step, of these lengths, engines and devices.
 
-    `response` None takes the longest that samplers allow. `engines` are those that were asked for by name; other uses
-    have `DEFAULT_ENGINES`. `sampling` is the precision of weights that generate responses, None that of the devices.
-    `calibrated` are constants by engine, in place of the shipped ones; a `calibration` scales the seconds that they
+    `response` None takes the longest that samplers allow. `engines` are those that you name; other uses have
+    `DEFAULT_ENGINES`. `sampling` is the precision of weights that generate responses, None that of the devices.
+    `calibrated` has constants by engine, in place of the shipped ones; a `calibration` scales the seconds that they
     forecast.
 
-    `staleness` lets steps overlap, as many as make rollouts lag so many updates; `sync_lag` only makes syncs rarer.
-    `ratio` fixes the rollout devices to the training devices, where these are apart. Where responses are `streamed`,
-    generation goes on across steps and waits for no longest response. After a weight sync the caches of responses in
-    flight are computed again, unless the engine `keeps_caches` of older weights. Models of `without` are those of the
-    flow that this run does without. A graph that is `watched` measures more, and runs in place of the flow's where one
-    engine trains a model and another generates with it. Where layouts that are only `modelled` count too, the plan may
-    be one that cannot be run here. `sample_rows` and `forward_tokens` are of engines that run in the process of their
-    device.
+    `staleness` lets steps overlap, so that rollouts lag by this number of updates; `sync_lag` only makes syncs rarer.
+    `ratio` fixes the ratio of rollout to training devices, where these are separate. Where responses are `streamed`,
+    generation continues across steps, so that no step waits for its longest response. After a weight sync the caches of
+    responses in flight are computed again, unless the engine `keeps_caches` of older weights. `without` names models of
+    the flow that this run does not need. A `watched` graph measures more, and runs in place of the flow's where one
+    engine trains a model and another generates with it. With `modelled` layouts the plan may be one that cannot run
+    here. `sample_rows` and `forward_tokens` are of engines that run in the process of their device.
     """
 
     graph: Graph
@@ -89,7 +88,7 @@ class PlanningProblem:
 
     @property
     def running(self) -> Graph:
-        """Return the graph that a run has: the flow's, with what is measured beside it."""
+        """Return the graph of a run: the flow's, or the watched one."""
         return self.watched or self.graph
 
     @cached_property
@@ -100,20 +99,20 @@ class PlanningProblem:
     @cached_property
     def loads(self) -> tuple[NodeWorkload, ...]:
         """Return the loads of a step, in the order in which one pool does them: by stage, updates last of each."""
-        found = node_workloads(self.running, self.prompts, self.prompt, self.response)
-        own = (load for load in found if load.role.param not in self.without)
-        return tuple(sorted(own, key=lambda load: (load.stage, load.phase == "update")))
+        loads = node_workloads(self.running, self.prompts, self.prompt, self.response)
+        needed = (load for load in loads if load.role.param not in self.without)
+        return tuple(sorted(needed, key=lambda load: (load.stage, load.phase == "update")))
 
     @cached_property
     def stages(self) -> int:
-        """Return the stages of a step in which models work; syncs come after them."""
+        """Count the stages of a step in which models work; syncs come after them."""
         return stage_count(self.loads)
 
     @cached_property
     def classes(self) -> tuple[DeviceClass, ...]:
         """Return the classes of equal devices: of GPUs, if the cluster has any, since a pool is of one kind."""
-        found = classes(self.cluster)
-        return tuple(of for of in found if of.kind == "gpu") or found
+        every = classes(self.cluster)
+        return tuple(of for of in every if of.kind == "gpu") or every
 
     @property
     def kind(self) -> DeviceKind:
@@ -130,24 +129,26 @@ class PlanningProblem:
         return (self.engines[use],) if use in self.engines else DEFAULT_ENGINES[self.kind][use]
 
     def support_of(self, engine: str) -> Support:
-        """Return the layouts that a search may choose: what runs here, or of other engines what is modelled."""
-        known = ENGINES[engine]
-        return known.modelled if self.modelled or known.supported is None else known.supported
+        """Return the layouts that a search may choose: those that run here, or of other engines the modelled ones."""
+        capabilities = ENGINES[engine]
+        if self.modelled or capabilities.supported is None:
+            return capabilities.modelled
+        return capabilities.supported
 
     @cached_property
     def most_ranks(self) -> int:
-        """Return the most data ranks that each have a row at all times."""
+        """Return the maximum of data ranks that each have a row at all times."""
         return most_ranks(self.running, self.prompts)
 
     @cached_property
     def synced(self) -> Mapping[str, str]:
-        """Return for each role that reads weights which another role trains the role that trains them."""
+        """Return the training role of each role that generates with weights which another role trains."""
         trained = {role.param: role.name for role in self.roles if role.use == "train"}
         return {role.name: trained[role.param] for role in self.roles if role.use == "sample" and role.param in trained}
 
     @cached_property
     def staleness_bound(self) -> int:
-        """Return by how many updates the flow lets weights lag that generate responses, at its strictest read."""
+        """Return the maximum staleness of rollouts that the flow allows, at its strictest read."""
         bounds = [
             edge.at_most
             for node in self.running.all_nodes
@@ -163,19 +164,19 @@ class PlanningProblem:
 
     @property
     def overlaps(self) -> bool:
-        """Return whether steps overlap. That is forecast where it was asked for: a run takes step after step."""
+        """Return whether steps overlap. That is forecast on request only: a run takes one step after the other."""
         return bool(self.staleness)
 
     @property
     def lag(self) -> int:
-        """Return how many updates old the weights that generate responses may be: what was asked for, else 0."""
+        """Return how many updates old the weights that generate responses may be: as requested, else 0."""
         return self.staleness if self.staleness is not None else self.sync_lag
 
     @property
     def overlapped(self) -> int:
-        """Return how many steps may be under way at once: what generates, what only reads, and what trains.
+        """Return how many steps may be in progress at once: one generates, one is only read, and one trains.
 
-        One, unless a staleness was asked for: a run starts a step when the one before has ended.
+        One, unless a staleness is requested: a run starts a step when the one before has ended.
         """
         return min(self.staleness or 0, 2) + 1
 
@@ -192,29 +193,33 @@ class PlanningProblem:
         return frozenset(node.name for node in nodes if node.model() is not None and not node.op.separable)
 
     def loads_of(self, role: Role, engine: str = "") -> list[NodeWorkload]:
-        """Return the loads of one role; on the `engine` that also generates, without what is watched."""
-        own = list(of_role(self.loads, role.name))
+        """Return the loads of one role; on the `engine` that also generates, without the watched nodes."""
+        loads = list(of_role(self.loads, role.name))
         if self.watched is None or not engine or self.kind == "gpu" or engine not in self.engines_of("sample"):
-            return own
-        known = {node.name for node in self.graph.all_nodes}
-        return [load for load in own if load.node in known]
+            return loads
+        nodes = {node.name for node in self.graph.all_nodes}
+        return [load for load in loads if load.node in nodes]
+
+    def role(self, name: str) -> Role:
+        """Return the role of this name."""
+        return next(role for role in self.roles if role.name == name)
 
     def shape(self, role: Role) -> ModelShape:
         """Return the sizes of a role's model."""
         return self.shapes[role.param]
 
     def factor_of(self, phase: Phase, role: str, device: str) -> float:
-        """Return what the calibration multiplies the seconds of a role's phase on a device model by; 1 without one."""
+        """Return the calibration's factor for the seconds of a role's phase on a device model; 1 without one."""
         return 1.0 if self.calibration is None else self.calibration.factor_of(phase, role, device)
 
     @cached_property
     def sync_factor(self) -> float:
-        """Return what the calibration multiplies the seconds of weight syncs by."""
+        """Return the calibration's factor for the seconds of weight syncs."""
         return self._shared_factor("sync")
 
     @cached_property
     def host_factor(self) -> float:
-        """Return what the calibration multiplies the seconds of nodes that run no model by."""
+        """Return the calibration's factor for the seconds of nodes that run no model."""
         return self._shared_factor("host")
 
     def _shared_factor(self, phase: Phase) -> float:
@@ -223,9 +228,11 @@ class PlanningProblem:
 
     @cached_property
     def host(self) -> HostConstants:
-        """Return the constants of what is done beside models; rates of CPU devices are those of steps of RL already."""
-        found = host_constants(self.calibrated.get(HOST))
-        return found if self.kind == "gpu" else replace(found, slowed_share=1.0, forward_share=1.0, update_share=1.0)
+        """Return the constants of host work; rates of CPU devices are those of steps of RL already."""
+        shipped = host_constants(self.calibrated.get(HOST))
+        return (
+            shipped if self.kind == "gpu" else replace(shipped, slowed_share=1.0, forward_share=1.0, update_share=1.0)
+        )
 
     def training_of(self, engine: str) -> TrainingConstants:
         """Return the constants of an engine that trains, or that reads rows without training."""

@@ -1,4 +1,4 @@
-"""What must hold of one number of a batch, and the nearest values of which it does. Integers only, no graph."""
+"""Rules for one number of a batch, and the nearest values that satisfy them. Integers only, no graph."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-MOST = 2**24  # no value beyond is offered: more prompts than a step reads anywhere
+MAX_VALUE = 2**24  # no value beyond is offered: more prompts than any step reads
 
 
 class SizeRule(Protocol):
-    """A rule of one number: the nearest values from it on, up and down, of which it holds; None if there is none."""
+    """A rule for one number: the nearest values from it on, up and down, that satisfy it; None if there is none."""
 
     def up(self, value: int) -> int | None:
-        """Return the least value from this one on of which the rule holds."""
+        """Return the smallest value from this one on that satisfies the rule."""
         ...
 
     def down(self, value: int) -> int | None:
-        """Return the greatest value up to this one of which the rule holds."""
+        """Return the largest value up to this one that satisfies the rule."""
         ...
 
 
@@ -53,10 +53,10 @@ class AtMost:
 
 @dataclass(frozen=True)
 class EvenMinibatches:
-    """So many prompts, cut as evenly as they go into minibatches of at most `size`, leave `least` in the smallest.
+    """Prompts that, cut evenly into minibatches of at most `size`, leave at least `least` in the smallest.
 
-    Of the prompts that make `count` minibatches, from (count - 1) · size + 1 to count · size, those from count · least
-    on do.
+    Of the numbers that make `count` minibatches, from (count - 1) · size + 1 to count · size, those from count ·
+    least on do.
 
     >>> [prompts for prompts in range(1, 10) if EvenMinibatches(3, 2).up(prompts) == prompts]
     [2, 3, 4, 5, 6, 7, 8, 9]
@@ -79,24 +79,24 @@ class EvenMinibatches:
 
 
 def nearest_values(value: int, rules: Sequence[SizeRule]) -> list[int]:
-    """Return the nearest values below and above, other than this one, of which all rules hold.
+    """Return the nearest values below and above, other than this one, that satisfy all rules.
 
     >>> nearest_values(5, [AtLeast(8)]), nearest_values(9, [AtMost(8), AtLeast(3)])
     ([8], [8])
     >>> nearest_values(5, [EvenMinibatches(4, 4)])
     [4, 8]
     """
-    found = [_settled(value - 1, rules, up=False), _settled(value + 1, rules, up=True)]
-    return [each for each in found if each is not None]
+    below, above = _settled(value - 1, rules, up=False), _settled(value + 1, rules, up=True)
+    return [nearest for nearest in (below, above) if nearest is not None]
 
 
 def _settled(value: int, rules: Sequence[SizeRule], *, up: bool) -> int | None:
-    """Move on, rule by rule, until all hold; each moves no further than it must, so none is passed over."""
+    """Move on, rule by rule, until all hold; each moves no further than it must, so that no value is missed."""
     while True:
         start = value
         for rule in rules:
             moved = rule.up(value) if up else rule.down(value)
-            if moved is None or moved > MOST:
+            if moved is None or moved > MAX_VALUE:
                 return None
             value = moved
         if value == start:
@@ -104,7 +104,7 @@ def _settled(value: int, rules: Sequence[SizeRule], *, up: bool) -> int | None:
 
 
 def least_minibatch(prompts: int, least: int) -> int:
-    """Return the smallest minibatch of so many prompts that leaves `least` of them in each.
+    """Return the smallest minibatch size that leaves at least `least` of the prompts in each minibatch.
 
     >>> least_minibatch(7, 4), least_minibatch(9, 2), least_minibatch(16, 4)
     (7, 3, 4)

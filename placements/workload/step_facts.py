@@ -1,6 +1,6 @@
 """Static facts of a step: rows, tokens and FLOPs of each node, and the bytes of each value that a node reads.
 
-Counted as if every response had its most tokens; what is not known is None. FLOPs of one pass are in `flops`, bytes of
+Counted for responses of maximal length; what is not known is None. FLOPs of one pass are in `flops`, bytes of
 one column in `value_bytes`. Nothing is run.
 """
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from flowgraph.models import ModelShape
 
 RETURN = "return"
-"""Who reads what a flow returns."""
+"""The reader of what a flow returns."""
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a node does in a step: `rows` that it makes or reads, `tokens` that pass a model in it, and their FLOPs.
+    """What a node does in a step: `rows` that it makes or reads, `tokens` that it passes through a model, their FLOPs.
 
     `role` is `host` for a node that reads no model. A token counts each time that it passes.
     """
@@ -47,7 +47,7 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class EdgeFacts:
-    """What a node reads of one value: the bytes of each part, if it has to travel there; whether it has to, by a plan.
+    """What a node reads of one value: the bytes of each part, and whether a plan sends it there from another place.
 
     A value that several nodes read in one place travels there once.
     """
@@ -75,7 +75,7 @@ class EdgeFacts:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """The facts of one step of a flow: `prompts` of at most `prompt_tokens`, every response of its most tokens."""
+    """The facts of one step of a flow: `prompts` of at most `prompt_tokens`, every response of its maximal length."""
 
     flow: str
     prompts: int
@@ -86,8 +86,8 @@ class StepFacts:
     @property
     def flops(self) -> int | None:
         """Return the FLOPs of all nodes, None if those of one are not known."""
-        found = [node.flops for node in self.nodes]
-        return None if None in found else sum(each for each in found if each is not None)
+        flops = [node.flops for node in self.nodes if node.flops is not None]
+        return sum(flops) if len(flops) == len(self.nodes) else None
 
 
 def step_facts(
@@ -95,8 +95,8 @@ def step_facts(
 ) -> StepFacts:
     """Return the facts of a step of a named graph: `shapes` are the sizes of models by the flow's parameter.
 
-    A plan says over how many data ranks rows are split, which costs contexts that are read again, and which values have
-    to travel. FLOPs of a model whose sizes are not given are not known.
+    A plan decides over how many data ranks rows are split, which costs contexts that are read again, and which values
+    travel. FLOPs of a model are not known without its sizes.
     """
     step = _StepReader(graph, shapes, workload, plan)
     return StepFacts(graph.name, workload.prompts, workload.prompt_tokens, tuple(step.nodes()), tuple(step.edges()))
@@ -104,7 +104,7 @@ def step_facts(
 
 @dataclass(frozen=True)
 class _StepReader:
-    """What facts are read from."""
+    """A graph, the sizes of its models, its workload and perhaps a plan, from which facts are read."""
 
     graph: Graph
     shapes: Mapping[str, ModelShape]
@@ -120,14 +120,14 @@ class _StepReader:
         return roles(self.graph)
 
     @cached_property
-    def cuts(self) -> Mapping[str, UpdatePartition]:
+    def updates(self) -> Mapping[str, UpdatePartition]:
         sizes = sizes_of(self.graph, self.workload.prompts, plan=self.plan, prompt_tokens=self.workload.prompt_tokens)
-        return {cut.node: cut for cut in sizes.cuts}
+        return {update.node: update for update in sizes.updates}
 
     # --------------------------------------------------------------------------------------- nodes
 
     def nodes(self) -> Iterator[NodeFacts]:
-        """Return the facts of each node; of nodes that share a forward pass the first has it."""
+        """Yield the facts of each node; of nodes that share a forward pass the first has it."""
         role_of = {name: role for role in reversed(self.roles) for name in role.nodes}
         shared = set[object]()
         for node in self.graph.nodes:
@@ -142,24 +142,24 @@ class _StepReader:
         return self.extents[node].rows if node.op.kind == "generate" else widest(self.extents, node.edges()).rows
 
     def _passing(self, facts: NodeFacts, node: Node, role: Role) -> NodeFacts:
-        at, shape = self._placed.get(role.name), self.shapes.get(role.param)
-        found = self._passes(node, 1 if at is None else at.layout.data)
-        if found is None or shape is None:
-            return facts if found is None else replace(facts, tokens=found.tokens)
+        placed, shape = self._placed.get(role.name), self.shapes.get(role.param)
+        passed = self._passes(node, 1 if placed is None else placed.layout.data)
+        if passed is None:
+            return facts
         flops = training_flops if node.regions else forward_flops
-        return replace(facts, tokens=found.tokens, flops=flops(shape, found))
+        return replace(facts, tokens=passed.tokens, flops=None if shape is None else flops(shape, passed))
 
     def _passes(self, node: Node, ranks: int) -> ModelPass | None:
-        """Return what passes a model in a node; None if that is not known."""
+        """Return what a node passes through a model; None if that is not known."""
         if node.op.kind == "generate":
-            return self._drawing(node, ranks)
+            return self._generating(node, ranks)
         if node.regions:
             return self._training(node)
         rows = widest(self.extents, node.edges())
         return self._reading(rows, ranks, self.workload.forward_tokens) if _reads_once(node) else None
 
-    def _drawing(self, node: Node, ranks: int) -> ModelPass | None:
-        """Return what passes while responses are drawn: to all prompts, though fewer groups may be kept."""
+    def _generating(self, node: Node, ranks: int) -> ModelPass | None:
+        """Return what passes while responses are generated: for all prompts, though fewer groups may be kept."""
         read, made = widest(self.extents, node.edges()), self.extents[node]
         if read.prompts is None or made.tokens is None:
             return None
@@ -181,19 +181,20 @@ class _StepReader:
     def _training(self, node: Node) -> ModelPass | None:
         """Return what passes in an update: each epoch all rows, by minibatches, once for each pass of its losses.
 
-        Minibatches are taken to lie evenly on the ranks.
+        Minibatches are assumed to lie evenly on the ranks.
         """
-        total, cut = ModelPass(), self.cuts.get(node.name)
+        total, update = ModelPass(), self.updates.get(node.name)
         inner = [each for _, region in node.regions for each in region.inner if each.model() is not None]
-        for each in {pass_of(each): each for each in inner}.values():
-            rows = widest(self.extents, each.edges())
-            if cut is None or rows.prompts is None or not _reads_once(each):
+        for reader in {pass_of(each): each for each in inner}.values():
+            rows = widest(self.extents, reader.edges())
+            if update is None or rows.prompts is None or not _reads_once(reader):
                 return None
-            for size, count in even(rows.prompts, cut.minibatches):
-                part = self._reading(replace(rows, prompts=size), cut.ranks, cut.budget_tokens, cut.row_tokens)
-                if part is None:
+            for size, count in even(rows.prompts, update.minibatches):
+                minibatch = replace(rows, prompts=size)
+                passed = self._reading(minibatch, update.ranks, update.budget_tokens, update.row_tokens)
+                if passed is None:
                     return None
-                total += part.times(count * cut.epochs)
+                total += passed.times(count * update.epochs)
         return total
 
     # --------------------------------------------------------------------------------------- edges
@@ -204,7 +205,7 @@ class _StepReader:
         return params | {name: kind for node in self.graph.nodes for name, kind in typed_results(node)}
 
     def edges(self) -> Iterator[EdgeFacts]:
-        """Return each value that each node reads, and what the flow returns, models apart."""
+        """Yield each value that each node reads, and what the flow returns except models."""
         for node in self.graph.nodes:
             needed = parts_needed([node], self.types)
             for name, (edge, reader) in {value_name(edge): (edge, reader) for edge, reader in read_by(node)}.items():
@@ -223,7 +224,7 @@ class _StepReader:
         return tuple(columns_of(self.types[name], self.extents[source], self.workload.prompt_tokens, paths))
 
     def _weights(self, name: str, edge: Edge, node: Node, reader: str) -> EdgeFacts:
-        """Return the weights that a node reads, as they are sent; none travel of a model that every home has loaded."""
+        """Return the weights that a node reads, as they are sent; frozen ones are loaded everywhere."""
         role = self._role(edge, reader)
         origin = self._trained.get(role.param) if role is not None else None
         if role is None or origin is None:
@@ -235,7 +236,7 @@ class _StepReader:
 
     @cached_property
     def _trained(self) -> Mapping[str, Role]:
-        """Return the role in which each model's newest version is, of those that something moves on."""
+        """Return the role that has the newest version of each model whose weights change."""
         moved = {node.root.name for node in self.graph.nodes if node.root is not None}
         return {role.param: role for role in self.roles if role.use == "train" and role.param in moved}
 
@@ -250,13 +251,13 @@ class _StepReader:
         return {each.role: each for each in self.plan.placed} if self.plan is not None else {}
 
     def _home(self, role: Role) -> tuple[object, ...]:
-        at = self._placed[role.name]
-        return at.pool, at.engine, at.layout
+        placed = self._placed[role.name]
+        return placed.pool, placed.engine, placed.layout
 
     def _place(self, node: Node) -> str:
-        """Return the pool on which a node runs, that of the first model that it reads; the host if it reads none."""
-        found = (self._role(edge, reader) for edge, reader in read_by(node))
-        role = next((role for role in found if role is not None), None)
+        """Return the pool that a node runs on, that of the first model that it reads; the host if it reads none."""
+        read = (self._role(edge, reader) for edge, reader in read_by(node))
+        role = next((role for role in read if role is not None), None)
         return HOST if role is None or self.plan is None else self._placed[role.name].pool
 
     def _crosses(self, edge: Edge, place: str) -> bool | None:

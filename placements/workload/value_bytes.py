@@ -1,6 +1,6 @@
 """Bytes of values as they travel, column by column: Arrow tables without padding, rows' ids beside them.
 
-Counted as if every response had its most tokens. What a type does not say is None, never nothing.
+Counted for responses of maximal length. What a type leaves open is None, never 0.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from placements.workload.graph_workload import StepWorkload, samples_of, uncount
 IDS = (Group, Sample, Trajectory)
 ID_BYTES = 8
 OFFSET_BYTES = 4  # of where a row's list ends, in Arrow
-PLAIN = "value"  # the column of a value that is no record
+PLAIN = "value"  # the column of a value that is not a record
 
 
 @dataclass(frozen=True)
 class ValueExtent:
-    """How far a value goes: `n` rows to each of `prompts`, responses of `tokens`, `ids` that tell its rows apart.
+    """The size of a value: `n` rows for each of `prompts`, responses of `tokens`, and columns of `ids` of its rows.
 
-    None is not known; no prompts at all are a value without rows.
+    None is not known; 0 prompts are a value without rows.
     """
 
     prompts: int | None = 0
@@ -35,13 +35,13 @@ class ValueExtent:
 
     @property
     def rows(self) -> int | None:
-        """Return the rows."""
+        """Return the number of rows; None if not known."""
         return None if self.prompts is None else self.prompts * self.n
 
 
 @dataclass(frozen=True)
 class ValueColumn:
-    """One column of a value, or its rows' ids, or a model's weights; None where its bytes are not known."""
+    """One column of a value, or its rows' ids, or a model's weights; None if its bytes are not known."""
 
     name: str
     size_bytes: int | None
@@ -50,43 +50,42 @@ class ValueColumn:
 def extents(graph: Graph, workload: StepWorkload) -> dict[Node | Param, ValueExtent]:
     """Return the extent of each parameter and node of a named graph.
 
-    A sampler makes `n` rows to each prompt that it reads, or to the `groups` that it keeps. Rows that a node of another
-    kind makes are not known.
+    A sampler makes `n` rows for each prompt that it reads, or for the `groups` that it keeps. Rows that a node of
+    another kind makes are not known.
     """
-    found = dict[Node | Param, ValueExtent]()
+    sized = dict[Node | Param, ValueExtent]()
     for param in graph.params:
         rows = workload.prompts if _has_rows(param.type) else 0
-        found[param] = ValueExtent(rows, ids=_ids((param.type,)))
+        sized[param] = ValueExtent(rows, ids=_ids((param.type,)))
     for node in graph.nodes:
-        read = widest(found, (edge for port, edge in node.inputs if not node.op.port(port).other_rows))
-        found[node] = _made(node, read, workload)
-    return found
-
-
-def _made(node: Node, read: ValueExtent, workload: StepWorkload) -> ValueExtent:
-    ids = _ids(node.returns)
-    if node.op.kind == "generate":
-        kept = (
-            None
-            if read.prompts is None or uncounted(node)
-            else min(read.prompts, whole_setting(node, "groups", read.prompts))
+        read, ids = (
+            widest(sized, (e for port, e in node.inputs if not node.op.port(port).other_rows)),
+            _ids(node.returns),
         )
-        tokens = whole_setting(node, "max_tokens", workload.response_tokens)
-        return ValueExtent(kept, samples_of(node), tokens, ids)
-    return replace(read, prompts=None, ids=ids) if node.op.rows == "new" else replace(read, ids=max(ids, read.ids))
+        if node.op.kind == "generate":
+            groups = read.prompts
+            if groups is not None:
+                groups = None if uncounted(node) else min(groups, whole_setting(node, "groups", groups))
+            tokens = whole_setting(node, "max_tokens", workload.response_tokens)
+            sized[node] = ValueExtent(groups, samples_of(node), tokens, ids)
+        elif node.op.rows == "new":
+            sized[node] = replace(read, prompts=None, ids=ids)
+        else:
+            sized[node] = replace(read, ids=max(ids, read.ids))
+    return sized
 
 
-def widest(found: Mapping[Node | Param, ValueExtent], edges: Iterable[Edge]) -> ValueExtent:
-    """Return the extent of the most rows among what these edges carry; not known as soon as one is not."""
-    rows = [found[e.source] for e in edges if _has_rows(e.type) and isinstance(e.source, Node | Param)]
-    unknown = (each for each in rows if each.rows is None)
-    return next(unknown, max(rows, key=lambda each: each.rows or 0, default=ValueExtent()))
+def widest(sized: Mapping[Node | Param, ValueExtent], edges: Iterable[Edge]) -> ValueExtent:
+    """Return the extent with the most rows among the values of these edges; unknown as soon as one is."""
+    rows = [sized[e.source] for e in edges if _has_rows(e.type) and isinstance(e.source, Node | Param)]
+    unknown = (extent for extent in rows if extent.rows is None)
+    return next(unknown, max(rows, key=lambda extent: extent.rows or 0, default=ValueExtent()))
 
 
 def columns_of(
     kind: type[Value], extent: ValueExtent, prompt_tokens: int, paths: Iterable[str] = ()
 ) -> Iterator[ValueColumn]:
-    """Return the bytes of each column of a value, of a record those at `paths` if any are named, then those of ids."""
+    """Yield the bytes of each column of a value, of a record those at `paths` if any are named, then those of ids."""
     wanted = set(paths)
     for path, part in leaf_paths(kind):
         if not wanted or path in wanted:
@@ -96,7 +95,7 @@ def columns_of(
 
 
 def column_bytes(kind: type[Value], extent: ValueExtent, prompt_tokens: int) -> int | None:
-    """Return the bytes of one column: entries of its type's width, and of lists where each ends; flags are bits.
+    """Return the bytes of one column: entries of its type's width, and offsets of lists; flags are bits.
 
     >>> class Flag(Value):
     ...     kind, dtype = Kind.ROW, "bool"
@@ -114,24 +113,24 @@ def column_bytes(kind: type[Value], extent: ValueExtent, prompt_tokens: int) -> 
 
 
 def sent_number_bytes(plan: Plan | None, param: str) -> int:
-    """Return the bytes of one weight of a model as it is sent: in float32, or in the half of it to what runs in less.
+    """Return the bytes of one weight of a model as it is sent: 4 to a role that runs in float32, else 2.
 
-    That is what samples the model, or else the first of its roles; without a plan it is float32. What an engine keeps
-    in fewer bits than 16 it converts by itself.
+    That is the role that samples the model, or else the first of its roles; without a plan 4. Engines convert by
+    themselves to fewer than 16 bits.
     """
-    own = [each for each in plan.placed if each.role.partition(".")[0] == param] if plan is not None else []
-    own.sort(key=lambda each: not each.role.endswith(".sample"))
-    return 4 if not own or own[0].running.precision == "float32" else 2
+    placed = [role for role in plan.placed if role.role.partition(".")[0] == param] if plan is not None else []
+    placed.sort(key=lambda role: not role.role.endswith(".sample"))
+    return 4 if not placed or placed[0].running.precision == "float32" else 2
 
 
 def dtype_bits(dtype: str) -> int | None:
-    """Return the bits of one entry by the name that numpy has for its type; None for texts, tables and the unknown.
+    """Return the bits of one entry by numpy's name of its type; None for texts, tables and unknown types.
 
     >>> dtype_bits("float32"), dtype_bits("bool"), dtype_bits("text"), dtype_bits("")
     (32, 1, None, None)
     """
-    found = re.fullmatch(r"(?:u?int|b?float)(\d+)", dtype)
-    return int(found[1]) if found else 1 if dtype == "bool" else None
+    number = re.fullmatch(r"(?:u?int|b?float)(\d+)", dtype)
+    return int(number[1]) if number else 1 if dtype == "bool" else None
 
 
 def _has_rows(kind: type[Value]) -> bool:
@@ -139,6 +138,6 @@ def _has_rows(kind: type[Value]) -> bool:
 
 
 def _ids(kinds: Iterable[type[Value]]) -> int:
-    """Count what tells the rows of the best told of these values apart: prompt, sample, trajectory."""
+    """Count the columns that identify rows (prompt, sample, trajectory) in the value that has most of them."""
     leaves = ([part for _, part in leaf_paths(kind)] for kind in kinds)
-    return max((sum(any(issubclass(part, each) for part in parts) for each in IDS) for parts in leaves), default=0)
+    return max((sum(any(issubclass(part, kind) for part in parts) for kind in IDS) for parts in leaves), default=0)

@@ -16,7 +16,7 @@ from flowgraph.cli.flow_request import FlowRequest
 from flowgraph.cli.planning_request import PlanningRequest, pose
 from flowgraph.errors import ResourceError
 from placements.search.plan_builder import has_room
-from placements.search.pool_options import OptionSource, PoolOptions
+from placements.search.pool_options import PoolOptions, pool_option_of
 from placements.search.ranked_plan import RankedPlan
 from placements.search.search import SearchResult, find
 from placements.solver.problem import Block, Option
@@ -76,7 +76,7 @@ class Plans:
     def options(self, block: Block) -> list[Option]:
         """Return every way to run a block of roles, on any seat."""
         if block not in self._options:
-            self._options[block] = self.blocks.every(block)
+            self._options[block] = self.blocks.all_options(block)
         return self._options[block]
 
     def parts(self) -> Iterator[tuple[Block, ...]]:
@@ -190,8 +190,6 @@ def _faults(answer: SearchResult | None, best: RankedPlan | None) -> Iterator[st
 def _text(plan: RankedPlan) -> str:
     pools = list[str]()
     for names, (_, option) in zip(plan.parts(), plan.blocks, strict=True):
-        assert isinstance(option.key, OptionSource)
-        pools.append(
-            f"{'+'.join(names)} on {option.devices} {[str(each.layout) for each in option.key.sitting.chosen]}"
-        )
+        layouts = [str(role.layout) for role in pool_option_of(option).roles]
+        pools.append(f"{'+'.join(names)} on {option.devices} {layouts}")
     return f"{plan.step_s:.5g} s: {' | '.join(pools)}"

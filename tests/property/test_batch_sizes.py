@@ -186,7 +186,7 @@ def test_what_is_refused_is_what_leaves_a_rank_without_a_row_or_cannot_be_had(ca
 def test_a_minibatch_of_fewer_prompts_than_ranks_leaves_one_without_a_row_whatever_is_drawn(
     case: Case, seed: int
 ) -> None:
-    least = next(iter(sizes_of(graph_of(case), case.prompts, plan=plan_of(case)).cuts)).least
+    least = next(iter(sizes_of(graph_of(case), case.prompts, plan=plan_of(case)).updates)).smallest
     idle = [any(not len(rows) for rows in parts) for parts, _ in cut_by_hand(case, seed)]
     if least < case.train:
         assert any(idle)
@@ -197,10 +197,10 @@ def test_a_minibatch_of_fewer_prompts_than_ranks_leaves_one_without_a_row_whatev
 @given(CASES, st.integers(0, 9))
 def test_counts_are_those_of_the_functions_that_cut(case: Case, seed: int) -> None:
     sizes = sizes_of(graph_of(case), case.prompts, plan=plan_of(case), prompt_tokens=case.prompt_tokens)
-    (cut,), width = sizes.cuts, case.prompt_tokens + case.max_tokens
+    (cut,), width = sizes.updates, case.prompt_tokens + case.max_tokens
     done = list(cut_by_hand(case, seed))
     assert (cut.optimizer_steps, cut.row_tokens) == (len(done), width)
-    assert (cut.least, cut.most) == (min(held for _, held in done), max(held for _, held in done))
+    assert (cut.smallest, cut.largest) == (min(held for _, held in done), max(held for _, held in done))
     assert max(len(rows) for parts, _ in done for rows in parts) <= cut.rank_rows
     tokens = torch.full((case.trained * case.n,), width)
     counts = [len(micro_batches(tokens, rows, case.budget)) for parts, _ in done for rows in parts]
@@ -209,13 +209,13 @@ def test_counts_are_those_of_the_functions_that_cut(case: Case, seed: int) -> No
         assert max(counts) == cut.micro_batches
     for share in sizes.shares:
         shares = [len(set(rows)) for rows in dealt(share.prompts.value, case.n, share.ranks)]
-        assert (share.least, share.most) == (min(shares), max(shares))
-    assert sum(each.rows for each in sizes.drawn) == case.prompts * case.n
+        assert (share.smallest, share.largest) == (min(shares), max(shares))
+    assert sum(each.rows for each in sizes.samplers) == case.prompts * case.n
 
 
 @given(CASES, st.data())
 def test_shorter_rows_make_no_more_micro_batches(case: Case, data: st.DataObject) -> None:
-    cut = sizes_of(graph_of(case), case.prompts, prompt_tokens=case.prompt_tokens).cuts[0]
+    cut = sizes_of(graph_of(case), case.prompts, prompt_tokens=case.prompt_tokens).updates[0]
     longest = case.prompt_tokens + case.max_tokens
     lengths = data.draw(st.lists(st.integers(1, longest), min_size=cut.rank_rows, max_size=cut.rank_rows))
     parts = micro_batches(torch.tensor(lengths), torch.arange(len(lengths)), case.budget)
@@ -224,10 +224,10 @@ def test_shorter_rows_make_no_more_micro_batches(case: Case, data: st.DataObject
 
 @given(CASES.filter(lambda case: 1 < case.train <= case.trained and case.minibatch))
 def test_the_chance_of_no_row_is_that_of_drawing_only_other_prompts(case: Case) -> None:
-    cut = sizes_of(graph_of(case), case.prompts, plan=plan_of(case)).cuts[0]
-    if cut.least < cut.prompts.value <= 12:
+    cut = sizes_of(graph_of(case), case.prompts, plan=plan_of(case)).updates[0]
+    if cut.smallest < cut.prompts.value <= 12:
         own = cut.prompts.value // cut.ranks
-        drawn = [set(each) for each in combinations(range(cut.prompts.value), cut.least)]
+        drawn = [set(each) for each in combinations(range(cut.prompts.value), cut.smallest)]
         without = sum(not each & set(range(own)) for each in drawn)
         assert cut.idle_share == pytest.approx(without / len(drawn))
 
@@ -324,4 +324,4 @@ def test_the_least_minibatch_is_the_first_that_a_walk_finds(prompts: int, least:
         UpdatePartition("u", "r", least, size, 1, AdjustableSize("u", "minibatch", each), 1, None, None)
         for each in count(1)
     )
-    assert least_minibatch(prompts, least) == next(cut.minibatch.value for cut in cuts if cut.least >= least)
+    assert least_minibatch(prompts, least) == next(cut.minibatch.value for cut in cuts if cut.smallest >= least)

@@ -241,7 +241,7 @@ def test_what_has_no_room_is_refused_with_what_there_is() -> None:
         "pool `a`: the plan counts on 16 devices in tensor groups of 16; no domain has more than 8 devices"
     )
     assert refusal(two, PoolRequest("a", 15, "h100-sxm-80g", tensor=5)) == (
-        "pool `a`: the plan counts on 15 h100-sxm-80g in tensor groups of 5; what is left lies apart"
+        "pool `a`: the plan counts on 15 h100-sxm-80g in tensor groups of 5; its free devices are too scattered"
     )
     assert refusal(
         Cluster(nodes=(Machine(name="bare", devices=(), host_memory_bytes=1, cores=1),)), PoolRequest("a", 1)

@@ -141,7 +141,7 @@ def test_gathered_are_the_root_and_layers_in_turn(tied: bool, root: int, layer: 
     shape, full = replace(SHAPE, tied=tied), Layout(data=2, sharding="full")
     assert gathered_bytes(shape, full, backward=False) == 4 * (root + 2 * layer + max(root, layer))
     assert gathered_bytes(shape, full, backward=True) == 4 * (2 * root + 4 * layer)
-    assert gathered_bytes(shape, full, backward=True, each_bytes=2) == 2 * (2 * root + 4 * layer)
+    assert gathered_bytes(shape, full, backward=True, number_bytes=2) == 2 * (2 * root + 4 * layer)
     assert gathered_bytes(shape, Layout(data=2), backward=True) == 0
 
 

@@ -15,7 +15,7 @@ from placements.hardware.device_profiles import domains
 from placements.memory.footprint import FITS_SHARE
 from placements.search.named_placements import VARIANTS, Parts
 from placements.search.plan_builder import forecast_again, plan_of
-from placements.search.pool_options import OptionSource, PoolOptions
+from placements.search.pool_options import PoolOptions, pool_option_of
 from placements.search.ranked_plan import RankedPlan
 from placements.search.search import solved
 from placements.step.step_forecast import schedule_of
@@ -108,7 +108,7 @@ def test_the_period_is_what_the_player_comes_to(case: Case) -> None:
 def test_no_pool_holds_more_than_may_be_filled_nor_than_the_search_counted(case: Case) -> None:
     ranked = ranked_of(case)
     plan = ranked.plan()
-    counted = [option.key.sitting.peak_bytes for _, option in ranked.blocks if isinstance(option.key, OptionSource)]
+    counted = [pool_option_of(option).peak_bytes for _, option in ranked.blocks]
     for pool, forecast, most in zip(plan.pools, plan.forecast, counted, strict=True):
         assert forecast.worst is not None
         device = plan.cluster.device(*pool.devices[0])
@@ -131,11 +131,10 @@ def test_tasks_take_what_the_search_counted_on_each_pool_in_each_stage(case: Cas
     setting, stage_of = ranked.setting, {load.node: load.stage for load in ranked.setting.loads}
     tasks = [each for each in ranked.step.tasks if each.name in stage_of and each.kind != "host"]
     for number, (block, option) in enumerate(ranked.blocks):
-        assert isinstance(option.key, OptionSource)
-        pool = "all" if len(ranked.blocks) == 1 else f"pool{number}"
+        pool, pooled = "all" if len(ranked.blocks) == 1 else f"pool{number}", pool_option_of(option)
         shared = any(setting.roles[place].use == "sample" for place in block)
-        counted = list(option.key.sitting.stages_s[:-1])
-        for place, chosen in zip(sorted(block), option.key.sitting.chosen, strict=True):
+        counted = list(pooled.stages_s[:-1])
+        for place, chosen in zip(sorted(block), pooled.roles, strict=True):
             role = setting.roles[place]
             slowed = setting.host.slowed_share if shared and role.use == "train" else 1.0
             last = setting.loads_of(role)[-1].stage

@@ -25,7 +25,7 @@ from placements.search.combined_options import (
     SYNC_BYTES,
     CombinedOptions,
 )
-from placements.search.pool_options import OptionSource, PoolOptions, sync_s
+from placements.search.pool_options import PoolOptions, pool_option_of, sync_s
 from placements.search.role_options import RoleOption, RoleOptions
 from placements.search.search import find
 from placements.solver.problem import Option
@@ -128,7 +128,7 @@ def test_what_is_carried_on_is_beaten_by_nothing_and_beats_all_that_is_left(foun
         return
     every = CombinedOptions.of(found, 1, 1.0)
     told = [(*each.stages_s, each.rest_bytes, each.over_bytes, each.wakes_bytes, each.host_bytes) for each in found]
-    [kept] = every.unbeaten().picks.tolist()
+    [kept] = every.undominated().picks.tolist()
     for place, one in enumerate(told):
         beaten = any(all(a <= b for a, b in zip(told[other], one, strict=True)) for other in kept if other != place)
         assert beaten or place in kept
@@ -147,19 +147,19 @@ def test_a_sitting_is_the_sum_of_its_choices_and_fits(roles: tuple[int, ...]) ->
     draws = any(setting.roles[place].use == "sample" for place in roles)
     names = {setting.roles[place].name for place in roles}
     sync = sync_s(setting, seat, "policy.train" in names, "policy.sample" in names, "policy.sample")
-    found = PoolOptions(setting).sittings(frozenset(roles), seat)
+    found = PoolOptions(setting).pool_options(frozenset(roles), seat)
     assert found
     for each in found:
-        assert len(each.chosen) == len(roles)
+        assert len(each.roles) == len(roles)
         slowed = [
             host_constants().slowed_share if draws and setting.roles[place].use == "train" else 1.0 for place in roles
         ]
         for stage in range(setting.stages + 1):
             told = fsum(
                 share * one.stages_s[stage] - (share - 1) * one.moved_s * (stage == one.last_stage)
-                for share, one in zip(slowed, each.chosen, strict=True)
+                for share, one in zip(slowed, each.roles, strict=True)
             )
-            last_s = sync + fsum(one.ready_s for one in each.chosen)
+            last_s = sync + fsum(one.ready_s for one in each.roles)
             assert each.stages_s[stage] == pytest.approx(told + (last_s if stage == setting.stages else 0.0))
         assert fits(each.peak_bytes, seat.of.memory_bytes)
         assert each.host_bytes * seat.of.node_devices <= seat.of.host_memory_bytes
@@ -173,7 +173,7 @@ def test_a_role_more_never_makes_a_pool_faster(roles: tuple[int, ...], devices: 
     blocks = PoolOptions(setting)
 
     def fastest(block: frozenset[int]) -> float:
-        return min((sum(each.stages_s[:-1]) for each in blocks.sittings(block, seat)), default=float("inf"))
+        return min((sum(each.stages_s[:-1]) for each in blocks.pool_options(block, seat)), default=float("inf"))
 
     for gone in roles:
         assert fastest(frozenset(roles)) >= fastest(frozenset(roles) - {gone})
@@ -182,7 +182,7 @@ def test_a_role_more_never_makes_a_pool_faster(roles: tuple[int, ...], devices: 
 @looped("roles", BLOCKS)
 def test_no_sitting_that_is_offered_is_slower_in_every_stage_than_another(roles: tuple[int, ...]) -> None:
     setting = setting_of("ppo")
-    told = [each.stages_s for each in PoolOptions(setting).sittings(frozenset(roles), seat_of("1x8xh100", 8))]
+    told = [each.stages_s for each in PoolOptions(setting).pool_options(frozenset(roles), seat_of("1x8xh100", 8))]
     for place, one in enumerate(told):
         for other in told[place + 1 :]:
             assert any(a < b for a, b in zip(one, other, strict=True))
@@ -202,11 +202,11 @@ def test_options_name_the_devices_of_one_class_the_price_and_what_they_are_made_
         (1, 0), (2, 0), (4, 0), (8, 0), (0, 1), (0, 2), (0, 4), (0, 8), (0, 16),
     }  # fmt: skip
     for each in found:
-        assert isinstance(each.key, OptionSource)
-        assert each.key.seat.devices == sum(each.devices)
-        assert each.key.seat.of.model.startswith("h100" if each.devices[0] else "a100")
+        pooled = pool_option_of(each)
+        assert pooled.group.devices == sum(each.devices)
+        assert pooled.group.of.model.startswith("h100" if each.devices[0] else "a100")
         assert len(each.stages_s) == blocks.barriers.spans
-        most_s = sum(each.key.sitting.stages_s) + sum(blocks.barriers.host_s)
+        most_s = sum(pooled.stages_s) + sum(blocks.barriers.host_s)
         assert 0 < sum(each.stages_s) <= blocks.barriers.share * most_s
         assert each.cost == pytest.approx(sum(each.devices) * 36 / 8 / 3600)
 
@@ -228,10 +228,10 @@ def test_a_pool_is_refused_only_where_no_way_of_each_role_fits_with_those_of_the
     """Beside all combinations of ways, with as few carried on as may be: then none is missed, but a faster one may."""
     setting = setting_of(of, cluster, model=model)
     setting = replace(setting, prompts=512, response=LengthDistribution.fixed(4096))
-    monkeypatch.setattr(CombinedOptions.unbeaten, "__defaults__", (carried,))
-    blocks, seat = PoolOptions(setting), PoolOptions(setting).seats[-1][1]
+    monkeypatch.setattr(CombinedOptions.undominated, "__defaults__", (carried,))
+    blocks, seat = PoolOptions(setting), PoolOptions(setting).groups[-1][1]
     everyone = frozenset(range(len(setting.roles)))
-    found = blocks.sittings(everyone, seat)
+    found = blocks.pool_options(everyone, seat)
     every = all_sittings(blocks, seat)
     assert bool(found) == bool(len(every))
     assert all(each.peak_bytes <= room_bytes(seat.of.memory_bytes) for each in found)
@@ -308,8 +308,9 @@ def test_roles_that_can_be_exchanged_are_offered_what_each_would_be_by_itself() 
 
 def shown(option: Option) -> object:
     """Return all that an option says, but which objects say it."""
-    assert isinstance(option.key, OptionSource)
-    return option.devices, option.stages_s, option.pool_s, option.key.sitting, option.key.seat.devices
+    pooled = pool_option_of(option)
+    numbers = option.stages_s, option.pool_s, pooled.stages_s, pooled.peak_bytes, pooled.host_bytes
+    return option.devices, numbers, pooled.roles, pooled.group.devices
 
 
 def test_an_optimizer_on_the_host_costs_its_seconds_where_its_role_sleeps_too() -> None:
@@ -328,7 +329,7 @@ def test_an_optimizer_on_the_host_costs_its_seconds_where_its_role_sleeps_too() 
 
     away, asleep = update_s(offload=("optimizer",)), update_s(offload=("optimizer",), sleeps=True)
     assert update_s() == update_s(sleeps=True) < away == asleep
-    ways = blocks.ways(place, seat).all
+    ways = blocks.role_options(place, seat).all
     assert all(each.woken_s == each.moved_s for each in ways if not each.running.offload)
     assert all(bool(each.woken_s) == each.running.sleeps for each in ways)
 

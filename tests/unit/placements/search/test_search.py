@@ -10,7 +10,7 @@ import pytest
 
 from placements.search.infeasibility import overflows
 from placements.search.named_placements import VARIANTS, name_of, variant
-from placements.search.pool_options import OptionSource, PoolOptions
+from placements.search.pool_options import PoolOptions, pool_option_of
 from placements.search.search import PlanRequest, SearchResult, find, pinned, problem, solved, waiting_at_stages
 from placements.solver.exact import solve_exact
 from placements.solver.problem import Option, Solution, step_seconds
@@ -206,7 +206,7 @@ def test_a_staleness_that_is_asked_for_lets_two_steps_overlap_in_the_searchs_fig
 def test_what_a_role_leaves_in_its_process_is_counted_before_a_plan_is_the_best() -> None:
     setting = setting_of("gpg", "2xcpu-16GiB", model="tiny", prompt_tokens="16")
     best = find(setting).best
-    counted = max(each.sitting.peak_bytes for _, option in best.blocks if isinstance(each := option.key, OptionSource))
+    counted = max(pool_option_of(option).peak_bytes for _, option in best.blocks)
     held = max(each.worst.memory_bytes for each in best.plan().forecast if each.worst is not None)
     assert held > counted
     nodes = [
@@ -244,7 +244,7 @@ def test_where_stages_share_a_span_plans_are_also_sought_as_if_all_waited_after_
     posed = problem(blocks.setting, blocks, PlanRequest()).remembering()
 
     def waiting_s(options: Sequence[Option]) -> float:
-        sittings = [option.key.sitting for option in options if isinstance(option.key, OptionSource)]
+        sittings = [pool_option_of(option) for option in options]
         stages = zip(*(sitting.stages_s for sitting in sittings), strict=True)
         return sum(map(max, stages))
 
@@ -300,8 +300,8 @@ def test_an_engine_asked_for_by_name_is_given_stages_and_experts_and_the_default
         blocks = PoolOptions(setting)
         return {
             (way.layout.pipeline, way.layout.expert)
-            for _, seat in blocks.seats
-            for way in blocks.ways(role, seat).timed
+            for _, seat in blocks.groups
+            for way in blocks.role_options(role, seat).timed
         }
 
     assert layouts("fsdp") == {(1, 1)}

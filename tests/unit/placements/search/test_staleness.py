@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placements.report.staleness_report import staleness_text
-from placements.search.staleness import LOOKED_AT, best_staleness, stalenesses
+from placements.search.staleness import CANDIDATES, best_staleness, stalenesses
 from tests.looped import looped
 from tests.unit.placements.small_settings import setting_of
 
@@ -47,7 +47,7 @@ def test_devices_that_draw_and_train_are_counted_once() -> None:
 @looped("at_most", [0, 1, 5, 16, 40])
 def test_the_bound_itself_is_looked_at_and_nothing_above(at_most: int) -> None:
     found = [each.staleness for each in stalenesses(setting_of("gpg", "1x2xh100"), at_most)]
-    assert found == sorted({each for each in LOOKED_AT if each < at_most} | {at_most})
+    assert found == sorted({each for each in CANDIDATES if each < at_most} | {at_most})
 
 
 def test_the_text_marks_what_is_chosen() -> None:

@@ -77,7 +77,7 @@ def test_regrets_are_shares_and_the_same_each_time() -> None:
 def test_a_change_without_a_value_says_so() -> None:
     with pytest.raises(FlowError) as caught:
         changed(setting_of("grpo", "1x8xh100", **LENGTHS), "staleness")
-    assert str(caught.value) == "--what-if: staleness='': has no value: say it as in batch=1024"
+    assert str(caught.value) == "--what-if: staleness='': has no value: write it as in batch=1024"
 
 
 def test_regrets_are_of_what_was_asked_for() -> None:

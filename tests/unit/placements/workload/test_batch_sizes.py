@@ -138,25 +138,25 @@ def test_rows_that_are_drawn_in_rounds_are_told_as_the_most() -> None:
     """Eight prompts in two rounds of four; four groups are kept, so that one round may do."""
     sizes = solve_batch(REFILLED, 8, plan=planned(REFILLED, 1))
     assert batch_text(sizes).startswith("policy.refill: 8 prompts × 4 = 32 rows in at most 2 rounds\n")
-    (drawn,) = sizes.drawn
-    assert (drawn.least_rounds, drawn.most_rounds, drawn.tried(1)) == (1, 2, 4)
-    (once,) = sizes_of(set_to(REFILLED, rounds=1), 8).drawn
-    assert "rounds" not in batch_text(solve_batch(set_to(REFILLED, rounds=1), 8)) and once.most_rounds == 1
+    (drawn,) = sizes.samplers
+    assert (drawn.min_rounds, drawn.max_rounds, drawn.prompts_in(1)) == (1, 2, 4)
+    (once,) = sizes_of(set_to(REFILLED, rounds=1), 8).samplers
+    assert "rounds" not in batch_text(solve_batch(set_to(REFILLED, rounds=1), 8)) and once.max_rounds == 1
 
 
 def test_prompts_that_do_not_divide_are_shared_out_as_evenly_as_they_go(graph: Graph) -> None:
     """Seven prompts on two ranks, in minibatches of three: 7 = 4 + 3, and 7 = 3 + 2 + 2."""
     sizes = solve_batch(set_to(graph, minibatch=3), 7, plan=planned(graph, 2))
-    assert [(each.most, each.least) for each in sizes.shares] == [(4, 3)]
-    (cut,) = sizes.cuts
-    assert (cut.minibatches, cut.most, cut.least, cut.optimizer_steps) == (3, 3, 2, 3)
+    assert [(each.largest, each.smallest) for each in sizes.shares] == [(4, 3)]
+    (cut,) = sizes.updates
+    assert (cut.minibatches, cut.largest, cut.smallest, cut.optimizer_steps) == (3, 3, 2, 3)
     assert cut.rank_rows == 3 * 8, "a whole minibatch may lie on one rank"
 
 
 def test_each_update_is_cut_by_its_own_settings() -> None:
     ranks = {"white.train": 2, "black.train": 4}
     sizes = solve_batch(TWO, 8, plan=planned(TWO, ranks), prompt_tokens=10)
-    assert [(c.node, c.ranks, c.minibatches, c.most, c.n, c.row_tokens) for c in sizes.cuts] == [
+    assert [(c.node, c.ranks, c.minibatches, c.largest, c.n, c.row_tokens) for c in sizes.updates] == [
         ("white.update", 2, 3, 3, 4, 18),
         ("black.update", 4, 1, 8, 2, 15),
     ]
@@ -187,7 +187,7 @@ def test_a_minibatch_of_fewer_prompts_than_ranks_is_refused(graph: Graph) -> Non
     told = {"policy.update.minibatch": "--set", "run.batch": "known for data digits"}
     assert refusal(set_to(graph, minibatch=2), 16, {"policy.train": 4}, origins=told) == (
         "policy.update.minibatch=2 cuts --batch 16 into 8 minibatches of 2 prompts for 4 data ranks of policy.train\n"
-        "    2 ranks would have no row in an optimizer step, whichever prompts it draws, and wait for the others\n"
+        "    2 ranks would have no row in an optimizer step, whichever prompts it has, and wait for the others\n"
         "    policy.update.minibatch=2 (--set) · --batch 16 (known for data digits) · "
         "data=4 of policy.train (the plan)\n"
         "  hint: nearest: policy.update.minibatch=4, or data=2 of policy.train"
@@ -217,7 +217,7 @@ def test_no_prompt_is_refused(graph: Graph) -> None:
 def test_a_refill_of_more_groups_than_prompts_is_refused() -> None:
     assert refusal(REFILLED, 3) == (
         "--batch 3 is too few for refill.groups=4: the batch would never be full\n"
-        "    a group is the responses to one prompt, and a prompt is drawn to once a step\n"
+        "    a group is the responses to one prompt, and a step samples each prompt once\n"
         "    --batch 3 · refill.groups=4\n"
         "  hint: nearest: --batch 4, or refill.groups=3"
     ).replace("refill.groups", "policy.refill.groups")
@@ -245,8 +245,8 @@ def test_all_faults_are_given(graph: Graph) -> None:
 
 def test_lengths_that_are_asked_for_go_before_what_samplers_allow(graph: Graph) -> None:
     sizes = solve_batch(graph, 8, prompt_tokens=512, response_tokens=8192)
-    assert [each.tokens for each in sizes.drawn] == [8192]
-    assert [cut.row_tokens for cut in sizes.cuts] == [512 + 8192]
+    assert [each.tokens for each in sizes.samplers] == [8192]
+    assert [cut.row_tokens for cut in sizes.updates] == [512 + 8192]
 
 
 def test_the_most_ranks_are_those_of_the_smallest_minibatch(graph: Graph) -> None:
@@ -258,7 +258,7 @@ def test_the_most_ranks_are_those_of_the_smallest_minibatch(graph: Graph) -> Non
 
 
 def told(graph: Graph, prompts: int, ranks: int = 1, **more: Any) -> tuple[str, ...]:
-    return solve_batch(graph, prompts, plan=planned(graph, ranks), **more).told
+    return solve_batch(graph, prompts, plan=planned(graph, ranks), **more).notes
 
 
 def test_a_plain_step_tells_nothing(graph: Graph) -> None:
@@ -281,31 +281,31 @@ def test_a_row_longer_than_the_budget_is_told_where_its_length_is_known(graph: G
             "such a row goes alone"
         ),
     )
-    assert solve_batch(small, 4, prompt_tokens=64).cuts[0].micro_batches == 4 * 8
+    assert solve_batch(small, 4, prompt_tokens=64).updates[0].micro_batches == 4 * 8
 
 
 def test_groups_of_one_response_are_told(graph: Graph) -> None:
     assert told(set_to(graph, n=1), 4) == (
-        "group_normalize compares the responses to a prompt, of which policy.generate draws one",
+        "group_normalize compares the responses to a prompt, but policy.generate samples only one",
     )
 
 
 def test_a_refill_tells_what_it_has_to_spare() -> None:
-    spare = "policy.refill.groups=4 of 16 prompts, 12 prompts to spare: what follows has fewer if too few are kept"
+    spare = "policy.refill.groups=4 of 16 prompts, 12 prompts to spare: later nodes have fewer if too few are kept"
     assert told(REFILLED, 16) == (spare,)
     assert told(set_to(REFILLED, rounds=8), 4, 2) == (
-        "policy.refill.groups=4 of 4 prompts, no prompt to spare: what follows has fewer if too few are kept",
-        "policy.refill.rounds=8 of 4 prompts: a round draws to one",
-        "policy.refill draws to 1 prompt a round on 2 ranks: the others wait",
+        "policy.refill.groups=4 of 4 prompts, no prompt to spare: later nodes have fewer if too few are kept",
+        "policy.refill.rounds=8 of 4 prompts: a round samples one",
+        "policy.refill samples 1 prompt a round on 2 ranks: the others wait",
     )
 
 
 def test_settings_that_a_node_of_ones_own_lacks_stay_unknown() -> None:
     sizes = solve_batch(OWN, 4, prompt_tokens=3)
-    (drawn,), (cut,) = sizes.drawn, sizes.cuts
+    (drawn,), (cut,) = sizes.samplers, sizes.updates
     assert (drawn.n, drawn.tokens, drawn.kept, sizes.tokens) == (1, None, None, None)
     assert (cut.row_tokens, cut.micro_batches) == (None, None)
-    assert sizes.told == (
-        "longest makes rows of its own: what reads them may have other counts than these",
-        "gpg_advantages compares the responses to a prompt, of which policy.answer draws one",
+    assert sizes.notes == (
+        "longest makes rows of its own: nodes that read them may have other counts than these",
+        "gpg_advantages compares the responses to a prompt, but policy.answer samples only one",
     )

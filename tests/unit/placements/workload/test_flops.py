@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flowgraph.models.layer_kinds import Attention, Recurrent
 from flowgraph.models.sizes import ModelShape, shape_of
-from placements.workload.flops import ModelPass, forward_flops, layer_weights, training_flops
+from placements.workload.flops import ModelPass, forward_flops, training_flops
 from tests.looped import looped
 
 Config = dict[str, Any]
@@ -79,8 +79,8 @@ HYBRID = shape_of({"model_type": "qwen3_5_text", **SIZES}, "")
 def test_experts_that_a_token_is_not_sent_to_take_nothing() -> None:
     one = ModelPass(1, 0, 0)
     idle = 3 * 4 * 3 * 32 * 12
-    assert forward_flops(SPARSE, one) == 2 * layer_weights(SPARSE)
-    assert layer_weights(replace(SPARSE, experts_per_token=6)) - layer_weights(SPARSE) == idle
+    assert forward_flops(SPARSE, one) == 2 * SPARSE.matmul_parameters
+    assert replace(SPARSE, experts_per_token=6).matmul_parameters - SPARSE.matmul_parameters == idle
     assert SPARSE.parameters - SPARSE.active == idle
 
 
@@ -88,14 +88,14 @@ def test_a_shape_made_by_hand_is_plain() -> None:
     """What says nothing of experts, norms or windows is a plain decoder, as it always was."""
     shape = ModelShape(1_000_000, 64, 2, 4, 2, 16, 128, 500, tied=False)
     weights = 1_000_000 - 2 * 500 * 64 - 5 * 64
-    assert layer_weights(shape) == shape.matmul_parameters == weights
+    assert shape.matmul_parameters == weights
     assert forward_flops(shape, ModelPass(10, 3, 55)) == 2 * weights * 10 + 2 * 500 * 64 * 3 + 4 * 2 * 4 * 16 * 55
     assert training_flops(shape, ModelPass(10, 3, 55)) == 3 * forward_flops(shape, ModelPass(10, 3, 55))
 
 
 def test_a_head_of_one_number_is_no_weight_of_the_layers() -> None:
     config = {"model_type": "llama", **SIZES}
-    assert len({layer_weights(shape_of(config, "", head=head)) for head in ("tokens", "values", "score")}) == 1
+    assert len({shape_of(config, "", head=head).matmul_parameters for head in ("tokens", "values", "score")}) == 1
 
 
 @given(tokens=st.integers(1, 400), window=st.integers(1, 400), stride=st.integers(1, 8))

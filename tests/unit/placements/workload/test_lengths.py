@@ -57,7 +57,7 @@ def test_a_plain_number_is_one_length(text: str, tokens: float) -> None:
 )
 def test_what_is_said_holds_of_the_lengths_as_they_are_cut(text: str) -> None:
     lengths = LengthDistribution.parse(text)
-    for name, value in lengths.said:
+    for name, value in lengths.quantities:
         told = {"mean": lengths.mean, "max": lengths.most}.get(name) or lengths.quantile(float(name[1:]) / 100)
         assert told == pytest.approx(value, rel=0.01)
 
@@ -87,15 +87,15 @@ def test_one_quantity_alone_has_the_usual_spread_beside_it() -> None:
             "mean=10m,sigma=3",
             (
                 "--response: lengths='mean=1e+07,sigma=3': the longest would have 7,889,752,549 tokens, and "
-                "100,000,000 are the most: max=N cuts them"
+                "100,000,000 are the maximum: max=N cuts them"
             ),
         ),
         ("nan", "--response: tokens='nan': write tokens as 1024, 16k or 1.5k"),
         ("mean=2x", "--response: mean='2x': write tokens as 1024, 16k or 1.5k"),
-        ("mean=2k,16k", "--response: lengths='mean=2k,16k': say of what '16k' is: mean, p50, p99, sigma, max"),
-        ("p50=2k,p50=3k", "--response: lengths='p50=2k,p50=3k': p50 is said twice"),
-        ("max=3k", "--response: lengths='max=3000': a mean or a p50 is to be said too"),
-        ("sigma=0.9", "--response: lengths='sigma=0.9': a mean or a p50 is to be said too"),
+        ("mean=2k,16k", "--response: lengths='mean=2k,16k': '16k' needs a name: mean, p50, p99, sigma, max"),
+        ("p50=2k,p50=3k", "--response: lengths='p50=2k,p50=3k': p50 is given twice"),
+        ("max=3k", "--response: lengths='max=3000': add a mean or a p50"),
+        ("sigma=0.9", "--response: lengths='sigma=0.9': add a mean or a p50"),
         ("mean=2k,sigma=9", "--response: sigma='9': a spread of logarithms is above 0, at most 3"),
         ("mean=4k,max=3k", "--response: lengths='mean=4000,max=3000': mean exceeds max=3000"),
     ],
@@ -117,7 +117,7 @@ def test_an_unknown_quantity_names_the_nearest() -> None:
         ("mean=2k,p99=80k", "with that mean, the nearest p99 of a lognormal is"),
         ("p50=2k,p99=1k", "with that p50, the nearest p99 of a lognormal is 2000"),
         ("mean=2k,p50=3k", "with that mean, the nearest p50 of a lognormal is 2000"),
-        ("mean=2k,p50=1k,p99=9k", "two of these say which lognormal it is, and max cuts it"),
+        ("mean=2k,p50=1k,p99=9k", "two of these define a lognormal, and max cuts it"),
     ],
 )
 def test_quantities_that_no_lognormal_has_are_refused(text: str, why: str) -> None:

@@ -110,7 +110,7 @@ def test_dapo_draws_in_rounds_one_after_another_and_says_that_fewer_may_do() -> 
     assert (refill.rounds, refill.rows, refill.round_rows) == (3, 64 * 16, 22 * 16)
     (said,) = taken(dapo, 64)
     assert said == (
-        "policy.refill is taken to draw to all 64 prompts in 3 rounds, the most: "
+        "policy.refill is assumed to sample all 64 prompts in 3 rounds, the maximum: "
         "it needs 1 if it keeps 12 of the first 22 prompts"
     )
 
@@ -131,13 +131,13 @@ def test_what_draws_all_at_once_has_one_round_and_nothing_is_taken_for_granted()
 def test_the_rounds_of_dapo_are_those_that_it_draws() -> None:
     """Refill cuts prompts as torch's `tensor_split` does, and `Drawn.tried` counts them."""
     for prompts in range(1, 40):
-        (drawn,) = sizes_of(graph_of("dapo"), prompts).drawn
+        (drawn,) = sizes_of(graph_of("dapo"), prompts).samplers
         parts = torch.tensor_split(torch.arange(prompts), max(1, min(3, prompts)))
-        assert drawn.most_rounds == len(parts)
+        assert drawn.max_rounds == len(parts)
         tried = [sum(map(len, parts[:rounds])) for rounds in range(len(parts) + 1)]
-        assert [drawn.tried(rounds) for rounds in range(len(parts) + 1)] == tried
+        assert [drawn.prompts_in(rounds) for rounds in range(len(parts) + 1)] == tried
         least = next((rounds for rounds, count in enumerate(tried) if count >= 12), len(parts))
-        assert drawn.least_rounds == least
+        assert drawn.min_rounds == least
 
 
 def test_remax_draws_twice_from_the_same_weights() -> None:
@@ -200,7 +200,7 @@ def test_reading_answers_out_of_a_data_set_is_no_pass_through_the_model() -> Non
     sft = graph_of("sft")
     assert stages(loads_of(sft)) == {"policy.update": 0}
     assert taken(sft, 64) == (
-        "policy.demonstrations is a host node: it is taken to pass no rows through `policy`, which it reads",
+        "policy.demonstrations is a host node: it is assumed to pass no rows through `policy`, which it reads",
     )
 
 
@@ -220,7 +220,7 @@ def test_answers_of_a_data_set_have_the_most_tokens_that_are_read_of_them() -> N
     (update_load,) = node_workloads(graph, 64, PROMPT)
     assert (update_load.phase, update_load.response) == ("update", LengthDistribution.fixed(300))
     assert update_load.responses == (("policy.demonstrations", 64 * 300),)
-    (cut,) = sizes_of(graph, 64, prompt_tokens=100).cuts
+    (cut,) = sizes_of(graph, 64, prompt_tokens=100).updates
     assert (cut.row_tokens, cut.micro_batches) == (400, 2)  # 64 · 400 tokens, 16,384 in a pass
 
 
@@ -231,7 +231,7 @@ def test_a_reference_that_moves_is_read_like_one_that_does_not(moving: Of) -> No
     assert stages(found) == {"policy.generate": 0, "ref.logprobs": 1, "policy.update": 2}
     assert (found["ref.logprobs"].role.name, found["ref.logprobs"].role.use) == ("ref.infer", "infer")
     (said,) = taken(graph_of(moving), 64)
-    assert said.endswith(" moves weights without a loss: that is taken to need no time")
+    assert said.endswith(" moves weights without a loss: that is assumed to take no time")
 
 
 @flow
@@ -298,9 +298,9 @@ def test_each_role_of_a_shipped_flow_has_loads_of_its_use_with_the_rows_that_a_r
     assert {each.role for each in found.values()} == {*roles(graph)}
     phases = {"sample": {"generate"}, "infer": {"logprob"}, "train": {"logprob", "update"}}
     assert all(each.phase in phases[each.role.use] for each in found.values())
-    drawn = {each.node: each.rows for each in sizes.drawn}
+    drawn = {each.node: each.rows for each in sizes.samplers}
     assert drawn == {each.node: each.rows for each in found.values() if each.phase == "generate"}
-    for cut in sizes.cuts:
+    for cut in sizes.updates:
         load = found[cut.node]
         assert (load.role.name, load.prompts, load.samples) == (cut.role, cut.prompts.value, cut.n)
         assert (load.epochs, load.steps) == (cut.epochs, cut.optimizer_steps)
@@ -360,7 +360,9 @@ def test_a_sampler_of_ones_own_draws_the_product_of_the_settings_that_it_names()
 
 
 def test_one_that_does_not_say_how_many_it_draws_is_not_costed_as_one() -> None:
-    with pytest.raises(FlowTypeError, match=r"does not say how many responses it draws to each prompt.*`k`, `turns`"):
+    with pytest.raises(
+        FlowTypeError, match=r"does not declare how many responses it generates for each prompt.*`k`, `turns`"
+    ):
         node_workloads(searching(), 8, LengthDistribution.fixed(4))
     assert {load.rows for load in node_workloads(searching(samples=[]), 8, LengthDistribution.fixed(4))} == {8}, (
         "it says that it is one"
