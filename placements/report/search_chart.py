@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan
-from flowgraph.diagrams.model.charts import Dot, Scatter
+from flowgraph.diagrams.model.charts import Dot, DotMark, Scatter
 from flowgraph.diagrams.model.quantities import listed, many, show_s
 from flowgraph.lowering.task_names import numbered
 from placements.report.comparison import is_plan, period_s
@@ -36,7 +36,7 @@ def search_chart(found: SearchResult, objective: Objective = "step", *, plan: Pl
         what = f"{pools_of(candidate)}: {many(candidate.devices, 'device')}{named}"
         is_best = candidate.blocks == found.best.blocks
         why = "" if is_best else against(found, candidate, MEASURES[objective])
-        mark = "best" if place == 0 else "front" if on_front(point, points) else "other"
+        mark: DotMark = "best" if place == 0 else "front" if on_front(point, points) else "other"
         dots.append(Dot(*point, label, mark, what, why))
     return Scatter(f"plans of {found.setting.graph.name}", tuple(dots), " ".join(_about(found, dots, plan)))
 

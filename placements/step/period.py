@@ -112,7 +112,7 @@ def _longer(network: _TaskNetwork, period_s: float) -> Period | None:
                 if start > starts[after] + tolerance:
                     starts[after], freed_by[after], moved = start, wait, True
         if moved and (cycle := _circle(freed_by)):
-            tokens = sum(wait[1] for place in cycle if (wait := freed_by[place]) is not None)
+            tokens = sum(freed[1] for place in cycle if (freed := freed_by[place]) is not None)
             seconds = fsum(network.seconds[place] for place in cycle) / tokens
             names = tuple(network.names[place] for place in cycle)
             return Period(seconds, names, tokens) if seconds > period_s else None
