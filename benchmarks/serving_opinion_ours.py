@@ -9,10 +9,10 @@ from benchmarks.serving_opinion_answers import Answer
 from benchmarks.serving_opinion_grid import Question, Setup
 from flowgraph.cluster.plan import Layout
 from placements.hardware.device_profiles import DeviceProfile, PoolLinks, Precision
-from placements.hardware.engine_constants import constants
+from placements.hardware.engine_constants import ServingConstants, constants
 from placements.time.cache_capacity import reserved_bytes
 from placements.time.decode import ServingReplica, cache_bytes, prefill_seconds, replica_of, step_seconds, weight_bytes
-from placements.time.generation import ServingConstants, request_seconds
+from placements.time.generation import request_seconds
 
 
 def device_of(setup: Setup) -> DeviceProfile:

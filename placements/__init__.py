@@ -1,10 +1,10 @@
-"""Where roles run: from a planning problem to a plan with its bytes and seconds, and what can be asked of a plan.
+"""The planner: from a planning problem to a plan with its bytes and seconds, and questions about a plan.
 
-found = plan(PlanningProblem(...), PlanRequest(objective="step"))   search
-forecast(problem, plan)         a plan's bytes and seconds as they are forecast now
+result = plan(PlanningProblem(...), PlanRequest(objective="step"))   search
+forecast(problem, plan)         a plan's bytes and seconds, forecast again
 overflows(plan, problem, where) the errors of a plan that does not fit
 simulate(step, steps)           when each task of its steps runs, and what pools wait for
-explain(problem, plan)          what a step would take with a role elsewhere
+explain(problem, plan)          the seconds of a step with a role on another pool
 compare([(name, plan), ...])    plans beside each other
 calibrate(runs, source)         scales of forecasts, fitted to measured runs
 """

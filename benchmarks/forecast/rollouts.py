@@ -16,9 +16,10 @@ from benchmarks.forecast.serving_throughput import layouts, tokens_per_s
 from flowgraph.cluster.plan import Layout
 from flowgraph.models.sizes import ModelShape
 from placements.hardware.device_profiles import DeviceProfile, Precision
-from placements.hardware.engine_constants import constants
+from placements.hardware.engine_constants import ServingConstants, constants
+from placements.time.cache_capacity import cache_tokens
 from placements.time.decode import ServingReplica, replica_of, step_s, weight_bytes
-from placements.time.generation import ServingConstants, cache_tokens, request_seconds
+from placements.time.generation import request_seconds
 
 ENGINES = {"sglang": "sglang", "vllm": "vllm", "tensorrt-llm": "trtllm"}
 PRECISIONS: dict[str, Precision] = {

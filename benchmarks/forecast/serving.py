@@ -16,9 +16,10 @@ from benchmarks.forecast.serving_models import ENGINES, device, links_within, mo
 from flowgraph.cluster.plan import Layout
 from flowgraph.models.sizes import ModelShape
 from placements.hardware.device_profiles import DeviceProfile, Precision
-from placements.hardware.engine_constants import constants
+from placements.hardware.engine_constants import ServingConstants, constants
+from placements.time.cache_capacity import cache_tokens
 from placements.time.decode import replica_of, weight_bytes
-from placements.time.generation import ServingConstants, cache_tokens, request_seconds
+from placements.time.generation import request_seconds
 
 CACHED = "prompts that are in the cache already, as it seems"
 REPEATED = "the measurement of another row again"

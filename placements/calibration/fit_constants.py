@@ -1,7 +1,7 @@
 """Fit an engine's constants to tables of measured seconds, within their bounds, and read constants from a profile file.
 
-Only shares attained and overheads move: what a device or a network can do is not fitted. Not here: what is forecast,
-and where measurements are read from.
+Only attained shares and overheads are fitted, not the peaks of devices and networks. Not here: the forecasts, and
+reading measurements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flowgraph.errors import DataError, UnknownNameError
 from flowgraph.files.untrusted import parse_toml
-from placements.hardware.engine_constants import C, ConstantBounds, EngineConstants, bounds, constant_names, engines
+from placements.hardware.engine_constants import C, ConstantBounds, bounds, constant_names, engines
 from placements.workload.batch_partition import many
 
 if TYPE_CHECKING:
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OUTLIER = 0.1  # misses of the logarithm beyond this pull on a fit less than by their square
-PRIOR = 0.03  # the miss of every row that moving a constant through its whole range weighs as much as
-WORSE = 0.01  # of the seconds: where the median miss of a fit is larger by more, it made the forecast worse
-FAR = 5.0  # times what is forecast, or as much below it: more than any constant is off, so a slip or another plan
-STEP = 1e-3  # of a constant's range, to see what moving it does
+OUTLIER = 0.1  # logarithmic errors beyond this weigh less than their square in a fit
+PRIOR = 0.03  # an error of every row that weighs as much as moving a constant through its whole range
+WORSE = 0.01  # of the seconds: a fit whose median error grows by more made the forecast worse
+FAR = 5.0  # times the forecast, or as much below it: no constant is that wrong, so a mistake or another plan
+STEP = 1e-3  # of a constant's range, to measure its effect
 
 
 @dataclass(frozen=True)
 class MeasuredCase:
-    """Seconds that were measured, of whatever `case` tells the forecast."""
+    """Measured seconds of a `case`, the forecast's input."""
 
     label: str
     seconds: float
@@ -40,9 +40,9 @@ class MeasuredCase:
 
 @dataclass(frozen=True)
 class ForecastErrors:
-    """How far forecasts are from what was measured: (forecast - measured) / measured.
+    """The errors of forecasts, (forecast - measured) / measured.
 
-    `bias` is the median with its sign, `median` and `worst` are of the sizes.
+    `bias` is the median with its sign; `median` and `worst` are of absolute errors.
     """
 
     count: int
@@ -52,16 +52,16 @@ class ForecastErrors:
 
     def __str__(self) -> str:
         bias = f"{'+' if self.bias >= 0 else '-'}{_percent(abs(self.bias), 1)}"
-        told = f"median |error| {_percent(self.median, 1)}, bias {bias}, worst {_percent(self.worst, 0)}"
-        return f"{told} of {self.count}"
+        median_error, worst = _percent(self.median, 1), _percent(self.worst, 0)
+        return f"median |error| {median_error}, bias {bias}, worst {worst} of {self.count}"
 
 
 @dataclass(frozen=True)
 class FittedConstants(Generic[C]):
-    """Constants fitted to measurements: all of them, the misses before and after, and what moved, with its bounds.
+    """Constants fitted to measurements: all of them, the errors before and after, and those that moved, with bounds.
 
-    Where the fit misses by more than the constants did before, these are `kept` and nothing has moved; `after` is what
-    the fit would have missed. `far` are rows that are FAR from their forecast, each as measured seconds over it.
+    Where the fit would make errors larger, the constants are `kept` and none has moved; `after` has the errors of the
+    fit. `far` are rows that are FAR from their forecast, as measured seconds over it.
     """
 
     engine: str
@@ -84,46 +84,58 @@ def calibrate(
     within: Mapping[str, ConstantBounds] | None = None,
     source: str = "fitted",
 ) -> FittedConstants[C]:
-    """Fit the constants of an engine to measured seconds: those of `only`, or all whose bounds leave room.
+    """Return the constants of an engine fitted to measured seconds: those of `only`, or all whose bounds leave room.
 
-    `within` gives bounds of constants that no engine file has. `source` says what was measured. The logarithms of
-    forecasts are fitted, outliers with less weight; what no row tells stays at its shipped value. The same rows give
-    the same constants.
+    `within` has the bounds of constants that are in no engine file. `source` describes the measurements. The logarithms
+    of forecasts are fitted, outliers with less weight; constants on which no row depends keep their shipped values. The
+    same rows give the same constants.
 
     Raises DataError for fewer rows than constants, or a row without seconds; UnknownNameError for a constant, an engine
     or a version that is not known.
     """
     shipped = within if within is not None else bounds(engine, version)
     start = kind(**{name: shipped[name].value for name in constant_names(kind)})
-    names = _fitted(kind, shipped, tuple(only))
-    _refuse(measured, names, engine)
-    fitted = _least(start, names, shipped, measured, forecast)
+    only = tuple(only)
+    for name in only:
+        if name not in constant_names(kind):
+            raise UnknownNameError.of("constant", name, constant_names(kind))
+    names = [
+        name for name in constant_names(kind) if shipped[name].low < shipped[name].high and name in (only or shipped)
+    ]
+    for row in measured:
+        refuse_no_seconds(row.label, row.seconds)
+    if len(measured) < max(1, len(names)):
+        hint = f"measure more, or fit only some of {', '.join(names)}"
+        few = "1 measurement is" if len(measured) == 1 else f"{len(measured)} measurements are"
+        what = f"{few} too few to fit {many(len(names), 'constant')}"
+        raise DataError.unusable(f"constants of {engine}", what, hint)
+    fitted = _fit(start, names, shipped, measured, forecast)
     constants = start.moved(fitted)
-    before, after = (forecast_errors(each, measured, forecast) for each in (start, constants))
+    before, after = forecast_errors(start, measured, forecast), forecast_errors(constants, measured, forecast)
     if after.median > before.median + WORSE:
         return FittedConstants(engine, start, before, after, kept=True, far=far_from(start, measured, forecast))
-    said = f"{source}: {after}"
-    moved = {name: ConstantBounds(fitted[name], shipped[name].low, shipped[name].high, said) for name in names}
+    origin = f"{source}: {after}"
+    moved = {name: ConstantBounds(fitted[name], shipped[name].low, shipped[name].high, origin) for name in names}
     return FittedConstants(engine, constants, before, after, moved, far=far_from(constants, measured, forecast))
 
 
 def far_from(constants: T, measured: Sequence[MeasuredCase], forecast: Callable[[T, Any], float]) -> dict[str, float]:
-    """Return the rows that are far from their forecast: measured seconds over it."""
-    times = {each.label: each.seconds / forecast(constants, each.case) for each in measured}
-    return {label: each for label, each in times.items() if not 1 / FAR <= each <= FAR}
+    """Return the rows that are far from their forecast, as measured seconds over it."""
+    ratios = {row.label: row.seconds / forecast(constants, row.case) for row in measured}
+    return {label: ratio for label, ratio in ratios.items() if not 1 / FAR <= ratio <= FAR}
 
 
 def forecast_errors(
     constants: T, measured: Sequence[MeasuredCase], forecast: Callable[[T, Any], float]
 ) -> ForecastErrors:
-    """Return how far the forecasts with these constants are from what was measured."""
-    signed = [forecast(constants, each.case) / each.seconds - 1 for each in measured]
-    sizes = [abs(each) for each in signed]
+    """Return the errors of the forecasts with these constants."""
+    signed = [forecast(constants, row.case) / row.seconds - 1 for row in measured]
+    sizes = [abs(error) for error in signed]
     return ForecastErrors(len(signed), median(signed), median(sizes), max(sizes))
 
 
 def _percent(share: float, digits: int) -> str:
-    """Write a share, of a forecast that is far off in few digits.
+    """Return a share as text; a very large one with two digits.
 
     >>> _percent(0.123, 1), _percent(2.5e9, 1)
     ('12.3%', '2.5e+11%')
@@ -131,96 +143,63 @@ def _percent(share: float, digits: int) -> str:
     return f"{share:.{digits}%}" if share < 1e4 else f"{100 * share:.2g}%"
 
 
-def _fitted(
-    kind: type[EngineConstants], shipped: Mapping[str, ConstantBounds], only: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Name the constants to fit, in the order of their class."""
-    for name in only:
-        if name not in constant_names(kind):
-            raise UnknownNameError.of("constant", name, constant_names(kind))
-    return tuple(
-        name for name in constant_names(kind) if shipped[name].low < shipped[name].high and name in (only or shipped)
-    )
-
-
-def _refuse(measured: Sequence[MeasuredCase], names: Sequence[str], engine: str) -> None:
-    for each in measured:
-        refuse_no_seconds(each.label, each.seconds)
-    if len(measured) < max(1, len(names)):
-        hint = f"measure more, or fit only some of {', '.join(names)}"
-        few = "1 measurement is" if len(measured) == 1 else f"{len(measured)} measurements are"
-        what = f"{few} too few to fit {many(len(names), 'constant')}"
-        raise DataError.unusable(f"constants of {engine}", what, hint)
-
-
 def refuse_no_seconds(label: str, value: Any) -> None:
-    """Raise DataError for a value that is no number of seconds; `label` says of what."""
-    if not _is_seconds(value):
-        raise DataError.out_of_range(label, "seconds", _shown(value), "any number above 0")
-
-
-def _is_seconds(value: Any) -> bool:
-    """Return whether a value from a file is a number of seconds.
-
-    >>> [_is_seconds(each) for each in (0.5, 3, 0, float("nan"), True, "3", None, 10**400)]
-    [True, True, False, False, False, False, False, False]
-    """
+    """Raise DataError for a value that is not a number of seconds above 0; `label` describes it."""
     try:
-        return not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0
+        if not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0:
+            return
     except OverflowError:
-        return False
-
-
-def _shown(value: Any) -> str:
+        pass
     text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
+    shown = text if len(text) <= 40 else f"{text[:40]}…"
+    raise DataError.out_of_range(label, "seconds", shown, "any number above 0")
 
 
-def _least(
+def _fit(
     start: C,
     names: Sequence[str],
     shipped: Mapping[str, ConstantBounds],
     measured: Sequence[MeasuredCase],
     forecast: Callable[[C, Any], float],
 ) -> dict[str, float]:
-    """Return the constants that miss least, each as a place between its bounds: 0 to 1 while it is fitted."""
+    """Return the constants with the smallest errors; while they are fitted, 0 to 1 are the bounds of each."""
     import numpy as np
     from scipy.optimize import least_squares
 
     lows = np.array([shipped[name].low for name in names])
     ranges = np.array([shipped[name].high - shipped[name].low for name in names])
-    wanted, stays = np.log([each.seconds for each in measured]), PRIOR * sqrt(len(measured))
+    logs, prior = np.log([row.seconds for row in measured]), PRIOR * sqrt(len(measured))
     first = (np.array([shipped[name].value for name in names]) - lows) / ranges
 
-    def missed(places: NDArray[np.float64]) -> NDArray[np.float64]:
+    def errors(places: NDArray[np.float64]) -> NDArray[np.float64]:
         moved = start.moved(dict(zip(names, (lows + places * ranges).tolist(), strict=True)))
-        told = np.array([log(forecast(moved, each.case)) for each in measured])
-        return np.concatenate([told - wanted, stays * (places - first)])
+        forecasts = np.array([log(forecast(moved, row.case)) for row in measured])
+        return np.concatenate([forecasts - logs, prior * (places - first)])
 
     if not names:
         return {}
     inside = np.clip(first, 2 * STEP, 1 - 2 * STEP)
-    found = least_squares(missed, inside, bounds=(0.0, 1.0), loss="soft_l1", f_scale=OUTLIER, diff_step=STEP)
-    fitted = np.clip(lows + found.x * ranges, lows, lows + ranges)
+    fit = least_squares(errors, inside, bounds=(0.0, 1.0), loss="soft_l1", f_scale=OUTLIER, diff_step=STEP)
+    fitted = np.clip(lows + fit.x * ranges, lows, lows + ranges)
     return dict(zip(names, fitted.tolist(), strict=True))
 
 
 def scale_of(measured: Sequence[MeasuredCase], forecast: Callable[[Any], float]) -> float:
-    """Return the one factor for all forecasts with which their median miss is none.
+    """Return the factor for all forecasts with which their median error is 0.
 
     >>> scale_of([MeasuredCase("", seconds, 1.0) for seconds in (2.0, 3.0, 9.0)], lambda case: case)
     3.0
     """
-    return round(exp(median(log(each.seconds / forecast(each.case)) for each in measured)), 12)
+    return round(exp(median(log(row.seconds / forecast(row.case)) for row in measured)), 12)
 
 
 # ---------------------------------------------------------------------------------------------------- a profile file
 
 
 def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float]]:
-    """Read the constants of a profile, by engine and name; `where` is the file's name.
+    """Return the constants of a profile, by engine and name; `where` is the file's name.
 
-    Raises DataError for text that is no profile and for a value out of bounds; UnknownNameError for an engine or a
+    Raises DataError for text that is not a profile and for a value out of bounds; UnknownNameError for an engine or a
     constant that is not known.
     """
     try:
@@ -231,21 +210,20 @@ def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float
 
 
 def constants_in(engine: str, table: Any, where: str) -> dict[str, float]:
-    """Read the constants of one engine from a table of a file, each within its bounds; raises as `read_profile`."""
+    """Return the constants of one engine from a table of a file, each within its bounds; raises as `read_profile`."""
     if engine not in engines():
         raise UnknownNameError.of("engine", engine, engines(), where)
     shipped = bounds(engine)
     if not isinstance(table, dict):
-        raise DataError.unusable(where, f"`{engine}` is no table of constants")
-    return {name: _value(f"{engine}.{name}", one, shipped.get(name), shipped, where) for name, one in table.items()}
-
-
-def _value(name: str, one: Any, limits: ConstantBounds | None, shipped: Iterable[str], where: str) -> float:
-    if limits is None:
-        raise UnknownNameError.of("constant", name.partition(".")[2], shipped, where)
-    value = one.get("value") if isinstance(one, dict) else one
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError.unusable(where, f"`{name}` is no number")
-    if not limits.low <= value <= limits.high:
-        raise DataError.out_of_range(where, name, value, f"{limits.low:g} to {limits.high:g}")
-    return float(value)
+        raise DataError.unusable(where, f"`{engine}` must be a table of constants")
+    constants = dict[str, float]()
+    for name, entry in table.items():
+        if name not in shipped:
+            raise UnknownNameError.of("constant", name, shipped, where)
+        value, limits = entry.get("value") if isinstance(entry, dict) else entry, shipped[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise DataError.unusable(where, f"`{engine}.{name}` must be a number")
+        if not limits.low <= value <= limits.high:
+            raise DataError.out_of_range(where, f"{engine}.{name}", value, f"{limits.low:g} to {limits.high:g}")
+        constants[name] = float(value)
+    return constants

@@ -1,17 +1,17 @@
 """Fit scales of forecast seconds to measured ones: a factor for each phase and role on each device model.
 
-The logarithm of a factor is a sum of three normal terms around 0: one of the device (all that the forecast misses alike
-on this system), one of the phase there, and one of the role in that phase. So what was measured of one phase moves the
-others too, by as much as they usually go together, and a small deviation moves them little. Weight syncs and host work
-have a term of their own only. The posterior is found by Gauss-Newton steps; its interval is that of a normal around the
-maximum (Laplace).
+The logarithm of a factor is a sum of three normal terms around 0: one of the device (errors that all forecasts on this
+system share), one of the phase there, and one of the role in that phase. So a measurement of one phase moves the others
+too, by as much as they usually go together, and a small deviation moves them little. Weight syncs and host work each
+have only one term. The posterior is computed by Gauss-Newton steps; its interval is that of a normal around the maximum
+(Laplace).
 
-Not here: where the seconds are read from (`measured_runs`), and what a factor multiplies (`workload.planning_problem`).
+Not here: reading the seconds (`measured_runs`), and the seconds that a factor scales (`workload.planning_problem`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Key = tuple[Phase, str, str]
-"""A phase, the role whose it is ("" for syncs and host work), and a device model."""
+"""A phase, its role ("" for syncs and host work), and a device model."""
 
 Term = tuple[str, ...]
 """A term of logarithms: of a device; of a phase and a device; or of a phase, a role and a device."""
@@ -35,22 +35,22 @@ means of five systems lie 0.26 from 0 (root mean square), the means of three pha
 system. No table has two roles in one phase: 0.10 is assumed."""
 
 ALONE_SD: Mapping[str, float] = {"sync": 0.4, "host": 0.7}
-"""Standard deviation of the one term of a phase that no device model does. Source: 24 of 26 published weight syncs lie
-within a factor of 2 of their forecast (docs/forecast.md), which is 0.39; of host work nothing is published, and the
-shipped constants are estimates."""
+"""Standard deviation of the one term of a phase that does not run on a device. Source: 24 of 26 published weight syncs
+lie within a factor of 2 of their forecast (docs/forecast.md), which is 0.39; nothing is published about host work, and
+the shipped constants are estimates."""
 
 NOISE_SD = 0.15
-"""Standard deviation of what is measured around a scaled forecast, in logarithms. Source: the same tables, steps of one
+"""Standard deviation of measurements around a scaled forecast, in logarithms. Source: the same tables, steps of one
 model on one device model whose batch and lengths are stated: 0.06 to 0.16 (0.27 where lengths are guessed)."""
 
 INTERVAL_SDS = 1.645  # on either side: 90% of a normal
-STEPS, SETTLED = 20, 1e-6  # Gauss-Newton steps at most, and the move of a logarithm that is none
-NUDGE = 1e-3  # of a logarithm, to see what moving it does to a forecast
+STEPS, SETTLED = 20, 1e-6  # maximum of Gauss-Newton steps, and the move of a logarithm below which they end
+NUDGE = 1e-3  # of a logarithm, to measure its effect on a forecast
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Seconds that were measured, and a function that forecasts them with the factors of these `keys`.
+    """Measured seconds, and a function that forecasts them with the factors of these `keys`.
 
     `phase` is None for a whole step.
     """
@@ -69,25 +69,25 @@ class Observation:
 def fit_scales(observations: Sequence[Observation], source: str, *, noise_sd: float = NOISE_SD) -> Calibration:
     """Return the scales that forecast these observations best, shrunk towards 1, each with its 90% interval.
 
-    Each device model that was measured gets a scale for every phase, and one for each role that was measured there.
+    Each measured device model gets a scale for every phase, and one for each role that was measured there.
     """
     import numpy as np
 
-    keys = list(dict.fromkeys(key for each in observations for key in each.keys))
+    keys = list(dict.fromkeys(key for observation in observations for key in observation.keys))
     terms = list(dict.fromkeys(term for key in keys for term in _terms(key)))
     design = np.array([[float(term in _terms(key)) for term in terms] for key in keys])
     weights = 1 / np.array([_sd(term) for term in terms]) ** 2
-    found, precision = np.zeros(len(terms)), np.diag(weights)
+    means, precision = np.zeros(len(terms)), np.diag(weights)
     for _ in range(STEPS):
-        missed, slopes = _linearized(observations, keys, design @ found)
+        missed, slopes = _linearized(observations, keys, design @ means)
         jacobian = slopes @ design
         precision = jacobian.T @ jacobian / noise_sd**2 + np.diag(weights)
-        moved = np.linalg.solve(precision, jacobian.T @ (missed + jacobian @ found) / noise_sd**2) - found
-        found = found + moved
+        moved = np.linalg.solve(precision, jacobian.T @ (missed + jacobian @ means) / noise_sd**2) - means
+        means = means + moved
         if np.max(np.abs(moved)) < SETTLED:
             break
     covariance: NDArray[np.float64] = np.linalg.inv(precision).astype(np.float64)
-    posterior = _Posterior(dict(zip(terms, found.tolist(), strict=True)), terms, covariance)
+    posterior = _Posterior(dict(zip(terms, means.tolist(), strict=True)), terms, covariance)
     return Calibration(source=source, scales=tuple(_scales(posterior, keys, observations)))
 
 
@@ -104,8 +104,8 @@ def _terms(key: Key) -> tuple[Term, ...]:
     phase, role, device = key
     if phase in ALONE_SD:
         return ((phase, device),)
-    own: tuple[Term, ...] = ((phase, role, device),) if role else ()
-    return ((device,), (phase, device), *own)
+    role_terms: tuple[Term, ...] = ((phase, role, device),) if role else ()
+    return ((device,), (phase, device), *role_terms)
 
 
 def _sd(term: Term) -> float:
@@ -115,66 +115,55 @@ def _sd(term: Term) -> float:
 def _linearized(
     observations: Sequence[Observation], keys: Sequence[Key], logs: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how far forecasts are below what was measured, in logarithms, and how they move with those of `keys`."""
+    """Return how far forecasts are below measurements, in logarithms, and their slopes by the logarithms of `keys`."""
     import numpy as np
 
-    now = {key: _bounded(each) for key, each in zip(keys, logs.tolist(), strict=True)}
+    factors = {key: _bounded(logarithm) for key, logarithm in zip(keys, logs.tolist(), strict=True)}
     missed, slopes = np.zeros(len(observations)), np.zeros((len(observations), len(keys)))
-    for row, each in enumerate(observations):
-        start = each.log_forecast(now)
-        missed[row] = log(each.seconds) - start
+    for row, observation in enumerate(observations):
+        start = observation.log_forecast(factors)
+        missed[row] = log(observation.seconds) - start
         for column, key in enumerate(keys):
-            if key in each.keys:
-                nudged = now | {key: now[key] * exp(NUDGE)}
-                slopes[row, column] = (each.log_forecast(nudged) - start) / NUDGE
+            if key in observation.keys:
+                nudged = factors | {key: factors[key] * exp(NUDGE)}
+                slopes[row, column] = (observation.log_forecast(nudged) - start) / NUDGE
     return missed, slopes
 
 
 def _bounded(logarithm: float) -> float:
-    """Return a factor within what a calibration may hold, with room to nudge it."""
+    """Return the factor of a logarithm, within the bounds of a calibration and with room to nudge it."""
     room = exp(2 * NUDGE)
     return exp(min(max(logarithm, log(MIN_SCALE * room)), log(MAX_SCALE / room)))
 
 
 @dataclass(frozen=True)
 class _Posterior:
-    """The terms' means, and their covariance in the order of `terms`."""
+    """The means of the terms, and their covariance in the order of `terms`."""
 
     means: Mapping[Term, float]
     terms: Sequence[Term]
     covariance: NDArray[np.float64]
 
-    def factor(self, wanted: Sequence[Term]) -> tuple[float, float, float]:
-        """Return the factor of a sum of terms and its interval; a term that nothing tells of has its prior."""
-        known = [self.terms.index(term) for term in wanted if term in self.means]
-        prior = sum(_sd(term) ** 2 for term in wanted if term not in self.means)
-        variance = float(sum(self.covariance[one, other] for one in known for other in known)) + prior
-        mean, reach = sum(self.means.get(term, 0.0) for term in wanted), INTERVAL_SDS * variance**0.5
+    def factor(self, terms: Sequence[Term]) -> tuple[float, float, float]:
+        """Return the factor of a sum of terms and its interval; a term without measurements has its prior."""
+        rows = [self.terms.index(term) for term in terms if term in self.means]
+        prior = sum(_sd(term) ** 2 for term in terms if term not in self.means)
+        variance = float(sum(self.covariance[row, column] for row in rows for column in rows)) + prior
+        mean, reach = sum(self.means.get(term, 0.0) for term in terms), INTERVAL_SDS * variance**0.5
         factor = _bounded(mean)
         return factor, min(factor, exp(mean - reach)), max(factor, exp(mean + reach))
 
 
-def _scales(posterior: _Posterior, keys: Sequence[Key], observations: Sequence[Observation]) -> list[Scale]:
-    """Return the scale of each phase on each device, and of each role there that was measured."""
-    found = list[Scale]()
+def _scales(posterior: _Posterior, keys: Sequence[Key], observations: Sequence[Observation]) -> Iterator[Scale]:
+    """Yield the scale of each phase on each device, and of each role that was measured there."""
     for device in dict.fromkeys(device for _, _, device in keys):
         for phase in PHASES:
-            roles = [role for one, role, where in keys if (one, where) == (phase, device) and role]
-            for role in ("", *roles):
-                own = [each for each in observations if each.phase == phase and (phase, role, device) in each.keys]
-                if role and not own:
-                    continue
-                factor, low, high = posterior.factor(_terms((phase, role, device)))
-                counted = len(own) if role else _count(observations, phase, device)
-                found.append(
-                    Scale(
-                        phase=phase, role=role, device=device, factor=factor, low=low, high=high, measurements=counted
-                    )
-                )
-    return found
-
-
-def _count(observations: Sequence[Observation], phase: Phase, device: str) -> int:
-    return sum(
-        each.phase == phase and any(key[0] == phase and key[2] == device for key in each.keys) for each in observations
-    )
+            roles = [role for key_phase, role, key_device in keys if (key_phase, key_device) == (phase, device)]
+            measured = [observation for observation in observations if observation.phase == phase]
+            for role in dict.fromkeys(("", *roles)):
+                matching = {(phase, role, device)} if role else {key for key in keys if key[::2] == (phase, device)}
+                count = sum(not matching.isdisjoint(observation.keys) for observation in measured)
+                if count or not role:
+                    factor, low, high = posterior.factor(_terms((phase, role, device)))
+                    scale = {"factor": factor, "low": low, "high": high}
+                    yield Scale(phase=phase, role=role, device=device, measurements=count, **scale)

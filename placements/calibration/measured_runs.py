@@ -1,15 +1,14 @@
-"""Measured runs of forecast plans: what was timed, beside its forecast, and the scales that bring the two together."""
+"""Measured runs of planned steps: measured seconds with their forecasts, and the scales that bring the two together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 from typing import Any, Final
 
 from flowgraph.cluster.calibration import Calibration, Phase
-from flowgraph.cluster.plan import StepForecast
 from flowgraph.errors import DataError
 from placements.calibration.fit_constants import (
     ForecastErrors,
@@ -25,17 +24,17 @@ from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
 STEP: Final = "step"
-"""The name of a whole step among what can be timed; a node of this name goes before it."""
+"""The name of a whole step among timings; it takes precedence over a node of this name."""
 
 SYNC: Final = "sync"
-"""The name of all weight syncs of a step."""
+"""The name of all weight syncs of a step among timings."""
 
 LOAD_PHASES: Mapping[str, Phase] = {"generate": "generate", "logprob": "forward", "update": "update"}
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds measured for nodes or tasks of a step, one after another; `label` says of what, for texts."""
+    """Measured seconds of nodes or tasks of a step, one after another; `label` describes them in texts."""
 
     label: str
     seconds: float
@@ -44,7 +43,7 @@ class Timing:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRun:
-    """One run: its name, the setting and homes of its plan, and what was timed."""
+    """One run: its name, the problem and placements of its plan, and its timings."""
 
     name: str
     setting: PlanningProblem
@@ -54,9 +53,9 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """A calibration and what it repairs: the misses before and after, and what of the runs was not used, and why.
+    """A calibration, the errors of forecasts before and after it, and the timings that were not used, with reasons.
 
-    `far` are timings many times off their forecast, as measured seconds over it. `names` are what can be timed.
+    `far` are timings many times off their forecast, as measured seconds over it. `names` are all that can be timed.
     """
 
     calibration: Calibration
@@ -76,23 +75,21 @@ def seconds_by_node(lines: Sequence[Mapping[str, Any]], where: str) -> dict[str,
     >>> seconds_by_node(steps, "metrics.jsonl")
     {'policy.update': 2.5}
 
-    Raises DataError for what is no table of seconds.
+    Raises DataError for a line without a table of seconds.
     """
     tables = [_nodes_s(line, f"{where}:{number}") for number, line in enumerate(lines, 1)]
     return medians([table for table in tables if table])
 
 
 def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each name over all steps but the first, which warms up; what only that has counts.
+    """Return the median of each name over all steps but the first, which warms up, if any other step has it.
 
     >>> medians([{"a": 9.0, "c": 4.0}, {"a": 1.0, "b": 2.0}, {"a": 3.0}])
     {'a': 2.0, 'c': 4.0, 'b': 2.0}
     """
-    settled = {name for step in steps[1:] for name in step}
     names = dict.fromkeys(name for step in steps for name in step)
-    return {
-        name: median(step[name] for step in (steps[1:] if name in settled else steps) if name in step) for name in names
-    }
+    values = {name: [step[name] for step in steps[1:] if name in step] for name in names}
+    return {name: median(later) if later else steps[0][name] for name, later in values.items()}
 
 
 def _nodes_s(line: Any, where: str) -> Mapping[str, float]:
@@ -107,24 +104,24 @@ def _nodes_s(line: Any, where: str) -> Mapping[str, float]:
 
 
 def repair(runs: Sequence[MeasuredRun], source: str) -> CalibrationResult:
-    """Return the calibration that fits these runs, and how well; `source` says what was measured.
+    """Return the calibration that fits these runs, with its errors; `source` describes the measurement.
 
-    Forecasts are those of the engines' constants: a calibration that a run was planned with does not count.
+    Forecasts are those of the engines' constants, without a calibration with which a run was planned.
 
-    Raises DataError for seconds that cannot be, and for runs that have measured nothing that is forecast.
+    Raises DataError for impossible seconds, and for runs without a timing that is forecast.
     """
     forecasts = [_RunForecasts(run) for run in runs]
-    observations = [each for forecast in forecasts for each in forecast.observations]
+    observations = [observation for forecast in forecasts for observation in forecast.observations()]
     names = tuple(dict.fromkeys(name for forecast in forecasts for name in forecast.names))
     if not observations:
         labels = ", ".join(run.name for run in runs)
         hint = f"what is forecast: {', '.join(names)}" if names else ""
         raise DataError.unusable(labels, "has measured no seconds of a node that is forecast", hint)
     calibration = fit_scales(observations, source)
-    rows = [MeasuredCase(each.label, each.seconds, each) for each in observations]
-    before, after = (forecast_errors(scaled, rows, _forecast) for scaled in (None, calibration))
+    cases = [MeasuredCase(observation.label, observation.seconds, observation) for observation in observations]
+    before, after = (forecast_errors(scales, cases, _forecast) for scales in (None, calibration))
     unused = {label: why for forecast in forecasts for label, why in forecast.unused.items()}
-    return CalibrationResult(calibration, before, after, far_from(None, rows, _forecast), unused, names)
+    return CalibrationResult(calibration, before, after, far_from(None, cases, _forecast), unused, names)
 
 
 def _forecast(calibration: Calibration | None, observation: Observation) -> float:
@@ -132,104 +129,86 @@ def _forecast(calibration: Calibration | None, observation: Observation) -> floa
 
 
 class _RunForecasts:
-    """What of a run's timings is forecast, and how."""
+    """The timings of a run with their forecasts; `unused` gets those without, and why."""
 
     def __init__(self, run: MeasuredRun) -> None:
         self.run = run
-        self.setting = replace(run.setting, calibration=None)
+        self.unused = dict[str, str]()
+        self._problem = replace(run.setting, calibration=None)
         self._homes = {home.role.name: home for home in run.homes}
-        self._loads = {load.node: load for load in self.setting.loads}
+        self._loads = {load.node: load for load in self._problem.loads}
+        step = step_of(self._problem, run.homes)
+        self._period_s = step.period_s
+        self._syncs = frozenset(task.name for task in step.tasks if task.kind == "sync" and task.seconds)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return what can be timed: nodes that run a model, nodes on the host, all syncs, and the step."""
+        """Return all that can be timed: nodes that run a model, nodes on the host, all syncs, and the step."""
         return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
 
     @cached_property
     def _host_nodes(self) -> tuple[str, ...]:
-        own = {name for role in self.setting.roles for name in role.nodes}
-        nodes = (node.name for node in self.setting.running.nodes if node.name not in own)
+        of_roles = {name for role in self._problem.roles for name in role.nodes}
+        nodes = (node.name for node in self._problem.running.nodes if node.name not in of_roles)
         return tuple(name for name in nodes if self._unscaled_s.get(name))
 
     @cached_property
     def _unscaled_s(self) -> dict[str, float | None]:
-        return {name: each.total_s for name, each in node_seconds(self.setting, self.run.homes).items()}
+        return {name: seconds.total_s for name, seconds in node_seconds(self._problem, self.run.homes).items()}
 
-    @cached_property
-    def _step(self) -> StepForecast:
-        return step_of(self.setting, self.run.homes)
-
-    @cached_property
-    def _syncs(self) -> frozenset[str]:
-        return frozenset(task.name for task in self._step.tasks if task.kind == "sync" and task.seconds)
-
-    @cached_property
-    def unused(self) -> dict[str, str]:
-        """Return the timings that no forecast belongs to, and why."""
-        found = dict[str, str]()
-        for timing in self.run.timings:
-            missing = [name for name in timing.names if self._keys(name) is None]
-            if missing:
-                found[f"{self.run.name} {timing.label}"] = f"no seconds are forecast for {', '.join(missing)}"
-        return found
-
-    @cached_property
-    def observations(self) -> tuple[Observation, ...]:
-        """Return the timings that are forecast."""
-        return tuple(self._observed())
-
-    def _observed(self) -> Iterator[Observation]:
+    def observations(self) -> Iterator[Observation]:
+        """Yield the timings that are forecast. Raises DataError for impossible seconds."""
         for timing in self.run.timings:
             label = f"{self.run.name} {timing.label}"
             refuse_no_seconds(label, timing.seconds)
-            if label in self.unused:
+            keys = {name: self._keys(name) for name in timing.names}
+            if missing := [name for name, known in keys.items() if not known]:
+                self.unused[label] = f"no seconds are forecast for {', '.join(missing)}"
                 continue
-            keys = tuple(dict.fromkeys(key for name in timing.names for key in self._keys(name) or ()))
-            phases: set[Phase] = {key[0] for key in keys}
+            distinct = tuple(dict.fromkeys(key for name in timing.names for key in keys[name]))
+            phases: set[Phase] = {phase for phase, _, _ in distinct}
             phase = phases.pop() if len(phases) == 1 else None
-            yield Observation(label, timing.seconds, keys, self._of(timing.names), phase)
+            yield Observation(label, timing.seconds, distinct, self._forecast_of(timing.names), phase)
 
-    def _of(self, names: Sequence[str]) -> Any:
-        """Return the function that forecasts what has these names with a calibration."""
-
+    def _forecast_of(self, names: Sequence[str]) -> Callable[[Calibration | None], float]:
         def forecast(calibration: Calibration | None) -> float:
-            setting = replace(self.setting, calibration=calibration)
-            return sum(self._seconds(setting, name) for name in names)
+            problem = replace(self._problem, calibration=calibration)
+            return sum(self._seconds(problem, name) for name in names)
 
         return forecast
 
-    def _keys(self, name: str) -> tuple[Key, ...] | None:
-        """Return the keys that the seconds of a node, of a task, of all syncs or of the step depend on.
+    def _keys(self, name: str) -> tuple[Key, ...]:
+        """Return the keys on which the seconds of a node, a task, all syncs or the step depend; none if not forecast.
 
-        None where nothing is forecast. Raises DataError for a node whose role has no home, or no known seconds.
+        Raises DataError for a node whose role has no pool, or no known seconds.
         """
-        device = self.setting.classes[0].model
+        device = self._problem.classes[0].model
         if (load := self._loads.get(name)) is not None:
             return (self._load_key(load),)
         if name in self._host_nodes:
             return (("host", "", device),)
         if name in self._syncs or (name == SYNC and self._syncs):
             return (("sync", "", device),)
-        if name == STEP and self._step.period_s:
-            own = (self._load_key(load) for load in self._loads.values())
+        if name == STEP and self._period_s:
+            loads = (self._load_key(load) for load in self._loads.values())
             syncs: tuple[Key, ...] = (("sync", "", device),) if self._syncs else ()
-            return (*dict.fromkeys(own), *syncs, ("host", "", device))
-        return None
+            return (*dict.fromkeys(loads), *syncs, ("host", "", device))
+        return ()
 
     def _load_key(self, load: NodeWorkload) -> Key:
         home = self._homes.get(load.role.name)
         label = f"{self.run.name} {load.node}"
         if home is None:
-            raise DataError.unusable(label, f"the plan places {load.role.name} nowhere")
+            raise DataError.unusable(label, f"the plan has no pool for {load.role.name}")
         if not self._unscaled_s.get(load.node):
             raise DataError.unusable(label, "no seconds are forecast for it, so nothing can be fitted to them")
         return LOAD_PHASES[load.phase], load.role.name, home.seat.of.model
 
-    def _seconds(self, setting: PlanningProblem, name: str) -> float:
-        """Return the forecast seconds of what `_keys` knows."""
+    def _seconds(self, problem: PlanningProblem, name: str) -> float:
+        """Return the forecast seconds of a name that has keys."""
         if name in self._loads or name in self._host_nodes:
-            return node_seconds(setting, self.run.homes)[name].total_s or 0.0
-        step = step_of(setting, self.run.homes)
+            return node_seconds(problem, self.run.homes)[name].total_s or 0.0
+        step = step_of(problem, self.run.homes)
         if name == STEP:
             return step.period_s or 0.0
         return sum(task.seconds or 0.0 for task in step.tasks if task.name == name or (name == SYNC == task.kind))

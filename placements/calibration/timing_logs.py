@@ -1,11 +1,11 @@
-"""Read the seconds that other systems log: verl's console and JSON lines, NeMo RL's metrics, and Chrome traces.
+"""Reading the seconds that other systems log: verl's console and JSON lines, NeMo RL's metrics, and Chrome traces.
 
 Source of the formats: verl, verl/utils/tracking.py (`FileLogger`: `{"step": 1, "data": {...}}` on each line) and
 verl/utils/logger (console: `step:1 - timing_s/gen:9.1 - ...`); NeMo RL, tests/json_dump_tb_logs.py
 (`{"timing/train/generation": {"1": 9.1, ...}, ...}`); W&B's history, a flat object on each line. Trace Event Format,
 Google, 2016.
 
-Not here: which nodes a timer belongs to (`timing_names`).
+Not here: the nodes of a timer (`timing_names`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import isfinite
 from typing import Any, Literal
 
@@ -23,18 +24,18 @@ from placements.calibration.measured_runs import medians
 System = Literal["verl", "NeMo RL", "trace"]
 PREFIXES: Mapping[System, str] = {"verl": "timing_s/", "NeMo RL": "timing/train/"}
 KNOWN = "verl's console or JSON lines, NeMo RL's metrics as JSON, or a Chrome trace with the plan's nodes"
-PREDICTED = ", predicted"  # how the process of a forecast is named in traces of ours
+PREDICTED = ", predicted"  # ends the name of a forecast's process in our traces
 CONSOLE = re.compile(r"\bstep:(\d{1,12}) - (.*)")
-NUMPY = re.compile(r"^np\.\w{1,20}\((.*)\)$")  # how NumPy 2 prints a number of its own
+NUMPY = re.compile(r"^np\.\w{1,20}\((.*)\)$")  # a number as NumPy 2 prints it
 COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 
 
 @dataclass(frozen=True)
 class TimingLog:
-    """Median seconds by timer, or of a trace by the name of a range, over `steps` steps.
+    """Median seconds by timer, or for a trace by the name of a range, over `steps` steps.
 
-    `other` counts metrics, or events of a trace, that are no timers; `unreadable` names timers whose value is no
-    number of seconds.
+    `other` counts metrics, or events of a trace, that are not timers; `unreadable` has the timers whose values are not
+    numbers of seconds.
     """
 
     system: System
@@ -45,50 +46,37 @@ class TimingLog:
 
     @property
     def prefix(self) -> str:
-        """Return what the names of timers begin with."""
+        """Return the prefix of the names of timers."""
         return PREFIXES.get(self.system, "")
 
 
 def read_log(text: str, where: str, names: Mapping[str, str]) -> TimingLog:
-    """Return the seconds of a log; of a trace those of ranges with one of these `names`, as the task each is of.
+    """Return the seconds of a log; of a trace those of ranges in `names`, which has their tasks.
 
-    Raises DataError for text in no format that is known, and for a log without a timer.
+    Raises DataError for text in an unknown format, and for a log without a timer.
     """
-    whole = _json(text)
-    if isinstance(whole, list) or (isinstance(whole, dict) and "traceEvents" in whole):
-        return _trace(whole if isinstance(whole, list) else whole["traceEvents"], where, names)
-    if whole is not None:
-        steps = list(_columns(whole)) if _is_columns(whole) else [_row(whole)]
-    else:
-        steps = list(_rows(text, where)) if text.lstrip().startswith("{") else list(_console(text))
-    return _log(steps, where)
-
-
-def _json(text: str) -> Any:
-    """Return a text as JSON; None where it is not, as JSON lines are not."""
     try:
-        return parse_json(text, finite=False)
-    except ValueError:
-        return None
+        document = parse_json(text, finite=False)
+    except ValueError:  # JSON lines or a console
+        steps = _rows(text, where) if text.lstrip().startswith("{") else _console(text)
+        return _log(list(steps), where)
+    if isinstance(document, list) or (isinstance(document, dict) and "traceEvents" in document):
+        return _trace(document if isinstance(document, list) else document["traceEvents"], where, names)
+    return _log(list(_columns(document)) if _is_columns(document) else [_row(document)], where)
 
 
-def _is_columns(whole: Any) -> bool:
+def _is_columns(document: Any) -> bool:
     """Return whether an object has a table of steps for each metric."""
-    return (
-        isinstance(whole, dict)
-        and bool(whole)
-        and all(
-            isinstance(each, dict) and all(step.isascii() and step.isdigit() for step in each)
-            for each in whole.values()
-        )
-    )
+    if not isinstance(document, dict) or not document:
+        return False
+    tables = document.values()
+    return all(isinstance(table, dict) and all(step.isascii() and step.isdigit() for step in table) for table in tables)
 
 
-def _columns(whole: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Return the metrics of each step from tables of steps by metric."""
-    numbers = sorted({step for each in whole.values() for step in each}, key=int)
-    for number in numbers:
-        yield {metric: each[number] for metric, each in whole.items() if number in each}
+def _columns(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the metrics of each step from tables of steps by metric."""
+    for number in sorted({step for table in tables.values() for step in table}, key=int):
+        yield {metric: table[number] for metric, table in tables.items() if number in table}
 
 
 def _row(line: Any) -> dict[str, Any]:
@@ -97,7 +85,7 @@ def _row(line: Any) -> dict[str, Any]:
 
 
 def _rows(text: str, where: str) -> Iterator[dict[str, Any]]:
-    """Return the metrics of each line of JSON. Raises DataError for a line that is not, but for a torn last one."""
+    """Yield the metrics of each line of JSON. Raises DataError for any other line, except a torn last one."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     for place, (number, line) in enumerate(lines):
         try:
@@ -108,17 +96,16 @@ def _rows(text: str, where: str) -> Iterator[dict[str, Any]]:
 
 
 def _console(text: str) -> Iterator[dict[str, Any]]:
-    """Return the metrics of each line that begins with a step, whatever stands before it."""
+    """Yield the metrics of each line with a step, whatever comes before it."""
     for line in text.splitlines():
-        if stands := CONSOLE.search(COLOUR.sub("", line)):
-            pairs = (part.rpartition(":") for part in stands[2].split(" - "))
+        if match := CONSOLE.search(COLOUR.sub("", line)):
+            pairs = (part.rpartition(":") for part in match[2].split(" - "))
             yield {name.strip(): _number(value.strip()) for name, colon, value in pairs if colon}
 
 
 def _number(text: str) -> float | str:
-    plain = stands[1] if (stands := NUMPY.match(text)) else text
     try:
-        return float(plain)
+        return float(NUMPY.sub(r"\1", text))
     except ValueError:
         return text
 
@@ -126,8 +113,8 @@ def _number(text: str) -> float | str:
 def _log(steps: Sequence[Mapping[str, Any]], where: str) -> TimingLog:
     """Return the medians of the timers of one system."""
     metrics = dict.fromkeys(name for step in steps for name in step)
-    systems: list[System] = [each for each in PREFIXES if any(name.startswith(PREFIXES[each]) for name in metrics)]
-    system = systems[0] if systems else None
+    systems = (system for system, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in metrics))
+    system = next(systems, None)
     if system is None:
         raise DataError.unusable(where, "has no timers that are known", f"calibrate reads {KNOWN}")
     timers = [name for name in metrics if name.startswith(PREFIXES[system])]
@@ -147,47 +134,37 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _trace(events: Any, where: str, names: Mapping[str, str]) -> TimingLog:
-    """Return the seconds of the ranges that have one of these names, those of a forecast left out.
+    """Return the seconds of the ranges in `names`, without those of a forecast.
 
-    Of ranks that do the same beside each other the slowest counts, in each of its turns.
+    Where several ranks run a range side by side, the slowest counts, each time.
     """
-    if not isinstance(events, list) or not all(isinstance(each, dict) for each in events):
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise DataError.unusable(where, "is not a Chrome trace: `traceEvents` must be a list of objects")
-    forecast = {
-        _text(each.get("pid"))
-        for each in events
-        if each.get("name") == "process_name" and _text(_args(each).get("name")).endswith(PREDICTED)
-    }
-    ranges = [each for each in events if each.get("ph") == "X" and _text(each.get("pid")) not in forecast]
+    forecasts = set[str]()
+    for event in events:
+        args = event.get("args")
+        process = _text(args.get("name")) if isinstance(args, dict) else ""
+        if event.get("name") == "process_name" and process.endswith(PREDICTED):
+            forecasts.add(_text(event.get("pid")))
+    ranges = [event for event in events if event.get("ph") == "X" and _text(event.get("pid")) not in forecasts]
     by_lane = dict[str, dict[tuple[str, str], list[float]]]()
-    for each in sorted(ranges, key=lambda event: _float(event.get("ts"))):
-        if (name := _name_in(each.get("name"), names)) and _float(each.get("dur")) > 0:
-            lane = _text(each.get("pid")), _text(each.get("tid"))
-            by_lane.setdefault(name, {}).setdefault(lane, []).append(_float(each["dur"]) / 1e6)
+    for event in sorted(ranges, key=lambda event: _float(event.get("ts"))):
+        text = _text(event.get("name"))
+        bare = re.sub(r"^[A-Za-z0-9._-]{1,64}?-\d{1,6}-", "", text)  # our profiles begin names with pool and rank
+        name = names.get(text) or names.get(bare, "")
+        if name and _float(event.get("dur")) > 0:
+            lane = _text(event.get("pid")), _text(event.get("tid"))
+            by_lane.setdefault(name, {}).setdefault(lane, []).append(_float(event["dur"]) / 1e6)
     if not by_lane:
         hint = f"the plan's tasks are {'; '.join(dict.fromkeys(names.values()))}"
         raise DataError.unusable(where, "is a Chrome trace without a range of the plan's nodes", hint)
-    turns = {name: _slowest(list(lanes.values())) for name, lanes in by_lane.items()}
-    count = max(map(len, turns.values()))
-    steps = [{name: each[place] for name, each in turns.items() if place < len(each)} for place in range(count)]
+    steps = list[dict[str, float]]()
+    for name, lanes in by_lane.items():
+        for step, turn in enumerate(zip_longest(*lanes.values(), fillvalue=0.0)):
+            steps += [{}] if step == len(steps) else []
+            steps[step][name] = max(turn)
     matching = sum(len(lane) for lanes in by_lane.values() for lane in lanes.values())
-    return TimingLog("trace", medians(steps), count, len(ranges) - matching)
-
-
-def _slowest(lanes: Sequence[Sequence[float]]) -> list[float]:
-    return [max(lane[place] for lane in lanes if place < len(lane)) for place in range(max(map(len, lanes)))]
-
-
-def _name_in(name: Any, names: Mapping[str, str]) -> str:
-    """Return the task of a range, by its name as it is or after the pool and rank that our profiles put before it."""
-    text = _text(name)
-    bare = re.sub(r"^[A-Za-z0-9._-]{1,64}?-\d{1,6}-", "", text)
-    return names.get(text) or names.get(bare, "")
-
-
-def _args(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}
+    return TimingLog("trace", medians(steps), len(steps), len(ranges) - matching)
 
 
 def _text(value: Any) -> str:

@@ -1,17 +1,18 @@
-"""What the timers of other systems time, as nodes of a flow: by the kind of a node and the role that runs it.
+"""The timers of other systems as nodes of a flow: by the kind of a node and the role that runs it.
 
-Not here: how a log is read (`timing_logs`).
+Not here: reading a log (`timing_logs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from placements.calibration.measured_runs import STEP, SYNC, Timing
 from placements.calibration.timing_logs import TimingLog
 from placements.time.host_work import host_work_of
+from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
 Group = Literal[
@@ -61,7 +62,7 @@ INSIDE: Mapping[str, str] = {
     "exposed_generation": "only the part of generation that training waits for",
     "wait_prev_gen": "only the part of generation that training waits for",
 }
-"""Timers that lie inside another, or that time a wait."""
+"""Timers that are part of another, or that measure a wait."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class MatchedTimings:
     unused: Mapping[str, str]
 
 
-def match_timings(log: TimingLog, setting: PlanningProblem) -> MatchedTimings:
-    """Return what the timers of a log time in a flow. In overlapped steps verl's `gen` is a wait, so it is not used."""
+def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
+    """Return the timings of a log by the nodes of a flow. In overlapped steps verl's `gen` is a wait, and not used."""
     if log.system == "trace":
         return MatchedTimings(tuple(Timing(name, s, tuple(name.split(", "))) for name, s in log.seconds.items()), {})
     table = VERL if log.system == "verl" else NEMO_RL
@@ -81,10 +82,10 @@ def match_timings(log: TimingLog, setting: PlanningProblem) -> MatchedTimings:
     for key, seconds in log.seconds.items():
         name = key.removeprefix(log.prefix)
         groups = table.get(name)
-        names = tuple(node for group in groups or () for node in nodes_in(group, setting))
+        names = tuple(node for group in groups or () for node in _nodes_in(group, problem))
         if groups is None:
             unused[key] = INSIDE.get(name, "not a timer that is known")
-        elif name == "gen" and setting.lag:
+        elif name == "gen" and problem.lag:
             unused[key] = INSIDE["wait_prev_gen"]
         elif not names:
             unused[key] = f"the flow has no {' and no '.join(groups)}"
@@ -95,39 +96,39 @@ def match_timings(log: TimingLog, setting: PlanningProblem) -> MatchedTimings:
     return MatchedTimings(tuple(timings), unused)
 
 
-def nodes_in(group: Group, setting: PlanningProblem) -> tuple[str, ...]:
+def _nodes_in(group: Group, problem: PlanningProblem) -> tuple[str, ...]:
     """Return the nodes of a flow that a group covers; for syncs and the step the name of all of them together."""
     if group == "step":
         return (STEP,)
     if group == "sync":
-        return (SYNC,) if setting.synced else ()
+        return (SYNC,) if problem.synced else ()
     if group in ("score", "advantages"):
-        return tuple(_host_nodes(setting, scores=group == "score"))
-    return tuple(load.node for load in setting.loads if group in _groups_of_load(setting, load.node))
+        return tuple(_host_nodes(problem, scores=group == "score"))
+    sampled = {role.param for role in problem.roles if role.use == "sample"}
+    kinds = {node.name: node.op.kind for node in problem.running.all_nodes}
+    return tuple(load.node for load in problem.loads if group == _group_of(load, kinds, sampled))
 
 
-def _groups_of_load(setting: PlanningProblem, node: str) -> Sequence[Group]:
-    load = next(each for each in setting.loads if each.node == node)
-    sampled = {role.param for role in setting.roles if role.use == "sample"}
+def _group_of(load: NodeWorkload, kinds: Mapping[str, str], sampled: Collection[str]) -> Group:
     if load.phase == "generate":
-        return ("generation",)
-    kinds = {each.name: each.op.kind for each in setting.running.all_nodes}
-    if kinds.get(node) == "score":
-        return ("score",)
+        return "generation"
+    if kinds.get(load.node) == "score":
+        return "score"
     policy = load.role.param in sampled
     if load.phase == "update":
-        return ("policy update",) if policy else ("critic update",)
+        return "policy update" if policy else "critic update"
     if load.role.use == "infer":
-        return ("reference forward",)
-    return ("policy forward",) if policy else ("critic forward",)
+        return "reference forward"
+    return "policy forward" if policy else "critic forward"
 
 
-def _host_nodes(setting: PlanningProblem, *, scores: bool) -> Iterator[str]:
-    """Return nodes of the host that score, or all others; nodes of judges score too."""
-    own = {name for role in setting.roles for name in role.nodes}
-    for node in setting.running.nodes:
-        judge = scores and node.op.kind == "score" and any(load.node == node.name for load in setting.loads)
-        on_host = node.name not in own and (node.op.kind == "score") == scores
-        seconds = host_work_of(setting).node_seconds(node.name, setting.host).total_s if on_host else 0.0
-        if judge or seconds:
-            yield node.name
+def _host_nodes(problem: PlanningProblem, *, scores: bool) -> Iterator[str]:
+    """Yield the host nodes that score, or all others; the nodes of judges score too."""
+    of_roles = {name for role in problem.roles for name in role.nodes}
+    loads = {load.node for load in problem.loads}
+    for node in problem.running.nodes:
+        if (node.op.kind == "score") == scores:
+            judge = scores and node.name in loads
+            on_host = node.name not in of_roles
+            if judge or (on_host and host_work_of(problem).node_seconds(node.name, problem.host).total_s):
+                yield node.name

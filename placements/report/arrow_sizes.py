@@ -1,4 +1,4 @@
-"""How many bytes travel between the places of a plan in a step, for its picture."""
+"""The bytes that move between the places of a plan in a step, for its picture."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan) -> ArrowSizes:
     """Return the bytes of each value that a node reads, and of the weights of each model.
 
-    Every response is taken to have its most tokens. Weights that are trained are sent, in the precision of the engine
-    that samples.
+    Responses are assumed to have their maximum length. Trained weights are sent in the precision of the sampling
+    engine.
     """
-    facts, known = step_facts(graph, shapes, workload, plan), {param.name for param in graph.params}
-    values = {(each.value, each.reader): {part.name: part.size_bytes for part in each.parts} for each in facts.edges}
-    weights = {name: sent_number_bytes(plan, name) * each.trained for name, each in shapes.items() if name in known}
+    facts, params = step_facts(graph, shapes, workload, plan), {param.name for param in graph.params}
+    values = {(edge.value, edge.reader): {part.name: part.size_bytes for part in edge.parts} for edge in facts.edges}
+    weights = {name: sent_number_bytes(plan, name) * shape.trained for name, shape in shapes.items() if name in params}
     return ArrowSizes(values, weights)

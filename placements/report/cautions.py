@@ -1,4 +1,4 @@
-"""What a plan takes for granted and its models, devices or flow do not promise: notes for the user, not errors."""
+"""Notes to the user about assumptions of a plan that its models, devices or flow do not guarantee; not errors."""
 
 from __future__ import annotations
 
@@ -12,50 +12,48 @@ if TYPE_CHECKING:
     from placements.workload.planning_problem import PlanningProblem
 
 
-def cautions(setting: PlanningProblem) -> tuple[str, ...]:
-    """Return a note for each thing that a setting asks of its models, devices or flow beyond what they promise."""
-    return (*_beyond_positions(setting), *_widened_weights(setting), *_uncorrected_staleness(setting))
+def cautions(problem: PlanningProblem) -> tuple[str, ...]:
+    """Return a note for each requirement of a problem that its models, devices or flow do not guarantee."""
+    return (*_beyond_positions(problem), *_widened_weights(problem), *_uncorrected_staleness(problem))
 
 
-def _beyond_positions(setting: PlanningProblem) -> Iterator[str]:
+def _beyond_positions(problem: PlanningProblem) -> Iterator[str]:
     """Yield a note for each model that reads or generates rows with more tokens than it has positions."""
-    longest = dict[tuple[str, int], int]()
-    params = dict[tuple[str, int], list[str]]()
-    for role in setting.roles:
-        shape = setting.shape(role)
-        tokens = max((load.longest_tokens for load in setting.loads_of(role)), default=0)
+    models = dict[tuple[str, int], tuple[int, list[str]]]()
+    for role in problem.roles:
+        shape = problem.shape(role)
+        tokens = max((load.longest_tokens for load in problem.loads_of(role)), default=0)
         if shape.positions is not None and tokens > shape.positions:
-            model = shape.base, shape.positions
-            longest[model] = max(longest.get(model, 0), tokens)
-            params.setdefault(model, []).append(role.param)
-    for (base, positions), tokens in longest.items():
-        names = ", ".join(dict.fromkeys(params[base, positions]))
+            longest, params = models.get((shape.base, shape.positions), (0, []))
+            models[shape.base, shape.positions] = max(longest, tokens), [*params, role.param]
+    for (base, positions), (tokens, params) in models.items():
         yield (
-            f"rows have up to {tokens:,} tokens, and {base} ({names}) has {positions:,} positions: scale its rotary "
-            f"embeddings in config.json, or make rows shorter (--prompt-tokens, --response-tokens, max_tokens)"
+            f"rows have up to {tokens:,} tokens, and {base} ({', '.join(dict.fromkeys(params))}) has {positions:,} "
+            f"positions: scale its rotary embeddings in config.json, or make rows shorter (--prompt-tokens, "
+            f"--response-tokens, max_tokens)"
         )
 
 
-def _widened_weights(setting: PlanningProblem) -> Iterator[str]:
-    """Yield a note where devices have no arithmetic of the precision of the weights that generate responses."""
-    precision = setting.sampling_precision
-    if precision not in ("fp8", "fp4") or not any(role.use == "sample" for role in setting.roles):
+def _widened_weights(problem: PlanningProblem) -> Iterator[str]:
+    """Yield a note for each device without arithmetic in the precision of the weights that generate responses."""
+    precision = problem.sampling_precision
+    if precision not in ("fp8", "fp4") or not any(role.use == "sample" for role in problem.roles):
         return
-    for model in dict.fromkeys(of.model for of in setting.classes if of.model):
-        known = profile(model).peak_flops
-        if precision not in known:
-            wider = next(each for each in WIDER[precision] if each in known)
+    for model in dict.fromkeys(devices.model for devices in problem.classes if devices.model):
+        peaks = profile(model).peak_flops
+        if precision not in peaks:
+            wider = next(wider for wider in WIDER[precision] if wider in peaks)
             yield (
                 f"{model} has no {precision} arithmetic: weights of {precision} are converted to {wider} in each "
                 f"product, which saves memory, not operations; not every engine does this"
             )
 
 
-def _uncorrected_staleness(setting: PlanningProblem) -> Iterator[str]:
-    """Yield a note where a staleness was asked for, and the flow says no bound for it."""
-    if setting.staleness and not setting.staleness_bound and setting.synced:
-        param = next(iter(setting.synced)).partition(".")[0]
+def _uncorrected_staleness(problem: PlanningProblem) -> Iterator[str]:
+    """Yield a note where you ask for staleness and the flow declares no bound for it."""
+    if problem.staleness and not problem.staleness_bound and problem.synced:
+        param = next(iter(problem.synced)).partition(".")[0]
         yield (
-            f"{setting.graph.name} says no bound of staleness: its loss corrects for none until the flow has "
-            f"`generate(stale({param}, at_most={setting.staleness}), …)`"
+            f"{problem.graph.name} says no bound of staleness: its loss corrects for none until the flow has "
+            f"`generate(stale({param}, at_most={problem.staleness}), …)`"
         )

@@ -13,38 +13,38 @@ from placements.step.timeline import Timeline
 
 
 def chrome_trace(timeline: Timeline, name: str = "predicted", *, process: int = 1) -> dict[str, Any]:
-    """Return the trace of a timeline as one process of this name; traces of several are put together event by event.
+    """Return the trace of a timeline as one process of this name; several traces are joined event by event.
 
-    Tasks without a pool have a lane of their own; each bubble is an event of the category `bubble`, with what it
-    waits for as its name.
+    Tasks without a pool have a lane of their own; each idle span is an event of the category `bubble`, named by what
+    its pool waits for.
     """
-    lanes = {pool: place for place, pool in enumerate((*timeline.schedule.pools, ""), start=1)}
-    events = [_named("process_name", process, 0, name)]
     used = {pool for task in timeline.schedule.tasks for pool in task.pools or ("",)}
-    events += [_named("thread_name", process, lanes[pool], pool or "no pool") for pool in lanes if pool in used]
-    for each in (*_runs(timeline), *_bubbles(timeline)):
-        events.append({**each, "ph": "X", "pid": process, "tid": lanes[each["tid"]]})
+    lanes = {pool: place for place, pool in enumerate((*timeline.schedule.pools, ""), start=1)}
+    names = [("process_name", 0, name)]
+    names += [("thread_name", lane, pool or "no pool") for pool, lane in lanes.items() if pool in used]
+    events: list[dict[str, Any]] = [
+        {"name": what, "ph": "M", "pid": process, "tid": lane, "args": {"name": text}} for what, lane, text in names
+    ]
+    for pool, event in (*_runs(timeline), *_idle(timeline)):
+        events.append({**event, "ph": "X", "pid": process, "tid": lanes[pool]})
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _named(what: str, process: int, lane: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": process, "tid": lane, "args": {"name": name}}
-
-
-def _runs(timeline: Timeline) -> Iterator[dict[str, Any]]:
+def _runs(timeline: Timeline) -> Iterator[tuple[str, dict[str, Any]]]:
     for run in timeline.runs:
         task = timeline.schedule.by_name[run.task]
         args: dict[str, Any] = {"step": run.step, "seconds": run.end_s - run.start_s, "pools": list(task.pools)}
         if run.freed_by is not None:
             args["freed by"] = f"{run.freed_by[0]}, step {run.freed_by[1]}"
         for pool in task.pools or ("",):
-            yield {"name": run.task, "cat": task.kind, **_span(run.start_s, run.end_s), "tid": pool, "args": args}
+            yield pool, {"name": run.task, "cat": task.kind, **_span(run.start_s, run.end_s), "args": args}
 
 
-def _bubbles(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    for each in idle_spans(timeline):
-        args = {"seconds": each.seconds, "share": each.share}
-        yield {"name": each.why, "cat": "bubble", **_span(each.start_s, each.end_s), "tid": each.pool, "args": args}
+def _idle(timeline: Timeline) -> Iterator[tuple[str, dict[str, Any]]]:
+    for idle in idle_spans(timeline):
+        args = {"seconds": idle.seconds, "share": idle.share}
+        span = _span(idle.start_s, idle.end_s)
+        yield idle.pool, {"name": idle.why, "cat": "bubble", **span, "args": args}
 
 
 def _span(start_s: float, end_s: float) -> dict[str, float]:

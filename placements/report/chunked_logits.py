@@ -1,4 +1,4 @@
-"""Where a plan fits only because logits come in chunks, and what all of a micro-batch would take."""
+"""The roles of a plan that fit only because logits come in chunks, and the bytes that whole logits would take."""
 
 from __future__ import annotations
 
@@ -10,34 +10,29 @@ from flowgraph.cluster.plan import Plan
 from placements.format import broken
 from placements.memory.footprint import room_bytes
 from placements.step.memory_forecast import footprint_of
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import homes_by
 from placements.workload.planning_problem import PlanningProblem
 
 
-def relied_on(setting: PlanningProblem, plan: Plan) -> Mapping[str, int]:
-    """Return the roles that fit their devices only with logits in chunks, and the bytes that whole ones would take."""
-    if setting.kind != "gpu":
+def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
+    """Return the roles that fit their devices only with chunked logits, and how many more bytes whole ones take."""
+    if problem.kind != "gpu":
         return {}
-    found = dict[str, int]()
-    for home in homes_by(setting, plan):
+    more_bytes = dict[str, int]()
+    for home in homes_by(problem, plan):
         if home.role.use == "sample" or home.running.logits != "chunked":
             continue
-        whole, chunked = _peak_bytes(setting, home, "whole"), _peak_bytes(setting, home, "chunked")
-        peaks = [peak for each in plan.forecast if each.pool == home.pool for peak in each.peaks]
-        own = max((peak.memory_bytes for peak in peaks if peak.role == home.role.name), default=0)
-        if own + whole - chunked > room_bytes(home.seat.of.memory_bytes):
-            found[home.role.name] = whole - chunked
-    return found
+        whole = replace(home, running=home.running.model_copy(update={"logits": "whole"}))
+        added = footprint_of(problem, whole).peak_bytes - footprint_of(problem, home).peak_bytes
+        peaks = [peak for pool in plan.forecast if pool.pool == home.pool for peak in pool.peaks]
+        highest = max((peak.memory_bytes for peak in peaks if peak.role == home.role.name), default=0)
+        if highest + added > room_bytes(home.seat.of.memory_bytes):
+            more_bytes[home.role.name] = added
+    return more_bytes
 
 
-def chunk_lines(setting: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """Print the roles that fit only with logits in chunks, and how much more each would take without."""
-    found = relied_on(setting, plan)
-    if found:
-        more = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in found.items())
+def chunk_lines(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    """Yield the roles that fit only with logits in chunks, and how much more each would take without."""
+    if roles := relied_on(problem, plan):
+        more = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
         yield from broken(f"logits come in chunks, a fused loss: all at once they do not fit, {more}", ", ")
-
-
-def _peak_bytes(setting: PlanningProblem, home: RolePlacement, logits: str) -> int:
-    running = home.running.model_copy(update={"logits": logits})
-    return footprint_of(setting, replace(home, running=running)).peak_bytes

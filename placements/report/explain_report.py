@@ -1,4 +1,4 @@
-"""Why a role is where it is, as text, and plans beside each other."""
+"""Why a role is on its pool, as text, and plans beside each other."""
 
 from __future__ import annotations
 
@@ -14,70 +14,65 @@ from placements.search.search import TIED_SHARE
 from placements.step.task_rows import TaskRow, task_rows
 from placements.workload.batch_partition import many
 
-ABSENT = "-"  # what a plan does not have
+ABSENT = "-"
 
 
 def alternatives_text(role: str, home: Sequence[str], here: Played, moved: Sequence[AlternativePool]) -> str:
-    """Print what a step would take with a role elsewhere, the best first; `home` are the roles of its pool."""
-    beside = [name for name in home if name != role]
-    where = f"shares a pool with {', '.join(beside)}" if beside else "has a pool of its own"
-    lines = [f"{role} {where}: {show_s(here.step_s)} a step"]
-    known = sorted((each for each in moved if each.ranked is not None), key=_step_s)
-    rows = [_move(here, each) for each in known]
-    rows += [[_place(each), "does not fit", "", ""] for each in moved if each.ranked is None]
-    return "\n".join([*lines, *flowing(rows, "; ")])
+    """Return the seconds of a step with a role on other pools, the best first; `home` are the roles of its pool."""
+    mates = [name for name in home if name != role]
+    where = f"shares a pool with {', '.join(mates)}" if mates else "has a pool of its own"
+    played, unfit = list[tuple[float, list[str]]](), list[list[str]]()
+    for move in moved:
+        place = f"with {'+'.join(move.beside)}" if move.beside else "alone"
+        if move.ranked is None:
+            unfit.append([place, "does not fit", "", ""])
+        else:
+            played.append((move.ranked.step_s, [place, *_change(here, move.ranked)]))
+    played.sort(key=lambda row: row[0])
+    head = f"{role} {where}: {show_s(here.step_s)} a step"
+    return "\n".join([head, *flowing([*(cells for _, cells in played), *unfit], "; ")])
 
 
-def _step_s(move: AlternativePool) -> float:
-    return move.ranked.step_s if move.ranked is not None else float("inf")
-
-
-def _place(move: AlternativePool) -> str:
-    return f"with {'+'.join(move.beside)}" if move.beside else "alone"
-
-
-def _move(here: Played, move: AlternativePool) -> list[str]:
-    there = move.ranked
-    assert there is not None, "those that do not fit are told apart"
+def _change(here: Played, there: Played) -> list[str]:
     change = there.step_s / here.step_s - 1
     near = "a tie" if change > -TIED_SHARE else "better than this plan"
     why = why_slower(there, here) if change > TIED_SHARE else near
     why += f", on {many(there.devices, 'device')}" if there.devices != here.devices else ""
-    return [_place(move), show_s(there.step_s), f"{change:+.1%}", why]
+    return [show_s(there.step_s), f"{change:+.1%}", why]
 
 
 def fastest_text(here: Played, best: Played | None) -> str:
-    """Return what the same pools take at their fastest, `best`; nothing where the plan is as fast."""
+    """Return the step of the same pools at their fastest, `best`; "" where the plan is as fast."""
     if best is None or best.step_s > here.step_s * (1 - 5e-4):
         return ""
     faster = f"{show_s(best.step_s)}, {best.step_s / here.step_s - 1:+.1%}, on {many(best.devices, 'device')}"
     return f"a step of this plan takes {show_s(here.step_s)}; the same pools at their fastest {faster}"
 
 
-def layouts_text(role: str, found: Sequence[AlternativeLayout], devices: int) -> str:
-    """Print the ways that a role could run on its pool; `→` marks the plan's own."""
+def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) -> str:
+    """Return the layouts that a role could have on its pool; `→` marks the plan's own."""
     rows = [
         [
-            "→" if each.own else "",
-            f"{each.layout}",
-            show_s(each.seconds),
-            f"{show_bytes(each.peak_bytes)} at work{'' if each.fits else ': does not fit'}",
-            str(each.running),
+            "→" if option.own else "",
+            f"{option.layout}",
+            show_s(option.seconds),
+            f"{show_bytes(option.peak_bytes)} at work{'' if option.fits else ': does not fit'}",
+            str(option.running),
         ]
-        for each in found
+        for option in layouts
     ]
     head = f"{role} on its {many(devices, 'device')}: as it is (→), and each layout at its fastest that fits"
     return "\n".join([head, *flowing(rows)])
 
 
 def plans_text(named: Sequence[tuple[str, Plan]], columns: int = COLUMNS) -> str:
-    """Print plans beside each other: what a step takes, by task, and the fullest device of each pool.
+    """Return plans beside each other: the seconds of a step, by task, and the fullest device of each pool.
 
-    Plans that have no room beside each other stand below each other.
+    Plans that are too wide beside each other stand below each other.
     """
-    beside = table([["", *(name for name, _ in named)], *_rows([plan for _, plan in named])])
-    if max(map(len, beside)) - 2 <= columns:
-        return "\n".join(line[2:] for line in beside)
+    wide = table([["", *(name for name, _ in named)], *_rows([plan for _, plan in named])])
+    if max(map(len, wide)) - 2 <= columns:
+        return "\n".join(line[2:] for line in wide)
     return "\n\n".join("\n".join([name, *flowing(list(_rows([plan])), columns=columns)]) for name, plan in named)
 
 
@@ -85,28 +80,26 @@ def _rows(plans: Sequence[Plan]) -> Iterator[list[str]]:
     yield ["flow", *(plan.flow for plan in plans)]
     yield ["a step", *(show_s(plan.step.period_s if plan.step else None) for plan in plans)]
     yield ["devices", *(str(sum(len(pool.devices) for pool in plan.pools)) for plan in plans)]
-    if any(cost_per_step(plan) is not None for plan in plans):
-        yield [
-            "a step costs",
-            *("unknown" if (cost := cost_per_step(plan)) is None else f"{cost:,.2f}" for plan in plans),
-        ]
-    told = [{row.label: row for row in task_rows(plan.step)} if plan.step else {} for plan in plans]
-    for label in dict.fromkeys(label for rows in told for label in rows):
-        yield [f"  {label}", *(_seconds(rows.get(label)) for rows in told)]
-    for role in dict.fromkeys(each.role for plan in plans for each in plan.placed):
-        homes = [next((each for each in plan.placed if each.role == role), None) for plan in plans]
+    costs = [cost_per_step(plan) for plan in plans]
+    if any(cost is not None for cost in costs):
+        yield ["a step costs", *("unknown" if cost is None else f"{cost:,.2f}" for cost in costs)]
+    tasks = [{row.label: row for row in task_rows(plan.step)} if plan.step else {} for plan in plans]
+    for label in dict.fromkeys(label for rows in tasks for label in rows):
+        yield [f"  {label}", *(_seconds(rows.get(label)) for rows in tasks)]
+    for role in dict.fromkeys(placed.role for plan in plans for placed in plan.placed):
+        homes = [next((placed for placed in plan.placed if placed.role == role), None) for plan in plans]
         heads = ["" if home is None else f"{home.pool} {home.engine}" for home in homes]
-        cuts = ["" if home is None else str(home.layout) for home in homes]
+        layouts = ["" if home is None else str(home.layout) for home in homes]
         if len(plans) == 1:
-            yield [role, f"{heads[0]} {cuts[0]}"]
+            yield [role, f"{heads[0]} {layouts[0]}"]
         else:
             yield [role, *(head or ABSENT for head in heads)]
-            yield ["", *cuts]
+            yield ["", *layouts]
     yield ["fullest device", *(_fullest(plan) for plan in plans)]
 
 
 def cost_per_step(plan: Plan) -> float | None:
-    """Return what a step costs by the prices of its machines, in their currency; None if one is not known.
+    """Return the cost of a step by the prices of its machines, in their currency; None if a price is not known.
 
     A device costs its share of its machine.
     """
@@ -126,14 +119,14 @@ def _seconds(row: TaskRow | None) -> str:
 
 
 def _fullest(plan: Plan) -> str:
-    """Return what the fullest device of a plan holds, by its share of the device, and whether that is too much."""
+    """Return the bytes on the fullest device of a plan, by its share of the device, and whether they fit."""
     rooms = {pool.name: min(pool_sizes(plan, pool), default=0) for pool in plan.pools}
-    peaks = [(peak.memory_bytes, each.pool, peak.role) for each in plan.forecast for peak in each.peaks]
+    peaks = [(peak.memory_bytes, pool.pool, peak.role) for pool in plan.forecast for peak in pool.peaks]
     if not peaks:
         return ABSENT
-    most, pool, role = max(peaks, key=lambda peak: peak[0] / rooms[peak[1]])
-    devices = (plan.cluster.device(*place) for each in plan.pools if each.name == pool for place in each.devices)
-    kinds: list[DeviceKind] = [device.kind for device in devices if device is not None]
-    kind: DeviceKind = kinds[0] if kinds else "gpu"
-    full = "" if fits(most, rooms[pool], kind) else f": does not fit, it has {show_bytes(rooms[pool])}"
-    return f"{show_bytes(most)} on {pool}, {role}{full}"
+    highest, fullest, role = max(peaks, key=lambda peak: peak[0] / rooms[peak[1]])
+    places = next(pool.devices for pool in plan.pools if pool.name == fullest)
+    kinds: list[DeviceKind] = [device.kind for place in places if (device := plan.cluster.device(*place))]
+    fit = fits(highest, rooms[fullest], kinds[0] if kinds else "gpu")
+    excess = "" if fit else f": does not fit, it has {show_bytes(rooms[fullest])}"
+    return f"{show_bytes(highest)} on {fullest}, {role}{excess}"

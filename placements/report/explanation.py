@@ -1,4 +1,4 @@
-"""Why each role of a plan is where it is: the alternatives of a plan, as data and as text."""
+"""Why each role of a plan is on its pool: the alternatives of a plan, as data and as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True)
 class Explanation:
-    """A plan of a problem, with the seconds of its step, to be asked about alternatives."""
+    """The alternatives of a plan whose seconds are known."""
 
     problem: PlanningProblem
     plan: Plan
@@ -39,25 +39,25 @@ class Explanation:
         return next(part for part in self.parts if role in part)
 
     def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
-        """Return what comes of the role on each other pool, or on one of its own."""
+        """Return the best plan with the role on each other pool, and on one of its own."""
         return tuple(alternative_pools(self.problem, self.parts, role))
 
     def faster_text(self) -> str:
-        """Return what the same pools take at their fastest; "" where the plan is as fast."""
+        """Return the step of the same pools at their fastest; "" where the plan is as fast."""
         return fastest_text(self.current, solved(self.problem, PoolOptions(self.problem), self.parts))
 
-    def text(self, role: str, found: Sequence[AlternativePool]) -> str:
-        """Print what a step would take with the role elsewhere, the best first."""
-        return alternatives_text(role, self.neighbours(role), self.current, found)
+    def text(self, role: str, pools: Sequence[AlternativePool]) -> str:
+        """Return the seconds of a step with the role on these pools, the best first, as text."""
+        return alternatives_text(role, self.neighbours(role), self.current, pools)
 
     def layouts_text(self, role: str) -> str:
-        """Print the layouts that the role could have on its pool."""
-        home = next(each for each in self.plan.placed if each.role == role)
-        pool = next(each for each in self.plan.pools if each.name == home.pool)
+        """Return the layouts that the role could have on its pool, as text."""
+        home = next(placed for placed in self.plan.placed if placed.role == role)
+        pool = next(pool for pool in self.plan.pools if pool.name == home.pool)
         return layouts_text(role, alternative_layouts(self.problem, self.plan, role), len(pool.devices))
 
 
 def explain(problem: PlanningProblem, plan: Plan) -> Explanation:
-    """Return why the roles of a plan are where they are; its step must have all its seconds."""
-    assert plan.step is not None and plan.step.period_s is not None, "a plan of known seconds is explained"
+    """Return the alternatives of a plan; all seconds of its step must be known."""
+    assert plan.step is not None and plan.step.period_s is not None, "only a plan of known seconds can be explained"
     return Explanation(problem, plan, CurrentPlan(plan.step, plan.step.period_s, len(plan.used())))

@@ -1,4 +1,4 @@
-"""How far forecasts are from published figures, by kind, and the lines that say so below what is forecast.
+"""The errors of forecasts against published figures, by kind, and the lines that report them below a forecast.
 
 `python -m benchmarks.forecast.left_out --write-errors` writes them to `published_errors.toml`: those of whole models or
 whole kinds of hardware that were left out of every fit. Not here: how they are measured.
@@ -23,10 +23,10 @@ UNKNOWN = "error not known: no published row is of such devices; `calibrate` fit
 
 @dataclass(frozen=True)
 class PublishedError:
-    """The error of one kind of forecast: shares of what was measured, each of a group that was left out.
+    """The error of one kind of forecast, as shares of the measured figures of groups that were left out of fits.
 
-    median: the size of the error that half of the rows do not exceed. low, high: of the signed errors, what a tenth is
-    below and a tenth above. rows: published figures, of so many `models` and `devices`. noun: what a row is.
+    median: the size of the error that half of the rows do not exceed. low, high: a tenth of the signed errors is below
+    low, a tenth above high. rows: the number of published figures, of `models` and `devices`. noun: what a row is.
     """
 
     rows: int
@@ -39,12 +39,11 @@ class PublishedError:
     of: str
 
     def __str__(self) -> str:
-        """Return it as in `± 25%, from 31 published steps`."""
         return f"± {self.median:.0%}, from {self.rows:,} published {self.noun}"
 
     @property
     def short(self) -> str:
-        """Return it as in `± 25% (31)`."""
+        """Return the error as in `± 25% (31)`."""
         return f"± {self.median:.0%} ({self.rows:,})"
 
 
@@ -52,13 +51,13 @@ class PublishedError:
 def published_errors() -> Mapping[str, PublishedError]:
     """Return the shipped errors by kind: `step`, `generate`, `update`, `sync` and `memory`."""
     tables = tomllib.loads(FILE.read_text("utf-8"))
-    return {name: PublishedError(**each) for name, each in tables.items() if isinstance(each, dict)}
+    return {name: PublishedError(**table) for name, table in tables.items() if isinstance(table, dict)}
 
 
 def error_lines(plan: Plan) -> Iterator[str]:
-    """Return what is known of the errors of a plan's seconds and bytes, in at most 80 columns.
+    """Yield the known errors of a plan's seconds and bytes, in at most 80 columns.
 
-    Of a CPU, and of a device of no known model, there is no published row.
+    There are no published rows for CPUs and for devices of unknown models.
     """
     if not has_published_rows(plan):
         yield UNKNOWN
@@ -66,21 +65,21 @@ def error_lines(plan: Plan) -> Iterator[str]:
     known = published_errors()
     memory = known["memory"]
     scaled = plan.assumed is not None and plan.assumed.calibration is not None
-    held = f"memory {memory.low:+.0%} to {memory.high:+.0%} ({memory.rows})"
+    memory_text = f"memory {memory.low:+.0%} to {memory.high:+.0%} ({memory.rows})"
     if plan.step is not None and plan.step.period_s is not None:
-        of = "of seconds without the calibration" if scaled else "of a step's seconds and tokens/s"
-        yield f"error {of}: {known['step']}"
+        subject = "seconds without the calibration" if scaled else "a step's seconds and tokens/s"
+        yield f"error of {subject}: {known['step']}"
         yield f"  {', '.join(f'{name} {known[name].short}' for name in PHASES)}"
-        yield f"  {held}; ±: half of the rows, their model or hardware left out"
+        yield f"  {memory_text}; ±: half of the rows, their model or hardware left out"
     elif plan.forecast:
-        yield f"error of {held}: 8 in 10 of the published {memory.noun}"
+        yield f"error of {memory_text}: 8 in 10 of the published {memory.noun}"
 
 
 def step_error(plan: Plan) -> str:
     """Return the error of a plan's seconds in a few words.
 
-    Returns "" where no published row is of its devices, and where a calibration scales its seconds: the error is that
-    of the forecast without one.
+    "" where no published row is of its devices, and where a calibration scales its seconds: published errors are those
+    of forecasts without one.
     """
     scaled = plan.assumed is not None and plan.assumed.calibration is not None
     return str(published_errors()["step"]) if has_published_rows(plan) and not scaled else ""
@@ -88,5 +87,5 @@ def step_error(plan: Plan) -> str:
 
 def has_published_rows(plan: Plan) -> bool:
     """Return whether all devices of a plan's pools are GPUs of known models."""
-    found = [plan.cluster.device(*place) for pool in plan.pools for place in pool.devices]
-    return bool(found) and all(each is not None and not profile_of(each).nominal for each in found)
+    devices = [plan.cluster.device(*place) for pool in plan.pools for place in pool.devices]
+    return bool(devices) and all(device is not None and not profile_of(device).nominal for device in devices)

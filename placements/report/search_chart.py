@@ -1,4 +1,4 @@
-"""What a search played as dots to be drawn: the seconds of a step, and the bytes on the fullest device."""
+"""The plans that a search played as dots of a chart: seconds of a step, and bytes on the fullest device."""
 
 from __future__ import annotations
 
@@ -24,70 +24,62 @@ Point = tuple[float, int]
 def search_chart(found: SearchResult, objective: Objective = "step", *, plan: Plan | None = None) -> Scatter:
     """Return the candidates that were played, in the order of the search; named placements not among them last.
 
-    The best is the plan that the search gives; that `plan` is another is said.
+    The best is the search's best plan; a note is added if `plan` is another.
     """
     played = candidates(found)
-    points = [(each.step_s, fullest_bytes(each)) for each in played]
-    labels = numbered([_label(found, each) for each in played])
-    dots = tuple(
-        Dot(*point, label, _mark(place, point, points), _what(found, each), _why(found, each, objective))
-        for place, (each, point, label) in enumerate(zip(played, points, labels, strict=True))
-    )
-    return Scatter(f"plans of {found.setting.graph.name}", dots, " ".join(_about(found, dots, plan)))
+    points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in played]
+    labels = numbered([_label(found, candidate) for candidate in played])
+    dots = list[Dot]()
+    for place, (candidate, point, label) in enumerate(zip(played, points, labels, strict=True)):
+        names = [variant.name for variant, best in found.named if best is not None and best.blocks == candidate.blocks]
+        named = f"; {listed(names)} at its best" if names else ""
+        what = f"{pools_of(candidate)}: {many(candidate.devices, 'device')}{named}"
+        is_best = candidate.blocks == found.best.blocks
+        why = "" if is_best else against(found, candidate, MEASURES[objective])
+        mark: DotMark = "best" if place == 0 else "front" if on_front(point, points) else "other"
+        dots.append(Dot(*point, label, mark, what, why))
+    return Scatter(f"plans of {found.setting.graph.name}", tuple(dots), " ".join(_about(found, dots, plan)))
 
 
 def candidates(found: SearchResult) -> list[RankedPlan]:
-    """Return each plan that was played once: those that are ranked, then the named ones that are not."""
-    there = {each.blocks for each in found.ranked}
-    named = {each.blocks: each for _, each in found.named if each is not None and each.blocks not in there}
-    return [*found.ranked, *named.values()]
+    """Return each plan that was played once: the ranked ones, then named ones that are not among them."""
+    plans = {candidate.blocks: candidate for candidate in found.ranked}
+    for _, candidate in found.named:
+        if candidate is not None:
+            plans.setdefault(candidate.blocks, candidate)
+    return list(plans.values())
 
 
 def fullest_bytes(ranked: RankedPlan) -> int:
     """Return the highest peak of a plan, on any of its devices."""
     forecasts = forecasts_of(ranked.setting, homes_of(ranked.setting, ranked.blocks))
-    return max((each.worst.memory_bytes for each in forecasts if each.worst is not None), default=0)
+    return max((forecast.worst.memory_bytes for forecast in forecasts if forecast.worst is not None), default=0)
 
 
 def on_front(point: Point, points: Sequence[Point]) -> bool:
-    """Return whether no other point is better in one of both, seconds and bytes, and as good in the other.
+    """Return whether no point is better in seconds or bytes and at least as good in the other.
 
-    >>> [on_front(each, [(1.0, 3), (2.0, 2), (3.0, 2)]) for each in [(1.0, 3), (2.0, 2), (3.0, 2)]]
+    >>> [on_front(point, [(1.0, 3), (2.0, 2), (3.0, 2)]) for point in [(1.0, 3), (2.0, 2), (3.0, 2)]]
     [True, True, False]
     """
-    return not any(other != point and other[0] <= point[0] and other[1] <= point[1] for other in points)
-
-
-def _mark(place: int, point: Point, points: Sequence[Point]) -> DotMark:
-    return "best" if place == 0 else "front" if on_front(point, points) else "other"
+    return not any(rival != point and rival[0] <= point[0] and rival[1] <= point[1] for rival in points)
 
 
 def _label(found: SearchResult, ranked: RankedPlan) -> str:
-    """Name a candidate by the first named placement that has its parts, else by its pools."""
-    own = tuple(sorted(ranked.parts()))
-    named = (variant.name for variant, _ in by_name(found) if sorted_parts(found, variant) == own)
-    return next(named, "") or pools_of(ranked)
-
-
-def _what(found: SearchResult, ranked: RankedPlan) -> str:
-    """Say on which pools a candidate is, and which named placements it is at their best."""
-    names = [variant.name for variant, each in found.named if each is not None and each.blocks == ranked.blocks]
-    named = f"; {listed(names)} at its best" if names else ""
-    return f"{pools_of(ranked)}: {many(ranked.devices, 'device')}{named}"
-
-
-def _why(found: SearchResult, ranked: RankedPlan, objective: Objective) -> str:
-    return "" if ranked.blocks == found.best.blocks else against(found, ranked, MEASURES[objective])
+    """Return the first named placement with a candidate's parts, else its pools."""
+    parts = tuple(sorted(ranked.parts()))
+    names = (variant.name for variant, _ in by_name(found) if sorted_parts(found, variant) == parts)
+    return next(names, "") or pools_of(ranked)
 
 
 def _about(found: SearchResult, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
-    """Yield how many candidates there are, what the best takes, and which takes the least memory."""
-    best, least = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
+    """Yield the number of candidates, the figures of the best, and the candidate with the least memory."""
+    best, smallest = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
     yield f"{many(len(dots), 'plan')} played."
     yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."
     if plan is not None and not is_plan(found.best, plan):
         yield f"This plan is another: it takes {show_s(period_s(plan))} a step."
-    if least.memory_bytes < best.memory_bytes:
-        yield f"The least memory is {show_bytes(least.memory_bytes)}, at {show_s(least.seconds)} a step."
+    if smallest.memory_bytes < best.memory_bytes:
+        yield f"The least memory is {show_bytes(smallest.memory_bytes)}, at {show_s(smallest.seconds)} a step."
     front = sum(dot.mark != "other" for dot in dots)
     yield f"{many(front, 'of them has', 'of them have')} no other that takes less of both."

@@ -1,17 +1,17 @@
-"""What a search found, as text: the best plan with its bytes and seconds, the next ones, and why the named ones lost.
+"""The result of a search as text: the best plan with its bytes and seconds, the next ones, and why named ones lost.
 
-Of at most 100 columns unless a name is long: what does not fit goes on beneath.
+At most 100 columns unless a name is long: longer cells continue on the next line.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, inf
 
 from flowgraph.cluster.cluster import show_bytes
-from flowgraph.cluster.plan import Plan, Pool, PoolForecast, TimedTask
+from flowgraph.cluster.plan import Plan, StepForecast, TimedTask
 from flowgraph.diagrams.model.quantities import show_s as show_s
 from placements.format import broken, flowing, pool_sizes, show_devices, show_range, table
 from placements.hardware.engine_constants import HOST
@@ -31,21 +31,21 @@ from placements.workload.planning_problem import PlanningProblem
 
 TOP = 5  # plans that are shown
 PARTS = 4  # of a task's seconds
-LEAST_SHARE = 0.05  # of a task's seconds, that a part or the rest of them has to be to be told
+LEAST_SHARE = 0.05  # of a task's seconds: a smaller part or rest is not shown
 BAR_CELLS = 10
-FIRST = "hybrid:verl"  # of named placements that are the same for a flow, the one that the others are told by
+FIRST = "hybrid:verl"  # the named placement that stands for all that are the same for a flow
 
 
 Played = RankedPlan | CurrentPlan
-"""A plan whose step is known: found by a search, or as it stands in a file."""
+"""A plan whose step is known: a candidate of a search, or the plan in a file."""
 
 
 @dataclass(frozen=True)
 class ObjectiveMeasure:
-    """What a search makes least: how much of it a plan takes, in which unit, how that is shown, and what the least is.
+    """An objective in reports: its unit, its value for a plan, and how to write it.
 
-    Money is in the currency of the cluster's prices. `worse` is a plan that takes more than another where seconds are
-    other than forecast.
+    Money is in the currency of the cluster's prices. `least` describes the plan with the lowest value, `worse` a plan
+    that takes more than another where seconds differ from the forecast.
     """
 
     unit: str
@@ -56,31 +56,43 @@ class ObjectiveMeasure:
 
 
 def search_report(found: SearchResult, plan: Plan, *, top: int = TOP, objective: Objective = "step") -> str:
-    """Print what a search found for an objective; `plan` is its best one."""
+    """Return the report of a search for an objective; `plan` is its best plan."""
     measure = MEASURES[objective]
     return "\n".join(
         [
             *_head(found, measure),
             "",
-            *_asked(found.setting, plan),
+            *_problem(found.setting, plan),
             "",
             *_pools(plan),
             *chunk_lines(found.setting, plan),
             "",
-            *_seconds(plan),
+            *_seconds(plan.step),
             *error_lines(plan),
             "",
             *_ranked(found, top, measure),
-            *(["", *_steadiness(found, measure)] if found.regrets else []),
+            *(["", *_sensitivity(found, measure)] if found.regrets else []),
             *(["", *_named(found, measure)] if found.named else []),
         ]
     )
 
 
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Yield the lines of one plan: each pool with its roles and peaks, and the seconds of a step."""
+    yield from _pools(plan)
+    yield from _seconds(plan.step)
+    if plan.step is not None:
+        yield f"a step takes {show_s(plan.step.period_s)}"
+
+
+# ---------------------------------------------------------------------------------------- the problem and the proof
+
+
 def _head(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
-    setting, best = found.setting, found.best
-    tokens = _tokens(setting)
-    yield f"{setting.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
+    problem, best = found.setting, found.best
+    generated = sum(load.rows * load.row_tokens for load in problem.loads if load.phase == "generate")
+    tokens = generated or max(load.tokens.tokens for load in problem.loads)
+    yield f"{problem.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
     yield from broken(f"{_proof(found, measure)}; {many(found.played, 'plan')} played", "; ")
@@ -88,113 +100,99 @@ def _head(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
         yield f"it is not the {measure.least} as forecast, but loses least where costs are other than forecast"
 
 
-def _tokens(setting: PlanningProblem) -> float:
-    """Count the tokens of a step: of all that is drawn, prompts with it; where nothing is, of what an update reads."""
-    drawn = sum(load.rows * load.row_tokens for load in setting.loads if load.phase == "generate")
-    return drawn or max(load.tokens.tokens for load in setting.loads)
-
-
-def _asked(setting: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """Yield what a step is, what its models are, and what the machines are taken to have."""
-    drawn = [load for load in setting.loads if load.phase == "generate"]
-    for load in drawn[:1]:
-        each = f" × {load.samples}" if load.samples > 1 else ""
-        prompts = f"{setting.prompts:,} prompts{each}, of {load.prompt} tokens"
-        yield from broken(f"a step: {prompts}; responses of {load.response} tokens", "; ")
-    steps = [f"{load.node} {many(load.steps, 'optimizer step')}" for load in setting.loads if load.phase == "update"]
-    models = [f"{name} {model}" for name, model in plan.assumed.models.items()] if plan.assumed is not None else []
-    yield from broken("; ".join(", ".join(each) for each in (models, steps) if each), "; ")
-    for of in setting.classes:
-        network = of.network_bytes_per_s
-        links = (
-            f", {network * of.node_devices * 8 / 1e9:,.0f} Gbit/s to others" if network and len(of.nodes) > 1 else ""
-        )
-        machines = f"{many(len(of.nodes), 'machine')} of {of.node_devices} {of.model or of.kind}"
-        yield f"{machines}, {show_bytes(of.host_memory_bytes)} of host memory each{links}"
-
-
-def plan_lines(plan: Plan) -> Iterator[str]:
-    """Print one plan: each pool with its roles and peaks, and the seconds of a step."""
-    yield from _pools(plan)
-    yield from _seconds(plan)
-    if plan.step is not None:
-        yield f"a step takes {show_s(plan.step.period_s)}"
-
-
 def _proof(found: SearchResult, measure: ObjectiveMeasure) -> str:
-    """Return what no plan takes less than, of those that the search has considered."""
+    """Return what is known about plans that the search did not play."""
     if found.proven:
         return f"proven the {measure.least} of the layouts considered"
-    if found.cut:
-        ways = f"of the ways to share a pool the {CARRIED_AT_MOST} fastest of each set of roles were combined"
-        return f"not proven: {ways}; of these {_bound_of(found, measure)}"
-    return _bound_of(found, measure)
-
-
-def _bound_of(found: SearchResult, measure: ObjectiveMeasure) -> str:
     if found.gap == 0.0:
-        return "no plan takes less"
-    if found.bound is None or found.gap is None:
-        return "how much less another plan may take is not known"
-    if found.bound_s is not None and measure.unit == "devices":
-        bound = f"{measure.show(found.bound)} takes less than {show_s(found.bound_s)} a step"
-        return f"no layout considered on {bound} ({found.gap:.1%} less)"
-    unit = " a step" if measure.unit == "s" else ""
-    return f"no layout considered takes less than {measure.show(found.bound)}{unit} ({found.gap:.1%} less)"
+        bound = "no plan takes less"
+    elif found.bound is None or found.gap is None:
+        bound = "how much less another plan may take is not known"
+    elif found.bound_s is not None and measure.unit == "devices":
+        limit = f"{measure.show(found.bound)} takes less than {show_s(found.bound_s)} a step"
+        bound = f"no layout considered on {limit} ({found.gap:.1%} less)"
+    else:
+        unit = " a step" if measure.unit == "s" else ""
+        bound = f"no layout considered takes less than {measure.show(found.bound)}{unit} ({found.gap:.1%} less)"
+    if not found.cut:
+        return bound
+    ways = f"of the ways to share a pool the {CARRIED_AT_MOST} fastest of each set of roles were combined"
+    return f"not proven: {ways}; of these {bound}"
+
+
+def _problem(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    """Yield the rows of a step, the models and the machines."""
+    generates = [load for load in problem.loads if load.phase == "generate"]
+    for load in generates[:1]:
+        samples = f" × {load.samples}" if load.samples > 1 else ""
+        prompts = f"{problem.prompts:,} prompts{samples}, of {load.prompt} tokens"
+        yield from broken(f"a step: {prompts}; responses of {load.response} tokens", "; ")
+    steps = [f"{load.node} {many(load.steps, 'optimizer step')}" for load in problem.loads if load.phase == "update"]
+    models = [f"{name} {model}" for name, model in plan.assumed.models.items()] if plan.assumed is not None else []
+    yield from broken("; ".join(", ".join(names) for names in (models, steps) if names), "; ")
+    for devices in problem.classes:
+        gbits = (devices.network_bytes_per_s or 0.0) * devices.node_devices * 8 / 1e9
+        network = f", {gbits:,.0f} Gbit/s to others" if gbits and len(devices.nodes) > 1 else ""
+        machines = f"{many(len(devices.nodes), 'machine')} of {devices.node_devices} {devices.model or devices.kind}"
+        yield f"{machines}, {show_bytes(devices.host_memory_bytes)} of host memory each{network}"
+
+
+# ---------------------------------------------------------------------------------------- pools and seconds of a plan
 
 
 def _pools(plan: Plan) -> Iterator[str]:
-    forecasts = {each.pool: each for each in plan.forecast}
+    forecasts = {forecast.pool: forecast for forecast in plan.forecast}
     for pool in plan.pools:
-        yield f"{pool.name}: {_devices(plan, pool)}"
-        here = [placed for placed in plan.placed if placed.pool == pool.name]
+        devices = [device for place in pool.devices if (device := plan.cluster.device(*place))]
+        kinds = ", ".join(sorted({device.model or device.kind for device in devices}))
+        sizes = pool_sizes(plan, pool)
+        yield f"{pool.name}: {len(pool.devices)} {kinds} of {show_range(sizes)}: {show_devices(pool.devices)}"
         yield from flowing(
-            [[each.role, each.engine, str(each.layout), f"{each.running} {each.late}".strip()] for each in here]
+            [
+                [role.role, role.engine, str(role.layout), f"{role.running} {role.late}".strip()]
+                for role in plan.placed
+                if role.pool == pool.name
+            ]
         )
-        yield from _peaks(plan, pool, forecasts[pool.name])
+        room = min(sizes, default=0)
+        yield from table(
+            [
+                [
+                    f"  {peak.phase}",
+                    peak.role,
+                    show_bytes(peak.memory_bytes),
+                    f"{peak.memory_bytes / room:.0%} of a device",
+                ]
+                for peak in forecasts[pool.name].peaks
+            ]
+        )
 
 
-def _devices(plan: Plan, pool: Pool) -> str:
-    found = {device.model or device.kind for place in pool.devices if (device := plan.cluster.device(*place))}
-    sizes = show_range(pool_sizes(plan, pool))
-    return f"{len(pool.devices)} {', '.join(sorted(found))} of {sizes}: {show_devices(pool.devices)}"
-
-
-def _peaks(plan: Plan, pool: Pool, forecast: PoolForecast) -> Iterator[str]:
-    room = min(pool_sizes(plan, pool), default=0)
-    rows = [
-        [f"  {peak.phase}", peak.role, show_bytes(peak.memory_bytes), f"{peak.memory_bytes / room:.0%} of a device"]
-        for peak in forecast.peaks
-    ]
-    yield from table(rows)
-
-
-def _seconds(plan: Plan) -> Iterator[str]:
-    step = plan.step
+def _seconds(step: StepForecast | None) -> Iterator[str]:
     if step is None:
         return
     yield "seconds of a step"
-    rows, longest = task_rows(step), max((each.seconds or 0.0 for each in step.tasks), default=0.0)
-    yield from flowing([_second_cells(each, longest) for each in rows], " · ")
-    between_s = max((each.pause_s for each in step.waits), default=0.0)
+    longest = max((task.seconds or 0.0 for task in step.tasks), default=0.0)
+    yield from flowing([_second_cells(row, longest) for row in task_rows(step)], " · ")
+    between_s = max((wait.pause_s for wait in step.waits), default=0.0)
     if between_s:
         yield f"between steps, by the driver: {show_s(between_s)}; host times are estimates (`calibrate` fits them)"
     if step.cycle:
-        everything = all(each.name in step.cycle for each in step.tasks if each.pools and each.seconds)
-        named = "everything, one after another" if everything else " → ".join(step.cycle)
-        yield from flowing([[f"critical path: {named}"]], " → ")
+        everything = all(task.name in step.cycle for task in step.tasks if task.pools and task.seconds)
+        path = "everything, one after another" if everything else " → ".join(step.cycle)
+        yield from flowing([[f"critical path: {path}"]], " → ")
 
 
 def _second_cells(row: TaskRow, longest: float) -> list[str]:
-    alone = row.tasks[0] if len(row.tasks) == 1 else None
-    name, told = (
-        (row.label, f"{len(row.tasks)} of them") if alone is None else (alone.name, show_seconds_by_part(alone))
-    )
-    return [name, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), told]
+    if len(row.tasks) == 1:
+        name, detail = row.tasks[0].name, show_seconds_by_part(row.tasks[0])
+    else:
+        name, detail = row.label, f"{len(row.tasks)} of them"
+    return [name, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), detail]
 
 
 def bar(seconds: float | None, longest: float) -> str:
-    """Draw seconds as a bar, the longest being full.
+    """Return seconds as a bar; the longest fills it.
 
     >>> bar(1.0, 2.0), bar(None, 2.0)
     ('▇▇▇▇▇', '')
@@ -203,96 +201,96 @@ def bar(seconds: float | None, longest: float) -> str:
 
 
 def show_seconds_by_part(task: TimedTask) -> str:
-    """Name the largest parts of a task, none below a twentieth, and first those that are not known; then the rest.
+    """Return the largest parts of a task, unknown ones first and none below a twentieth; then the rest.
 
     >>> show_seconds_by_part(TimedTask(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.6}))
     'matmul 9 s · data 600 ms'
     >>> show_seconds_by_part(TimedTask(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.4}))
     'matmul 9 s · rest 800 ms'
     """
-    total = task.seconds or fsum(each for each in task.parts.values() if each is not None)
-    least = LEAST_SHARE * total
-    large = {name: each for name, each in task.parts.items() if each is None or each >= least}
-    ordered = sorted(large.items(), key=lambda item: -(item[1] or 0.0) if item[1] is not None else -inf)[:PARTS]
-    rest = fsum(each for name, each in task.parts.items() if each is not None and name not in dict(ordered))
-    told = [*ordered, *([("rest", rest)] if rest >= least and rest else [])]
-    return " · ".join(f"{name} {show_s(each)}" for name, each in told) if len(task.parts) > 1 else ""
+    if len(task.parts) <= 1:
+        return ""
+    total = task.seconds or fsum(seconds for seconds in task.parts.values() if seconds is not None)
+    smallest = LEAST_SHARE * total
+    large = [(name, seconds) for name, seconds in task.parts.items() if seconds is None or seconds >= smallest]
+    shown = dict(sorted(large, key=lambda part: -inf if part[1] is None else -part[1])[:PARTS])
+    rest = fsum(seconds for name, seconds in task.parts.items() if seconds is not None and name not in shown)
+    if rest and rest >= smallest:
+        shown["rest"] = rest
+    return " · ".join(f"{name} {show_s(seconds)}" for name, seconds in shown.items())
+
+
+# ---------------------------------------------------------------------------------------- plans beside each other
 
 
 def _money(amount: float) -> str:
     return f"{amount:,.2f} a step"
 
 
-def _devices_of(count: float) -> str:
+def _devices(count: float) -> str:
     return many(round(count), "device")
 
 
 MEASURES: Mapping[Objective, ObjectiveMeasure] = {
     "step": ObjectiveMeasure("s", lambda plan: plan.step_s, show_s, "fastest", "slower"),
     "cost": ObjectiveMeasure("currency", lambda plan: plan.cost_per_step, _money, "cheapest", "dearer"),
-    "devices": ObjectiveMeasure("devices", lambda plan: float(plan.devices), _devices_of, "smallest", "slower"),
+    "devices": ObjectiveMeasure("devices", lambda plan: float(plan.devices), _devices, "smallest", "slower"),
 }
 
 
 def _ranked(found: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
     yield f"the best {min(top, len(found.ranked))} of {len(found.ranked)} plans that were played"
     rows = list[list[str]]()
-    for number, each in enumerate(found.ranked[:top], 1):
-        near = "" if number == 1 else _near(each, found.best, measure, "tie")
-        rows.append([str(number), *_figures(each, measure), near, *_shape(each)])
+    for number, ranked in enumerate(found.ranked[:top], 1):
+        difference = "" if number == 1 else _difference(ranked, found.best, measure, "tie")
+        name = name_of(ranked.setting.graph, ranked.parts()).partition(":")[0]
+        rows.append([str(number), *_figures(ranked, measure), difference, name, pools_of(ranked)])
     yield from flowing(rows, " | ")
 
 
 def _figures(ranked: RankedPlan, measure: ObjectiveMeasure) -> list[str]:
-    """Write what a plan takes: the seconds of a step, and its cost where that is what was asked about."""
+    """Return the cells of a plan's figures: its cost, if that is the objective, and the seconds of a step."""
     return [*([_money(ranked.cost_per_step)] if measure.unit == "currency" else []), show_s(ranked.step_s)]
 
 
-def _near(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure, tie: str) -> str:
-    """Return how much more a plan takes than the best: a share of it, or some devices."""
-    if measure.unit == "devices" and ranked.devices != best.devices:
-        more = ranked.devices - best.devices
-        return f"{'+' if more > 0 else '-'}{_devices_of(abs(more))}"
+def _difference(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure, tie: str) -> str:
+    """Return how much more a plan takes than the best: a share of it, or a number of devices."""
+    more = ranked.devices - best.devices
+    if measure.unit == "devices" and more:
+        return f"{'+' if more > 0 else '-'}{_devices(abs(more))}"
     share = _more(ranked, best, measure)
     return tie if abs(share) <= TIED_SHARE else f"{share:+.0%}"
 
 
 def _more(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure) -> float:
-    """Return by which share a plan takes more than the best; of as few devices, by which its step is longer."""
+    """Return the share by which a plan takes more than the best; with equal devices, by which its step is longer."""
     if measure.unit == "devices" and ranked.devices == best.devices:
         return ranked.step_s / best.step_s - 1
-    least = measure.of(best)
-    return measure.of(ranked) / least - 1 if least else 0.0
-
-
-def _shape(ranked: RankedPlan) -> tuple[str, str]:
-    return name_of(ranked.setting.graph, ranked.parts()).partition(":")[0], pools_of(ranked)
+    lowest = measure.of(best)
+    return measure.of(ranked) / lowest - 1 if lowest else 0.0
 
 
 def pools_of(ranked: RankedPlan) -> str:
-    """Name the roles of each pool, how many devices it has, and of which kind where there are several."""
-    blocks = zip(ranked.parts(), ranked.blocks, strict=True)
-    return " | ".join(f"{'+'.join(part)} on {_many(ranked.setting, option.devices)}" for part, (_, option) in blocks)
-
-
-def _many(setting: PlanningProblem, devices: Sequence[int]) -> str:
-    """Write how many devices of each class a pool has."""
-    kinds = [of.model or of.kind for of in setting.classes]
-    if len(set(kinds)) == 1:
-        return str(sum(devices))
-    return " and ".join(f"{count} {kind}" for count, kind in zip(devices, kinds, strict=True) if count)
+    """Return the roles of each pool and its number of devices, with their kind where there are several."""
+    kinds = [devices.model or devices.kind for devices in ranked.setting.classes]
+    texts = list[str]()
+    for part, (_, option) in zip(ranked.parts(), ranked.blocks, strict=True):
+        counts = [f"{count} {kind}" for count, kind in zip(option.devices, kinds, strict=True) if count]
+        devices = str(sum(option.devices)) if len(set(kinds)) == 1 else " and ".join(counts)
+        texts.append(f"{'+'.join(part)} on {devices}")
+    return " | ".join(texts)
 
 
 def _named(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
     yield "named placements, each at its best"
     rows, blank = list[list[str]](), [""] * (2 if measure.unit == "currency" else 1)
-    seen = dict[tuple[tuple[str, ...], ...], str]()
+    names = dict[tuple[tuple[str, ...], ...], str]()
     for variant, ranked in by_name(found):
         parts = sorted_parts(found, variant)
-        if parts in seen:
-            rows.append([variant.name, *blank, f"the same as {seen[parts]} for this flow"])
+        if parts in names:
+            rows.append([variant.name, *blank, f"the same as {names[parts]} for this flow"])
             continue
-        seen[parts] = variant.name
+        names[parts] = variant.name
         if ranked is None:
             rows.append([variant.name, "does not fit", *blank[1:], variant.about])
         else:
@@ -301,93 +299,81 @@ def _named(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
 
 
 def by_name(found: SearchResult) -> list[tuple[PlacementVariant, RankedPlan | None]]:
-    """Return the named placements in their order, but FIRST before all where another is the same."""
-    alike = Counter(sorted_parts(found, variant) for variant, _ in found.named)
-
-    def later(each: tuple[PlacementVariant, RankedPlan | None]) -> bool:
-        return each[0].name != FIRST or alike[sorted_parts(found, each[0])] == 1
-
-    return sorted(found.named, key=later)
+    """Return the named placements in their order, but FIRST before all if another has the same parts."""
+    parts = {variant.name: sorted_parts(found, variant) for variant, _ in found.named}
+    counts = Counter(parts.values())
+    return sorted(found.named, key=lambda named: named[0].name != FIRST or counts[parts[FIRST]] == 1)
 
 
 def sorted_parts(found: SearchResult, variant: PlacementVariant) -> tuple[tuple[str, ...], ...]:
-    """Return the parts of a named placement in an order of their own: the same for placements of one form."""
+    """Return the parts of a named placement, sorted: the same for placements with the same pools."""
     return tuple(sorted(variant.parts_of(found.setting.graph)))
 
 
 def against(found: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
-    """Return how a named placement at its best stands beside the best plan, and why it is no better."""
+    """Return how a named placement at its best compares with the best plan, and why it is no better."""
     more = _more(ranked, found.best, measure)
     if more <= 0:
-        played = ranked.blocks in {each.blocks for each in found.ranked}
-        why = "loses more where costs are other" if found.regrets and played else "what was asked for leaves it out"
+        played = ranked.blocks in {candidate.blocks for candidate in found.ranked}
+        why = "loses more where costs are other" if found.regrets and played else "your request excludes it"
         return "the best" if more > -0.0005 else f"{more:+.0%}: {why}"
-    near = _near(ranked, found.best, measure, "a tie")
+    difference = _difference(ranked, found.best, measure, "a tie")
     if ranked.step_s <= found.best.step_s:
-        return f"{near}: it takes {_devices_of(ranked.devices)}"
-    return f"{near}: {why_slower(ranked, found.best)}"
+        return f"{difference}: it takes {_devices(ranked.devices)}"
+    return f"{difference}: {why_slower(ranked, found.best)}"
 
 
-def why_slower(one: Played, other: Played) -> str:
-    """Return why one plan's step is longer than another's: what takes longer, and what no longer runs beside the rest.
+def why_slower(slow: Played, fast: Played) -> str:
+    """Return why a plan's step is longer than another's: tasks that take longer, and tasks that no longer overlap.
 
-    At most three of each are named, those that make a tenth of the difference or more.
+    At most three of each are named, those that account for a tenth of the difference or more.
     """
-    mine, theirs = _by_task(one.step.tasks), _by_task(other.step.tasks)
-    least = max(0.1 * (one.step_s - other.step_s), 1e-3)
-    longer = {name: mine[name] - theirs.get(name, 0.0) for name in one.step.cycle if name in mine}
-    most = sorted(longer.items(), key=lambda item: -item[1])[:3]
-    said = [f"{name} +{show_s(more)}" for name, more in most if more >= least]
-    beside = [name for name in one.step.cycle if name in theirs and name not in other.step.cycle]
-    turns = [name for name in beside if mine.get(name, 0.0) >= least][:3]
-    said += [f"{', '.join(turns)} no longer overlap other work"] if turns else []
-    return "; ".join(said) if said else _waiting(one.step.tasks)
-
-
-def _waiting(tasks: Sequence[TimedTask]) -> str:
-    """Return why a step takes longer in which no task does: what works on one pool takes turns, pools wait."""
-    pools = {pool for task in tasks for pool in task.pools} - {HOST}
+    slow_s, fast_s = (
+        {task.name: task.seconds for task in plan.step.tasks if task.seconds is not None} for plan in (slow, fast)
+    )
+    smallest = max(0.1 * (slow.step_s - fast.step_s), 1e-3)
+    longer = {name: slow_s[name] - fast_s.get(name, 0.0) for name in slow.step.cycle if name in slow_s}
+    reasons = [
+        f"{name} +{show_s(more_s)}"
+        for name, more_s in sorted(longer.items(), key=lambda item: -item[1])[:3]
+        if more_s >= smallest
+    ]
+    moved = [name for name in slow.step.cycle if name in fast_s and name not in fast.step.cycle]
+    turns = [name for name in moved if slow_s.get(name, 0.0) >= smallest][:3]
+    reasons += [f"{', '.join(turns)} no longer overlap other work"] if turns else []
+    if reasons:
+        return "; ".join(reasons)
+    pools = {pool for task in slow.step.tasks for pool in task.pools} - {HOST}
     return "its pools wait for each other" if len(pools) > 1 else "all of it takes turns on one pool"
 
 
-def _by_task(tasks: Iterable[TimedTask]) -> Mapping[str, float]:
-    return {task.name: task.seconds for task in tasks if task.seconds is not None}
-
-
 def what_if_text(found: SearchResult, others: Sequence[WhatIf], objective: Objective = "step") -> str:
-    """Print what a step takes with one thing changed at a time, each with its own best plan."""
-    lines, measure = ["what if, each with its own best plan"], MEASURES[objective]
+    """Return the seconds of a step with one thing changed at a time, each with its own best plan."""
+    measure = MEASURES[objective]
     blank = [""] * (2 if measure.unit == "currency" else 1)
     rows = list[list[str]]()
-    for each in others:
-        if each.found is None:
-            rows.append([each.change, "does not fit", *blank, ""])
+    for what_if in others:
+        if what_if.found is None:
+            rows.append([what_if.change, "does not fit", *blank, ""])
             continue
-        best = each.found.best
-        share = f"{_more(best, found.best, measure):+.0%}"
-        rows.append([each.change, *_figures(best, measure), share, _pools_beside(each.found, found)])
-    return "\n".join([*lines, *flowing(rows, " | ")])
-
-
-def _pools_beside(changed: SearchResult, found: SearchResult) -> str:
-    """Return what the pools of the best plan are, where they or their devices are others than those of a plan."""
-    pools, idle = pools_of(changed.best), ""
-    if changed.setting.ratio is not None and not is_disaggregated(changed.best):
-        idle = ", so that no ratio holds: drawing and training share a pool"
-    return f"{'the same pools' if pools == pools_of(found.best) else pools}{idle}"
+        best = what_if.found.best
+        pools = "the same pools" if pools_of(best) == pools_of(found.best) else pools_of(best)
+        if what_if.found.setting.ratio is not None and not is_disaggregated(best):
+            pools += ", so no ratio applies: rollout and training share a pool"
+        rows.append([what_if.change, *_figures(best, measure), f"{_more(best, found.best, measure):+.0%}", pools])
+    return "\n".join(["what if, each with its own best plan", *flowing(rows, " | ")])
 
 
 def is_disaggregated(ranked: RankedPlan) -> bool:
-    """Return whether what trains and what draws have no pool in common."""
+    """Return whether no pool both trains and samples."""
     uses = [{ranked.setting.roles[place].use for place in block} for block, _ in ranked.blocks]
-    return not any({"train", "sample"} <= each for each in uses)
+    return not any({"train", "sample"} <= pool for pool in uses)
 
 
-def _steadiness(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
-    """Yield how the best plans do where costs are other than forecast."""
+def _sensitivity(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
     yield f"if each role's seconds are off by up to {COST_ERROR:.0%}, of {DRAWS} draws"
     rows = list[list[str]]()
-    for number, each in enumerate(found.regrets[:TOP], 1):
-        regret = f"{each.mean:.1%} {measure.worse} than the best on average, {each.worst:.0%} at worst"
-        rows.append([str(number), f"best in {each.best_share:.0%}", regret])
+    for number, plan in enumerate(found.regrets[:TOP], 1):
+        regret = f"{plan.mean:.1%} {measure.worse} than the best on average, {plan.worst:.0%} at worst"
+        rows.append([str(number), f"best in {plan.best_share:.0%}", regret])
     yield from table(rows)

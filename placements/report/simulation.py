@@ -24,18 +24,18 @@ class Simulation:
 
     @property
     def period_s(self) -> float | None:
-        """Return the seconds from the last step but one to the last; None for one step."""
+        """Return the seconds from step to step, of the last steps; None for one step."""
         return self.timeline.period_s
 
     @property
     def events(self) -> tuple[TimelineEvent, ...]:
         """Return each step of each task on each pool."""
-        return tuple(self.timeline.events)
+        return self.timeline.events
 
     @cached_property
     def idle(self) -> tuple[IdleSpan, ...]:
         """Return the spans in which a pool is idle, each with the task that it waits for."""
-        return tuple(idle_spans(self.timeline))
+        return idle_spans(self.timeline)
 
     def text(self, columns: int) -> str:
         """Draw a lane for each pool within `columns`, and list what it waits for."""

@@ -1,37 +1,38 @@
-"""What each staleness buys, as text."""
+"""The step and the pools at each staleness, as text."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from placements.format import table
 from placements.report.search_report import show_s
 from placements.search.staleness import StalenessOption
 
 
-def staleness_text(tried: tuple[StalenessOption, ...], chosen: int) -> str:
-    """Print what each staleness buys, the chosen one marked."""
+def staleness_text(options: Sequence[StalenessOption], chosen: int) -> str:
+    """Return the seconds of a step, the ratio of devices and the syncs at each staleness, the chosen one marked."""
     rows = [
         [
-            "→" if each.staleness == chosen else "",
-            str(each.staleness),
-            show_s(each.step_s),
-            f"{each.step_s / tried[0].step_s - 1:+.0%}",
-            _ratio(each),
-            f"synced every {each.sync_every} updates" if each.sync_every > 1 else "synced after each update",
+            "→" if option.staleness == chosen else "",
+            str(option.staleness),
+            show_s(option.step_s),
+            f"{option.step_s / options[0].step_s - 1:+.0%}",
+            _ratio(option),
+            f"synced every {option.sync_every} updates" if option.sync_every > 1 else "synced after each update",
         ]
-        for each in tried
+        for option in options
     ]
     return "\n".join(["staleness, in updates; the least within 1% of the shortest step is taken", *table(rows)])
 
 
-def _ratio(late: StalenessOption) -> str:
-    """Return how many devices draw and how many train, those that do both apart."""
+def _ratio(option: StalenessOption) -> str:
+    """Return how many devices sample and how many train; those that do both are counted separately."""
     counts = Counter[str]()
-    for block, option in late.found.best.blocks:
-        uses = {late.found.setting.roles[place].use for place in block}
-        does = "do both" if {"sample", "train"} <= uses else "draw" if "sample" in uses else "train"
-        counts[does] += sum(option.devices) if {"sample", "train"} & uses else 0
-    if len(late.found.best.blocks) == 1 and counts["do both"]:
+    for block, pool in option.found.best.blocks:
+        uses = {option.found.setting.roles[place].use for place in block} & {"sample", "train"}
+        if uses:
+            counts["do both" if len(uses) == 2 else uses.pop()] += sum(pool.devices)
+    if len(option.found.best.blocks) == 1 and counts["do both"]:
         return f"all on {counts['do both']}"
-    return ", ".join(f"{count} {does}" for does in ("do both", "draw", "train") if (count := counts[does]))
+    return ", ".join(f"{count} {use}" for use in ("do both", "sample", "train") if (count := counts[use]))

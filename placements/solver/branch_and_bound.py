@@ -22,10 +22,9 @@ FEW_BOXES = 16
 
 @dataclass(frozen=True, eq=False)
 class Cover:
-    """Options of blocks that together hold every role once, the devices that there are, and what is to be least.
+    """Options of blocks that together have every role once, the devices of the cluster, and the objective.
 
-    Blocks lie side by side; of those with fewer options the last ones are `FAR` in devices, money and seconds, so that
-    they never fit.
+    Blocks lie side by side; those with fewer options are padded with `FAR` devices, money and seconds, which never fit.
     """
 
     times_s: Numbers
@@ -52,7 +51,7 @@ class Cover:
         return cls(times_s, devices, cost, orders, np.array([each.device_class for each in tables]), capacity, goal)
 
     def only(self, kept: Bits) -> Cover:
-        """Return it with some options, [block, option]."""
+        """Return the cover with some of its options, [block, option]."""
         first = np.argsort(~kept, axis=1, kind="stable")[:, : int(kept.sum(1).max())]
         gone = ~np.take_along_axis(kept, first, 1)
 
@@ -69,14 +68,14 @@ class Cover:
         return self.devices[blocks, columns], self.cost[blocks, columns]
 
     def spare(self, devices: Numbers) -> Numbers:
-        """Return what blocks that take so many leave of each class, [class, box]."""
+        """Return the devices of each class that blocks with these devices leave, [class, box]."""
         taken = [devices[self.classes == each].sum(0) for each in range(len(self.capacity))]
         return np.asarray(np.array(self.capacity, dtype=np.float64)[:, None] - np.array(taken))
 
 
 @dataclass(frozen=True, eq=False)
 class CoverPlans:
-    """Plans of one cover: their keys, and in `orders` which option each block takes, [block, plan]."""
+    """Plans of one cover: their keys, and in `orders` the option of each block, [block, plan]."""
 
     first: Numbers
     second: Numbers
@@ -87,7 +86,7 @@ class CoverPlans:
         return CoverPlans(self.first[which], self.second[which], self.orders[:, which])
 
     def sorted(self) -> CoverPlans:
-        """Return them best first, each once."""
+        """Return the plans best first, each once."""
         best = self.some(np.lexsort((*self.orders[::-1], self.second, self.first)))
         new = np.ones(best.first.size, dtype=np.bool_)
         new[1:] = (best.orders[:, 1:] != best.orders[:, :-1]).any(0)
@@ -96,7 +95,7 @@ class CoverPlans:
 
 @dataclass(frozen=True, eq=False)
 class StageBoxes:
-    """Boxes of seconds by stage, [stage, box], and the least keys that a plan in each may have."""
+    """Boxes of seconds by stage, [stage, box], and lower bounds of the keys of plans in each."""
 
     low_s: Numbers
     high_s: Numbers
@@ -114,7 +113,7 @@ class StageBoxes:
 
 @dataclass(frozen=True, eq=False)
 class SolvedCover:
-    """What a cover holds up to a value: plans best first, the least first key of what is left open, and boxes seen."""
+    """The solution of a cover: plans best first, the least first key of open boxes, and the boxes examined."""
 
     plans: CoverPlans | None
     open_first: float
@@ -123,7 +122,7 @@ class SolvedCover:
 
 @dataclass(frozen=True, eq=False)
 class FittingOptions:
-    """Which options of each block fit into each box, and what the fewest devices of each block take."""
+    """The options of each block that fit into each box, and the costs of those with the fewest devices."""
 
     fits: Bits
     """[block, box, option]."""
@@ -153,17 +152,17 @@ def _others(taken: Numbers) -> Numbers:
 
 
 class Incumbents:
-    """The best keys that were met, and every plan that is as good as asked for."""
+    """The best keys so far, and every plan with a first key of at most `most`."""
 
     def __init__(self, most: float) -> None:
-        """Begin with the greatest first key that is asked for."""
+        """Begin without plans."""
         self.most = most
         self.first, self.second = most, FAR
         self.examined = 0
         self._plans: list[CoverPlans] = []
 
     def note(self, plans: CoverPlans, examined: int) -> None:
-        """Take note of plans."""
+        """Add plans, and the number of boxes that were examined for them."""
         self.examined += examined
         good = plans.some(plans.first <= self.most)
         if good.first.size:
@@ -178,7 +177,7 @@ class Incumbents:
         return boxes.some((boxes.first < self.first) | equal)
 
     def plans(self) -> CoverPlans | None:
-        """Return what was met, best first."""
+        """Return the plans, best first."""
         if not self._plans:
             return None
         orders = np.concatenate([each.orders for each in self._plans], axis=1)
@@ -187,11 +186,11 @@ class Incumbents:
 
 
 def solve_cover(cover: Cover, most: float, *, examined_at_most: int) -> SolvedCover:
-    """Find the best plan of a cover whose first key is at most `most`; plans met on the way come after it.
+    """Return the best plan of a cover whose first key is at most `most`, and plans found on the way after it.
 
-    It is proven unless more had to be examined than allowed. Source: Land and Doig (1960), Econometrica 28:497-520, of
-    branch and bound; refuting what cannot be as good as the best so far as Klein and Scholl (1999), Eur. J. Oper. Res.
-    112:322-346, bound schedules.
+    The best is proven unless more boxes than allowed had to be examined. Source: Land and Doig (1960), Econometrica
+    28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346, refuting boxes that cannot be
+    as good as the best so far.
     """
     met = Incumbents(most)
     cover, boxes = opened(cover, met)
@@ -213,9 +212,9 @@ def solve_cover(cover: Cover, most: float, *, examined_at_most: int) -> SolvedCo
 
 
 def opened(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
-    """Return a cover without the options that no plan wanted can hold, and the box of what remains; None if none does.
+    """Return a cover without options that no plan as good as required can have, and the box of the rest, if any.
 
-    Smaller boxes along its diagonal give first plans, against which more can be dropped.
+    Smaller boxes along its diagonal give first plans, against which more options can be dropped.
     """
     cover, box = narrowed(cover, met)
     if box is None:
@@ -229,7 +228,7 @@ def opened(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
 
 
 def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
-    """Drop options that no plan as good as the best met can hold, until nothing more goes."""
+    """Drop options that no plan as good as the best so far can have, until none can be dropped."""
     none = np.zeros(1)
     low_s = cover.times_s.min(2).max(1)[:, None]
     high_s = np.where(cover.devices < FAR, cover.times_s, 0.0).max((1, 2))[:, None]
@@ -246,11 +245,11 @@ def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
 
 
 def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, CoverPlans, Bits]:
-    """Look into boxes: give what is to be halved, tightened; the plan of each with fewest devices; and what fits.
+    """Return the boxes that are still open, tightened; the plan of each box with the fewest devices; and what fits.
 
-    Options that no plan as good as the best met can hold do not fit, [block, box, option]. Where all plans of a box
-    take the same step, the one of fewest devices is the best of them, and the box is settled; unless it takes an option
-    that just proved unfit.
+    Options that no plan as good as the best so far can have do not fit, [block, box, option]. Where all plans of a box
+    have the same step, the one with the fewest devices is the best of them, and the box is settled; unless it has an
+    option that just proved unfit.
     """
     goal, found = cover.goal, fitting(cover, boxes, met.first)
     # Beside the others at their best: what they leave for each block, and what a plan with an option is worth.
@@ -271,7 +270,7 @@ def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, 
 
 
 def fitting(cover: Cover, boxes: StageBoxes, most: float) -> FittingOptions:
-    """Find the options of each block that fit into each box, whatever the other blocks take."""
+    """Return the options of each block that fit into each box, whatever the other blocks take."""
     times_s, devices, cost = cover.times_s[:, :, None], cover.devices[:, None], cover.cost[:, None]
     steps_s = cover.goal.step_s(np.maximum(times_s, boxes.low_s[:, None, :, None]))
     within = (times_s <= boxes.high_s[:, None, :, None]).all(0)
@@ -294,7 +293,7 @@ def _plans(cover: Cover, found: FittingOptions, alive: Bits) -> CoverPlans:
 
 
 def halved(boxes: StageBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> StageBoxes:
-    """Cut each box in two where it counts most; corners are seconds of some option, so this comes to an end."""
+    """Cut each box in two in the stage that matters most; corners are seconds of some option, so this ends."""
     thin, boxes = boxes.some(boxes.thin()), boxes.some(~boxes.thin())
     widest = goal.widest(boxes.low_s, boxes.high_s)
     below, above = boxes.high_s.copy(), boxes.low_s.copy()

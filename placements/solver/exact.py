@@ -44,7 +44,7 @@ Keys = tuple[float, float]
 def solve_exact(
     problem: Problem, *, kept: int = KEPT, within: float = WITHIN, examined_at_most: int = EXAMINED_AT_MOST
 ) -> Solution | None:
-    """Find the best choice, proven, and others near it; None: no choice fits.
+    """Return the best choice, proven, and others near it; None if no choice fits.
 
     Promised: `best` is first of all choices by `rank`, up to a share of 1e-12 of its value. Of other partitions (with a
     class of device for each block) the best choice of each is among `runners_up` if it is one of the `kept` best of
@@ -58,7 +58,7 @@ def solve_exact(
     bound = search.run(examined_at_most)
     if not search.solved:
         return None
-    best, *others = search.choices()
+    best, *runners_up = search.choices()
     proven = bound >= search.best * (1 - TOLERANCE)
     return Solution(
         best,
@@ -66,7 +66,7 @@ def solve_exact(
         exact=proven,
         partitions=len(search.solved),
         examined=search.examined,
-        runners_up=tuple(others),
+        runners_up=tuple(runners_up),
         seconds=perf_counter() - began,
     )
 
@@ -80,7 +80,7 @@ class _PartitionSearch:
         self.best = self.most = FAR
 
     def run(self, examined_at_most: int) -> float:
-        """Solve covers in order of their bounds; give the least first key of what was left open."""
+        """Solve covers in order of their bounds; return the least first key of the covers left open."""
         goal, capacity = objective_arrays(self.problem), self.problem.capacity
         listed = sorted(covers_of(self.tables, len(self.problem.roles)), key=len)
         single = sum(len(cover) == 1 for cover in listed)
@@ -104,7 +104,7 @@ class _PartitionSearch:
             waiting = waiting.some(np.arange(together, firsts.size))
 
     def _solve(self, cover: Indices, examined_at_most: int) -> float:
-        """Solve one cover; give the least first key of what was left open."""
+        """Solve one cover; return the least first key of the boxes left open."""
         cover = cover[cover < len(self.tables)]
         tables = Cover.of([self.tables[at] for at in cover], self.problem.capacity, objective_arrays(self.problem))
         solved = solve_cover(tables, self.most, examined_at_most=examined_at_most)
@@ -119,25 +119,23 @@ class _PartitionSearch:
 
     def choices(self) -> list[Assignment]:
         """Return the best of each partition, and others to fill up, best first."""
-        most = self.best * (1 + self.within) * (1 + TOLERANCE)
-        near = [(cover, plans) for cover, plans in self.solved if plans.first[0] <= most]
+        limit = self.best * (1 + self.within) * (1 + TOLERANCE)
+        near = [(cover, plans) for cover, plans in self.solved if plans.first[0] <= limit]
         chosen = sorted((self._choice(cover, plans, 0) for cover, plans in near), key=self._rank)[: self.kept]
         for place in range(1, self.kept):
-            others = [
-                (cover, plans) for cover, plans in near if plans.first.size > place and plans.first[place] <= most
-            ]
-            filling = sorted((self._choice(cover, plans, place) for cover, plans in others), key=self._rank)
+            more = [(cover, plans) for cover, plans in near if plans.first.size > place and plans.first[place] <= limit]
+            filling = sorted((self._choice(cover, plans, place) for cover, plans in more), key=self._rank)
             chosen += filling[: self.kept - len(chosen)]
-            if not others or len(chosen) == self.kept:
+            if not more or len(chosen) == self.kept:
                 break
         return sorted(chosen, key=self._rank)
 
     def _rank(self, choice: Assignment) -> tuple[object, ...]:
         return rank(self.problem, choice)
 
-    def _choice(self, cover: Indices, plans: CoverPlans, at: int) -> Assignment:
+    def _choice(self, cover: Indices, plans: CoverPlans, plan: int) -> Assignment:
         tables = [self.tables[each] for each in cover]
-        orders = plans.orders[:, at]
+        orders = plans.orders[:, plan]
         return assignment_of(
             self.problem,
             ((block_of(each.roles), each.options[int(order)]) for each, order in zip(tables, orders, strict=True)),
@@ -163,15 +161,15 @@ def is_below(keys: Keys, others: Keys) -> bool:
     >>> is_below((1.0, 0.0), (1.0 + 1e-12, 0.0)), is_below((2.0, 3.0), (2.0, 4.0)), is_below((1.0, 9.0), (2.0, 4.0))
     (False, True, True)
     """
-    one, other = (keys, others) if isclose(keys[0], others[0], rel_tol=ROUNDING) else (keys[:1], others[:1])
-    return one[-1] < other[-1] * (1 - ROUNDING)
+    first, second = (keys, others) if isclose(keys[0], others[0], rel_tol=ROUNDING) else (keys[:1], others[:1])
+    return first[-1] < second[-1] * (1 - ROUNDING)
 
 
 def assignments_below(problem: Problem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> RankedAssignments:
-    """List every choice whose keys are below some by more than rounding, in order of their keys.
+    """Return every choice whose keys are below `below` by more than rounding, in order of their keys.
 
-    Of partitions that may hold such a choice, all options are joined block by block. What joined is as good as the rest
-    of the blocks at their best lets it be; of what is not below, nothing is kept, and of the rest the `at_most` best.
+    In partitions that may have such a choice, all options are joined block by block. The bound of a partial choice
+    takes the other blocks at their best; partial choices are kept if it is below `below`, the `at_most` best of them.
     """
     tables, goal = tables_of(problem), objective_arrays(problem)
     below = below[0] * (1 - ROUNDING) if problem.objective != "devices" else below[0], below[1] * (1 - ROUNDING)
@@ -185,7 +183,7 @@ def assignments_below(problem: Problem, below: Keys, *, at_most: int = LISTED_AT
         joined = _JoinedOptions.of([tables[at] for at in cover if at < len(tables)], problem, goal, below, at_most)
         open_keys = min(open_keys, joined.open_keys)
         found += [(keys, at, joined) for at, keys in enumerate(joined.keys())]
-        if len(found) > at_most:  # as good as the last of these need be what comes
+        if len(found) > at_most:  # later choices must be as good as the last of these
             found.sort(key=lambda each: each[0])
             below = open_keys = min(open_keys, found[at_most][0])
             found = found[:at_most]

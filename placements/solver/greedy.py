@@ -40,12 +40,12 @@ Partition = tuple[int, ...]
 def solve_greedy(
     problem: Problem, *, width: int = 1, settled: int = 0, kept: int = KEPT, bounded: bool = True
 ) -> Solution | None:
-    """Walk to a good choice from where all roles share a pool, and from where none do.
+    """Return a good choice, by a walk that starts where all roles share a pool and where none do.
 
-    Where neither fits, or devices are the objective, it is also from the partition that takes the fewest. Each round
-    goes on from the `width` best partitions of the last one, until that brings nothing better. Then the
-    `settled` best partitions are solved exactly. None: nothing was found, which does not prove that there is nothing.
-    The bound is None if not `bounded`, or of more roles than BOUNDED_ROLES. The same problem gives the same answer.
+    If neither fits, or devices are the objective, the walk also starts at the partition with the fewest devices. Each
+    round continues from the `width` best partitions of the last one, until none is better. Then the `settled` best
+    partitions are solved exactly. None if no choice was found, which does not prove that there is none. The bound is
+    None if not `bounded`, or for more roles than BOUNDED_ROLES. The same problem gives the same answer.
     """
     began, problem = perf_counter(), problem.remembering()
     walk = _LocalSearch(problem)
@@ -105,7 +105,7 @@ class BlockOptions:
 
 
 def allocate(blocks: Sequence[BlockOptions], capacity: Sequence[int], goal: ObjectiveArrays) -> list[int] | None:
-    """Return the fewest devices of each block, then more for who gains most by them; None: they do not fit.
+    """Return the option of each block: the fewest devices, then more where they gain most; None if they do not fit.
 
     Source: Fox (1966), Management Science 13:210-216, of marginal allocation; here for gains that may be of
     several devices at once. Where no block alone shortens the step, one of the slowest of a stage is sped up, so that
@@ -188,7 +188,7 @@ class _LocalSearch:
         return rank(self.problem, choice)
 
     def run(self, width: int) -> None:
-        """Walk until nothing that is met is better than what it was met from."""
+        """Walk until no neighbour is better than the partition from which it was reached."""
         packed = self._packed() if self.problem.objective == "devices" else ()
         front = self._try((sum(self.units),), self.units, *packed) or self._try(*self._packed())
         while front:
@@ -218,7 +218,7 @@ class _LocalSearch:
         return next(each for each in tables if option.devices[each.device_class])
 
     def _try(self, *partitions: Partition) -> list[Partition]:
-        """Allocate devices to partitions not tried yet; give those that fit, best first."""
+        """Allocate devices to partitions not tried yet; return those that fit, best first."""
         new = [each for each in dict.fromkeys(partitions) if each not in self._tried and self._may_be_best(each)]
         self._tried.update(new)
         for each in new:

@@ -99,15 +99,15 @@ def block_of(roles: int) -> Block:
 
 @lru_cache(maxsize=8)
 def tables_of(problem: Problem) -> tuple[OptionTable, ...]:
-    """Ask for the options of every block that the pins allow; raises ValueError for an option that is none."""
-    whole = range(1, 1 << len(problem.roles))
-    return tuple(table for roles in whole for table in tables_of_block(problem, block_of(roles)))
+    """Return the tables of every block that the pins allow; raises ValueError for an invalid option."""
+    blocks = range(1, 1 << len(problem.roles))
+    return tuple(table for roles in blocks for table in tables_of_block(problem, block_of(roles)))
 
 
 def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
-    """Ask for the options of one block, and give a table for each class of device that it can run on.
+    """Yield a table of the options of one block for each class of device on which it can run.
 
-    Options that take more than there is are left out. Raises ValueError for an option that is none.
+    Options that take more devices than there are are left out. Raises ValueError for an invalid option.
     """
     options = problem.options(block) if problem.allows(block) else ()
     if not options:
@@ -121,21 +121,10 @@ def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
             # Equal devices: the shorter comes first, so that the first that is fast enough is a good one.
             sort = np.lexsort((*times_s[::-1, columns], stages_s[:, columns].sum(0), counts[columns]))
             chosen = columns[sort]
-            yield _table(bits(block), device_class, counts[chosen], times_s[:, chosen], cost[chosen], chosen, options)
-
-
-def _table(
-    roles: int,
-    device_class: int,
-    devices: Numbers,
-    times_s: Numbers,
-    cost: Numbers,
-    order: Indices,
-    options: Sequence[Option],
-) -> OptionTable:
-    if (np.diff(cost) < 0).any():
-        raise ValueError("of one class, more devices never cost less per second: the search counts on it")
-    return OptionTable(roles, device_class, devices, np.ascontiguousarray(times_s), cost, order, options)
+            if (np.diff(cost[chosen]) < 0).any():
+                raise ValueError("of one class, more devices never cost less per second: the search counts on it")
+            seconds = np.ascontiguousarray(times_s[:, chosen])
+            yield OptionTable(bits(block), device_class, counts[chosen], seconds, cost[chosen], chosen, options)
 
 
 def _checked(problem: Problem, options: Sequence[Option]) -> tuple[Numbers, Numbers, Numbers]:

@@ -50,9 +50,10 @@ class Option:
 class Problem:
     """Roles to be cut into blocks, each block to be given one of its options, within so many devices of each class.
 
-    Roles are numbered from 0; a block is a set of these numbers. `options` is pure and asked once for each block: it
-    gives nothing for a block that cannot run. Roles of a set of `together` share a block, no two of one of `apart` do.
-    Raises ValueError for what is no problem: no roles or a name twice, no devices, a lag below none, a pin on nobody.
+    Roles are numbered from 0; a block is a set of these numbers. `options` is pure and called once for each block; it
+    returns no options for a block that cannot run. The roles of a set in `together` share a block; no two of a set in
+    `apart` do.
+    Raises ValueError for an invalid problem: no roles or a name twice, no devices, no tokens, a pin on an unknown role.
     """
 
     roles: tuple[str, ...]
@@ -67,7 +68,7 @@ class Problem:
     """What a choice is worth at least that holds an option which `options` leaves out."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no problem."""
+        """Raise ValueError for an invalid problem."""
         if not self.roles or len(set(self.roles)) < len(self.roles):
             raise ValueError(f"roles must be named, each once, but got {self.roles}")
         if not self.capacity or min(self.capacity) < 1:
@@ -78,7 +79,7 @@ class Problem:
             raise ValueError(f"pins name roles {sorted(pinned)}, but there are {len(self.roles)}, from 0")
 
     def remembering(self) -> Problem:
-        """Return the same problem, whose options are asked once for each block however often they are needed."""
+        """Return the same problem with cached options, computed once for each block."""
         return self if hasattr(self.options, "cache_info") else replace(self, options=cache(self.options))
 
     def allows(self, block: Block) -> bool:

@@ -1,4 +1,4 @@
-"""The bytes of each pool of a plan: what its roles hold in each phase and on the way to it, and whether that fits."""
+"""The bytes of each pool of a plan, in each phase and on the way to it, and whether they fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flowgraph.cluster.cluster import DeviceKind
-from flowgraph.cluster.plan import PhasePeak, Plan, Pool, PoolForecast
+from flowgraph.cluster.plan import PhasePeak, Plan, PoolForecast
 from flowgraph.engines.table import shares_process
 from placements.memory.footprint import Footprint, MemoryConstants, room_bytes, total_bytes, with_more
 from placements.memory.pool_peaks import PhaseTurn, PoolPeak, PoolResident, pool_peaks
@@ -16,22 +16,26 @@ from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
 
-def footprint_of(setting: PlanningProblem, home: RolePlacement) -> Footprint:
-    """Return what a role holds on each device where it lives."""
-    return footprint(setting, home.role, home.seat, home.engine, home.layout, home.running)
+def footprint_of(problem: PlanningProblem, home: RolePlacement) -> Footprint:
+    """Return the bytes of a role on each device of its pool."""
+    return footprint(problem, home.role, home.seat, home.engine, home.layout, home.running)
 
 
 def forecasts_of(
-    setting: PlanningProblem, homes: Sequence[RolePlacement], held: Mapping[str, Footprint] | None = None
+    problem: PlanningProblem, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint] | None = None
 ) -> tuple[PoolForecast, ...]:
-    """Return the forecast of each pool of roles that live so; what roles hold is worked out unless it is `held`."""
-    known = held or {home.role.name: footprint_of(setting, home) for home in homes}
-    return tuple(forecast_pool(setting, pool, homes, known) for pool in dict.fromkeys(home.pool for home in homes))
+    """Return the forecast of each pool; `footprints` are those of the roles, if they are known already."""
+    footprints = footprints or {home.role.name: footprint_of(problem, home) for home in homes}
+    pools = dict.fromkeys(home.pool for home in homes)
+    return tuple(forecast_pool(problem, pool, homes, footprints) for pool in pools)
 
 
 @dataclass(frozen=True)
 class PoolMemory:
-    """What the devices of a pool hold, peak by peak; the smallest has `memory_bytes`, of which a plan fills a part."""
+    """The bytes on the devices of a pool, peak by peak.
+
+    The smallest device has `memory_bytes`, `room_bytes` of it for a plan; `even` if all have the same.
+    """
 
     pool: str
     devices: int
@@ -41,120 +45,125 @@ class PoolMemory:
     peaks: tuple[PoolPeak, ...]
 
 
-def residents(setting: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
-    """Return what the pools of a plan hold, as it is forecast now; no speed of any device needs to be known.
+def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
+    """Return the memory of the pools of a plan, forecast again; the speed of devices need not be known.
 
-    Raises ResourceError where a device of a plan is not there.
+    Raises ResourceError where a device of the plan is not in the cluster.
     """
-    homes = homes_by(setting, plan)
-    held = {home.role.name: footprint_of(setting, home) for home in homes}
-    return tuple(_resident(setting, pool, homes, held) for pool in plan.pools)
-
-
-def _resident(
-    setting: PlanningProblem, pool: Pool, homes: Sequence[RolePlacement], held: Mapping[str, Footprint]
-) -> PoolMemory:
-    found = [setting.cluster.device(*place) for place in pool.devices]
-    memory = [device.memory_bytes for device in found if device is not None]
-    kinds: list[DeviceKind] = [device.kind for device in found if device is not None]
-    kind: DeviceKind = kinds[0] if kinds else "gpu"
-    least = min(memory, default=0)
-    peaks = peaks_of(setting, pool.name, homes, held)[1]
-    return PoolMemory(pool.name, len(pool.devices), least, room_bytes(least, kind), len({*memory}) <= 1, peaks)
+    homes = homes_by(problem, plan)
+    footprints = {home.role.name: footprint_of(problem, home) for home in homes}
+    pools = list[PoolMemory]()
+    for pool in plan.pools:
+        devices = [device for place in pool.devices if (device := problem.cluster.device(*place)) is not None]
+        sizes = [device.memory_bytes for device in devices]
+        kind: DeviceKind = devices[0].kind if devices else "gpu"
+        smallest = min(sizes, default=0)
+        peaks = peaks_of(problem, pool.name, homes, footprints)[1]
+        room = room_bytes(smallest, kind)
+        pools.append(PoolMemory(pool.name, len(pool.devices), smallest, room, len({*sizes}) <= 1, peaks))
+    return tuple(pools)
 
 
 def forecast_pool(
-    setting: PlanningProblem, pool: str, homes: Sequence[RolePlacement], held: Mapping[str, Footprint]
+    problem: PlanningProblem, pool: str, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint]
 ) -> PoolForecast:
-    """Return the peaks of a pool: of each phase, and of each change of hands before it, named `to PHASE`."""
-    roles, found = peaks_of(setting, pool, homes, held)
+    """Return the peaks of a pool: of each phase, and of each transition to a phase, named `to PHASE`."""
+    roles, peaks = peaks_of(problem, pool, homes, footprints)
     contexts = dict[str, int]()
-    for each in roles:
-        context = each.footprint.resident.get("context", 0)
-        contexts[each.process] = max(contexts.get(each.process, 0), context)
-    return PoolForecast(
-        pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(dict.fromkeys(map(_told_peak, found)))
-    )
+    for role in roles:
+        context = role.footprint.resident.get("context", 0)
+        contexts[role.process] = max(contexts.get(role.process, 0), context)
+    phase_peaks = tuple(dict.fromkeys(map(_phase_peak, peaks)))
+    return PoolForecast(pool=pool, process_bytes=sum(contexts.values()), peaks=phase_peaks)
 
 
-def peaks_of(
-    setting: PlanningProblem, pool: str, homes: Sequence[RolePlacement], held: Mapping[str, Footprint]
-) -> tuple[list[PoolResident], tuple[PoolPeak, ...]]:
-    """Return what the roles of a pool hold by themselves, and the peaks of all of them together."""
-    own = [home for home in homes if home.pool == pool]
-    by_role = {home.role.name: home for home in homes}
-    trained = [home for home in homes if home.role.use == "train"]
-    roles = [
-        PoolResident(
-            home.role.name,
-            _with_mapped(setting, home, by_role, held[home.role.name]),
-            home.running.sleeps,
-            process_of(home.engine),
-            _copy(setting, home, trained),
-        )
-        for home in own
-    ]
-    kept = max((each.footprint.kept for each in roles if each.process == "device"), default=0)
-    turns = [_turn(setting, load, by_role, kept) for load in setting.loads if load.role in {home.role for home in own}]
-    return roles, pool_peaks(roles, turns, bucket_bytes=MemoryConstants().bucket_bytes)
-
-
-def _turn(setting: PlanningProblem, load: NodeWorkload, homes: Mapping[str, RolePlacement], kept: int) -> PhaseTurn:
-    """Return the turn of a load, and what passes when weights are brought to it first, none if it has them already.
-
-    Between processes of ours on CPUs they come whole, out of blocks that a heap of `kept` bytes has, large ones apart.
-    """
-    name = load.role.name
-    home, source = homes[name], homes.get(setting.synced.get(name, ""))
-    if load.phase != "generate" or source is None or _one_copy(source, home):
-        return PhaseTurn(load.phase, name)
-    if home.seat.of.kind != "cpu":
-        return PhaseTurn(load.phase, name, source.role.name)
-    if not shares_process(home.engine):
-        bucket = int(MemoryConstants().bucket_bytes)
-        return PhaseTurn(load.phase, name, source.role.name, min(bucket, 4 * setting.shape(load.role).trained))
-    shape = setting.shape(load.role)
-    table = 4 * shape.vocabulary * shape.hidden
-    large = table * shape.tables if table > MemoryConstants().kept_block_bytes and not shape.adapters else 0
-    return PhaseTurn(load.phase, name, source.role.name, large + max(0, 4 * shape.trained - large - kept))
-
-
-def _with_mapped(
-    setting: PlanningProblem, home: RolePlacement, homes: Mapping[str, RolePlacement], held: Footprint
-) -> Footprint:
-    """Add the weights that went from one CPU process to another: pages of the store that they share stay mapped."""
-    if home.seat.of.kind != "cpu" or not shares_process(home.engine):
-        return held
-    ends = [(homes[target], homes[source]) for target, source in setting.synced.items() if {target, source} <= {*homes}]
-    apart = any(home in pair and pair[0].pool != pair[1].pool and shares_process(pair[0].engine) for pair in ends)
-    return with_more(held, {"sync": 4 * setting.shape(home.role).trained}) if apart else held
-
-
-def _copy(setting: PlanningProblem, home: RolePlacement, trained: Sequence[RolePlacement]) -> str:
-    """Name the copy of weights that a role reads on a CPU; a frozen base of adapters trained there is theirs."""
-    if home.seat.of.kind != "cpu":
-        return ""
-    shape = setting.shape(home.role)
-    for other in trained:
-        base = setting.shape(other.role)
-        alike = base.adapters > 0 and not shape.adapters and (base.base, base.head) == (shape.base, shape.head)
-        if alike and (other.pool, other.engine, other.layout) == (home.pool, home.engine, home.layout):
-            return f"{other.role.param} {other.engine} {other.layout}"
-    return f"{home.role.param} {home.engine} {home.layout}"
-
-
-def _one_copy(one: RolePlacement, other: RolePlacement) -> bool:
-    """Return whether two roles of a model on CPUs read one copy of it."""
-    alike = (one.pool, one.engine, one.layout) == (other.pool, other.engine, other.layout)
-    return alike and one.seat.of.kind == "cpu" and one.role.param == other.role.param
-
-
-def _told_peak(peak: PoolPeak) -> PhasePeak:
+def _phase_peak(peak: PoolPeak) -> PhasePeak:
     context = sum(parts.get("context", 0) for parts in peak.roles.values())
-    own = {role: total_bytes(parts) - parts.get("context", 0) for role, parts in peak.roles.items()}
+    roles = {role: total_bytes(parts) - parts.get("context", 0) for role, parts in peak.roles.items()}
     return PhasePeak(
         phase=f"to {peak.phase}" if peak.entering else peak.phase,
         role=peak.role,
         memory_bytes=peak.peak_bytes,
-        held={name: size for name, size in {"process": context, **own}.items() if size},
+        held={name: size for name, size in {"process": context, **roles}.items() if size},
     )
+
+
+def peaks_of(
+    problem: PlanningProblem, pool: str, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint]
+) -> tuple[list[PoolResident], tuple[PoolPeak, ...]]:
+    """Return the roles of a pool with their bytes, and the peaks of all of them together."""
+    by_role = {home.role.name: home for home in homes}
+    roles = [
+        PoolResident(
+            home.role.name,
+            _with_mapped_weights(problem, home, by_role, footprints[home.role.name]),
+            home.running.sleeps,
+            process_of(home.engine),
+            _weights_copy(problem, home, homes),
+        )
+        for home in homes
+        if home.pool == pool
+    ]
+    names = {role.role for role in roles}
+    heap_bytes = max((role.footprint.kept for role in roles if role.process == "device"), default=0)
+    turns = [_turn(problem, load, by_role, heap_bytes) for load in problem.loads if load.role.name in names]
+    return roles, pool_peaks(roles, turns, bucket_bytes=MemoryConstants().bucket_bytes)
+
+
+def _turn(
+    problem: PlanningProblem, load: NodeWorkload, homes: Mapping[str, RolePlacement], heap_bytes: int
+) -> PhaseTurn:
+    """Return the turn of a load, with the role that sends it weights first and the bytes of that transfer.
+
+    A role that shares the trained copy of weights needs no transfer. Between our processes on CPUs weights come whole,
+    into blocks that the heap of `heap_bytes` already has, except for large ones.
+    """
+    name = load.role.name
+    home, source = homes[name], homes.get(problem.synced.get(name, ""))
+    if load.phase != "generate" or source is None:
+        return PhaseTurn(load.phase, name)
+    is_cpu = home.seat.of.kind == "cpu"
+    if is_cpu and source.role.param == home.role.param and _location(source) == _location(home):
+        return PhaseTurn(load.phase, name)
+    if not is_cpu:
+        return PhaseTurn(load.phase, name, source.role.name)
+    constants, shape = MemoryConstants(), problem.shape(load.role)
+    weights = 4 * shape.trained
+    if not shares_process(home.engine):
+        return PhaseTurn(load.phase, name, source.role.name, min(int(constants.bucket_bytes), weights))
+    table = 4 * shape.vocabulary * shape.hidden
+    large = table * shape.tables if table > constants.kept_block_bytes and not shape.adapters else 0
+    return PhaseTurn(load.phase, name, source.role.name, large + max(0, weights - large - heap_bytes))
+
+
+def _location(home: RolePlacement) -> tuple[object, ...]:
+    return home.pool, home.engine, home.layout
+
+
+def _with_mapped_weights(
+    problem: PlanningProblem, home: RolePlacement, homes: Mapping[str, RolePlacement], bytes_of: Footprint
+) -> Footprint:
+    """Add weights that went from one CPU process to another: pages of the store that they share stay mapped."""
+    if home.seat.of.kind != "cpu" or not shares_process(home.engine):
+        return bytes_of
+    pairs = [(homes[to], homes[source]) for to, source in problem.synced.items() if {to, source} <= {*homes}]
+    mapped = any(home in pair and pair[0].pool != pair[1].pool and shares_process(pair[0].engine) for pair in pairs)
+    return with_more(bytes_of, {"sync": 4 * problem.shape(home.role).trained}) if mapped else bytes_of
+
+
+def _weights_copy(problem: PlanningProblem, home: RolePlacement, homes: Sequence[RolePlacement]) -> str:
+    """Return the name of the copy of weights that a role reads on a CPU, "" elsewhere.
+
+    A role whose weights are the frozen base of adapters that are trained in the same place reads their copy.
+    """
+    if home.seat.of.kind != "cpu":
+        return ""
+    shape, param = problem.shape(home.role), home.role.param
+    for trained in homes:
+        base = problem.shape(trained.role)
+        if trained.role.use != "train" or not base.adapters or shape.adapters:
+            continue
+        if (base.base, base.head) == (shape.base, shape.head) and _location(trained) == _location(home):
+            param = trained.role.param
+            break
+    return f"{param} {home.engine} {home.layout}"

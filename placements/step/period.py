@@ -1,4 +1,4 @@
-"""How long a step takes once steps follow each other: the period of a schedule, and the cycle of tasks that sets it.
+"""The period of a schedule, the seconds from one step to the next, and the cycle of tasks that sets it.
 
 Not here: when each task runs (`timeline`).
 """
@@ -11,13 +11,12 @@ from math import fsum
 
 from placements.step.schedule import Schedule, constraints, in_order
 
-# Below this share of all seconds a gain is rounding.
-ROUNDING = 1e-12
+ROUNDING = 1e-12  # share of all seconds below which a gain is rounding
 
 
 @dataclass(frozen=True)
 class Period:
-    """Seconds from one step to the next, and why: `cycle` takes them `tokens` times.
+    """Seconds from one step to the next, and the `cycle` of tasks that sets them, which `tokens` steps share.
 
     `seconds` is None if tasks are `unknown`.
     """
@@ -30,50 +29,47 @@ class Period:
     def __str__(self) -> str:
         if self.seconds is None:
             return f"a step takes an unknown time: no seconds of {', '.join(self.unknown)}"
-        cycle = " → ".join((*self.cycle, *self.cycle[:1]))
-        return f"a step takes {self.seconds:,.1f} s{f': {cycle}' if cycle else ''}{self._shared}"
-
-    @property
-    def _shared(self) -> str:
-        return f", which {self.tokens} steps share" if self.tokens > 1 else ""
+        cycle = f": {' → '.join((*self.cycle, self.cycle[0]))}" if self.cycle else ""
+        shared = f", which {self.tokens} steps share" if self.tokens > 1 else ""
+        return f"a step takes {self.seconds:,.1f} s{cycle}{shared}"
 
 
 def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: Sequence[float | None]) -> Period:
     """Return the seconds of one step by itself; the cycle is its critical path, the chain of tasks that takes longest.
 
-    `before` are the places of those that end before each task begins, all earlier than it. Of chains that take as long
-    the one through earlier tasks is named; what takes no time is not.
+    `before` has the places of the tasks that end before each task begins; all are earlier than it. Of equally long
+    chains the one through earlier tasks is named; tasks of no time are not.
     """
-    unknown = tuple(name for name, each in zip(names, seconds, strict=True) if each is None)
+    unknown = tuple(name for name, task_s in zip(names, seconds, strict=True) if task_s is None)
     if unknown:
         return Period(None, unknown=unknown)
-    ends, freed = list[float](), list[int]()
-    for own, each in zip(before, seconds, strict=True):
-        last = max(sorted(own), key=ends.__getitem__, default=-1)
-        freed.append(last)
-        ends.append((ends[last] if last >= 0 else 0.0) + (each or 0.0))
-    path, at = list[int](), max(range(len(ends)), key=ends.__getitem__, default=-1)
-    while at >= 0:
-        path.append(at)
-        at = freed[at]
-    return Period(max(ends, default=0.0), tuple(names[each] for each in reversed(path) if seconds[each]), 1)
+    ends, previous = list[float](), list[int]()
+    for earlier, task_s in zip(before, seconds, strict=True):
+        last = max(sorted(earlier), key=ends.__getitem__, default=-1)
+        previous.append(last)
+        ends.append((ends[last] if last >= 0 else 0.0) + (task_s or 0.0))
+    path, place = list[str](), max(range(len(ends)), key=ends.__getitem__, default=-1)
+    while place >= 0:
+        path += [names[place]] if seconds[place] else []
+        place = previous[place]
+    return Period(max(ends, default=0.0), tuple(reversed(path)), 1)
 
 
 @dataclass(frozen=True)
 class _TaskNetwork:
-    """Tasks by number, in an order in which those of one step wait for earlier ones only, and what each waits for."""
+    """Tasks by number, each after the tasks of its step that it waits for, and the waits of each."""
 
     names: tuple[str, ...]
     seconds: tuple[float, ...]
-    incoming: tuple[tuple[tuple[int, int], ...], ...]  # of each task: (who is waited for, tokens)
+    incoming: tuple[tuple[tuple[int, int], ...], ...]  # for each task: (the task that it waits for, tokens)
 
 
 def period(schedule: Schedule) -> Period:
     """Return the time from one step to the next: over all cycles, the most seconds per token.
 
-    Starts from the largest load of a pool, and as long as a cycle takes longer goes on from that one. Exact but for
-    rounding; of cycles that take as long, a pool's own comes first. Raises ValueError, naming it, for a cycle
-    without a token.
+    The search starts from the largest load of a pool, and goes on as long as a cycle takes longer. Exact but for
+    rounding; of equally long cycles, a pool's own comes first. Raises ValueError, which names it, for a cycle without a
+    token.
 
     Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (the rate of a marked graph); E. L. Lawler,
     Combinatorial Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
@@ -85,67 +81,57 @@ def period(schedule: Schedule) -> Period:
     incoming: list[list[tuple[int, int]]] = [[] for _ in order]
     for wait in constraints(schedule):
         incoming[place[wait.after]].append((place[wait.before], wait.delay))
-    net = _TaskNetwork(
-        tuple(place), tuple(task.seconds or 0.0 for task in order), tuple(tuple(each) for each in incoming)
-    )
-    found = _largest_load(schedule)
-    while (longer := _longer(net, found.seconds or 0.0)) is not None:
-        found = longer
-    listed = {task.name: index for index, task in enumerate(schedule.tasks)}
-    start = min(range(len(found.cycle)), key=lambda at: listed[found.cycle[at]], default=0)
-    return Period(found.seconds, found.cycle[start:] + found.cycle[:start], found.tokens)
-
-
-def _largest_load(schedule: Schedule) -> Period:
-    found = Period(0.0)
+    network = _TaskNetwork(tuple(place), tuple(task.seconds or 0.0 for task in order), tuple(map(tuple, incoming)))
+    longest = Period(0.0)
     for pool in schedule.pools:
-        seconds = schedule.load_s(pool) or 0.0
-        if seconds > (found.seconds or 0.0) or not found.cycle:
-            found = Period(seconds, tuple(task.name for task in schedule.on(pool)), 1)
-    return found
+        load_s = schedule.load_s(pool) or 0.0
+        if load_s > (longest.seconds or 0.0) or not longest.cycle:
+            longest = Period(load_s, tuple(task.name for task in schedule.on(pool)), 1)
+    while (longer := _longer(network, longest.seconds or 0.0)) is not None:
+        longest = longer
+    listed = {task.name: index for index, task in enumerate(schedule.tasks)}
+    start = min(range(len(longest.cycle)), key=lambda index: listed[longest.cycle[index]], default=0)
+    return Period(longest.seconds, longest.cycle[start:] + longest.cycle[:start], longest.tokens)
 
 
-def _longer(net: _TaskNetwork, period_s: float) -> Period | None:
-    """Find a cycle that takes more than `period_s` per token: one that is longer the more often it is gone round."""
-    late = [0.0] * len(net.names)
-    freed: list[tuple[int, int] | None] = [None] * len(net.names)
-    least = ROUNDING * fsum(net.seconds)
-    while _relaxed(net, period_s, late, freed, least):
-        cycle = _circle(freed)
-        if cycle:
-            tokens = sum(each[1] for at in cycle if (each := freed[at]) is not None)
-            seconds = fsum(net.seconds[at] for at in cycle) / tokens
-            return Period(seconds, tuple(net.names[at] for at in cycle), tokens) if seconds > period_s else None
+def _longer(network: _TaskNetwork, period_s: float) -> Period | None:
+    """Return a cycle that takes more than `period_s` per token: with each round it starts later.
+
+    Each task starts no earlier than its waits allow, with steps `period_s` apart, until no start moves.
+    """
+    starts = [0.0] * len(network.names)
+    freed_by: list[tuple[int, int] | None] = [None] * len(network.names)
+    tolerance = ROUNDING * fsum(network.seconds)
+    moved = True
+    while moved:
+        moved = False
+        for after, waits in enumerate(network.incoming):
+            for wait in waits:
+                before, delay = wait
+                start = starts[before] + network.seconds[before] - period_s * delay
+                if start > starts[after] + tolerance:
+                    starts[after], freed_by[after], moved = start, wait, True
+        if moved and (cycle := _circle(freed_by)):
+            tokens = sum(freed[1] for place in cycle if (freed := freed_by[place]) is not None)
+            seconds = fsum(network.seconds[place] for place in cycle) / tokens
+            names = tuple(network.names[place] for place in cycle)
+            return Period(seconds, names, tokens) if seconds > period_s else None
     return None
 
 
-def _relaxed(
-    net: _TaskNetwork, period_s: float, late: list[float], freed: list[tuple[int, int] | None], least: float
-) -> bool:
-    """Let each task start no earlier than what it waits for allows, steps `period_s` apart; say whether one moved."""
-    moved = False
-    for after, incoming in enumerate(net.incoming):
-        for each in incoming:
-            before, tokens = each
-            start = late[before] + net.seconds[before] - period_s * tokens
-            if start > late[after] + least:
-                late[after], freed[after], moved = start, each, True
-    return moved
-
-
-def _circle(freed: Sequence[tuple[int, int] | None]) -> list[int]:
+def _circle(freed_by: Sequence[tuple[int, int] | None]) -> list[int]:
     """Return tasks that free each other in a circle, in the order in which they run; none if there is no circle."""
-    seen = [-1] * len(freed)
-    for start in range(len(freed)):
-        at, path = start, list[int]()
-        while seen[at] < 0:
-            seen[at] = start
-            path.append(at)
-            by = freed[at]
-            if by is None:
+    visited_from = [-1] * len(freed_by)
+    for start in range(len(freed_by)):
+        place, path = start, list[int]()
+        while visited_from[place] < 0:
+            visited_from[place] = start
+            path.append(place)
+            wait = freed_by[place]
+            if wait is None:
                 break
-            at = by[0]
+            place = wait[0]
         else:
-            if seen[at] == start:
-                return path[path.index(at) :][::-1]
+            if visited_from[place] == start:
+                return path[path.index(place) :][::-1]
     return []

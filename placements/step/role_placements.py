@@ -1,4 +1,4 @@
-"""Where each role lives, as data, and read from a plan. From what a search found: `search.block_placements`."""
+"""The pool and settings of each role, as data, and read from a plan. From a search: `search.block_placements`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowgraph.analysis.roles import Role
-from flowgraph.cluster.cluster import Device
 from flowgraph.cluster.plan import Layout, Plan, Pool, RoleSettings
 from flowgraph.errors import ResourceError
 from placements.hardware.topology import DeviceClass
@@ -16,7 +15,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True)
 class RolePlacement:
-    """Where a role lives: its pool, so many devices of a class, how it runs there, how old its weights may be."""
+    """One role on a pool: the pool's devices, how the role runs there, and how many updates its weights may lag."""
 
     role: Role
     pool: str
@@ -28,60 +27,66 @@ class RolePlacement:
     lag: int = 0
 
 
-def homes_by(setting: PlanningProblem, plan: Plan) -> list[RolePlacement]:
-    """Return where each role lives by a plan for this graph, on a cluster that may be another than the plan's.
+def homes_by(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
+    """Return the placement of each role by a plan for this graph, on a cluster that may differ from the plan's.
 
-    A pool whose devices are not there is taken to be of the first class of devices that has as many. Raises
-    ResourceError if none has, or if it is not known how fast they are.
+    A pool whose devices are not in the cluster gets the first class with as many devices. Raises ResourceError if no
+    class has, or if the speed of its devices is not known.
     """
-    roles = {role.name: role for role in setting.roles}
-    seats = {pool.name: _seat_of(setting, pool) for pool in plan.pools}
-    draws = {each.pool for each in plan.placed if roles[each.role].use == "sample"}
+    roles = {role.name: role for role in problem.roles}
+    groups = {pool.name: _group_of(problem, pool) for pool in plan.pools}
+    sampling = {placed.pool for placed in plan.placed if roles[placed.role].use == "sample"}
     return [
         RolePlacement(
-            roles[each.role],
-            each.pool,
-            seats[each.pool],
-            each.engine,
-            each.layout,
-            each.running,
-            each.pool in draws,
-            each.lag,
+            roles[placed.role],
+            placed.pool,
+            groups[placed.pool],
+            placed.engine,
+            placed.layout,
+            placed.running,
+            placed.pool in sampling,
+            placed.lag,
         )
-        for each in plan.placed
+        for placed in plan.placed
     ]
 
 
-def _seat_of(setting: PlanningProblem, pool: Pool) -> DeviceGroup:
-    """Return the seat of a pool by the very devices that it has, or by their number where they are not of one class."""
-    found = {_class_of(setting, *place) for place in pool.devices}
-    of = found.pop() if len(found) == 1 else None
-    links = of.links(len(pool.devices)) if of is not None else None
-    if of is None or links is None:
-        return device_group_for(setting, pool.name, len(pool.devices))
-    return DeviceGroup(of, len(pool.devices), links)
+def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
+    """Return a pool's devices, or as many of another class where they are not of one class of the cluster."""
+    classes = {_class_of(problem, *place) for place in pool.devices}
+    device_class = classes.pop() if len(classes) == 1 else None
+    links = device_class.links(len(pool.devices)) if device_class is not None else None
+    if device_class is None or links is None:
+        return device_group_for(problem, pool.name, len(pool.devices))
+    return DeviceGroup(device_class, len(pool.devices), links)
 
 
-def _class_of(setting: PlanningProblem, node: str, index: int) -> DeviceClass | None:
-    device = setting.cluster.device(node, index)
-    return next((of for of in setting.classes if device is not None and node in of.nodes and _is_of(device, of)), None)
+def _class_of(problem: PlanningProblem, node: str, index: int) -> DeviceClass | None:
+    device = problem.cluster.device(node, index)
+    if device is None:
+        return None
+    kind = device.kind, device.model, device.memory_bytes
+    return next(
+        (
+            group
+            for group in problem.classes
+            if node in group.nodes and (group.kind, group.model, group.memory_bytes) == kind
+        ),
+        None,
+    )
 
 
-def _is_of(device: Device, of: DeviceClass) -> bool:
-    return (device.kind, device.model, device.memory_bytes) == (of.kind, of.model, of.memory_bytes)
-
-
-def device_group_for(setting: PlanningProblem, pool: str, devices: int) -> DeviceGroup:
-    """Return a seat of so many devices; raises ResourceError where no class has as many of a known kind."""
-    for of in setting.classes:
-        links = of.links(devices) if of.count >= devices else None
+def device_group_for(problem: PlanningProblem, pool: str, devices: int) -> DeviceGroup:
+    """Return the first group of `devices` devices; raises ResourceError where no class has as many of a known kind."""
+    for group in problem.classes:
+        links = group.links(devices) if group.count >= devices else None
         if links is not None:
-            return DeviceGroup(of, devices, links)
-    there = ", ".join(f"{of.count} {of.model or of.kind}" for of in setting.classes)
-    raise ResourceError.not_here(f"pool `{pool}`", f"{devices} devices of one known kind", f"the cluster has {there}")
+            return DeviceGroup(group, devices, links)
+    counts = ", ".join(f"{group.count} {group.model or group.kind}" for group in problem.classes)
+    raise ResourceError.not_here(f"pool `{pool}`", f"{devices} devices of one known kind", f"the cluster has {counts}")
 
 
-def in_order(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> list[RolePlacement]:
-    """Return where roles live, in the order of the flow's roles."""
-    order = {role.name: place for place, role in enumerate(setting.roles)}
+def in_order(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> list[RolePlacement]:
+    """Return placements in the order of the flow's roles."""
+    order = {role.name: place for place, role in enumerate(problem.roles)}
     return sorted(homes, key=lambda home: order[home.role.name])

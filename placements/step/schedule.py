@@ -1,6 +1,6 @@
-"""What a step is made of in time: tasks on pools, and what waits for what, over steps without end.
+"""A step in time: tasks on pools, and waits between them, over steps without end.
 
-A marked graph: each task runs once a step, each wait holds as many tokens as its delay. Not here: how long a step takes
+A marked graph: each task runs once a step, each wait holds as many tokens as its delay. Not here: the seconds of a step
 (`period`), and when each task runs (`timeline`).
 """
 
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScheduledTask:
-    """What runs once a step and then occupies all of its pools; a task without a pool occupies nothing.
+    """A task that runs once a step and then occupies all of its pools; a task without a pool occupies nothing.
 
-    `seconds` is None where not known. Of the first steps it leaves out `shift`: it works on what others made so many
-    steps before.
+    `seconds` is None where not known. The task works on rows of `shift` steps ago, so it skips the first `shift` steps.
     """
 
     name: str
@@ -37,9 +36,9 @@ class ScheduledTask:
 
 @dataclass(frozen=True)
 class TaskWait:
-    """Step i of `after` starts once step i - delay of `before` has ended; before the first step all has ended.
+    """Step i of `after` starts once step i - delay of `before` has ended; steps before the first have ended.
 
-    `turn` names the pool if it only keeps the order of the tasks there; else data or weights are waited for.
+    `turn` names the pool if the wait only keeps the order of tasks there; else `after` waits for data or weights.
     """
 
     before: str
@@ -50,7 +49,7 @@ class TaskWait:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Tasks and waits. A pool does one task at a time, in the order of `tasks`."""
+    """Tasks and waits. A pool runs one task at a time, in the order of `tasks`."""
 
     tasks: tuple[ScheduledTask, ...]
     waits: tuple[TaskWait, ...] = ()
@@ -71,7 +70,7 @@ class Schedule:
 
     @cached_property
     def pools(self) -> tuple[str, ...]:
-        """Name the pools, in the order in which tasks name them."""
+        """Return the pools, in the order in which tasks name them."""
         return tuple(dict.fromkeys(pool for task in self.tasks for pool in task.pools))
 
     @cached_property
@@ -81,7 +80,7 @@ class Schedule:
 
     @cached_property
     def unknown(self) -> tuple[str, ...]:
-        """Name the tasks whose seconds are not known."""
+        """Return the names of tasks of unknown seconds."""
         return tuple(task.name for task in self.tasks if task.seconds is None)
 
     def on(self, pool: str) -> tuple[ScheduledTask, ...]:
@@ -89,40 +88,41 @@ class Schedule:
         return tuple(task for task in self.tasks if pool in task.pools)
 
     def load_s(self, pool: str) -> float | None:
-        """Return the seconds that a pool is busy for one step; None if one is not known."""
-        known = [task.seconds for task in self.on(pool) if task.seconds is not None]
-        return fsum(known) if len(known) == len(self.on(pool)) else None
+        """Return the seconds of a step in which a pool is busy; None if one is not known."""
+        tasks = self.on(pool)
+        known = [task.seconds for task in tasks if task.seconds is not None]
+        return fsum(known) if len(known) == len(tasks) else None
 
 
 def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
-    """Return all that tasks wait for: their own waits, then their turns; of two between the same tasks the stricter."""
-    found = dict[tuple[str, str], TaskWait]()
+    """Return all waits: those of tasks, then turns on pools; of two between the same tasks the stricter."""
+    strictest = dict[tuple[str, str], TaskWait]()
     for wait in (*schedule.waits, *_turns(schedule)):
         key = (wait.before, wait.after)
-        if key not in found or wait.delay < found[key].delay:
-            found[key] = wait
-    return tuple(found.values())
+        if key not in strictest or wait.delay < strictest[key].delay:
+            strictest[key] = wait
+    return tuple(strictest.values())
 
 
 def _turns(schedule: Schedule) -> Iterator[TaskWait]:
-    """Return the order on each pool: one token goes round."""
+    """Yield the order on each pool as waits: a circle with one token."""
     for pool in schedule.pools:
         names = [task.name for task in schedule.on(pool)]
-        yield from (TaskWait(first, then, 0, pool) for first, then in pairwise(names))
+        yield from (TaskWait(first, second, 0, pool) for first, second in pairwise(names))
         yield TaskWait(names[-1], names[0], 1, pool)
 
 
 def in_order(schedule: Schedule) -> tuple[ScheduledTask, ...]:
-    """Sort tasks so that each stands after all it waits for within a step, else as they are.
+    """Return the tasks, each after all that it waits for within a step, otherwise in their order.
 
-    Raises ValueError if tasks wait for each other in a circle within one step, and names them.
+    Raises ValueError, which names them, if tasks wait for each other in a circle within one step.
     """
     from networkx import DiGraph, NetworkXUnfeasible, lexicographical_topological_sort
 
     place = {task.name: index for index, task in enumerate(schedule.tasks)}
     waits: DiGraph[str] = DiGraph()
     waits.add_nodes_from(place)
-    waits.add_edges_from((each.before, each.after) for each in constraints(schedule) if not each.delay)
+    waits.add_edges_from((wait.before, wait.after) for wait in constraints(schedule) if not wait.delay)
     try:
         order = list(lexicographical_topological_sort(waits, key=place.__getitem__))
     except NetworkXUnfeasible:
@@ -131,10 +131,9 @@ def in_order(schedule: Schedule) -> tuple[ScheduledTask, ...]:
 
 
 def _circle(schedule: Schedule, waits: DiGraph[str]) -> str:
-    """Return which tasks wait for each other within one step, as text."""
     from networkx import find_cycle
 
-    by = {(each.before, each.after): each for each in constraints(schedule) if not each.delay}
-    circle = [by[edge] for edge in find_cycle(waits)]
-    steps = [f"{each.after} (its turn on {each.turn})" if each.turn else each.after for each in circle]
+    by_edge = {(wait.before, wait.after): wait for wait in constraints(schedule) if not wait.delay}
+    circle = [by_edge[edge] for edge in find_cycle(waits)]
+    steps = [f"{wait.after} (its turn on {wait.turn})" if wait.turn else wait.after for wait in circle]
     return f"tasks of one step wait for each other: {' → '.join([circle[0].before, *steps])}"

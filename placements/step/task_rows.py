@@ -1,8 +1,8 @@
-"""The tasks of a step as rows of a table: transfers and switches too short to matter are one row together."""
+"""The tasks of a step as rows of a table; short transfers, and short switches, share one row each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowgraph.cluster.plan import StepForecast, TaskKind, TimedTask
@@ -13,47 +13,39 @@ FOLDED: Mapping[TaskKind, str] = {"transfer": "short transfers", "offload": "sho
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One row: its label, the tasks that it is of, and their seconds together; None where one's are not known."""
+    """One row of a table: a task, or the short tasks of one kind."""
 
     label: str
     tasks: tuple[TimedTask, ...]
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds of its tasks together."""
-        known = [each.seconds for each in self.tasks if each.seconds is not None]
+        """Return the seconds of its tasks together; None if one is not known."""
+        known = [task.seconds for task in self.tasks if task.seconds is not None]
         return sum(known) if len(known) == len(self.tasks) else None
 
     @property
     def pools(self) -> tuple[str, ...]:
-        """Return the pools that its tasks occupy; of several tasks none."""
+        """Return the pools that its task occupies; none for several tasks."""
         return self.tasks[0].pools if len(self.tasks) == 1 else ()
 
 
 def task_rows(step: StepForecast) -> tuple[TaskRow, ...]:
-    """Return a row for each task, in their order, and last one for the short tasks of each kind that moves things.
+    """Return a row for each task, in their order, then one for the short tasks of each kind in `FOLDED`.
 
-    Short tasks that take nothing together have no row.
+    Short tasks that take no time together have no row.
     """
-    return (*_long(step), *_short(step))
-
-
-def _long(step: StepForecast) -> Iterator[TaskRow]:
-    return (TaskRow(_label(each), (each,)) for each in step.tasks if not _is_short(each, step))
-
-
-def _short(step: StepForecast) -> Iterator[TaskRow]:
-    for kind, label in FOLDED.items():
-        own = tuple(each for each in step.tasks if each.kind == kind and _is_short(each, step))
-        if any(each.seconds for each in own):
-            yield TaskRow(label, own)
-
-
-def _is_short(task: TimedTask, step: StepForecast) -> bool:
-    seconds, period_s = task.seconds, step.period_s
-    return task.kind in FOLDED and seconds is not None and period_s is not None and seconds < SHORT_SHARE * period_s
-
-
-def _label(task: TimedTask) -> str:
-    """Name a task; a sync by the role that it brings weights to, not by its pool, which another plan has not."""
-    return f"{task.name.partition(' to ')[0]} to {task.role}" if task.kind == "sync" and task.role else task.name
+    rows = list[TaskRow]()
+    short: dict[TaskKind, list[TimedTask]] = {kind: [] for kind in FOLDED}
+    limit_s = SHORT_SHARE * (step.period_s or 0.0)
+    for task in step.tasks:
+        if task.kind in FOLDED and task.seconds is not None and task.seconds < limit_s:
+            short[task.kind].append(task)
+            continue
+        # A sync is named by the role that it brings weights to: its pool may have another name in another plan.
+        sync = task.kind == "sync" and task.role
+        rows.append(TaskRow(f"{task.name.partition(' to ')[0]} to {task.role}" if sync else task.name, (task,)))
+    rows += [
+        TaskRow(FOLDED[kind], tuple(tasks)) for kind, tasks in short.items() if any(task.seconds for task in tasks)
+    ]
+    return tuple(rows)

@@ -1,6 +1,6 @@
-"""A placed step as the tasks of its lowered program, and what they wait for: within a step, and across steps.
+"""A placed step as the tasks of its lowered program, and their waits: within a step, and across steps.
 
-Not here: how long each takes (`search.plan_builder`), and how the tasks play out (`timeline`, `period`).
+Not here: the seconds of each (`step_forecast`), and when they run (`timeline`, `period`).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import product
 
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings, TaskKind, TaskOrder
@@ -20,7 +21,7 @@ from flowgraph.lowering.task_names import kind_of, pool_of, task_names
 from flowgraph.lowering.waits import homes_of, moved_on, waits_for
 
 NOWHERE = ""
-"""The pool of roles that a run does without: what would run there is no task of its step."""
+"""The pool of roles that a run does without: its step has no tasks there."""
 
 
 # ---------------------------------------------------------------------------------------- the program
@@ -28,7 +29,7 @@ NOWHERE = ""
 
 @dataclass(frozen=True)
 class ProgramPlacement:
-    """Where a role lives, as far as its program depends on it: roles of one model share weights of the same `copy`."""
+    """The placement of a role as far as its program depends on it: roles of one model share weights of one `copy`."""
 
     role: str
     pool: str
@@ -39,18 +40,18 @@ class ProgramPlacement:
 
     @property
     def placed(self) -> PlacedRole:
-        """Return the spot as a plan has it; of layout and settings a program depends on nothing but their equality."""
+        """Return the role in a plan; a program depends on layout and settings only by their equality."""
         running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
         return PlacedRole(role=self.role, pool=self.pool, engine=self.engine, lag=self.lag, running=running)
 
 
 @dataclass(frozen=True, eq=False)
 class StepOutline:
-    """The tasks of one step, those of `program`, without their seconds; `needs` are places of those each waits for.
+    """The tasks of `program`, which make one step, without their seconds; `needs` are the places of each task's waits.
 
-    Where steps overlap, `shifts` says of each task how many steps ago the rows that it works on were drawn, and
-    `carried` pairs what moves weights on with who uses them in the next step; else a step begins once the one before
-    has ended, and both are empty.
+    Where steps overlap, `shifts` has for each task how many steps ago its rows were sampled, and `carried` pairs tasks
+    that update or send weights with those that use them in the next step. Else a step begins once the one before has
+    ended, and both are empty.
     """
 
     program: Program
@@ -76,23 +77,31 @@ class StepOutline:
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
         """Return the pools that each task occupies: both of a sync, none of a transfer."""
-        return tuple(map(_occupied, self.tasks))
+        return tuple(() if isinstance(task, Transfer) else _pools_of(task) for task in self.tasks)
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """Return the role of each task; of a sync that which samples with its weights, else the first."""
-        return tuple(map(self._role, self.tasks))
+        """Return the role of each task; of a sync the role that samples with its weights, else the first."""
+        names = list[str]()
+        for task in self.tasks:
+            name = task.role if isinstance(task, Run) else ""
+            if isinstance(task, Sync):
+                targets = [role.name for role in roles(self.program.graph) if self.homes.get(role.name) == task.target]
+                sampling = [target for target in targets if target.endswith(".sample")]
+                name = next(iter((*sampling, *targets)), "")
+            names.append(name)
+        return tuple(names)
 
     @cached_property
     def moving(self) -> tuple[bool, ...]:
-        """Return of each switch whether it moves anything: what the step before left so costs nothing."""
-        last = {task.home: task.awake for task in self.tasks if isinstance(task, Switch)}
-        found = list[bool]()
+        """Return for each task whether it is a switch that moves anything: not if the step before left it so."""
+        awake = {task.home: task.awake for task in self.tasks if isinstance(task, Switch)}
+        moving = list[bool]()
         for task in self.tasks:
-            found.append(isinstance(task, Switch) and last[task.home] is not task.awake)
+            moving.append(isinstance(task, Switch) and awake[task.home] is not task.awake)
             if isinstance(task, Switch):
-                last[task.home] = task.awake
-        return tuple(found)
+                awake[task.home] = task.awake
+        return tuple(moving)
 
     @cached_property
     def before(self) -> tuple[frozenset[int], ...]:
@@ -100,114 +109,94 @@ class StepOutline:
 
         Where steps do not overlap, all are earlier in `tasks`.
         """
-        found, last = list[frozenset[int]](), dict[str, int]()
+        before, last = list[frozenset[int]](), dict[str, int]()
         for place, needs in enumerate(self.needs):
-            found.append(needs | {last[pool] for pool in self.pools[place] if pool in last})
+            before.append(needs | {last[pool] for pool in self.pools[place] if pool in last})
             last |= dict.fromkeys(self.pools[place], place)
-        return tuple(found)
+        return tuple(before)
 
     @cached_property
     def waits(self) -> tuple[TaskOrder, ...]:
-        """Return what waits for what: in its own step, on rows of an earlier one, and last for the step before."""
-        names, late = self.names, self.shifts or (0,) * len(self.tasks)
-        rows = (
-            TaskOrder(
-                before=names[need], after=names[place], delay=0 if self._is_first(need) else late[place] - late[need]
-            )
-            for place, needs in enumerate(self.needs)
-            for need in sorted(needs)
-        )
-        return (*rows, *(TaskOrder(before=names[one], after=names[after], delay=1) for one, after in self._next))
-
-    @cached_property
-    def _next(self) -> tuple[tuple[int, int], ...]:
-        """Pair tasks with those of the next step that wait for them: all that it begins with, unless steps overlap."""
-        if self.shifts:
-            return self.carried
-        ends = set(range(len(self.tasks))).difference(*self.before)
-        begins = [place for place, before in enumerate(self.before) if not before]
-        return tuple((end, begin) for end in sorted(ends) for begin in begins)
+        """Return the waits of tasks: in one step, for rows of an earlier one, and last for the step before."""
+        return (*self._waits_in_step, *self._waits_across(0.0))
 
     def waits_with(self, driver_s: float) -> tuple[TaskOrder, ...]:
-        """Return the same, where so many seconds pass between the end of a step and the begin of the next.
+        """Return the waits with a pause of `driver_s` seconds between the end of a step and the start of the next.
 
-        Where steps overlap, they pass between an update and the runs that read its weights in the next step; syncs and
-        what samples go on meanwhile.
+        Where steps overlap, the pause lies between an update and the runs that read its weights in the next step; syncs
+        and sampling go on meanwhile.
         """
-        count = len(self.waits) - len(self._next)
-        waiting = (not self.shifts or isinstance(self.tasks[after], Run) for _, after in self._next)
-        across = (
-            each.model_copy(update={"pause_s": driver_s}) if waits else each
-            for each, waits in zip(self.waits[count:], waiting, strict=True)
-        )
-        return (*self.waits[:count], *across) if driver_s else self.waits
+        return (*self._waits_in_step, *self._waits_across(driver_s)) if driver_s else self.waits
 
-    def _is_first(self, place: int) -> bool:
-        """Return whether a task syncs what the step before trained: who reads that does so in the step of the sync."""
-        return isinstance(self.tasks[place], Sync) and not self.needs[place]
+    @cached_property
+    def _waits_in_step(self) -> tuple[TaskOrder, ...]:
+        names, shifts = self.names, self.shifts or (0,) * len(self.tasks)
+        waits = list[TaskOrder]()
+        for place, needs in enumerate(self.needs):
+            for need in sorted(needs):
+                # A sync of weights that the step before trained is in the step of the tasks that read them.
+                is_first = isinstance(self.tasks[need], Sync) and not self.needs[need]
+                delay = 0 if is_first else shifts[place] - shifts[need]
+                waits.append(TaskOrder(before=names[need], after=names[place], delay=delay))
+        return tuple(waits)
 
-    def _role(self, task: Task) -> str:
-        if isinstance(task, Run):
-            return task.role
-        if not isinstance(task, Sync):
-            return ""
-        own = [each.name for each in roles(self.program.graph) if self.homes.get(each.name) == task.target]
-        return next((name for name in own if name.endswith(".sample")), own[0] if own else "")
+    def _waits_across(self, driver_s: float) -> Iterator[TaskOrder]:
+        """Yield the waits for tasks of the step before: for all that end it, unless steps overlap."""
+        ends = sorted(set(range(len(self.tasks))).difference(*self.before))
+        begins = [place for place, before in enumerate(self.before) if not before]
+        for end, begin in self.carried if self.shifts else product(ends, begins):
+            wait = TaskOrder(before=self.names[end], after=self.names[begin], delay=1)
+            paused = driver_s and (not self.shifts or isinstance(self.tasks[begin], Run))
+            yield wait.model_copy(update={"pause_s": driver_s}) if paused else wait
 
     @cached_property
     def homes(self) -> Mapping[str, Home]:
         """Return the home of each role by its name."""
-        placed = self.program.plan.placed
         return {
-            each.role: Home(each.role.rpartition(".")[0], each.pool, each.engine, each.layout, each.running)
-            for each in placed
+            role.role: Home(role.role.rpartition(".")[0], role.pool, role.engine, role.layout, role.running)
+            for role in self.program.plan.placed
         }
 
 
-def _occupied(task: Task) -> tuple[str, ...]:
-    if isinstance(task, Sync):
-        return tuple(dict.fromkeys((task.source.pool, task.target.pool)))
-    return () if isinstance(task, Transfer) else (pool_of(task),)
+def _pools_of(task: Task) -> tuple[str, ...]:
+    match task:
+        case Transfer(_, source, target):
+            return source, target
+        case Sync(_, source, target):
+            return tuple(dict.fromkeys((source.pool, target.pool)))
+        case _:
+            return (pool_of(task),)
 
 
 @lru_cache(maxsize=256)
-def outline(graph: Graph, spots: tuple[ProgramPlacement, ...]) -> StepOutline:
-    """Return the step of a graph whose roles live at these spots: the tasks of its program, in their order.
+def outline(graph: Graph, placements: tuple[ProgramPlacement, ...]) -> StepOutline:
+    """Return the step of a graph with these placements: the tasks of its program, in their order.
 
-    A role without a spot is one that the run does without.
+    The run does without roles that have no placement.
     """
-    return StepOutline(*_lowered(graph, spots, LOWERING))
+    return StepOutline(*_lowered(graph, placements, LOWERING))
 
 
 def _lowered(
-    graph: Graph, spots: Sequence[ProgramPlacement], passes: Sequence[Pass]
+    graph: Graph, placements: Sequence[ProgramPlacement], passes: Sequence[Pass]
 ) -> tuple[Program, tuple[frozenset[int], ...]]:
-    """Return a program without what would run nowhere, and what its tasks wait for: through what is left out, too."""
-    there = {each.role: each.placed for each in spots}
-    nowhere = (ProgramPlacement(role.name, NOWHERE, "").placed for role in roles(graph) if role.name not in there)
+    """Return a program without tasks of roles that are nowhere, and its tasks' waits, also those through such tasks."""
+    placed = {placement.role: placement.placed for placement in placements}
+    nowhere = (ProgramPlacement(role.name, NOWHERE, "").placed for role in roles(graph) if role.name not in placed)
     # As much of a plan as a program depends on.
-    skeleton = Plan.model_construct(structure_hash="", pools=(), placed=(*there.values(), *nowhere))
+    skeleton = Plan.model_construct(structure_hash="", pools=(), placed=(*placed.values(), *nowhere))
     program = lower_unchecked(graph, skeleton, passes)
-    needs, kept = waits_for(program), [_is_somewhere(task) for task in program.tasks]
-    if all(kept):
+    needs = waits_for(program)
+    places = [place for place, task in enumerate(program.tasks) if NOWHERE not in _pools_of(task)]
+    if len(places) == len(program.tasks):
         return program, needs
-    behind = list[frozenset[int]]()
-    for own in needs:
-        behind.append(frozenset[int]().union(*({each} if kept[each] else behind[each] for each in own)))
-    left = [place for place, there in enumerate(kept) if there]
-    new = {place: number for number, place in enumerate(left)}
-    tasks = tuple(program.tasks[place] for place in left)
-    return replace(program, tasks=tasks), tuple(frozenset(new[each] for each in behind[place]) for place in left)
-
-
-def _is_somewhere(task: Task) -> bool:
-    match task:
-        case Transfer(_, source, target):
-            return NOWHERE not in (source, target)
-        case Sync(_, source, target):
-            return NOWHERE not in (source.pool, target.pool)
-        case _:
-            return pool_of(task) != NOWHERE
+    numbers = {place: number for number, place in enumerate(places)}
+    remaining = list[frozenset[int]]()  # for each task, the numbers of the remaining tasks that it waits for
+    for before in needs:
+        waits = ({numbers[need]} if need in numbers else remaining[need] for need in before)
+        remaining.append(frozenset[int]().union(*waits))
+    tasks = tuple(program.tasks[place] for place in places)
+    return replace(program, tasks=tasks), tuple(remaining[place] for place in places)
 
 
 # ---------------------------------------------------------------------------------------- steps that overlap
@@ -215,7 +204,7 @@ def _is_somewhere(task: Task) -> bool:
 
 @dataclass(frozen=True)
 class StagedNode:
-    """One node that runs a model: its role, its stage in the step, and whether it updates weights."""
+    """A node that runs a model, with its role, its stage in the step, and whether it updates weights."""
 
     node: str
     role: str
@@ -225,105 +214,92 @@ class StagedNode:
 
 @lru_cache(maxsize=256)
 def overlapped(
-    graph: Graph, spots: tuple[ProgramPlacement, ...], staged: tuple[StagedNode, ...], lag: int
+    graph: Graph, placements: tuple[ProgramPlacement, ...], staged: tuple[StagedNode, ...], lag: int
 ) -> StepOutline:
-    """Return the step of a graph in which steps overlap, as far as weights may be `lag` updates old where they sample.
+    """Return the step of a graph in which steps overlap, with weights that may be `lag` updates old for sampling.
 
-    On each pool tasks on rows drawn longest ago come first, since updates wait for them; syncs of what the step before
-    trained are first of all. Only a forecast knows such steps: a run begins a step once the one before has ended.
+    On each pool tasks on the oldest rows come first, since updates wait for them; syncs of weights that the step before
+    trained come before all others. Only a forecast has such steps: a run begins a step once the one before has ended.
     """
-    base, needs = _lowered(graph, spots, [each for each in LOWERING if each is not insert_switches])
-    late = _as_late_as_read(base, needs, _shifts(base, needs, shifts(spots, staged, lag)))
-    first = _first(base, needs, late)
-    order = sorted(range(len(base.tasks)), key=lambda i: (i not in first, -late[i], i))
+    base, needs = _lowered(graph, placements, [rule for rule in LOWERING if rule is not insert_switches])
+    task_shifts = _task_shifts(base, needs, shifts(placements, staged, lag))
+    first = _first(base, needs, task_shifts)
+    order = sorted(range(len(base.tasks)), key=lambda i: (i not in first, -task_shifts[i], i))
     program = insert_switches(replace(base, tasks=tuple(base.tasks[i] for i in order)))
-    old = iter(order)
-    numbers = [-1 if isinstance(task, Switch) else next(old) for task in program.tasks]
-    new = {number: place for place, number in enumerate(numbers) if number >= 0}
-    lates, latest = list[int](), 0
-    for number in reversed(numbers):  # a switch is of the step of the task that it is made for
-        latest = late[number] if number >= 0 else latest
-        lates.append(latest)
-    return StepOutline(
-        program,
-        tuple(
-            frozenset(new[each] for each in needs[number]) if number >= 0 else frozenset[int]() for number in numbers
-        ),
-        tuple(reversed(lates)),
-        tuple((new[one], new[user]) for one, user in _carried(base)),
-    )
+    unswitched = iter(order)
+    numbers = [None if isinstance(task, Switch) else next(unswitched) for task in program.tasks]
+    places = {number: place for place, number in enumerate(numbers) if number is not None}
+    new_needs, new_shifts, shift = list[frozenset[int]](), list[int](), 0
+    for number in reversed(numbers):  # a switch has the shift of the task that it prepares
+        shift = shift if number is None else task_shifts[number]
+        before = () if number is None else needs[number]
+        new_shifts.append(shift)
+        new_needs.append(frozenset(places[need] for need in before))
+    carried = tuple((places[task], places[user]) for task, user in _carried(base))
+    return StepOutline(program, tuple(new_needs[::-1]), tuple(new_shifts[::-1]), carried)
 
 
 def _carried(program: Program) -> Iterator[tuple[int, int]]:
-    """Pair what moves the weights of a home on with who used them before it: in the next step those are there."""
+    """Pair each task that changes the weights of a home with their earlier users, which read them in the next step."""
     for place, task in enumerate(program.tasks):
         moved = set(moved_on(task, program))
         yield from ((place, earlier) for earlier in range(place) if moved & set(homes_of(program.tasks[earlier])))
 
 
-def shifts(spots: Sequence[ProgramPlacement], staged: Sequence[StagedNode], lag: int) -> dict[str, int]:
-    """Return by node how many steps ago the rows that it works on were drawn, within what the weights may lag.
+def shifts(placements: Sequence[ProgramPlacement], staged: Sequence[StagedNode], lag: int) -> dict[str, int]:
+    """Return by node how many steps ago its rows were sampled, within the lag of weights.
 
-    Without a lag all work on the rows of their own step, one after another. With one, what draws is a step ahead of the
-    rest, and so is what comes before it; with more, pools that only read rows have a step of their own between drawing
-    and updates.
+    Without a lag all nodes work on the rows of their own step, one after another. With one, sampling is a step ahead of
+    the rest, and so are the nodes before it; with more, pools that only read rows have a step of their own between
+    sampling and updates.
     """
-    pools = {each.role: each.pool for each in spots}
-    drawing = [each for each in staged if each.role.endswith(".sample") and _trained(each.role) in pools]
-    last = max((each.stage for each in drawing), default=0)
-    ahead = {each.node for each in staged if each in drawing or (not each.updates and each.stage < last)}
-    after = [each for each in staged if each.node not in ahead]
-    trained = {pools[each.role] for each in staged if each.updates}
-    # What reads rows by what a trained model has read of them goes with it.
-    first = min((o.stage for o in after if pools[o.role] in trained and not o.updates), default=len(staged))
-    reading = {each.node for each in after if pools[each.role] not in trained and each.stage <= first}
-    late = min(lag, 2 if reading else 1)
-    found = {each.node: 0 if each.node in ahead else late for each in staged}
-    return found | dict.fromkeys(reading, min(lag, 1))
+    pools = {placement.role: placement.pool for placement in placements}
+    sampling = [
+        node for node in staged if node.role.endswith(".sample") and f"{node.role.rpartition('.')[0]}.train" in pools
+    ]
+    last = max((node.stage for node in sampling), default=0)
+    ahead = {node.node for node in staged if node in sampling or (not node.updates and node.stage < last)}
+    after = [node for node in staged if node.node not in ahead]
+    trained = {pools[node.role] for node in staged if node.updates}
+    # A node that reads the results of a trained model's forward pass stays in the step of that model.
+    first = min((node.stage for node in after if pools[node.role] in trained and not node.updates), default=len(staged))
+    reading = {node.node for node in after if pools[node.role] not in trained and node.stage <= first}
+    updating = min(lag, 2 if reading else 1)
+    of_nodes = {node.node: 0 if node.node in ahead else updating for node in staged}
+    return of_nodes | dict.fromkeys(reading, min(lag, 1))
 
 
-def _trained(role: str) -> str:
-    return f"{role.rpartition('.')[0]}.train"
+def _task_shifts(program: Program, needs: Sequence[frozenset[int]], of_nodes: Mapping[str, int]) -> list[int]:
+    """Return the shift of each task: that of its nodes, or the largest of the tasks that it waits for.
 
-
-def _shifts(program: Program, needs: Sequence[frozenset[int]], of_nodes: Mapping[str, int]) -> list[int]:
-    """Return the shift of each task: that of its nodes, or of the latest that it waits for."""
-    found = list[int]()
-    for task, before in zip(program.tasks, needs, strict=True):
-        own = (of_nodes.get(name, 0) for name in task.nodes) if isinstance(task, Run) else ()
-        found.append(max((*own, *(found[each] for each in before)), default=0))
-    return found
-
-
-def _as_late_as_read(program: Program, needs: Sequence[frozenset[int]], late: Sequence[int]) -> list[int]:
-    """Let the host work on rows in the step that reads its results, so that nothing that is drawn next waits for it."""
-    found, readers = list(late), [list[int]() for _ in late]
-    for reader, before in enumerate(needs):
-        for each in before:
-            readers[each].append(reader)
-    for place in reversed(range(len(found))):
-        task = program.tasks[place]
-        waits = isinstance(task, Transfer) or (isinstance(task, Run) and not task.role)
-        if waits and readers[place]:
-            found[place] = min(found[each] for each in readers[place])
-    return found
-
-
-def _first(program: Program, needs: Sequence[frozenset[int]], late: Sequence[int]) -> set[int]:
-    """Return what a step begins with: syncs of what the step before trained, and host work that sampling waits for.
-
-    Host work on rows of this very step is not, since those are sampled first.
+    Host work is in the step that reads its results, so that the next sampling does not wait for it.
     """
-    found = {i for i, task in enumerate(program.tasks) if isinstance(task, Sync) and not needs[i]}
-    drawing = {i for i, task in enumerate(program.tasks) if isinstance(task, Run) and task.role and not late[i]}
-    drawn = set(drawing)
+    task_shifts, readers = list[int](), [list[int]() for _ in needs]
+    for place, (task, before) in enumerate(zip(program.tasks, needs, strict=True)):
+        nodes = (of_nodes.get(name, 0) for name in task.nodes) if isinstance(task, Run) else ()
+        task_shifts.append(max((*nodes, *(task_shifts[need] for need in before)), default=0))
+        for need in before:
+            readers[need].append(place)
+    for place, task in reversed(list(enumerate(program.tasks))):
+        on_host = isinstance(task, Transfer) or (isinstance(task, Run) and not task.role)
+        if on_host and readers[place]:
+            task_shifts[place] = min(task_shifts[reader] for reader in readers[place])
+    return task_shifts
+
+
+def _first(program: Program, needs: Sequence[frozenset[int]], task_shifts: Sequence[int]) -> set[int]:
+    """Return the tasks with which a step begins: syncs of trained weights, and host work that sampling waits for.
+
+    Host work on rows of this very step is not among them, since those are sampled first.
+    """
+    tasks = program.tasks
+    models = {i for i, task in enumerate(tasks) if isinstance(task, Run) and task.role}
+    first = {i for i, task in enumerate(tasks) if isinstance(task, Sync) and not needs[i]}
+    sampling = {i for i in models if not task_shifts[i]}
+    sampled = set(sampling)  # and all that depends on it
     for place, before in enumerate(needs):
-        drawn |= {place} if before & drawn else set()
+        sampled |= {place} if before & sampled else set()
     for place in reversed(range(len(needs))):
-        if place in drawing or (place in found and not isinstance(program.tasks[place], Sync)):
-            found |= {each for each in needs[place] - drawn if not _runs_model(program.tasks[each])}
-    return found
-
-
-def _runs_model(task: Task) -> bool:
-    return isinstance(task, Run) and bool(task.role)
+        if place in sampling or (place in first and not isinstance(tasks[place], Sync)):
+            first |= needs[place] - sampled - models
+    return first

@@ -1,6 +1,6 @@
-"""How much of a device's memory an inference engine has for its cache, in tokens, and what it keeps for itself.
+"""The tokens that fit an inference engine's cache, and the memory that the engine reserves for itself.
 
-Not here: how long anything takes (`decode`, `generation`).
+Not here: seconds (`decode`, `generation`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ if TYPE_CHECKING:
     from flowgraph.models import ModelShape
     from placements.hardware.device_profiles import DeviceProfile, Precision
 
-LONG_TOKENS = 4096  # a context long enough that states and windows count for little
+LONG_TOKENS = 4096  # a context so long that states and windows count for little
 
 
 def reserved_bytes(tensor: int, constants: ServingConstants) -> int:
-    """Return the bytes of each device that hold neither weights nor cache: context, graphs, activations, buffers.
-
-    Source: the comments of the constants, in `engines`.
-    """
+    """Return the bytes of each device that hold neither weights nor cache: context, graphs, activations, buffers."""
     return int(constants.fixed_bytes + (constants.joint_bytes if tensor > 1 else 0.0))
 
 
@@ -42,15 +39,15 @@ def cache_tokens(
 ) -> int:
     """Return the tokens that the cache of one replica holds; 0 if its weights alone do not fit.
 
-    `cache_share` is the part of a device's memory that the engine is given. SGLang's holds weights and cache
-    (`mem_fraction_static`), and what it keeps for itself has to fit beside; vLLM's holds that too
-    (`gpu_memory_utilization`), and TensorRT-LLM's as good as that. Experts are spread over `expert` replicas.
+    `cache_share` is the engine's part of a device's memory. In SGLang it is for weights and cache
+    (`mem_fraction_static`), and the engine's own bytes have to fit next to it; in vLLM (`gpu_memory_utilization`) it
+    includes these, and in TensorRT-LLM nearly so. Experts are spread over `expert` replicas.
     Source: SGLang 0.5 and vLLM 0.12, their server arguments.
     """
     links = PoolLinks(device, domain=tensor, node_devices=tensor, network_bytes_per_s=device.link_bytes_per_s)
     layout = Layout(data=expert, tensor=tensor, expert=expert)
     replica = replica_of(shape, layout, links, constants, precision, cache_precision)
     reserved = reserved_bytes(tensor, constants)
-    given = cache_share * device.memory_bytes - (reserved if constants.inside else 0)
-    free = min(given, device.memory_bytes - reserved) - weight_bytes(replica)
+    share_bytes = cache_share * device.memory_bytes - (reserved if constants.inside else 0)
+    free = min(share_bytes, device.memory_bytes - reserved) - weight_bytes(replica)
     return max(0, int(free / cache_bytes(replica, LONG_TOKENS) * LONG_TOKENS))

@@ -1,7 +1,7 @@
-"""Seconds of generation: of one request beside others, and of a whole batch of responses on copies of a model.
+"""Seconds of generation: of one request under load, and of a whole batch of responses on replicas of a model.
 
-Not here: what one step takes (`decode`), how much cache there is (`cache_capacity`), syncs of weights, sleeping
-engines.
+Not here: one step of an engine (`decode`), the size of its cache (`cache_capacity`), weight syncs and sleep
+(`transitions`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
-from placements.hardware.engine_constants import ServingConstants
-from placements.time.cache_capacity import cache_tokens, reserved_bytes
 from placements.time.decode import ServingReplica, prefill_seconds, replica_of, step_s, step_seconds
 from placements.time.kernels import peak_flops
 from placements.time.long_tail import drained_seconds, uneven_tokens
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from flowgraph.cluster.plan import Layout
     from flowgraph.models import ModelShape
     from placements.hardware.device_profiles import PoolLinks, Precision
+    from placements.hardware.engine_constants import ServingConstants
     from placements.workload.lengths import LengthDistribution
 
 MIXING = 4
@@ -27,8 +26,6 @@ MIXING = 4
 
 Source: the simulation in the tests, which it is within 3% of; 2 is within 4%, 8 within 6%.
 """
-
-__all__ = ["ServingConstants", "cache_tokens", "generate_seconds", "request_seconds", "reserved_bytes"]
 
 
 def request_seconds(
@@ -44,23 +41,23 @@ def request_seconds(
     cache_tokens: float | None = None,
     cache_precision: Precision = "bfloat16",
 ) -> tuple[float, float] | None:
-    """Return a request's seconds to its first token, and for each one after it; None where a device is not known.
+    """Return a request's seconds to its first token, and for each one after it; None for a device of unknown speed.
 
-    `batch` requests of these lengths are always under way at the replica, the next one sent as one ends. While a
-    request draws its response, each of the others is read once: those prefills lie between its tokens. Requests that
-    the cache has no place for wait, before their first token.
+    The replica always has `batch` requests of these lengths; the next one is sent as one ends. While a request
+    generates its response, each of the others is prefilled once: those prefills lie between its tokens. Requests for
+    which the cache has no room wait, before their first token.
     Source: Little 1961 for the closed loop; Agrawal et al. 2024, arXiv 2403.02310, for prefills between steps.
     """
-    if links is None or not _known(links, precision):
+    if links is None or not _is_known(links, precision):
         return None
     replica = replica_of(shape, layout, links, constants, precision, cache_precision)
     context = prompt_tokens + response_tokens / 2
-    at_once = _at_once(replica, batch, context, cache_tokens)
-    own_s = step_s(replica, at_once, context)
+    running = _running(replica, batch, context, cache_tokens)
+    decode_s = step_s(replica, running, context)
     read_s = prefill_seconds(replica, prompt_tokens, prompt_tokens**2) + constants.request_s
-    others_s = (at_once - 1) * read_s / max(1.0, response_tokens - 1)
-    alive_s = read_s + (response_tokens - 1) * (own_s + others_s)
-    return read_s + (batch / at_once - 1) * alive_s, own_s + others_s
+    prefills_s = (running - 1) * read_s / max(1.0, response_tokens - 1)
+    alive_s = read_s + (response_tokens - 1) * (decode_s + prefills_s)
+    return read_s + (batch / running - 1) * alive_s, decode_s + prefills_s
 
 
 def generate_seconds(
@@ -79,28 +76,27 @@ def generate_seconds(
     cache_precision: Precision = "bfloat16",
     rollout: bool = True,
 ) -> Seconds:
-    """Return the seconds of drawing `rows` responses on `layout.data` replicas, by part; None if a device is unknown.
+    """Return the seconds in which `layout.data` replicas generate `rows` responses, by part; None if not known.
 
-    The replicas have equal parts of the rows, and run as many at a time as their `cache_tokens` have place for; the
-    next is read as one ends. `matmul`, `cache`, `collectives` and `overhead` are the steps of full batches that would
-    draw all tokens, `prefill` lies between them, and `tail` is what they take longer because batches shrink in the end,
-    until the longest response is drawn alone. Where rollouts are `streamed` or continued, other rows fill those places
-    and there is no tail. Of `shared_prompts` responses to one prompt the prompt is read, and kept, once. `rollout` says
-    that a training framework drives the engine, as of a `ServingReplica`.
+    Each replica has an equal part of the rows, and runs as many at a time as fit its `cache_tokens`; the next is
+    prefilled as one ends. `matmul`, `cache`, `collectives` and `overhead` are the steps of full batches that would
+    generate all tokens, `prefill` lies between them, and `tail` is the time added because batches shrink in the end,
+    until the longest response runs alone. Where rollouts are `streamed` across steps, other rows take those places and
+    there is no tail. `shared_prompts` responses share a prompt, which is prefilled and cached once. `rollout`: a
+    training framework drives the engine (see `ServingReplica`).
     Source: Graham 1969 for work over machines and the longest piece; Kwon et al. 2023, arXiv 2309.06180, and Zheng et
-    al. 2024, arXiv 2312.07104, for prompts that are shared.
+    al. 2024, arXiv 2312.07104, for shared prompts.
     """
-    if links is None or not _known(links, precision):
+    if links is None or not _is_known(links, precision):
         return Seconds({"prefill": None, "matmul": None, "tail": None})
     replica = replica_of(shape, layout, links, constants, precision, cache_precision, rollout=rollout)
-    each = ceil(rows / layout.data)
-    at_once = _at_once(replica, each, prompt.mean / shared_prompts + response.age, cache_tokens)
-    steps = each * response.mean / at_once
-    drawn = step_seconds(replica, at_once, prompt.mean + response.age).times(steps)
-    read_s = each / shared_prompts * prefill_seconds(replica, prompt.mean, prompt.square_mean)
-    tail_s = 0.0 if streamed else _tail_s(replica, prompt, response, rows, at_once, min(rows, layout.data))
-    parts = dict(drawn.parts)
-    parts["overhead"] = (parts["overhead"] or 0.0) + each * constants.request_s
+    replica_rows = ceil(rows / layout.data)
+    running = _running(replica, replica_rows, prompt.mean / shared_prompts + response.age, cache_tokens)
+    steps = replica_rows * response.mean / running
+    parts = dict(step_seconds(replica, running, prompt.mean + response.age).times(steps).parts)
+    parts["overhead"] = (parts["overhead"] or 0.0) + replica_rows * constants.request_s
+    read_s = replica_rows / shared_prompts * prefill_seconds(replica, prompt.mean, prompt.square_mean)
+    tail_s = 0.0 if streamed else _tail_s(replica, prompt, response, rows, running, min(rows, layout.data))
     return Seconds({"prefill": read_s, **parts, "tail": tail_s})
 
 
@@ -109,36 +105,36 @@ def _tail_s(
     prompt: LengthDistribution,
     response: LengthDistribution,
     rows: int,
-    at_once: float,
+    running: float,
     replicas: int,
 ) -> float:
-    """Return what the last responses take beyond the same tokens in full batches, on the slowest replica.
+    """Return how much longer the last responses take than the same tokens in full batches, on the slowest replica.
 
-    If all have a place they start together. If some wait, those that run when the last has got one have any part left
-    (`mixed`); but responses of about one length run in waves, and the last wave is whole. Beside that, rows are dealt
-    out before their lengths are known, so that one replica has the most tokens.
+    If no row waits, all start together. If some wait, the rows that run when the last one starts have any part left
+    (`mixed`); but responses of similar lengths run in waves, and the last wave is whole. In addition, rows are assigned
+    before their lengths are known, so that one replica has the most tokens.
     """
-    each = ceil(rows / replicas)
-    waits = each > at_once
+    replica_rows = ceil(rows / replicas)
+    waits = replica_rows > running
     spread = sqrt(max(0.0, response.square_mean / response.mean**2 - 1))
     mixed = min(1.0, MIXING * spread) if waits else 0.0
-    full_s = step_s(replica, at_once, prompt.mean + response.age)
+    full_s = step_s(replica, running, prompt.mean + response.age)
 
-    def beyond_s(left: LengthDistribution, running: float, drawn_before: float) -> float:
-        def each_s(alive: float, drawn: float) -> float:
-            return step_s(replica, alive, prompt.mean + drawn_before + drawn)
+    def beyond_s(left: LengthDistribution, alive: float, drawn_before: float) -> float:
+        def decode_s(sequences: float, drawn: float) -> float:
+            return step_s(replica, sequences, prompt.mean + drawn_before + drawn)
 
-        drained_s = drained_seconds(left, running, left.longest_of(min(rows, running * replicas)), each_s)
-        return max(0.0, drained_s - left.mean * running / at_once * full_s)
+        drained_s = drained_seconds(left, alive, left.longest_of(min(rows, alive * replicas)), decode_s)
+        return max(0.0, drained_s - left.mean * alive / running * full_s)
 
-    last_wave = max(1.0, each - at_once * (ceil(each / at_once) - 1))
+    last_wave = max(1.0, replica_rows - running * (ceil(replica_rows / running) - 1))
     tail_s = (1 - mixed) * beyond_s(response, last_wave, 0.0) if mixed < 1 else 0.0
-    tail_s += mixed * beyond_s(response.remaining, at_once, response.age) if mixed else 0.0
-    more_s = full_s / at_once  # of one token more: that part of a full step, or one more sequence in a step
+    tail_s += mixed * beyond_s(response.remaining, running, response.age) if mixed else 0.0
+    token_s = full_s / running  # of one token more: that part of a full step, or one more sequence in a step
     if not waits:  # the longest has its own steps already; with one row each there are no others to wait for
         alone_s = step_s(replica, 1, prompt.mean + response.age)
-        more_s = (full_s - alone_s) / (at_once - 1) if at_once > 1 else 0.0
-    return tail_s + more_s * uneven_tokens(response, each, replicas)
+        token_s = (full_s - alone_s) / (running - 1) if running > 1 else 0.0
+    return tail_s + token_s * uneven_tokens(response, replica_rows, replicas)
 
 
 def cache_wanted(
@@ -149,18 +145,18 @@ def cache_wanted(
     constants: ServingConstants,
     shared_prompts: int = 1,
 ) -> float:
-    """Return the tokens of a replica's cache with which no row waits for a place: more would save nothing."""
-    each = min(ceil(rows / layout.data), constants.most_rows)
-    return each * (prompt.mean / shared_prompts + response.age)
+    """Return the tokens of a replica's cache with which no row waits for room: a larger cache saves nothing."""
+    running = min(ceil(rows / layout.data), constants.most_rows)
+    return running * (prompt.mean / shared_prompts + response.age)
 
 
-def _at_once(replica: ServingReplica, rows: float, held_tokens: float, cache_tokens: float | None) -> float:
-    """Return how many sequences run at a time, each of which holds so many tokens of the cache on average."""
-    room = float("inf") if cache_tokens is None else max(1.0, cache_tokens / held_tokens)
+def _running(replica: ServingReplica, rows: float, row_tokens: float, cache_tokens: float | None) -> float:
+    """Return how many sequences run at a time, each with `row_tokens` in the cache on average."""
+    room = float("inf") if cache_tokens is None else max(1.0, cache_tokens / row_tokens)
     return max(1.0, min(rows, room, replica.constants.most_rows))
 
 
-def _known(links: PoolLinks, precision: Precision) -> bool:
+def _is_known(links: PoolLinks, precision: Precision) -> bool:
     try:
         return peak_flops(links.device, precision) > 0
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the host works on in a step, and how long it takes: nodes without a model, reads, and values on their way.
+"""The host's work in a step, and its seconds: nodes without a model, reads, and transfers of values.
 
-An estimate: rows and tokens are counted, but what a user's own function does with them is not known. Not here: bytes of
-one column (`workload.value_bytes`).
+An estimate: rows and tokens are counted, but the cost of a user's own function is not known. Not here: bytes of one
+column (`workload.value_bytes`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 from placements.workload.value_bytes import ValueExtent, columns_of, extents, widest
 
-TEXT_BYTES = 4.0  # of a token as text, or in a table whose columns nobody knows: English has 4 to 5 characters a token
+TEXT_BYTES = 4.0  # of a token as text, or in a table of unknown columns: English has 4 to 5 characters a token
 
 
 @dataclass(frozen=True, eq=False)
 class HostWork:
-    """What the host works on in a step of `prompts`, every row of the mean lengths in tokens.
+    """The host's work in a step of `prompts` prompts, every row of the mean lengths in tokens.
 
-    Where it is not known how many rows there are, `rows` are taken.
+    Where the number of rows of a value is not known, it has `rows`.
     """
 
     graph: Graph
@@ -38,36 +38,36 @@ class HostWork:
     response_tokens: int
     rows: int
 
-    def node_seconds(self, name: str, takes: HostConstants) -> Seconds:
+    def node_seconds(self, name: str, constants: HostConstants) -> Seconds:
         """Return the seconds of one node that passes no rows through a model, the call itself left out.
 
-        A node that scores takes its seconds for each row; any other for its rows, and for its tokens if it reads or
-        makes a number for each.
+        A scoring node takes its seconds for each row; any other for its rows, and for its tokens if it reads or returns
+        a number for each token.
         """
         node = self._nodes[name]
         extent = widest(self._extents, node.edges())
         rows = extent.rows or 0
         if node.op.kind == "score":
-            return Seconds({"score": takes.score_row_s * rows})
-        each_token = any(kind.kind is Kind.TOKEN for kind in (*(edge.type for edge in node.edges()), *node.returns))
-        tokens = rows * (extent.tokens or 0) if each_token else 0
-        return Seconds({"rows": takes.row_s * rows, "tokens": takes.token_s * tokens})
+            return Seconds({"score": constants.score_row_s * rows})
+        per_token = any(kind.kind is Kind.TOKEN for kind in (*(edge.type for edge in node.edges()), *node.returns))
+        tokens = rows * (extent.tokens or 0) if per_token else 0
+        return Seconds({"rows": constants.row_s * rows, "tokens": constants.token_s * tokens})
 
     def value_bytes(self, value: str, parts: Parts) -> float:
-        """Return the bytes of a value as it travels, of a record those of these parts, if any are named."""
+        """Return the bytes of a value in a transfer; of a record only these parts, if any are named."""
         key = value, parts
         if key not in self._bytes:
             extent = self._extents[self._sources[value]]
-            own = columns_of(self._types[value], extent, self.prompt_tokens, parts)
+            columns = columns_of(self._types[value], extent, self.prompt_tokens, parts)
             text = TEXT_BYTES * (extent.rows or 1) * (extent.tokens or self.prompt_tokens)
-            self._bytes[key] = sum(text if each.size_bytes is None else each.size_bytes for each in own)
+            self._bytes[key] = sum(text if column.size_bytes is None else column.size_bytes for column in columns)
         return self._bytes[key]
 
-    def travel_seconds(self, value: str, parts: Parts, bytes_per_s: float, takes: HostConstants) -> Seconds:
-        """Return the seconds in which a value is written as a table, goes over a link of so many bytes, and is read."""
+    def travel_seconds(self, value: str, parts: Parts, bytes_per_s: float, constants: HostConstants) -> Seconds:
+        """Return the seconds in which a value is written as a table, sent over a link, and read."""
         size_bytes = self.value_bytes(value, parts)
-        tables_s = 2 * size_bytes / takes.arrow_bytes_per_s
-        return Seconds({"call": takes.call_s, "tables": tables_s, "link": size_bytes / bytes_per_s})
+        tables_s = 2 * size_bytes / constants.arrow_bytes_per_s
+        return Seconds({"call": constants.call_s, "tables": tables_s, "link": size_bytes / bytes_per_s})
 
     @cached_property
     def _bytes(self) -> dict[tuple[str, Parts], float]:
@@ -89,26 +89,26 @@ class HostWork:
 
     @cached_property
     def _extents(self) -> dict[Node | Param, ValueExtent]:
-        """Return how far each value goes, responses of the mean length, what is not known filled in."""
-        found = extents(self.graph, StepWorkload(self.prompts, self.prompt_tokens, self.response_tokens))
-        return {source: self._known(extent) for source, extent in found.items()}
-
-    def _known(self, extent: ValueExtent) -> ValueExtent:
-        prompts = ceil(self.rows / extent.n) if extent.prompts is None else extent.prompts
-        return replace(extent, prompts=prompts, tokens=self.response_tokens if prompts else extent.tokens)
+        """Return the extent of each value, with responses of the mean length and unknown numbers of rows filled in."""
+        workload = StepWorkload(self.prompts, self.prompt_tokens, self.response_tokens)
+        filled = dict[Node | Param, ValueExtent]()
+        for source, extent in extents(self.graph, workload).items():
+            prompts = ceil(self.rows / extent.n) if extent.prompts is None else extent.prompts
+            tokens = self.response_tokens if prompts else extent.tokens
+            filled[source] = replace(extent, prompts=prompts, tokens=tokens)
+        return filled
 
 
 @lru_cache(maxsize=16)
 def host_work_of(problem: PlanningProblem) -> HostWork:
-    """Return what the host works on in a step of a planning problem."""
+    """Return the host's work in a step of a planning problem."""
     rows = max((load.rows for load in problem.loads), default=problem.prompts)
-    response = problem.response or max((load.response for load in problem.loads), key=lambda each: each.mean)
-    return host_work(problem.running, problem.prompts, problem.prompt, response, rows)
+    response = problem.response or max((load.response for load in problem.loads), key=lambda length: length.mean)
+    return _host_work(problem.running, problem.prompts, problem.prompt, response, rows)
 
 
 @lru_cache(maxsize=64)
-def host_work(
+def _host_work(
     graph: Graph, prompts: int, prompt: LengthDistribution, response: LengthDistribution, rows: int
 ) -> HostWork:
-    """Return what the host works on in a step of so many prompts, of these lengths."""
     return HostWork(graph, prompts, ceil(prompt.mean), ceil(response.mean), rows)

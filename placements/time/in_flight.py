@@ -1,12 +1,12 @@
 """Rollouts that continue across steps: how many batches an engine generates at a time, and what each sync costs it.
 
-Rows are admitted as AReaL does it: with a staleness of k, those that run or wait are at most k batches beside the one
-that is trained on. Admitted at each update, a row is under way for its own latency. As many rows end as begin, so that
-of rows of a mean latency L, beside a trainer that is busy for T of each period P, (L + T) / P = k + 1/2, and L / P
-batches are in flight: between k - 1/2 (the trainer always busy) and k + 1/2 (never). A staleness is spent on this and
-on syncs that come rarer: after each sync the caches of all that is in flight are computed again.
+Rows are admitted as AReaL does it: with a staleness of k, at most k batches run or wait in addition to the one that
+is trained on. Rows are admitted at each update; each is in flight for its own latency. As many rows end as begin. With
+a mean latency of L, and a trainer that is busy for T of each period P, (L + T) / P = k + 1/2, and L / P batches are in
+flight: between k - 1/2 (the trainer is always busy) and k + 1/2 (never). Staleness buys batches in flight or rarer
+syncs: after each sync the caches of all rows in flight are computed again.
 Source: Fu et al. 2025 (AReaL), arXiv 2505.24298, sections 4.1 and 5.1; Little 1961; the sum over updates of the rows
-that are still under way, by the trapezoidal rule. The simulation in the tests is within a fifth of it.
+that are still in flight, by the trapezoidal rule. The simulation in the tests is within a fifth of it.
 
 Not here: the seconds of a batch (`generation`), and of a sync itself (`transitions`).
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from placements.workload.lengths import LengthDistribution
 
 MOST_ADMITTED = 16  # batches: more of them only age, and a staleness beyond is spent on rarer syncs
-GRAINS = 8  # into which a batch is cut when it is asked how many are in flight
+GRAINS = 8  # parts of a batch in which the batches in flight are counted
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class InFlight:
     sync_every: int = 1
 
     def period_s(self, training_s: float) -> float:
-        """Return the least seconds of a step that leave so many batches in flight, beside so many of training.
+        """Return the least seconds of a step that keep these batches in flight, given the seconds of training in it.
 
         >>> InFlight(0.5, 1).period_s(30.0), InFlight(1.0, 1).period_s(30.0), InFlight(1.5, 1).period_s(0.0)
         (30.0, 60.0, 0.0)
@@ -47,10 +47,10 @@ class InFlight:
 def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFlight, ...]:
     """Return the ways to spend a staleness of `lag` updates, the fewest batches first.
 
-    Generation is `ahead` steps of updates already. Only rollouts that are `streamed` have several batches in flight.
+    Generation is `ahead` steps of updates already. Only `streamed` rollouts have several batches in flight.
 
-    >>> found = ways_in_flight(2, streamed=True)
-    >>> [(each.batches, each.sync_every) for each in found if each.batches in (0.5, 1.0, 1.5, 2.5)]
+    >>> ways = ways_in_flight(2, streamed=True)
+    >>> [(way.batches, way.sync_every) for way in ways if way.batches in (0.5, 1.0, 1.5, 2.5)]
     [(0.5, 2), (1.0, 2), (1.5, 2), (1.5, 1), (2.5, 1)]
     >>> ways_in_flight(3, streamed=False)
     (InFlight(batches=1.0, admitted=1, sync_every=3),)
@@ -74,12 +74,12 @@ def resumed_seconds(
     cache_tokens: float,
     shared_prompts: int = 1,
 ) -> float:
-    """Return the seconds in which a replica computes the caches of what is in flight again.
+    """Return the seconds in which a replica recomputes the caches of the sequences in flight.
 
-    Of `rows` sequences as many are in flight as the replica's `cache_tokens` have place for. Each has its prompt, which
-    `shared_prompts` have in common, and the tokens that a response has when it is met under way.
+    Of `rows` sequences as many are in flight as fit the replica's `cache_tokens`. Each has its prompt, which
+    `shared_prompts` responses share, and the tokens that a response in flight has on average.
     """
-    read, drawn = prompt.mean / shared_prompts, response.remaining  # as much is drawn, on average, as remains
+    read, drawn = prompt.mean / shared_prompts, response.remaining  # on average, as much is generated as remains
     constants = replica.constants
     running = max(1.0, min(ceil(rows), cache_tokens / (read + response.age), constants.most_rows))
     squares = read**2 + 2 * read * response.age + drawn.square_mean

@@ -1,6 +1,6 @@
-"""How a batch ends: seconds until the last of many sequences is done, as fewer and fewer run, on the slowest replica.
+"""How a batch ends: seconds until the last of many sequences ends, as fewer and fewer run, on the slowest replica.
 
-Not here: how long one step takes (`decode`), and how a batch gets there (`generation`).
+Not here: the seconds of one step (`decode`), and of a batch before its tail (`generation`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LEVELS = 24  # pieces in which a batch of any size shrinks to one
 def drained_seconds(
     left: LengthDistribution, rows: float, longest_tokens: float, step_s: Callable[[float, float], float]
 ) -> float:
-    """Return the seconds until all of `rows` sequences end, which run at once and have so many tokens `left` each.
+    """Return the seconds until all of `rows` sequences end, which run at once and have `left` tokens to generate.
 
-    None starts in the place of one that ends. `longest_tokens` is what the longest has left, of these or of another
-    replica's. `step_s` gives the seconds of a step by how many sequences run, and how many tokens they have drawn.
+    No other sequence starts when one ends. `longest_tokens` is what the longest sequence of any replica has left.
+    `step_s` returns the seconds of a step from the number of sequences and the tokens that they have generated.
 
     >>> from placements.workload.lengths import LengthDistribution
     >>> drained_seconds(LengthDistribution((100.0, 300.0)), 2, 300.0, lambda rows, drawn: 1.0)
@@ -39,9 +39,9 @@ def drained_seconds(
 
 
 def uneven_tokens(lengths: LengthDistribution, rows: int, replicas: int) -> float:
-    """Return by how many tokens the replica with the most exceeds the mean, where each has so many rows dealt to it.
+    """Return by how many tokens the replica with the most exceeds the mean, where each is assigned `rows` rows.
 
-    A sum of many lengths is about normal. Source: Blom 1958, for the largest of n normal deviates.
+    A sum of many lengths is nearly normal. Source: Blom 1958, for the largest of n normal deviates.
 
     >>> from placements.workload.lengths import LengthDistribution
     >>> mixed = LengthDistribution((100.0, 300.0))

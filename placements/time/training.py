@@ -1,7 +1,7 @@
 """Seconds of a forward pass (log-probs, values, scores) and of an update, of one model in a layout, by part.
 
-A roofline of each kernel, with what an engine attains of it and what it adds as constants. Not here: generation
-(`generation`), one pass of a layer (`training_passes`), and fitting the constants (`calibration.fit_constants`).
+A roofline of each kernel, with the share of it that an engine attains and the overheads that it adds as constants. Not
+here: generation (`generation`), one pass of a layer (`training_passes`), fitting constants (`calibration`).
 """
 
 from __future__ import annotations
@@ -10,26 +10,24 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from placements.hardware.engine_constants import TrainingConstants
 from placements.memory.footprint import BOUNDS
 from placements.time.seconds import Seconds
 from placements.time.training_collectives import DeviceNumbers, gathered_seconds, reduced_seconds, sent_seconds
 from placements.time.training_layers import MicroBatch, memory_bytes_per_s
 from placements.time.training_passes import Parts, TrainingPasses, summed
-from placements.workload.node_workload import PassTokens
 
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import Checkpointing, Layout, Logits, Offloaded, Precision
     from flowgraph.models import ModelShape
     from placements.hardware.device_profiles import PoolLinks
-
-__all__ = ["PassTokens", "TrainingConstants", "forward_seconds", "micro_batches", "update_seconds"]
+    from placements.hardware.engine_constants import TrainingConstants
+    from placements.workload.node_workload import PassTokens
 
 OPTIMIZER_BYTES = 30
 """Bytes that Adam moves for each number that it changes: it reads the gradient, the weight and both moments in float32,
 writes the last three, and a copy of the weight in bfloat16.
 
-Source: Rajbhandari et al. 2019, arXiv 1910.02054, section 3.1, of what is kept.
+Source: Rajbhandari et al. 2019, arXiv 1910.02054, section 3.1.
 """
 
 OFFLOADED_BYTES: Mapping[Offloaded, int] = {"parameters": 4, "gradients": 4, "optimizer": 8}
@@ -48,19 +46,20 @@ def forward_seconds(
     micro_batch_tokens: float | None = None,
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Return the seconds of a forward pass over all tokens: `micro_batch_tokens` on a data rank at once, or all.
+    """Return the seconds of a forward pass over all tokens, in micro-batches of `micro_batch_tokens` on each data rank.
 
-    Raises ValueError for a device without a peak in this precision or a wider one.
+    Without `micro_batch_tokens`, each data rank passes its tokens at once. Raises ValueError for a device without a
+    peak in this precision or a wider one.
     """
     passes = TrainingPasses(shape, layout, links, constants, precision)
-    count, micro = _cut(tokens, layout, 1, micro_batch_tokens)
+    count, micro = _micro_batches_of_step(tokens, layout, 1, micro_batch_tokens)
     layer, head = passes.forward(micro), passes.head(micro, backward=False)
-    parts = _piped(passes, layer, head, count, _sent(passes, micro))
+    parts = _pipelined(passes, layer, head, count, _stage_transfer_s(passes, micro))
     if layout.sharding == "full":
         rounds = count if layout.pipeline == 1 else 1
-        gathered_s = _by_layer(passes, _held(passes), WEIGHT_BYTES)
+        gathered_s = _by_layer(passes, _device_numbers(passes), WEIGHT_BYTES)
         parts["data"] = rounds * _exposed(gathered_s, _stage_s(passes, layer, head), constants)
-    return _told(parts)
+    return _nonzero(parts)
 
 
 def update_seconds(
@@ -79,51 +78,51 @@ def update_seconds(
 ) -> Seconds:
     """Return the seconds of an update: forward and backward passes over all tokens, cut into `steps` optimizer steps.
 
-    What is in `offload` comes from host memory before the update and goes back after it. Activations that
-    `checkpointing` lets go are computed again: "full" those of whole layers, "selective" those of attention. So are
-    `logits` that come in chunks.
+    State in `offload` comes from host memory before the update and goes back after it. Activations that
+    `checkpointing` discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in
+    chunks are recomputed too.
 
     Raises ValueError for a device without a peak in this precision or a wider one.
     """
     passes = TrainingPasses(shape, layout, links, constants, precision)
-    count, micro = _cut(tokens, layout, steps, micro_batch_tokens)
+    count, micro = _micro_batches_of_step(tokens, layout, steps, micro_batch_tokens)
     forward = passes.forward(micro)
-    again = {"full": forward, "selective": {"attention": forward["attention"]}, "none": {}}[checkpointing]
-    layer = summed((1, forward), (1, passes.backward(micro)), (1, again))
-    head = passes.head(micro, backward=True, again=logits == "chunked" and _in_chunks(passes, micro))
-    step = _piped(passes, layer, head, count, 2 * _sent(passes, micro)) | {
+    recomputed = {"full": forward, "selective": {"attention": forward["attention"]}, "none": {}}[checkpointing]
+    layer = summed((1, forward), (1, passes.backward(micro)), (1, recomputed))
+    logit_numbers = micro.read_out * shape.outputs / layout.tensor
+    chunked = logits == "chunked" and shape.outputs > 1 and logit_numbers > BOUNDS["chunk_logits"].value
+    head = passes.head(micro, backward=True, recompute=chunked)
+    optimizer_numbers = _device_numbers(passes, sharded=layout.sharding != "none").trained
+    step = _pipelined(passes, layer, head, count, 2 * _stage_transfer_s(passes, micro)) | {
         "data": _data_s(passes, count, _stage_s(passes, layer, head)),
-        "optimizer": _held(passes, sharded=layout.sharding != "none").trained * OPTIMIZER_BYTES / _rate(passes),
+        "optimizer": optimizer_numbers * OPTIMIZER_BYTES / memory_bytes_per_s(links.device),
         "step": constants.step_s,
     }
-    return _told(summed((steps, step)) | {"offload": _offload_s(passes, offload)})
+    offloaded_numbers = _device_numbers(passes, sharded=layout.sharding == "full").trained
+    host_bytes = 2 * offloaded_numbers * sum(OFFLOADED_BYTES[state] for state in offload)  # there and back
+    return _nonzero(summed((steps, step)) | {"offload": host_bytes / links.device.host_bytes_per_s})
 
 
-def _in_chunks(passes: TrainingPasses, micro: MicroBatch) -> bool:
-    """Return whether the logits of a micro-batch are more than one chunk."""
-    logits = micro.read_out * passes.shape.outputs / passes.layout.tensor
-    return passes.shape.outputs > 1 and logits > BOUNDS["chunk_logits"].value
-
-
-def _told(parts: Parts) -> Seconds:
-    """Leave out the parts that take no time."""
-    return Seconds({name: value for name, value in parts.items() if value > 0})
+def _nonzero(parts: Parts) -> Seconds:
+    return Seconds({name: seconds for name, seconds in parts.items() if seconds > 0})
 
 
 def micro_batches(tokens: PassTokens, parts: int, budget_tokens: float | None) -> int:
-    """Return the micro-batches of whole rows in each of so many equal parts of the tokens: one without a budget."""
+    """Return the micro-batches of whole rows in each of `parts` equal parts of the tokens; 1 without a budget."""
     return max(1, ceil(tokens.tokens / parts / (budget_tokens * tokens.filled) - 1e-9)) if budget_tokens else 1
 
 
-def _cut(tokens: PassTokens, layout: Layout, steps: int, micro_batch_tokens: float | None) -> tuple[int, MicroBatch]:
-    """Return the micro-batches of an optimizer step on each data rank, and what a device has of one.
+def _micro_batches_of_step(
+    tokens: PassTokens, layout: Layout, steps: int, micro_batch_tokens: float | None
+) -> tuple[int, MicroBatch]:
+    """Return the number of micro-batches of an optimizer step on each data rank, and a device's part of one.
 
-    A pipeline goes at the pace of its fullest micro-batch.
+    The fullest micro-batch sets the pace of a pipeline.
     """
-    local = tokens.tokens / (layout.data * steps)
+    rank_tokens = tokens.tokens / (layout.data * steps)
     count = micro_batches(tokens, layout.data * steps, micro_batch_tokens)
     paced = layout.pipeline > 1 and micro_batch_tokens is not None
-    parts = local / min(micro_batch_tokens or local, local) if paced else count
+    parts = rank_tokens / min(micro_batch_tokens or rank_tokens, rank_tokens) if paced else count
     devices = layout.data * steps * layout.sequence * parts
     return count, MicroBatch(tokens.tokens / devices, tokens.pairs / devices, tokens.read_out / devices)
 
@@ -131,11 +130,11 @@ def _cut(tokens: PassTokens, layout: Layout, steps: int, micro_batch_tokens: flo
 # ------------------------------------------------------------------------------------------------- stages of a pipeline
 
 
-def _piped(passes: TrainingPasses, layer: Parts, head: Parts, count: int, sent_s: float) -> dict[str, float]:
-    """Return the seconds of `count` micro-batches through all stages, by part of the slowest, and what comes on top.
+def _pipelined(passes: TrainingPasses, layer: Parts, head: Parts, count: int, transfer_s: float) -> dict[str, float]:
+    """Return the seconds of `count` micro-batches through all stages: the parts of the slowest stage, and `pipeline`.
 
-    The slowest stage does all micro-batches; the others fill and drain the pipeline, in `chunks` pieces that much
-    faster. Source: Narayanan et al. 2021, arXiv 2104.04473, sections 2.2.1 and 2.2.2.
+    The slowest stage runs all micro-batches; the others fill and drain the pipeline, which interleaving in `chunks`
+    makes that much faster. Source: Narayanan et al. 2021, arXiv 2104.04473, sections 2.2.1 and 2.2.2.
     """
     shape, stages, chunks = passes.shape, passes.layout.pipeline, passes.constants.chunks
     if stages == 1:
@@ -144,7 +143,7 @@ def _piped(passes: TrainingPasses, layer: Parts, head: Parts, count: int, sent_s
     last = summed((shape.layers / stages, layer), (1, head))
     slowest = max(longest, last, key=_total)
     fill_s = (_total(layer) * shape.layers + _total(head) - _total(slowest)) / chunks
-    return summed((count, slowest)) | {"pipeline": max(0.0, fill_s) + sent_s * (count * chunks + stages - 1)}
+    return summed((count, slowest)) | {"pipeline": max(0.0, fill_s) + transfer_s * (count * chunks + stages - 1)}
 
 
 def _stage_s(passes: TrainingPasses, layer: Parts, head: Parts) -> float:
@@ -152,7 +151,7 @@ def _stage_s(passes: TrainingPasses, layer: Parts, head: Parts) -> float:
     return (_total(layer) * passes.shape.layers + _total(head)) / passes.layout.pipeline
 
 
-def _sent(passes: TrainingPasses, micro: MicroBatch) -> float:
+def _stage_transfer_s(passes: TrainingPasses, micro: MicroBatch) -> float:
     return passes.constants.exposed * sent_seconds(passes.shape, passes.layout, micro.tokens, passes.links)
 
 
@@ -160,60 +159,51 @@ def _total(parts: Parts) -> float:
     return sum(parts.values())
 
 
-def _rate(passes: TrainingPasses) -> float:
-    return memory_bytes_per_s(passes.links.device)
-
-
-# ---------------------------------------------------------------------------------- data ranks, optimizer, host memory
+# ---------------------------------------------------------------------------------------------- data ranks
 
 
 def _data_s(passes: TrainingPasses, count: int, stage_s: float) -> float:
     """Return the seconds of transfers between data ranks in an optimizer step that no pass hides.
 
-    Gradients are all-reduced once. Sharded gradients are reduced once, and the weights gathered once; with sharded
-    weights each micro-batch gathers them twice and reduces gradients, layer by layer, but in a pipeline a stage keeps
-    them for all of a step. Source: Rajbhandari et al. 2019, arXiv 1910.02054, section 7; of micro-batches, Zhao et al.
-    2023, arXiv 2304.11277, section 3; of pipelines, Liang et al. 2024, arXiv 2410.06511, section 2.
+    Replicated gradients are all-reduced once. Sharded gradients are reduced once, and the weights gathered once; with
+    sharded weights each micro-batch gathers them twice and reduces gradients, layer by layer, but in a pipeline a stage
+    keeps them for a whole step. Source: Rajbhandari et al. 2019, arXiv 1910.02054, section 7; micro-batches: Zhao et
+    al. 2023, arXiv 2304.11277, section 3; pipelines: Liang et al. 2024, arXiv 2410.06511, section 2.
     """
     layout, links, constants = passes.layout, passes.links, passes.constants
-    held, gradient = _held(passes), constants.gradient_bytes
+    numbers, gradient_bytes = _device_numbers(passes), constants.gradient_bytes
     if layout.sharding == "full":
         gathers, rounds = (2, count) if layout.pipeline == 1 else (1, 1)
-        each_s = gathers * _by_layer(passes, held, WEIGHT_BYTES) + _by_layer(passes, held.learning, gradient)
-        return rounds * _exposed(each_s, stage_s, constants)
+        gathered_s = gathers * _by_layer(passes, numbers, WEIGHT_BYTES)
+        round_s = gathered_s + _by_layer(passes, numbers.learning, gradient_bytes)
+        return rounds * _exposed(round_s, stage_s, constants)
     if layout.sharding == "none":
-        return _exposed(reduced_seconds(held.learning, layout, links, gradient), stage_s, constants)
-    reduced_s = gathered_seconds(held.learning, layout, links, gradient)
-    return _exposed(reduced_s + gathered_seconds(held.learning, layout, links, WEIGHT_BYTES), stage_s, constants)
+        return _exposed(reduced_seconds(numbers.learning, layout, links, gradient_bytes), stage_s, constants)
+    reduced_s = gathered_seconds(numbers.learning, layout, links, gradient_bytes)
+    return _exposed(reduced_s + gathered_seconds(numbers.learning, layout, links, WEIGHT_BYTES), stage_s, constants)
 
 
-def _by_layer(passes: TrainingPasses, held: DeviceNumbers, bytes_each: float) -> float:
-    """Return the seconds of gathering what a stage holds layer by layer, or of reducing it."""
+def _by_layer(passes: TrainingPasses, numbers: DeviceNumbers, number_bytes: float) -> float:
+    """Return the seconds in which a stage's numbers are gathered, or reduced, layer by layer."""
     layers = max(1.0, passes.shape.layers / passes.layout.pipeline)
-    return layers * gathered_seconds(held.over(layers), passes.layout, passes.links, bytes_each)
+    return layers * gathered_seconds(numbers.over(layers), passes.layout, passes.links, number_bytes)
 
 
 def _exposed(transfer_s: float, pass_s: float, constants: TrainingConstants) -> float:
-    """Return what a pass does not hide of a transfer: of the shorter of both, all but the part that overlaps.
+    """Return the part of a transfer that a pass does not hide.
 
     >>> from types import SimpleNamespace
-    >>> [_exposed(1.0, 4.0, SimpleNamespace(overlap=part)) for part in (0.0, 0.75, 1.0)]
+    >>> [_exposed(1.0, 4.0, SimpleNamespace(overlap=share)) for share in (0.0, 0.75, 1.0)]
     [1.0, 0.25, 0.0]
     """
     return transfer_s - constants.overlap * min(transfer_s, pass_s)
 
 
-def _held(passes: TrainingPasses, *, sharded: bool = False) -> DeviceNumbers:
-    """Count the numbers of the model on one device, or of its share if data ranks share them."""
+def _device_numbers(passes: TrainingPasses, *, sharded: bool = False) -> DeviceNumbers:
+    """Return the numbers of the model on one device, or in its share if data ranks share them."""
     shape, layout = passes.shape, passes.layout
     experts = shape.expert_parameters / (layout.tensor * layout.pipeline * layout.expert)
     rest = (shape.parameters - shape.expert_parameters) / (layout.tensor * layout.pipeline)
     ranks = layout.data * layout.sequence if sharded else 1
-    own = max(1, ranks // layout.expert)
-    return DeviceNumbers(rest / ranks, experts / own, shape.trained / shape.parameters)
-
-
-def _offload_s(passes: TrainingPasses, offload: Sequence[Offloaded]) -> float:
-    """Return the seconds in which what lies in host memory comes to the device and goes back."""
-    numbers = _held(passes, sharded=passes.layout.sharding == "full").trained
-    return 2 * numbers * sum(OFFLOADED_BYTES[each] for each in offload) / passes.links.device.host_bytes_per_s
+    expert_ranks = max(1, ranks // layout.expert)
+    return DeviceNumbers(rest / ranks, experts / expert_ranks, shape.trained / shape.parameters)

@@ -1,7 +1,8 @@
-"""What one device does for one micro-batch in a layer and in the head: products, attention, activations moved.
+"""The work of one device on one micro-batch in a layer and in the head: products, attention, activations moved.
 
-Seconds here are those of bare kernels on an idle device; what an engine attains of them is in `TrainingConstants`.
-Not here: what devices tell each other (`training_collectives`), and how passes make up an update (`training`).
+Seconds here are those of bare kernels on an idle device; the share of them that an engine attains is in
+`TrainingConstants`. Not here: transfers between devices (`training_collectives`), and updates made of passes
+(`training`).
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ Part = Literal["forward", "inputs", "weights"]
 """A product of a pass: y = x·w; or of its backward pass, the gradient of its inputs or of its weights."""
 
 ATTENTION_BACKWARD = 2.5
-"""FLOPs of attention's backward pass beside its forward pass: five products beside two, as scores are made again.
+"""FLOPs of attention's backward pass over those of its forward pass: five products to two, as scores are recomputed.
 
 Source: Dao 2023, arXiv 2307.08691, section 3.1.2.
 """
 
 NORM_BYTES = 5
-"""Bytes that a norm, a residual and a dropout hold of each hidden number. Source: as `activation_bytes`."""
+"""Bytes that a norm, a residual and a dropout store for each hidden number. Source: as `activation_bytes`."""
 
 ROUTED_BYTES = 6
-"""Bytes of each number that goes to an expert: in two bytes as received, as given back and as weighted.
+"""Bytes of each number that goes to an expert: two each as received, as returned and as weighted.
 
-Source: Gale et al. 2022, arXiv 2211.15841, section 5, of what is permuted.
+Source: Gale et al. 2022, arXiv 2211.15841, section 5.
 """
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one device has of a micro-batch: tokens, pairs of a token and one that it sees, and tokens read out."""
+    """One device's part of a micro-batch: tokens, pairs of a token and one that it attends to, and tokens read out."""
 
     tokens: float
     pairs: float
@@ -48,9 +49,9 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class ProductPair:
-    """Two products of an average layer: `width` numbers of a token into `into`, and `out` back into as many.
+    """Two products of an average layer: `width` numbers of a token into `into`, and `out` numbers back into `width`.
 
-    Of each token `copies` pass it, in `share` of the layers; `routed` if each goes to an expert of its own.
+    `copies` of each token pass it, in a `share` of the layers; `routed` if each copy goes to a different expert.
     """
 
     width: float
@@ -67,7 +68,7 @@ def memory_bytes_per_s(device: DeviceProfile) -> float:
 
 
 def wide(precision: Precision) -> Precision:
-    """Return what attention and the head compute in, beside layers whose products are of this precision.
+    """Return the precision in which attention and the head compute, given that of a layer's products.
 
     >>> wide("fp8"), wide("float32")
     ('bfloat16', 'float32')
@@ -76,26 +77,26 @@ def wide(precision: Precision) -> Precision:
 
 
 def merges(shape: ModelShape) -> int:
-    """Count the residuals of a layer: after what mixes tokens and after its MLP, or one where a layer is either.
+    """Return the number of residuals of a layer: two (token mixer and MLP), or one where a layer is either of them.
 
-    Source: families whose layers that mix are fewer than all, as Nemotron-H, arXiv 2504.03624, figure 2.
+    Source: families in which fewer layers mix tokens than there are layers, as Nemotron-H, arXiv 2504.03624, figure 2.
     """
-    return 2 if sum(each.layers for each in shape.mixers) >= shape.layers else 1
+    return 2 if sum(mixer.layers for mixer in shape.mixers) >= shape.layers else 1
 
 
 def blocks(shape: ModelShape) -> Iterator[ProductPair]:
-    """Return the blocks of an average layer, whose weights sum up to those that a token passes.
+    """Yield the pairs of products of an average layer; their weights add up to those that a token passes.
 
-    Attention and MLP apart where all layers attend plainly; else one block of everything beside experts.
+    Attention and MLP are separate where all layers attend plainly; else one pair stands for everything but experts.
     """
     routed = 0.0
     if shape.experts:
-        one = shape.expert_parameters / (shape.expert_layers * shape.experts)
-        width = min(shape.hidden, one / (2 * shape.expert_intermediate))
+        expert = shape.expert_parameters / (shape.expert_layers * shape.experts)
+        width = min(shape.hidden, expert / (2 * shape.expert_intermediate))
         share = shape.expert_layers / shape.layers
-        routed = one * shape.experts_per_token * share
+        routed = expert * shape.experts_per_token * share
         out = shape.expert_intermediate
-        yield ProductPair(width, one / width - out, out, shape.experts_per_token, share, routed=True)
+        yield ProductPair(width, expert / width - out, out, shape.experts_per_token, share, routed=True)
     sides = (shape.matmul_parameters / shape.layers - routed) / shape.hidden
     if not shape.mixing:
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
@@ -110,15 +111,15 @@ def blocks(shape: ModelShape) -> Iterator[ProductPair]:
 def layer_seconds(
     shape: ModelShape, layout: Layout, tokens: float, part: Part, device: DeviceProfile, precision: Precision
 ) -> float:
-    """Return the seconds of the products of an average layer; each expert of a device has products of its own."""
-    found, ranks = 0.0, layout.tensor
-    for each in blocks(shape):
-        products = shape.experts / layout.expert if each.routed else 1.0
-        rows = tokens * each.copies / products
-        into_s = product_seconds(rows, each.into / ranks, each.width, part, device, precision)
-        out_s = product_seconds(rows, each.width, each.out / ranks, part, device, precision)
-        found += each.share * products * (into_s + out_s)
-    return found
+    """Return the seconds of the products of an average layer; each expert on a device has products of its own."""
+    seconds, ranks = 0.0, layout.tensor
+    for pair in blocks(shape):
+        products = shape.experts / layout.expert if pair.routed else 1.0
+        rows = tokens * pair.copies / products
+        into_s = product_seconds(rows, pair.into / ranks, pair.width, part, device, precision)
+        out_s = product_seconds(rows, pair.width, pair.out / ranks, part, device, precision)
+        seconds += pair.share * products * (into_s + out_s)
+    return seconds
 
 
 def product_seconds(
@@ -126,20 +127,16 @@ def product_seconds(
 ) -> float:
     """Return the seconds of [tokens, inner] × [inner, columns], or of a product of its backward pass.
 
-    In a narrower precision than two bytes, what flows through the model is cast first.
+    In a precision narrower than two bytes, activations are cast first.
     """
-    if part == "inputs":
-        return matmul_seconds(tokens, inner, columns, device, precision) + _cast_s(tokens * columns, device, precision)
-    if part == "weights":
-        cast_s = _cast_s(tokens * (columns + inner), device, precision)
-        return matmul_seconds(inner, columns, tokens, device, precision) + cast_s
-    return matmul_seconds(tokens, columns, inner, device, precision) + _cast_s(tokens * inner, device, precision)
-
-
-def _cast_s(numbers: float, device: DeviceProfile, precision: Precision) -> float:
-    """Return the seconds in which numbers of two bytes are read, and written in a narrower precision."""
+    sizes, cast = {
+        "forward": ((tokens, columns, inner), tokens * inner),
+        "inputs": ((tokens, inner, columns), tokens * columns),
+        "weights": ((inner, columns, tokens), tokens * (columns + inner)),
+    }[part]
     width = WIDTH_BYTES[precision]
-    return numbers * (2.0 + width) / memory_bytes_per_s(device) if width < 2.0 else 0.0
+    cast_s = cast * (2.0 + width) / memory_bytes_per_s(device) if width < 2.0 else 0.0
+    return matmul_seconds(*sizes, device, precision) + cast_s
 
 
 def head_seconds(
@@ -156,21 +153,21 @@ def attention_flops(shape: ModelShape, layout: Layout, micro: MicroBatch) -> flo
 
 
 def activation_bytes(shape: ModelShape, layout: Layout, tokens: float, replicated: float) -> float:
-    """Return the bytes that a layer holds for its backward pass, in bfloat16, without attention scores.
+    """Return the bytes that a layer stores for its backward pass, in bfloat16, without attention scores.
 
-    Norms, residuals and dropout, which ranks of tensor parallelism each do (`replicated` 1) or share (0); what lies
-    between the products of each block, which they share; and what is sent to experts.
+    Norms, residuals and dropout, which tensor ranks replicate (`replicated` 1) or share (0); inputs and outputs of the
+    products, which they share; and activations sent to experts.
     Source: Korthikanti et al. 2022, arXiv 2205.05198, equations 1 to 4: for GPT 10 and 24 bytes of each hidden number.
     """
     ranks = layout.tensor
     norms = NORM_BYTES * merges(shape) * shape.hidden * (replicated + (1 - replicated) / ranks)
     inner = sum(
-        each.share * each.copies * (2 * (each.into + each.out) + each.routed * ROUTED_BYTES * each.width)
-        for each in blocks(shape)
+        pair.share * pair.copies * (2 * (pair.into + pair.out) + pair.routed * ROUTED_BYTES * pair.width)
+        for pair in blocks(shape)
     )
     return tokens * (norms + inner / ranks)
 
 
 def score_count(shape: ModelShape, layout: Layout, micro: MicroBatch) -> float:
-    """Count the scores of an average layer where kernels write them out: of every head, and of masked pairs too."""
+    """Return the number of attention scores of an average layer, masked pairs included, for kernels that write them."""
     return 2 * micro.pairs * shape.heads * shape.attention_layers / (shape.layers * layout.tensor)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from placements.time.training_layers import Part
 
 Parts: TypeAlias = Mapping[str, float]
-"""Seconds by part, all of them known."""
+"""Known seconds by part."""
 
 
 @dataclass(frozen=True)
@@ -49,29 +49,29 @@ class TrainingPasses:
 
     def forward(self, micro: MicroBatch) -> Parts:
         """Return the seconds of one layer's forward pass."""
-        return _forward(self._one, micro)
+        return _forward(self._rank, micro)
 
     def backward(self, micro: MicroBatch) -> Parts:
-        """Return the seconds of one layer's backward pass; where only adapters learn, its weights have no gradient."""
-        return _backward(self._one, micro)
+        """Return the seconds of one layer's backward pass; with adapters, frozen weights have no gradient."""
+        return _backward(self._rank, micro)
 
-    def head(self, micro: MicroBatch, *, backward: bool, again: bool = False) -> Parts:
-        """Return the seconds of the head and of what is made of its logits, forward alone or with the backward pass.
+    def head(self, micro: MicroBatch, *, backward: bool, recompute: bool = False) -> Parts:
+        """Return the seconds of the head and of the work on its logits, forward alone or with the backward pass.
 
-        For that, logits that came in chunks are made `again`.
+        Chunked logits are computed again for the backward pass (`recompute`).
         """
-        once = _head(self._one, micro.read_out, backward)
-        return summed((1, once), (1, _head(self._one, micro.read_out, False))) if again else once
+        parts = _head(self._rank, micro.read_out, backward)
+        return summed((1, parts), (1, _head(self._rank, micro.read_out, False))) if recompute else parts
 
     @cached_property
-    def _one(self) -> _LayerRank:
-        cut = self.layout.tensor, self.layout.sequence, self.layout.expert
-        return _rank(self.shape, *cut, self.links, self.constants, self.precision)
+    def _rank(self) -> _LayerRank:
+        degrees = self.layout.tensor, self.layout.sequence, self.layout.expert
+        return _layer_rank(self.shape, *degrees, self.links, self.constants, self.precision)
 
 
 @dataclass(frozen=True, eq=False)
 class _LayerRank:
-    """One device in a layer: its passes depend on how a layer is cut, not on how many ranks or stages do the same."""
+    """One device in a layer: its passes depend on how a layer is split, not on the number of data ranks or stages."""
 
     shape: ModelShape
     layout: Layout
@@ -80,19 +80,21 @@ class _LayerRank:
     precision: Precision
 
     def products_s(self, micro: MicroBatch, part: Part) -> float:
-        """Return the seconds of the products of an average layer."""
         return layer_seconds(self.shape, self.layout, micro.tokens, part, self.links.device, self.precision)
 
+    def moved_s(self, size_bytes: float) -> float:
+        """Return the seconds of a kernel that only moves data."""
+        return size_bytes / memory_bytes_per_s(self.links.device)
+
     def layer(self, micro: MicroBatch, products_s: float, *, attended: float, moved: float) -> Parts:
-        """Return the seconds of one pass: what the device does, and what it waits for the host to launch that."""
+        """Return the seconds of one pass: the device's work, and how long it waits for the host to launch that."""
         constants, shape, layout = self.constants, self.shape, self.layout
         attention_s = self._attention_s(micro, attended, moved)
+        stored_bytes = activation_bytes(shape, layout, micro.tokens, constants.replicated)
         device_s = {
             "matmul": products_s / constants.matmul_share,
             "attention": attention_s,
-            "memory": moved
-            * constants.traffic
-            * self.moved_s(activation_bytes(shape, layout, micro.tokens, constants.replicated)),
+            "memory": moved * constants.traffic * self.moved_s(stored_bytes),
             "tensor": constants.exposed * tensor_seconds(shape, layout, micro.tokens, self.links),
             "sequence": self._sequence_s(micro, moved, attention_s),
             "expert": constants.exposed * expert_seconds(shape, layout, micro.tokens, self.links),
@@ -103,10 +105,10 @@ class _LayerRank:
         return device_s | {"launch": max(0.0, launch_s - sum(device_s.values()))}
 
     def _sequence_s(self, micro: MicroBatch, moved: float, attention_s: float) -> float:
-        """Return the seconds of what ranks of a sequence tell each other that attention does not hide.
+        """Return the seconds of transfers between the ranks of a sequence that attention does not hide.
 
-        A block of keys and values goes on to the next rank while attention reads it; backward its gradient goes along.
-        Tokens are traded for heads before attention, and back after it. Source of rings: Liu et al. 2023,
+        In a ring, a block of keys and values goes on to the next rank while attention reads it; backward, with its
+        gradient. Ulysses trades tokens for heads before attention, and back after it. Source of rings: Liu et al. 2023,
         arXiv 2310.01889, section 3.
         """
         shape, layout, links, constants = self.shape, self.layout, self.links, self.constants
@@ -124,16 +126,12 @@ class _LayerRank:
         rate = min(constants.attention_share * peak, constants.attention_flops)
         return flops / rate + scores_s
 
-    def moved_s(self, size_bytes: float) -> float:
-        """Return the seconds of what only moves data."""
-        return size_bytes / memory_bytes_per_s(self.links.device)
-
 
 # A search asks for the same pass of the same micro-batch at many sizes of a pool.
 
 
 @lru_cache(maxsize=1024)
-def _rank(
+def _layer_rank(
     shape: ModelShape,
     tensor: int,
     sequence: int,
@@ -146,38 +144,38 @@ def _rank(
 
 
 @lru_cache(maxsize=16_384)
-def _forward(one: _LayerRank, micro: MicroBatch) -> Parts:
-    return one.layer(micro, one.products_s(micro, "forward"), attended=1.0, moved=1.0)
+def _forward(rank: _LayerRank, micro: MicroBatch) -> Parts:
+    return rank.layer(micro, rank.products_s(micro, "forward"), attended=1.0, moved=1.0)
 
 
 @lru_cache(maxsize=16_384)
-def _backward(one: _LayerRank, micro: MicroBatch) -> Parts:
-    weights_s = 0.0 if one.shape.adapters else one.products_s(micro, "weights")
-    products_s = one.products_s(micro, "inputs") + weights_s
-    return one.layer(micro, products_s, attended=ATTENTION_BACKWARD, moved=2.0)
+def _backward(rank: _LayerRank, micro: MicroBatch) -> Parts:
+    weights_s = 0.0 if rank.shape.adapters else rank.products_s(micro, "weights")
+    products_s = rank.products_s(micro, "inputs") + weights_s
+    return rank.layer(micro, products_s, attended=ATTENTION_BACKWARD, moved=2.0)
 
 
 @lru_cache(maxsize=16_384)
-def _head(one: _LayerRank, read_out: float, backward: bool) -> Parts:
-    shape, layout, device = one.shape, one.layout, one.links.device
-    later: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")
-    kinds: tuple[Part, ...] = ("forward", *later)
-    products = (head_seconds(shape, layout, read_out, each, device, wide(one.precision)) for each in kinds)
+def _head(rank: _LayerRank, read_out: float, backward: bool) -> Parts:
+    shape, layout, device = rank.shape, rank.layout, rank.links.device
+    gradients: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")
+    kinds: tuple[Part, ...] = ("forward", *gradients)
+    products = (head_seconds(shape, layout, read_out, part, device, wide(rank.precision)) for part in kinds)
     logits = read_out * shape.outputs / layout.tensor * (1.0 if backward else 1 / 3)
     return {
-        "matmul": sum(products) / one.constants.matmul_share,
-        "memory": one.moved_s(one.constants.logit_bytes * logits),
+        "matmul": sum(products) / rank.constants.matmul_share,
+        "memory": rank.moved_s(rank.constants.logit_bytes * logits),
     }
 
 
 def summed(*counted: tuple[float, Parts]) -> dict[str, float]:
-    """Add up parts, each so many times.
+    """Add up seconds by part, each mapping multiplied by its count.
 
     >>> summed((2, {"matmul": 1.0}), (1, {"matmul": 0.5, "launch": 1.0}))
     {'matmul': 2.5, 'launch': 1.0}
     """
-    found = dict[str, float]()
+    total = dict[str, float]()
     for count, parts in counted:
-        for name, value in parts.items():
-            found[name] = found.get(name, 0.0) + count * value
-    return found
+        for name, seconds in parts.items():
+            total[name] = total.get(name, 0.0) + count * seconds
+    return total

@@ -145,7 +145,7 @@ def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
     assert ranked[0] == (cost[1], "") and len(ranked) == 5
     assert re.search(r"hybrid:verl +[0-9.]+ a step  [0-9,]+ s +the best", cheapest)
     assert re.search(r"colocated:deepspeed-chat +the same as hybrid:verl for this flow", cheapest)
-    assert "what was asked for leaves it out" not in cheapest, "a faster plan that costs more is no better"
+    assert "your request excludes it" not in cheapest, "a faster plan that costs more is no better"
     assert re.search(r"standalone:each-role +[0-9.]+ a step  [0-9,]+ s +\+\d+%: it takes \d+ devices", cheapest)
     assert re.search(r"batch=128  [0-9.]+ a step  [0-9,]+ s  \+\d+%", cheapest)
     fewest = text_of(flowgraph("fit", "ppo", *PRICES))
@@ -156,7 +156,7 @@ def test_what_moved_is_told_by_what_was_asked_for(flowgraph: Run) -> None:
     large = ("--cluster", "5x8xh100", "--model", "Qwen/Qwen3-8B", "--batch", "256", *LENGTHS)
     robust = text_of(flowgraph("plan", "ppo", *large, "--robust"))
     assert "\nit is not the fastest as forecast, but loses least where costs are other than forecast\n" in robust
-    assert "what was asked for leaves it out" not in robust
+    assert "your request excludes it" not in robust
     assert re.search(r"split:nemo-aligner +[0-9.]+ s +-\d+%: loses more where costs are other\n", robust)
 
 
@@ -291,7 +291,7 @@ def test_a_ratio_that_holds_nowhere_is_told(flowgraph: Run) -> None:
     said = flowgraph("plan", "gpg", *SMALL, "--ratio", "31:1", "--what-if", "ratio=1:1", "--what-if", "batch=32")
     assert "--ratio 31:1 holds nowhere: in the best plan drawing and training share a pool\n" in said.err
     (line,) = (line for line in text_of(said).splitlines() if line.startswith("  ratio=1:1 "))
-    assert line.endswith("so that no ratio holds: drawing and training share a pool")
+    assert line.endswith("so no ratio applies: rollout and training share a pool")
 
 
 def test_what_if_tells_the_pools_where_their_devices_are_others(flowgraph: Run) -> None:

@@ -136,11 +136,11 @@ def test_a_plain_number_is_read_too():
     "text, error, says",
     [
         ("[fsdp", DataError, "mine.toml: no TOML"),
-        ("fsdp = 1", DataError, "mine.toml: `fsdp` is no table of constants"),
+        ("fsdp = 1", DataError, "mine.toml: `fsdp` must be a table of constants"),
         ("[fsdq]\nmatmul_share = 0.7", UnknownNameError, "no engine `fsdq`"),
         ("[fsdp]\nmatmul_shares = 0.7", UnknownNameError, "no constant `matmul_shares`"),
         ("[fsdp]\nmatmul_share = 7", DataError, "mine.toml: fsdp.matmul_share=7, but it may be 0.4 to 1.1"),
-        ('[fsdp]\nmatmul_share = { value = "a" }', DataError, "mine.toml: `fsdp.matmul_share` is no number"),
+        ('[fsdp]\nmatmul_share = { value = "a" }', DataError, "mine.toml: `fsdp.matmul_share` must be a number"),
         ("[fsdp]\nmatmul_share = nan", DataError, "mine.toml: fsdp.matmul_share=nan"),
     ],
 )

@@ -12,10 +12,10 @@ from flowgraph.cluster.plan import Layout
 from flowgraph.models.sizes import ModelShape, shape_of
 from flowgraph.models.table import listed
 from placements.hardware.device_profiles import PoolLinks, profile
-from placements.hardware.engine_constants import bounds, constant_names, constants, engines
+from placements.hardware.engine_constants import TrainingConstants, bounds, constant_names, constants, engines
 from placements.time.kernels import matmul_seconds
 from placements.time.seconds import Seconds
-from placements.time.training import TrainingConstants, forward_seconds, update_seconds
+from placements.time.training import forward_seconds, update_seconds
 from placements.time.training_collectives import every, expert_seconds, tensor_seconds
 from placements.time.training_layers import MicroBatch, activation_bytes, blocks, merges
 from placements.time.training_passes import TrainingPasses

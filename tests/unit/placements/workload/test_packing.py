@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.cluster.plan import Layout, RoleSettings
-from placements.hardware.engine_constants import constants
+from placements.hardware.engine_constants import TrainingConstants, constants
 from placements.step.role_costs import footprint, offloaded_seconds, passing_seconds
-from placements.time.training import TrainingConstants, forward_seconds, update_seconds
+from placements.time.training import forward_seconds, update_seconds
 from placements.workload.lengths import LengthDistribution
 from placements.workload.node_workload import NodeWorkload, PassTokens
 from placements.workload.packing import ROWS, filled_share, rows_tokens
