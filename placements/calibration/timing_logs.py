@@ -113,10 +113,12 @@ def _number(text: str) -> float | str:
 def _log(steps: Sequence[Mapping[str, Any]], where: str) -> TimingLog:
     """Return the medians of the timers of one system."""
     metrics = dict.fromkeys(name for step in steps for name in step)
-    systems = (system for system, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in metrics))
-    system = next(systems, None)
-    if system is None:
+    systems: list[System] = [
+        system for system, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in metrics)
+    ]
+    if not systems:
         raise DataError.unusable(where, "has no timers that are known", f"calibrate reads {KNOWN}")
+    system = systems[0]
     timers = [name for name in metrics if name.startswith(PREFIXES[system])]
     unreadable = [name for name in timers if not all(_is_seconds(step[name]) for step in steps if name in step)]
     timed = [{name: float(step[name]) for name in timers if name in step and name not in unreadable} for step in steps]

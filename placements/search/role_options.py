@@ -274,7 +274,7 @@ class RoleOptions:
         if settings is not None and "precision" not in settings:
             yield RoleSettings()
             return
-        micro_batches = [
+        micro_batches: list[tuple[int, Checkpointing]] = [
             (max(longest, min(max(rows * longest, minimum), ceil(local_tokens))), checkpointing if trains else "none")
             for rows, minimum, checkpointing in MICRO_BATCHES
             if trains or checkpointing != "none"

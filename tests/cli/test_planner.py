@@ -405,7 +405,7 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
         "  hint: set it per device: --cluster 2x8xh100-40GiB\n"),
     ),
     ("--data", "digts"): (1, "unknown data set `digts`\n  hint: did you mean `digits`?\n"),
-    ("--what-if", "staleness"): (1, "--what-if: staleness='': has no value: say it as in batch=1024\n"),
+    ("--what-if", "staleness"): (1, "--what-if: staleness='': has no value: write it as in batch=1024\n"),
     ("--what-if", "devices=4x8xh20000"): (1, "4x8xh20000: no kind of device `h20000`\n  hint: did you mean `h200`?\n"),
     ("--what-if", "devices=8xgpu-80GiB"): (
         2,
