@@ -176,7 +176,7 @@ def _code_in(folder: str) -> list[str]:
     return [*modules, *packages]
 
 
-def here() -> str:
+def confinement_summary() -> str:
     """Return what this machine can hold rules to, in a line or two."""
     if why := lacks():
         held = f"not confined: {why}"

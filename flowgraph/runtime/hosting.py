@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REFERENCE = "local"
 """The engine that hosts every home where no ranks are told."""
 
-Told = dict[str, dict[str, str]]
+LoadedModels = dict[str, dict[str, str]]
 """What was loaded, by parameter: its name, the digest of its weights, notes."""
 
 
@@ -64,7 +64,7 @@ def host(
     device: str = "cpu",
     ranks: Mapping[Home, Ranks] | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> tuple[dict[Home, Handle], Told]:
+) -> tuple[dict[Home, Handle], LoadedModels]:
     """Load each model once and give every home a handle on its own copy; say what was loaded.
 
     A frozen model that adapters of a trained one stand on, in the very place where that is trained, has no copy: its
@@ -74,7 +74,7 @@ def host(
     moving, here = {home.param for home in trained}, [home for home in trained if home in homes]
     frozen = [home for home in homes if home.param not in moving]
     lent = {home: lender for home in frozen for lender in here if lends(lender, home, setup)}
-    handles, told, loaded = dict[Home, Handle](), Told(), dict[tuple[str, Head], "LoadedModel"]()
+    handles, told, loaded = dict[Home, Handle](), LoadedModels(), dict[tuple[str, Head], "LoadedModel"]()
     waiting = [_key(setup, home) for home in homes if home not in lent]
     for home in (home for home in homes if home not in lent):
         source, key = setup.sources[home.param], _key(setup, home)

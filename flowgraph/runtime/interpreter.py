@@ -159,11 +159,11 @@ class StepResult:
 class Executor:
     """Executes programs at places; holds what is carried from step to step: versions of weights, and other state.
 
-    `held` are the versions of copies, 0 of those it does not name: all that was loaded.
+    `versions` are those of copies, 0 of those it does not name: all that was loaded.
     """
 
     places: Places
-    held: dict[Home, int] = field(default_factory=dict[Home, int])
+    versions: dict[Home, int] = field(default_factory=dict[Home, int])
     carried: dict[str, Item] = field(default_factory=dict[str, Item])
     asleep: set[Home] = field(default_factory=set[Home])
 
@@ -194,7 +194,7 @@ class Executor:
             self.places.switch(home, awake=awake)
             self.asleep ^= {home}
             if not awake and is_server(home.engine) and home.param not in program.frozen:
-                self.held[home] = LOST
+                self.versions[home] = LOST
 
     def _wake(self, program: Program, *used: Home) -> None:
         """Wake homes for work between steps, once those that share their devices have stepped aside."""
@@ -226,8 +226,8 @@ class Executor:
             self.places.apply(write_carried, [item], folder.absolute() / CARRIED / f"{name}.json")
         self.places.finish()
         versions = {
-            MODELS: {param: self.held.get(home, 0) for param, home in moving.items()},
-            COPIES: [[str(reader_of(home)), self.held.get(home, 0)] for home in copies],
+            MODELS: {param: self.versions.get(home, 0) for param, home in moving.items()},
+            COPIES: [[str(reader_of(home)), self.versions.get(home, 0)] for home in copies],
         }
         (folder / VERSIONS).write_text(json.dumps(versions, indent=1), "utf-8")
 
@@ -239,28 +239,28 @@ class Executor:
         versions, moving = _read_versions(folder / VERSIONS, _moving(program)), _moving(program)
         for param, home in moving.items():
             self._wake(program, home)
-            self.held[home] = versions.models[param]
-            self.places.load_state(home, folder / MODELS / param, self.held[home])
+            self.versions[home] = versions.models[param]
+            self.places.load_state(home, folder / MODELS / param, self.versions[home])
         old = {name: (place, version) for place, (name, version) in enumerate(versions.copies)}
         for home in program.homes:
             if home.param not in moving or home == moving[home.param]:
                 continue
-            place, version = old.get(str(reader_of(home)), (-1, self.held[moving[home.param]]))
+            place, version = old.get(str(reader_of(home)), (-1, self.versions[moving[home.param]]))
             if (folder / COPIES / str(place)).is_dir():
                 self._wake(program, home)
                 self.places.load_state(home, folder / COPIES / str(place), version)
-                self.held[home] = version
+                self.versions[home] = version
             else:
                 self._wake(program, moving[home.param], home)
-                self.held[home] = self.held[moving[home.param]]
-                self.places.sync(Sync(home.param, moving[home.param], home), self.held[home])
+                self.versions[home] = self.versions[moving[home.param]]
+                self.places.sync(Sync(home.param, moving[home.param], home), self.versions[home])
         for each in program.graph.params:
             if (path := folder / CARRIED / f"{each.name}.json").is_file():
                 self.carried[each.name] = self.places.put(read_carried(each.type, path))
         self.places.finish()
 
     def _lags(self, home: Home, moving: Mapping[str, Home]) -> bool:
-        return home.param in moving and self.held.get(home, 0) != self.held.get(moving[home.param], 0)
+        return home.param in moving and self.versions.get(home, 0) != self.versions.get(moving[home.param], 0)
 
 
 def _moving(program: Program) -> dict[str, Home]:
@@ -278,7 +278,7 @@ class _StepStores:
 
     def __init__(self, executor: Executor, program: Program, sources: Mapping[str, RowSource], key: Key) -> None:
         self._executor, self._program, self._sources, self._key = executor, program, sources, key
-        self._places, self._held = executor.places, executor.held
+        self._places, self._held = executor.places, executor.versions
         self.found = dict[str, Item]()
         self._stores: dict[str | Home, dict[str, Item]] = {HOST: {}}
         for name, home in program.origins:

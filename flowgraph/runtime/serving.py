@@ -116,7 +116,7 @@ class Servers:
             server.close()
         self._running.clear()
 
-    def told(self, home: Home) -> dict[str, str]:
+    def facts(self, home: Home) -> dict[str, str]:
         """Return what a home's servers loaded, and their engine with its version."""
         loaded, engine = self._model(home), f"{home.engine} {self._versions.get(home, '')}".strip()
         return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes), "engine": engine}

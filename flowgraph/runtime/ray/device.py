@@ -28,7 +28,7 @@ from flowgraph.language.values import Value
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table
-from flowgraph.runtime.hosting import ModelSetup, Told, host, named
+from flowgraph.runtime.hosting import ModelSetup, LoadedModels, host, named
 from flowgraph.runtime.interpreter import RowSource
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
@@ -131,7 +131,7 @@ class RankActor:
 
     def open(
         self, models: ModelSetup, meeting: Path | str | None, limit_s: float, profiles: Profiles = NO_PROFILES
-    ) -> Told:
+    ) -> LoadedModels:
         """Meet the pool's other ranks, if there is where to, and load every copy of weights; say what was loaded."""
         seat = self.seat
         assert seat is not None, "a host process hosts no weights"
@@ -152,11 +152,13 @@ class RankActor:
         """Start a server of a home as a child of this process, and give its door."""
         return self._servers(models, scratch, limit_s).start(post)
 
-    def attach(self, models: ModelSetup, home: Home, doors: Sequence[Any], scratch: Path, limit_s: float) -> Told:
+    def attach(
+        self, models: ModelSetup, home: Home, doors: Sequence[Any], scratch: Path, limit_s: float
+    ) -> LoadedModels:
         """Speak for all servers of a home from here; say what they loaded."""
         servers = self._servers(models, scratch, limit_s)
         self.handles[home] = servers.handle(home, doors)
-        return {home.param: servers.told(home)}
+        return {home.param: servers.facts(home)}
 
     def _servers(self, models: ModelSetup, scratch: Path, limit_s: float) -> Servers:
         if self.servers is None:

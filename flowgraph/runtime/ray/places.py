@@ -17,7 +17,7 @@ from flowgraph.language.region import Observations
 from flowgraph.language.values import Model, Value
 from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results_given
 from flowgraph.lowering.project_columns import value_types
-from flowgraph.runtime.hosting import Told
+from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.interpreter import RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import Flows, leads, on_tables, packed, read_source, run_on_host
@@ -54,7 +54,7 @@ class RayPlaces:
     pools: dict[str, list[Member]]
     groups: list[Any]
     scratch: Path
-    told: Told = field(default_factory=Told)
+    loaded: LoadedModels = field(default_factory=LoadedModels)
     doors: dict[Home, tuple[Any, ...]] = field(default_factory=dict[Home, tuple[Any, ...]])
     deadlines: Deadlines = field(default_factory=Deadlines)
     spots: dict[str, list[DeviceLocation]] = field(default_factory=dict[str, list[DeviceLocation]])

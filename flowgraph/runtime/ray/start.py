@@ -130,7 +130,7 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
     opening.append(PendingCall(host_task(warm_up).remote(places.flows_ref()), "the start of a host process", None))
     serving = [each for home in program.homes for each in _serve(home, places, models, told, apart=apart)]
     for loaded in watch.results(opening, START_LIMIT_S - (time.monotonic() - start)):
-        places.told.update(loaded or {})
+        places.loaded.update(loaded or {})
     _attach(serving, watch, places, models, START_LIMIT_S - (time.monotonic() - start))
 
 
@@ -187,7 +187,7 @@ def _attach(
         ref = first.actor.attach.remote(models, home, own, places.scratch, limit_s)
         attached.append(PendingCall(ref, f"the use of {home.engine} on {first.seat}", first))
     for loaded in watch.results(attached, limit_s):
-        places.told.update(loaded)
+        places.loaded.update(loaded)
 
 
 def meeting_of(
