@@ -22,7 +22,7 @@ from flowgraph.language.graph import Graph, Node, rewrite
 from flowgraph.lowering.program import Program, Run
 from flowgraph.models.sizes import ModelShape
 from flowgraph.runtime import scratch
-from flowgraph.runtime.hosting import ModelSetup, LoadedModels, heads_of
+from flowgraph.runtime.hosting import LoadedModels, ModelSetup, heads_of
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.deadlines import Deadlines
 

@@ -28,7 +28,7 @@ from flowgraph.language.values import Value
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table
-from flowgraph.runtime.hosting import ModelSetup, LoadedModels, host, named
+from flowgraph.runtime.hosting import LoadedModels, ModelSetup, host, named
 from flowgraph.runtime.interpreter import RowSource
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles

@@ -15,7 +15,7 @@ from flowgraph.cluster.plan import Layout
 from flowgraph.language.handle import Optimizer, ResponseRows
 from flowgraph.lowering.program import Home
 from flowgraph.models import resolve
-from flowgraph.runtime.hosting import ModelSetup, LoadedModels, heads_of, host
+from flowgraph.runtime.hosting import LoadedModels, ModelSetup, heads_of, host
 from nodes.values import Rollout
 from tests.looped import looped
 
