@@ -236,7 +236,7 @@ class RankActor:
             ids = {column: table.column(column).to_numpy() for column in (*IDS, PLACE) if column in table.column_names}
             yield (
                 name,
-                StoredValue(from_table(worker.type_of(name), table, f"transfer of {name}", only.get(name, ())), ids),
+                StoredValue(from_table(worker.types[name], table, f"transfer of {name}", only.get(name, ())), ids),
             )
 
     def sync(self, task: Sync, version: int) -> None:

@@ -22,7 +22,7 @@ from flowgraph.runtime.ray.session import LOOPBACK, Session, machines
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import DeviceLocation, refuse_split_servers
 from flowgraph.runtime.scratch import make
-from flowgraph.runtime.serving import posts
+from flowgraph.runtime.serving import server_places
 
 START_LIMIT_S = 1800.0  # for all processes to start and load: a large model may come from a slow disk
 RESERVE_LIMIT_S = 60.0
@@ -163,7 +163,9 @@ def _serve(
         return []
     pool, found = places.pools[home.pool], list[tuple[Home, PendingCall]]()
     places.doors[home] = ()
-    for place, post in posts(home, pool[0].seat.torch_device, [told[each.seat]["gpus"] for each in pool]).items():
+    for place, post in server_places(
+        home, pool[0].seat.torch_device, [told[each.seat]["gpus"] for each in pool]
+    ).items():
         at = replace(post, host=told[pool[place].seat]["ip"] if apart else LOOPBACK)
         ref = pool[place].actor.serve.remote(models, at, places.scratch, START_LIMIT_S)
         found.append((home, PendingCall(ref, f"the start of {home.engine} on {pool[place].seat}", pool[place])))
