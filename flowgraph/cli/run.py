@@ -212,7 +212,7 @@ def _can_be_resumed(folder: RunFolder, error: Exception) -> bool:
 
 def goes_on(folder: RunFolder) -> str:
     """Return how to go on from the newest checkpoint, if there is one."""
-    there = Checkpoints(folder.path / "checkpoints").there()
+    there = Checkpoints(folder.path / "checkpoints").oldest_first()
     return f"; `flowgraph resume {folder.path}` goes on after step {there[-1].steps}" if there else ""
 
 
