@@ -60,7 +60,7 @@ def taken(mib: int) -> bytes:
 
 
 def test_a_task_has_its_seconds_its_bytes_and_where_it_ran() -> None:
-    before_s = time.time()
+    before_s, start_s = time.time(), time.perf_counter()
     with measuring(replace(TASK, rank=1)) as meter:
         meter.reads(pa.table({"tokens": np.zeros(1000, np.int64)}))
         meter.gives(b"12345", b"678")
@@ -70,7 +70,7 @@ def test_a_task_has_its_seconds_its_bytes_and_where_it_ran() -> None:
     assert (told.task, told.kind, told.role, told.pool, told.rank) == (*(TASK.task, TASK.kind, TASK.role, TASK.pool), 1)
     assert (told.bytes_read, told.bytes_given, told.parts) == (8000, 8, (("nodes", 0.01),))
     assert before_s <= told.begin_s <= told.end_s <= time.time()
-    assert 0.02 <= told.seconds < 5
+    assert 0.02 <= told.seconds <= time.perf_counter() - start_s
     assert pickle.loads(pickle.dumps(told)) == told
 
 
@@ -388,8 +388,8 @@ def test_a_step_that_is_not_wanted_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_is_too_large_keeps_its_longest_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiling, "MOST_BYTES", 1000)
-    monkeypatch.setattr(profiling, "MOST_EVENTS", 2)
+    monkeypatch.setattr(profiling, "MAX_BYTES", 1000)
+    monkeypatch.setattr(profiling, "MAX_EVENTS", 2)
     with profiling.profiling(tmp_path, "train-0", True):
         for _ in range(20):
             worked()
@@ -405,8 +405,8 @@ def test_a_profile_that_cannot_be_written_does_not_end_the_work(
     (tmp_path / "profile").write_text("a file, where a folder should be")
     with profiling.profiling(tmp_path / "profile", "train-0", True):
         assert worked() > 0
-    monkeypatch.setattr(profiling, "MOST_BYTES", 10)
-    monkeypatch.setattr(profiling, "MOST_READ_BYTES", 20)
+    monkeypatch.setattr(profiling, "MAX_BYTES", 10)
+    monkeypatch.setattr(profiling, "MAX_READ_BYTES", 20)
     with profiling.profiling(tmp_path / "large", "train-0", True):
         assert worked() > 0
     first, second = (line for line in capsys.readouterr().err.splitlines() if "no profile" in line)
