@@ -251,9 +251,9 @@ class Executor:
                 self._wake(program, origin, home)
                 self.versions[home] = self.versions[origin]
                 self.places.sync(Sync(home.param, origin, home), self.versions[home])
-        for param in program.graph.params:
-            if (path := folder / CARRIED / f"{param.name}.json").is_file():
-                self.carried[param.name] = self.places.put(read_carried(param.type, path))
+        for parameter in program.graph.params:
+            if (path := folder / CARRIED / f"{parameter.name}.json").is_file():
+                self.carried[parameter.name] = self.places.put(read_carried(parameter.type, path))
         self.places.finish()
 
 

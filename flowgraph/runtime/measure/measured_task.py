@@ -151,7 +151,7 @@ def note_process(device: DeviceKind = "cpu") -> None:
 
 
 def about_task(task: Task, graph: Graph | None = None, rank: int = 0, pool: str = "") -> MeasuredTask:
-    """Name a task for `measuring`, a run with its graph; `pool` is given where a sync is measured on its sending side."""
+    """Name a task for `measuring`, a run with its graph; `pool` is given where a sync is measured at its source."""
     role = task.role if isinstance(task, Run) else ""
     return MeasuredTask(task_name(task), kind_of(task, graph), role, pool or pool_of(task), rank)
 

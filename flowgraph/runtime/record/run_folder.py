@@ -140,8 +140,8 @@ class RunFolder:
             if path.is_file():
                 os.truncate(path, path.read_bytes()[:size].rfind(b"\n") + 1)  # a line that was cut is removed
         for path in (self.path / ROLLOUTS).glob("*/*"):
-            name = ROLLOUT.fullmatch(path.name)
-            if name and path.is_file() and (name[2] == "part" or int(name[1]) >= steps):
+            file = ROLLOUT.fullmatch(path.name)
+            if file and path.is_file() and (file[2] == "part" or int(file[1]) >= steps):
                 path.unlink()
 
     def records(self) -> dict[str, dict[str, Any]]:
