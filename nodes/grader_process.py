@@ -35,7 +35,7 @@ LOOK_S, REAP_S = 0.1, 0.3
 
 
 class Failure(Exception):
-    """A failure as plain data, of which the parent makes a RuleError."""
+    """A failure as plain data, which the parent turns into a RuleError."""
 
     def __init__(self, kind: str, **facts: object) -> None:
         super().__init__(kind)
@@ -299,7 +299,7 @@ class Channel:
         os.close(self._answers.fileno())
 
 
-def score_apart(
+def score_in_fork(
     rule: LoadedRule, arguments: Mapping[str, object], channel: Channel, *, childless: bool, enclosed: bool
 ) -> dict[str, object]:
     """Score one response in a fork of this process; return its answer, or how it ended without one.
@@ -391,10 +391,10 @@ def has_children() -> bool:
 
 def serve(channel: Channel, *, enclosed: bool) -> None:
     """Load a rule and score rows as the parent asks, until it closes the channel."""
-    rule, apart, childless = None, True, True
+    rule, isolated, childless = None, True, True
     for line in channel.lines():
         if "load" in line:
-            apart = line["apart"]
+            isolated = line["isolated"]
             try:
                 rule = load(**line["load"])
                 channel.say({"ready": True, "id": line["id"]})
@@ -411,8 +411,8 @@ def serve(channel: Channel, *, enclosed: bool) -> None:
             except Failure as failure:
                 channel.say({**failure.line, "id": question})
                 continue
-            if apart:
-                outcome = score_apart(rule, arguments, channel, childless=childless, enclosed=enclosed)
+            if isolated:
+                outcome = score_in_fork(rule, arguments, channel, childless=childless, enclosed=enclosed)
             else:
                 outcome = score(rule, arguments)
             channel.say({**outcome, "id": question})

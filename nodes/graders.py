@@ -244,8 +244,8 @@ class _Call:
                 worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s
             else:
                 worker.owed.append((next(self.pool.ids), -1))
-                apart = not (self.rule.shipped or self.may.state)
-                worker.ask(_line({"id": worker.owed[0][0], "load": self.load, "apart": apart}))
+                isolated = not (self.rule.shipped or self.may.state)
+                worker.ask(_line({"id": worker.owed[0][0], "load": self.load, "isolated": isolated}))
                 worker.deadline_s = self.pool.clock.now_s() + self.pool.start_limit_s
 
     def _listen(self) -> None:
@@ -273,7 +273,7 @@ class _Call:
             if worker.deadline_s < clock.now_s():
                 self._hear(worker)
                 if worker in self.workers and worker.deadline_s < clock.now_s():
-                    self._lose(worker, late=True)
+                    self._lose(worker, overdue=True)
 
     def _hear(self, worker: GraderWorker) -> None:
         """Act on a worker's answers; a worker that answers another question is lost."""
@@ -324,13 +324,13 @@ class _Call:
             self.scores[index], self.failures = float(self.on_error), self.failures + 1
         self.failed[index] = error
 
-    def _lose(self, worker: GraderWorker, *, late: bool = False, forged: bool = False, blamed: bool = True) -> None:
+    def _lose(self, worker: GraderWorker, *, overdue: bool = False, forged: bool = False, blamed: bool = True) -> None:
         """End a worker that hangs, forges, or closed its channel; its first owed row fails, the others wait again."""
         for watched in (worker.questions, worker.answers, worker.output):
             if watched in self.selector.get_map():
                 self.selector.unregister(watched)
         code = self.pool.end(worker, self.workers)
-        hung = late and code == -signal.SIGKILL
+        hung = overdue and code == -signal.SIGKILL
         if worker.ready:
             owed = [index for _, index in worker.owed]
             failed = owed[:1] if blamed else []

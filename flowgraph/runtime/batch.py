@@ -29,6 +29,7 @@ def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
     """
     import numpy as np
     import pyarrow as pa
+    import torch
 
     columns, scalars = dict[str, Any](), dict[str, Any]()
     parts = _parts(value, "", lengths) if isinstance(value, Record) else [(PLAIN, value, lengths)]
@@ -43,27 +44,18 @@ def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
             scalars[name] = part.data
         elif isinstance(part.data, pa.Table):
             columns |= {f"{name}.{column}": part.data.column(column) for column in part.data.column_names}
+        elif isinstance(part.data, torch.Tensor):  # [B, ...] numbers become fixed-size lists
+            columns[name] = pa.array(_numbers(part.data).reshape(-1))
+            for size in reversed(part.data.shape[1:]):
+                columns[name] = pa.FixedSizeListArray.from_arrays(columns[name], size)
         else:
-            columns[name] = row_column(part)
+            columns[name] = part.data if isinstance(part.data, pa.Array | pa.ChunkedArray) else None
     try:
         metadata = {SCALARS: json.dumps(scalars).encode()}
     except TypeError:
         what = f"a {type(value).__name__} holds what cannot travel: a scalar is a number, a text, or lists of them"
         raise LawError(what) from None
     return pa.table(columns).replace_schema_metadata(metadata)
-
-
-def row_column(value: Value) -> Any:
-    """Return the data of a row value as an Arrow array: [B, ...] numbers become fixed-size lists. None for a table."""
-    import pyarrow as pa
-    import torch
-
-    if not isinstance(value.data, torch.Tensor):
-        return value.data if isinstance(value.data, pa.Array | pa.ChunkedArray) else None
-    column = pa.array(_numbers(value.data).reshape(-1))
-    for size in reversed(value.data.shape[1:]):
-        column = pa.FixedSizeListArray.from_arrays(column, size)
-    return column
 
 
 def _numbers(tensor: Tensor) -> Any:
@@ -110,7 +102,7 @@ def _read(
         parts = dict[str, Value]()
         for field, part in fields(kind).items():
             path = f"{name}.{field}" if name else field
-            if not only or any(wanted == path or wanted.startswith(f"{path}.") for wanted in only):
+            if not only or any(part_path == path or part_path.startswith(f"{path}.") for part_path in only):
                 parts[field] = _read(part, path, table, scalars, where, () if path in only else only)
         return kind.of(parts)
     if kind.kind not in (Kind.ROW, Kind.TOKEN):

@@ -80,7 +80,7 @@ def host(
     }
     copies = [home for home in homes if home not in lenders]
     # One source under two heads is two models.
-    keys = [(setup.sources[home.param].name, setup.head(home.param)) for home in copies]
+    keys: list[tuple[str, Head]] = [(setup.sources[home.param].name, setup.head(home.param)) for home in copies]
     handles, facts, models = dict[Home, Handle](), LoadedModels(), dict[tuple[str, Head], "LoadedModel"]()
     for index, (home, key) in enumerate(zip(copies, keys, strict=True)):
         if key not in models:

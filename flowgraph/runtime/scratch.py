@@ -30,9 +30,9 @@ _SESSION = re.compile(r"session_[0-9_-]{20,60}")  # as Ray names them
 _locks = dict[Path, int]()
 
 
-def make(prefix: str = PREFIX) -> Path:
+def make() -> Path:
     """Return a new folder that this process locks until `remove`, or its end. Raises OSError."""
-    path = Path(tempfile.mkdtemp(prefix=prefix))
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))
     handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
     _locks[path] = handle
@@ -48,9 +48,9 @@ def remove(path: Path) -> None:
 
 
 @contextmanager
-def scratch(prefix: str = PREFIX) -> Generator[Path]:
+def scratch() -> Generator[Path]:
     """Yield a folder, and remove it at the end."""
-    path = make(prefix)
+    path = make()
     try:
         yield path
     finally:
@@ -67,13 +67,10 @@ def note_ray(folder: Path, session: str) -> None:
     _note(folder, {"session": session})
 
 
-def sweep(folder: Path | None = None) -> list[Path]:
-    """Remove what ended processes of this user left in a folder, by default that for temporary files.
-
-    Returns the scratch folders that were removed.
-    """
+def sweep() -> list[Path]:
+    """Remove what ended processes of this user left, and return the scratch folders that were removed."""
     removed = list[Path]()
-    for path in _abandoned(folder or Path(tempfile.gettempdir())):
+    for path in _abandoned():
         for parent, folders, files in os.walk(path):
             folders[:] = sorted(name for name in folders if not name.startswith(RULE_PREFIX))
             for note in _notes(Path(parent, PROCESSES)) if PROCESSES in files else ():
@@ -84,9 +81,9 @@ def sweep(folder: Path | None = None) -> list[Path]:
     return removed
 
 
-def _abandoned(folder: Path) -> Iterator[Path]:
+def _abandoned() -> Iterator[Path]:
     """Yield the scratch folders that no process has locked, each locked until the next."""
-    for path in sorted(folder.glob(f"{PREFIX}*")):
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError):  # another start may be faster
             if path.is_symlink() or path.stat().st_uid != os.getuid() or path in _locks:
                 continue

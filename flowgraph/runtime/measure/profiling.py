@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,31 @@ class Profiles:
     run: Path
     steps: frozenset[int] = frozenset()
 
-    def of(self, step: int, name: str) -> AbstractContextManager[None]:
-        """Profile the code within, if the step is one of these; `name` contains the rank and its task."""
-        return profiling(profile_folder(self.run, step), name, step in self.steps)
+    @contextmanager
+    def of(self, step: int, name: str) -> Generator[None]:
+        """Profile this thread as a range of this name if the step is one of these, and write a Chrome trace.
+
+        A trace that is too large keeps its longest events. A trace that cannot be written is reported on stderr, and
+        the work goes on; work that fails has no profile.
+        """
+        if step not in self.steps:
+            yield
+            return
+        import torch
+        from torch.profiler import ProfilerActivity, profile, record_function
+
+        gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+        with profile(activities=[ProfilerActivity.CPU, *gpu]) as profiler, record_function(name):
+            yield
+        path = profile_folder(self.run, step) / f"{file_name(name)}.json"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(".part")
+            profiler.export_chrome_trace(str(draft))
+            _cut_to_limit(draft)
+            draft.replace(path)
+        except (OSError, RuntimeError, ValueError) as error:
+            print(f"{path}: no profile: {error}", file=sys.stderr)
 
 
 NO_PROFILES = Profiles(Path())
@@ -54,33 +76,6 @@ NO_PROFILES = Profiles(Path())
 def profile_folder(run: Path, step: int) -> Path:
     """Return the folder of one step's profiles."""
     return run / FOLDER / f"step_{step:06d}"
-
-
-@contextmanager
-def profiling(folder: Path, name: str, enabled: bool) -> Generator[None]:
-    """Profile this thread as a range of this name if `enabled`, and write `NAME.json` to the folder as a Chrome trace.
-
-    A trace that is too large keeps its longest events. A trace that cannot be written is reported on stderr, and the
-    work goes on; work that fails has no profile.
-    """
-    if not enabled:
-        yield
-        return
-    import torch
-    from torch.profiler import ProfilerActivity, profile, record_function
-
-    gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    with profile(activities=[ProfilerActivity.CPU, *gpu]) as profiler, record_function(name):
-        yield
-    path = folder / f"{file_name(name)}.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".part")
-        profiler.export_chrome_trace(str(draft))
-        _cut_to_limit(draft)
-        draft.replace(path)
-    except (OSError, RuntimeError, ValueError) as error:
-        print(f"{path}: no profile: {error}", file=sys.stderr)
 
 
 def file_name(name: str) -> str:

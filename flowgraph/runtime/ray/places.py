@@ -86,7 +86,7 @@ class RayPlaces:
         nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
         names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]  # models stay
         line = next(iter(nodes.values())).at
-        said = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {line}"
+        about = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {line}"
         home, which, returns = task.home, self.graphs.index(graph), len(names) + len(task.sends) + 1
         guide = guide_of(task, value_types(graph))
         by = guide.value if guide is not None else ""
@@ -105,13 +105,13 @@ class RayPlaces:
             if home is None or leads(home, index):
                 leading.append(calls[-1])
         for results, member in zip(calls, members, strict=True):
-            self._wait_for(results[-1], said, member, ", ".join(task.nodes))
+            self._wait_for(results[-1], about, member, ", ".join(task.nodes))
         dealt = None if any(node.op.regroups for node in nodes.values()) else by
         tables = [TableReferences(tuple(refs[i] for refs in leading), dealt=dealt) for i in range(returns - 1)]
         sent: dict[str, dict[Parts, TableReferences]] = {name: {} for name in names}
         for (name, parts), references in zip(task.sends, tables[len(names) :], strict=True):
             sent[name][parts] = references
-        return {name: replace(whole, sent=sent[name]) for name, whole in zip(names, tables, strict=False)}
+        return {name: replace(table, sent=sent[name]) for name, table in zip(names, tables, strict=False)}
 
     def _members(self, home: Home) -> list[Member]:
         return [self.pools[home.pool][place] for place in home.members]
@@ -126,7 +126,7 @@ class RayPlaces:
         Members of the source send them to inference servers themselves. Other weights are copied within each process
         that has both homes, or through the object store.
         """
-        source, target, said = task.source, task.target, f"{task.value}, sync to {task.target}"
+        source, target, about = task.source, task.target, f"{task.value}, sync to {task.target}"
         senders, receivers = self._members(source), self._members(target)
         if target in self.doors:
             by = self.way(source, target)
@@ -134,15 +134,15 @@ class RayPlaces:
                 member.actor.send.remote(task, doors, version, self.scratch, by)
                 for member, doors in zip(senders, self._doors_of(source, target), strict=True)
             ]
-            self._wait_for_all(sent, said, senders)
-            self._wait_for_all([receivers[0].actor.took.remote(target, version, *sent)], said, receivers[:1])
+            self._wait_for_all(sent, about, senders)
+            self._wait_for_all([receivers[0].actor.took.remote(target, version, *sent)], about, receivers[:1])
         elif source.pool == target.pool and len(receivers) <= len(senders):
-            self._wait_for_all([member.actor.sync.remote(task, version) for member in senders], said, senders)
+            self._wait_for_all([member.actor.sync.remote(task, version) for member in senders], about, senders)
         else:
-            first, *others = [member.actor.give.remote(task) for member in senders]
-            self._wait_for_all(others, said, senders[1:])
-            taken = [member.actor.take.remote(target, first, version, task) for member in receivers]
-            self._wait_for_all(taken, said, receivers)
+            sent = [member.actor.give.remote(task) for member in senders]
+            self._wait_for_all(sent[1:], about, senders[1:])
+            refs = [member.actor.take.remote(target, sent[0], version, task) for member in receivers]
+            self._wait_for_all(refs, about, receivers)
 
     def way(self, source: Home, target: Home) -> WeightsBy:
         """Return the weight transport to the servers of a home."""
@@ -161,15 +161,15 @@ class RayPlaces:
 
     def switch(self, home: Home, *, awake: bool) -> None:
         """Submit that a home leaves its devices, or comes back once the others of its pool have left."""
-        said, members = f"{'wake' if awake else 'sleep'} {home.param} on {home}", self._members(home)
+        about, members = f"{'wake' if awake else 'sleep'} {home.param} on {home}", self._members(home)
         after = self._leaving.get(home.pool, []) if awake else []
         refs = [member.actor.switch.remote(home, awake, *after) for member in members]
-        self._wait_for_all(refs, said, members)
+        self._wait_for_all(refs, about, members)
         if not awake:
             self._leaving.setdefault(home.pool, []).extend(refs)
 
-    def _wait_for(self, ref: Any, said: str, member: Member | None, task: str = "") -> None:
-        self._pending.append(PendingCall(ref, said, member, task, self.deadlines.limit_s(task)))
+    def _wait_for(self, ref: Any, about: str, member: Member | None, task: str = "") -> None:
+        self._pending.append(PendingCall(ref, about, member, task, self.deadlines.limit_s(task)))
 
     def _wait_for_all(self, refs: Sequence[Any], task: str, members: Sequence[Member]) -> None:
         for ref, member in zip(refs, members, strict=True):
@@ -203,17 +203,17 @@ class RayPlaces:
 
     def save_state(self, home: Home, folder: Path) -> None:
         """Write a home's weights and optimizer state; every rank takes part."""
-        said = f"saving the state of {home.param}"
-        self._on_all(home, said, lambda actor: actor.save_state.remote(home, folder.absolute()))
+        about = f"saving the state of {home.param}"
+        self._on_all(home, about, lambda actor: actor.save_state.remote(home, folder.absolute()))
 
     def load_state(self, home: Home, folder: Path, version: int) -> None:
         """Load what `save_state` wrote; every rank takes part."""
-        said = f"loading the state of {home.param}"
-        self._on_all(home, said, lambda actor: actor.load_state.remote(home, folder.absolute(), version))
+        about = f"loading the state of {home.param}"
+        self._on_all(home, about, lambda actor: actor.load_state.remote(home, folder.absolute(), version))
 
-    def _on_all(self, home: Home, said: str, call: Callable[[Any], Any]) -> None:
+    def _on_all(self, home: Home, about: str, call: Callable[[Any], Any]) -> None:
         members = self._members(home)
-        self._wait_for_all([call(member.actor) for member in members], said, members)
+        self._wait_for_all([call(member.actor) for member in members], about, members)
         self.finish()
 
     def put(self, value: Value) -> TableReferences:

@@ -115,7 +115,7 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
     abouts: dict[PoolRank, Mapping[str, Any]] = {
         member.seat: about for member, about in zip(supervisor.members, answers, strict=True)
     }
-    apart = _locate(program, places, abouts)
+    several_machines = _locate(program, places, abouts)
     loading = list[PendingCall]()
     for pool in program.plan.pools:
         members = [
@@ -124,14 +124,14 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
         ]
         places.pools[pool.name] = members
         engines = {home.engine for home in program.homes if home.pool == pool.name}
-        meeting = meeting_of(pool, engines, places.scratch, abouts[members[0].seat], apart=apart)
+        meeting = meeting_of(pool, engines, places.scratch, abouts[members[0].seat], several_machines=several_machines)
         for member in members:
             ref = member.actor.open.remote(models, meeting, RANKS_LIMIT_S, profiles)
             loading.append(PendingCall(ref, f"loading on {member.seat}", member))
     supervisor = Supervisor(places.members, places.session.started, starting=True)
     loading.append(PendingCall(host_task(warm_up).remote(places.flows_ref()), "the start of a host process", None))
     serving = {
-        home: _start_servers(home, places, models, abouts, apart=apart)
+        home: _start_servers(home, places, models, abouts, several_machines=several_machines)
         for home in program.homes
         if is_server(home.engine)
     }
@@ -168,34 +168,39 @@ def _locate(program: Program, places: RayPlaces, abouts: Mapping[PoolRank, Mappi
 
 
 def _start_servers(
-    home: Home, places: RayPlaces, models: ModelSetup, abouts: Mapping[PoolRank, Mapping[str, Any]], *, apart: bool
+    home: Home,
+    places: RayPlaces,
+    models: ModelSetup,
+    abouts: Mapping[PoolRank, Mapping[str, Any]],
+    *,
+    several_machines: bool,
 ) -> list[PendingCall]:
     """Start the servers of a home, each next to the first of its devices.
 
-    They listen on loopback, or each at the address of its machine if the plan's machines are `apart`.
+    They listen on loopback, or each at the address of its machine if servers are reached from `several_machines`.
     """
     pool, calls = places.pools[home.pool], list[PendingCall]()
     places.doors[home] = ()
     gpus = [abouts[member.seat]["gpus"] for member in pool]
     for index, place in server_places(home, pool[0].seat.torch_device, gpus).items():
         member = pool[index]
-        bound = replace(place, host=abouts[member.seat]["ip"] if apart else LOOPBACK)
+        bound = replace(place, host=abouts[member.seat]["ip"] if several_machines else LOOPBACK)
         ref = member.actor.serve.remote(models, bound, places.scratch, START_LIMIT_S)
         calls.append(PendingCall(ref, f"the start of {home.engine} on {member.seat}", member))
     return calls
 
 
 def meeting_of(
-    pool: Pool, engines: Collection[str], scratch: Path, first: Mapping[str, Any], *, apart: bool = False
+    pool: Pool, engines: Collection[str], scratch: Path, first: Mapping[str, Any], *, several_machines: bool = False
 ) -> Path | str | None:
     """Return where a pool's ranks meet: in a file on one machine, else at the first rank; None if no engine needs it.
 
     On one machine without the driver's folder they meet at a port of loopback. Ranks that meet on loopback can talk to
-    no other machine, so where weights are sent to servers of other machines, the machines being `apart`, none do.
+    no other machine, so none do where servers are reached from `several_machines`.
     """
     if not any(ENGINES[engine].process_group for engine in engines):
         return None
-    if apart or len({node for node, _ in pool.devices}) > 1:
+    if several_machines or len({node for node, _ in pool.devices}) > 1:
         return f"tcp://{first['ip']}:{first['port']}"
     if not first["sees"]:
         return f"tcp://{LOOPBACK}:{first['port']}"

@@ -67,7 +67,7 @@ class PendingCall:
     """
 
     ref: Any
-    said: str
+    about: str
     member: Member | None
     task: str = ""
     limit_s: float | None = None
@@ -119,7 +119,7 @@ class Supervisor:
             _refuse_overdue(list(waiting.values()), time.monotonic() - progress)
             if waiting and limit_s is not None and time.monotonic() - start > limit_s:
                 first = next(iter(waiting.values()))
-                raise WorkerError.stuck(first.process, [first.said], limit_s)
+                raise WorkerError.stuck(first.process, [first.about], limit_s)
 
     def in_order(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> list[Any]:
         """Return all results, in the order of `pending`; raises as `results` does."""
@@ -139,14 +139,14 @@ class Supervisor:
         except RayTaskError as error:
             self._refuse_dead(waiting)
             if not isinstance(error.cause, FlowError):
-                raise WorkerError.failed(call.said, str(error)) from error
+                raise WorkerError.failed(call.about, str(error)) from error
             cause, member = error.cause, call.member
             if member is not None and not any(str(member.seat) in note for note in cause.notes):
-                cause.notes = (*cause.notes, f"{call.said}, on {member.seat}")  # a node's error has it, a sync's not
+                cause.notes = (*cause.notes, f"{call.about}, on {member.seat}")  # a node's error has it, a sync's not
             raise cause from None
         except RayError as error:
             self._refuse_dead(waiting)
-            raise WorkerError.died(call.process, [call.said], _exit_reason(error)) from error
+            raise WorkerError.died(call.process, [call.about], _exit_reason(error)) from error
 
     def _refuse_dead(self, pending: Sequence[PendingCall]) -> None:
         """Raise WorkerError if a process died: other errors are consequences of that."""
@@ -154,9 +154,9 @@ class Supervisor:
         from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
         self._check_ray(_children())
-        asked = [(member, member.ask()) for member in self.members]
+        answers = [(member, member.ask()) for member in self.members]
         until = time.monotonic() + DEAD_S
-        for member, ref in asked:
+        for member, ref in answers:
             try:
                 ray.get(ref, timeout=max(0.1, until - time.monotonic()))
             except (GetTimeoutError, RayTaskError):  # busy, or alive with a server that failed: its error is known
@@ -191,8 +191,8 @@ class Supervisor:
         self._stopped = {pid: self._stopped.get(pid, now) for pid, child in children.items() if child.stopped}
         for pid, since in self._stopped.items():
             if now - since > STOPPED_S:  # no question reaches the processes of host nodes
-                said = [call.said for call in pending if call.member is None or call.member.pid == pid]
-                raise WorkerError.stopped(names.get(pid, f"{children[pid]} ({pid})"), said)
+                about = [call.about for call in pending if call.member is None or call.member.pid == pid]
+                raise WorkerError.stopped(names.get(pid, f"{children[pid]} ({pid})"), about)
 
     def _check_ray(self, children: Mapping[int, Process]) -> None:
         """Raise WorkerError if Ray itself has ended: its results would be awaited for long."""
@@ -215,12 +215,12 @@ def _refuse_overdue(waiting: Sequence[PendingCall], quiet_s: float) -> None:
         for pid, child in _children().items():
             if child.name.startswith("ray::") and (lines := stacks_of(pid)):
                 stacks += [f"host process {pid}", *shortened(lines)]
-    first, *others = waiting
-    raise WorkerError.overdue(first.process, first.said, max(limits), [call.said for call in others], stacks)
+    first, *rest = waiting
+    raise WorkerError.overdue(first.process, first.about, max(limits), [call.about for call in rest], stacks)
 
 
 def _calls_of(member: Member, pending: Sequence[PendingCall]) -> list[str]:
-    return [call.said for call in pending if call.member is member]
+    return [call.about for call in pending if call.member is member]
 
 
 def _exit_reason(error: Exception) -> list[str]:

@@ -74,7 +74,7 @@ class Checkpoints:
         return sorted(Checkpoint(int(name[1]), path) for path in folders if (name := _NAME.fullmatch(path.name)))
 
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """Return the newest checkpoint whose files are all as its manifest says, None if there are no checkpoints.
+        """Return the newest checkpoint whose files are all as its manifest says, None if the folder has none.
 
         Damaged ones that are newer are renamed and reported. Raises RunFolderError, and renames nothing, where all are
         damaged: starting over would remove what the run recorded, and the fault may be the disk's or a version's.
@@ -113,7 +113,8 @@ class Checkpoints:
         there is less room than the newest checkpoint takes.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        needed = sum(size_bytes(checkpoint.path) for checkpoint in self.oldest_first()[-1:])
+        newest = self.oldest_first()[-1:]
+        needed = sum(path.stat().st_size for checkpoint in newest for path in _files(checkpoint.path))
         free = shutil.disk_usage(self.folder).free
         if free < needed:
             why = f"{show_bytes(free)} are free, and the checkpoint before took {show_bytes(needed)}"
@@ -122,10 +123,11 @@ class Checkpoints:
         try:
             shutil.rmtree(draft, ignore_errors=True)
             (draft / PARTS).mkdir(parents=True)
-            more = write(draft / PARTS)
-            _write(draft / STATE, {**state, **(more or {})})
+            written = write(draft / PARTS)
+            _write(draft / STATE, {**state, **(written or {})})
             _write(draft / MANIFEST, manifest_of(draft, {"run": self.run, "steps": steps}))
-            settle(draft)
+            for path in (*draft.rglob("*"), draft):
+                sync(path)
             if target.exists():  # from this run, before it was resumed at an older checkpoint
                 _set_aside(target, "tmp_old")
             draft.rename(target)
@@ -196,17 +198,6 @@ def _file_fault(folder: Path, name: str, size: int, digest: str) -> str:
         return "" if sha256(path) == digest else f"{name} has other bytes than were written"
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
-
-
-def size_bytes(folder: Path) -> int:
-    """Add up the sizes of a folder's files."""
-    return sum(path.stat().st_size for path in _files(folder))
-
-
-def settle(folder: Path) -> None:
-    """Flush every file of a folder, and every folder in it, to the disk."""
-    for path in (*folder.rglob("*"), folder):
-        sync(path)
 
 
 def sync(path: Path) -> None:
