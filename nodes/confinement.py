@@ -1,6 +1,6 @@
-"""What a grader process may do: its environment, what it can read, and what this machine can hold it to.
+"""What a grader process may do: its environment, what it can read, and what this machine can enforce.
 
-How a process is held to it is in `nodes.grader_guard`; which rule runs is decided in `nodes.graders`.
+The confinement itself is in `nodes.grader_guard`; `nodes.graders` decides which rule runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from nodes.rules import COMPARING_RULES, RuleRef
 
 MEMORY_BYTES = 4 << 30
 PROCESSES = 64
-LEAST_LANDLOCK_ABI = 3  # Linux 6.2: from then on a file cannot be cut short by who may only read it
+MIN_LANDLOCK_ABI = 3  # Linux 6.2: since then a process that may only read a file cannot truncate it
 FULL_LANDLOCK_ABI = 6
 ARCHITECTURES = ("x86_64", "aarch64")
 
@@ -50,7 +50,7 @@ _CODE = (".py", ".pyc", ".so", ".pyd")
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a rule may do beyond scoring text: all of it is off by default."""
+    """What a rule may do beyond scoring text; everything is off by default."""
 
     network: bool = False
     state: bool = False
@@ -61,16 +61,17 @@ class Allowed:
 
 
 def allowed(words: Sequence[str]) -> Allowed:
-    """Read what a rule is allowed off the setting `allow`; RuleError for a word that means nothing.
+    """Read the setting `allow`; RuleError for an unknown word.
 
     >>> allowed(["network", "env=JUDGE_KEY", "memory=8GiB"]).variables
     ('JUDGE_KEY',)
     """
-    found = [(word, _ALLOWED.fullmatch(word)) for word in words]
-    for word, match in found:
+    matches = list[re.Match[str]]()
+    for word in words:
+        match = _ALLOWED.fullmatch(word)
         if match is None:
             raise RuleError.unknown_allowance(word, WORDS)
-    matches = [match for _, match in found if match is not None]
+        matches.append(match)
     gib = [int(match["gib"]) for match in matches if match["gib"]]
     return Allowed(
         network="network" in words,
@@ -82,15 +83,22 @@ def allowed(words: Sequence[str]) -> Allowed:
     )
 
 
-def environment(given: Mapping[str, str], scratch: str, variables: Sequence[str] = ()) -> dict[str, str]:
-    """Return the variables of a grader process: where programs are, language, threads, and those allowed by name.
+def environment(variables: Mapping[str, str], scratch: str, names: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment of a grader process: program paths, language, threads, and the variables in `names`.
 
     >>> environment({"PATH": "/bin", "WANDB_API_KEY": "secret"}, "/tmp/scratch")["HOME"]
     '/tmp/scratch'
     """
-    kept = {name: given[name] for name in (*_ENVIRONMENT, *variables) if name in given}
-    threads = {name: given.get(name, "1") for name in _THREADS}
-    return {**threads, **kept, "HOME": scratch, "TMPDIR": scratch, "MPLBACKEND": "agg", "PYTHONDONTWRITEBYTECODE": "1"}
+    chosen = {name: variables[name] for name in (*_ENVIRONMENT, *names) if name in variables}
+    threads = {name: variables.get(name, "1") for name in _THREADS}
+    return {
+        **threads,
+        **chosen,
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "MPLBACKEND": "agg",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 @functools.cache
@@ -105,17 +113,17 @@ def lacks() -> str:
     if os.uname().machine not in ARCHITECTURES:
         return f"sockets are not closed on {os.uname().machine}, only on {' and '.join(ARCHITECTURES)}"
     abi = sandlock.landlock_abi_version()
-    if abi < LEAST_LANDLOCK_ABI:
-        had = f"has Landlock {abi}" if abi > 0 else "has no Landlock, or it is off"
-        return f"the kernel {had}; {LEAST_LANDLOCK_ABI} is needed (Linux 6.2)"
+    if abi < MIN_LANDLOCK_ABI:
+        version = f"has Landlock {abi}" if abi > 0 else "has no Landlock, or it is off"
+        return f"the kernel {version}; {MIN_LANDLOCK_ABI} is needed (Linux 6.2)"
     return ""
 
 
 def refuse_unheld(rule: RuleRef, words: Sequence[str]) -> Allowed:
-    """Return what a rule may do here; RuleError if it has to be confined and this machine cannot.
+    """Return what a rule may do here; RuleError if it must be confined and this machine cannot do that.
 
-    A shipped rule that only compares text needs no confinement; one that reads an expression, and a rule of your
-    own, do.
+    A shipped rule that only compares text needs no confinement; one that reads an expression does, and so does a rule
+    of your own.
     """
     may = allowed(words)
     if may.unconfined or not (why := lacks()):
@@ -126,18 +134,21 @@ def refuse_unheld(rule: RuleRef, words: Sequence[str]) -> Allowed:
 
 
 def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[str]:
-    """List what a rule's process can read: the system's and Python's own files, packages, and the rule's neighbours.
+    """List the paths that a rule's process can read: the system's, Python's own, packages, and the rule's neighbours.
 
-    Of a folder that is not Python's own, such as the working folder, only modules and packages can be read, not what
-    else lies there.
+    In folders that are not Python's own, such as the working folder, only modules and packages can be read.
     """
-    own = _python_folders()
-    beside = [os.path.dirname(rule.source)] if rule.source.endswith(".py") else []
-    outside = [folder for folder in (*import_path, *beside) if not _below(folder, own)]
-    outside += [inner for folder in outside for inner in _open_packages(folder, rule)]
+    python = _python_folders()
+    is_file = rule.source.endswith(".py")
+    folders = (*import_path, os.path.dirname(rule.source)) if is_file else import_path
+    outside = [folder for folder in folders if not f"{folder}{os.sep}".startswith(tuple(f + os.sep for f in python))]
+    names = [] if is_file else rule.source.split(".")[:-1]
+    on_the_way = [os.path.join(folder, *names[:depth]) for folder in outside for depth in range(1, len(names) + 1)]
+    # A folder without `__init__.py` on the way to a rule's module is searched as the folders of the import path are.
+    outside += [path for path in on_the_way if os.path.isdir(path) and not _is_package(path)]
     code = [path for folder in dict.fromkeys(outside) for path in _code_in(folder)]
-    wanted = (*_SYSTEM, *(_NETWORK if may.network else ()), *own, *code, *may.reads)
-    return [path for path in dict.fromkeys(wanted) if os.path.exists(path)]
+    paths = (*_SYSTEM, *(_NETWORK if may.network else ()), *python, *code, *may.reads)
+    return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
 @functools.cache
@@ -145,42 +156,32 @@ def _python_folders() -> tuple[str, ...]:
     """List the folders of this Python and of its installed packages."""
     import site
 
-    named = sysconfig.get_paths()
-    prefixes = (named["stdlib"], named["platstdlib"], named["purelib"], named["platlib"], named["scripts"])
-    users = (site.getusersitepackages(),) if site.ENABLE_USER_SITE else ()
-    here = (sys.executable, os.path.realpath(sys.executable), os.path.join(sys.prefix, "pyvenv.cfg"))
+    paths = sysconfig.get_paths()
+    prefixes = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts"))
+    user = (site.getusersitepackages(),) if site.ENABLE_USER_SITE else ()
     shared = (os.path.join(sys.base_prefix, "lib"), os.path.join(sys.prefix, "share"))
-    return tuple(dict.fromkeys((*prefixes, *users, *shared, *here)))
+    python = (sys.executable, os.path.realpath(sys.executable), os.path.join(sys.prefix, "pyvenv.cfg"))
+    return tuple(dict.fromkeys((*prefixes, *user, *shared, *python)))
 
 
-def _below(folder: str, others: Iterable[str]) -> bool:
-    return any(folder == other or folder.startswith(other + os.sep) for other in others)
-
-
-def _open_packages(folder: str, rule: RuleRef) -> list[str]:
-    """List the folders on the way to a rule's module that have no `__init__.py`."""
-    names = [] if rule.source.endswith(".py") else rule.source.split(".")[:-1]
-    inner = [os.path.join(folder, *names[:depth]) for depth in range(1, len(names) + 1)]
-    return [path for path in inner if os.path.isdir(path) and not os.path.isfile(os.path.join(path, "__init__.py"))]
+def _is_package(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, "__init__.py"))
 
 
 def _code_in(folder: str) -> list[str]:
     """List a folder's modules and packages."""
     try:
-        with os.scandir(folder) as entries:
-            found = list(entries)
+        paths = [os.path.join(folder, name) for name in os.listdir(folder)]
     except OSError:
         return [folder] if folder.endswith(".zip") else []
-    modules = [one.path for one in found if one.name.endswith(_CODE)]
-    packages = [one.path for one in found if os.path.isfile(os.path.join(one.path, "__init__.py"))]
-    return [*modules, *packages]
+    return [path for path in paths if path.endswith(_CODE)] + [path for path in paths if _is_package(path)]
 
 
-def here() -> str:
-    """Return what this machine can hold rules to, in a line or two."""
+def confinement_summary() -> str:
+    """Return how this machine confines rules, in a line or two."""
     if why := lacks():
-        held = f"not confined: {why}"
-        return f'{held}\nonly {", ".join(sorted(COMPARING_RULES))} run; others need allow=["unconfined"]'
+        rules = ", ".join(sorted(COMPARING_RULES))
+        return f'not confined: {why}\nonly {rules} run; others need allow=["unconfined"]'
     import sandlock
 
     abi = sandlock.landlock_abi_version()

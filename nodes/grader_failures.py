@@ -1,4 +1,4 @@
-"""What a grader process answered when something went wrong, as errors that a person reads."""
+"""Failures of a grader process as errors for a person."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from nodes.grader_messages import Answer, BadValue, Died, LoadAnswer, NotLoaded,
 from nodes.rules import RuleRef
 
 RESPONSE_CHARACTERS = 80
-
-
-_SIGNALS = {int(each): each.name for each in signal.Signals}
+_SIGNALS = {int(number): number.name for number in signal.Signals}
+_IDENTITY = (("prompt", "prompt_id"), ("sample", "sample"))
 
 
 def ending(code: int) -> str:
@@ -24,20 +23,17 @@ def ending(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"killed by {_SIGNALS.get(-code, f'signal {-code}')}"
 
 
-def called(row: Mapping[str, object], index: int) -> str:
-    """Name a row by its prompt and sample, or else by its place."""
+def name_of(row: Mapping[str, object], index: int) -> str:
+    """Name a row by its prompt and sample, or else by its index."""
     names = [f"{name} {row[column]}" for name, column in _IDENTITY if column in row]
     return ", ".join(names) or f"row {index}"
 
 
-_IDENTITY = (("prompt", "prompt_id"), ("sample", "sample"))
-
-
 def notes_of(row: Mapping[str, object], index: int, printed: bytes) -> list[str]:
-    """Return the notes of an error about a row: which one, what it answered, and what was printed last."""
+    """Return the notes of an error about a row: its name, its response, and what was printed last."""
     response = str(row["response"]) if "response" in row else ""
     cut = "…" if len(response) > RESPONSE_CHARACTERS else ""
-    return [f"{called(row, index)}, response {response[:RESPONSE_CHARACTERS]!r}{cut}", *printed_lines(printed)]
+    return [f"{name_of(row, index)}, response {response[:RESPONSE_CHARACTERS]!r}{cut}", *printed_lines(printed)]
 
 
 def printed_lines(printed: bytes) -> list[str]:
@@ -47,12 +43,12 @@ def printed_lines(printed: bytes) -> list[str]:
 
 
 def _visible(text: str) -> str:
-    """Show what a terminal would act on, such as an escape, as what it is."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    """Escape the characters that a terminal would act on."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def failure(rule: RuleRef, answer: Answer, notes: Sequence[str]) -> RuleError:
-    """Return the error of a rule that gave no score."""
+    """Return the error of a rule that returned no score."""
     match answer:
         case BadValue():
             return RuleError.bad_value(rule.text, _visible(answer.value), notes=notes)

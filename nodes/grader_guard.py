@@ -1,7 +1,7 @@
-"""The guard of one grader process: it starts that process confined, watches what it uses, and leaves nothing behind.
+"""The guard of one grader process: it starts that process confined, limits its resources, and leaves nothing behind.
 
-`nodes.grader_worker` starts this file as a script. The guard runs no rule and reads no response. All that a rule
-starts becomes a child of the guard at the latest when its own parent ends, so that a daemon cannot leave.
+`nodes.grader_worker` starts this file as a script. The guard runs no rule and reads no response. Every process that a
+rule starts becomes a child of the guard when its own parent ends, at the latest, so that a daemon cannot escape.
 The guard ends when the process does, or when the parent closes its end of the lifeline.
 """
 
@@ -22,14 +22,14 @@ LOOK_S = 0.25
 SCRATCH_BYTES = 1 << 30
 SCRATCH_FILES = 10_000
 FILE_BYTES = 256 << 20
-ADDRESS_SPACE_RATIO = 4  # of address space to memory: libraries map much that they never touch
+ADDRESS_SPACE_RATIO = 4  # of address space to memory: libraries map much more than they use
 _SUBREAPER, _DROP_BOUNDING = 36, 24  # prctl
 _CAPABILITIES = 64
 _PAGE_BYTES = resource.getpagesize()
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# What Landlock has no right for, and would reach files or processes outside: modes, owners, times and attributes of
-# files; limits, priorities and cores of other processes; the clock; memory that belongs to no process.
+# Calls that Landlock has no right for, and that reach files or processes outside: modes, owners, times and attributes
+# of files; limits, priorities and cores of other processes; the clock; memory that belongs to no process.
 DENIED = (
     *("fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "utimensat", "file_setattr"),
     *("setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
@@ -49,7 +49,7 @@ def confined(command: list[str], spec: dict[str, Any]) -> tuple[int, Any]:
     """Start a command under Landlock and seccomp; return its process id and the handle to wait for its end."""
     import sandlock
 
-    first_of = sandlock.Protection
+    optional = sandlock.Protection
     denied = [*DENIED, *(DENIED_X86 if os.uname().machine == "x86_64" else ())]
     if sandlock.landlock_abi_version() < SIGNAL_SCOPE_ABI:
         denied += SIGNALS
@@ -60,10 +60,10 @@ def confined(command: list[str], spec: dict[str, Any]) -> tuple[int, Any]:
         extra_deny_syscalls=denied,
         max_processes=spec["processes"],
         allow_degraded=[
-            first_of.NET_TCP,
-            first_of.FS_IOCTL_DEV,
-            first_of.SIGNAL_SCOPE,
-            first_of.ABSTRACT_UNIX_SOCKET_SCOPE,
+            optional.NET_TCP,
+            optional.FS_IOCTL_DEV,
+            optional.SIGNAL_SCOPE,
+            optional.ABSTRACT_UNIX_SOCKET_SCOPE,
         ],
     )
     process = sandbox.popen(command)
@@ -72,25 +72,25 @@ def confined(command: list[str], spec: dict[str, Any]) -> tuple[int, Any]:
 
 
 def unconfined(command: list[str]) -> tuple[int, Any]:
-    """Start a command with the rights of the user, for a rule that was allowed to have them."""
+    """Start a command with the rights of the user, for a rule that may have them."""
     process = subprocess.Popen(command, close_fds=True)
     return process.pid, process
 
 
 def limit(memory_bytes: int) -> None:
-    """Bound what this process, and so all that it starts, can allocate and write; none of them dumps its memory."""
-    for kind, most in (
+    """Limit the memory and files of this process and of all that it starts; none of them dumps its memory."""
+    for kind, limit_bytes in (
         ("RLIMIT_DATA", memory_bytes),
         ("RLIMIT_AS", memory_bytes * ADDRESS_SPACE_RATIO),
         ("RLIMIT_FSIZE", FILE_BYTES),
         ("RLIMIT_CORE", 0),
     ):
-        with contextlib.suppress(ValueError, OSError):  # macOS knows no limit of address space
-            resource.setrlimit(getattr(resource, kind), (most, most))
+        with contextlib.suppress(ValueError, OSError):  # macOS has no limit of address space
+            resource.setrlimit(getattr(resource, kind), (limit_bytes, limit_bytes))
 
 
 def adopt() -> None:
-    """Become the parent of what loses its own, on Linux."""
+    """Become the parent of orphans below this process, on Linux."""
     if sys.platform == "linux":
         import ctypes
 
@@ -98,7 +98,7 @@ def adopt() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up what root may do beyond the files that it owns; an ordinary user has nothing to give up."""
+    """Give up root's privileges; an ordinary user has none."""
     import ctypes
 
     libc = ctypes.CDLL(None)
@@ -108,47 +108,42 @@ def drop_capabilities() -> None:
     libc.capset(header, (ctypes.c_uint32 * 6)())
 
 
-def children() -> list[int]:
-    """List the child processes of all threads of this process."""
-    return _children_of("self")
-
-
 def _children_of(process: int | str) -> list[int]:
-    found: list[int] = []
+    """List the child processes of all threads of a process."""
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{process}/task"):
             with contextlib.suppress(OSError), open(f"/proc/{process}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
-    return found
+                children += map(int, file.read().split())
+    return children
 
 
 def family(process: int) -> list[int]:
     """List a process and all below it."""
-    found, after = [process], 0
-    while after < len(found):
-        found += _children_of(found[after])
-        after += 1
-    return found
+    members = [process]
+    for member in members:  # it grows meanwhile
+        members += _children_of(member)
+    return members
 
 
-def memory_bytes(processes: list[int], most: int) -> int:
-    """Add up the memory of processes; pages that they share are counted once, where it matters for the limit."""
+def memory_bytes(processes: list[int], limit_bytes: int) -> int:
+    """Add up the memory of processes; if that is over the limit, pages that they share are counted once."""
     total = 0
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as file:
             total += int(file.read().split()[1]) * _PAGE_BYTES
-    return total if total <= most else sum(map(_own_bytes, processes))
+    return total if total <= limit_bytes else sum(map(_own_bytes, processes))
 
 
 def _own_bytes(process: int) -> int:
-    """Read the proportional share of a process's memory, in bytes; 0 if it ended."""
+    """Return the proportional share of a process's memory, in bytes; 0 if it has ended."""
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/smaps_rollup") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith("Pss:")) * 1024
     return 0
 
 
 def scratch_overfull(folder: str) -> bool:
-    """Tell if a scratch folder holds more bytes or files than it may, or what cannot be counted.
+    """Return whether a scratch folder has too many bytes or files, or cannot be counted.
 
     A link counts as itself. A folder that cannot be read, or lies too deep, could hold anything.
     """
@@ -156,14 +151,14 @@ def scratch_overfull(folder: str) -> bool:
     while waiting:
         try:
             with os.scandir(waiting.pop()) as entries:
-                for one in entries:
+                for entry in entries:
                     files += 1
                     with contextlib.suppress(FileNotFoundError):
-                        size_bytes += one.stat(follow_symlinks=False).st_blocks * 512
+                        size_bytes += entry.stat(follow_symlinks=False).st_blocks * 512
                     if files > SCRATCH_FILES or size_bytes > SCRATCH_BYTES:
                         return True
-                    if one.is_dir(follow_symlinks=False):
-                        waiting.append(one.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
         except (FileNotFoundError, NotADirectoryError):
             continue  # removed meanwhile
         except OSError:
@@ -180,15 +175,15 @@ def remove(folder: str) -> None:
 
 
 def empty(folder: str) -> bool:
-    """Remove what is in a folder; tell if all could be removed. Raises OSError for a folder that cannot be read.
+    """Remove the contents of a folder; return whether nothing is left. Raises OSError for an unreadable folder.
 
-    What lies deeper is moved to the top first, so that no path and no stack grows. Nothing is reached by a path: where
-    a guard was killed, a rule's processes may put a link in a folder's place meanwhile.
+    Deeper entries are moved to the top first, so that no path and no stack grows. Nothing is opened by a path: where a
+    guard was killed, a rule's processes may replace a folder by a link meanwhile.
     """
     unique, moved = os.urandom(8).hex(), 0
     waiting = os.listdir(folder)
     if not waiting:
-        return True  # as it mostly is; to list takes long where a confined process does it
+        return True  # the usual case; a second listing takes a confined process long
     top = os.open(folder, _FOLDER)
     while waiting:
         name = waiting.pop()
@@ -213,22 +208,21 @@ def empty(folder: str) -> bool:
 
 
 def _open_up(name: str, folder: int | None = None) -> None:
-    """Give a folder the rights that removing it takes; a confined process may not, and a link is left alone."""
+    """Give a folder the permissions for its removal; a confined process may not, and a link is left alone."""
     with contextlib.suppress(OSError):
         if sys.platform != "linux":
             os.chmod(name, 0o700, dir_fd=folder, follow_symlinks=False)
             return
-        found = os.open(name, os.O_PATH | _FOLDER, dir_fd=folder)
+        handle = os.open(name, os.O_PATH | _FOLDER, dir_fd=folder)
         try:
-            os.chmod(f"/proc/self/fd/{found}", 0o700)
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)
         finally:
-            os.close(found)
+            os.close(handle)
 
 
-def over(process: int, spec: dict[str, Any]) -> str:
-    """Return which limit a process and all below it have passed together; empty if none."""
-    everyone = family(process)
-    if memory_bytes(everyone, spec["memory_bytes"]) > spec["memory_bytes"]:
+def exceeded(process: int, spec: dict[str, Any]) -> str:
+    """Return which limit a process and all below it exceed together; empty if none."""
+    if memory_bytes(family(process), spec["memory_bytes"]) > spec["memory_bytes"]:
         return f"over {spec['memory_bytes'] >> 20} MiB of memory"
     if scratch_overfull(spec["scratch"]):
         return f"over {SCRATCH_BYTES >> 20} MiB or {SCRATCH_FILES} files of scratch, or what cannot be counted"
@@ -236,28 +230,28 @@ def over(process: int, spec: dict[str, Any]) -> str:
 
 
 def watch(process: int, ended: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
-    """Wait until the process ends, passes a limit, or the parent lets go of the lifeline."""
+    """Wait until the process ends or exceeds a limit, or the parent closes the lifeline."""
     while not select.select([ended, lifeline], [], [], LOOK_S)[0]:
-        if what := over(process, spec):
+        if what := exceeded(process, spec):
             os.write(say, f"flowgraph ended this process: {what}\n".encode())
             return
 
 
 def end(process: int) -> None:
-    """Kill a process, its group, and whatever this guard has inherited from it, until nothing is left."""
+    """Kill a process, its group, and the orphans that this guard has adopted, until none is left."""
     for kill in (os.kill, os.killpg):
         with contextlib.suppress(OSError):
             kill(process, signal.SIGKILL)
-    while others := [one for one in children() if one != process]:
-        for one in others:
+    while orphans := [child for child in _children_of("self") if child != process]:
+        for orphan in orphans:
             with contextlib.suppress(OSError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(orphan, signal.SIGKILL)
             with contextlib.suppress(OSError):
-                os.waitpid(one, 0)
+                os.waitpid(orphan, 0)
 
 
 def leave_as(code: int) -> None:
-    """End as the process ended: with its exit code, or by the signal that ended it."""
+    """End as the process did: with its exit code, or by the same signal."""
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -code)
@@ -281,19 +275,20 @@ def main(spec: dict[str, Any]) -> None:
         remove(scratch)
         os._exit(0)
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):  # held open here, the end of the process would not be seen
+    for descriptor in (0, 1, 2):  # if they stayed open here, the end of the process would not be seen
         os.dup2(nothing, descriptor)
     ended = _ended(process)
     watch(process, ended, lifeline, spec, say)
     end(process)
-    code = _code(handle.wait())
-    end(process)  # what it started in its last moment
+    ending = handle.wait()
+    code = ending if isinstance(ending, int) else _exit_code(ending)
+    end(process)  # it may have started more in its last moment
     remove(scratch)
     leave_as(code)
 
 
 def _ended(process: int) -> int:
-    """Return a descriptor that can be read once the process has ended."""
+    """Return a descriptor that becomes readable when the process ends."""
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(process)
     read, write = os.pipe()  # macOS: a child holds the other end and waits
@@ -308,10 +303,8 @@ def _ended(process: int) -> int:
     return read
 
 
-def _code(result: Any) -> int:
-    """Read an exit code, or minus a signal, off what either way of starting returns."""
-    if isinstance(result, int):
-        return result
+def _exit_code(result: Any) -> int:
+    """Return the exit code in a result of sandlock, or minus the signal."""
     if result.reason == 0:
         return int(result.exit_code)
     return -int(result.signal) if result.signal > 0 else -int(signal.SIGKILL)
@@ -319,6 +312,6 @@ def _code(result: Any) -> int:
 
 if __name__ == "__main__":
     with open(sys.argv[1]) as file:
-        given = json.load(file)
+        arguments = json.load(file)
     os.unlink(sys.argv[1])
-    main(given)
+    main(arguments)

@@ -1,7 +1,7 @@
-"""What a grader process may answer: each message is read as one of these, or it is forged.
+"""The messages that a grader process may send: everything else is forged.
 
-The process has run a rule on a response, so nothing of what it says is trusted: types, sizes and ranges are checked
-here, and that it was asked in `nodes.graders`.
+The process has run a rule on a response, so none of its messages is trusted: types, sizes, ranges and the question's
+id are checked here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Ready(_Message):
 
 
 class NotLoaded(_Message):
-    """The rule is not loaded: why, and where in its file."""
+    """The rule does not load: why, and where in its file."""
 
     failed: Literal["not_loaded"]
     why: _Words
@@ -39,7 +39,7 @@ class NotLoaded(_Message):
 
 
 class Lacks(_Message):
-    """The rule's file or function lacks a name, or the machine a package."""
+    """The rule's file or function lacks a name, or this machine lacks a package."""
 
     failed: Literal["lacks_name", "lacks_package", "lacks_setting"]
     name: _Words
@@ -51,7 +51,7 @@ class _Answer(_Message):
 
 
 class ScoredAnswer(_Answer):
-    """A response's score; `unreadable` says that the rule found nothing in it to score."""
+    """A response's score; `unreadable` if the rule found nothing in it to score."""
 
     score: Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE, allow_inf_nan=False)]
     unreadable: bool = False
@@ -66,7 +66,7 @@ class LacksColumn(_Answer):
 
 
 class LacksTruth(_Answer):
-    """The row has no ground truth, and the rule asks for one."""
+    """The row has no ground truth, and the rule needs one."""
 
     failed: Literal["lacks_truth"]
     value: _Words
@@ -95,7 +95,7 @@ class Died(_Answer):
 
 
 class Forged(_Answer):
-    """The response's process wrote what is no answer."""
+    """The response's process wrote something that is not an answer."""
 
     failed: Literal["forged"]
 
@@ -106,21 +106,21 @@ _LOADS: TypeAdapter[LoadAnswer] = TypeAdapter(LoadAnswer)
 _ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
 
 
-def read_load(line: bytes, asked: int) -> LoadAnswer | None:
-    """Read what was answered to a rule that was sent; None if it is no answer to that."""
+def read_load(line: bytes, question: int) -> LoadAnswer | None:
+    """Read the answer to a rule that was sent; None if it does not answer this question."""
     with suppress(ValidationError):
-        found = _LOADS.validate_json(line)
-        return found if found.id == asked else None
+        answer = _LOADS.validate_json(line)
+        return answer if answer.id == question else None
     return None
 
 
-def read_answer(line: bytes, asked: int) -> Answer | None:
-    """Read what was answered to a row; None if it is no answer to that.
+def read_answer(line: bytes, question: int) -> Answer | None:
+    """Read the answer to a row; None if it does not answer this question.
 
     >>> read_answer(b'{"id": 7, "score": 0.5}', 7).score, read_answer(b'{"id": 8, "score": 0.5}', 7)
     (0.5, None)
     """
     with suppress(ValidationError):
-        found = _ANSWERS.validate_json(line)
-        return found if found.id == asked else None
+        answer = _ANSWERS.validate_json(line)
+        return answer if answer.id == question else None
     return None

@@ -1,4 +1,4 @@
-"""What sandlock leaves to a grader process itself: to give up sockets, and to keep a response's fork out of it."""
+"""The confinement that sandlock does not offer: giving up sockets, and keeping a response's fork out of its parent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SCOPE_SIGNAL, _SIGNAL_SCOPE_ABI = 2, 6
 def enclose() -> None:
     """Put this process, and all below it, into a Landlock domain of their own.
 
-    From inside, the process that forked this one cannot be reached: neither its memory, nor its open files by
-    `/proc/PID/fd` or `pidfd_getfd`, nor, from Linux 6.12 on, by a signal. Raises OSError.
+    From inside, the process that forked this one cannot be reached: not its memory, not its open files by
+    `/proc/PID/fd` or `pidfd_getfd`, and from Linux 6.12 on not by a signal. Raises OSError.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     abi = libc.syscall(_CREATE_RULESET, None, 0, 1)
@@ -31,9 +31,9 @@ def enclose() -> None:
 
 
 def close_sockets() -> None:
-    """Let this process and all below it make no socket of any family, but pairs of their own.
+    """Forbid this process, and all below it, sockets of every family except pairs of their own.
 
-    Landlock knows TCP, and seccomp as the guard sets it knows UDP; what is left is MPTCP, fast open, netlink, vsock.
+    Landlock covers TCP, and the guard's seccomp covers UDP; this covers MPTCP, fast open, netlink and vsock.
     """
     architecture, socket_call = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}[os.uname().machine]
     load_word, equal, refuse, allow = 0x20, 0x15, 0x00050000 | errno.EACCES, 0x7FFF0000

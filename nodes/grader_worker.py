@@ -1,6 +1,6 @@
-"""The parent's hold on one grader process and its guard: start them, send lines, read answers, end them.
+"""The parent's side of one grader process and its guard: start them, send lines, read answers, end them.
 
-Which rows it scores, and what a failure means, is decided in `nodes.graders`.
+`nodes.graders` decides which rows it scores, and what a failure means.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ _PROCESS_FILE, _GUARD_FILE = (str(Path(__file__).with_name(name)) for name in ("
 
 
 class GraderWorker:
-    """One grader process: its channel, the rows it owes an answer for, and the end of what it printed.
+    """One grader process: its channel, the questions it owes an answer to, and the end of its output.
 
-    `deadline_s`, on the pool's clock, is infinite while nothing is asked of it.
+    `owed` pairs the id of a question with the index of its row. `deadline_s`, on the pool's clock, is infinite while
+    the worker is idle.
     """
 
     def __init__(self, rule: RuleRef, may: Allowed, import_path: Sequence[str]) -> None:
-        self.scratch = tempfile.mkdtemp(prefix="flowgraph_rule-")  # `flowgraph.runtime.scratch` believes nothing inside
+        self.scratch = tempfile.mkdtemp(prefix="flowgraph_rule-")  # `flowgraph.runtime.scratch` trusts nothing inside
         questions, self.questions = os.pipe()
         self.answers, answers = os.pipe()
         lifeline, self._lifeline = os.pipe()
-        held = [] if may.unconfined else ["--confined"] if may.network else ["--confined", "--no-sockets"]
+        confined = [] if may.unconfined else ["--confined"]
+        no_sockets = [] if may.unconfined or may.network else ["--no-sockets"]
         spec = {
-            "command": [sys.executable, "-P", "-u", _PROCESS_FILE, *held],
+            "command": [sys.executable, "-P", "-u", _PROCESS_FILE, *confined, *no_sockets],
             "lifeline": lifeline,
             "scratch": self.scratch,
             "confined": not may.unconfined,
@@ -52,12 +54,12 @@ class GraderWorker:
             "processes": PROCESSES,
             "memory_bytes": may.memory_bytes,
         }
-        told = os.path.join(self.scratch, "spec.json")  # removed by the guard before anything else starts
-        with open(told, "w") as file:
+        path = os.path.join(self.scratch, "spec.json")  # the guard removes it before anything else starts
+        with open(path, "w") as file:
             json.dump(spec, file)
         with os.fdopen(questions), os.fdopen(answers), os.fdopen(lifeline):
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-u", _GUARD_FILE, told],
+                [sys.executable, "-P", "-u", _GUARD_FILE, path],
                 env=environment(os.environ, self.scratch, may.variables),
                 stdin=questions,
                 stdout=answers,
@@ -78,7 +80,7 @@ class GraderWorker:
         self._unread = b""
 
     def idle(self) -> bool:
-        """Tell if a worker of which nothing is asked still holds its end of the channel, and has said nothing."""
+        """Return whether an idle worker still has its end of the channel, and has sent nothing."""
         try:
             os.read(self.answers, 1)
         except BlockingIOError:
@@ -88,12 +90,12 @@ class GraderWorker:
         return False
 
     def ask(self, line: bytes) -> None:
-        """Send one line, as far as the worker takes it now; `send` sends the rest."""
+        """Send one line, as much as the worker takes now; `send` sends the rest."""
         self.printed, self.unsent = b"", line
         self.send()
 
     def send(self) -> None:
-        """Send what the worker takes now of what is unsent; if it has ended, reading finds out."""
+        """Send as much of the rest as the worker takes now; if it has ended, the next read shows that."""
         try:
             while self.unsent:
                 self.unsent = self.unsent[os.write(self.questions, self.unsent[:READ_BYTES]) :]
@@ -105,7 +107,7 @@ class GraderWorker:
     def lines(self) -> list[bytes] | None:
         """Read the answers that have come; None if the worker closed the channel.
 
-        One that says more than an answer can hold without ending its line has closed it too.
+        A line that is longer than any answer counts as closing it.
         """
         try:
             read = os.read(self.answers, READ_BYTES)
@@ -117,15 +119,15 @@ class GraderWorker:
         return lines if read and len(self._unread) <= MESSAGE_BYTES else None
 
     def read_printed(self) -> bytes | None:
-        """Read what was printed and keep its end; empty when all who could print have ended, None if nothing came."""
+        """Read output and keep its end; return b"" when all that could print have ended, None if nothing came."""
         read = self.output.read(READ_BYTES)
         self.printed = (self.printed + (read or b""))[-PRINTED_TAIL_BYTES:]
         return read
 
     def kill(self) -> int:
-        """End the process and all it has started, and return its exit code, which is its own if it had ended itself.
+        """End the process and everything it has started; return its exit code, its own one if it had already ended.
 
-        The guard does that when the lifeline closes; one that does not answer is killed.
+        The guard does that when the lifeline closes; a guard that does not end is killed.
         """
         os.close(self._lifeline)
         try:

@@ -1,7 +1,7 @@
 """Scoring of reasoning-gym tasks with their own scorers, which here read an answer and never run it.
 
-Ten scorers call `eval` or sympy's parser, which evaluates, on what a model wrote or a data set holds. In their modules
-these names are bound to readers of literals, of integer arithmetic and of expressions.
+Ten scorers call `eval`, or sympy's parser, which evaluates, on texts of a model or a data set. In their modules these
+names are bound to readers of literals, of integer arithmetic and of expressions.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ _EVALUATED = {
 
 
 def extract_answer(response: str) -> str:
-    r"""Return what stands in the last `<answer>…</answer>`, or else the whole response, without spaces around it.
+    r"""Return the contents of the last `<answer>…</answer>`, or else the whole response, without spaces around it.
 
-    Source: reasoning-gym 0.1.25, `extract_answer`. Deviation: takes time in proportion to the response's length.
+    Source: reasoning-gym 0.1.25, `extract_answer`. Deviation: its time is linear in the response's length.
 
     >>> extract_answer("so <answer> 4 </answer>, no: <answer>5</answer>"), extract_answer(" 4\n")
     ('5', '4')
     """
-    at, answer = 0, response
-    while (start := response.find("<answer>", at)) >= 0:
+    position, answer = 0, response
+    while (start := response.find("<answer>", position)) >= 0:
         end = response.find("</answer>", start)
         if end < 0:
             break
-        answer, at = response[start + len("<answer>") : end], end + len("</answer>")
+        answer, position = response[start + len("<answer>") : end], end + len("</answer>")
     return answer.strip()
 
 
 def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
     """Return the score, 0 to 1, that a task's own scorer gives to an answer; None if the scorer cannot read it.
 
-    Raises what the scorer raises on the entry's own answer too: then it is the entry that is broken.
+    Raises what the scorer raises on the entry's own answer too: then the entry is broken.
     """
     scorer = task_scorer(task)
     try:
@@ -82,23 +82,20 @@ def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
 
 @functools.cache
 def task_scorer(task: str) -> Scorer:
-    """Return a task's own scorer, after what it evaluates text with was replaced."""
-    for module, what in _EVALUATED.items():
-        _replace(importlib.import_module(f"reasoning_gym.{module}"), what)
-    scorer: Scorer = importlib.import_module("reasoning_gym").get_score_answer_fn(task)
-    return scorer
-
-
-def _replace(module: types.ModuleType, what: str) -> None:
+    """Return a task's own scorer, after replacing the functions with which it evaluates text."""
     import sympy
 
-    bound = vars(module)
-    if what in ("literal", "integers"):
-        bound["eval"] = read_literal if what == "literal" else read_integers
-    elif what == "parse_expr":
-        bound[what] = read_expression
-    else:
-        bound[what] = types.SimpleNamespace(**{**vars(sympy), "parse_expr": read_expression})
+    readers: dict[str, dict[str, object]] = {
+        "literal": {"eval": read_literal},
+        "integers": {"eval": read_integers},
+        "parse_expr": {"parse_expr": read_expression},
+    }
+    safe_sympy = types.SimpleNamespace(**{**vars(sympy), "parse_expr": read_expression})
+    for module, evaluated in _EVALUATED.items():
+        replaced = readers.get(evaluated, {evaluated: safe_sympy})
+        vars(importlib.import_module(f"reasoning_gym.{module}")).update(replaced)
+    scorer: Scorer = importlib.import_module("reasoning_gym").get_score_answer_fn(task)
+    return scorer
 
 
 def read_literal(text: str) -> object:
@@ -109,8 +106,8 @@ def read_literal(text: str) -> object:
     """
     if len(text) > LITERAL_CHARACTERS:
         raise ValueError(f"over {LITERAL_CHARACTERS} characters")
-    found: object = ast.literal_eval(text)
-    return found
+    literal: object = ast.literal_eval(text)
+    return literal
 
 
 def read_integers(text: str) -> int:
@@ -135,13 +132,13 @@ def _integer(node: ast.expr) -> int:
                 raise ValueError("its value would be too large")
             return _ARITHMETIC[type(op)](first, second)
         case _:
-            raise ValueError(f"{type(node).__name__} is no integer arithmetic")
+            raise ValueError(f"{type(node).__name__} is not integer arithmetic")
 
 
 def read_expression(text: str, local_dict: Mapping[str, Any] | None = None) -> Any:
-    """Read a mathematical expression as sympy does; ValueError for what is none, or is too large to compute.
+    """Read a mathematical expression as sympy does; ValueError for other text, and for one too large to compute.
 
-    Numbers, one-letter names, + - * / **, parentheses and common functions are read.
+    It may have numbers, one-letter names, + - * / **, parentheses and common functions.
 
     >>> read_expression("3*x**2 + sin(x)")
     3*x**2 + sin(x)
@@ -160,11 +157,11 @@ def _parsed(text: str) -> ast.Expression:
     try:
         return ast.parse(text.strip(), mode="eval")
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError("no expression") from error
+        raise ValueError("not an expression") from error
 
 
 def _bits(node: ast.expr, names: frozenset[str]) -> float:
-    """Bound the binary logarithm of an expression's numbers; ValueError for what is no expression."""
+    """Bound the binary logarithm of an expression's numbers; ValueError for anything but an expression."""
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool) and math.isfinite(value):
             return max(1.0, math.log2(abs(value) or 1) + 1, len(repr(value)) * 4.0 if isinstance(value, float) else 0.0)

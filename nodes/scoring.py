@@ -1,4 +1,4 @@
-"""Scoring: one number for each response, by a rule in a process that can be killed."""
+"""Scoring: one number for each response, by a rule in a killable process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OF_SCORES = (
     Metric("reward", headline=True, about="mean score"),
     Metric("full_marks", about="share of responses that score 1"),
     Metric("best", about="mean over prompts of the best response's score"),
-    Metric("solved", about="share of prompts of which a response scores 1: pass@n"),
+    Metric("solved", about="share of prompts with a response that scores 1: pass@n"),
 )
 METRICS = (
     *OF_SCORES,
-    Metric("unreadable", about="share of responses in which the rule found nothing to score, so wrong"),
+    Metric("unreadable", about="share of responses in which the rule found no answer, so they are wrong"),
     Metric("rule_failures", about="responses whose rule failed or timed out, scored `on_error`"),
 )
 
@@ -46,15 +46,15 @@ def score(
 ) -> Scores:
     """Score each response by a rule: [B].
 
-    `by` is a shipped rule's name, a function of a module's top level, `path.py:name`, or "data": each row's
-    `data_source` names its rule. The rule is called once for each response, with what its parameters name: `response`,
-    `ground_truth`, `finished`, `prompt`, and any column of the data set. It has `limit_s` seconds for each, and
-    `call_limit_s` for all (by default a quarter of `limit_s` for each, 12 times `limit_s` at least). A rule of your own
-    that raises, hangs, or gives no number fails the run, or scores `on_error`; a response that a shipped rule cannot
-    read scores 0. `format_score` is passed to a rule that takes it.
+    `by` is a shipped rule's name, a function at a module's top level, `path.py:name`, or "data": then each row's
+    `data_source` names its rule. The rule is called once for each response, with the arguments that its parameters
+    name: `response`, `ground_truth`, `finished`, `prompt`, and any column of the data set. It has `limit_s` seconds for
+    each response, and `call_limit_s` for all (by default a quarter of `limit_s` for each, and at least 12 times
+    `limit_s`). A rule of your own that raises, hangs, or returns no number fails the run, or scores `on_error`; a
+    response that a shipped rule cannot read scores 0. `format_score` is passed to a rule that takes it.
 
-    Rules run confined: without network, keys or files but their code. `allow` names what a rule may do more: "network",
-    "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".
+    Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
+    "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".
     """
     import torch
 
@@ -62,10 +62,9 @@ def score(
     settings = {} if format_score is None else {"format_score": format_score}
     scores, failures, unreadable = torch.zeros(len(rows)), 0, 0
     graders = _graders(workers, limit_s, call_limit_s, allow)
-    for name, places in _by_rule(by, rows).items():
-        chosen = [rows[place] for place in places]
-        graded = graders.grade(resolve(name), chosen, settings, on_error=on_error)
-        scores[torch.tensor(places, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
+    for name, indices in _indices_by_rule(by, rows).items():
+        graded = graders.grade(resolve(name), [rows[i] for i in indices], settings, on_error=on_error)
+        scores[torch.tensor(indices, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
         failures += graded.failures
         unreadable += graded.unreadable
     measures = [
@@ -77,7 +76,7 @@ def score(
 
 
 def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:
-    """Report scores [B] of responses to the prompts `groups` [B]: their mean, full marks, and the best to each."""
+    """Return the metrics of scores [B] of responses to the prompts `groups` [B]: mean, full marks, best, solved."""
     import torch
 
     prompts, index = torch.unique(groups, return_inverse=True)
@@ -91,28 +90,26 @@ def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:
 
 
 def rows_of(rollout: Rollout) -> list[dict[str, object]]:
-    """Return what rules see of each response, one mapping a row."""
+    """Return the mapping that rules get for each response."""
     columns: list[dict[str, object]] = rollout.columns.data.to_pylist()
     texts, finished = rollout.text.data.to_pylist(), rollout.finished.data.tolist()
     prompts, samples = rollout.group.data.tolist(), rollout.sample.data.tolist()
-    told = zip(columns, texts, finished, prompts, samples, strict=True)
     return [
         {**row, "response": text, "finished": ended, "prompt_id": prompt, "sample": sample}
-        for row, text, ended, prompt, sample in told
+        for row, text, ended, prompt, sample in zip(columns, texts, finished, prompts, samples, strict=True)
     ]
 
 
-def _by_rule(by: Rule, rows: Sequence[Mapping[str, object]]) -> dict[str, list[int]]:
-    """Group the places of rows by the rule that scores them."""
+def _indices_by_rule(by: Rule, rows: Sequence[Mapping[str, object]]) -> dict[str, list[int]]:
     if by != "data":
         return {by if isinstance(by, str) else reference_of(by): list(range(len(rows)))}
-    places: dict[str, list[int]] = {}
-    for place, row in enumerate(rows):
-        places.setdefault(rule_for(str(row["data_source"]) if "data_source" in row else ""), []).append(place)
-    return places
+    indices: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        indices.setdefault(rule_for(str(row.get("data_source", ""))), []).append(index)
+    return indices
 
 
 @cache
 def _graders(workers: int, limit_s: float, call_limit_s: float | None, allow: tuple[str, ...]) -> Graders:
-    """Keep one warm pool for each way it is asked for; its processes end with this one."""
+    """Return the warm pool of these settings; its processes end with this one."""
     return Graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow)

@@ -15,7 +15,7 @@ from flowgraph.cli.listings import print_table
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.this_machine import available_cores, free_bytes, plannable_bytes
 from flowgraph.runtime.ray.open_ports import listening
-from nodes.confinement import here
+from nodes.confinement import confinement_summary
 
 PACKAGES = (
     "flowgraph",
@@ -54,7 +54,7 @@ def machine() -> dict[str, Any]:
         "gpus": _gpus(),
         "shared_memory_free_bytes": _free(Path("/dev/shm")),
         "disk_free_bytes": _free(Path.cwd()),
-        "rules_run": here(),
+        "rules_run": confinement_summary(),
         "ray_asks_for": _asks_for(),
         "ray_and_engines_listen": [str(each) for each in listening()],
     }

@@ -212,7 +212,7 @@ def _can_be_resumed(folder: RunFolder, error: Exception) -> bool:
 
 def goes_on(folder: RunFolder) -> str:
     """Return how to go on from the newest checkpoint, if there is one."""
-    there = Checkpoints(folder.path / "checkpoints").there()
+    there = Checkpoints(folder.path / "checkpoints").oldest_first()
     return f"; `flowgraph resume {folder.path}` goes on after step {there[-1].steps}" if there else ""
 
 
@@ -226,7 +226,7 @@ def _train(ready: PreparedRun, folder: RunFolder, interrupts: Interrupts, found:
     with interrupts.kept_from_closing(opening) as places:
         refuse_other_weights(found, places.told)
         folder.note(models=places.told, timings=places.timings)
-        executor = Executor(places.places, held=_unknown(ready))
+        executor = Executor(places.places, versions=_unknown(ready))
         with interrupts.patient():  # what is saved, too
             if found is not None:
                 executor.load_state(job.program, found.parts)

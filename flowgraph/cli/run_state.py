@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash
 from flowgraph.errors import RunFolderError
-from flowgraph.runtime.hosting import Told
+from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints
 from flowgraph.runtime.record.fingerprint import differences, fingerprint, promised
 from flowgraph.runtime.record.run_folder import RECORDS
@@ -28,7 +28,7 @@ def checkpoints_of(folder: RunFolder, keep: int = 2) -> Checkpoints:
 
 
 def saver_of(
-    ready: PreparedRun, folder: RunFolder, executor: Executor, recorder: Recorder, told: Told, start: int
+    ready: PreparedRun, folder: RunFolder, executor: Executor, recorder: Recorder, told: LoadedModels, start: int
 ) -> Saver:
     """Return what writes a run's checkpoints: what the executor carries, once what was recorded is on the disk."""
     checkpoints = checkpoints_of(folder, ready.options.keep)
@@ -39,7 +39,7 @@ def saver_of(
         return {RECORDS: recorder.settle()}
 
     def state(done: int) -> Mapping[str, Any]:
-        versions = {f"{home.param} on {home}": version for home, version in executor.held.items()}
+        versions = {f"{home.param} on {home}": version for home, version in executor.versions.items()}
         return standing(ready, done) | {"versions": versions, "models": told}
 
     return Saver(checkpoints, ready.options.checkpoint_every, write, state, _say, start)
@@ -64,7 +64,7 @@ def standing(ready: PreparedRun, done: int) -> dict[str, Any]:
     }
 
 
-def refuse_other_weights(found: Checkpoint | None, told: Told) -> None:
+def refuse_other_weights(found: Checkpoint | None, told: LoadedModels) -> None:
     """Refuse a model that was loaded with other weights than when the checkpoint was made."""
     before: Mapping[str, Any] = found.state().get("models", {}) if found is not None else {}
     for name, model in told.items():

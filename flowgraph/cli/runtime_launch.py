@@ -22,7 +22,7 @@ from flowgraph.language.graph import Graph, Node, rewrite
 from flowgraph.lowering.program import Program, Run
 from flowgraph.models.sizes import ModelShape
 from flowgraph.runtime import scratch
-from flowgraph.runtime.hosting import ModelSetup, Told, heads_of
+from flowgraph.runtime.hosting import LoadedModels, ModelSetup, heads_of
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.deadlines import Deadlines
 
@@ -50,7 +50,7 @@ class OpenedRuntime:
     """Places that are ready, what was loaded, and the seconds that it took, by what."""
 
     places: Places
-    told: Told
+    told: LoadedModels
     timings: dict[str, float]
 
 
@@ -192,7 +192,7 @@ def _in_process(
     try:
         for home in apart:
             _say(f"starting {home.engine} for {home.param}")
-            handles[home], told[home.param] = places.servers.open(home, device), places.servers.told(home)
+            handles[home], told[home.param] = places.servers.open(home, device), places.servers.facts(home)
     except BaseException:
         places.close()
         raise
@@ -228,7 +228,7 @@ def _on_ray(
         session.close()
         raise
     timings = {"ray_init_s": connected - began, "actors_s": time.perf_counter() - connected}
-    return OpenedRuntime(places, places.told, timings)
+    return OpenedRuntime(places, places.loaded, timings)
 
 
 def staged(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:

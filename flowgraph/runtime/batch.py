@@ -1,4 +1,4 @@
-"""Values as ragged Arrow tables and back: a column a value, lists for token columns, no padding. Parquet the same."""
+"""Values as ragged Arrow tables and back: one column per value, lists for token columns, no padding; as in Parquet."""
 
 from __future__ import annotations
 
@@ -17,48 +17,45 @@ if TYPE_CHECKING:
 V = TypeVar("V", bound=Value)
 
 SCALARS = b"flowgraph.scalars"
-PLAIN = "value"  # the column of a value that is no record
+PLAIN = "value"  # the column of a value that is not a record
 
 
-def to_table(whole: Value, lengths: Tensor | None = None) -> pa.Table:
+def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
     """Lay a real value out as a table: token columns cut to each row's length, table columns as `part.column`.
 
-    A record has a column for each part; for a plain value of tokens `lengths` [B] says its rows'. Scalars go to the
-    schema's metadata. `from_table` gives the same value back, to the last bit. Raises LawError for a scalar that JSON
+    A record gets a column for each part; `lengths` [B] are those of a plain token value's rows. Scalars go to the
+    schema's metadata. `from_table` returns the same value, to the last bit. Raises LawError for a scalar that JSON
     cannot hold.
     """
-    import pyarrow as pa
-
-    columns, scalars = dict[str, Any](), dict[str, Any]()
-    flat = _flat(whole, "", lengths) if isinstance(whole, Record) else [(PLAIN, whole, lengths)]
-    for name, value, lengths in flat:
-        if value.kind is Kind.TOKEN:
-            columns[name] = _ragged(value.data, lengths)
-        elif value.kind is not Kind.ROW:
-            scalars[name] = value.data
-        elif isinstance(value.data, pa.Table):
-            columns |= {f"{name}.{column}": value.data.column(column) for column in value.data.column_names}
-        else:
-            columns[name] = row_column(value)
-    try:
-        told = json.dumps(scalars)
-    except TypeError:
-        what = f"a {type(whole).__name__} holds what cannot travel: a scalar is a number, a text, or lists of them"
-        raise LawError(what) from None
-    return pa.table(columns).replace_schema_metadata({SCALARS: told.encode()})
-
-
-def row_column(value: Value) -> Any:
-    """Return the data of a row value as an Arrow array: [B, ...] numbers become fixed-size lists. None for a table."""
+    import numpy as np
     import pyarrow as pa
     import torch
 
-    if not isinstance(value.data, torch.Tensor):
-        return value.data if isinstance(value.data, pa.Array | pa.ChunkedArray) else None
-    column = pa.array(_numbers(value.data).reshape(-1))
-    for size in reversed(value.data.shape[1:]):
-        column = pa.FixedSizeListArray.from_arrays(column, size)
-    return column
+    columns, scalars = dict[str, Any](), dict[str, Any]()
+    parts = _parts(value, "", lengths) if isinstance(value, Record) else [(PLAIN, value, lengths)]
+    for name, part, row_lengths in parts:
+        if part.kind is Kind.TOKEN:
+            rows, width = part.data.shape
+            counts = np.full(rows, width) if row_lengths is None else row_lengths.numpy(force=True)
+            offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+            inside = np.arange(width)[None] < counts[:, None]
+            columns[name] = pa.ListArray.from_arrays(offsets, pa.array(_numbers(part.data)[inside]))
+        elif part.kind is not Kind.ROW:
+            scalars[name] = part.data
+        elif isinstance(part.data, pa.Table):
+            columns |= {f"{name}.{column}": part.data.column(column) for column in part.data.column_names}
+        elif isinstance(part.data, torch.Tensor):  # [B, ...] numbers become fixed-size lists
+            columns[name] = pa.array(_numbers(part.data).reshape(-1))
+            for size in reversed(part.data.shape[1:]):
+                columns[name] = pa.FixedSizeListArray.from_arrays(columns[name], size)
+        else:
+            columns[name] = part.data if isinstance(part.data, pa.Array | pa.ChunkedArray) else None
+    try:
+        metadata = {SCALARS: json.dumps(scalars).encode()}
+    except TypeError:
+        what = f"a {type(value).__name__} holds what cannot travel: a scalar is a number, a text, or lists of them"
+        raise LawError(what) from None
+    return pa.table(columns).replace_schema_metadata(metadata)
 
 
 def _numbers(tensor: Tensor) -> Any:
@@ -67,80 +64,62 @@ def _numbers(tensor: Tensor) -> Any:
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy(force=True)
 
 
-def _flat(record: Record, prefix: str, outer: Tensor | None) -> Iterator[tuple[str, Value, Tensor | None]]:
-    """Yield each part by its dotted name, with the lengths of its rows: those of its own record, else of the outer."""
-    own = next((part.data for part in record.parts.values() if isinstance(part, Lengths)), outer)
+def _parts(record: Record, prefix: str, outer: Tensor | None) -> Iterator[tuple[str, Value, Tensor | None]]:
+    """Yield each part by its dotted name, with the lengths of its own record, or else of the record around it."""
+    lengths = next((part.data for part in record.parts.values() if isinstance(part, Lengths)), outer)
     for name, part in record.parts.items():
         if isinstance(part, Record):
-            yield from _flat(part, f"{prefix}{name}.", own)
+            yield from _parts(part, f"{prefix}{name}.", lengths)
         else:
-            yield f"{prefix}{name}", part, own
-
-
-def _ragged(padded: Tensor, lengths: Tensor | None) -> Any:
-    import numpy as np
-    import pyarrow as pa
-
-    rows, width = padded.shape
-    kept = np.full(rows, width) if lengths is None else lengths.numpy(force=True)
-    inside = np.arange(width)[None] < kept[:, None]
-    offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(_numbers(padded)[inside]))
+            yield f"{prefix}{name}", part, lengths
 
 
 def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] = ()) -> V:
-    """Read a value of this type back from a table that `to_table` made; columns it has no part for are left out.
+    """Read a value of this type back from a table that `to_table` made; columns without a part are ignored.
 
-    Of a record only `parts` are read, dotted paths, if any are named. Raises `DataError` that names the file and the
-    column it lacks, or that is of another type, or why its scalars cannot be read.
+    Of a record only `parts` are read, dotted paths, if any are named. Raises DataError, with the file and the column,
+    for a column that is missing or has another type, and for scalars that cannot be read.
     """
     try:
         scalars = parse_json((table.schema.metadata or {}).get(SCALARS, b"{}"))
     except ValueError as error:
         raise DataError.unusable(where, f"its scalars cannot be read: {error}") from None
     if not isinstance(scalars, dict):
-        raise DataError.unusable(where, "its scalars are no JSON object")
-    return cast("V", _part(kind, "" if issubclass(kind, Record) else PLAIN, table, scalars, where, parts))
+        raise DataError.unusable(where, "its scalars are not a JSON object")
+    return cast("V", _read(kind, "" if issubclass(kind, Record) else PLAIN, table, scalars, where, parts))
 
 
 def select(table: pa.Table, parts: Sequence[str]) -> pa.Table:
-    """Return the columns of these parts of a record, dotted paths, and those that say which row is which."""
-    inside = tuple(f"{part}." for part in parts)
-    kept = [name for name in table.column_names if name in parts or name.startswith(("#", *inside))]
-    return table.select(kept)
+    """Return the columns of these parts of a record, dotted paths, and those that identify rows."""
+    prefixes = ("#", *(f"{part}." for part in parts))
+    return table.select([name for name in table.column_names if name in parts or name.startswith(prefixes)])
 
 
-def _record(
-    kind: type[Record], table: pa.Table, scalars: Mapping[str, Any], prefix: str, where: str, only: Sequence[str]
-) -> Record:
-    parts = dict[str, Value]()
-    for name, part in fields(kind).items():
-        path = f"{prefix}{name}"
-        if not only or any(each == path or each.startswith(f"{path}.") for each in only):
-            parts[name] = _part(part, path, table, scalars, where, () if path in only else only)
-    return kind.of(parts)
-
-
-def _part(
-    part: type[Value], name: str, table: pa.Table, scalars: Mapping[str, Any], where: str, only: Sequence[str]
+def _read(
+    kind: type[Value], name: str, table: pa.Table, scalars: Mapping[str, Any], where: str, only: Sequence[str]
 ) -> Value:
-    if issubclass(part, Record):
-        return _record(part, table, scalars, f"{name}." if name else "", where, only)
-    if part.kind not in (Kind.ROW, Kind.TOKEN):
+    if issubclass(kind, Record):
+        parts = dict[str, Value]()
+        for field, part in fields(kind).items():
+            path = f"{name}.{field}" if name else field
+            if not only or any(part_path == path or part_path.startswith(f"{path}.") for part_path in only):
+                parts[field] = _read(part, path, table, scalars, where, () if path in only else only)
+        return kind.of(parts)
+    if kind.kind not in (Kind.ROW, Kind.TOKEN):
         if name not in scalars:
             raise DataError.lacks_part(where, name, list(scalars))
-        return part(scalars[name])
-    inside = [column for column in table.column_names if column.startswith(f"{name}.")]
-    if name not in table.column_names and inside:
-        return part(table.select(inside).rename_columns([column[len(name) + 1 :] for column in inside]))
+        return kind(scalars[name])
     if name not in table.column_names:
-        raise DataError.lacks_part(where, name, table.column_names)
+        inner = [column for column in table.column_names if column.startswith(f"{name}.")]
+        if not inner:
+            raise DataError.lacks_part(where, name, table.column_names)
+        return kind(table.select(inner).rename_columns([column[len(name) + 1 :] for column in inner]))
     column = table.column(name).combine_chunks()
-    return part(_pad(column, name, where) if part.kind is Kind.TOKEN else _rows(column))
+    return kind(_padded(column, name, where) if kind.kind is Kind.TOKEN else _row_data(column))
 
 
-def _pad(column: Any, name: str, where: str) -> Tensor:
-    """Lay lists of numbers out as [B, T], zero beyond each list's end."""
+def _padded(column: Any, name: str, where: str) -> Tensor:
+    """Lay lists of numbers out as [B, T], zero beyond the end of each list."""
     import numpy as np
     import pyarrow as pa
     import torch
@@ -156,8 +135,8 @@ def _pad(column: Any, name: str, where: str) -> Tensor:
     return torch.from_numpy(padded)
 
 
-def _rows(column: Any) -> Any:
-    """Return numbers as a tensor [B, ...]; anything else stays an Arrow array."""
+def _row_data(column: Any) -> Any:
+    """Return numbers as a tensor [B, ...], anything else as the Arrow array that it is."""
     import pyarrow as pa
     import torch
 

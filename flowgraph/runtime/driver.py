@@ -1,4 +1,4 @@
-"""The loop of a run: execute a step, tell who listens; check held-out data now and then."""
+"""The loop of a run: execute steps, notify listeners, and check held-out data at intervals."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from flowgraph.runtime.record.saver import Saver
 
 @dataclass(frozen=True)
 class HeldOutCheck:
-    """A program that is run on held-out data before the first step, every `every` steps, and at the end.
+    """A program that runs on held-out data before the first step, every `every` steps, and at the end.
 
-    `during` is that of every check but the last: it leaves a copy of weights that lags as late as a step would.
+    `during` replaces it in every check but the last: it lets a copy of weights lag as far as a step would.
     """
 
     program: Program
@@ -30,9 +30,9 @@ class HeldOutCheck:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a run does: a program and where its rows come from, how long, and from which seed.
+    """What a run does: a program and the sources of its rows, the number of steps, and the seed.
 
-    `sources` give data parameters by name; those named as a node, its recorded results in place of running it.
+    `sources` hold data parameters by name, and recorded results by the name of the node that they replace.
     """
 
     program: Program
@@ -43,14 +43,14 @@ class RunSpec:
 
 
 class Listener(Protocol):
-    """Who is told what happens: the run folder, the display."""
+    """Who is notified during a run: the run folder, the display."""
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         """Take the results of a step and the seconds it took."""
         ...
 
     def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Take the metrics of a check that was made before `step`."""
+        """Take the metrics of a check that ran before `step`."""
         ...
 
 
@@ -62,49 +62,38 @@ def train(
     start: int = 0,
     saver: Saver | None = None,
 ) -> int:
-    """Run the job, of which `start` steps are done, and give the steps done; `stop` is asked between steps.
+    """Run the job from step `start` on, asking `stop` between steps, and return the number of steps that are done.
 
-    A checkpoint is made before the check of held-out data that may follow a step: a check brings copies of weights up
-    to date, and who goes on from a checkpoint makes it again.
+    A checkpoint is written before the check of held-out data that may follow a step: a check brings copies of weights
+    up to date, and a resumed run repeats it.
     """
-    done = _steps(job, executor, listeners, stop, start, saver)
+    check = job.check if job.check is not None and job.check.every else None
+    done = job.steps
+    for step in range(start, job.steps):
+        if stop():
+            done = step
+            break
+        if check is not None and step % check.every == 0:
+            _check(check, check.during or check.program, executor, Key(job.seed, step), listeners)
+        began = time.perf_counter()
+        result = executor.run(job.program, job.sources, Key(job.seed, step))
+        for listener in listeners:
+            listener.stepped(step, result, time.perf_counter() - began)
+        if saver is not None:
+            saver.stepped(step + 1)
     if saver is not None:
         saver.ended(done)
-    if done == job.steps and job.check is not None and job.check.every:
-        _check(job, job.check, job.check.program, executor, job.steps, listeners)
+    if done == job.steps and check is not None:
+        _check(check, check.program, executor, Key(job.seed, job.steps), listeners)
     return done
 
 
-def _steps(
-    job: RunSpec,
-    executor: Executor,
-    listeners: Sequence[Listener],
-    stop: Callable[[], bool],
-    start: int,
-    saver: Saver | None,
-) -> int:
-    for step in range(start, job.steps):
-        if stop():
-            return step
-        if job.check is not None and job.check.every and step % job.check.every == 0:
-            _check(job, job.check, job.check.during or job.check.program, executor, step, listeners)
-        began = time.perf_counter()
-        ran = executor.run(job.program, job.sources, Key(job.seed, step))
-        for listener in listeners:
-            listener.stepped(step, ran, time.perf_counter() - began)
-        if saver is not None:
-            saver.stepped(step + 1)
-    return job.steps
-
-
-def _check(
-    job: RunSpec, check: HeldOutCheck, program: Program, executor: Executor, step: int, listeners: Sequence[Listener]
-) -> None:
-    start = time.perf_counter()
+def _check(check: HeldOutCheck, program: Program, executor: Executor, key: Key, listeners: Sequence[Listener]) -> None:
+    began = time.perf_counter()
     try:
-        ran = executor.run(program, check.sources, Key(job.seed, step))
+        result = executor.run(program, check.sources, key)
     except FlowError as error:
-        error.notes = (*error.notes, f"in the check of held-out data before step {step + 1}")
+        error.notes = (*error.notes, f"in the check of held-out data before step {key.step + 1}")
         raise
     for listener in listeners:
-        listener.checked(step, ran.observed, time.perf_counter() - start)
+        listener.checked(key.step, result.observed, time.perf_counter() - began)

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from flowgraph.models.sources import ModelSource
 
 REFERENCE = "local"
-"""The engine that hosts every home where no ranks are told."""
+"""The engine that hosts every home in a process without ranks."""
 
-Told = dict[str, dict[str, str]]
-"""What was loaded, by parameter: its name, the digest of its weights, notes."""
+LoadedModels = dict[str, dict[str, str]]
+"""By parameter what was loaded: its name, the digest of its weights, notes."""
 
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """Where weights come from, by parameter, and how their passes are cut; `seed` makes those of `tiny`, and adapters.
+    """Where weights come from, by parameter, and how forward passes are cut; `seed` initializes `tiny` and adapters.
 
-    `heads` says what a parameter's last layer gives (`heads_of`), where that is no logits; `attached` are servers that
-    run already, for the replicas of an engine's home, each as its engine's `attach` takes it. To parameters of `frozen`
-    no new weights come. `limits_s` says how long the samples of a step may take on an engine's servers.
+    `heads` (see `heads_of`) names the output of a parameter's last layer where that is not logits. `attached` are
+    servers that already run, one for each replica of an engine's home, as the engine's `attach` takes them. Parameters
+    in `frozen` get no new weights. `limits_s` bounds the seconds in which an engine's servers sample a step.
     """
 
     sources: Mapping[str, ModelSource]
@@ -47,12 +47,12 @@ class ModelSetup:
     limits_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def head(self, param: str) -> Head:
-        """Return what the last layer of a parameter's model gives."""
+        """Return the output of the last layer of a parameter's model."""
         return self.heads.get(param, "tokens")
 
 
 def heads_of(graph: Graph) -> dict[str, Head]:
-    """Return what the last layer of each model parameter of a flow gives, by its type."""
+    """Return the output of the last layer of each model parameter of a flow, as its type says."""
     return {param.name: param.type.head for param in graph.params if issubclass(param.type, Model)}
 
 
@@ -64,69 +64,63 @@ def host(
     device: str = "cpu",
     ranks: Mapping[Home, Ranks] | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> tuple[dict[Home, Handle], Told]:
-    """Load each model once and give every home a handle on its own copy; say what was loaded.
+) -> tuple[dict[Home, Handle], LoadedModels]:
+    """Load each model once, and return a handle for each home on its own copy, and what was loaded.
 
-    A frozen model that adapters of a trained one stand on, in the very place where that is trained, has no copy: its
-    handle reads the other's with the adapters off. `ranks` says who works together on a home; without it each home is
-    hosted whole, by the reference engine.
+    A frozen model that is the base of a trained one's adapters, at the same place, has no copy: its handle reads the
+    trained model with the adapters off. `ranks` are those that share a home; without them each home is hosted whole, by
+    the reference engine.
     """
-    moving, here = {home.param for home in trained}, [home for home in trained if home in homes]
-    frozen = [home for home in homes if home.param not in moving]
-    lent = {home: lender for home in frozen for lender in here if lends(lender, home, setup)}
-    handles, told, loaded = dict[Home, Handle](), Told(), dict[tuple[str, Head], "LoadedModel"]()
-    waiting = [_key(setup, home) for home in homes if home not in lent]
-    for home in (home for home in homes if home not in lent):
-        source, key = setup.sources[home.param], _key(setup, home)
-        if key not in loaded:
-            loaded[key] = load(source, seed=setup.seed, cache=setup.cache, head=key[1], say=say)
-        have = loaded[key]
-        waiting.remove(key)
-        module: Any = copy.deepcopy(have.model) if key in waiting else have.model
-        kind = named(ENGINES[home.engine if ranks is not None else REFERENCE].handle)
-        handles[home] = kind(
+    moving = {home.param for home in trained}
+    lenders = {
+        home: lender
+        for home in homes
+        for lender in trained
+        if home.param not in moving and lender in homes and lends(lender, home, setup)
+    }
+    copies = [home for home in homes if home not in lenders]
+    # One source under two heads is two models.
+    keys: list[tuple[str, Head]] = [(setup.sources[home.param].name, setup.head(home.param)) for home in copies]
+    handles, facts, models = dict[Home, Handle](), LoadedModels(), dict[tuple[str, Head], "LoadedModel"]()
+    for index, (home, key) in enumerate(zip(copies, keys, strict=True)):
+        if key not in models:
+            models[key] = load(setup.sources[home.param], seed=setup.seed, cache=setup.cache, head=key[1], say=say)
+        loaded = models[key]
+        module: Any = copy.deepcopy(loaded.model) if key in keys[index + 1 :] else loaded.model
+        engine = REFERENCE if ranks is None else home.engine
+        settings: dict[str, Any] = {"ranks": SingleRank() if ranks is None else ranks[home]}
+        if engine != REFERENCE:
+            settings |= {"running": home.running, "replicas": home.layout.replicas, "sequence": home.layout.sequence}
+        handles[home] = named(ENGINES[engine].handle)(
             module.to(device),
-            have.tokenizer,
+            loaded.tokenizer,
             home in trained,
             setup.sample_rows,
             setup.forward_tokens,
-            **_settings(home, SingleRank() if ranks is None else ranks[home], reference=ranks is None),
+            **settings,
         )
-        told[home.param] = {"name": have.name, "digest": have.digest, "notes": "; ".join(have.notes)}
-    for home, lender in lent.items():
-        engine: Any = handles[lender]
-        handles[home] = engine.without_adapters()
+        facts[home.param] = {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes)}
+    for home, lender in lenders.items():
+        adapted: Any = handles[lender]
+        handles[home] = adapted.without_adapters()
         note = f"no copy of its own: `{lender.param}` with its adapters off"
-        told[home.param] = told[lender.param] | {"name": setup.sources[home.param].name, "notes": note}
-    return handles, told
-
-
-def _settings(home: Home, ranks: Ranks, *, reference: bool) -> dict[str, Any]:
-    """Return what a handle is told beside its model: its ranks, and of the plan what its engine goes by."""
-    if reference or home.engine == REFERENCE:
-        return {"ranks": ranks}
-    shape = {"replicas": home.layout.replicas, "sequence": home.layout.sequence}
-    return {"ranks": ranks, "running": home.running, **shape}
+        facts[home.param] = facts[lender.param] | {"name": setup.sources[home.param].name, "notes": note}
+    return handles, facts
 
 
 def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
-    """Return whether one home holds what another wants, under its adapters: one pool, engine, layout and source.
+    """Return whether `lender` holds, under its adapters, the model of `home`: same pool, engine, layout and source.
 
-    Only language models lend: an update trains a head of numbers too, and it stays on when the adapters are off. What
-    sleeps does not lend: the other would be gone with it.
+    Only language models lend: an update also trains a head of numbers, which stays on when the adapters are off. A
+    model that sleeps does not lend: it would take the other with it.
     """
-    mine, others = setup.sources[lender.param], setup.sources[home.param]
+    source, base = setup.sources[lender.param], setup.sources[home.param]
     same_place = lender.param != home.param and replace(home, param=lender.param) == lender
     both_plain = {setup.head(lender.param), setup.head(home.param)} == {"tokens"}
-    return same_place and not lender.running.sleeps and both_plain and mine.lora is not None and mine.base == others
-
-
-def _key(setup: ModelSetup, home: Home) -> tuple[str, Head]:
-    """Name what is loaded for a home: one source under two heads is two models."""
-    return setup.sources[home.param].name, setup.head(home.param)
+    return same_place and not lender.running.sleeps and both_plain and source.lora is not None and source.base == base
 
 
 def named(name: str) -> Any:
-    """Import what `module:name` names, now."""
-    module, _, inner = name.partition(":")
-    return getattr(importlib.import_module(module), inner)
+    """Import what `module:name` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

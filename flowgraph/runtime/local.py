@@ -1,6 +1,6 @@
-"""The reference places: all in this process, yet with a store for each place and a copy of weights for each home.
+"""The reference places: one process, with a store for each place and a copy of weights for each home.
 
-A transfer writes and reads a value as it would travel; every layout runs as one rank, which sees all rows.
+A transfer writes and reads a value as it would travel; every layout runs as one rank with all rows.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from flowgraph.runtime.weights import outgoing
 from flowgraph.runtime.worker import DeviceWorker
 
 if TYPE_CHECKING:
-    from flowgraph.language.handle import Handle
     from flowgraph.language.values import Value
 
 
 @dataclass(eq=False)
 class InProcess:
-    """Places in this process; `handles` are the copies of weights by home, each its own."""
+    """Places in this process; `handles` are the copies of weights by home."""
 
-    handles: Mapping[Home, Handle]
+    handles: Mapping[Home, Any]
     servers: Servers = field(default_factory=lambda: Servers(ModelSetup({}, 0, Path()), Path(), 0.0))
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
@@ -42,7 +41,7 @@ class InProcess:
     _workers: dict[Graph, DeviceWorker] = field(default_factory=dict[Graph, DeviceWorker])
 
     def read(self, source: RowSource, step: int) -> StoredValue:
-        """Get a source's rows of one step."""
+        """Read a source's rows of one step."""
         return StoredValue.of(source.batch(step))
 
     def run(
@@ -50,25 +49,24 @@ class InProcess:
     ) -> Mapping[str, StoredValue]:
         """Run a task's nodes here."""
         worker = self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
-        called = f"{task.place}-0-{'-'.join(task.nodes)}"
-        with self.measures.of(task, graph), self.profiles.of(key.step, called):
-            done = worker.run(task, items, versions, key)
-        self._observed.merge(done.observed)
-        for name, seconds in done.observed.seconds.items():
-            self._observed.seconds[name] = self._observed.seconds.get(name, 0.0) + seconds
-        return done.values
+        name = f"{task.place}-0-{'-'.join(task.nodes)}"
+        with self.measures.of(task, graph), self.profiles.of(key.step, name):
+            results = worker.run(task, items, versions, key)
+        self._observed.merge(results.observed)
+        for node, seconds in results.observed.seconds.items():
+            self._observed.seconds[node] = self._observed.seconds.get(node, 0.0) + seconds
+        return results.values
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
-        """Write the value as it would travel, and read it: of a record those parts that the task brings."""
+        """Write the value, or the parts of it that the task brings, as it would travel, and read it back."""
         table = select(to_table(item.value), task.parts) if task.parts else to_table(item.value)
         return StoredValue(from_table(type(item.value), table, f"transfer of {task.value}", task.parts), item.ids)
 
     def sync(self, task: Sync, version: int) -> None:
-        """Copy the weights; an engine with processes of its own takes them whole, without adapters."""
+        """Copy the weights; an inference server takes them whole, with adapters merged."""
         source, target = self.handles[task.source], self.handles[task.target]
-        apart = is_server(task.target.engine)
         with self.measures.of(task) as meter:
-            weights = dict(outgoing(source)) if apart else source.weights()
+            weights = dict(outgoing(source)) if is_server(task.target.engine) else source.weights()
             meter.gives(*weights.values())
             target.load(weights)
         target.version = version
@@ -80,37 +78,33 @@ class InProcess:
         return observed
 
     def apply(self, function: Callable[..., Any], items: Sequence[StoredValue], *rest: Any) -> Callable[[], Any]:
-        """Call a function on a list of tables of items; return what gives its result."""
+        """Call a function on the tables of some items now; return a function that returns its result."""
         result = function([to_table(item.value) for item in items], *rest)
         return lambda: result
 
     def switch(self, home: Home, *, awake: bool) -> None:
-        """Let what a home holds leave its device, or come back."""
-        handle: Any = self.handles[home]
+        """Take a home's weights off their device, or bring them back."""
         with self.measures.of(Switch(home, awake)):
             if awake:
-                handle.wake()
+                self.handles[home].wake()
             else:
-                handle.sleep()
+                self.handles[home].sleep()
 
     def save(self, home: Home, folder: Path) -> None:
         """Write the weights of one home as a folder that transformers loads."""
-        handle: Any = self.handles[home]
-        handle.save(folder)
+        self.handles[home].save(folder)
 
     def save_state(self, home: Home, folder: Path) -> None:
-        """Write a home's weights, and its optimizers' state where they are trained."""
-        handle: Any = self.handles[home]
-        handle.save_state(folder)
+        """Write a home's weights and, where they are trained, its optimizer state."""
+        self.handles[home].save_state(folder)
 
     def load_state(self, home: Home, folder: Path, version: int) -> None:
-        """Take what `save_state` wrote, on any layout."""
-        handle: Any = self.handles[home]
-        handle.load_state(folder)
-        handle.version = version
+        """Load what `save_state` wrote under any layout."""
+        self.handles[home].load_state(folder)
+        self.handles[home].version = version
 
     def put(self, value: Value) -> StoredValue:
-        """Hold a value."""
+        """Store a value."""
         return StoredValue.of(value)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Who gets which rows: whole groups are shared out over ranks by the work that their rows are, not by their number.
+"""Balance rows over ranks: whole groups are dealt by their amount of work, not by their number.
 
-A task is shared out by the one value that it reads of responses with their contexts, whose lengths tell the work; a
-task without one by the number of groups. Whatever is shared out by the same value lies alike, and need not move.
+The work follows from the lengths of the responses and contexts that a task reads. A task that reads none deals the same
+number of groups to each rank. Values that were dealt by the same guide are already in place and do not move.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LINEAR_TOKENS = 24576
-"""The length at which a row's attention is as much work as all else: 6 times the hidden size, here 4,096.
+"""The length at which attention is as much work as the rest of a row: 6 times the hidden size, here 4,096.
 
 Source: verl's balancing of sequence lengths, 24576 n + n^2; per layer 12 h^2 n + 2 h n^2 multiplications.
 """
@@ -28,7 +28,7 @@ Source: verl's balancing of sequence lengths, 24576 n + n^2; per layer 12 h^2 n 
 
 @dataclass(frozen=True)
 class Guide:
-    """The value that a task is shared out by, and the paths of its contexts and lengths."""
+    """The value by whose lengths a task's rows are dealt, and the paths of its contexts and lengths."""
 
     value: str
     context: str
@@ -37,13 +37,13 @@ class Guide:
 
 @dataclass(frozen=True)
 class Shares:
-    """The rank of each group: `groups` [G] int64, each once and in order, and `ranks` [G]."""
+    """The rank of each group: `groups` [G] int64, unique and sorted, and `ranks` [G]."""
 
     groups: NDArray[Any]
     ranks: NDArray[Any]
 
     def of(self, groups: NDArray[Any], rank: int, count: int) -> NDArray[Any]:
-        """Return the groups of one of `count` ranks among `groups` [R]; those that are not shared out go by number."""
+        """Return the groups of one of `count` ranks among `groups` [R]; groups without a rank are dealt by number."""
         import numpy as np
 
         mine = self.groups[self.ranks == rank]
@@ -52,28 +52,22 @@ class Shares:
 
 
 def guide_of(task: Run, types: Mapping[str, type[Value]]) -> Guide | None:
-    """Return what a task is shared out by, if it reads responses with their contexts; `types` are those of values."""
-    parts = dict(task.parts)
+    """Return the first value a task reads that has responses and their contexts; `types` are those of values."""
     for name in task.reads:
-        guide = _guide(name, types[name])
-        if guide is not None and all(_is_read(path, parts.get(name, ())) for path in (guide.context, guide.lengths)):
-            return guide
+        if not issubclass(types[name], Record):
+            continue
+        paths = {part: path for path, part in reversed(leaf_paths(types[name]))}
+        parts = dict(task.parts).get(name, ())
+        guides = [paths.get(Context, ""), paths.get(Lengths, "")]
+        if all(path and (not parts or f"{path}.".startswith(tuple(f"{part}." for part in parts))) for path in guides):
+            return Guide(name, *guides)
     return None
 
 
-def _guide(name: str, kind: type[Value]) -> Guide | None:
-    paths = {part: path for path, part in reversed([*leaf_paths(kind)])} if issubclass(kind, Record) else {}
-    return Guide(name, paths[Context], paths[Lengths]) if Context in paths and Lengths in paths else None
-
-
-def _is_read(path: str, parts: Sequence[str]) -> bool:
-    return not parts or any(path == part or path.startswith(f"{part}.") for part in parts)
-
-
 def by_work(table: pa.Table, guide: Guide, count: int) -> Shares:
-    """Share the groups of a whole table out over `count` ranks: the one with most work left to the least busy rank.
+    """Deal the groups of a table to `count` ranks: the largest remaining group goes to the least busy rank.
 
-    Source: Graham 1969, Bounds on multiprocessing timing anomalies: at most 4/3 of the best.
+    Source: Graham 1969, Bounds on multiprocessing timing anomalies: at most 4/3 of the optimum.
     """
     import numpy as np
 
@@ -85,13 +79,13 @@ def by_work(table: pa.Table, guide: Guide, count: int) -> Shares:
 
 
 def shared_out(works: Sequence[float], count: int) -> list[int]:
-    """Return the rank of each work, so that the busiest of `count` ranks has little more than its share.
+    """Return the rank of each piece of work, so that the busiest of `count` ranks has little more than its share.
 
     >>> shared_out([1, 5, 2, 2], 2)
     [1, 0, 1, 1]
     """
     ranks, busy = [0] * len(works), [(0.0, rank) for rank in range(count)]
-    for place in sorted(range(len(works)), key=lambda each: -works[each]):
+    for place in sorted(range(len(works)), key=lambda i: -works[i]):
         load, rank = heapq.heappop(busy)
         ranks[place] = rank
         heapq.heappush(busy, (load + works[place], rank))

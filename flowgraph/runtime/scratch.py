@@ -1,8 +1,8 @@
-"""Scratch folders: each is held by the process that made it. What a killed one left goes at the next start.
+"""Scratch folders, each locked by the process that made it. What a killed process left is removed at the next start.
 
-Left are the folder, and processes that were noted in it: an engine's server, and Ray where it was started for a run.
-A folder is held by a lock, which ends with its process however that ends; only folders of ours and of this user are
-looked at, and only processes of this machine since it was started are ended.
+That is the folder, and the processes that were noted in it: an engine's server, and Ray where it was started for a run.
+The lock ends with its process, however that ends. Only folders of ours and of this user are opened, and only processes
+of this machine since its last boot are ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,34 +23,34 @@ from flowgraph.engines.servers.process_groups import END_S, forget_shared_memory
 from flowgraph.files.untrusted import parse_json, read_text
 
 PREFIX = "flowgraph-"
-RULE_PREFIX = "flowgraph_rule-"  # where rules write: no name that is swept, and nothing inside is believed
+RULE_PREFIX = "flowgraph_rule-"  # where rules write: not a name that is swept, and nothing inside is trusted
 LOCK, PROCESSES = "lock", "processes.jsonl"
 _SESSION = re.compile(r"session_[0-9_-]{20,60}")  # as Ray names them
 
-_held = dict[Path, int]()
+_locks = dict[Path, int]()
 
 
-def make(prefix: str = PREFIX) -> Path:
-    """Return a new folder that this process holds until `remove`, or its end. Raises OSError."""
-    path = Path(tempfile.mkdtemp(prefix=prefix))
+def make() -> Path:
+    """Return a new folder that this process locks until `remove`, or its end. Raises OSError."""
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))
     handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    _held[path] = handle
+    _locks[path] = handle
     return path
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, with all that is in it; one that is gone is no error."""
-    _remove_tree(path)
-    handle = _held.pop(path, None)
-    if handle is not None:
+    """Remove a folder with everything in it, if it is still there."""
+    with contextlib.suppress(RecursionError):  # a rule whose guard was killed may have left a tree of any depth
+        shutil.rmtree(path, ignore_errors=True)
+    if (handle := _locks.pop(path, None)) is not None:
         os.close(handle)
 
 
 @contextmanager
-def scratch(prefix: str = PREFIX) -> Generator[Path]:
+def scratch() -> Generator[Path]:
     """Yield a folder, and remove it at the end."""
-    path = make(prefix)
+    path = make()
     try:
         yield path
     finally:
@@ -58,7 +58,7 @@ def scratch(prefix: str = PREFIX) -> Generator[Path]:
 
 
 def note_group(folder: Path, leader: int) -> None:
-    """Note a process that leads a group and that must not outlive this one, in a scratch folder or one inside it."""
+    """Note, in a scratch folder or one inside it, the leader of a process group that must not outlive this process."""
     _note(folder, {"leader": leader, "started": _started(leader)})
 
 
@@ -67,19 +67,25 @@ def note_ray(folder: Path, session: str) -> None:
     _note(folder, {"session": session})
 
 
-def sweep(folder: Path | None = None) -> list[Path]:
-    """Remove what processes of this user that have ended left in a folder, that for temporary files if none is given.
+def sweep() -> list[Path]:
+    """Remove what ended processes of this user left, and return the scratch folders that were removed."""
+    removed = list[Path]()
+    for path in _abandoned():
+        for parent, folders, files in os.walk(path):
+            folders[:] = sorted(name for name in folders if not name.startswith(RULE_PREFIX))
+            for note in _notes(Path(parent, PROCESSES)) if PROCESSES in files else ():
+                if note.get("where") == _boot():
+                    _end(note)
+        remove(path)
+        removed += [] if path.exists() else [path]
+    return removed
 
-    Returns the scratch folders that were removed.
-    """
-    return [path for path in _abandoned(folder or Path(tempfile.gettempdir())) if _clear(path)]
 
-
-def _abandoned(folder: Path) -> Iterator[Path]:
-    """Yield scratch folders that nobody holds; each is locked while it is looked at."""
-    for path in sorted(folder.glob(f"{PREFIX}*")):
+def _abandoned() -> Iterator[Path]:
+    """Yield the scratch folders that no process has locked, each locked until the next."""
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError):  # another start may be faster
-            if path.is_symlink() or path.stat().st_uid != os.getuid() or path in _held:
+            if path.is_symlink() or path.stat().st_uid != os.getuid() or path in _locks:
                 continue
             handle = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
             try:
@@ -89,50 +95,34 @@ def _abandoned(folder: Path) -> Iterator[Path]:
                 os.close(handle)
 
 
-def _clear(path: Path) -> bool:
-    for parent, folders, files in os.walk(path):
-        folders[:] = sorted(each for each in folders if not each.startswith(RULE_PREFIX))
-        for told in _noted(Path(parent, PROCESSES)) if PROCESSES in files else ():
-            if told.get("where") == _where():
-                _end(told)
-    _remove_tree(path)
-    return not path.exists()
-
-
-def _remove_tree(path: Path) -> None:
-    with contextlib.suppress(RecursionError):  # a rule whose guard was killed may have left a tree of any depth
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _end(told: dict[str, Any]) -> None:
-    """End a group whose leader is the one that was noted, or is gone; and the processes of a Ray."""
+def _end(note: Mapping[str, Any]) -> None:
+    """End a group whose leader is the process that was noted, or is gone; or the processes of a Ray session."""
     import psutil
 
-    ended = list[Any]()
-    if _SESSION.fullmatch(str(told.get("session", ""))):
-        ended = [each for each in psutil.process_iter() if str(told["session"]) in _command(each) and _mine(each)]
-        for each in ended:
+    ended, leader, session = list[Any](), note.get("leader"), str(note.get("session", ""))
+    if _SESSION.fullmatch(session):
+        ended = [process for process in psutil.process_iter() if _is_of(process, session)]
+        for process in ended:
             with contextlib.suppress(psutil.Error):
-                each.kill()
-    elif (
-        isinstance(leader := told.get("leader"), int) and leader > 1 and _started(leader) in (None, told.get("started"))
-    ):
+                process.kill()
+    elif isinstance(leader, int) and leader > 1 and _started(leader) in (None, note.get("started")):
         forget_shared_memory(leader)
         ended = kill(leader)
     psutil.wait_procs(ended, timeout=END_S)
 
 
-def _note(folder: Path, told: dict[str, Any]) -> None:
+def _note(folder: Path, note: Mapping[str, Any]) -> None:
     with (folder / PROCESSES).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({**told, "where": _where()}) + "\n")
+        file.write(json.dumps({**note, "where": _boot()}) + "\n")
 
 
-def _noted(path: Path) -> list[dict[str, Any]]:
-    try:
-        lines = [parse_json(line) for line in read_text(path).splitlines()]
-    except (OSError, ValueError):
-        return []  # cut off in the middle of its first line, say: there is nothing to go by
-    return [line for line in lines if isinstance(line, dict)]
+def _notes(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the notes of a file; one that was cut off, when its process was killed, is skipped."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in read_text(path).splitlines():
+            with contextlib.suppress(ValueError):
+                if isinstance(note := parse_json(line), dict):
+                    yield note
 
 
 def _started(pid: int) -> float | None:
@@ -146,8 +136,8 @@ def _started(pid: int) -> float | None:
         return None
 
 
-def _where() -> str:
-    """Name this start of this machine, and the container that process ids are of: they are others in the next."""
+def _boot() -> str:
+    """Name this boot of the machine and this container: process ids mean nothing in another."""
     import psutil
 
     try:
@@ -157,21 +147,14 @@ def _where() -> str:
         return f"{psutil.boot_time():.0f}"
 
 
-def _command(process: Any) -> str:
+def _is_of(process: Any, session: str) -> bool:
+    """Return whether a process is of this Ray session, of this user, and of this container."""
     import psutil
 
+    container = Path("/proc/self/ns/pid")
     try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
-def _mine(process: Any) -> bool:
-    import psutil
-
-    own = Path("/proc/self/ns/pid")
-    try:
-        here = not own.exists() or Path(f"/proc/{process.pid}/ns/pid").samefile(own)
-        return bool(here and process.uids().real == os.getuid())
+        if session not in " ".join(process.cmdline()) or process.uids().real != os.getuid():
+            return False
+        return not container.exists() or Path(f"/proc/{process.pid}/ns/pid").samefile(container)
     except (psutil.Error, OSError):
         return False

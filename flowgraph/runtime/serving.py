@@ -1,6 +1,6 @@
-"""Engines with processes of their own: a server for each replica of a home, as a child of the process that leads it.
+"""Inference servers: one for each replica of a home, as a child of the process of the replica's first device.
 
-The first of a home's devices speaks for all its servers. Not here: how a server is started and asked (`executors`).
+The home's first device speaks for all its servers. Not here: how a server is started and asked (`engines.servers`).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """Where one replica of a home is served: on a torch device type, these GPUs of its machine, and an address."""
+    """Where one replica of a home is served: a torch device type, GPUs of that machine, and the address."""
 
     home: Home
     device: str
@@ -45,36 +46,42 @@ class ServerPlace:
 
 @dataclass(eq=False)
 class Servers:
-    """The servers that are children of this process, and the models whose folders they read; `scratch` takes these."""
+    """The servers that are children of this process; the models that they load are written to `scratch`."""
 
     setup: ModelSetup
     scratch: Path
     limit_s: float
     threads: int = 1
     _running: list[Any] = field(default_factory=list[Any])
-    _loaded: dict[str, LoadedModel] = field(default_factory=dict[str, "LoadedModel"])
+    _models: dict[str, LoadedModel] = field(default_factory=dict[str, "LoadedModel"])
     _versions: dict[Home, str] = field(default_factory=dict[Home, str])
 
-    def start(self, post: ServerPlace) -> Any:
-        """Start one replica's server and give its door: where it is reached, and the key to it.
+    def start(self, place: ServerPlace) -> Any:
+        """Start one replica's server and return its door: its address and the keys to it.
 
-        Where servers are attached the replica's is one of them, and only its door is made.
+        A server that is attached already runs: only its door is made. Raises LawError where the number of attached
+        servers is not that of the replicas.
         """
-        there = self.setup.attached.get(post.home.param, ())
-        if there:
-            if len(there) != post.home.layout.data:
-                what = f"{len(there)} servers are attached for {post.home.param}, whose plan has {post.home.layout}"
+        home = place.home
+        engine, frozen = engine_of(home), home.param in self.setup.frozen
+        if attached := self.setup.attached.get(home.param, ()):
+            if len(attached) != home.layout.data:
+                what = f"{len(attached)} servers are attached for {home.param}, whose plan has {home.layout}"
                 raise LawError(what, hint="one server for each data rank")
-            told = there[post.replica]
-            keys = {"key": told.key.get_secret_value(), "admin_key": told.admin_key.get_secret_value()}
-            return engine_of(post.home).attach(told.url, name=post.name, stamp=self._frozen(post.home), **keys)
-        server = engine_of(post.home).start(
-            self._folder(post.home),
-            post,
+            server = attached[place.replica]
+            keys = {"key": server.key.get_secret_value(), "admin_key": server.admin_key.get_secret_value()}
+            return engine.attach(server.url, name=place.name, stamp=frozen, **keys)
+        folder = self.scratch / f"{home.param}-{home.pool}"
+        if not folder.is_dir():  # the replicas read one folder, with adapters merged into their base
+            loaded = self._model(home)
+            save(loaded.model, loaded.tokenizer, folder, sums=False)  # its server reads it at once
+        server = engine.start(
+            folder,
+            place,
             seed=self.setup.seed,
             threads=self.threads,
-            keeps=self._frozen(post.home),
-            log=self.scratch / f"{post.name}.log",
+            keeps=frozen,
+            log=self.scratch / f"{place.name}.log",
             cache=self.setup.cache,
             limit_s=self.limit_s,
             begun=partial(note_group, self.scratch),
@@ -82,12 +89,9 @@ class Servers:
         self._running.append(server)
         return server.door
 
-    def _frozen(self, home: Home) -> bool:
-        return home.param in self.setup.frozen
-
     def handle(self, home: Home, doors: Sequence[Any], *, shared: bool = False) -> Handle:
-        """Return the handle that speaks for all servers of a home; `shared`: they are on the device of this process."""
-        made: Any = engine_of(home).handle(
+        """Return the handle that speaks for all servers of a home; `shared`: they are on this process's device."""
+        handle: Any = engine_of(home).handle(
             home,
             doors,
             self._model(home).tokenizer,
@@ -97,15 +101,16 @@ class Servers:
             limit_s=self.setup.limits_s.get(home.param, UNKNOWN_S),
         )
         self._versions[home] = ", ".join(sorted({str(door.version) for door in doors}))
-        handle: Handle = made  # its version is a property, which a protocol's attribute is not to pyright
-        return handle
+        typed: Handle = handle  # its version is a property, which a protocol's attribute is not to pyright
+        return typed
 
     def open(self, home: Home, device: str) -> Handle:
-        """Start every replica of a home here, and give the handle that speaks for them."""
-        return self.handle(home, [self.start(post) for post in posts(home, device).values()], shared=device != "cpu")
+        """Start every replica of a home here, and return the handle that speaks for them."""
+        doors = [self.start(place) for place in server_places(home, device).values()]
+        return self.handle(home, doors, shared=device != "cpu")
 
     def check(self) -> None:
-        """Raise WorkerError for a server that has ended, or of which a signal has stopped a process."""
+        """Raise WorkerError for a server that has ended, or that has a process stopped by a signal."""
         for server in self._running:
             server.check()
             server.check_stopped()
@@ -116,53 +121,37 @@ class Servers:
             server.close()
         self._running.clear()
 
-    def told(self, home: Home) -> dict[str, str]:
+    def facts(self, home: Home) -> dict[str, str]:
         """Return what a home's servers loaded, and their engine with its version."""
         loaded, engine = self._model(home), f"{home.engine} {self._versions.get(home, '')}".strip()
         return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes), "engine": engine}
 
     def _model(self, home: Home) -> LoadedModel:
-
-        source = self.setup.sources[home.param]
-        if source.name not in self._loaded:
-            self._loaded[source.name] = load(
-                source, seed=self.setup.seed, cache=self.setup.cache, head=self.setup.head(home.param), say=_quietly
+        source, setup = self.setup.sources[home.param], self.setup
+        if source.name not in self._models:  # without messages: the process that started the run has printed them
+            self._models[source.name] = load(
+                source, seed=setup.seed, cache=setup.cache, head=setup.head(home.param), say=lambda line: None
             )
-        return self._loaded[source.name]
-
-    def _folder(self, home: Home) -> Path:
-        """Write a home's model where its server reads it, once; adapters are merged into what they stand on."""
-        loaded, folder = self._model(home), self.scratch / f"{home.param}-{home.pool}"
-        if not folder.is_dir():
-            save(loaded.model, loaded.tokenizer, folder, sums=False)  # its server reads it at once
-        return folder
+        return self._models[source.name]
 
 
 def engine_of(home: Home) -> ServerEngine:
-    """Return the engine of a home that has processes of its own."""
+    """Return the inference engine of a home."""
     engine: ServerEngine = named(ENGINES[home.engine].server)()
     return engine
 
 
-def _quietly(line: str) -> None:
-    """Say nothing: whoever started the run has said it."""
+def server_places(home: Home, device: str, gpus: Sequence[Sequence[str]] = ()) -> dict[int, ServerPlace]:
+    """Return where the replicas of a home are served, by the index of each one's first device.
 
-
-def posts(home: Home, device: str, gpus: Sequence[Sequence[str]] = ()) -> dict[int, ServerPlace]:
-    """Return the posts of a home by the place of the device that leads each; `gpus` are those of each device.
+    `gpus` are the GPUs of each device of the home.
 
     >>> from flowgraph.cluster.plan import Layout
-    >>> [*posts(Home("policy", "all", "sglang", Layout(data=2, tensor=4)), "cuda")]
+    >>> [*server_places(Home("policy", "all", "sglang", Layout(data=2, tensor=4)), "cuda")]
     [0, 4]
     """
-    each = home.layout.devices // home.layout.data
-    leads = range(0, home.layout.devices, each)
+    size = home.layout.devices // home.layout.data
     return {
-        lead: ServerPlace(
-            home,
-            device,
-            tuple(name for names in gpus[lead : lead + each] for name in names),
-            lead // each,
-        )
-        for lead in leads
+        first: ServerPlace(home, device, tuple(chain.from_iterable(gpus[first : first + size])), first // size)
+        for first in range(0, home.layout.devices, size)
     }

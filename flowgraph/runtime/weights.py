@@ -1,4 +1,4 @@
-"""Weights as they travel between processes: arrays by name, which an object store hands on without a copy."""
+"""Weights as they travel between processes: arrays by name, which an object store passes on without a copy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Wire = dict[str, tuple[str, tuple[int, ...], Any]]
-"""Of each tensor: its dtype as torch names it, its shape, and its bytes (`numpy` uint8)."""
+"""For each tensor by name: its torch dtype, its shape, and its bytes (`numpy` uint8)."""
 
 
 def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield a model's full weights as another engine takes them, one after another: adapters merged into their base."""
+    """Yield a model's full weights one by one, as another engine takes them: adapters merged into their base."""
     if adapted(handle.model):
         yield from merged(handle.model, handle.whole()).items()
     else:
@@ -23,7 +23,7 @@ def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def to_wire(weights: Mapping[str, Tensor]) -> Wire:
-    """Lay weights out as bytes; arrays share memory with tensors on the CPU that are contiguous."""
+    """Lay weights out as bytes; arrays share memory with contiguous tensors on the CPU."""
     import torch
 
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
@@ -38,13 +38,11 @@ def to_wire(weights: Mapping[str, Tensor]) -> Wire:
 
 
 def from_wire(wire: Wire) -> dict[str, Tensor]:
-    """Read weights back to the last bit; what is read may be read-only memory, so it is copied."""
-    return {name: _read(*told) for name, told in wire.items()}
-
-
-def _read(dtype: str, shape: tuple[int, ...], data: Any) -> Tensor:
+    """Read weights back to the last bit, as copies: the wire may be read-only memory."""
     import torch
 
-    tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-    tensor.reshape(-1).view(torch.uint8).numpy()[:] = data
-    return tensor
+    weights = dict[str, torch.Tensor]()
+    for name, (dtype, shape, data) in wire.items():
+        weights[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+        weights[name].reshape(-1).view(torch.uint8).numpy()[:] = data
+    return weights

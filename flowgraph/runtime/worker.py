@@ -1,8 +1,8 @@
-"""What one device does: it hosts copies of weights by home and runs a program's nodes on the rows that it is given."""
+"""What one device does: it hosts copies of weights by home, and runs a program's nodes on the rows that it gets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NodeResults:
-    """What a run of nodes gives: values, what was observed, and for each value what its node read, as it was lined up.
+    """The results of some nodes, what was observed, and for each result the lined-up inputs of its node.
 
-    Models stay, and results that do not leave the task.
+    Models stay on the device, and so do results that do not leave the task.
     """
 
     values: Mapping[str, StoredValue]
@@ -34,67 +34,40 @@ class NodeResults:
 
 @dataclass(eq=False)
 class DeviceWorker:
-    """Runs nodes of one graph beside the models that it hosts."""
+    """Runs nodes of one graph next to the models that it hosts."""
 
     graph: Graph
     handles: Mapping[Home, Handle]
 
     def run(self, task: Run, inputs: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key) -> NodeResults:
-        """Run a task's nodes on `inputs`, by name, and on models at the versions that the program says.
+        """Run a task's nodes on `inputs`, by name, and on models at these versions.
 
-        A node's inputs of the same rows are lined up first, and of a record it gets the parts that it declares. Raises
-        LawError when a model's home holds another version, when a node that carries a model does not give its next
-        version, and when it gives a record of which it has only parts.
+        A node's inputs of the same rows are lined up first, and a record is narrowed to the parts that the node
+        declares. Raises LawError for a home that has another version, for a node that does not return the next version
+        of the model that it carries, and for a node that returns a narrowed record.
         """
         import torch
 
         models = {name: self._model(name, home, versions[name]) for name, home in task.homes}
-        store, observed, by = dict(inputs), Observations(), dict[str, Sequence[StoredValue]]()
-        for nodes in self._rounds(task):
-            held = lined_up({name: store[name] for name in values_read(nodes[0])})
-            env = self._env({name: each.value for name, each in held.items()} | models, nodes)
-            with torch.no_grad():
-                evaluate(nodes, env, key, observed)
-            made = dict(self._results(nodes, env, list(held.values()), versions))
-            store |= made
-            by |= dict.fromkeys(made, tuple(held.values()))
-        names = [name for name, _ in results_given(task, self._nodes) if name in by]
-        return NodeResults({name: store[name] for name in names}, observed, by)
-
-    def _rounds(self, task: Run) -> list[list[Node]]:
-        """Return nodes that read one forward pass together; host nodes, which may read each other's results, alone."""
+        store, observed, read = dict(inputs), Observations(), dict[str, Sequence[StoredValue]]()
         nodes = [self._nodes[name] for name in task.nodes]
-        return [nodes] if task.homes else [[node] for node in nodes]
+        # Nodes on a model read one forward pass together. Host nodes may read each other's results, so they run alone.
+        for together in [nodes] if task.homes else [[node] for node in nodes]:
+            aligned = lined_up({name: store[name] for name in values_read(together[0])})
+            env = _environment({name: stored.value for name, stored in aligned.items()} | models, together)
+            with torch.no_grad():
+                evaluate(together, env, key, observed)
+            for node in together:
+                for name, value in _checked_results(node, env[node], versions):
+                    store[name] = StoredValue.of(value, list(aligned.values()))
+                    read[name] = tuple(aligned.values())
+        names = [name for name, _ in results_given(task, self._nodes) if name in read]
+        return NodeResults({name: store[name] for name in names}, observed, read)
 
     def _model(self, name: str, home: Home, version: int) -> Value:
         kind = self.types[name]
         model: Value = kind(kind(self.handles[home], version).handle, version)  # reading a handle checks its version
         return model
-
-    def _env(self, given: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
-        """Lay values out as nodes read them: by source, several results as a tuple."""
-        env: Env = {}
-        for source in {edge.source: None for node in nodes for edge in node.edges()}:
-            if isinstance(source, Node):
-                results = tuple(given.get(name) for name in results_of(source))
-                env[source] = results[0] if len(results) == 1 else results
-            elif isinstance(source, Param):
-                env[source] = given[source.name]
-        return env
-
-    def _results(
-        self, nodes: Sequence[Node], env: Env, inputs: Sequence[StoredValue], versions: Mapping[str, int]
-    ) -> Iterator[tuple[str, StoredValue]]:
-        for node in nodes:
-            result: Any = env[node]
-            for name, value in zip(results_of(node), result if isinstance(result, tuple) else (result,), strict=True):
-                if isinstance(value, Model):
-                    _check_version(node, value, versions)
-                elif isinstance(value, Record) and value.narrowed:
-                    what = f"{node.name} gives a {type(value).__name__} of which it declares {', '.join(value.parts)}"
-                    raise LawError(what, where=str(node.at), hint="leave out the Parts(…) of its port: it needs all")
-                else:
-                    yield name, StoredValue.of(value, inputs)
 
     @cached_property
     def _nodes(self) -> dict[str, Node]:
@@ -106,20 +79,30 @@ class DeviceWorker:
         return value_types(self.graph)
 
     def line_of(self, task: Run) -> str:
-        """Return the line of the flow that a task begins with."""
+        """Return the line of the flow on which a task begins."""
         return str(self._nodes[task.nodes[0]].at)
 
-    def type_of(self, name: str) -> type[Value]:
-        """Return the type of the value of this name."""
-        kind: type[Value] = self.types[name]
-        return kind
+
+def _environment(values: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
+    """Lay values out as nodes read them: by source, several results as a tuple."""
+    env: Env = {}
+    for source in {edge.source: None for node in nodes for edge in node.edges()}:
+        if isinstance(source, Node):
+            results = tuple(values.get(name) for name in results_of(source))
+            env[source] = results[0] if len(results) == 1 else results
+        elif isinstance(source, Param):
+            env[source] = values[source.name]
+    return env
 
 
-def _check_version(node: Node, value: Model, versions: Mapping[str, int]) -> None:
-    """Refuse weights that a node moved on by none or by several versions: other tasks were told of one.
-
-    The first of `versions` is that of the model which it carries.
-    """
-    if value.version != next(iter(versions.values())) + 1:
-        what = f"{node.op.name} must give the next version of the model that it carries"
-        raise LawError(what, where=str(node.at), hint="return model.advanced(), once")
+def _checked_results(node: Node, result: Any, versions: Mapping[str, int]) -> list[tuple[str, Value]]:
+    """Return a node's results by name, without models; `versions` begin with that of the model which it carries."""
+    values = dict[str, Value](zip(results_of(node), result if isinstance(result, tuple) else (result,), strict=True))
+    for value in values.values():
+        if isinstance(value, Model) and value.version != next(iter(versions.values())) + 1:
+            what = f"{node.op.name} must return the next version of the model that it carries"
+            raise LawError(what, where=str(node.at), hint="return model.advanced(), once")
+        if isinstance(value, Record) and value.narrowed:
+            what = f"{node.name} returns a {type(value).__name__} but declares only its parts {', '.join(value.parts)}"
+            raise LawError(what, where=str(node.at), hint="declare the port without Parts(…), to get the whole record")
+    return [(name, value) for name, value in values.items() if not isinstance(value, Model)]

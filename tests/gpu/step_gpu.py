@@ -221,7 +221,7 @@ def synced(executor: Executor, places: InProcess, program: Program) -> dict[str,
     executor.switch(program, task.target, awake=True)
     trainer, sampler = places.handles[task.source], places.handles[task.target]
     late = far_weights(trainer, sampler)
-    places.sync(task, executor.held[task.source])
+    places.sync(task, executor.versions[task.source])
     told = {"versions": [trainer.version, sampler.version], "late": late, "weights": far_weights(trainer, sampler)}
     return told | agreement(trainer, sampler)
 

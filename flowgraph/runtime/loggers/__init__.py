@@ -1,8 +1,7 @@
-"""Where else metrics go than to the run's folder: trackers by name, each imported when it is asked for."""
+"""Trackers that metrics go to besides the run's folder, by name."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -12,23 +11,16 @@ from pathlib import Path
 from flowgraph.errors import UsageError
 from flowgraph.errors.base import nearest
 from flowgraph.language.graph import Graph
-from flowgraph.runtime.loggers.base import Logger, Sink, TrackedRun
-
-TRACKERS = {
-    "tensorboard": "flowgraph.runtime.loggers.to_tensorboard",
-    "wandb": "flowgraph.runtime.loggers.to_wandb",
-    "trackio": "flowgraph.runtime.loggers.to_trackio",
-    "swanlab": "flowgraph.runtime.loggers.to_swanlab",
-}
-"""The module of each tracker; its `open_sink` opens it for a run."""
+from flowgraph.runtime.loggers.base import Logger, TrackedRun
+from flowgraph.runtime.loggers.trackers import TRACKERS
 
 to_stderr: Callable[[str], None] = partial(print, file=sys.stderr)
 
 
 def trackers(text: str) -> tuple[str, ...]:
-    """Read what `--log` was given: names of trackers with commas between, each once.
+    """Read the value of `--log`: names of trackers with commas between, without repetitions.
 
-    Raises UsageError for a name that is none, and for a tracker that is not installed.
+    Raises UsageError for an unknown name, and for a tracker that is not installed.
 
     >>> trackers("tensorboard, tensorboard")
     ('tensorboard',)
@@ -50,19 +42,14 @@ def logger(
     first_step: int = 0,
     say: Callable[[str], None] = to_stderr,
 ) -> Logger:
-    """Return what sends the metrics that nodes of these graphs declare to trackers; a context manager and a listener.
+    """Return a listener that sends the declared metrics of these graphs to trackers; a context manager.
 
-    `run` is the run's folder, by whose name it goes there; `first_step` is not 0 where a run is resumed. A tracker that
-    cannot be opened is said so, and left out.
+    The trackers name the run after its folder `run`; `first_step` is not 0 in a resumed run. A tracker that cannot be
+    opened is reported, and left out.
     """
-    opening = {name: partial(_open, name) for name in names}
-    named = TrackedRun.of(run, first_step) if opening else TrackedRun(run, run.name, "", first_step)
-    return Logger(opening, named, graphs, say)
-
-
-def _open(name: str, run: TrackedRun) -> Sink:
-    sink: Sink = importlib.import_module(TRACKERS[name]).open_sink(run)
-    return sink
+    opening = {name: TRACKERS[name] for name in names}
+    tracked = TrackedRun.of(run, first_step) if opening else TrackedRun(run, run.name, "", first_step)
+    return Logger(opening, tracked, graphs, say)
 
 
 __all__: Sequence[str] = ["TRACKERS", "Logger", "logger", "trackers"]

@@ -1,13 +1,12 @@
-"""What a tracker is to a run, and the listener that tells trackers of metrics; a tracker that fails is told no more."""
+"""The listener that sends metrics to trackers, and what it needs of a tracker. A tracker that fails is left out."""
 
 from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Protocol
@@ -23,9 +22,10 @@ ID_FILE = "tracked_as.txt"
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run: its folder, its name, an id that stays when it is resumed, and the first step.
+    """What a tracker learns about a run besides its metrics.
 
-    Nothing else of a run goes to a tracker but metrics: no settings, no command, no environment.
+    That is its folder, its name, an id that stays when it is resumed, and the first step: no settings, no command, no
+    environment.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class TrackedRun:
 
     @classmethod
     def of(cls, folder: Path, first_step: int = 0) -> TrackedRun:
-        """Name a run by its folder, which keeps its id."""
+        """Name a run after its folder, in which its id is kept."""
         file = folder / ID_FILE
         if not file.is_file():
             file.write_text(uuid.uuid4().hex[:16], "utf-8")
@@ -50,14 +50,14 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Bring what was taken to where it goes."""
+        """Deliver everything that was logged."""
         ...
 
 
 class Logger:
-    """Send declared metrics to trackers, named `node/metric`, by step; a context manager.
+    """Sends declared metrics to trackers, named `node/metric`, by step; a context manager.
 
-    A tracker that raises is said so once and left out from then on: it never ends a run.
+    A tracker that raises is reported once and left out from then on: it never ends a run.
     """
 
     def __init__(
@@ -72,13 +72,15 @@ class Logger:
         self._sinks = dict[str, Sink]()
 
     def __enter__(self) -> Logger:
-        for name in self._opening:
-            self._guarded(name, partial(self._open, name))
+        for name, open_sink in self._opening.items():
+            with self._guarded(name):
+                self._sinks[name] = open_sink(self._run)
         return self
 
     def __exit__(self, *error: object) -> None:
         for name, sink in list(self._sinks.items()):
-            self._guarded(name, sink.close)
+            with self._guarded(name):
+                sink.close()
         self._sinks.clear()
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
@@ -94,15 +96,14 @@ class Logger:
 
     def _send(self, step: int, values: Mapping[str, float]) -> None:
         for name, sink in list(self._sinks.items()):
-            self._guarded(name, partial(sink.log, step, values))
+            with self._guarded(name):
+                sink.log(step, values)
 
-    def _open(self, name: str) -> None:
-        self._sinks[name] = self._opening[name](self._run)
-
-    def _guarded(self, name: str, act: Callable[[], object]) -> None:
+    @contextmanager
+    def _guarded(self, name: str) -> Generator[None]:
         try:
-            with redirect_stdout(sys.stderr):  # some greet; what a command prints is its own
-                act()
+            with redirect_stdout(sys.stderr):  # some print greetings; a command's stdout is its own
+                yield
         except Exception as error:  # noqa: BLE001  whatever a tracker raises is not worth a run
             self._sinks.pop(name, None)
             why = str(error).strip().partition("\n")[0] or type(error).__name__
@@ -110,7 +111,7 @@ class Logger:
 
 
 def shown(name: str) -> str:
-    """Name a metric as trackers group them: by node.
+    """Return a metric's name in the form by which trackers group metrics: by node.
 
     >>> shown("policy.update.loss")
     'policy.update/loss'

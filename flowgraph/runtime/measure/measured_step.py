@@ -1,6 +1,6 @@
-"""A step as it was measured, in the form of a plan's forecast of one: tasks with their seconds, and peaks by pool.
+"""A measured step in the form of a plan's forecast: tasks with their seconds, and peaks by pool.
 
-Not here: how one task is measured (`measure`), and the file that steps are written to (`measured_file`).
+Not here: how one task is measured (`measured_task`), and the file that steps are written to (`measured_file`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from flowgraph.lowering.waits import homes_of, moved_on, waits_for
 from flowgraph.runtime.measure.measured_task import MeasuredTask
 
 WHOLE = "measured"
-"""The part of a task that was not split."""
+"""The only part of a task that was not split."""
 
 
 class MeasuredStep(Data):
-    """One step of a run: what a plan says of a step and of each pool, as measured, and each task on each rank."""
+    """One step of a run: the plan's forms of a step and of each pool, as measured, and each task on each rank."""
 
     step: NonNegativeInt
     timed: StepForecast
@@ -32,29 +32,31 @@ class MeasuredStep(Data):
 
 
 def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program, seconds: float) -> MeasuredStep:
-    """Put together what was measured of one step of a program that took so many seconds."""
-    told = tuple(sorted(_with_roles(measured, program), key=lambda each: each.begin_s))
-    return MeasuredStep(
-        step=step, timed=step_of(told, program, seconds), forecast=forecast_of(told, program.plan), tasks=told
-    )
+    """Return what was measured in one step of a program, which took `seconds`."""
+    tasks = tuple(sorted((_with_role(task, program) for task in measured), key=lambda task: task.begin_s))
+    timed = step_of(tasks, program, seconds)
+    return MeasuredStep(step=step, timed=timed, forecast=forecast_of(tasks, program.plan), tasks=tasks)
 
 
 def step_of(measured: Sequence[MeasuredTask], program: Program, seconds: float) -> StepForecast:
-    """Return the tasks in the order of the program, and what waits for what of them.
+    """Return the tasks in the order of the program, each with the seconds of its slowest rank, and their order.
 
-    Of several ranks the slowest counts. What the program does not name comes last and waits for nothing.
+    Tasks that the program does not name come last and wait for nothing. `seconds` are those of the step.
     """
-    found = defaultdict[str, list[MeasuredTask]](list)
-    for each in measured:
-        found[each.task].append(each)
-    places = _places(program, found)
-    tasks = sorted(found, key=lambda name: (places.get(name, len(program.tasks)), found[name][0].begin_s))
-    waits = _waits(program, {place: name for name, place in places.items()})
-    return StepForecast(tasks=tuple(timed(found[name]) for name in tasks), waits=tuple(waits), period_s=seconds)
+    ranks = defaultdict[str, list[MeasuredTask]](list)
+    for task in measured:
+        ranks[task.task].append(task)
+    by_name = {task_name(task): place for place, task in reversed(list(enumerate(program.tasks)))}
+    # A replayed run lacks its recorded nodes, and is recognized by the first of the others.
+    by_node = {node: place for place, task in enumerate(program.tasks) if isinstance(task, Run) for node in task.nodes}
+    places = {name: by_name.get(name, by_node.get(name.partition(", ")[0], len(program.tasks))) for name in ranks}
+    names = sorted(ranks, key=lambda name: (places[name], ranks[name][0].begin_s))
+    waits = _waits(program, {place: name for name, place in places.items() if place < len(program.tasks)})
+    return StepForecast(tasks=tuple(timed(ranks[name]) for name in names), waits=tuple(waits), period_s=seconds)
 
 
 def timed(ranks: Sequence[MeasuredTask]) -> TimedTask:
-    """Return one task of all its ranks: of each pool the seconds of the slowest rank, in its parts if it is one pool.
+    """Return one task of all its ranks: the seconds of the slowest rank of each pool, split if it is one pool.
 
     >>> sent = MeasuredTask("sync", "sync", "p.sample", "a", 0, 0.0, 2.0)
     >>> timed([sent, MeasuredTask("sync", "sync", "", "b", 0, 2.0, 0.5)])
@@ -62,95 +64,73 @@ def timed(ranks: Sequence[MeasuredTask]) -> TimedTask:
     >>> timed([MeasuredTask("u", "update", "p.train", "a", rank, 0.0, 1.0 + rank) for rank in (0, 1)]).parts
     {'measured': 2.0}
     """
-    pools = dict.fromkeys(each.pool for each in ranks)
-    slowest = {pool: _slowest([each for each in ranks if each.pool == pool]) for pool in pools}
+    by_rank = defaultdict[str, dict[int, list[MeasuredTask]]](dict)
+    for task in ranks:
+        by_rank[task.pool].setdefault(task.rank, []).append(task)  # several where a task comes several times in a step
+    slowest = {pool: max(times.values(), key=_seconds) for pool, times in by_rank.items()}
+    parts = {pool: _seconds(times) for pool, times in slowest.items()}
     if len(slowest) == 1:
-        parts = _parts(next(iter(slowest.values())))
-    else:
-        parts = {pool: sum(each.seconds for each in times) for pool, times in slowest.items()}
-    role = next((each.role for each in ranks if each.role), "")
-    return TimedTask(name=ranks[0].task, kind=ranks[0].kind, role=role, pools=tuple(pools), parts=dict(parts))
+        parts = defaultdict[str, float](float)
+        for task in next(iter(slowest.values())):
+            for part, seconds in task.parts:
+                parts[part] += seconds
+            rest = task.seconds - sum(seconds for _, seconds in task.parts)
+            parts["around" if task.parts else WHOLE] += max(0.0, rest)
+    role = next((task.role for task in ranks if task.role), "")
+    return TimedTask(name=ranks[0].task, kind=ranks[0].kind, role=role, pools=tuple(slowest), parts=dict(parts))
+
+
+def _seconds(tasks: Iterable[MeasuredTask]) -> float:
+    return sum(task.seconds for task in tasks)
 
 
 def forecast_of(measured: Iterable[MeasuredTask], plan: Plan) -> tuple[PoolForecast, ...]:
-    """Return the peaks of each pool by phase and role, on the device that held most; the host has none.
+    """Return the peaks of each pool by phase and role, on the device with the highest; the host has none.
 
-    Places in one process see each other's memory, as they do where all of a run is in this process.
+    Places in one process see each other's memory, as they do where a whole run is in this process.
     """
-    found = defaultdict[str, list[MeasuredTask]](list)
-    for each in measured:
-        found[each.pool].append(each)
-    return tuple(_pool_forecast(pool.name, found[pool.name]) for pool in plan.pools if pool.name in found)
-
-
-def _pool_forecast(pool: str, measured: Sequence[MeasuredTask]) -> PoolForecast:
-    most = dict[tuple[str, str], int]()
-    for each in measured:
-        key = (each.kind, each.role)
-        most[key] = max(most.get(key, 0), each.peak_bytes)
-    peaks = tuple(PhasePeak(phase=kind, role=role, memory_bytes=held) for (kind, role), held in most.items())
-    return PoolForecast(pool=pool, process_bytes=max(each.process_bytes for each in measured), peaks=peaks)
-
-
-def _slowest(ranks: Sequence[MeasuredTask]) -> list[MeasuredTask]:
-    """Return what the slowest rank measured: more than one where a task comes several times in a step."""
-    by_rank = defaultdict[int, list[MeasuredTask]](list)
-    for each in ranks:
-        by_rank[each.rank].append(each)
-    return max(by_rank.values(), key=lambda times: sum(each.seconds for each in times))
-
-
-def _parts(times: Sequence[MeasuredTask]) -> Mapping[str, float]:
-    """Return the seconds of a task by part; the rest is what is around them."""
-    found = defaultdict[str, float](float)
-    for each in times:
-        for part, seconds in each.parts:
-            found[part] += seconds
-        rest = each.seconds - sum(seconds for _, seconds in each.parts)
-        found["around" if each.parts else WHOLE] += max(0.0, rest)
-    return found
-
-
-def _places(program: Program, names: Iterable[str]) -> dict[str, int]:
-    """Return where in a program the measured tasks stand; a run without recorded nodes is found by those left."""
-    whole = {task_name(task): place for place, task in reversed(list(enumerate(program.tasks)))}
-    by_node = {node: place for place, task in enumerate(program.tasks) if isinstance(task, Run) for node in task.nodes}
-    found = {name: whole.get(name, by_node.get(name.partition(", ")[0])) for name in names}
-    return {name: place for name, place in found.items() if place is not None}
+    tasks_by_pool = defaultdict[str, list[MeasuredTask]](list)
+    for task in measured:
+        tasks_by_pool[task.pool].append(task)
+    forecasts = list[PoolForecast]()
+    for pool in plan.pools:
+        if tasks := tasks_by_pool.get(pool.name):
+            peaks = dict[tuple[str, str], int]()
+            for task in tasks:
+                peaks[task.kind, task.role] = max(peaks.get((task.kind, task.role), 0), task.peak_bytes)
+            phases = tuple(PhasePeak(phase=kind, role=role, memory_bytes=peak) for (kind, role), peak in peaks.items())
+            process_bytes = max(task.process_bytes for task in tasks)
+            forecasts.append(PoolForecast(pool=pool.name, process_bytes=process_bytes, peaks=phases))
+    return tuple(forecasts)
 
 
 def _waits(program: Program, names: Mapping[int, str]) -> Iterator[TaskOrder]:
-    """Yield what measured tasks wait for: each other, through tasks that were not measured; weights of the step before.
+    """Yield which measured task waits for which, also through tasks that were not measured, and across steps.
 
     `names` are those of measured tasks, by their place in the program.
     """
-    needs, behind = waits_for(program), list[frozenset[int]]()
-    for place in range(len(program.tasks)):
-        reached = (frozenset({each}) if each in names else behind[each] for each in needs[place])
-        behind.append(frozenset().union(*reached))
-        if place in names:
-            yield from (TaskOrder(before=names[each], after=names[place]) for each in sorted(behind[place]))
-            yield from (
-                TaskOrder(before=names[place], after=name, delay=1) for name in _next_readers(program, place, names)
-            )
-
-
-def _next_readers(program: Program, place: int, names: Mapping[int, str]) -> Iterator[str]:
-    """Name the tasks before one that read, in the next step, the weights that it puts in place of what they read."""
-    moved = set(moved_on(program.tasks[place], program))
-    for earlier in range(place):
-        if earlier in names and moved & set(homes_of(program.tasks[earlier])):
-            yield names[earlier]
-
-
-def _with_roles(measured: Iterable[MeasuredTask], program: Program) -> Iterator[MeasuredTask]:
-    """Yield of a sync which role it is for: of those that share its target, the one that samples if there is one."""
-    targets = {task_name(task): task.target for task in program.tasks if isinstance(task, Sync)}
-    for each in measured:
-        target = targets.get(each.task)
-        if target is None or each.role:
-            yield each
+    needs, measured_before = waits_for(program), list[frozenset[int]]()
+    for place, task in enumerate(program.tasks):
+        reached = (frozenset({need}) if need in names else measured_before[need] for need in needs[place])
+        measured_before.append(frozenset().union(*reached))
+        if place not in names:
             continue
-        at = [placed for placed in program.plan.placed if (placed.pool, placed.engine) == (target.pool, target.engine)]
-        own = [placed.role for placed in at if placed.role.partition(".")[0] == target.param]
-        yield replace(each, role=next((role for role in own if role.endswith(".sample")), own[0] if own else ""))
+        yield from (TaskOrder(before=names[need], after=names[place]) for need in sorted(measured_before[place]))
+        updated = set(moved_on(task, program))  # the earlier readers of these weights wait for them in the next step
+        for earlier in range(place):
+            if earlier in names and updated & set(homes_of(program.tasks[earlier])):
+                yield TaskOrder(before=names[place], after=names[earlier], delay=1)
+
+
+def _with_role(task: MeasuredTask, program: Program) -> MeasuredTask:
+    """Add to a sync the role that it serves: among those of its target the one that samples, if there is one."""
+    targets = {task_name(sync): sync.target for sync in program.tasks if isinstance(sync, Sync)}
+    target = targets.get(task.task)
+    if target is None or task.role:
+        return task
+    roles = [
+        placed.role
+        for placed in program.plan.placed
+        if (placed.pool, placed.engine, placed.role.partition(".")[0]) == (target.pool, target.engine, target.param)
+    ]
+    return replace(task, role=next((role for role in roles if role.endswith(".sample")), roles[0] if roles else ""))

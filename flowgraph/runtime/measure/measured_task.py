@@ -1,6 +1,6 @@
-"""What one task took on one rank: seconds, bytes in and out, and the most memory in use; measured where it runs.
+"""One task on one rank as measured where it runs: seconds, bytes in and out, and peak memory.
 
-Not here: a step made of many (`measured_step`).
+Not here: a step made of many tasks (`measured_step`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flowgraph.lowering.task_names import kind_of, pool_of, task_name
 
 DeviceKind = Literal["cpu", "cuda"]
 
-# Linux: 5 makes the peak start anew from what is resident now; see proc_pid_clear_refs(5) and proc_pid_status(5).
+# Linux: writing 5 resets the peak to what is resident now; see proc_pid_clear_refs(5) and proc_pid_status(5).
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
@@ -27,11 +27,11 @@ CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 class MeasuredTask:
     """One task on one rank of a pool.
 
-    `begin_s` is in seconds since the epoch, so ranks of several machines compare as far as their clocks agree.
-    `bytes_read` and `bytes_given` are of rows or weights. `peak_bytes` is the most that was in use during the task: of
-    a CPU the memory of the whole process, of a GPU what torch had allocated and what the process held before; what an
-    engine's own processes hold is not in it. `process_bytes` is what the process held before it had any weights.
-    `parts` split the seconds, the rest of them being what is around.
+    `begin_s` is in seconds since the epoch, so ranks on several machines compare as far as their clocks agree.
+    `bytes_read` and `bytes_given` count rows or weights. `peak_bytes` is the peak memory during the task: on a CPU that
+    of the whole process, on a GPU what torch had allocated plus what the process used before; without the processes of
+    an inference server. `process_bytes` is what the process used before it had any weights. `parts` split the seconds;
+    the rest is overhead around them.
     """
 
     task: str
@@ -49,16 +49,15 @@ class MeasuredTask:
 
     @property
     def end_s(self) -> float:
-        """Return when it ended, in seconds since the epoch."""
+        """Return the end of the task, in seconds since the epoch."""
         return self.begin_s + self.seconds
 
 
 @dataclass(eq=False)
 class Meter:
-    """Takes down what a task reads and gives while it runs; `measured` is there once it has ended."""
+    """Counts what a task reads and returns while it runs; `measured` is complete once it has ended."""
 
     measured: MeasuredTask
-    device: DeviceKind
     peak: Callable[[], int]
     peak_bytes: int = 0
     read_bytes: int = 0
@@ -66,36 +65,23 @@ class Meter:
     parts: dict[str, float] = field(default_factory=dict[str, float])
 
     def reads(self, *items: Any) -> None:
-        """Count rows or weights that the task was given."""
+        """Count rows or weights that the task reads."""
         self.read_bytes += bytes_of(items)
 
     def gives(self, *items: Any) -> None:
-        """Count rows or weights that the task hands on."""
+        """Count rows or weights that the task returns."""
         self.given_bytes += bytes_of(items)
 
     def took(self, part: str, seconds: float) -> None:
-        """Say which seconds of the task were this part of it."""
+        """Add seconds to one part of the task."""
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
     def see_peak(self) -> None:
-        """Keep the peak until now, before something starts it anew."""
+        """Note the peak so far, before something resets it."""
         self.peak_bytes = max(self.peak_bytes, self.peak())
 
-    def finish(self, seconds: float) -> None:
-        """Fill in what was measured."""
-        self.see_peak()
-        self.measured = replace(
-            self.measured,
-            seconds=seconds,
-            bytes_read=self.read_bytes,
-            bytes_given=self.given_bytes,
-            peak_bytes=self.peak_bytes,
-            process_bytes=_process_bytes.get(self.device, 0),
-            parts=tuple(self.parts.items()),
-        )
 
-
-_under_way = list[Meter]()  # of this process: one that begins within another starts the peak anew for both
+_active = list[Meter]()  # of this process: one that begins within another resets the peak for both
 _process_bytes = dict[str, int]()  # of this process, by kind of device
 
 
@@ -103,12 +89,12 @@ _process_bytes = dict[str, int]()  # of this process, by kind of device
 def measuring(about: MeasuredTask, device: DeviceKind = "cpu") -> Generator[Meter]:
     """Measure a task that runs in this process, named as in `about_task`; takes less than 0.2 ms.
 
-    A task that fails is not measured. On a GPU the task has ended once the device has.
+    A task that fails is not measured. A task on a GPU has ended once the device has.
     """
-    for outer in _under_way:
+    for outer in _active:
         outer.see_peak()
-    meter = Meter(replace(about, begin_s=time.time()), device, begin_peak(device))
-    _under_way.append(meter)
+    meter = Meter(replace(about, begin_s=time.time()), begin_peak(device))
+    _active.append(meter)
     start = time.perf_counter()
     try:
         yield meter
@@ -116,45 +102,62 @@ def measuring(about: MeasuredTask, device: DeviceKind = "cpu") -> Generator[Mete
             import torch
 
             torch.cuda.synchronize()
-        meter.finish(time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        meter.see_peak()
+        meter.measured = replace(
+            meter.measured,
+            seconds=seconds,
+            bytes_read=meter.read_bytes,
+            bytes_given=meter.given_bytes,
+            peak_bytes=meter.peak_bytes,
+            process_bytes=_process_bytes.get(device, 0),
+            parts=tuple(meter.parts.items()),
+        )
     finally:
-        _under_way[:] = [each for each in _under_way if each is not meter]
+        _active.remove(meter)
 
 
 @dataclass(eq=False)
 class Measures:
-    """Takes down what one rank's process did, task by task, until it is asked for."""
+    """Collects what one rank's process measured, task by task."""
 
     rank: int = 0
     device: DeviceKind = "cpu"
-    _told: list[MeasuredTask] = field(default_factory=list[MeasuredTask])
+    _tasks: list[MeasuredTask] = field(default_factory=list[MeasuredTask])
 
     @contextmanager
     def of(self, task: Task, graph: Graph | None = None, pool: str = "") -> Generator[Meter]:
-        """Measure a task, named as `about_task` does, and keep what was measured."""
+        """Measure a task, named as by `about_task`."""
         with measuring(about_task(task, graph, self.rank, pool), self.device) as meter:
             yield meter
-        self._told.append(meter.measured)
+        self._tasks.append(meter.measured)
 
     def drained(self) -> list[MeasuredTask]:
-        """Return what was measured since the last time."""
-        told, self._told = self._told, []
-        return told
+        """Return what was measured since the last call."""
+        tasks, self._tasks = self._tasks, []
+        return tasks
 
 
 def note_process(device: DeviceKind = "cpu") -> None:
-    """Take down what this process holds now, before it has any weights: the libraries, a GPU's context."""
-    _process_bytes[device] = _device_used() if device == "cuda" else resident_bytes()
+    """Note the memory of this process before it has any weights: its libraries, a GPU's context."""
+    if device == "cuda":
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        # Besides torch's own reserve: contexts, and the memory of other processes.
+        _process_bytes[device] = int(total - free - torch.cuda.memory_reserved())
+    else:
+        _process_bytes[device] = resident_bytes()
 
 
 def about_task(task: Task, graph: Graph | None = None, rank: int = 0, pool: str = "") -> MeasuredTask:
-    """Name a task for `measuring`, a run with its graph; `pool` where not the task's own, as where a sync is given."""
+    """Name a task for `measuring`, a run with its graph; `pool` is given where a sync is measured at its source."""
     role = task.role if isinstance(task, Run) else ""
     return MeasuredTask(task_name(task), kind_of(task, graph), role, pool or pool_of(task), rank)
 
 
 def bytes_of(item: Any) -> int:
-    """Return the bytes of Arrow tables, tensors, arrays, or whatever holds some; what has no size counts as none.
+    """Return the bytes of Arrow tables, tensors and arrays, in containers too; anything else counts as none.
 
     >>> bytes_of([b"abc", {"weight": b"12"}, None])
     5
@@ -169,16 +172,16 @@ def bytes_of(item: Any) -> int:
 
 
 def begin_peak(device: DeviceKind = "cpu") -> Callable[[], int]:
-    """Start the peak anew from what is in use now, and give what reads it.
+    """Reset the peak to the memory in use now, and return a function that reads the peak in bytes.
 
-    Where a system does not let it start anew, what is resident now is given in its place: at least that was in use.
+    Where the system cannot reset it, that function returns what is resident when it is called: a lower bound.
     """
     if device == "cuda":
         import torch
 
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        return _allocated_bytes
+        return lambda: _process_bytes.get("cuda", 0) + int(torch.cuda.max_memory_allocated())
     try:
         CLEAR_REFS.write_bytes(b"5")
     except OSError:  # no such file on macOS, and some containers forbid it
@@ -187,7 +190,7 @@ def begin_peak(device: DeviceKind = "cpu") -> Callable[[], int]:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process that is resident now."""
+    """Return the resident memory of this process."""
     import psutil
 
     return int(psutil.Process().memory_info().rss)
@@ -196,17 +199,3 @@ def resident_bytes() -> int:
 def _high_water_bytes() -> int:
     lines = STATUS.read_bytes().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(b"VmHWM:"))
-
-
-def _allocated_bytes() -> int:
-    import torch
-
-    return _process_bytes.get("cuda", 0) + int(torch.cuda.max_memory_allocated())
-
-
-def _device_used() -> int:
-    """Return what is taken of the current GPU beside torch's own reserve: contexts, and what other processes hold."""
-    import torch
-
-    free, total = torch.cuda.mem_get_info()
-    return int(total - free - torch.cuda.memory_reserved())

@@ -1,4 +1,4 @@
-"""Profiles of chosen steps: torch's profiler around a task, as a Chrome trace of bounded size; what Ray saw of a run.
+"""Profiles of chosen steps: torch's profiler around a task, as a Chrome trace of bounded size; Ray's own timeline.
 
 They lie in the run's folder: `profile/step_000003/POOL-RANK-TASK.json`, and `profile/ray.json`.
 """
@@ -9,21 +9,21 @@ import json
 import re
 import sys
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowgraph.errors import UsageError
 
-MOST_BYTES = 64 * 2**20  # of one trace, which Perfetto opens at once
-MOST_READ_BYTES = 2**30  # of a trace that is cut to MOST_BYTES; a larger one would take too much memory to cut
-MOST_EVENTS = 100_000  # of a trace that was cut: about MOST_BYTES
+MAX_BYTES = 64 * 2**20  # of one trace, which Perfetto opens at once
+MAX_READ_BYTES = 2**30  # of a trace that is cut to MAX_BYTES; a larger one would take too much memory to cut
+MAX_EVENTS = 100_000  # of a trace that was cut: about MAX_BYTES
 FOLDER = "profile"
 
 
 def profiled_steps(text: str) -> frozenset[int]:
-    """Read what `--profile` was given: steps, counted from 0 as in `metrics.jsonl`, with commas between.
+    """Read the value of `--profile`: steps, counted from 0 as in `metrics.jsonl`, with commas between.
 
     Raises UsageError for anything else.
 
@@ -38,53 +38,48 @@ def profiled_steps(text: str) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class Profiles:
-    """Which steps of a run are profiled, and where that goes: the run's folder, which every machine can write to."""
+    """The steps of a run to profile, and the run's folder, which every machine can write to."""
 
     run: Path
     steps: frozenset[int] = frozenset()
 
-    def of(self, step: int, name: str) -> AbstractContextManager[None]:
-        """Profile what runs within, if the step is one of these; `name` says which rank does what."""
-        return profiling(profile_folder(self.run, step), name, step in self.steps)
+    @contextmanager
+    def of(self, step: int, name: str) -> Generator[None]:
+        """Profile this thread as a range of this name if the step is one of these, and write a Chrome trace.
+
+        A trace that is too large keeps its longest events. A trace that cannot be written is reported on stderr, and
+        the work goes on; work that fails has no profile.
+        """
+        if step not in self.steps:
+            yield
+            return
+        import torch
+        from torch.profiler import ProfilerActivity, profile, record_function
+
+        gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+        with profile(activities=[ProfilerActivity.CPU, *gpu]) as profiler, record_function(name):
+            yield
+        path = profile_folder(self.run, step) / f"{file_name(name)}.json"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(".part")
+            profiler.export_chrome_trace(str(draft))
+            _cut_to_limit(draft)
+            draft.replace(path)
+        except (OSError, RuntimeError, ValueError) as error:
+            print(f"{path}: no profile: {error}", file=sys.stderr)
 
 
 NO_PROFILES = Profiles(Path())
 
 
 def profile_folder(run: Path, step: int) -> Path:
-    """Name the folder of one step's profiles."""
+    """Return the folder of one step's profiles."""
     return run / FOLDER / f"step_{step:06d}"
 
 
-@contextmanager
-def profiling(folder: Path, name: str, wanted: bool) -> Generator[None]:
-    """Profile what runs in this thread as a range of this name, and write `NAME.json` to the folder as a Chrome trace.
-
-    Where it is not `wanted`, do nothing. A trace that is too large keeps its longest events. What cannot be written is
-    said on stderr, and the work goes on; work that fails has no profile.
-    """
-    if not wanted:
-        yield
-        return
-    import torch
-    from torch.profiler import ProfilerActivity, profile, record_function
-
-    gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    with profile(activities=[ProfilerActivity.CPU, *gpu]) as taken, record_function(name):
-        yield
-    path = folder / f"{file_name(name)}.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".part")
-        taken.export_chrome_trace(str(draft))
-        _bound(draft)
-        draft.replace(path)
-    except (OSError, RuntimeError, ValueError) as error:
-        print(f"{path}: no profile: {error}", file=sys.stderr)
-
-
 def file_name(name: str) -> str:
-    """Return a name as a file can have it.
+    """Return a name with characters that any file name may have.
 
     >>> file_name("train-0-critic.values, policy/logprobs")
     'train-0-critic.values-policy-logprobs'
@@ -93,9 +88,9 @@ def file_name(name: str) -> str:
 
 
 def write_ray_timeline(run: Path) -> Path | None:
-    """Write what Ray saw of a run's tasks, as `ray timeline` does, while it is still connected; None if it cannot.
+    """Write Ray's timeline of a run's tasks, as `ray timeline` does, while it is still connected; None if that fails.
 
-    Ray keeps the newest tasks only, 100,000 unless it was told otherwise.
+    Ray keeps the newest tasks only, 100,000 unless its settings say otherwise.
     """
     import ray
 
@@ -109,28 +104,29 @@ def write_ray_timeline(run: Path) -> Path | None:
     return path
 
 
-def longest(events: Iterable[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Return the longest of a trace's spans in their order, and all that is no span: names of lanes.
+def longest(events: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return the `count` longest spans of a trace in their order, and its metadata: the names of lanes.
 
     >>> spans = [{"ph": "X", "dur": 2}, {"ph": "M"}, {"ph": "X", "dur": 9}, {"ph": "i"}]
     >>> longest(spans, 1)
     [{'ph': 'M'}, {'ph': 'X', 'dur': 9}]
     """
-    told = list(events)
-    spans = [place for place, each in enumerate(told) if each.get("ph") == "X"]
-    kept = set(sorted(spans, key=lambda place: -float(told[place].get("dur", 0)))[:most])
-    return [each for place, each in enumerate(told) if place in kept or each.get("ph") == "M"]
+    events = list(events)
+    spans = [index for index, event in enumerate(events) if event.get("ph") == "X"]
+    chosen = set(sorted(spans, key=lambda index: -float(events[index].get("dur", 0)))[:count])
+    return [event for index, event in enumerate(events) if index in chosen or event.get("ph") == "M"]
 
 
-def _bound(path: Path) -> None:
-    """Cut a trace that is too large to its longest events. Raises ValueError for one that is too large to be read."""
+def _cut_to_limit(path: Path) -> None:
+    """Reduce a trace that is too large to its longest events. Raises ValueError for one too large to be read."""
     size = path.stat().st_size
-    if size <= MOST_BYTES:
+    if size <= MAX_BYTES:
         return
-    if size > MOST_READ_BYTES:
+    if size > MAX_READ_BYTES:
         path.unlink()
         raise ValueError(f"its trace has {size / 2**30:.1f} GiB; profile a smaller step")
     trace = json.loads(path.read_text("utf-8"))
-    kept = longest(trace["traceEvents"], MOST_EVENTS)
-    trace |= {"traceEvents": kept, "cut": f"{len(trace['traceEvents']) - len(kept)} of the shortest events left out"}
+    events = longest(trace["traceEvents"], MAX_EVENTS)
+    removed = len(trace["traceEvents"]) - len(events)
+    trace |= {"traceEvents": events, "cut": f"{removed} of the shortest events left out"}
     path.write_text(json.dumps(trace), "utf-8")

@@ -1,6 +1,6 @@
-"""A user's own files for workers on other machines: the flow's file, rules in files, and what these import from beside.
+"""A user's own files for workers on other machines: the flow's file, rules in files, and the files these import.
 
-Files are copied into one folder, whose digest says what is in it. Not here: sending the folder, and its use there.
+Files are copied into one folder, whose digest covers its contents. Not here: sending the folder, and its use there.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from flowgraph.errors import DataError
 from flowgraph.files.shipped import flows_folder
 from flowgraph.flows.flow_files import OURS
 
-BYTES_AT_MOST = 64 * 2**20
-FILES_AT_MOST = 10_000
+MAX_BYTES = 64 * 2**20
+MAX_FILES = 10_000
 
-# Never a part of what a user wrote, and often large. Hidden folders are left out too.
-_LEFT_OUT = {"__pycache__", "node_modules", "site-packages"}
-_ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # one of these lies in a virtual environment
+# Folders that no user writes, often large. Hidden folders are skipped too.
+_SKIPPED = {"__pycache__", "node_modules", "site-packages"}
+_ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # a virtual environment has one of these
 
 
 @dataclass(frozen=True)
 class StagedFiles:
-    """Copied files: the folder, and in it the flow, the others that were named, and all files, as relative paths.
+    """Copied files: the folder, and in it the flow, the other named files, and all files, as relative paths.
 
     `digest` is the SHA-256 of their names and contents, in hexadecimal.
     """
@@ -42,17 +42,16 @@ class StagedFiles:
 
 
 def stage(flow: Path, others: Iterable[Path], into: Path) -> StagedFiles:
-    """Copy a flow's file, other files (rules), and what each may import from beside it, into the folder `into`.
+    """Copy a flow's file, other files (rules), and what each may import from its own folder, into the folder `into`.
 
-    A file keeps its path relative to the working directory if it lies inside it, so that a worker which starts in
-    `into` finds it by the same path; a folder elsewhere becomes `outside/0`, the next `outside/1`. From beside a file
-    come `.py` files, packages, and folders without `__init__.py` whose name one of these files imports. Our own
-    packages stay: workers have them. What a symlink brings from outside that folder stays too.
+    A file inside the working directory keeps its path relative to that, so that a worker which starts in `into` finds
+    it by the same path; a folder elsewhere becomes `outside/0`, the next `outside/1`. From a file's folder come `.py`
+    files, packages, and folders without `__init__.py` that one of these files imports. Our own packages are not
+    copied, because workers have them, and neither are targets of symlinks outside that folder.
 
-    Raises DataError for a folder whose files are more than 10,000 or 64 MiB, a file that cannot be read, and an `into`
-    that is not empty.
+    Raises DataError for more than 10,000 files or 64 MiB, a file that cannot be read, and an `into` that is not empty.
     """
-    named = [flow.resolve(), *(Path(os.path.normpath(each.absolute())) for each in others)]
+    named = [flow.resolve(), *(Path(os.path.normpath(path.absolute())) for path in others)]
     places = _places(named)
     sources = _sources(named, places)
     _make_empty(into)
@@ -63,15 +62,15 @@ def stage(flow: Path, others: Iterable[Path], into: Path) -> StagedFiles:
             digest.update(len(part).to_bytes(8, "big") + part)
         (into / target).parent.mkdir(parents=True, exist_ok=True)
         (into / target).write_bytes(data)
-    flow_there, *others_there = (places[each.parent] / each.name for each in named)
-    return StagedFiles(into, flow_there, tuple(others_there), tuple(sorted(sources)), digest.hexdigest())
+    staged_flow, *staged_others = (places[path.parent] / path.name for path in named)
+    return StagedFiles(into, staged_flow, tuple(staged_others), tuple(sorted(sources)), digest.hexdigest())
 
 
 def _places(named: Sequence[Path]) -> dict[Path, Path]:
-    """Return where in the staged folder each file's folder comes to lie."""
-    here, places, outside = Path.cwd(), dict[Path, Path](), 0
-    for folder in (each.parent for each in named):
-        above = next((known for known in (here, *places) if folder.is_relative_to(known)), None)
+    """Return the place of each file's folder in the staged folder."""
+    places, outside = dict[Path, Path](), 0
+    for folder in (path.parent for path in named):
+        above = next((parent for parent in (Path.cwd(), *places) if folder.is_relative_to(parent)), None)
         if above is None:
             places[folder] = Path("outside", str(outside))
             outside += 1
@@ -81,65 +80,62 @@ def _places(named: Sequence[Path]) -> dict[Path, Path]:
 
 
 def _sources(named: Sequence[Path], places: dict[Path, Path]) -> dict[Path, Path]:
-    """Return what is copied to where, as target → source; refuse too much before anything is copied."""
-    sources, held_bytes = dict[Path, Path](), 0
+    """Return what is copied, as target → source; refuse too much before anything is copied."""
+    sources, total_bytes = dict[Path, Path](), 0
     for file in named:
-        for source in (file, *_beside(file)):
+        for source in (file, *_importable(file)):
             target = places[file.parent] / source.relative_to(file.parent)
-            held_bytes += _size_bytes(source) if target not in sources else 0
+            total_bytes += _size_bytes(source) if target not in sources else 0
             sources[target] = source
-            if len(sources) > FILES_AT_MOST or held_bytes > BYTES_AT_MOST:
-                raise _too_much(file, len(sources) > FILES_AT_MOST)
+            if len(sources) > MAX_FILES or total_bytes > MAX_BYTES:
+                limit = f"{MAX_FILES:,} files" if len(sources) > MAX_FILES else show_bytes(MAX_BYTES)
+                what = f"more than {limit} of Python lie here beside {file.name}, too many to send to workers"
+                hint = f"move {file.name} and what it imports to a folder of their own"
+                raise DataError.unusable(file.parent, what, hint)
     return sources
 
 
-def _too_much(file: Path, by_count: bool) -> DataError:
-    most = f"{FILES_AT_MOST:,} files" if by_count else show_bytes(BYTES_AT_MOST)
-    what = f"more than {most} of Python lie here beside {file.name}, too many to send to workers"
-    return DataError.unusable(file.parent, what, f"move {file.name} and what it imports to a folder of their own")
-
-
-def _beside(file: Path) -> Iterator[Path]:
-    """Yield the Python files that a file may import from its own folder, one by one as they are met."""
+def _importable(file: Path) -> Iterator[Path]:
+    """Yield the Python files that a file may import from its own folder, lazily."""
     folder = file.parent
     if _is_ours(folder):
         return
-    known = [each for each in _entries(folder) if _is_inside(each, folder)]
-    folders = [each for each in known if each.is_dir() and not _is_left_out(each)]
-    packages = [each for each in folders if (each / "__init__.py").is_file()]
-    plain = {each.name: each for each in folders if each not in packages}
-    found: list[Path] = [file]
-    for each in chain(filter(_is_python, known), *(_tree(package, folder) for package in packages)):
-        found.append(each)
-        yield each
-    while plain and found:
-        for name in sorted(_imported(found.pop()) & plain.keys()):
-            for each in _tree(plain.pop(name), folder):
-                found.append(each)
-                yield each
+    entries = [path for path in _entries(folder) if _is_inside(path, folder)]
+    folders = [path for path in entries if path.is_dir() and not _is_skipped(path)]
+    packages = [path for path in folders if (path / "__init__.py").is_file()]
+    plain = {path.name: path for path in folders if path not in packages}
+    waiting: list[Path] = [file]
+    for path in chain(filter(_is_python, entries), *(_tree(package, folder) for package in packages)):
+        waiting.append(path)
+        yield path
+    while plain and waiting:
+        for name in sorted(_imported(waiting.pop()) & plain.keys()):
+            for path in _tree(plain.pop(name), folder):
+                waiting.append(path)
+                yield path
 
 
 def _tree(folder: Path, top: Path) -> Iterator[Path]:
-    """Yield every Python file below a folder; a symlink is followed inside `top`, unless it leads in a circle."""
+    """Yield every Python file below a folder; symlinks are followed inside `top`, but not in a circle."""
     waiting = [(folder, frozenset({folder.resolve()}))]
     while waiting:
         current, above = waiting.pop()
-        for each in (each for each in _entries(current) if _is_inside(each, top)):
-            if _is_python(each):
-                yield each
-            elif each.is_dir() and each.resolve() not in above and not _is_left_out(each):
-                waiting.append((each, above | {each.resolve()}))
+        for path in filter(lambda path: _is_inside(path, top), _entries(current)):
+            if _is_python(path):
+                yield path
+            elif path.is_dir() and path.resolve() not in above and not _is_skipped(path):
+                waiting.append((path, above | {path.resolve()}))
 
 
 def _is_python(path: Path) -> bool:
-    """Return whether this is a file that can be imported here: one that may not be read cannot."""
+    """Return whether a file can be imported: one without read permission cannot."""
     return path.suffix == ".py" and path.is_file() and os.access(path, os.R_OK)
 
 
 def _entries(folder: Path) -> list[Path]:
-    """List what is in a folder but hidden names, in order; a folder that may not be read has nothing to import."""
+    """List the names of a folder that are not hidden, in order; none if it cannot be read."""
     try:
-        return sorted(each for each in folder.iterdir() if not each.name.startswith("."))
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError:
         return []
 
@@ -151,28 +147,28 @@ def _is_inside(path: Path, folder: Path) -> bool:
         return False
 
 
-def _is_left_out(folder: Path) -> bool:
+def _is_skipped(folder: Path) -> bool:
     environment = any((folder / name).exists() for name in _ENVIRONMENT)
-    return folder.name in _LEFT_OUT or environment or _is_ours(folder)
+    return folder.name in _SKIPPED or environment or _is_ours(folder)
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether a folder is one of our packages, or in one: workers have them."""
+    """Return whether a folder is one of our packages, which workers have, or in one."""
     home, real = Path(__file__).resolve().parents[3], folder.resolve()
     return any(real.is_relative_to(ours) for ours in (flows_folder(), *(home / name for name in OURS)))
 
 
 def _imported(file: Path) -> set[str]:
-    """Return the top-level names that a file imports, those inside functions too; none if it does not parse."""
+    """Return the top-level names that a file imports, inside functions too; none if it does not parse."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # of its syntax: they were shown when it was imported here
+        with warnings.catch_warnings(action="ignore"):  # about its syntax: they were shown when it was imported here
             tree = ast.parse(_read(file))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     nodes = list(ast.walk(tree))
-    whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    parts = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    return {name.partition(".")[0] for name in whole | parts}
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.partition(".")[0] for name in modules}
 
 
 def _size_bytes(file: Path) -> int:
@@ -192,8 +188,8 @@ def _read(file: Path) -> bytes:
 def _make_empty(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = next(folder.iterdir(), None)
+        empty = not any(folder.iterdir())
     except OSError as error:
         raise DataError.failed(folder, "cannot be made for the workers' files", error) from error
-    if held is not None:
+    if not empty:
         raise DataError.unusable(folder, "is not empty, so it cannot take the workers' files")

@@ -1,6 +1,6 @@
-"""What the actor of one device does: it hosts the copies of weights placed there and runs tasks on its rank's rows.
+"""The actor of one device: it hosts the copies of weights that are placed there and runs tasks on its rank's rows.
 
-It knows Arrow tables, not Ray: whoever owns it moves them. Host nodes run here too, without a device.
+It takes and returns Arrow tables; its owner moves them. Host nodes run here too, without a device.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import importlib
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,13 +23,13 @@ from flowgraph.engines.table import is_server
 from flowgraph.errors import FlowError
 from flowgraph.flows.flow_files import import_file
 from flowgraph.language.graph import Graph
-from flowgraph.language.handle import Handle, Ranks, SingleRank
+from flowgraph.language.handle import Ranks, SingleRank
 from flowgraph.language.keys import Key
 from flowgraph.language.values import Value
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table
-from flowgraph.runtime.hosting import ModelSetup, Told, host, named
+from flowgraph.runtime.hosting import LoadedModels, ModelSetup, host, named
 from flowgraph.runtime.interpreter import RowSource
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Shards = Sequence[tuple[int, bool]]
-"""Of each value that a task reads: how many tables follow, and whether their rows are this rank's already."""
+"""For each value that a task reads: the number of its tables, and whether their rows are this rank's already."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Flows:
     file: str
 
     def read(self) -> list[Graph]:
-        """Import what the graphs name, the user's file first, and give them."""
+        """Import what the graphs name, the user's file first, and return them."""
         if self.file:
             import_file(Path(self.file))
         return [from_json(text) for text in self.graphs]
@@ -83,96 +84,107 @@ class PoolRank:
 
 @dataclass(eq=False, repr=False)
 class RankActor:
-    """Hosts and runs; `seat` None stands for a host process."""
+    """Hosts weights and runs nodes; a host process has no `seat`."""
 
     flows: Flows
     seat: PoolRank | None = None
-    handles: dict[Home, Handle] = field(default_factory=dict[Home, Handle])
+    handles: dict[Home, Any] = field(default_factory=dict[Home, Any])
     workers: list[DeviceWorker] = field(default_factory=list[DeviceWorker])
     servers: Servers | None = None
     updates: dict[Home, Any] = field(default_factory=dict[Home, Any])
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
-    held: socket.socket | None = None
+    reserved: socket.socket | None = None
 
     def __repr__(self) -> str:
-        """Return which device this is, in few words: Ray puts it before each line that the process prints."""
+        """Return which device this is, briefly: Ray puts it before each line that the process prints."""
         return f"Device({self.seat or 'host'})"
 
     def about(self, scratch: Path | None = None) -> dict[str, Any]:
-        """Return which process this is, on which machine and GPUs, and a port there that is free for ranks to meet at.
+        """Return this process's id, machine, address and GPUs, and a free port where ranks can meet.
 
-        `sees` says that the driver's folder `scratch` is a folder here too.
+        `sees` says whether the driver's folder `scratch` is a folder here too.
         """
         import ray
 
-        gpus = tuple(each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each)
-        machine = ray.get_runtime_context().get_node_id()
-        where = {"ip": cast("Any", ray.util).get_node_ip_address(), "machine": machine, "gpus": gpus}
-        sees = scratch is not None and scratch.is_dir()
-        return {"pid": os.getpid(), "port": self.port(), "sees": sees, **where}
+        return {
+            "pid": os.getpid(),
+            "port": self.port(),
+            "sees": scratch is not None and scratch.is_dir(),
+            "ip": cast("Any", ray.util).get_node_ip_address(),
+            "machine": ray.get_runtime_context().get_node_id(),
+            "gpus": tuple(gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu),
+        }
 
     def port(self) -> int:
-        """Return a port that is free, and hold it until `open`, so that nobody else is given it meanwhile."""
-        if self.held is None:
-            self.held = socket.socket()
-            self.held.bind(("", 0))
-        return int(self.held.getsockname()[1])
+        """Return a free port, reserved until `open` so that no other process gets it."""
+        if self.reserved is None:
+            self.reserved = socket.socket()
+            self.reserved.bind(("", 0))
+        return int(self.reserved.getsockname()[1])
 
     def beat(self) -> bool:
-        """Answer, as a process that is stopped does not. Raises WorkerError if a server of this one is not well."""
+        """Answer, as a stopped process does not. Raises WorkerError if a server of this process has failed."""
         if self.servers is not None:
             self.servers.check()
         return True
 
     def stacks(self) -> list[str]:
-        """Return what this process is at."""
+        """Return the stacks of this process."""
         return stacks_here()
 
     def open(
         self, models: ModelSetup, meeting: Path | str | None, limit_s: float, profiles: Profiles = NO_PROFILES
-    ) -> Told:
-        """Meet the pool's other ranks, if there is where to, and load every copy of weights; say what was loaded."""
+    ) -> LoadedModels:
+        """Meet the pool's other ranks, if there is a `meeting`, load all copies of weights, and return their facts."""
         seat = self.seat
         assert seat is not None, "a host process hosts no weights"
         self.read()
-        kind: Any = seat.torch_device
-        self.measures, self.profiles = Measures(seat.rank, kind), profiles
-        note_process(kind)
-        if self.held is not None:
-            self.held.close()
-            self.held = None
-        ranks = _parts(seat, meeting, limit_s)
-        here = [home for home in seat.homes if seat.rank in home.members and not is_server(home.engine)]
-        handles, told = host(here, seat.trained, models, device=seat.torch_device, ranks=ranks)
+        device: Any = seat.torch_device
+        self.measures, self.profiles = Measures(seat.rank, device), profiles
+        note_process(device)
+        if self.reserved is not None:
+            self.reserved.close()
+            self.reserved = None
+        hosted = [home for home in seat.homes if not is_server(home.engine)]
+        ranks: dict[Home, Ranks] = {home: SingleRank() for home in hosted}
+        if meeting is not None:
+            group = named(fsdp.ENGINE.process_group)(seat.rank, seat.count, meeting, device=device, limit_s=limit_s)
+            # Every rank asks for all parts, in one order; it has none in the homes of fewer devices.
+            parts = {home: group.part(home.layout.devices) for home in hosted}
+            ranks = {home: part for home, part in parts.items() if part is not None}
+        mine = [home for home in hosted if seat.rank in home.members]
+        handles, loaded = host(mine, seat.trained, models, device=device, ranks=ranks)
         self.handles.update(handles)
-        return told
+        return loaded
 
-    def serve(self, models: ModelSetup, post: ServerPlace, scratch: Path, limit_s: float) -> Any:
-        """Start a server of a home as a child of this process, and give its door."""
-        return self._servers(models, scratch, limit_s).start(post)
+    def serve(self, models: ModelSetup, place: ServerPlace, scratch: Path, limit_s: float) -> Any:
+        """Start a server of a home as a child of this process, and return its door."""
+        return self._servers(models, scratch, limit_s).start(place)
 
-    def attach(self, models: ModelSetup, home: Home, doors: Sequence[Any], scratch: Path, limit_s: float) -> Told:
-        """Speak for all servers of a home from here; say what they loaded."""
+    def attach(
+        self, models: ModelSetup, home: Home, doors: Sequence[Any], scratch: Path, limit_s: float
+    ) -> LoadedModels:
+        """Speak for all servers of a home from here, and return what they loaded."""
         servers = self._servers(models, scratch, limit_s)
         self.handles[home] = servers.handle(home, doors)
-        return {home.param: servers.told(home)}
+        return {home.param: servers.facts(home)}
 
     def _servers(self, models: ModelSetup, scratch: Path, limit_s: float) -> Servers:
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
             if scratch.is_dir():
-                own = Path(tempfile.mkdtemp(prefix=f"{self.seat.pool}-{self.seat.rank}-", dir=scratch))
+                folder = Path(tempfile.mkdtemp(prefix=f"{self.seat.pool}-{self.seat.rank}-", dir=scratch))
             else:  # it is the driver's, which is on another machine
                 scratches.sweep()
-                own = scratches.make()
-            self.servers = Servers(models, own, limit_s)
+                folder = scratches.make()
+            self.servers = Servers(models, folder, limit_s)
         return self.servers
 
     def shut(self) -> None:
-        """End the servers of this process, with their folder, and what brings weights to others."""
-        for each in self.updates.values():
-            each.close()
+        """End the servers of this process, with their folder, and the connections that bring weights to servers."""
+        for update in self.updates.values():
+            update.close()
         if self.servers is not None:
             self.servers.close()
             scratches.remove(self.servers.scratch)
@@ -186,56 +198,58 @@ class RankActor:
     def run(
         self, graph: int, task: Run, versions: Mapping[str, int], key: Key, shards: Shards, *tables: pa.Table
     ) -> tuple[Any, ...]:
-        """Run a task on tables of its inputs; give a table of each result, then those it sends, then what was observed.
+        """Run a task on tables of its inputs; return a table of each result, then those it sends, then observations.
 
-        Of ranks that share their rows the first tells the metrics.
-
-        An error of ours says in its notes where it happened, and at which line of the flow.
+        Among ranks that share their rows only the first returns metrics. A FlowError gets notes of where it happened,
+        and the line of the flow.
         """
         self.read()
-        worker = self.workers[graph]
+        worker, seat = self.workers[graph], self.seat
+        process = f"{seat.pool}-{seat.rank}" if seat is not None else f"host-{os.getpid()}"
+        profile = self.profiles.of(key.step, f"{process}-{'-'.join(task.nodes)}")
         try:
-            with self.measures.of(task, worker.graph) as meter, self.profiles.of(key.step, self._called(task)):
+            with self.measures.of(task, worker.graph) as meter, profile:
                 meter.reads(*tables)
-                inputs = dict(self._opened(worker, task, shards, tables))
-                done = worker.run(task, inputs, versions, key)
-                given = {name: _packed(held, done.inputs[name]) for name, held in done.values.items()}
-                sent = [select(given[name], parts) for name, parts in task.sends]
-                meter.gives(*given.values())
+                ran = worker.run(task, self._inputs(worker, task, shards, tables), versions, key)
+                results = {name: _packed(stored, ran.inputs[name]) for name, stored in ran.values.items()}
+                sent = [select(results[name], parts) for name, parts in task.sends]
+                meter.gives(*results.values())
         except FlowError as error:
             error.where = error.where or worker.line_of(task)
-            error.notes = (*error.notes, self._where(task, key.step))
+            where = f"as {task.role} on {seat}" if seat is not None else "on the host"
+            error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
             raise
-        if self.seat is not None and task.home is not None and not leads(task.home, self.seat.rank):
-            done.observed.sums.clear()
-        done.observed.measured += self.measures.drained()
-        return *given.values(), *sent, done.observed
+        if seat is not None and task.home is not None and not leads(task.home, seat.rank):
+            ran.observed.sums.clear()
+        ran.observed.measured += self.measures.drained()
+        return *results.values(), *sent, ran.observed
 
-    def _called(self, task: Run) -> str:
-        where = f"{self.seat.pool}-{self.seat.rank}" if self.seat is not None else f"host-{os.getpid()}"
-        return f"{where}-{'-'.join(task.nodes)}"
-
-    def _where(self, task: Run, step: int) -> str:
-        here = f"as {task.role} on {self.seat}" if self.seat is not None else "on the host"
-        return f"in {', '.join(task.nodes)} {here}, step {step}"
-
-    def _opened(
+    def _inputs(
         self, worker: DeviceWorker, task: Run, shards: Shards, tables: Sequence[pa.Table]
-    ) -> Iterator[tuple[str, StoredValue]]:
-        """Read each input's rows of this rank."""
+    ) -> dict[str, StoredValue]:
+        """Return this rank's rows of each input."""
         rank, count = 0, 1
         if self.seat is not None and task.home is not None:
             rank, count = task.home.rank_of(self.seat.rank), task.home.ranks
-        only, whole, guide = dict(task.parts), dict(_whole(task, shards, tables)), guide_of(task, worker.types)
-        by_guide = guide is not None and count > 1 and not dict(zip(task.reads, shards, strict=True))[guide.value][1]
-        shares = by_work(whole[guide.value], guide, count) if guide is not None and by_guide else None
-        for name, (_, own) in zip(task.reads, shards, strict=True):
-            table = whole[name] if own else deal(whole[name], rank, count, name, shares)
+        parts, waiting = dict(task.parts), iter(tables)
+        dealt = {name: is_dealt for name, (_, is_dealt) in zip(task.reads, shards, strict=True)}
+        joined_tables: dict[str, pa.Table] = {}
+        for name, (number, _) in zip(task.reads, shards, strict=True):
+            pieces = list(islice(waiting, number))
+            if parts.get(name):
+                pieces = [select(piece, parts[name]) for piece in pieces]
+            # A table that was dealt to this rank keeps its rows' places in the batch.
+            joined_tables[name] = pieces[0] if dealt[name] else joined(pieces, name)
+        guide = guide_of(task, worker.types)
+        balanced = guide is not None and count > 1 and not dealt[guide.value]
+        shares = by_work(joined_tables[guide.value], guide, count) if guide is not None and balanced else None
+        inputs = dict[str, StoredValue]()
+        for name, whole in joined_tables.items():
+            table = whole if dealt[name] else deal(whole, rank, count, name, shares)
             ids = {column: table.column(column).to_numpy() for column in (*IDS, PLACE) if column in table.column_names}
-            yield (
-                name,
-                StoredValue(from_table(worker.type_of(name), table, f"transfer of {name}", only.get(name, ())), ids),
-            )
+            value = from_table(worker.types[name], table, f"transfer of {name}", parts.get(name, ()))
+            inputs[name] = StoredValue(value, ids)
+        return inputs
 
     def sync(self, task: Sync, version: int) -> None:
         """Copy weights between two homes of this process; every rank of the source takes part."""
@@ -243,27 +257,27 @@ class RankActor:
             weights = self.handles[task.source].weights()
             meter.gives(*weights.values())
             if task.target in self.handles:
-                self._take(task.target, weights, version)
+                self._load(task.target, weights, version)
 
     def send(self, task: Sync, doors: Sequence[Any], version: int, scratch: Path, by: WeightsBy) -> None:
-        """Give weights to servers of an engine, to none of them if there are no `doors`; every rank takes part."""
+        """Send weights to inference servers, or only take part if there are no `doors`; every rank takes part."""
         source, target = task.source, task.target
         with self.measures.of(task, pool=source.pool):
             weights = outgoing(self.handles[source])
             if doors:
                 if target not in self.updates:
-                    told = replace(target, running=target.running.model_copy(update={"weights_by": by}))
-                    self.updates[target] = engine_of(target).updates(told, doors, scratch, shared=by == "memory")
+                    routed = replace(target, running=target.running.model_copy(update={"weights_by": by}))
+                    self.updates[target] = engine_of(target).updates(routed, doors, scratch, shared=by == "memory")
                 self.updates[target].send(weights, version)
             for _ in weights:  # what the others gather needs this rank's part
                 pass
 
     def took(self, home: Home, version: int, *after: Any) -> None:
-        """Know that an engine's servers have a version, once it was sent."""
+        """Note the version that a home's servers have, once it was sent."""
         self.handles[home].version = version
 
     def give(self, task: Sync) -> Wire | None:
-        """Return a home's whole weights, as they travel, from the first rank; every rank takes part."""
+        """Return a home's full weights, as they travel, from the first rank; every rank takes part."""
         with self.measures.of(task, pool=task.source.pool) as meter:
             weights = self.handles[task.source].weights()
             if self.seat is None or self.seat.rank:
@@ -272,43 +286,46 @@ class RankActor:
             return to_wire(weights)
 
     def take(self, home: Home, wire: Wire, version: int, task: Sync | None = None) -> None:
-        """Replace a home's weights by what another process gave."""
+        """Replace a home's weights by those that another process sent."""
         with self.measures.of(task) if task is not None else contextlib.nullcontext():
-            self._take(home, from_wire(wire), version)
+            self._load(home, from_wire(wire), version)
 
-    def _take(self, home: Home, weights: Mapping[str, Any], version: int) -> None:
+    def _load(self, home: Home, weights: Mapping[str, Any], version: int) -> None:
         self.handles[home].load(weights)
         self.handles[home].version = version
 
     def switch(self, home: Home, awake: bool, *after: Any) -> None:
-        """Let what a home holds leave this device, or come back; `after` are what had to be done before."""
-        handle: Any = self.handles[home]
+        """Take a home's weights off this device, or bring them back; `after` are calls that must have ended."""
         with self.measures.of(Switch(home, awake)):
             if awake:
-                handle.wake()
+                self.handles[home].wake()
             else:
-                handle.sleep()
+                self.handles[home].sleep()
 
     def save_state(self, home: Home, folder: Path) -> None:
-        """Write this rank's share of a home's weights and optimizers; every rank takes part."""
-        handle: Any = self.handles[home]
-        handle.save_state(folder)
+        """Write this rank's share of a home's weights and optimizer state; every rank takes part."""
+        self.handles[home].save_state(folder)
 
     def load_state(self, home: Home, folder: Path, version: int) -> None:
-        """Take this rank's share of what was written, on any layout."""
-        handle: Any = self.handles[home]
-        handle.load_state(folder)
-        handle.version = version
+        """Load this rank's share of what was written under any layout."""
+        self.handles[home].load_state(folder)
+        self.handles[home].version = version
 
     def save(self, home: Home, folder: Path) -> None:
         """Write a home's weights as a folder that transformers loads; every rank takes part."""
-        handle: Any = self.handles[home]
-        handle.save(folder)
+        self.handles[home].save(folder)
 
 
 def packed(value: Value) -> pa.Table:
-    """Return a value as it travels."""
+    """Return a value as it travels: a table, with its rows' ids."""
     return _packed(StoredValue.of(value), ())
+
+
+def _packed(stored: StoredValue, inputs: Sequence[StoredValue]) -> pa.Table:
+    table = to_table(stored.value, lengths_for(stored.value, inputs))
+    for name, column in stored.ids.items():
+        table = table.append_column(name, [column])
+    return table
 
 
 def read_source(source: RowSource, step: int) -> pa.Table:
@@ -317,36 +334,21 @@ def read_source(source: RowSource, step: int) -> pa.Table:
 
 
 def on_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:
-    """Call a function on a list of whole tables, each here in `counts` parts, without the ids that only travel.
-
-    Returns what the function does.
-    """
-    whole, left = list[Any](), list(tables)
-    for many in counts:
-        parts, left = left[:many], left[many:]
-        table = joined(parts, "a result")
-        whole.append(table.select([name for name in table.column_names if name not in IDS]))
-    return function(whole, *rest)
+    """Call a function on a list of tables, each joined from `counts` parts, without the ids of their rows."""
+    parts = iter(tables)
+    joined_tables = [joined(list(islice(parts, count)), "a result") for count in counts]
+    columns = [[name for name in table.column_names if name not in IDS] for table in joined_tables]
+    return function([table.select(names) for table, names in zip(joined_tables, columns, strict=True)], *rest)
 
 
-def _whole(task: Run, shards: Shards, tables: Sequence[pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield each input in one table, of a record the parts that are read; what is this rank's own keeps its places."""
-    rest, only = list(tables), dict(task.parts)
-    for name, (many, own) in zip(task.reads, shards, strict=True):
-        parts, rest = rest[:many], rest[many:]
-        if only.get(name, ()):
-            parts = [select(each, only[name]) for each in parts]
-        yield name, parts[0] if own else joined(parts, name)
-
-
-def leads(home: Home, place: int) -> bool:
+def leads(home: Home, member: int) -> bool:
     """Return whether a member of a home is the first of those that share their rows."""
-    return place % (len(home.members) // home.ranks) == 0
+    return member % (len(home.members) // home.ranks) == 0
 
 
 @cache
 def host_process(flows: Flows) -> RankActor:
-    """Return what runs host nodes in this process; the flows are read once."""
+    """Return the actor that runs host nodes in this process, which reads the flows once."""
     return RankActor(flows)
 
 
@@ -357,26 +359,10 @@ def warm_up(flows: Flows) -> None:
 
 
 def run_on_host(flows: Flows, scratch: Path, *rest: Any) -> tuple[Any, ...]:
-    """Run a task as `RankActor.run` does, in whatever process this is; its files go with the run's `scratch`.
+    """Run a task as `RankActor.run` does, in any process; its temporary files go into the run's `scratch`.
 
-    Ray kills this process and its children at the end, so none of them can be relied on to remove anything.
+    Ray kills this process and its children at the end, so they cannot be relied on to remove anything.
     """
     if scratch.is_dir():  # not on another machine
         tempfile.tempdir = str(scratch)
     return host_process(flows).run(*rest)
-
-
-def _parts(seat: PoolRank, meeting: Path | str | None, limit_s: float) -> dict[Home, Ranks]:
-    """Return the ranks of each home that this process has a part in; every rank asks for all, in one order."""
-    if meeting is None:
-        return {home: SingleRank() for home in seat.homes}
-    ranks = named(fsdp.ENGINE.process_group)(seat.rank, seat.count, meeting, device=seat.torch_device, limit_s=limit_s)
-    parts = {home: ranks.part(home.layout.devices) for home in seat.homes if not is_server(home.engine)}
-    return {home: part for home, part in parts.items() if part is not None}
-
-
-def _packed(held: StoredValue, inputs: Sequence[StoredValue]) -> pa.Table:
-    table = to_table(held.value, lengths_for(held.value, inputs))
-    for name, column in held.ids.items():
-        table = table.append_column(name, [column])
-    return table

@@ -1,4 +1,4 @@
-"""What listens on this machine for Ray and for engines: which process, at which address, reached from where."""
+"""The ports on which Ray and inference servers listen on this machine, and whether other machines reach them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# Ray's servers and workers by the names of their processes, and ours: servers of engines are started by this package.
+# Ray's servers and workers by the names of their processes; inference servers by their command lines.
 NAMES = ("gcs_server", "raylet", "ray::", "ray-dashboard", "dashboard", "log_monitor", "monitor")
 COMMANDS = ("ray/_private", "ray/dashboard", "ray/autoscaler", "flowgraph/engines", "sglang", "vllm")
 
@@ -24,29 +24,36 @@ class ListeningSocket:
 
     @property
     def beyond(self) -> bool:
-        """Return whether other machines reach it, as far as no firewall is between."""
+        """Return whether other machines reach it, unless a firewall prevents that."""
         with contextlib.suppress(ValueError):
-            told = ipaddress.ip_address(self.address.partition("%")[0])
-            return not (getattr(told, "ipv4_mapped", None) or told).is_loopback
+            address = ipaddress.ip_address(self.address.partition("%")[0])
+            return not (getattr(address, "ipv4_mapped", None) or address).is_loopback
         return True
 
     def __str__(self) -> str:
         where = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{self.process} ({self.pid}) on {where}:{self.port}" + (
-            ", for other machines too" if self.beyond else ""
-        )
+        reach = ", for other machines too" if self.beyond else ""
+        return f"{self.process} ({self.pid}) on {where}:{self.port}{reach}"
 
 
 def listening(processes: Iterable[Any] | None = None) -> list[ListeningSocket]:
-    """List what processes listen on: of these (`psutil.Process`), else of all of Ray and of engines on this machine.
+    """List the listening sockets of processes (`psutil.Process`), by default of all Ray's and engines' processes here.
 
-    What belongs to another user is left out where the system does not tell.
+    The sockets of other users are left out where the system hides them.
     """
-    found = {each for process in (_known() if processes is None else processes) for each in _sockets(process)}
-    return sorted(found, key=lambda each: (each.process, each.pid, each.port))
+    import psutil
+
+    sockets = set[ListeningSocket]()
+    for process in _of_ray_and_engines() if processes is None else processes:
+        with contextlib.suppress(psutil.Error):
+            for socket in process.net_connections(kind="tcp"):
+                if socket.status == psutil.CONN_LISTEN:
+                    address, port = str(socket.laddr.ip), int(socket.laddr.port)
+                    sockets.add(ListeningSocket(process.name(), int(process.pid), address, port))
+    return sorted(sockets, key=lambda socket: (socket.process, socket.pid, socket.port))
 
 
-def _known() -> Iterator[Any]:
+def _of_ray_and_engines() -> Iterator[Any]:
     import psutil
 
     for process in psutil.process_iter():
@@ -54,12 +61,3 @@ def _known() -> Iterator[Any]:
             name, command = process.name(), " ".join(process.cmdline())
             if name.startswith(NAMES) or any(part in command for part in COMMANDS):
                 yield process
-
-
-def _sockets(process: Any) -> Iterator[ListeningSocket]:
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        for each in process.net_connections(kind="tcp"):
-            if each.status == psutil.CONN_LISTEN:
-                yield ListeningSocket(process.name(), int(process.pid), str(each.laddr.ip), int(each.laddr.port))

@@ -1,9 +1,8 @@
-"""Places on Ray: an actor for each device of each pool, host nodes as tasks. Only references pass through here."""
+"""Places on Ray: an actor for each device of each pool, and tasks for host nodes. Only references pass through here."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,35 +16,35 @@ from flowgraph.language.region import Observations
 from flowgraph.language.values import Model, Value
 from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results_given
 from flowgraph.lowering.project_columns import value_types
-from flowgraph.runtime.hosting import Told
+from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.interpreter import RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import Flows, leads, on_tables, packed, read_source, run_on_host
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
-from flowgraph.runtime.ray.weight_routes import DeviceLocation, beside, way_of
+from flowgraph.runtime.ray.weight_routes import DeviceLocation, same_devices, way_of
 from flowgraph.runtime.row_sharding import guide_of
 from flowgraph.runtime.scratch import remove
 from flowgraph.runtime.serving import engine_of
 
-SHUT_S = 10.0  # how long a process may take to end its servers before it is killed, and they with it
-SOURCES_KEPT = 8  # which hold rows in Ray's store
+SHUT_S = 10.0  # how long a process may take to end its servers before it is killed together with them
+MAX_SOURCES = 8  # whose rows stay in Ray's store
 
 
 @dataclass(frozen=True)
 class TableReferences:
-    """References to the tables of a value: of all rows, or of each rank's; and to those of some parts of it."""
+    """References to the tables of a value, one for all rows or one for each rank; and to those of its parts."""
 
     refs: tuple[Any, ...]
     sent: Mapping[Parts, TableReferences] = field(default_factory=dict["Parts", "TableReferences"])
-    dealt: str | None = ""  # each rank's tables are what it is dealt by this value ("": by number); None: by nothing
+    dealt: str | None = ""  # the value by which rows were dealt to ranks; "": by number; None: they are not in order
 
 
 @dataclass(eq=False)
 class RayPlaces:
-    """Runs tasks on actors and host processes, submits without waiting, and watches over them in `finish`.
+    """Runs tasks on actors and host processes: submits without waiting, and supervises the calls in `finish`.
 
-    `spots` are the devices of each pool; `attached` are models whose servers somebody else has started.
+    `spots` are the devices of each pool; `attached` are models whose servers were started by somebody else.
     """
 
     session: Session
@@ -54,14 +53,14 @@ class RayPlaces:
     pools: dict[str, list[Member]]
     groups: list[Any]
     scratch: Path
-    told: Told = field(default_factory=Told)
+    loaded: LoadedModels = field(default_factory=LoadedModels)
     doors: dict[Home, tuple[Any, ...]] = field(default_factory=dict[Home, tuple[Any, ...]])
     deadlines: Deadlines = field(default_factory=Deadlines)
     spots: dict[str, list[DeviceLocation]] = field(default_factory=dict[str, list[DeviceLocation]])
     attached: frozenset[str] = frozenset()
     _pending: list[PendingCall] = field(default_factory=list[PendingCall])
     _sources: dict[int, tuple[RowSource, Any]] = field(default_factory=dict[int, tuple[RowSource, Any]])
-    _left: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    _leaving: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     _flows_ref: Any = None
 
     @property
@@ -70,12 +69,12 @@ class RayPlaces:
         return [member for pool in self.pools.values() for member in pool]
 
     def read(self, source: RowSource, step: int) -> TableReferences:
-        """Get a source's rows of one step, in a host process; the sources read last travel once."""
+        """Read a source's rows of one step in a host process; the sources used last are sent only once."""
         import ray
 
         if id(source) not in self._sources:
             self._sources[id(source)] = source, ray.put(source)
-            for old in [*self._sources][:-SOURCES_KEPT]:  # each held-out batch is a source of its own
+            for old in [*self._sources][:-MAX_SOURCES]:  # every held-out batch is a source of its own
                 del self._sources[old]
         _, ref = self._sources[id(source)]
         return TableReferences((host_task(read_source).remote(ref, step),))
@@ -84,104 +83,105 @@ class RayPlaces:
         self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: Mapping[str, int], key: Key
     ) -> Mapping[str, TableReferences]:
         """Submit a task to every member of its home, or to a host process; each rank gets its own rows."""
-        names, sends = list(_results(graph, task)), task.sends
-        said = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {_site(graph, task)}"
-        home, which, returns = task.home, self.graphs.index(graph), len(names) + len(sends) + 1
+        nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
+        names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]  # models stay
+        line = next(iter(nodes.values())).at
+        about = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {line}"
+        home, which, returns = task.home, self.graphs.index(graph), len(names) + len(task.sends) + 1
         guide = guide_of(task, value_types(graph))
         by = guide.value if guide is not None else ""
-        if home is None:
-            shards, refs = _shards(task, items, 0, 1, by)
-            call = host_task(run_on_host).options(num_returns=returns)
-            made = [call.remote(self.flows_ref(), self.scratch, which, task, {}, key, shards, *refs)]
-            members, firsts = list[Member | None]([None]), [True]
-        else:
-            members, made = list[Member | None](self._members(home)), list[Any]()
-            for place, one in enumerate(self._members(home)):
-                shards, refs = _shards(task, items, home.rank_of(place), home.ranks, by)
-                call = one.actor.run.options(num_returns=returns)
-                made.append(call.remote(which, task, dict(versions), key, shards, *refs))
-            firsts = [leads(home, place) for place in home.members]
-        lists = [refs if isinstance(refs, list) else [refs] for refs in made]
-        for refs, member in zip(lists, members, strict=True):
-            self._wait_for(refs[-1], said, member, ", ".join(task.nodes))
-        dealt = None if any(node.op.regroups for node in graph.nodes if node.name in task.nodes) else by
-        told = [refs for refs, first in zip(lists, firsts, strict=True) if first]
-        rows = [TableReferences(tuple(refs[i] for refs in told), dealt=dealt) for i in range(returns - 1)]
-        sent = defaultdict[str, dict[Parts, TableReferences]](dict)
-        for (name, parts), each in zip(sends, rows[len(names) :], strict=True):
-            sent[name][parts] = each
-        return {name: replace(each, sent=sent[name]) for name, each in zip(names, rows, strict=False)}
+        calls, leading = list[list[Any]](), list[list[Any]]()
+        members: list[Member | None] = [None] if home is None else [*self._members(home)]
+        for index, member in enumerate(members):
+            rank, count = (home.rank_of(index), home.ranks) if home is not None else (0, 1)
+            shards, refs = _shards(task, items, rank, count, by)
+            if member is None:
+                call = host_task(run_on_host).options(num_returns=returns)
+                results = call.remote(self.flows_ref(), self.scratch, which, task, {}, key, shards, *refs)
+            else:
+                call = member.actor.run.options(num_returns=returns)
+                results = call.remote(which, task, dict(versions), key, shards, *refs)
+            calls.append(results if isinstance(results, list) else [results])
+            if home is None or leads(home, index):
+                leading.append(calls[-1])
+        for results, member in zip(calls, members, strict=True):
+            self._wait_for(results[-1], about, member, ", ".join(task.nodes))
+        dealt = None if any(node.op.regroups for node in nodes.values()) else by
+        tables = [TableReferences(tuple(refs[i] for refs in leading), dealt=dealt) for i in range(returns - 1)]
+        sent: dict[str, dict[Parts, TableReferences]] = {name: {} for name in names}
+        for (name, parts), references in zip(task.sends, tables[len(names) :], strict=True):
+            sent[name][parts] = references
+        return {name: replace(table, sent=sent[name]) for name, table in zip(names, tables, strict=False)}
 
     def _members(self, home: Home) -> list[Member]:
         return [self.pools[home.pool][place] for place in home.members]
 
     def transfer(self, task: Transfer, item: TableReferences) -> TableReferences:
-        """Hand on the references: who reads the rows fetches them, or the parts it needs, from where they were made."""
+        """Pass the references on: who reads the rows, or parts of them, fetches them from where they were made."""
         return item.sent.get(task.parts, item)
 
     def sync(self, task: Sync, version: int) -> None:
-        """Submit a copy of weights: within each process where both homes are, else through the object store.
+        """Submit a copy of weights.
 
-        To the servers of an engine members of the source send them themselves.
+        Members of the source send them to inference servers themselves. Other weights are copied within each process
+        that has both homes, or through the object store.
         """
-        source, target, said = task.source, task.target, f"{task.value}, sync to {task.target}"
-        giving, taking = self._members(source), self._members(target)
+        source, target, about = task.source, task.target, f"{task.value}, sync to {task.target}"
+        senders, receivers = self._members(source), self._members(target)
         if target in self.doors:
             by = self.way(source, target)
             sent = [
                 member.actor.send.remote(task, doors, version, self.scratch, by)
-                for member, doors in zip(giving, self._doors_of(source, target), strict=True)
+                for member, doors in zip(senders, self._doors_of(source, target), strict=True)
             ]
-            for ref, member in zip(sent, giving, strict=True):
-                self._wait_for(ref, said, member, said)
-            self._wait_for(taking[0].actor.took.remote(target, version, *sent), said, taking[0], said)
-            return
-        if source.pool == target.pool and len(taking) <= len(giving):
-            for member in giving:
-                self._wait_for(member.actor.sync.remote(task, version), said, member, said)
-            return
-        given = [member.actor.give.remote(task) for member in giving]
-        for ref, member in zip(given[1:], giving[1:], strict=True):
-            self._wait_for(ref, said, member, said)
-        for member in taking:
-            self._wait_for(member.actor.take.remote(target, given[0], version, task), said, member, said)
+            self._wait_for_all(sent, about, senders)
+            self._wait_for_all([receivers[0].actor.took.remote(target, version, *sent)], about, receivers[:1])
+        elif source.pool == target.pool and len(receivers) <= len(senders):
+            self._wait_for_all([member.actor.sync.remote(task, version) for member in senders], about, senders)
+        else:
+            sent = [member.actor.give.remote(task) for member in senders]
+            self._wait_for_all(sent[1:], about, senders[1:])
+            refs = [member.actor.take.remote(target, sent[0], version, task) for member in receivers]
+            self._wait_for_all(refs, about, receivers)
 
     def way(self, source: Home, target: Home) -> WeightsBy:
-        """Return how weights come to the servers of a home."""
+        """Return the weight transport to the servers of a home."""
         if target.param in self.attached:
             return engine_of(target).weights_by(target, shared=source.pool == target.pool)
         return way_of(source, target, self.spots)
 
     def _doors_of(self, source: Home, target: Home) -> Iterator[tuple[Any, ...]]:
-        """Say to which servers each member of a source sends: those on its own device, or the first to all."""
-        doors, each = self.doors[target], target.layout.devices // target.layout.data
-        own = beside(source, target)
+        """Yield the servers that each member of a source sends to: those on its device, or all for the first."""
+        doors, size = self.doors[target], target.layout.devices // target.layout.data
         for place in source.members:
-            if own:
-                lead = place % each == 0 and place < target.layout.devices
-                yield (doors[place // each],) if lead else ()
-            else:
+            if not same_devices(source, target):
                 yield doors if place == 0 else ()
+            else:
+                yield (doors[place // size],) if place % size == 0 and place < target.layout.devices else ()
 
     def switch(self, home: Home, *, awake: bool) -> None:
-        """Submit that a home leaves its devices or comes back, once all that was switched off in the pool has left."""
-        said = f"{'wake' if awake else 'sleep'} {home.param} on {home}"
-        after = self._left.get(home.pool, []) if awake else []
-        refs = [member.actor.switch.remote(home, awake, *after) for member in self._members(home)]
-        for ref, member in zip(refs, self._members(home), strict=True):
-            self._wait_for(ref, said, member, said)
-        self._left.setdefault(home.pool, []).extend([] if awake else refs)
+        """Submit that a home leaves its devices, or comes back once the others of its pool have left."""
+        about, members = f"{'wake' if awake else 'sleep'} {home.param} on {home}", self._members(home)
+        after = self._leaving.get(home.pool, []) if awake else []
+        refs = [member.actor.switch.remote(home, awake, *after) for member in members]
+        self._wait_for_all(refs, about, members)
+        if not awake:
+            self._leaving.setdefault(home.pool, []).extend(refs)
 
-    def _wait_for(self, ref: Any, said: str, member: Member | None, task: str = "") -> None:
-        self._pending.append(PendingCall(ref, said, member, task, self.deadlines.limit_s(task)))
+    def _wait_for(self, ref: Any, about: str, member: Member | None, task: str = "") -> None:
+        self._pending.append(PendingCall(ref, about, member, task, self.deadlines.limit_s(task)))
+
+    def _wait_for_all(self, refs: Sequence[Any], task: str, members: Sequence[Member]) -> None:
+        for ref, member in zip(refs, members, strict=True):
+            self._wait_for(ref, task, member, task)
 
     def finish(self) -> Observations:
-        """Wait for all that was submitted, and give what was observed; raises what went wrong first."""
+        """Wait for everything that was submitted, raise its first error, and return what was observed."""
         pending, self._pending = self._pending, []
-        self._left.clear()
+        self._leaving.clear()
         observed = Observations()
         for result in Supervisor(self.members, self.session.started, self.deadlines).results(pending):
-            report = result[-1] if isinstance(result, tuple) else result  # a task without values gives only this
+            report = result[-1] if isinstance(result, tuple) else result  # a task without values returns only this
             if isinstance(report, Observations):
                 observed.merge(report)
                 for name, seconds in report.seconds.items():
@@ -189,32 +189,31 @@ class RayPlaces:
         return observed
 
     def apply(self, function: Callable[..., Any], items: Sequence[TableReferences], *rest: Any) -> Callable[[], Any]:
-        """Call a function on a list of tables of items, in a host process; errors show in the next `finish`."""
+        """Call a function on the tables of some items in a host process; the next `finish` raises its errors."""
         import ray
 
         counts = [len(item.refs) for item in items]
-        refs = [ref for item in items for ref in item.refs]
-        done = host_task(on_tables).remote(function, counts, rest, *refs)
-        self._wait_for(done, "what is recorded", None)
-        return lambda: ray.get(done)
+        result = host_task(on_tables).remote(function, counts, rest, *(ref for item in items for ref in item.refs))
+        self._wait_for(result, "what is recorded", None)
+        return lambda: ray.get(result)
 
     def save(self, home: Home, folder: Path) -> None:
-        """Write the weights of one home as a folder that transformers loads; every rank of it takes part."""
-        self._all(home, f"saving {home.param}", lambda actor: actor.save.remote(home, folder.absolute()))
+        """Write the weights of one home as a folder that transformers loads; every rank takes part."""
+        self._on_all(home, f"saving {home.param}", lambda actor: actor.save.remote(home, folder.absolute()))
 
     def save_state(self, home: Home, folder: Path) -> None:
-        """Write a home's weights and optimizers; every rank of it takes part."""
-        said = f"saving the state of {home.param}"
-        self._all(home, said, lambda actor: actor.save_state.remote(home, folder.absolute()))
+        """Write a home's weights and optimizer state; every rank takes part."""
+        about = f"saving the state of {home.param}"
+        self._on_all(home, about, lambda actor: actor.save_state.remote(home, folder.absolute()))
 
     def load_state(self, home: Home, folder: Path, version: int) -> None:
-        """Take what `save_state` wrote; every rank of it takes part."""
-        said = f"loading the state of {home.param}"
-        self._all(home, said, lambda actor: actor.load_state.remote(home, folder.absolute(), version))
+        """Load what `save_state` wrote; every rank takes part."""
+        about = f"loading the state of {home.param}"
+        self._on_all(home, about, lambda actor: actor.load_state.remote(home, folder.absolute(), version))
 
-    def _all(self, home: Home, said: str, ask: Callable[[Any], Any]) -> None:
-        for member in self._members(home):
-            self._wait_for(ask(member.actor), said, member, said)
+    def _on_all(self, home: Home, about: str, call: Callable[[Any], Any]) -> None:
+        members = self._members(home)
+        self._wait_for_all([call(member.actor) for member in members], about, members)
         self.finish()
 
     def put(self, value: Value) -> TableReferences:
@@ -229,7 +228,9 @@ class RayPlaces:
         from ray.exceptions import RayError
 
         self.session.end_stopped()
-        shut = [member.actor.shut.options(concurrency_group="beat").remote() for member in self._leaders()]
+        served = {home.pool for home in self.doors}  # their members may have servers as children
+        leaders = [member for name, pool in self.pools.items() if name in served for member in pool]
+        shut = [member.actor.shut.options(concurrency_group="beat").remote() for member in leaders]
         if shut:
             with contextlib.suppress(RayError):
                 ray.wait(shut, num_returns=len(shut), timeout=SHUT_S)
@@ -241,13 +242,8 @@ class RayPlaces:
             member.end()
         remove(self.scratch)
 
-    def _leaders(self) -> list[Member]:
-        """Return the members that may have servers as children."""
-        served = {home.pool for home in self.doors}
-        return [member for name, pool in self.pools.items() if name in served for member in pool]
-
     def flows_ref(self) -> Any:
-        """Return a reference to the flows, which travel once."""
+        """Return a reference to the flows, which are sent once."""
         import ray
 
         if self._flows_ref is None:
@@ -257,7 +253,7 @@ class RayPlaces:
 
 @cache
 def host_task(function: Callable[..., Any]) -> Any:
-    """Make a Ray task of a function, once; it is tried once, because a node may have effects."""
+    """Make a Ray task of a function, once; it is not retried, because a node may have effects."""
     import ray
 
     return ray.remote(num_cpus=1, max_retries=0)(function)
@@ -266,25 +262,15 @@ def host_task(function: Callable[..., Any]) -> Any:
 def _shards(
     task: Run, items: Mapping[str, TableReferences], rank: int, count: int, by: str
 ) -> tuple[list[tuple[int, bool]], list[Any]]:
-    """Return what one of `count` ranks is sent of a task's inputs: its own rows where they are dealt as it needs them.
+    """Return what one of `count` ranks gets of a task's inputs: only its own rows of those that were dealt alike.
 
-    `by` names the value that the task is shared out by: it is sent whole unless all inputs lie so already.
+    `by` names the value that guides the dealing, which is sent whole unless all inputs were dealt by it already.
     """
     shards, refs = list[tuple[int, bool]](), list[Any]()
-    lie = {name: count > 1 and len(items[name].refs) == count and items[name].dealt == by for name in task.reads}
+    dealt = {name: count > 1 and len(items[name].refs) == count and items[name].dealt == by for name in task.reads}
     for name in task.reads:
-        item, own = items[name], lie[name] and (name != by or all(lie.values()))
-        sent = (item.refs[rank],) if own else item.refs
-        shards.append((len(sent), own))
+        is_dealt = dealt[name] and (name != by or all(dealt.values()))
+        sent = items[name].refs[rank : rank + 1] if is_dealt else items[name].refs
+        shards.append((len(sent), is_dealt))
         refs += sent
     return shards, refs
-
-
-def _results(graph: Graph, task: Run) -> Iterator[str]:
-    """Name the results of a task that travel: all that leave it but models."""
-    nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
-    return (name for name, kind in results_given(task, nodes) if not issubclass(kind, Model))
-
-
-def _site(graph: Graph, task: Run) -> str:
-    return next(str(node.at) for node in graph.nodes if node.name in task.nodes)

@@ -1,7 +1,7 @@
-"""What the threads of a process are at: asked of the process itself, or written by it when a signal comes.
+"""The stacks of a process's threads: returned by the process itself, or written by it when a signal comes.
 
-A thread that holds the interpreter's lock in foreign code answers no question, but the signal's handler still writes:
-into a file in memory, which ends with the process, and which others of the same user read (on Linux).
+A thread that holds the interpreter's lock in foreign code blocks all answers, but the signal's handler still writes:
+into a file in memory, which ends with the process and which other processes of the same user can read (on Linux).
 """
 
 from __future__ import annotations
@@ -19,47 +19,50 @@ from typing import Any, cast
 
 SIGNAL = signal.SIGUSR2
 NAME = "flowgraph-stacks"
-WRITTEN_S = 0.5  # how long a process may take to write
-MOST_LINES = 24
+WRITTEN_S = 5.0  # how long a process may take to write: on a busy machine it waits for a core
+MAX_LINES = 24
 
-_written = dict[int, int]()  # the descriptor of this process's file: one that was forked has none of its own yet
+_files = dict[int, int]()  # the descriptor of this process's file, by process id: a fork has none of its own yet
 
 
 def stacks_here() -> list[str]:
     """Return the stacks of all threads but this one, the newest frame last."""
-    names, lines, python = {each.ident: each.name for each in threading.enumerate()}, list[str](), cast("Any", sys)
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines, python = list[str](), cast("Any", sys)
     for ident, frame in python._current_frames().items():
         if ident != threading.get_ident():
-            told = traceback.extract_stack(frame)
+            stack = traceback.extract_stack(frame)
             lines += [names.get(ident, f"thread {ident}")]
-            lines += [f"  {Path(each.filename).name}:{each.lineno} {each.name}" for each in told]
+            lines += [f"  {Path(line.filename).name}:{line.lineno} {line.name}" for line in stack]
     return lines
 
 
 def write_on_signal() -> None:
-    """Let this process write its stacks when `SIGNAL` comes."""
-    if os.getpid() not in _written and hasattr(os, "memfd_create"):
-        _written[os.getpid()] = file = os.memfd_create(NAME)
+    """Make this process write its stacks when `SIGNAL` comes."""
+    if os.getpid() not in _files and hasattr(os, "memfd_create"):
+        _files[os.getpid()] = file = os.memfd_create(NAME)
         faulthandler.register(SIGNAL, file=file, all_threads=True)
 
 
 def stacks_of(pid: int) -> list[str]:
-    """Ask a process of this machine for its stacks by the signal; none if it does not write them."""
+    """Return the stacks that a process of this machine writes on the signal; none if it does not write."""
     try:
-        path = next(each for each in Path(f"/proc/{pid}/fd").iterdir() if NAME in str(each.readlink()))
-        size = path.stat().st_size
+        path = next(file for file in Path(f"/proc/{pid}/fd").iterdir() if NAME in str(file.readlink()))
+        start = size = path.stat().st_size
         os.kill(pid, SIGNAL)
     except (OSError, StopIteration):
         return []
     until = time.monotonic() + WRITTEN_S
     with contextlib.suppress(OSError):
-        while path.stat().st_size == size and time.monotonic() < until:
-            time.sleep(0.01)
-        time.sleep(0.05)  # it writes frame by frame
-        return path.read_text("utf-8", "replace")[size:].splitlines()
+        while time.monotonic() < until:
+            time.sleep(0.05)
+            before, size = size, path.stat().st_size
+            if size == before > start:  # it writes frame by frame
+                break
+        return path.read_bytes()[start:].decode("utf-8", "replace").splitlines()
     return []
 
 
 def shortened(lines: list[str]) -> list[str]:
-    """Keep the last lines: those of what runs now."""
-    return lines if len(lines) <= MOST_LINES else [f"({len(lines) - MOST_LINES} lines before)", *lines[-MOST_LINES:]]
+    """Keep the last lines: the innermost frames."""
+    return lines if len(lines) <= MAX_LINES else [f"({len(lines) - MAX_LINES} lines before)", *lines[-MAX_LINES:]]

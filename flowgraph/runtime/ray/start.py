@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,9 +23,9 @@ from flowgraph.runtime.ray.session import LOOPBACK, Session, machines
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import DeviceLocation, refuse_split_servers
 from flowgraph.runtime.scratch import make
-from flowgraph.runtime.serving import posts
+from flowgraph.runtime.serving import server_places
 
-START_LIMIT_S = 1800.0  # for all processes to start and load: a large model may come from a slow disk
+START_LIMIT_S = 1800.0  # for all processes to start and load: a large model may be on a slow disk
 RESERVE_LIMIT_S = 60.0
 RANKS_LIMIT_S = 1800.0  # how long one rank waits for the others before it gives up by itself
 
@@ -37,19 +38,19 @@ def start(
     session: Session,
     profiles: Profiles = NO_PROFILES,
 ) -> RayPlaces:
-    """Return the places of a program's plan, ready to run any of `graphs`, which `flows` has as text in the same order.
+    """Return the places of a program's plan, ready to run any of `graphs`, whose text `flows` has in the same order.
 
-    Raises ResourceError for what the machines lack, before anything is started, and what loading raises. Whatever was
-    started by then is ended.
+    Raises ResourceError for what the machines lack, before anything is started, and the errors of loading, after
+    ending everything that was started.
     """
-    there = machines(program.plan)
+    nodes = machines(program.plan)
     scratch = make()
     session.note(scratch)
     places = RayPlaces(session, flows, graphs, {}, [], scratch, deadlines=Deadlines.of(program.plan))
     places.attached = frozenset(models.attached)
     try:
         for pool in program.plan.pools:
-            places.pools[pool.name] = _members(program, pool, places, there)
+            places.pools[pool.name] = _start_actors(program, pool, places, nodes)
         _open(program, places, models, profiles)
     except BaseException:
         places.close()
@@ -57,91 +58,105 @@ def start(
     return places
 
 
-def _members(program: Program, pool: Pool, places: RayPlaces, there: Mapping[str, Mapping[str, Any]]) -> list[Member]:
+def _start_actors(
+    program: Program, pool: Pool, places: RayPlaces, nodes: Mapping[str, Mapping[str, Any]]
+) -> list[Member]:
     """Start an actor on each device of a pool, in the plan's order."""
     import ray
 
     homes = tuple(home for home in program.homes if home.pool == pool.name)
-    members = list[Member]()
     actor: Any = cast("Any", ray.remote)(concurrency_groups={"beat": 1})(RankActor)
-    bundles = dict[str, Iterator[Any]]()
-    for node in dict.fromkeys(name for name, _ in pool.devices):
-        bundles[node] = _reserve(program, pool, node, there[node], places.groups)
-    for rank, (node, index) in enumerate(pool.devices):
-        device = program.plan.cluster.device(node, index)
+    names = dict.fromkeys(name for name, _ in pool.devices)
+    strategies = {name: _reserve(program, pool, name, nodes[name], places.groups) for name in names}
+    members = list[Member]()
+    for rank, (name, index) in enumerate(pool.devices):
+        device = program.plan.cluster.device(name, index)
         kind = device.kind if device is not None else "cpu"
         seat = PoolRank(pool.name, rank, len(pool.devices), kind, homes, program.trained)
-        chosen = actor.options(num_cpus=1, num_gpus=int(kind == "gpu"), scheduling_strategy=next(bundles[node]))
-        members.append(Member(seat, chosen.remote(places.flows_ref(), seat), 0))
+        options = {"num_cpus": 1, "num_gpus": int(kind == "gpu"), "scheduling_strategy": next(strategies[name])}
+        members.append(Member(seat, actor.options(**options).remote(places.flows_ref(), seat), 0))
     return members
 
 
-def _reserve(program: Program, pool: Pool, node: str, machine: Mapping[str, Any], groups: list[Any]) -> Iterator[Any]:
-    """Reserve a pool's devices on one machine as a placement group; give a scheduling strategy for each in order."""
+def _reserve(program: Program, pool: Pool, name: str, machine: Mapping[str, Any], groups: list[Any]) -> Iterator[Any]:
+    """Reserve a pool's devices on one machine as a placement group; yield a scheduling strategy for each in order."""
     import ray
     from ray.exceptions import GetTimeoutError
     from ray.util import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    devices = [program.plan.cluster.device(name, index) for name, index in pool.devices if name == node]
-    bundles = [{"CPU": 1.0, **({"GPU": 1.0} if each and each.kind == "gpu" else {})} for each in devices]
-    there = [{"ray.io/node-id": str(machine["NodeID"])}] * len(bundles)  # an address may be that of several
-    group = placement_group(bundles, strategy="STRICT_PACK", bundle_label_selector=there)
+    devices = [program.plan.cluster.device(node, index) for node, index in pool.devices if node == name]
+    bundles = [{"CPU": 1.0, **({"GPU": 1.0} if device and device.kind == "gpu" else {})} for device in devices]
+    labels = [{"ray.io/node-id": str(machine["NodeID"])}] * len(bundles)  # an address may be that of several
+    group = placement_group(bundles, strategy="STRICT_PACK", bundle_label_selector=labels)
     groups.append(group)
     try:
         ray.get(group.ready(), timeout=RESERVE_LIMIT_S)
     except GetTimeoutError:
-        wants = f"{len(devices)} free devices for pool `{pool.name}` on {node}"
+        wants = f"{len(devices)} free devices for pool `{pool.name}` on {name}"
         gives = f"Ray did not give them within {RESERVE_LIMIT_S:.0f} s"
-        raise ResourceError.not_here(f"node {node}", wants, gives, "does another job hold them?") from None
-    for place in range(len(devices)):
-        yield PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=place)
+        raise ResourceError.not_here(f"node {name}", wants, gives, "does another job hold them?") from None
+    for index in range(len(devices)):
+        yield PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
 
 
 def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Profiles) -> None:
-    """Learn who is where, let the ranks of each pool meet, and load."""
+    """Find out where every process is, let the ranks of each pool meet, load the weights, and start the servers."""
     import ray
 
-    local = cast("Any", ray.util).get_node_ip_address()
+    address = cast("Any", ray.util).get_node_ip_address()
     start = time.monotonic()
-    watch = Supervisor(places.members, places.session.started, starting=True)
-    asked = [
+    supervisor = Supervisor(places.members, places.session.started, starting=True)
+    calls = [
         PendingCall(member.actor.about.remote(places.scratch), f"the start of {member.seat}", member)
-        for member in watch.members
+        for member in supervisor.members
     ]
-    told: dict[PoolRank, Mapping[str, Any]] = {}
-    for pending, about in zip(asked, watch.in_order(asked, START_LIMIT_S), strict=True):
-        assert pending.member is not None
-        told[pending.member.seat] = about
-    apart = _look(program, places, told)
-    opening = list[PendingCall]()
+    answers = supervisor.in_order(calls, START_LIMIT_S)
+    abouts: dict[PoolRank, Mapping[str, Any]] = {
+        member.seat: about for member, about in zip(supervisor.members, answers, strict=True)
+    }
+    several_machines = _locate(program, places, abouts)
+    loading = list[PendingCall]()
     for pool in program.plan.pools:
         members = [
-            Member(member.seat, member.actor, told[member.seat]["pid"] if told[member.seat]["ip"] == local else 0)
+            replace(member, pid=abouts[member.seat]["pid"] if abouts[member.seat]["ip"] == address else 0)
             for member in places.pools[pool.name]
         ]
         places.pools[pool.name] = members
         engines = {home.engine for home in program.homes if home.pool == pool.name}
-        meeting = meeting_of(pool, engines, places.scratch, told[members[0].seat], apart=apart)
+        meeting = meeting_of(pool, engines, places.scratch, abouts[members[0].seat], several_machines=several_machines)
         for member in members:
             ref = member.actor.open.remote(models, meeting, RANKS_LIMIT_S, profiles)
-            opening.append(PendingCall(ref, f"loading on {member.seat}", member))
-    watch = Supervisor(places.members, places.session.started, starting=True)
-    opening.append(PendingCall(host_task(warm_up).remote(places.flows_ref()), "the start of a host process", None))
-    serving = [each for home in program.homes for each in _serve(home, places, models, told, apart=apart)]
-    for loaded in watch.results(opening, START_LIMIT_S - (time.monotonic() - start)):
-        places.told.update(loaded or {})
-    _attach(serving, watch, places, models, START_LIMIT_S - (time.monotonic() - start))
+            loading.append(PendingCall(ref, f"loading on {member.seat}", member))
+    supervisor = Supervisor(places.members, places.session.started, starting=True)
+    loading.append(PendingCall(host_task(warm_up).remote(places.flows_ref()), "the start of a host process", None))
+    serving = {
+        home: _start_servers(home, places, models, abouts, several_machines=several_machines)
+        for home in program.homes
+        if is_server(home.engine)
+    }
+    for loaded in supervisor.results(loading, START_LIMIT_S - (time.monotonic() - start)):
+        places.loaded.update(loaded or {})
+    limit_s = START_LIMIT_S - (time.monotonic() - start)
+    doors = iter(supervisor.in_order([call for calls in serving.values() for call in calls], limit_s))
+    attaching = list[PendingCall]()
+    for home, calls in serving.items():
+        places.doors[home] = tuple(islice(doors, len(calls)))
+        first = places.pools[home.pool][0]  # it speaks for all servers of the home
+        ref = first.actor.attach.remote(models, home, places.doors[home], places.scratch, limit_s)
+        attaching.append(PendingCall(ref, f"the use of {home.engine} on {first.seat}", first))
+    for loaded in supervisor.results(attaching, limit_s):
+        places.loaded.update(loaded)
 
 
-def _look(program: Program, places: RayPlaces, told: Mapping[PoolRank, Mapping[str, Any]]) -> bool:
-    """Note what shares a machine, and say whether servers have to be reached from several.
+def _locate(program: Program, places: RayPlaces, abouts: Mapping[PoolRank, Mapping[str, Any]]) -> bool:
+    """Note the machine of every device, and return whether servers have to be reached from several machines.
 
-    Raises WorkerError where weights cannot come to servers the way that the plan says, or a server is on no machine.
+    Raises WorkerError where the plan's weight transport cannot work, or a server's devices are on several machines.
     """
     for name, members in places.pools.items():
-        abouts = [(told[each.seat], each.seat.kind == "gpu") for each in members]
-        places.spots[name] = [DeviceLocation(about["machine"], about["sees"], gpu) for about, gpu in abouts]
+        located = [(abouts[member.seat], member.seat.kind == "gpu") for member in members]
+        places.spots[name] = [DeviceLocation(about["machine"], about["sees"], gpu) for about, gpu in located]
     served = [home for home in program.homes if is_server(home.engine)]
     for home in served:
         if home.param not in places.attached:
@@ -149,58 +164,43 @@ def _look(program: Program, places: RayPlaces, told: Mapping[PoolRank, Mapping[s
     for task in program.tasks:
         if isinstance(task, Sync) and task.target in served:
             places.way(task.source, task.target)
-    return bool(served) and len({about["machine"] for about in told.values()}) > 1
+    return bool(served) and len({about["machine"] for about in abouts.values()}) > 1
 
 
-def _serve(
-    home: Home, places: RayPlaces, models: ModelSetup, told: Mapping[PoolRank, Mapping[str, Any]], *, apart: bool
-) -> list[tuple[Home, PendingCall]]:
-    """Start the servers of a home whose engine has processes of its own, each beside the first of its devices.
-
-    They listen on loopback, or each at the address of its machine if the plan's machines are `apart`.
-    """
-    if not is_server(home.engine):
-        return []
-    pool, found = places.pools[home.pool], list[tuple[Home, PendingCall]]()
-    places.doors[home] = ()
-    for place, post in posts(home, pool[0].seat.torch_device, [told[each.seat]["gpus"] for each in pool]).items():
-        at = replace(post, host=told[pool[place].seat]["ip"] if apart else LOOPBACK)
-        ref = pool[place].actor.serve.remote(models, at, places.scratch, START_LIMIT_S)
-        found.append((home, PendingCall(ref, f"the start of {home.engine} on {pool[place].seat}", pool[place])))
-    return found
-
-
-def _attach(
-    serving: Sequence[tuple[Home, PendingCall]],
-    watch: Supervisor,
+def _start_servers(
+    home: Home,
     places: RayPlaces,
     models: ModelSetup,
-    limit_s: float,
-) -> None:
-    """Let the first device of each home speak for its servers, once they are there."""
-    doors = watch.in_order([pending for _, pending in serving], limit_s)
-    for home in dict.fromkeys(home for home, _ in serving):
-        places.doors[home] = tuple(door for (of, _), door in zip(serving, doors, strict=True) if of == home)
-    attached = list[PendingCall]()
-    for home, own in places.doors.items():
-        first = places.pools[home.pool][0]
-        ref = first.actor.attach.remote(models, home, own, places.scratch, limit_s)
-        attached.append(PendingCall(ref, f"the use of {home.engine} on {first.seat}", first))
-    for loaded in watch.results(attached, limit_s):
-        places.told.update(loaded)
+    abouts: Mapping[PoolRank, Mapping[str, Any]],
+    *,
+    several_machines: bool,
+) -> list[PendingCall]:
+    """Start the servers of a home, each next to the first of its devices.
+
+    They listen on loopback, or each at the address of its machine if servers are reached from `several_machines`.
+    """
+    pool, calls = places.pools[home.pool], list[PendingCall]()
+    places.doors[home] = ()
+    gpus = [abouts[member.seat]["gpus"] for member in pool]
+    for index, place in server_places(home, pool[0].seat.torch_device, gpus).items():
+        member = pool[index]
+        bound = replace(place, host=abouts[member.seat]["ip"] if several_machines else LOOPBACK)
+        ref = member.actor.serve.remote(models, bound, places.scratch, START_LIMIT_S)
+        calls.append(PendingCall(ref, f"the start of {home.engine} on {member.seat}", member))
+    return calls
 
 
 def meeting_of(
-    pool: Pool, engines: Collection[str], scratch: Path, first: Mapping[str, Any], *, apart: bool = False
+    pool: Pool, engines: Collection[str], scratch: Path, first: Mapping[str, Any], *, several_machines: bool = False
 ) -> Path | str | None:
-    """Return where a pool's ranks meet: nowhere if no engine needs it, in a file on one machine, else at the first.
+    """Return where a pool's ranks meet: in a file on one machine, else at the first rank; None if no engine needs it.
 
-    On one machine that does not have the driver's folder they meet at a port of loopback. Ranks that meet on loopback
-    talk nowhere else: where servers of other machines are sent weights, the machines being `apart`, none do.
+    On one machine without the driver's folder they meet at a port of loopback. Ranks that meet on loopback can talk to
+    no other machine, so none do where servers are reached from `several_machines`.
     """
     if not any(ENGINES[engine].process_group for engine in engines):
         return None
-    if apart or len({node for node, _ in pool.devices}) > 1:
+    if several_machines or len({node for node, _ in pool.devices}) > 1:
         return f"tcp://{first['ip']}:{first['port']}"
     if not first["sees"]:
         return f"tcp://{LOOPBACK}:{first['port']}"

@@ -1,4 +1,4 @@
-"""Watch over what was submitted to Ray: collect results, and end a run whose processes died or do not answer."""
+"""Supervise calls on Ray: collect their results, and end a run whose processes died or do not answer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import PoolRank
 from flowgraph.runtime.ray.stack_dump import shortened, stacks_of
 
-LISTEN_S = 0.1  # how long a signal to this process may wait; two that come within this time are taken for one
-BEAT_S = 2.0  # how long without any result before processes are asked whether they are there
+LISTEN_S = 0.1  # how long a signal to this process may wait; two that come within this time count as one
+BEAT_S = 2.0  # how long without any result before the processes are asked for a sign of life
 STUCK_S = 12.0  # how long a process may leave that unanswered; it answers from a thread of its own
 DEAD_S = 3.0  # how long to look for a dead process behind an error: its peers' errors may come first
-STACKS_S = 5.0  # how long a process may take to say what its threads are at
+STACKS_S = 5.0  # how long a process may take to return its stacks
 RAYS_OWN = ("gcs_server", "raylet")  # a Ray of this process only ends with either, but notices after a minute at most
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """The actor of one device, and its process if it is on this machine (0 if it is not)."""
+    """The actor of one device, and its process id if it is on this machine (0 if it is not)."""
 
     seat: PoolRank
     actor: Any
@@ -37,22 +37,21 @@ class Member:
         return f"{self.seat} (process {self.pid})" if self.pid else str(self.seat)
 
     def ask(self) -> Any:
-        """Ask whether it is there."""
+        """Ask for a sign of life; return the reference of the answer."""
         return self.actor.beat.options(concurrency_group="beat").remote()
 
     def stacks(self) -> list[str]:
-        """Ask what its threads are at; none if it does not answer."""
+        """Return the stacks of its threads, from itself or, on this machine, by a signal; none if both fail."""
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
-        try:
-            told: list[str] = ray.get(self.actor.stacks.options(concurrency_group="beat").remote(), timeout=STACKS_S)
-        except (GetTimeoutError, RayError):
-            return []
-        return told
+        lines = list[str]()
+        with contextlib.suppress(GetTimeoutError, RayError):
+            lines = ray.get(self.actor.stacks.options(concurrency_group="beat").remote(), timeout=STACKS_S)
+        return lines or (stacks_of(self.pid) if self.pid else [])
 
     def end(self) -> None:
-        """Kill its process, if it is on this machine and still there: one that is stopped heeds nothing else."""
+        """Kill its process, if it is still there on this machine: a stopped process obeys nothing else."""
         if self.pid:
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(self.pid)
@@ -62,24 +61,29 @@ class Member:
 
 @dataclass(frozen=True)
 class PendingCall:
-    """Something submitted: its reference, what it is in words, and whose it is (None: a host process's).
+    """A call that was submitted: its reference, its description, and its member (None: a host process).
 
-    `task` names it from step to step, and `limit_s` is how long nothing at all may be done while it is waited for.
+    `task` names it from step to step. `limit_s` bounds the seconds in which nothing at all is completed.
     """
 
     ref: Any
-    said: str
+    about: str
     member: Member | None
     task: str = ""
     limit_s: float | None = None
     since: float = field(default_factory=time.monotonic)
 
+    @property
+    def process(self) -> str:
+        """Name the process that runs it."""
+        return str(self.member or "a host process")
+
 
 @dataclass(eq=False)
 class Supervisor:
-    """Waits for results; `members` are all processes of the run, `started` says that Ray was started for it.
+    """Waits for results; `members` are all processes of the run, and `started` says that Ray was started for it.
 
-    While processes are `starting` none is asked to answer soon: on a busy machine imports take long.
+    While processes are `starting` they may take long to answer: on a busy machine imports do.
     """
 
     members: Sequence[Member]
@@ -92,39 +96,30 @@ class Supervisor:
     def results(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> Iterator[Any]:
         """Yield each result as it comes.
 
-        Raises what a task raised, or WorkerError: a process died or does not answer, or all took more than `limit_s`.
+        Raises what a call raised, and WorkerError for a process that died or does not answer, and for calls that
+        together take more than `limit_s`.
         """
         import ray
 
-        waiting = {each.ref: each for each in pending}
-        start = quiet = moved = time.monotonic()
+        waiting = {call.ref: call for call in pending}
+        start = checked = progress = time.monotonic()
         while waiting:
             ready, _ = ray.wait(list(waiting), timeout=LISTEN_S)
             for ref in ready:
                 result = self._result(waiting[ref], list(waiting.values()))
-                done = waiting.pop(ref)
-                if done.task:
-                    self.deadlines.took(done.task, time.monotonic() - done.since)
+                call = waiting.pop(ref)
+                if call.task:
+                    self.deadlines.took(call.task, time.monotonic() - call.since)
                 yield result
             if ready:
-                quiet = moved = time.monotonic()
-            elif time.monotonic() - quiet > BEAT_S:
+                checked = progress = time.monotonic()
+            elif time.monotonic() - checked > BEAT_S:
                 self.check(list(waiting.values()))
-                quiet = time.monotonic()
-            self._check_overdue(list(waiting.values()), time.monotonic() - moved)
+                checked = time.monotonic()
+            _refuse_overdue(list(waiting.values()), time.monotonic() - progress)
             if waiting and limit_s is not None and time.monotonic() - start > limit_s:
                 first = next(iter(waiting.values()))
-                raise WorkerError.stuck(str(first.member or "a host process"), [first.said], limit_s)
-
-    def _check_overdue(self, waiting: Sequence[PendingCall], quiet_s: float) -> None:
-        """Raise WorkerError, with what the processes are at, if nothing was done for longer than any task may take."""
-        limits = [each.limit_s for each in waiting if each.limit_s is not None]
-        if not limits or len(limits) < len(waiting) or quiet_s < max(limits):
-            return
-        first, *others = waiting
-        at = [line for each in _members(waiting) for line in _told_stacks(each)]
-        who = str(first.member or "a host process")
-        raise WorkerError.overdue(who, first.said, max(limits), [each.said for each in others], at)
+                raise WorkerError.stuck(first.process, [first.about], limit_s)
 
     def in_order(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> list[Any]:
         """Return all results, in the order of `pending`; raises as `results` does."""
@@ -132,51 +127,53 @@ class Supervisor:
 
         for _ in self.results(pending, limit_s):
             pass
-        return [ray.get(each.ref) for each in pending]
+        return [ray.get(call.ref) for call in pending]
 
-    def _result(self, done: PendingCall, waiting: Sequence[PendingCall]) -> Any:
-        """Return the result of `done`, one of `waiting`, which are in the order they were submitted in."""
+    def _result(self, call: PendingCall, waiting: Sequence[PendingCall]) -> Any:
+        """Return the result of a call, one of `waiting`, which are in the order they were submitted in."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            return ray.get(done.ref)
+            return ray.get(call.ref)
         except RayTaskError as error:
-            self._find_dead(waiting)
-            if isinstance(error.cause, FlowError):
-                raise _placed(error.cause, done) from None
-            raise WorkerError.failed(done.said, str(error)) from error
+            self._refuse_dead(waiting)
+            if not isinstance(error.cause, FlowError):
+                raise WorkerError.failed(call.about, str(error)) from error
+            cause, member = error.cause, call.member
+            if member is not None and not any(str(member.seat) in note for note in cause.notes):
+                cause.notes = (*cause.notes, f"{call.about}, on {member.seat}")  # a node's error has it, a sync's not
+            raise cause from None
         except RayError as error:
-            self._find_dead(waiting)
-            worker = str(done.member) if done.member is not None else "a host process"
-            raise WorkerError.died(worker, [done.said], _how(error)) from error
+            self._refuse_dead(waiting)
+            raise WorkerError.died(call.process, [call.about], _exit_reason(error)) from error
 
-    def _find_dead(self, pending: Sequence[PendingCall]) -> None:
-        """Raise WorkerError if a process died: whatever else went wrong follows from that."""
+    def _refuse_dead(self, pending: Sequence[PendingCall]) -> None:
+        """Raise WorkerError if a process died: other errors are consequences of that."""
         import ray
         from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-        self._check_ray(_here())
-        asked = [(member, member.ask()) for member in self.members]
+        self._check_ray(_children())
+        answers = [(member, member.ask()) for member in self.members]
         until = time.monotonic() + DEAD_S
-        for member, ref in asked:
+        for member, ref in answers:
             try:
                 ray.get(ref, timeout=max(0.1, until - time.monotonic()))
-            except (GetTimeoutError, RayTaskError):  # busy, or there and with a server that is not: its error is known
+            except (GetTimeoutError, RayTaskError):  # busy, or alive with a server that failed: its error is known
                 continue
             except RayError as error:
-                raise WorkerError.died(str(member), _doing(member, pending), _how(error)) from error
+                raise WorkerError.died(str(member), _calls_of(member, pending), _exit_reason(error)) from error
 
     def check(self, pending: Sequence[PendingCall]) -> None:
-        """Look whether Ray and every process are there and run; raises WorkerError for one that is not or does not.
+        """Raise WorkerError for a process, Ray's own too, that has ended, is stopped, or does not answer.
 
-        It does not wait: what a process is asked now, a later look finds answered, or left unanswered for too long.
+        This does not wait: a question that is asked now is answered by a later check, or unanswered for too long.
         """
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        there = _here()
-        self._check_ray(there)
+        children = _children()
+        self._check_ray(children)
         for member in self.members:
             ref, since = self._asked.setdefault(member, (member.ask(), time.monotonic()))
             ready, _ = ray.wait([ref], timeout=0)
@@ -184,64 +181,57 @@ class Supervisor:
                 del self._asked[member]
                 try:
                     ray.get(ref)
-                except RayTaskError as error:  # it is there, and says what of its own is not
+                except RayTaskError as error:  # it is alive, and one of its servers has failed
                     raise error.cause if isinstance(error.cause, FlowError) else error from None
                 except RayError as error:
-                    raise WorkerError.died(str(member), _doing(member, pending), _how(error)) from error
+                    raise WorkerError.died(str(member), _calls_of(member, pending), _exit_reason(error)) from error
             elif time.monotonic() - since > STUCK_S and not self.starting:
-                raise WorkerError.stuck(str(member), _doing(member, pending), time.monotonic() - since)
-        self._check_stopped(there, pending)
+                raise WorkerError.stuck(str(member), _calls_of(member, pending), time.monotonic() - since)
+        now, names = time.monotonic(), {member.pid: str(member) for member in self.members}
+        self._stopped = {pid: self._stopped.get(pid, now) for pid, child in children.items() if child.stopped}
+        for pid, since in self._stopped.items():
+            if now - since > STOPPED_S:  # no question reaches the processes of host nodes
+                about = [call.about for call in pending if call.member is None or call.member.pid == pid]
+                raise WorkerError.stopped(names.get(pid, f"{children[pid]} ({pid})"), about)
 
-    def _check_ray(self, there: Mapping[int, Process]) -> None:
-        """Raise WorkerError if Ray itself has ended: results would be waited for long after."""
+    def _check_ray(self, children: Mapping[int, Process]) -> None:
+        """Raise WorkerError if Ray itself has ended: its results would be awaited for long."""
         for name in RAYS_OWN if self.started else ():
-            if not any(each.name == name and each.runs for each in there.values()):
+            if not any(child.name == name and child.runs for child in children.values()):
                 raise WorkerError.died(f"Ray's {name}", [], [])
 
-    def _check_stopped(self, there: Mapping[int, Process], pending: Sequence[PendingCall]) -> None:
-        """Raise WorkerError for a process of this machine that is stopped: nothing can ask those of host nodes."""
-        now, named = time.monotonic(), {member.pid: str(member) for member in self.members}
-        self._stopped = {pid: self._stopped.get(pid, now) for pid, each in there.items() if each.stopped}
-        for pid, since in self._stopped.items():
-            if now - since > STOPPED_S:
-                mine = [each.said for each in pending if each.member is None or each.member.pid == pid]
-                raise WorkerError.stopped(named.get(pid, f"{there[pid]} ({pid})"), mine)
+
+def _refuse_overdue(waiting: Sequence[PendingCall], quiet_s: float) -> None:
+    """Raise WorkerError, with the processes' stacks, if nothing was completed for longer than any call may take."""
+    limits = [call.limit_s for call in waiting if call.limit_s is not None]
+    if not limits or len(limits) < len(waiting) or quiet_s < max(limits):
+        return
+    stacks = list[str]()
+    for member in dict.fromkeys(call.member for call in waiting):
+        if member is not None:
+            lines = member.stacks()
+            stacks += [f"{member} is at", *shortened(lines)] if lines else []
+            continue
+        for pid, child in _children().items():
+            if child.name.startswith("ray::") and (lines := stacks_of(pid)):
+                stacks += [f"host process {pid}", *shortened(lines)]
+    first, *rest = waiting
+    raise WorkerError.overdue(first.process, first.about, max(limits), [call.about for call in rest], stacks)
 
 
-def _members(pending: Sequence[PendingCall]) -> list[Member | None]:
-    """Return whose tasks are waited for, each once, in order."""
-    return list(dict.fromkeys(each.member for each in pending))
+def _calls_of(member: Member, pending: Sequence[PendingCall]) -> list[str]:
+    return [call.about for call in pending if call.member is member]
 
 
-def _told_stacks(member: Member | None) -> list[str]:
-    """Return stacks of a process, by asking it or, on this machine, by a signal; of None those of host processes."""
-    if member is None:
-        found = {pid: stacks_of(pid) for pid, each in _here().items() if each.name.startswith("ray::")}
-        return [line for pid, lines in found.items() if lines for line in (f"host process {pid}", *shortened(lines))]
-    lines = member.stacks() or (stacks_of(member.pid) if member.pid else [])
-    return [f"{member} is at", *shortened(lines)] if lines else []
+def _exit_reason(error: Exception) -> list[str]:
+    """Return what Ray knows about the end of a process, without its advice.
 
-
-def _placed(error: FlowError, done: PendingCall) -> FlowError:
-    """Note what was asked of which process, unless the error says it: a node's does, a sync's does not."""
-    if done.member is not None and not any(str(done.member.seat) in note for note in error.notes):
-        error.notes = (*error.notes, f"{done.said}, on {done.member.seat}")
-    return error
-
-
-def _doing(member: Member, pending: Sequence[PendingCall]) -> list[str]:
-    return [each.said for each in pending if each.member is member]
-
-
-def _how(error: Exception) -> list[str]:
-    """Keep what Ray knows of how a process ended, without its advice.
-
-    >>> _how(RuntimeError("The worker died unexpectedly. Check its log."))
+    >>> _exit_reason(RuntimeError("The worker died unexpectedly. Check its log."))
     ['Ray says: The worker died unexpectedly']
     """
-    found = re.search(r"Worker exit type: (\w+) Worker exit detail: ([^.]*)", str(error))
-    if found is not None:
-        return [f"Ray says: {found[2].strip()} ({found[1]})"]
+    reason = re.search(r"Worker exit type: (\w+) Worker exit detail: ([^.]*)", str(error))
+    if reason is not None:
+        return [f"Ray says: {reason[2].strip()} ({reason[1]})"]
     return [f"Ray says: {line.partition('. ')[0].rstrip('.')}" for line in str(error).splitlines()[:1]]
 
 
@@ -254,22 +244,22 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        """Return whether it is there; one that has ended waits to be taken note of."""
+        """Return whether it has not ended; one that has may wait to be reaped."""
         return self.state not in ("zombie", "dead")
 
     @property
     def stopped(self) -> bool:
-        """Return whether a signal has stopped it, and Ray or a task of ours runs in it."""
+        """Return whether a signal has stopped it, and it is Ray's or runs our tasks."""
         return self.state == "stopped" and (self.name.startswith("ray::") or self.name in RAYS_OWN)
 
     def __str__(self) -> str:
         return f"Ray's {self.name}" if self.name in RAYS_OWN else "a host process"
 
 
-def _here() -> dict[int, Process]:
-    """Return the processes that this one has started, and those that they have, by their ids."""
-    found = dict[int, Process]()
+def _children() -> dict[int, Process]:
+    """Return all processes below this one, by their ids."""
+    children = dict[int, Process]()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            found[int(process.pid)] = Process(process.name(), process.status())
-    return found
+            children[int(process.pid)] = Process(process.name(), process.status())
+    return children

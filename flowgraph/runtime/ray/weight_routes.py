@@ -1,6 +1,6 @@
-"""Which way new weights take from the devices of a home to the servers of another, by what their machines share.
+"""Choose the weight transport (memory, process group or disk) from the devices of a home to the servers of another.
 
-Not here: the ways themselves (`executors.weight_paths`), and which of them an engine prefers.
+Not here: the transports themselves (`engines.weight_sync`), and which of them an engine prefers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flowgraph.runtime.serving import engine_of
 
 @dataclass(frozen=True)
 class DeviceLocation:
-    """One device of a pool, as its process tells: on which machine, whether the driver's folder is seen, which kind."""
+    """One device of a pool: its machine, whether that sees the driver's folder, and whether it is a GPU."""
 
     machine: str
     sees: bool
@@ -24,47 +24,48 @@ class DeviceLocation:
 
 
 Spots = Mapping[str, Sequence[DeviceLocation]]
-"""The devices of each pool, by place."""
+"""The devices of each pool, in its order."""
 
 
-def beside(source: Home, target: Home) -> bool:
-    """Return whether each of a home's servers is on the devices of those members of `source` that send to it.
+def same_devices(source: Home, target: Home) -> bool:
+    """Return whether each server of `target` is on the devices of the members of `source` that send to it.
 
     >>> from flowgraph.cluster.plan import Layout
     >>> train, draw = Home("policy", "all", "fsdp", Layout(data=2)), Home("policy", "all", "sglang", Layout(data=4))
-    >>> beside(train, train), beside(train, draw)
+    >>> same_devices(train, train), same_devices(train, draw)
     (True, False)
     """
     return source.pool == target.pool and target.layout.devices <= len(source.members)
 
 
 def way_of(source: Home, target: Home, spots: Spots) -> WeightsBy:
-    """Return how weights come to a home's servers, as the plan says or else as fits; refuse a way that cannot be.
+    """Return the weight transport to a home's servers: the plan's, or else the one that fits their devices.
 
-    Memory is read where both are on the same devices. Else weights go over a process group, which cannot have one GPU
-    twice: where the sender's is a server's too, they go through a folder. Raises WorkerError.
+    Weights go through memory to servers on the same devices, and otherwise over a process group. A group cannot have
+    one GPU twice: where the sender's GPU is a server's too, weights go through a folder. Raises WorkerError for a
+    transport that cannot work between these machines.
     """
     sender, servers = spots[source.pool][0], spots[target.pool][: target.layout.devices]
-    near = beside(source, target)
-    twice = not near and source.pool == target.pool and sender.gpu
-    by = target.running.weights_by or ("disk" if twice else engine_of(target).weights_by(target, shared=near))
-    apart = not near and len({each.machine for each in (sender, *servers)}) > 1
-    if apart and by == "disk" and not all(each.sees for each in (sender, *servers)):
-        hint = "" if twice else "weights_by: group"
-        raise WorkerError(_told(source, target, "a folder that all their machines see"), hint=hint)
-    if apart and by == "memory" and sender.gpu:
-        raise WorkerError(_told(source, target, "memory, which is that of one machine"), hint="weights_by: group")
+    shared = same_devices(source, target)
+    gpu_twice = not shared and source.pool == target.pool and sender.gpu
+    by = target.running.weights_by or ("disk" if gpu_twice else engine_of(target).weights_by(target, shared=shared))
+    if shared or len({device.machine for device in (sender, *servers)}) == 1:
+        return by
+    what, hint = "", "weights_by: group"
+    if by == "disk" and not all(device.sees for device in (sender, *servers)):
+        what, hint = "a folder that all their machines see", "" if gpu_twice else hint
+    elif by == "memory" and sender.gpu:
+        what = "memory, which is that of one machine"
+    if what:
+        route = f"weights of `{target.param}` cannot come from {source} to {target} through {what}"
+        raise WorkerError(route, hint=hint)
     return by
-
-
-def _told(source: Home, target: Home, what: str) -> str:
-    return f"weights of `{target.param}` cannot come from {source} to {target} through {what}"
 
 
 def refuse_split_servers(home: Home, spots: Spots) -> None:
     """Raise WorkerError where the devices of one server are on several machines."""
-    each = home.layout.devices // home.layout.data
-    for lead in range(0, home.layout.devices, each):
-        if len({spot.machine for spot in spots[home.pool][lead : lead + each]}) > 1:
-            why = f"server {lead // each} would be on devices of several machines"
+    size = home.layout.devices // home.layout.data
+    for first in range(0, home.layout.devices, size):
+        if len({device.machine for device in spots[home.pool][first : first + size]}) > 1:
+            why = f"server {first // size} would be on devices of several machines"
             raise WorkerError.not_started(f"{home.param} on {home}", why, "a server's devices are on one machine")

@@ -1,4 +1,4 @@
-"""Values that are carried from step to step, as JSON files: an adaptive coefficient, rows that are left for later."""
+"""Values carried from step to step, as JSON files: an adaptive coefficient, rows that are left for a later step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
-    """Write the one table of a value: its Arrow schema, and its rows as JSON holds them, to the last bit."""
+    """Write the one table of a value to the last bit: its Arrow schema, and its rows as JSON."""
     (table,) = tables
     schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,13 +26,13 @@ def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
 
 
 def read_carried(kind: type[Value], path: Path) -> Value:
-    """Read a value of this type back. Raises DataError for a file that holds none."""
+    """Read a value of this type back. Raises DataError for a file that was not written by `write_carried`."""
     import pyarrow as pa
 
     try:
-        told = read_json(path)
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told["schema"])))
-        table = pa.table(told["columns"], schema=schema)
+        contents = read_json(path)
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(contents["schema"])))
+        table = pa.table(contents["columns"], schema=schema)
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
-        raise DataError.failed(path, "is no value that was carried", error) from error
+        raise DataError.failed(path, "is not a carried value", error) from error
     return from_table(kind, table, str(path))

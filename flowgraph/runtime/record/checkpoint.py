@@ -1,8 +1,8 @@
-"""Checkpoints on disk: folders that are there whole or not at all, each known by the hashes of its files.
+"""Checkpoints on disk: folders that exist whole or not at all, each verified by the hashes of its files.
 
 `CHECKPOINTS/step_000020/` is what a run needs to go on after 20 steps: `parts/` (weights, optimizers, carried values),
-`state.json`, and `MANIFEST.json`, which is written last. One rename makes it; there is no pointer to the newest. Not
-here: when one is due (`saver`), and what is in it (`execute`).
+`state.json`, and `MANIFEST.json`, which is written last. One rename makes it; nothing points to the newest. Not here:
+when one is due (`saver`), and what is in it (`interpreter`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,12 +28,12 @@ SCHEMA = 2
 
 _NAME = re.compile(r"step_(\d{6,})")
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
-_TOLD = re.compile(r"\[Errno (\d+)\]|\(os error (\d+)\)")
+_ERROR_NUMBER = re.compile(r"\[Errno (\d+)\]|\(os error (\d+)\)")
 
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
-    """One checkpoint: how many steps were done, and its folder."""
+    """One checkpoint: the number of steps that were done, and its folder."""
 
     steps: int
     path: Path
@@ -44,19 +44,19 @@ class Checkpoint:
         return self.path / PARTS
 
     def state(self) -> dict[str, Any]:
-        """Read what is said of where the run stood. Raises ValueError or OSError for what is none."""
-        found: dict[str, Any] = read_json(self.path / STATE)
-        if fault := fault_in(RunState, found):
+        """Read where the run stood. Raises ValueError or OSError for a file that is not such a state."""
+        state: dict[str, Any] = read_json(self.path / STATE)
+        if fault := fault_in(RunState, state):
             raise ValueError(fault)
-        return found
+        return state
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of the run that is called `run`, in `folder`; of those that were made the newest `keep` stay.
+    """The checkpoints of the run whose id is `run`, in `folder`; the newest `keep` of them stay.
 
-    A manifest names the run and the steps, so that a copy of another run's, or of an older one under a newer name, is
-    not taken for what its folder's name says.
+    A manifest names the run and the steps, so a copy from another run, or of an older checkpoint under a newer name, is
+    recognized.
     """
 
     folder: Path
@@ -68,95 +68,86 @@ class Checkpoints:
         for path in self.folder.glob("tmp_*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def there(self) -> list[Checkpoint]:
+    def oldest_first(self) -> list[Checkpoint]:
         """Return the checkpoints by name, oldest first, whether they are whole or not."""
         folders = [path for path in self.folder.glob("step_*") if path.is_dir()]
-        return sorted(Checkpoint(int(found[1]), path) for path in folders if (found := _NAME.fullmatch(path.name)))
+        return sorted(Checkpoint(int(name[1]), path) for path in folders if (name := _NAME.fullmatch(path.name)))
 
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """Return the newest whose every file is as its manifest says, None if there are no checkpoints.
+        """Return the newest checkpoint whose files are all as its manifest says, None if the folder has none.
 
-        Each newer one is renamed, and told of. Raises RunFolderError, and renames nothing, where none is as it should
-        be: to begin again would remove what the run recorded, and the fault may be a disk's or a version's.
+        Damaged ones that are newer are renamed and reported. Raises RunFolderError, and renames nothing, where all are
+        damaged: starting over would remove what the run recorded, and the fault may be the disk's or a version's.
         """
-        faults = list[tuple[Checkpoint, str]]()
-        for each in reversed(self.there()):
-            why = self.fault_of(each) or _state_fault(each)
+        damaged = list[tuple[Checkpoint, str]]()
+        for checkpoint in reversed(self.oldest_first()):
+            why = self.fault_of(checkpoint)
             if not why:
-                for other, reason in faults:
-                    aside = _set_aside(other.path, "bad")
-                    say(f"{other.path} is damaged: {reason}; it is now {aside.name}, and one before it is used")
-                return each
-            faults.append((each, why))
-        if faults:
-            notes = [f"{each.path.name}: {why}" for each, why in faults]
+                try:
+                    checkpoint.state()
+                except (OSError, ValueError) as error:
+                    why = f"{STATE} cannot be read: {error}"
+            if not why:
+                for newer, reason in damaged:
+                    aside = _set_aside(newer.path, "bad")
+                    say(f"{newer.path} is damaged: {reason}; it is now {aside.name}, and one before it is used")
+                return checkpoint
+            damaged.append((checkpoint, why))
+        if damaged:
+            notes = [f"{checkpoint.path.name}: {why}" for checkpoint, why in damaged]
             hint = f"remove {self.folder} to start again from the first step, which removes what was recorded"
             raise RunFolderError("none of its checkpoints can be used", where=str(self.folder), notes=notes, hint=hint)
         return None
 
-    def fault_of(self, found: Checkpoint) -> str:
-        """Return what of a checkpoint is not as its manifest says, or whose else it is; "" for one of this run's."""
-        return fault_of(found.path, self._about(found.steps))
-
-    def _about(self, steps: int) -> dict[str, Any]:
-        return {"run": self.run, "steps": steps}
+    def fault_of(self, checkpoint: Checkpoint) -> str:
+        """Return what in a checkpoint is not as its manifest says, or that it is of another run; "" if it is sound."""
+        return fault_of(checkpoint.path, {"run": self.run, "steps": checkpoint.steps})
 
     def commit(
         self, steps: int, state: Mapping[str, Any], write: Callable[[Path], Mapping[str, Any] | None]
     ) -> Checkpoint:
-        """Make a checkpoint: `write` fills a folder that is there and empty, which is then hashed and renamed.
+        """Make a checkpoint: `write` fills an empty folder, which is then hashed and renamed.
 
-        What `write` returns is added to the state.
-        Whatever goes wrong leaves the checkpoints as they were. Old ones go once this one reads back as it was written.
+        What `write` returns is added to the state. If anything fails, the checkpoints stay as they were. Old ones are
+        removed once this one reads back as it was written. Raises OSError (ENOSPC), before anything is written, where
+        there is less room than the newest checkpoint takes.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._refuse_full()
-        draft = self.folder / f"tmp_{steps:06d}_{os.getpid()}"
+        newest = self.oldest_first()[-1:]
+        needed = sum(path.stat().st_size for checkpoint in newest for path in _files(checkpoint.path))
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            why = f"{show_bytes(free)} are free, and the checkpoint before took {show_bytes(needed)}"
+            raise OSError(errno.ENOSPC, f"No space left on device: {why}", str(self.folder))
+        draft, target = self.folder / f"tmp_{steps:06d}_{os.getpid()}", self.folder / f"step_{steps:06d}"
         try:
             shutil.rmtree(draft, ignore_errors=True)
             (draft / PARTS).mkdir(parents=True)
-            more = write(draft / PARTS)
-            _write(draft / STATE, {**state, **(more or {})})
-            _write(draft / MANIFEST, manifest_of(draft, self._about(steps)))
-            settle(draft)
-            made = self._rename(Checkpoint(steps, draft))
+            written = write(draft / PARTS)
+            _write(draft / STATE, {**state, **(written or {})})
+            _write(draft / MANIFEST, manifest_of(draft, {"run": self.run, "steps": steps}))
+            for path in (*draft.rglob("*"), draft):
+                sync(path)
+            if target.exists():  # from this run, before it was resumed at an older checkpoint
+                _set_aside(target, "tmp_old")
+            draft.rename(target)
+            sync(self.folder)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        self._drop_old(made)
-        return made
-
-    def _refuse_full(self) -> None:
-        """Raise OSError (ENOSPC) where there is less room than the newest checkpoint took."""
-        taken = sum(size_bytes(each.path) for each in self.there()[-1:])
-        free = shutil.disk_usage(self.folder).free
-        if free < taken:
-            why = f"{show_bytes(free)} are free, and the checkpoint before took {show_bytes(taken)}"
-            raise OSError(errno.ENOSPC, f"No space left on device: {why}", str(self.folder))
-
-    def _rename(self, draft: Checkpoint) -> Checkpoint:
-        """Return a draft its name; one of that name, from a run that was taken up before it, makes room."""
-        target = self.folder / f"step_{draft.steps:06d}"
-        if target.exists():
-            _set_aside(target, "tmp_old")
-        draft.path.rename(target)
-        sync(self.folder)
-        return Checkpoint(draft.steps, target)
-
-    def _drop_old(self, made: Checkpoint) -> None:
-        """Remove what is no longer kept, if the newest is as it should be."""
-        why = self.fault_of(made)
-        if why:
-            _set_aside(made.path, "bad")
-            raise OSError(errno.EIO, f"Input/output error: read back, {why}", str(made.path))
-        older = [each for each in self.there() if each.steps < made.steps]
-        for each in older[: max(0, len(older) - self.keep + 1)]:
-            _set_aside(each.path, "tmp_old")  # half of it must not look like one
+        checkpoint = Checkpoint(steps, target)
+        if why := self.fault_of(checkpoint):
+            _set_aside(target, "bad")
+            raise OSError(errno.EIO, f"Input/output error: read back, {why}", str(target))
+        older = [old for old in self.oldest_first() if old.steps < steps]
+        for old in older[: max(0, len(older) - self.keep + 1)]:
+            _set_aside(old.path, "tmp_old")  # half of it must not look like a checkpoint
         self.sweep()
+        return checkpoint
 
 
 def _set_aside(path: Path, word: str) -> Path:
-    """Rename a checkpoint so that it is none: `bad_step_000020`, `bad_step_000020_2`."""
+    """Rename a checkpoint so that it no longer counts as one: `bad_step_000020`, `bad_step_000020_2`."""
     names = (f"{word}_{path.name}{suffix}" for suffix in ("", *(f"_{i}" for i in range(2, 10_000))))
     target = next(path.parent / name for name in names if not (path.parent / name).exists())
     path.rename(target)
@@ -165,7 +156,7 @@ def _set_aside(path: Path, word: str) -> Path:
 
 
 def manifest_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint is of, and the name, size and hash of every file in it but its manifest."""
+    """Return the manifest of a checkpoint: `about` it, and the name, size and hash of every other file in it."""
     files = [
         {"name": path.relative_to(folder).as_posix(), "size_bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in sorted(_files(folder))
@@ -175,35 +166,26 @@ def manifest_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fault_of(folder: Path, about: Mapping[str, Any]) -> str:
-    """Return what of a checkpoint is not as its manifest says, or that it is of something else; "" for a whole one."""
+    """Return what in a checkpoint is not as its manifest says, or that it is of another run; "" if it is sound."""
     path = folder / MANIFEST
     if not path.is_file():
         return f"{MANIFEST} is missing"
     try:
-        told = read_json(path)
-        if told["schema"] != SCHEMA:
-            return f"{MANIFEST} has schema {told['schema']}; {SCHEMA} is read here"
-        others = [f"{name} {told[name]}, not {wanted}" for name, wanted in about.items() if told[name] != wanted]
-        listed = [(str(each["name"]), int(each["size_bytes"]), str(each["sha256"])) for each in told["files"]]
+        manifest = read_json(path)
+        if manifest["schema"] != SCHEMA:
+            return f"{MANIFEST} has schema {manifest['schema']}; {SCHEMA} is read here"
+        wrong = [f"{name} {manifest[name]}, not {value}" for name, value in about.items() if manifest[name] != value]
+        files = [(str(file["name"]), int(file["size_bytes"]), str(file["sha256"])) for file in manifest["files"]]
     except (ValueError, TypeError, LookupError, OSError) as error:
         return f"{MANIFEST} cannot be read: {error}"
-    if others:
-        return f"{MANIFEST} is that of {others[0]}"
-    if STATE not in [name for name, _, _ in listed]:
+    if wrong:
+        return f"{MANIFEST} is that of {wrong[0]}"
+    if STATE not in [name for name, _, _ in files]:
         return f"{MANIFEST} does not list {STATE}"
-    return next((why for each in listed if (why := _fault(folder, *each))), "")
+    return next((why for file in files if (why := _file_fault(folder, *file))), "")
 
 
-def _state_fault(checkpoint: Checkpoint) -> str:
-    """Return what of a checkpoint's state is not as we write it, whatever its hash; "" for one that is."""
-    try:
-        checkpoint.state()
-    except (OSError, ValueError) as error:
-        return f"{STATE} cannot be read: {error}"
-    return ""
-
-
-def _fault(folder: Path, name: str, size: int, digest: str) -> str:
+def _file_fault(folder: Path, name: str, size: int, digest: str) -> str:
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts:
         return f"{MANIFEST} names {name}, which is not in it"
@@ -211,27 +193,15 @@ def _fault(folder: Path, name: str, size: int, digest: str) -> str:
     try:
         if not path.is_file():
             return f"{name} is missing"
-        there = path.stat().st_size
-        if there != size:
-            return f"{name} has {there} bytes, not {size}"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes, not {size}"
         return "" if sha256(path) == digest else f"{name} has other bytes than were written"
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
 
 
-def size_bytes(folder: Path) -> int:
-    """Add up the sizes of a folder's files."""
-    return sum(path.stat().st_size for path in _files(folder))
-
-
-def settle(folder: Path) -> None:
-    """Have every file of a folder, and every folder in it, on the disk itself."""
-    for path in (*folder.rglob("*"), folder):
-        sync(path)
-
-
 def sync(path: Path) -> None:
-    """Have one file or folder on the disk itself."""
+    """Flush one file or folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -248,7 +218,7 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def disk_fault(error: BaseException) -> str:
-    """Return what the disk refused, if that is what is behind an error: it is full, its quota is used up, or it fails.
+    """Return the disk's reason if the disk caused an error: it is full, its quota is used up, or it fails; else "".
 
     An error may have come from a library or another process, where only its words are left.
 
@@ -257,21 +227,16 @@ def disk_fault(error: BaseException) -> str:
     >>> disk_fault(RuntimeError("out of luck"))
     ''
     """
-    for each in _chain(error):
-        text = str(each)
-        numbers = [int(one or other) for one, other in _TOLD.findall(text)]
-        numbers += [each.errno] if isinstance(each, OSError) and each.errno is not None else []
-        numbers += [number for number in sorted(_DISK) if os.strerror(number) in text]
-        found = next((number for number in numbers if number in _DISK), None)
-        if found is not None:
-            return os.strerror(found)
-    return ""
-
-
-def _chain(error: BaseException) -> Iterable[BaseException]:
     seen = list[BaseException]()
-    following: BaseException | None = error
-    while following is not None and following not in seen:
-        seen.append(following)
-        following = following.__cause__ or following.__context__
-    return seen
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        seen.append(current)
+        text = str(current)
+        numbers = [int(python or rust) for python, rust in _ERROR_NUMBER.findall(text)]
+        numbers += [current.errno] if isinstance(current, OSError) and current.errno is not None else []
+        numbers += [number for number in sorted(_DISK) if os.strerror(number) in text]
+        for number in numbers:
+            if number in _DISK:
+                return os.strerror(number)
+        current = current.__cause__ or current.__context__
+    return ""

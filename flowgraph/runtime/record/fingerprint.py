@@ -1,4 +1,4 @@
-"""What the last digits of a run depend on beside its flow, and what a resumed run can promise. No weights, no files."""
+"""What the last digits of a run depend on besides its flow, and how closely a resumed run can repeat it."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from flowgraph.cluster.plan import Plan
 from flowgraph.engines.table import is_server
 
 Promise = Literal["bitwise", "1e-5", "statistical"]
-"""How near a resumed run is to one that was not interrupted: the same bits, within 1e-5, or alike on average."""
+"""How closely a resumed run repeats an uninterrupted one: to the bit, within 1e-5, or only on average."""
 
 LIBRARIES = ("flowgraph", "torch", "transformers")
 
 
 def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
-    """Return which libraries, which instructions of the CPU, which GPU, how many threads and which layouts compute."""
+    """Return the libraries, CPU instruction set, GPU, thread count and layouts that a run computes with."""
     import torch
 
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     return {
         **{name: version(name) for name in LIBRARIES},
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "gpu": gpu,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "threads": str(threads),
         "plan": layouts_text(plan),
     }
 
 
 def layouts_text(plan: Plan) -> str:
-    """Return what computes each role: its engine, layout, and how old its weights may be; where that is."""
+    """Return the engine, layout and staleness of each role, and the kinds of devices."""
     kinds = ", ".join(sorted({device.kind for device in plan.used()}))
-    roles = (" ".join([each.role, each.engine, str(each.layout), each.late]).strip() for each in plan.placed)
+    roles = (" ".join([r.role, r.engine, str(r.layout), r.late]).strip() for r in plan.placed)
     return f"{'; '.join(sorted(roles))} on {kinds}"
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return what is other than it was, a line each.
+    """Return what has changed, one line for each difference.
 
     >>> differences({"torch": "2.11.0", "cpu": "AVX2"}, {"torch": "2.12.0", "cpu": "AVX2"})
     ['torch was 2.11.0, is 2.12.0']
@@ -51,13 +50,13 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def promised(plan: Plan, changed: bool = False) -> Promise:
-    """Return how near a resumed run is: engines of other systems and GPUs promise no bits, another machine not all."""
+    """Return how closely a resumed run repeats the first; `changed` software or machine costs the last bits."""
     if without_bits(plan):
         return "statistical"
     return "1e-5" if changed else "bitwise"
 
 
 def without_bits(plan: Plan) -> list[str]:
-    """Name what of a plan promises no bits: roles on engines of other systems, and GPUs."""
-    found = [f"{each.role} on {each.engine}" for each in plan.placed if is_server(each.engine)]
-    return found + (["GPUs"] if any(each.kind == "gpu" for each in plan.used()) else [])
+    """Return what in a plan is not reproducible to the bit: roles on inference servers, and GPUs."""
+    served = [f"{role.role} on {role.engine}" for role in plan.placed if is_server(role.engine)]
+    return served + (["GPUs"] if any(device.kind == "gpu" for device in plan.used()) else [])

@@ -1,6 +1,6 @@
-"""What must stand in the files of a run's folder before anyone reads on: `run.json`, `settings.json`, `metrics.jsonl`.
+"""What the files of a run's folder must hold to be read: `run.json`, `settings.json`, `metrics.jsonl`.
 
-Keys that are not named here may hold anything: other versions of us write others.
+Other keys may hold anything: other versions of flowgraph write others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Open(BaseModel):
 
 
 class DataFacts(_Open):
-    """The rows of a run: their name, the hash of what they hold, and those of the files that they were read from."""
+    """The rows of a run: their name, the hash of their contents, and the hashes of the files they were read from."""
 
     name: str
     digest: str = ""
@@ -41,7 +41,7 @@ class ModelFacts(_Open):
 
 
 class RunFacts(_Open):
-    """`run.json`: what ran, how far it is, and what it measures."""
+    """`run.json`: what ran, how far it got, and what it measures."""
 
     flow: str
     metrics: dict[str, MetricFacts]
@@ -56,7 +56,7 @@ class RunFacts(_Open):
 
 
 class ResumableRun(RunFacts):
-    """`run.json` of a run that can go on: also how it was asked for, where, and on what."""
+    """`run.json` of a run that can be resumed: also its options, its folder, and its runtime."""
 
     id: str
     file: _OfAPath
@@ -85,7 +85,7 @@ class JournalState(_Open):
 
 
 class RunState(_Open):
-    """`state.json` of a checkpoint: where the run stood, and with what."""
+    """`state.json` of a checkpoint: where the run stood, with which models and software."""
 
     steps_done: NonNegativeInt = 0
     records: dict[str, JournalState] = Field(default={})
@@ -120,7 +120,7 @@ class MetricsLine(_Open):
 
 
 def fault_in(kind: type[BaseModel], data: Any) -> str:
-    """Return where and why data is not of this kind, "" if it is.
+    """Return where and why data does not fit this model, "" if it does.
 
     >>> fault_in(DataFacts, {"digest": "0"}), fault_in(DataFacts, {"name": "digits"})
     ('lacks `name`', '')
@@ -129,6 +129,6 @@ def fault_in(kind: type[BaseModel], data: Any) -> str:
         kind.model_validate(data)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        place = dotted(fault["loc"])
-        return f"lacks `{place}`" if fault["type"] == "missing" else f"{place}: {fault['msg']}".removeprefix(": ")
+        path = dotted(fault["loc"])
+        return f"lacks `{path}`" if fault["type"] == "missing" else f"{path}: {fault['msg']}".removeprefix(": ")
     return ""

@@ -1,6 +1,6 @@
-"""When a run's state is written: every so many steps and at its end. A disk that refuses is tried again, not for ever.
+"""When a run's state is saved: at intervals and at its end. A disk that refuses is tried again a few times.
 
-Not here: how it is written so that it is whole or not there (`checkpoint`).
+Not here: how a checkpoint is written so that it exists whole or not at all (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 from flowgraph.errors import RunFolderError
 from flowgraph.runtime.record.checkpoint import Checkpoints, disk_fault
 
-FAILURES_AT_MOST = 3  # in a row, then a run that cannot save ends: what it does would be lost
+MAX_FAILURES = 3  # in a row; then the run ends, because what it does would be lost
 
 
 @dataclass(eq=False)
 class Saver:
-    """Writes checkpoints every `every` steps (0: never) and at the end; `saved` steps are in the newest there is.
+    """Writes checkpoints every `every` steps (0: never) and at the end; the newest one has `saved` steps.
 
-    `write` fills a folder with what the run carries, `state` says where it stands after so many steps; what `write`
-    returns is added to that.
+    `write` fills a folder with what the run carries, and `state` describes where the run stands after some steps; what
+    `write` returns is added to that.
     """
 
     checkpoints: Checkpoints
@@ -32,42 +32,36 @@ class Saver:
     saved: int = 0
     failures: int = 0
 
-    def stepped(self, done: int) -> None:
-        """Write a checkpoint if one is due after `done` steps; a disk that refuses is told of, the third time raised.
+    def stepped(self, steps: int) -> None:
+        """Write a checkpoint if one is due after this number of steps.
 
-        Raises RunFolderError then, and whatever else goes wrong.
+        A disk that refuses is reported. Raises RunFolderError when it refuses the third time in a row, and whatever
+        else goes wrong.
         """
-        if not self.every or done % self.every:
-            return
-        try:
-            self._commit(done)
-        except Exception as error:
-            why = disk_fault(error)
-            if not why:
-                raise
+        if self.every and steps % self.every == 0 and (why := self._refused(steps)):
             self.failures += 1
-            if self.failures == FAILURES_AT_MOST:
-                raise self._refused(done, why, f"{self.failures} times in a row") from error
-            again = f"the run goes on, and tries again after step {done + self.every}"
-            self.say(f"no checkpoint after step {done}: {why} ({self.checkpoints.folder}); {again}")
+            if self.failures == MAX_FAILURES:
+                raise self._error(steps, f"{self.failures} times in a row", why)
+            again = f"the run goes on, and tries again after step {steps + self.every}"
+            self.say(f"no checkpoint after step {steps}: {why} ({self.checkpoints.folder}); {again}")
 
-    def ended(self, done: int) -> None:
-        """Write the last checkpoint, unless it is there. Raises RunFolderError for a disk that refuses."""
-        if not self.every or done == self.saved:
-            return
+    def ended(self, steps: int) -> None:
+        """Write the last checkpoint, unless it exists. Raises RunFolderError for a disk that refuses."""
+        if self.every and steps != self.saved and (why := self._refused(steps)):
+            raise self._error(steps, "which was the last", why)
+
+    def _refused(self, steps: int) -> str:
+        """Write a checkpoint; return the disk's reason if it refuses."""
         try:
-            self._commit(done)
+            self.checkpoints.commit(steps, self.state(steps), self.write)
         except Exception as error:
-            why = disk_fault(error)
-            if not why:
-                raise
-            raise self._refused(done, why, "which was the last") from error
+            if why := disk_fault(error):
+                return why
+            raise
+        self.saved, self.failures = steps, 0
+        return ""
 
-    def _commit(self, done: int) -> None:
-        self.checkpoints.commit(done, self.state(done), self.write)
-        self.saved, self.failures = done, 0
-
-    def _refused(self, done: int, why: str, times: str) -> RunFolderError:
-        what = f"the checkpoint after step {done}, {times}, could not be written: {why}"
+    def _error(self, steps: int, times: str, why: str) -> RunFolderError:
+        what = f"the checkpoint after step {steps}, {times}, could not be written: {why}"
         hint = "free some room, then resume; --checkpoint-every 0 runs without checkpoints"
         return RunFolderError(what, where=str(self.checkpoints.folder), hint=hint)

@@ -44,7 +44,7 @@ for number in range(3, 32):
 )
 ANSWER_ALL = """
 for one in taken:
-    for at in ids[ids.index(frame.f_locals["at"]) :]:
+    for at in ids[ids.index(frame.f_locals["question"]) :]:
         os.write(one, json.dumps({"id": at, "score": 1.0}).encode() + b"\\n")
 if taken:
     time.sleep(0.5)
@@ -82,7 +82,7 @@ def test_a_response_decides_no_other_score_and_ends_no_run(tmp_path: Path) -> No
     )
     attacks = [ANSWERS_BY_PROC + ANSWER_ALL, ANSWERS_BY_COPIED_FILE + ANSWER_ALL, LACKS, UNREADABLE, DEEP]
     rows = [{"response": each} for attack in attacks for each in (attack, "pass")]
-    with Graders(limit_s=3.0) as pool:
+    with Graders() as pool:
         graded = pool.grade(resolve(f"{file}:runs"), rows, on_error=-1.0)
         scratches = [worker.scratch for worker in pool._workers]
     assert not any(Path(one).name.startswith(PREFIX) for one in scratches), "another run would believe what lies there"

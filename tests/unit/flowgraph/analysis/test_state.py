@@ -232,7 +232,7 @@ class Run:
     def told(self) -> tuple[dict[str, torch.Tensor], dict[Any, int], Any]:
         """Return all that one run can differ in from another: weights, versions, and the carried value."""
         carried = {name: item.value.data for name, item in self.executor.carried.items()}
-        return self.newest("policy").weights(), dict(self.executor.held), carried
+        return self.newest("policy").weights(), dict(self.executor.versions), carried
 
 
 @pytest.mark.parametrize("of", [grpo, adaptive, only_read])
@@ -241,7 +241,7 @@ def test_what_an_executor_carries_is_in_the_list(of: Flow[..., object], tiny: Ti
     for step in range(STEPS):
         run.step(Key(SEED, step))
     named = {kind: {item.name for item in state_of(run.program.graph) if item.kind == kind} for kind in KINDS}
-    assert {home.param for home, version in run.executor.held.items() if version} == named["weights"]
+    assert {home.param for home, version in run.executor.versions.items() if version} == named["weights"]
     assert set(run.executor.carried) == named["value"]
     assert {task.value for task in run.program.tasks if isinstance(task, Read)} == named["data"] | named["value"]
 
@@ -269,7 +269,7 @@ def _bring(item: StateItem, what: str, old: Run, fresh: Run, place: dict[str, in
         fresh.newest(item.name).load(old.newest(item.name).weights())
     elif what == "version":
         home = dict(fresh.program.origins)[item.name]
-        fresh.executor.held[home] = fresh.handles[home].version = old.handles[home].version
+        fresh.executor.versions[home] = fresh.handles[home].version = old.handles[home].version
     else:
         rule = Optimizer(what.removeprefix("state of "))  # type: ignore[arg-type]
         made = [run.newest(item.name)._optimizers._chosen(rule) for run in (old, fresh)]

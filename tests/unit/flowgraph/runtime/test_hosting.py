@@ -15,7 +15,7 @@ from flowgraph.cluster.plan import Layout
 from flowgraph.language.handle import Optimizer, ResponseRows
 from flowgraph.lowering.program import Home
 from flowgraph.models import resolve
-from flowgraph.runtime.hosting import ModelSetup, Told, heads_of, host
+from flowgraph.runtime.hosting import LoadedModels, ModelSetup, heads_of, host
 from nodes.values import Rollout
 from tests.looped import looped
 
@@ -30,7 +30,7 @@ def setup(tmp_path: Path, heads: Any = None, **texts: str) -> ModelSetup:
     return ModelSetup(sources, 0, tmp_path, heads=heads or {})
 
 
-def hosted(homes: list[Home], trained: list[Home], models: ModelSetup) -> tuple[dict[Home, Any], Told]:
+def hosted(homes: list[Home], trained: list[Home], models: ModelSetup) -> tuple[dict[Home, Any], LoadedModels]:
     handles, told = host(homes, trained, models)
     return dict(handles), told
 

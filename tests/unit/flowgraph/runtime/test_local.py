@@ -254,7 +254,7 @@ def test_each_home_has_weights_of_its_own_until_a_sync(handles: Any, prompts: di
     executor.run(program, prompts, Key(0, 1))
     assert (one.version, other.version) == (2, 1)
     assert same(before, other.weights())
-    assert executor.held == {home: handle.version for home, handle in places.handles.items()}
+    assert executor.versions == {home: handle.version for home, handle in places.handles.items()}
 
 
 def test_weights_that_servers_lost_in_their_sleep_come_anew_however_late_they_may_be(
@@ -291,7 +291,7 @@ def test_servers_that_hold_nobody_knows_what_get_our_weights_before_the_first_sa
     program = hybrid(late, lag=2)
     places = Noting(handles(program))
     sampler = next(home for home in program.homes if home.engine == "sglang")
-    Executor(places, held={sampler: LOST}).run(program, prompts, Key(0, 0))
+    Executor(places, versions={sampler: LOST}).run(program, prompts, Key(0, 0))
     assert "sync policy to all/sglang at 0" in places.said
 
 
@@ -319,7 +319,7 @@ def test_a_model_that_nothing_updates_stays_at_its_first_version(handles: Any, p
     executor = Executor(InProcess(handles(program)))
     for step in range(2):
         executor.run(program, prompts, Key(0, step))
-    assert set(executor.held.values()) == {0}
+    assert set(executor.versions.values()) == {0}
 
 
 def test_a_plan_of_many_places_gives_what_one_place_gives(
@@ -514,7 +514,7 @@ def test_a_copy_that_may_lag_is_synced_when_it_would_lag_too_far(
     for step in range(7):
         rollout = rollout_of(executor.run(program, prompts, Key(0, step)))
         drawn.append(set(rollout.versions.data[rollout.mask.data > 0].tolist()))
-        assert executor.held[dict(program.origins)["policy"]] == step + 1
+        assert executor.versions[dict(program.origins)["policy"]] == step + 1
     assert drawn == [{version} for version in versions], "what draws says which weights it drew with"
     assert all(step - version <= lag for step, version in enumerate(versions))
     said = [f"sync policy to sample/local at {version}" for version in synced]

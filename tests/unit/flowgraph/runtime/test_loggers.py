@@ -251,9 +251,7 @@ def test_tensorboard_reads_back_every_step_once_though_some_were_run_again(tmp_p
     assert points == [(step, step / 2) for step in range(6)]
 
 
-def test_every_tracker_has_a_module_that_opens_it() -> None:
-    for name, module in TRACKERS.items():
-        assert callable(importlib.import_module(module).open_sink), name
+def test_the_room_has_four_names() -> None:
     assert set(loggers.__all__) == {"TRACKERS", "Logger", "logger", "trackers"}
 
 

@@ -36,6 +36,7 @@ session = f"session_2026-01-01_00-00-00_{os.getpid():012d}"
 agent = [sys.executable, "-c", "import time; time.sleep(600)", "--session-name=" + session]
 agent = subprocess.Popen(agent, stdout=subprocess.DEVNULL, **silent)
 scratch.note_ray(folder, session)
+(folder / scratch.PROCESSES).open("a").write('{"cut')
 print(folder, member, agent.pid, flush=True)
 os.kill(os.getpid(), 9)
 """

@@ -188,8 +188,8 @@ def test_a_record_of_which_a_node_has_only_parts_is_no_result(make: Callable[...
     with pytest.raises(LawError) as caught:
         made.run("handed_on", rollout=StoredValue.of(make_rollout([1])))
     assert str(caught.value) == (
-        f"{made.graph.nodes[0].at}: handed_on gives a Rollout of which it declares tokens\n"
-        "  hint: leave out the Parts(…) of its port: it needs all"
+        f"{made.graph.nodes[0].at}: handed_on returns a Rollout but declares only its parts tokens\n"
+        "  hint: declare the port without Parts(…), to get the whole record"
     )
 
 
@@ -211,7 +211,7 @@ def test_several_results_have_names_of_their_own_and_are_read_by_them(
     }
     read = made.run("read_half", halves_0=done.values["halves.0"], halves_1=done.values["halves.1"])
     assert read.values["read_half"].value.data.tolist() == [11.0, 13.0]
-    assert (made.worker.type_of("halves.0"), made.worker.type_of("halves.1")) == (Scores, Tens)
+    assert (made.worker.types["halves.0"], made.worker.types["halves.1"]) == (Scores, Tens)
 
 
 def test_a_model_stays_where_it_is_one_version_further(
@@ -248,7 +248,7 @@ def test_weights_that_a_node_moves_on_by_none_or_two_are_refused(
     with pytest.raises(LawError) as caught:
         made.run("policy.moved_on", {"policy": version, "ref": 0}, rollout=StoredValue.of(make_rollout([1])))
     assert str(caught.value) == (
-        f"{made.graph.nodes[0].at}: moved_on must give the next version of the model that it carries\n"
+        f"{made.graph.nodes[0].at}: moved_on must return the next version of the model that it carries\n"
         "  hint: return model.advanced(), once"
     )
 

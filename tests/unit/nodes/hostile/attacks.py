@@ -44,6 +44,8 @@ def rule(response: str, told: dict[str, Any]) -> float:
         return float(honest())
     if response == "process":
         return float(os.getppid() if told["apart"] else os.getpid())
+    if response in told["hangs"]:
+        print("tick", flush=True)  # time passes on the test's clock
     try:
         return 1.0 if ATTACKS[response](Told(**told)) else 0.0
     except (OSError, MemoryError, KeyError, ImportError, sqlite3.Error, subprocess.SubprocessError):

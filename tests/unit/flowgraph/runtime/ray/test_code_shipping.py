@@ -221,7 +221,7 @@ def test_a_folder_of_too_many_files_is_refused_and_nothing_is_copied(
 ) -> None:
     home = write(tmp_path / "home", ["mine.py", "one.py", "pkg/__init__.py"])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(code_shipping, "FILES_AT_MOST", 3)
+    monkeypatch.setattr(code_shipping, "MAX_FILES", 3)
     assert len(stage(home / "mine.py", [home / "one.py"], tmp_path / "enough").files) == 3
     write(home, ["pkg/two.py"])
     assert refusal(home / "mine.py", tmp_path / "staged") == (
@@ -246,8 +246,8 @@ def test_files_of_too_many_bytes_are_refused_and_nothing_is_copied(
 
 def test_a_file_named_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write(tmp_path / "project", {"mine.py": "# mine", "near.py": "# near"}))
-    monkeypatch.setattr(code_shipping, "FILES_AT_MOST", 2)
-    monkeypatch.setattr(code_shipping, "BYTES_AT_MOST", 12)
+    monkeypatch.setattr(code_shipping, "MAX_FILES", 2)
+    monkeypatch.setattr(code_shipping, "MAX_BYTES", 12)
     assert names(stage(Path("mine.py"), [Path("near.py"), Path("mine.py")], tmp_path / "staged")) == [
         "mine.py",
         "near.py",

@@ -57,8 +57,8 @@ def test_the_port_where_ranks_will_meet_is_held_until_they_do() -> None:
     port = device.port()
     with pytest.raises(OSError, match="in use"):
         socket.create_server(("", port))
-    assert device.port() == port and device.held is not None
-    device.held.close()
+    assert device.port() == port and device.reserved is not None
+    device.reserved.close()
 
 
 class Unwell:

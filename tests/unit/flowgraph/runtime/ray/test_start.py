@@ -30,7 +30,7 @@ def test_ranks_on_several_machines_meet_at_the_address_of_the_first(tmp_path: Pa
 
 
 def test_ranks_that_send_weights_to_other_machines_do_not_meet_on_loopback(tmp_path: Path) -> None:
-    assert meeting_of(TOGETHER, {"fsdp"}, tmp_path, first(sees=True), apart=True) == "tcp://10.0.0.7:4711"
+    assert meeting_of(TOGETHER, {"fsdp"}, tmp_path, first(sees=True), several_machines=True) == "tcp://10.0.0.7:4711"
 
 
 def test_ranks_that_need_no_group_meet_nowhere(tmp_path: Path) -> None:

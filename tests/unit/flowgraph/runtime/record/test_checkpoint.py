@@ -26,7 +26,7 @@ from flowgraph.runtime.record.checkpoint import (
     Checkpoints,
     disk_fault,
 )
-from flowgraph.runtime.record.saver import FAILURES_AT_MOST, Saver
+from flowgraph.runtime.record.saver import MAX_FAILURES, Saver
 from tests.looped import looped
 
 FILES = {
@@ -64,7 +64,7 @@ def silent(line: str) -> None:
 
 
 def test_a_checkpoint_lists_every_file_with_its_size_and_hash(tmp_path: Path) -> None:
-    (found,) = made(tmp_path, 20).there()
+    (found,) = made(tmp_path, 20).oldest_first()
     assert (found.steps, found.path.name, found.state()) == (20, "step_000020", {"steps_done": 20})
     listed = json.loads((found.path / MANIFEST).read_text())["files"]
     assert sorted(each["name"] for each in listed) == sorted([STATE, *FILES])
@@ -77,7 +77,7 @@ def test_a_checkpoint_lists_every_file_with_its_size_and_hash(tmp_path: Path) ->
 def test_the_newest_checkpoints_stay_and_others_go(tmp_path: Path) -> None:
     checkpoints = made(tmp_path, 2, 4, 6, 8)
     assert names(checkpoints) == ["step_000006", "step_000008"]
-    assert made(tmp_path / "one", 2, 4, keep=1).there()[0].steps == 4
+    assert made(tmp_path / "one", 2, 4, keep=1).oldest_first()[0].steps == 4
     newest = checkpoints.newest(silent)
     assert newest is not None and newest.steps == 8
 
@@ -147,7 +147,7 @@ def test_a_copy_of_an_older_checkpoint_or_of_another_run_is_not_taken_for_what_i
 def test_no_flipped_bit_of_a_manifest_goes_unnoticed(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.commit(2, {}, lambda parts: (parts / "held").mkdir())
-    (found,) = checkpoints.there()
+    (found,) = checkpoints.oldest_first()
     path = found.path / MANIFEST
     data = path.read_bytes()
     missed = list[int]()
@@ -160,7 +160,7 @@ def test_no_flipped_bit_of_a_manifest_goes_unnoticed(tmp_path: Path) -> None:
 
 
 def test_a_manifest_cannot_name_what_is_outside(tmp_path: Path) -> None:
-    (found,) = made(tmp_path, 2).there()
+    (found,) = made(tmp_path, 2).oldest_first()
     (tmp_path / "secret").write_text("")
     for name in ("../../secret", "/etc/hostname"):
         listed = json.loads((found.path / MANIFEST).read_text())
@@ -171,7 +171,7 @@ def test_a_manifest_cannot_name_what_is_outside(tmp_path: Path) -> None:
 
 def test_where_no_checkpoint_can_be_used_none_is_renamed_and_the_run_does_not_begin_again(tmp_path: Path) -> None:
     checkpoints, told = made(tmp_path, 2, 4), list[str]()
-    for each in checkpoints.there():
+    for each in checkpoints.oldest_first():
         flip(each.path / STATE)
     for _ in range(2):
         with pytest.raises(RunFolderError, match=r"none of its checkpoints(.|\n)*step_000004: (.|\n)*step_000002: "):
@@ -192,14 +192,14 @@ def test_what_is_no_checkpoint_by_name_is_left_alone(tmp_path: Path) -> None:
     checkpoints = made(tmp_path, 2)
     for name in ("notes", "step_x", "step_000009.txt"):
         (checkpoints.folder / name).mkdir()
-    assert [each.steps for each in checkpoints.there()] == [2]
+    assert [each.steps for each in checkpoints.oldest_first()] == [2]
 
 
 def test_a_checkpoint_of_the_same_step_takes_the_place_of_the_one_there(tmp_path: Path) -> None:
     checkpoints = made(tmp_path, 2, 4)
     checkpoints.commit(4, {"again": True}, fill)
     assert names(checkpoints) == ["step_000002", "step_000004"]
-    assert checkpoints.there()[-1].state() == {"again": True}
+    assert checkpoints.oldest_first()[-1].state() == {"again": True}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
@@ -220,7 +220,7 @@ def test_half_of_an_old_checkpoint_never_looks_like_one(tmp_path: Path) -> None:
     checkpoints = made(tmp_path, 2)
     (checkpoints.folder / "tmp_000004_1" / PARTS).mkdir(parents=True)
     (checkpoints.folder / "tmp_old_step_000001").mkdir()
-    assert [each.steps for each in checkpoints.there()] == [2]
+    assert [each.steps for each in checkpoints.oldest_first()] == [2]
     checkpoints.sweep()
     assert names(checkpoints) == ["step_000002"]
 
@@ -310,7 +310,7 @@ class Told:
         fill(parts)
 
     def steps(self) -> list[int]:
-        return [each.steps for each in Checkpoints(self.folder / "checkpoints").there()]
+        return [each.steps for each in Checkpoints(self.folder / "checkpoints").oldest_first()]
 
 
 def full() -> OSError:
@@ -352,7 +352,7 @@ def test_a_full_disk_is_told_of_and_tried_again(tmp_path: Path) -> None:
 
 
 def test_the_third_failure_in_a_row_ends_the_run_and_leaves_the_last_good_one(tmp_path: Path) -> None:
-    told = Told(tmp_path, [None, full(), full(), None, *[full()] * FAILURES_AT_MOST])
+    told = Told(tmp_path, [None, full(), full(), None, *[full()] * MAX_FAILURES])
     saver = told.saver()
     with pytest.raises(RunFolderError) as caught:
         for done in range(1, 99):

@@ -123,7 +123,7 @@ def test_a_folder_that_holds_no_run_is_refused_and_the_nearest_named(tmp_path: P
 
 def test_a_run_whose_facts_are_damaged_is_refused(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "grpo-1")
-    for text, why in (('{"flow": "grpo"}', "lacks `metrics`"), ("[]", "is no JSON object")):
+    for text, why in (('{"flow": "grpo"}', "lacks `metrics`"), ("[]", "it is not a JSON object")):
         (folder.path / "run.json").write_text(text)
         with pytest.raises(RunFolderError) as caught:
             RunFolder.open(folder.path)
@@ -273,6 +273,29 @@ def test_a_replay_knows_its_steps_and_refuses_a_run_of_other_nodes_and_a_file_th
         Replay(folder, graph).sources()["policy.generate"].batch(0)
     with pytest.raises(DataError, match=r"000007\.parquet: cannot be read: "):
         Replay(folder, graph).sources()["policy.generate"].batch(7)
+
+
+@node(kind="generate")
+def verdicts(rollout: Rollout) -> Scores:
+    """Return what a judge might: it samples, but its scores are no rollout."""
+    return Scores(torch.ones(len(rollout.group.data)))
+
+
+@flow
+def judging(prompts: Prompts, policy: Policy) -> Policy:
+    """Score by a node that samples."""
+    rollout = generate(policy, prompts, n=2, max_tokens=2)
+    advantages = group_normalize(verdicts(rollout), rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        return policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+
+    return update(policy, loss)
+
+
+def test_a_replay_runs_the_nodes_that_sample_no_rollout(done: tuple[RunFolder, Graph, StepResult]) -> None:
+    replay = Replay(done[0], compile_graph(judging.graph()))
+    assert replay.steps() == 1 and set(replay.sources()) == {"policy.generate"}
 
 
 def test_a_replay_of_a_run_that_says_it_did_more_steps_than_there_are_is_refused_at_once(
