@@ -231,7 +231,7 @@ def _sizes(read: Decoder, head: Head) -> ModelShape:
 def _filled(plain: ModelShape, read: Decoder) -> ModelShape:
     """Add what is counted from config.json alone."""
     body, experts, bias = read.body(), read.experts(), read.head_vectors() * (plain.head == "tokens")
-    idle = (plain.layers - experts.dense_layers) * (experts.count - experts.per_token) * experts.one.vectors
+    idle = (plain.layers - experts.dense_layers) * (experts.count - experts.per_token) * experts.expert.vectors
     mixing = read.mixers()
     return replace(
         plain,
@@ -241,7 +241,7 @@ def _filled(plain: ModelShape, read: Decoder) -> ModelShape:
         expert_intermediate=experts.width,
         shared_intermediate=experts.shared,
         dense_layers=experts.dense_layers,
-        expert_numbers=experts.one.numbers,
+        expert_numbers=experts.expert.numbers,
         vectors=body.vectors - idle + bias,
         mixing=() if mixing == plain.mixers else mixing,
     )
