@@ -149,10 +149,29 @@ class ServerEngine(ABC):
         """
         config = read_config(folder)
         python = self.interpreter(device, cache)
-        door = ServerAddress(
+        door = self._checked_version(self._address(folder, serving, device, name, self.version_of(python)), say)
+        command = [str(python), "-P", str(SCRIPTS / self.launcher)]
+        options = self.arguments(folder, serving, device, config, version)
+        variables = self.environment(os.environ, serving, device, gpus, host)
+
+        def launch(address: Sequence[str]) -> subprocess.Popen[bytes]:
+            job = {"arguments": [*options, *address], "key": door.key, "admin_key": door.admin_key}
+            return start(command, job, variables, log)
+
+        for left in reversed(range(STARTS)):
+            try:
+                return self._start(door, launch, begun, (host, port), version, log, limit_s)
+            except WorkerError as error:
+                if port or not left or not any("in use" in note for note in error.notes):
+                    raise
+        raise AssertionError("the last start returns or raises")
+
+    def _address(self, folder: Path, serving: ServerSettings, device: Device, name: str, version: str) -> ServerAddress:
+        """Return the address of a server that is to be started, with new random keys and no URL yet."""
+        return ServerAddress(
             url="",
             name=name or self.name,
-            version=self.version_of(python),
+            version=version,
             device=device,
             precision=serving.precision,
             tensor=serving.tensor,
@@ -162,29 +181,12 @@ class ServerEngine(ABC):
             key=secrets.token_urlsafe(32),
             admin_key=secrets.token_urlsafe(32),
         )
-        door = self._checked_version(door, say)
-        command = [str(python), "-P", str(SCRIPTS / self.launcher)]
-        options = self.arguments(folder, serving, device, config, version)
-        variables = self.environment(os.environ, serving, device, gpus, host)
-
-        def launch(options: Sequence[str]) -> subprocess.Popen[bytes]:
-            job = {"arguments": list(options), "key": door.key, "admin_key": door.admin_key}
-            process = start(command, job, variables, log)
-            begun(process.pid)
-            return process
-
-        for left in reversed(range(STARTS)):
-            try:
-                return self._start(door, lambda at: launch([*options, *at]), (host, port), version, log, limit_s)
-            except WorkerError as error:
-                if port or not left or not any("in use" in note for note in error.notes):
-                    raise
-        raise AssertionError("the last start returns or raises")
 
     def _start(
         self,
         door: ServerAddress,
         launch: Callable[[Sequence[str]], subprocess.Popen[bytes]],
+        begun: Callable[[int], None],
         address: tuple[str, int],
         version: int,
         log: Path,
@@ -196,6 +198,7 @@ class ServerEngine(ABC):
             door = replace(door, url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
             process = launch(["--host", host, "--port", str(port)])
             try:
+                begun(process.pid)
                 with self.model.control(door, limit_s) as control:
                     await_ready(process, control.healthy, door.name, log, (door.key, door.admin_key), limit_s)
                     self.ready(control, version)
