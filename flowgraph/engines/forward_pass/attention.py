@@ -67,10 +67,11 @@ class PackedAttention:
         queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
 
         def read(bucket: Bucket) -> Tensor:  # [tokens, heads, size]
-            inputs = [_runs(queries, bucket.queries, bucket.runs)]
-            inputs += [_runs(tensor, bucket.keys, bucket.runs) for tensor in (keys, values)]
-            mask = self._cached((id(bucket), window, query.dtype), lambda: bucket.mask(window, query.dtype))
-            return _sdpa(*inputs, mask, scale).transpose(1, 2).flatten(0, 1)
+            query = _runs(queries, bucket.queries, bucket.runs)
+            key, value = (_runs(tensor, bucket.keys, bucket.runs) for tensor in (keys, values))
+            dtype = query.dtype
+            mask = self._cached((id(bucket), window, dtype), lambda: bucket.mask(window, dtype))
+            return _sdpa(query, key, value, mask, scale).transpose(1, 2).flatten(0, 1)
 
         return torch.cat([read(bucket) for bucket in buckets]).index_select(0, back)[None]
 
@@ -115,7 +116,8 @@ class PackedAttention:
 def seen(segments: Segments, window: int | None, device: Any) -> Tensor:
     """Return which token [N] attends to which [N]; under a window of W to itself and the W - 1 before it."""
     token = torch.arange(int(segments.tokens.sum()), device=device)
-    return _sees(segments, window, device)(token[:, None], token[None])
+    mask: Tensor = _sees(segments, window, device)(token[:, None], token[None])
+    return mask
 
 
 def _sees(segments: Segments, window: int | None, device: Any) -> Callable[[Any, Any], Any]:
