@@ -64,7 +64,7 @@ def reach(name: str, endpoint: str | None = None) -> None:
         client.HfApi(endpoint=endpoint).model_info(name, timeout=TIMEOUT_S)
     except client.errors.RepositoryNotFoundError:
         hint = "if it is private or gated, log in with `hf auth login` first"
-        raise ModelError.unusable(name, "the hub has no such model, and there is no such folder", hint) from None
+        raise ModelError.unusable(name, "it is neither on the hub nor a folder", hint) from None
     except Exception as error:  # noqa: BLE001 - name resolution, time-outs, proxies, offline mode
         raise ModelError.not_reached(name, _line(error)) from None
 

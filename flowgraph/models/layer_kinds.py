@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Attention:
-    """Layers with the same attention, each of which caches `cached` numbers for each token.
+    """Layers with the same attention; each layer caches `cached` numbers for each token.
 
     A pair of a token and one that it attends to takes `products` multiplications in a layer. `window` bounds the tokens
     that are cached; `picks` bounds those of them that a token attends to, chosen by `scan` multiplications for every

@@ -32,10 +32,10 @@ class ModelShape:
     """The sizes of a decoder: `parameters` counts tied weights once, and adapters; `vocabulary` is in tokens.
 
     `intermediate` is the width of an MLP without experts. All layers except `dense_layers` have `experts` of width
-    `expert_intermediate`, of which a token passes `experts_per_token`, and shared ones of `shared_intermediate`
-    together. `mixing` describes the state of layers, unless all have plain full attention. `adapters` counts the
-    numbers in adapters; `base` is the name of the base model, or of the model itself. `positions` is the largest number
-    of tokens in a row, None if it is unknown.
+    `expert_intermediate`, `experts_per_token` for each token, and shared ones of `shared_intermediate` together.
+    `mixing` describes the state of layers, unless all have plain full attention. `adapters` counts the numbers in
+    adapters; `base` is the name of the base model, or of the model itself. `positions` is the largest number of tokens
+    in a row, None if it is unknown.
     """
 
     parameters: int

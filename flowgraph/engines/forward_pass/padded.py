@@ -15,7 +15,7 @@ import torch
 
 from flowgraph.engines.forward_pass.chunked_head import read_logits
 from flowgraph.engines.forward_pass.decode import full_precision, pad_left
-from flowgraph.engines.model_state.compute_device import device_of
+from flowgraph.engines.model_state.torch_handle import device_of
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows, TokenStats
 from flowgraph.models.libraries import transformers

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class FsdpModel(TorchHandle):
-    """A transformers model of which each of `ranks` holds a share of every tensor.
+    """A transformers model; each of `ranks` holds a share of every tensor.
 
     All ranks give the same plain model, each a copy of its own, which is sharded in place. The ranks hold `replicas`
     whole copies, each on adjacent ranks; `sequence` adjacent ranks share the same rows, and read a part of their tokens
@@ -154,7 +154,7 @@ class FsdpModel(TorchHandle):
         return whole(tensor, self._grid)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights by full plain ones, of which this rank keeps its share; names and shapes are the same."""
+        """Replace the weights by full plain ones of the same names and shapes; this rank keeps its share."""
         self._refuse_asleep()
         tensors = named_once(self.model, self._carried_names())
         shapes = {name: tensor.shape for aliases, tensor in tensors for name in aliases}

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from flowgraph.cluster.plan import Offloaded, RoleSettings
 from flowgraph.engines.fsdp.activation_checkpointing import recompute
 from flowgraph.engines.fsdp.ranks import ProcessRanks
-from flowgraph.engines.model_state.compute_device import computes_on
+from flowgraph.engines.model_state.torch_handle import computes_on
 from flowgraph.errors import LawError
 from flowgraph.models.heads import head_names
 
@@ -30,9 +30,9 @@ EVERYTHING: frozenset[Offloaded] = frozenset({"parameters", "gradients", "optimi
 class Grid:
     """The groups that the ranks of a model form, seen from one of them; adjacent ranks are nearest.
 
-    A row of `shards` adjacent ranks holds the model once; ranks of `copies`, one of each row, hold the same share.
-    `peers` are adjacent ranks with the same rows, each of which reads some of their tokens; ranks of `data`, one of
-    each group of peers, have rows of their own.
+    A row of `shards` adjacent ranks holds the model once; ranks of `copies`, one from each row, hold the same share.
+    `peers` are adjacent ranks with the same rows, who divide their tokens; ranks of `data`, one from each group of
+    peers, have rows of their own.
     """
 
     every: ProcessRanks

@@ -1,8 +1,8 @@
 """A model's state as files: each rank writes its rows of each tensor, and reads the rows that it needs.
 
-`00003.safetensors` holds the rows of rank 3. `00003.json` is its index: which rows of which whole tensors, and how many
-ranks wrote. So no rank ever holds a whole state, and any number of ranks reads what any other number wrote. Files are
-not trusted: their indexes must agree, and together hold each tensor once.
+`00003.safetensors` holds the rows of rank 3. `00003.json` is its index: its rows of each whole tensor, and the number
+of ranks that wrote. So no rank ever holds a whole state, and any number of ranks reads what any other number wrote.
+Files are not trusted: their indexes must agree, and together hold each tensor once.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class StoredTensor(BaseModel):
 
 
 class RankIndex(BaseModel):
-    """What one rank wrote; `numbers` are the parts of a state that are no tensors, by name."""
+    """What one rank wrote; `numbers` are the other parts of a state, by name."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -163,7 +163,7 @@ class SavedState:
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """Return the parts of the state that are no tensors, by name."""
+        """Return the numbers in the state, by name."""
         return self.indexes[0].numbers
 
     @property
@@ -197,7 +197,7 @@ class SavedState:
 
 
 def _rows(file: Any, name: str, stored: StoredTensor, path: Path) -> Any:
-    """Return the rows of a tensor in a file, none of which are read yet; raise DataError if its index is wrong."""
+    """Return the rows of a tensor in a file, without reading them yet; raise DataError if its index is wrong."""
     try:
         rows = file.get_slice(name)
     except SafetensorError as error:

@@ -22,7 +22,7 @@ from flowgraph.models.heads import head_of
 from flowgraph.models.lora import adapters_off, carried_names, set_trainable
 
 if TYPE_CHECKING:
-    from torch import Tensor, device
+    from torch import Tensor
 
     from flowgraph.engines.forward_pass.packed import Packing
     from flowgraph.engines.model_state.handle_state import HandleState
@@ -86,7 +86,7 @@ class TorchHandle(ABC):
     def __post_init__(self) -> None:
         refuse_settings(self.running, self.engine)
         self._sleep_state = SleepState()
-        self._home: device = next(self.model.parameters()).device
+        self._home: torch.device = next(self.model.parameters()).device
         set_trainable(self.model.eval(), self.trainable)
         self.tokenizer = ChatTokenizer(self.raw_tokenizer)
 
@@ -244,3 +244,14 @@ def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor
         if name in selected:
             tensors.setdefault(id(tensor), ([], tensor))[0].append(name)
     return list(tensors.values())
+
+
+def computes_on(model: Any, device: torch.device) -> None:
+    """Record on which device a model computes; its weights may lie elsewhere."""
+    model.flowgraph_device = device
+
+
+def device_of(model: Any) -> torch.device:
+    """Return the device on which a model computes: its inputs go there, and its outputs come from there."""
+    device: torch.device = getattr(model, "flowgraph_device", None) or next(model.parameters()).device
+    return device

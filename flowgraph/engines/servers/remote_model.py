@@ -69,6 +69,10 @@ class RemoteModel:
     control: ClassVar[type[ServerControl]]
     updates: ClassVar[type[WeightUpdates]]
 
+    verbs: frozenset[Verb] = frozenset({"sample", "weights"})
+    packs = False
+    micro_batch_tokens: int | None = None
+
     @staticmethod
     def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
         """Return the body of the request for one sample; `ends` are the tokens that end it."""
@@ -124,21 +128,6 @@ class RemoteModel:
         if self._unstamped and version != self._version:
             self._each(lambda control: control.stamp(str(version)))
         self._version, self._unstamped = version, False
-
-    @property
-    def packs(self) -> bool:
-        """Return False: this handle runs no passes over rows."""
-        return False
-
-    @property
-    def micro_batch_tokens(self) -> int | None:
-        """Return None: this handle does not train."""
-        return None
-
-    @property
-    def verbs(self) -> frozenset[Verb]:
-        """Return the verbs that this handle offers."""
-        return frozenset({"sample", "weights"})
 
     # --------------------------------------------------------------------------------------- samples
 

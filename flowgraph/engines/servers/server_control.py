@@ -110,7 +110,7 @@ class ServerControl:
             return value
         if isinstance(value, list) or value is None:
             return {"value": value}
-        raise WorkerError(f"{self.door.name} answers {path} with what is no JSON: {answer.text[:SHOWN]!r}")
+        raise WorkerError(f"{self.door.name} answers {path} with something other than JSON: {answer.text[:SHOWN]!r}")
 
 
 def _bearer(key: str) -> dict[str, str]:

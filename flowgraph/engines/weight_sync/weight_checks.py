@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 # Source: `stacked_params_mapping` of SGLang's models of the families of Llama and Qwen.
 JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-PADDED_ROWS = 64  # to a multiple of which SGLang pads the vocabulary
-ROWS = 3  # tensors of which a row is compared
+PADDED_ROWS = 64  # SGLang pads the vocabulary to a multiple of it
+ROWS = 3  # that are compared, one from each of as many tensors
 TIED = frozenset({"lm_head.weight"})  # may be the embeddings, and then may be missing in a file
 NUMBERS = 64  # of a row that is compared
 

@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, type[Decoder]] = {
     "nemotron-nas": dense.LlamaNemotron,
 }
 
-# Vision-language models of which transformers loads only the language model.
+# Vision-language models; transformers loads only their language model.
 _VISION = {"qwen3_5", "qwen3_5_moe", "llama4", "kimi_k25"}
 
 

@@ -376,6 +376,6 @@ def test_a_control_call_that_is_answered_with_no_json_is_told(replica: Callable[
     server = replica(lambda path: (200, text))
     with (
         ServerControl(server.door, 5.0) as control,
-        pytest.raises(WorkerError, match="answers /model_info with what is no"),
+        pytest.raises(WorkerError, match="answers /model_info with something other than JSON"),
     ):
         control.version()
