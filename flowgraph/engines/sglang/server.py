@@ -11,9 +11,8 @@ from flowgraph.engines.servers.remote_model import RemoteModel, Tag
 from flowgraph.engines.servers.sample_answer import read_answer
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
-from flowgraph.engines.sglang.environment import SGLANG_CPU
 from flowgraph.engines.sglang.http import question
-from flowgraph.engines.sglang.versions import SGLANG
+from flowgraph.engines.sglang.releases import SGLANG, SGLANG_CPU
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
 
 CPU_SHARE = 0.1  # of the machine's memory

@@ -10,9 +10,8 @@ from typing import Any
 from flowgraph.engines.servers.remote_model import RemoteModel, Tag
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
-from flowgraph.engines.vllm.environment import VLLM_CPU
 from flowgraph.engines.vllm.http import GENERATE, VllmControl, question, read_sample
-from flowgraph.engines.vllm.versions import VLLM
+from flowgraph.engines.vllm.releases import VLLM, VLLM_CPU
 from flowgraph.engines.weight_sync.weight_transports import ByMemory, plain
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
 from flowgraph.errors import WorkerError

@@ -14,12 +14,13 @@ import shutil
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed
 import torch.distributed.distributed_c10d as c10d
@@ -41,22 +42,26 @@ LOOPBACK = "127.0.0.1"
 OTHER_FILES = ("*.json", "*.jinja", "*.model", "*.txt")  # of a model's folder
 
 
-class WeightTransport(Protocol):
-    """One transport; with `session`, servers of some versions want an update announced and closed."""
+class WeightTransport(ABC):
+    """One transport, which by default keeps the weights until `deliver`.
 
-    session: bool
+    With `session`, servers of some versions want an update announced and closed.
+    """
+
+    session = True
+    _buckets: Iterable[Bucket] = ()
 
     def stage(self, buckets: Iterable[Bucket]) -> None:
         """Take the weights, in buckets of bounded size."""
-        ...
+        self._buckets = buckets
 
+    @abstractmethod
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Send them to the servers, which are paused."""
-        ...
+        """Send the weights to the servers, which are paused."""
 
     def close(self, controls: Sequence[ServerControl]) -> None:
         """Leave nothing behind."""
-        ...
+        self._buckets = ()
 
 
 def buckets(weights: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[Bucket]:
@@ -94,7 +99,7 @@ def everywhere(controls: Sequence[ServerControl], call: Callable[[ServerControl]
         future.result()
 
 
-class ByDisk:
+class ByDisk(WeightTransport):
     """A folder that servers read: on this machine, or on a file system that all of them see."""
 
     session = False
@@ -106,33 +111,30 @@ class ByDisk:
 
     def stage(self, buckets: Iterable[Bucket]) -> None:
         """Write the weights as a model's folder, one file per bucket."""
-        self._clear()
+        self.close()
         self._folder = self._scratch / f"weights-{secrets.token_hex(4)}"
         try:
             self._folder.mkdir(parents=True)
-            for pattern in OTHER_FILES if self._model_folder is not None else ():
-                for file in sorted(self._model_folder.glob(pattern)) if self._model_folder is not None else ():
+            for pattern in OTHER_FILES:
+                for file in sorted((self._model_folder or self._folder).glob(pattern)):
                     if not file.name.endswith(".index.json"):
                         shutil.copy(file, self._folder)
             for number, bucket in enumerate(buckets):
                 save_file(plain(bucket), self._folder / f"model-{number:05d}.safetensors", {"format": "pt"})
         except (OSError, SafetensorError) as error:
-            self._clear()
+            self.close()
             raise WorkerError(f"weights cannot be written for an update: {error}", where=str(self._scratch)) from None
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Have every server read the folder, and delete it."""
+        """Have every server read the folder, then delete it."""
         try:
             path = str(self._folder.resolve())
             everywhere(controls, lambda c: c.post("/update_weights_from_disk", model_path=path, flush_cache=False))
         finally:
-            self._clear()
+            self.close()
 
-    def close(self, controls: Sequence[ServerControl]) -> None:
+    def close(self, controls: Sequence[ServerControl] = ()) -> None:
         """Delete the folder."""
-        self._clear()
-
-    def _clear(self) -> None:
         if self._folder != Path():
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = Path()
@@ -143,17 +145,8 @@ def plain(bucket: Bucket) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in bucket}
 
 
-class ByMemory:
+class ByMemory(WeightTransport):
     """Memory of this machine: CUDA's handles on a GPU; on a CPU the numbers are part of the call."""
-
-    session = True
-
-    def __init__(self) -> None:
-        self._buckets: Iterable[Bucket] = ()
-
-    def stage(self, buckets: Iterable[Bucket]) -> None:
-        """Keep the weights until `deliver`."""
-        self._buckets = buckets
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
         """Pass each bucket to every server, which copies it before it answers."""
@@ -167,10 +160,6 @@ class ByMemory:
 
     def _call(self, controls: Sequence[ServerControl], **body: Any) -> None:
         everywhere(controls, lambda control: control.post("/update_weights_from_tensor", **body))
-
-    def close(self, controls: Sequence[ServerControl]) -> None:
-        """Forget the weights."""
-        self._buckets = ()
 
 
 def serialized(bucket: Bucket, device: str) -> tuple[str, Bucket]:
@@ -193,20 +182,13 @@ def serialized(bucket: Bucket, device: str) -> tuple[str, Bucket]:
     return base64.b64encode(ForkingPickler.dumps(alive)).decode(), alive
 
 
-class ByGroup:
+class ByGroup(WeightTransport):
     """A process group of this process and all servers' devices, which is kept from one update to the next."""
-
-    session = True
 
     def __init__(self, address: str, limit_s: float) -> None:
         self._address, self._limit_s = address, limit_s
-        self._buckets: Iterable[Bucket] = ()
         self._group: Any = None
         self._name = ""
-
-    def stage(self, buckets: Iterable[Bucket]) -> None:
-        """Keep the weights until `deliver`."""
-        self._buckets = buckets
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
         """Broadcast each bucket. A server that refuses is noticed before or while it is sent, not after the limit."""

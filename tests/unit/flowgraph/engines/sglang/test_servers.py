@@ -30,8 +30,8 @@ from flowgraph.engines.servers.server_process import (
     tail,
 )
 from flowgraph.engines.sglang import sglang_launch
+from flowgraph.engines.sglang.releases import SGLANG
 from flowgraph.engines.sglang.server import BIND, Sglang, SglangModel
-from flowgraph.engines.sglang.versions import SGLANG
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest, gather
 from flowgraph.language.keys import Key
