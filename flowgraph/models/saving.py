@@ -42,10 +42,10 @@ def save(
         raise ModelError.exists(folder)
     try:
         with whole_folder(folder) as draft, quiet():
-            weights = model.state_dict() if weights is None else weights
-            model.save_pretrained(draft, state_dict=merged(model, weights) if adapted(model) else dict(weights))
+            tensors = model.state_dict() if weights is None else weights
+            model.save_pretrained(draft, state_dict=merged(model, tensors) if adapted(model) else dict(tensors))
             if adapted(model) and head_of(model) == "tokens":
-                save_adapters(model, weights, draft / "adapter")
+                save_adapters(model, tensors, draft / "adapter")
             tokenizer.save_pretrained(draft)
             if sums:
                 write_sums(draft)

@@ -45,9 +45,14 @@ class OPT(Early):
     """OPT: positions are learned, from the third row on; queries, keys and values are linear layers of their own."""
 
     fused_qkv = False
-    intermediate_size: Count = Field(validation_alias="ffn_dim")
+    ffn_dim: Count
     max_position_embeddings: Count | None = 2048
     do_layer_norm_before: bool = True
+
+    @property
+    def width(self) -> int:
+        """Return the width of the MLP."""
+        return self.ffn_dim
 
     def _ends(self) -> Tensors:
         positions = (self.max_position_embeddings or 0) + 2
