@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flowgraph.errors import UsageError
 from flowgraph.flows.flow_files import find_flow, known_flows
-from flowgraph.models.listing import known
+from flowgraph.models.listing import built_in_models
 
 COLUMNS_ELSEWHERE = 100  # of what is printed to a file or a pipe
 
@@ -64,7 +64,7 @@ def list_models(cache: Path | None, as_json: bool, *, everything: bool = False) 
 
     from flowgraph.models.table import table
 
-    found, sized = known(cache_folder(cache)), sorted(table().values(), key=lambda each: each.name.casefold())
+    found, sized = built_in_models(cache_folder(cache)), sorted(table().values(), key=lambda each: each.name.casefold())
     if as_json:
         told = [asdict(each) for each in found]
         told += [{"name": m.name, "kind": "hub", "parameters": m.parameters} for m in sized] if everything else []

@@ -1,6 +1,6 @@
-"""What one engine can do, as data without torch: what it supports at run time, and what the planner models of it.
+"""What one engine can do, as data without torch: what it supports at run time, and what the planner models.
 
-Each engine has a folder of its own with one `ENGINE`; `table` gathers them all.
+Each engine has a folder with one `ENGINE`; `table` collects them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from flowgraph.engines.servers.environments import Environment
 from flowgraph.engines.servers.versions import EngineVersions
 
 MAX_RANKS = 2**16
-"""The degree of a way to split a model that only the pool bounds."""
+"""A degree of parallelism that only the size of the pool bounds."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """Layouts and settings of one engine: its device kinds, and the largest degree of each way to split a model.
+    """Layouts and settings of one engine: its kinds of devices, and the largest degree of each kind of parallelism.
 
-    Verbs of `single_device` are offered on one device only. `settings` names the fields of `Running` that the engine
-    follows, with the values that it takes (none: any); None means all of them.
+    Verbs of `single_device` are offered on one device only. `settings` are the fields of `RoleSettings` that the engine
+    supports, with the values that it takes (empty: any); None means all fields.
     """
 
     devices: frozenset[str]
@@ -37,16 +37,17 @@ class Support:
 
 @dataclass(frozen=True)
 class EngineCapabilities:
-    """One engine: its verbs, what it `supported` at run time (None: nothing, no executor), and what is `modelled`.
+    """One engine: its verbs, what is `supported` at run time (None: there is no executor), and what is `modelled`.
 
-    A plan may name all that is modelled; a run needs what is supported, which is part of it. `handle` is the class that
-    hosts a model in the process of its device, as `module:name`. `process_group` is the function with which its ranks
-    meet before they load, "" for ranks that do not talk to each other. `server` is the class that starts an engine with
-    processes of its own: then one rank speaks for all, and a replica's process owns all of its devices. A `cache_share`
-    of a device is for all that it holds there if it `shares_all`, else for weights and cache only. An optimizer that is
-    offloaded alone steps on the host with a `cpu_optimizer`; without, its states come to the device for the step.
-    Of engines that can do the same, the one of the least `order` comes first. One with servers says which `versions`
-    of it are known, the `environment` that is made for it on a CPU, and the `extra` of ours that installs it beside us.
+    A plan may use all that is modelled; a run needs what is supported, which is part of it. `handle` is the class that
+    hosts a model in the process of its device, as `module:name`. `process_group` is the function by which its ranks
+    meet before they load, "" for ranks that do not communicate. `server` is the class that starts an engine with
+    processes of its own: then one rank leads all, and a replica's process owns all of its devices.
+
+    A `cache_share` of a device bounds all of the engine's memory there if it `shares_all`, else weights and cache. An
+    optimizer that is offloaded alone steps on the host with a `cpu_optimizer`; otherwise its states come to the device
+    for the step. Engines are preferred in ascending `order`. An engine with servers has its known `versions`, the
+    `environment` that is installed for it on a CPU, and the `extra` of flowgraph that installs it for this Python.
     """
 
     name: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowgraph.models.layer_kinds import Attention, Recurrent
-from flowgraph.models.listing import KnownModel, known
+from flowgraph.models.listing import BuiltInModel, built_in_models
 from flowgraph.models.loading import LoadedModel, load
 from flowgraph.models.saving import save
 from flowgraph.models.sizes import ModelShape, shape
@@ -12,13 +12,13 @@ from flowgraph.models.tiny import TinySize
 
 __all__ = [
     "Attention",
-    "KnownModel",
+    "BuiltInModel",
     "LoadedModel",
     "ModelShape",
     "ModelSource",
     "Recurrent",
     "TinySize",
-    "known",
+    "built_in_models",
     "load",
     "resolve",
     "save",

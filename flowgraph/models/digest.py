@@ -1,4 +1,4 @@
-"""One number for a model's weights: equal if and only if every tensor is."""
+"""A hash of a model's weights: equal if and only if every tensor is."""
 
 from __future__ import annotations
 

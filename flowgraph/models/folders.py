@@ -1,4 +1,4 @@
-"""What must lie in a model's folder before anything heavy reads it: config.json and whole safetensors files."""
+"""Checks of a model's folder before anything heavy reads it: config.json and complete safetensors files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flowgraph.errors import ModelError
 from flowgraph.files import untrusted
 from flowgraph.files.hashes import SUMS, sums_fault
 
-_ONE, _MANY = "model.safetensors", "model.safetensors.index.json"
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _LENGTH_BYTES = 8
-_MOST_HEADER_BYTES = 100_000_000  # the bound of the safetensors format
+_MAX_HEADER_BYTES = 100_000_000  # the bound of the safetensors format
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,9 @@ class Header:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that is not there, or lacks config.json, weights or a tokenizer, or whose weights are cut off.
+    """Raise ModelError for a folder that lacks config.json, weights or a tokenizer, or whose weights are truncated.
 
-    Where hashes lie beside the files, as `save` writes them, each file is compared with its own.
-    Raises ModelError, which names the folder or the file.
+    If the folder has hashes of its files, as `save` writes them, they are compared. The error names the folder or file.
     """
     read_config(folder)
     for file in weight_files(folder):
@@ -50,7 +49,7 @@ def check_folder(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read config.json as a mapping; raise ModelError if it is absent or no JSON object."""
+    """Read config.json as a mapping; raise ModelError if it is missing or not a JSON object."""
     if not folder.exists():
         raise ModelError.no_folder(folder)
     if not folder.is_dir():
@@ -63,39 +62,38 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read one JSON object; raise ModelError if the file cannot be read or holds something else."""
+    """Read one JSON object; raise ModelError if the file cannot be read or has other content."""
     try:
         value = untrusted.read_json(file)
     except (OSError, ValueError) as error:
         raise ModelError.broken(file, f"cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ModelError.broken(file, "holds no JSON object")
+        raise ModelError.broken(file, "is not a JSON object")
     return cast("dict[str, Any]", value)
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """List the safetensors files of a model, whole or in shards.
+    """Return the safetensors files of a model: one, or its shards.
 
     Raises ModelError if there are none, if a shard is missing, or if there are only pickles.
     """
-    if (folder / _ONE).is_file():
-        return (folder / _ONE,)
-    if (folder / _MANY).is_file():
+    if (folder / _SINGLE).is_file():
+        return (folder / _SINGLE,)
+    if (folder / _INDEX).is_file():
         return _shards(folder)
     names = _names(folder)
     pickles = [name for name in names if name.endswith(_PICKLES)]
     if pickles:
         what = f"has its weights as pickles only ({', '.join(pickles[:3])}), which are not loaded"
         raise ModelError.lacks(folder, what, names, "save it once more with save_pretrained, which writes safetensors")
-    raise ModelError.lacks(folder, f"has config.json but no {_ONE} or {_MANY}", names)
+    raise ModelError.lacks(folder, f"has config.json but no {_SINGLE} or {_INDEX}", names)
 
 
 def _shards(folder: Path) -> tuple[Path, ...]:
-    index = read_json(folder / _MANY)
-    places = index.get("weight_map")
-    if not places or not isinstance(places, dict):
-        raise ModelError.broken(folder / _MANY, "has no `weight_map` of tensors and files")
-    files = sorted({folder / str(name) for name in cast("dict[str, Any]", places).values()})
+    weight_map = read_json(folder / _INDEX).get("weight_map")
+    if not weight_map or not isinstance(weight_map, dict):
+        raise ModelError.broken(folder / _INDEX, "has no `weight_map` of tensors and files")
+    files = sorted({folder / str(name) for name in cast("dict[str, Any]", weight_map).values()})
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         what = f"lacks {len(missing)} of {len(files)} files of weights: {', '.join(missing[:3])}"
@@ -104,28 +102,25 @@ def _shards(folder: Path) -> tuple[Path, ...]:
 
 
 def read_header(file: Path) -> Header:
-    """Read the header of a safetensors file and check that all of its data is there.
-
-    Raises ModelError if the file is cut off or is no safetensors file.
-    """
+    """Read the header of a safetensors file; raise ModelError if the file is truncated or has another format."""
     try:
-        has_bytes = file.stat().st_size
+        file_bytes = file.stat().st_size
         with file.open("rb") as stream:
             header_bytes = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-            if has_bytes < _LENGTH_BYTES or header_bytes > min(has_bytes, _MOST_HEADER_BYTES):
-                raise ModelError.broken(file, f"is no safetensors file, or is cut off ({has_bytes} bytes)")
+            if file_bytes < _LENGTH_BYTES or header_bytes > min(file_bytes, _MAX_HEADER_BYTES):
+                raise ModelError.broken(file, f"is not a safetensors file, or is cut off ({file_bytes} bytes)")
             entries = untrusted.parse_json(stream.read(header_bytes))
         entries.pop("__metadata__", None)
-        wants_bytes = _LENGTH_BYTES + header_bytes + max((e["data_offsets"][1] for e in entries.values()), default=0)
+        expected_bytes = _LENGTH_BYTES + header_bytes + max((e["data_offsets"][1] for e in entries.values()), default=0)
         header = Header({name: tuple(entry["shape"]) for name, entry in entries.items()})
     except ModelError:
         raise
     except OSError as error:
         raise ModelError.broken(file, f"cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        raise ModelError.broken(file, "is no safetensors file: its header cannot be read") from None
-    if has_bytes != wants_bytes:
-        raise ModelError.broken(file, f"is cut off or overlong: {has_bytes} bytes, its header says {wants_bytes}")
+        raise ModelError.broken(file, "is not a safetensors file: its header cannot be read") from None
+    if file_bytes != expected_bytes:
+        raise ModelError.broken(file, f"is cut off or overlong: {file_bytes} bytes, its header says {expected_bytes}")
     return header
 
 

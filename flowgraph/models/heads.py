@@ -1,6 +1,6 @@
-"""What a model's last layer gives: logits, a number at each token, or one for a whole text; and putting on another.
+"""A model's head: logits, a number at each token, or one for a whole text; and how to replace it.
 
-All are classes of transformers, told apart by their names, so that each is saved and loaded as an ordinary folder.
+Each is a class of transformers, recognized by its name, so that a model is saved and loaded as an ordinary folder.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import ModelError
-from flowgraph.models.libraries import Model, transformers
+from flowgraph.models.libraries import Model, quiet, transformers
 from flowgraph.models.seeded_init import seeded
-from flowgraph.models.silence_transformers import quiet
 
 if TYPE_CHECKING:
     from flowgraph.language.values import Head
@@ -21,7 +20,7 @@ AUTO: Mapping[Head, str] = {
     "values": "AutoModelForTokenClassification",
     "score": "AutoModelForSequenceClassification",
 }
-SAID: Mapping[Head, str] = {
+DESCRIPTIONS: Mapping[Head, str] = {
     "tokens": "a causal language model",
     "values": "a classifier of tokens with one label",
     "score": "a classifier of whole texts with one label",
@@ -30,12 +29,12 @@ _ENDINGS: Mapping[str, Head] = {"ForTokenClassification": "values", "ForSequence
 
 
 def head_of(model: Model) -> Head:
-    """Return what a model's last layer gives, by the name of its class."""
+    """Return the kind of a model's head."""
     return named_head(type(model).__name__)
 
 
 def declared(config: Mapping[str, Any]) -> Head:
-    """Return what the last layer of a saved model gives, by the content of its config.json.
+    """Return the kind of head that a config.json declares.
 
     >>> declared({"architectures": ["LlamaForTokenClassification"]})
     'values'
@@ -45,7 +44,7 @@ def declared(config: Mapping[str, Any]) -> Head:
 
 
 def named_head(name: str) -> Head:
-    """Return what the last layer of a class of transformers gives.
+    """Return the kind of head of a class of transformers.
 
     >>> named_head("LlamaForCausalLM"), named_head("Qwen2ForSequenceClassification")
     ('tokens', 'score')
@@ -57,7 +56,7 @@ def named_head(name: str) -> Head:
 
 
 def head_names(model: Model) -> frozenset[str]:
-    """Name the parameters of a head that gives numbers; of one that gives logits none, they may be the embedding."""
+    """Return the names of the parameters of a head of numbers; none of a head of logits, which may be the embedding."""
     if head_of(model) == "tokens":
         return frozenset()
     inside = f"{model.base_model_prefix}."
@@ -65,52 +64,52 @@ def head_names(model: Model) -> frozenset[str]:
 
 
 def refuse_labels(model: Model, name: object) -> None:
-    """Refuse a head that gives several numbers; raise ModelError."""
+    """Raise ModelError for a head that gives several numbers."""
     if head_of(model) != "tokens" and model.config.num_labels != 1:
-        raise ModelError.unusable(name, f"its head gives {model.config.num_labels} numbers, where one is wanted")
+        raise ModelError.unusable(name, f"its head gives {model.config.num_labels} numbers instead of one")
 
 
 def with_head(model: Model, head: Head, name: object, seed: int | None = None) -> tuple[Model, str]:
-    """Take over a model's backbone, which is then shared, under a head of one output; say what the head starts from.
+    """Put a model's backbone, which is then shared, under a head of one output; return a note on the head's start.
 
-    A head of one output that the model has is copied. Else it is zero: every process has the same without a word, the
-    first estimates are the known constant 0, and its first update depends on no draw; with a `seed` it is drawn, since
-    a head that is never trained would stay zero. Raises ModelError if transformers has no such class for this model.
+    A head of one output that the model has is copied. Else the new head is zero: every process has the same without
+    communication, and the first estimates are 0. With a `seed` it is random, since a head that is never trained would
+    stay zero. Raises ModelError if transformers has no such class for this model.
     """
     import torch
 
-    made, had = _classifier(model, head, name), dict(model.named_parameters())
-    own = {each: made.get_parameter(each) for each in sorted(head_names(made))}
-    taken = {each for each, tensor in own.items() if each in had and had[each].shape == tensor.shape}
+    new, before = _classifier(model, head, name), dict(model.named_parameters())
+    tensors = {name: new.get_parameter(name) for name in sorted(head_names(new))}
+    copied = {name for name, tensor in tensors.items() if name in before and before[name].shape == tensor.shape}
     with torch.no_grad():
-        for each, tensor in own.items():
+        for parameter, tensor in tensors.items():
             tensor.zero_()
-            if each in taken:
-                tensor.copy_(had[each])
+            if parameter in copied:
+                tensor.copy_(before[parameter])
             elif seed is not None:
                 with seeded(seed):
-                    tensor.normal_(std=getattr(made.config, "initializer_range", 0.02))
-    if taken:
-        return made, f"{name}: its head for whole texts is taken over, and gives a number at each token"
+                    tensor.normal_(std=getattr(new.config, "initializer_range", 0.02))
+    if copied:
+        return new, f"{name}: its head for whole texts is taken over, and gives a number at each token"
     start = "starts at 0" if seed is None else "is drawn from the seed"
-    return made, f"{name}: its head was replaced by one of one output, which {start}"
+    return new, f"{name}: its head was replaced by one of one output, which {start}"
 
 
 def _classifier(model: Model, head: Head, name: object) -> Model:
-    """Make the class of a head around a model's backbone; the head itself is still to be filled."""
+    """Return the class of a head around a model's backbone; the head's parameters are not initialized."""
     import torch
 
     config, prefix = model.config, model.base_model_prefix
     config.num_labels = 1
     try:
         with quiet(), torch.device("meta"):
-            made = getattr(transformers(), AUTO[head]).from_config(config)
+            new = getattr(transformers(), AUTO[head]).from_config(config)
     except ValueError:
         what = f"transformers makes no {AUTO[head]} of the family {config.model_type}"
         raise ModelError.unusable(name, what) from None
-    setattr(made, prefix, getattr(model, prefix))
-    made.config = config
-    for child, part in made.named_children():
+    setattr(new, prefix, getattr(model, prefix))
+    new.config = config
+    for child, part in new.named_children():
         if child != prefix:
             part.to_empty(device=model.device).to(model.dtype)
-    return made.eval()
+    return new.eval()

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, through its own client and its own cache; what is cached needs no network."""
+"""Models of the Hugging Face hub, through its client and cache; a cached model needs no network."""
 
 from __future__ import annotations
 
@@ -7,43 +7,48 @@ from pathlib import Path
 
 from flowgraph.errors import ModelError
 from flowgraph.models.folders import weight_files
-from flowgraph.models.libraries import hub_client
-from flowgraph.models.silence_transformers import quiet
+from flowgraph.models.libraries import hub_client, quiet
 
 TIMEOUT_S = 5.0
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
-_NOT_THESE = ["*/*", "consolidated*"]
+_IGNORED = ["*/*", "consolidated*"]
 
 
 def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None) -> Path:
-    """Return the folder of a hub model, from the hub's cache if it is whole there, else from the hub.
+    """Return the folder of a hub model, from the hub's cache if it is complete there, else from the hub.
 
-    Raises ModelError within a few seconds if the hub is not reached or has no such model.
+    Raises ModelError within a few seconds if the hub is not reached or does not have the model.
     """
-    cached = _cached(name)
-    if cached is not None:
-        return cached
+    client = hub_client()
+    try:
+        folder = Path(client.snapshot_download(name, local_files_only=True))
+        weight_files(folder)
+        if (folder / "config.json").is_file():
+            return folder
+    except (client.errors.LocalEntryNotFoundError, ModelError):
+        pass
     reach(name, endpoint)
     say(f"{name}: fetching from the hub")
     try:
         with quiet():
-            folder = hub_client().snapshot_download(
-                name, allow_patterns=_FILES, ignore_patterns=_NOT_THESE, etag_timeout=TIMEOUT_S, endpoint=endpoint
+            return Path(
+                client.snapshot_download(
+                    name, allow_patterns=_FILES, ignore_patterns=_IGNORED, etag_timeout=TIMEOUT_S, endpoint=endpoint
+                )
             )
     except Exception as error:  # noqa: BLE001 - the client raises from six libraries
         raise ModelError.not_reached(name, _line(error)) from None
-    return Path(folder)
 
 
 def config_folder(name: str, *, endpoint: str | None = None) -> Path:
-    """Return a folder that holds a hub model's config.json, fetching no weights.
+    """Return a folder with a hub model's config.json, without fetching weights.
 
     Raises ModelError as `fetch` does.
     """
     client = hub_client()
-    here = client.try_to_load_from_cache(name, "config.json")
-    if isinstance(here, str):
-        return Path(here).parent
+    cached = client.try_to_load_from_cache(name, "config.json")
+    if isinstance(cached, str):
+        return Path(cached).parent
     reach(name, endpoint)
     try:
         with quiet():
@@ -53,25 +58,15 @@ def config_folder(name: str, *, endpoint: str | None = None) -> Path:
 
 
 def reach(name: str, endpoint: str | None = None) -> None:
-    """Ask the hub for a model, within `TIMEOUT_S`; raise ModelError if it is not reached or has none."""
+    """Raise ModelError if the hub is not reached within `TIMEOUT_S`, or does not have the model."""
     client = hub_client()
     try:
         client.HfApi(endpoint=endpoint).model_info(name, timeout=TIMEOUT_S)
     except client.errors.RepositoryNotFoundError:
         hint = "if it is private or gated, log in with `hf auth login` first"
-        raise ModelError.unusable(name, "the hub has no such model, and there is no such folder", hint) from None
+        raise ModelError.unusable(name, "it is neither on the hub nor a folder", hint) from None
     except Exception as error:  # noqa: BLE001 - name resolution, time-outs, proxies, offline mode
         raise ModelError.not_reached(name, _line(error)) from None
-
-
-def _cached(name: str) -> Path | None:
-    client = hub_client()
-    try:
-        folder = Path(client.snapshot_download(name, local_files_only=True))
-        weight_files(folder)
-    except (client.errors.LocalEntryNotFoundError, ModelError):
-        return None
-    return folder if (folder / "config.json").is_file() else None
 
 
 def _line(error: Exception) -> str:

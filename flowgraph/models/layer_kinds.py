@@ -1,6 +1,6 @@
-"""What layers remember of the tokens before, and what reading that takes: attention of several reaches, and states.
+"""What layers keep between tokens, and the work of reading it: attention of several kinds, and recurrent states.
 
-Data, by which caches and FLOPs are counted. Not here: the weights around it.
+Caches and FLOPs are counted from this data. Not here: the weights.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Attention:
-    """Layers that attend alike; of each token a layer keeps `cached` numbers.
+    """Layers with the same attention; each layer caches `cached` numbers for each token.
 
-    A pair of a token and one that it attends to takes `products` multiplications in a layer. `window` is the most
-    tokens that are kept; `picks` the most of all kept ones that a token attends to, found by `scan` multiplications for
-    every pair; where one entry is kept for each `stride` tokens, these counts are of entries.
+    A pair of a token and one that it attends to takes `products` multiplications in a layer. `window` bounds the tokens
+    that are cached; `picks` bounds those of them that a token attends to, chosen by `scan` multiplications for every
+    pair. If one entry is cached for `stride` tokens, these numbers count entries.
     """
 
     layers: int
@@ -26,7 +26,7 @@ class Attention:
     stride: int = 1
 
     def cache_numbers(self, context_tokens: int) -> int:
-        """Count the numbers that are kept of one sequence of that length.
+        """Count the numbers that are cached for one sequence of this length.
 
         >>> Attention(2, 64, 16, window=128).cache_numbers(1000)
         4096
@@ -35,22 +35,22 @@ class Attention:
         return self.layers * self.cached * (entries if self.window is None else min(entries, self.window))
 
     def pass_products(self, tokens: int, pairs: int) -> int:
-        """Count the multiplications of a pass of so many tokens; `pairs` are counted as if each attended to all before.
+        """Count the multiplications of a pass of `tokens`; `pairs` are counted as under full causal attention.
 
-        A window or a pick leaves at most so many for each token.
-        Deviation: that the first tokens of a long sequence have fewer before them is left out.
+        A window or picks bound the pairs of each token.
+        Deviation: the first tokens of a long sequence, which have fewer tokens before them, are counted like the rest.
         """
         entries = pairs // self.stride
-        limit = min((each for each in (self.window, self.picks) if each is not None), default=None)
+        limit = min((limit for limit in (self.window, self.picks) if limit is not None), default=None)
         read = entries if limit is None else min(entries, limit * tokens)
         return self.layers * (self.products * read + self.scan * entries)
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Layers that keep `state` numbers of a sequence, whatever its length; a token takes `products` multiplications.
+    """Layers that keep `state` numbers for a sequence of any length; a token takes `products` multiplications.
 
-    Linear attention and state-space layers are such.
+    These are linear attention and state-space layers.
     """
 
     layers: int
@@ -58,11 +58,11 @@ class Recurrent:
     products: int
 
     def cache_numbers(self, context_tokens: int) -> int:
-        """Count the numbers that are kept of one sequence."""
+        """Count the numbers that are kept for one sequence."""
         return self.layers * self.state * (context_tokens > 0)
 
     def pass_products(self, tokens: int, pairs: int) -> int:
-        """Count the multiplications of a pass by the recurrence; kernels that take tokens in chunks do more."""
+        """Count the multiplications of a pass by the recurrence; kernels that work in chunks need more."""
         return self.layers * self.products * tokens
 
 
@@ -72,7 +72,7 @@ Mixer = Attention | Recurrent
 def grouped(layers: int, heads: int, kv_heads: int, head_dim: int, window: int | None = None) -> Attention:
     """Return layers of plain attention, whose heads share keys and values in groups.
 
-    Each pair has a product with the key and one with the value in each head; both are kept for each KV head.
+    Each pair has a product with the key and one with the value in each head; both are cached for each KV head.
     Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; Narayanan et al. 2021, arXiv 2104.04473, appendix.
 
     >>> grouped(2, 8, 2, 16)

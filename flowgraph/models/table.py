@@ -1,7 +1,7 @@
-"""Sizes of current models of the hub, shipped: what their config.json says of sizes, so that none has to be fetched.
+"""The shipped table of models of the hub: the sizes in their config.json, so that none has to be fetched.
 
-One line of `table.json` for each model: the fields that are read, the count of parameters, a source, and other ids of
-the hub that have the same sizes. Not here: what the sizes come to (`shapes`), and loading, which asks the hub.
+`table.json` has a line for each model: the fields of config.json, the number of parameters, a source, and other ids
+of the hub with the same sizes. Not here: what is computed from them (`sizes`), and loading, which uses the hub.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("table.json")
-QUANTISED = ("-fp8", "-fp4", "-nvfp4", "-awq", "-fp8-static-pertensor")  # endings of the same model in fewer bits
+QUANTIZED = ("-fp8", "-fp4", "-nvfp4", "-awq", "-fp8-static-pertensor")  # endings of ids of quantized copies
 
 
 @dataclass(frozen=True)
 class ListedModel:
-    """A model of the table: its id on the hub, what config.json says, and `parameters` as published.
+    """A model of the table: its id on the hub, its config.json, and the published number of `parameters`.
 
-    Those are of the language model alone: no vision, and none of the layers that predict further tokens. `also` names
-    what has the same sizes: whole ids, endings of this id that begin with `-`, and other short names of it. `positions`
-    are the most tokens of a row, by id or ending, "" for this id; those of fewer bits have the positions of this id.
+    The number is of the language model only, without vision and without layers that predict further tokens. `also`
+    names models of the same sizes: whole ids, endings of this id that begin with `-`, and other short names of it.
+    `positions` is the largest number of tokens in a row, by id or ending, "" for this id and its quantized copies.
     """
 
     name: str
@@ -35,78 +35,73 @@ class ListedModel:
     positions: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def positions_of(self, name: str) -> int | None:
-        """Return the most tokens of a row of one of these ids; None if that is not listed."""
-        ending = name[len(self.name) :] if name.casefold().startswith(self.name.casefold()) else name
-        listed_here = {key.casefold(): most for key, most in self.positions.items()}
-        own = self.positions.get("") if ending.casefold().endswith(QUANTISED) else None
-        return listed_here.get(ending.casefold(), own)
+        """Return the largest number of tokens in a row of one of these ids; None if it is not listed."""
+        ending = name.casefold().removeprefix(self.name.casefold())
+        default = self.positions.get("") if ending.endswith(QUANTIZED) else None
+        return {key.casefold(): tokens for key, tokens in self.positions.items()}.get(ending, default)
 
     @property
     def ids(self) -> Iterator[str]:
-        """Yield all ids of the hub that have these sizes, this model's own first."""
+        """Yield all ids of the hub that have these sizes, this model's id first."""
         yield self.name
-        yield from (
-            f"{self.name}{each}" if each.startswith("-") else each
-            for each in self.also
-            if each[:1] == "-" or "/" in each
-        )
+        for name in self.also:
+            if name.startswith("-") or "/" in name:
+                yield f"{self.name}{name}" if name.startswith("-") else name
 
     @property
     def short_names(self) -> Iterator[str]:
-        """Yield what this model is called besides its id."""
+        """Yield the names of this model besides its id."""
         yield _short(self.name)
-        yield from (each for each in self.also if each[:1] != "-" and "/" not in each)
+        yield from (name for name in self.also if not name.startswith("-") and "/" not in name)
 
 
 @cache
 def table() -> Mapping[str, ListedModel]:
     """Read the table: each model by its id on the hub."""
-    read: dict[str, dict[str, Any]] = json.loads(FILE.read_text("utf-8"))
-    return {name: ListedModel(name, **each) for name, each in read.items()}
+    entries: dict[str, dict[str, Any]] = json.loads(FILE.read_text("utf-8"))
+    return {name: ListedModel(name, **entry) for name, entry in entries.items()}
 
 
 def listed(name: str) -> ListedModel | None:
-    """Return the entry for an id of the hub, whatever its case; None if it is not in the table."""
-    found = _by_id().get(name.casefold())
-    return found[1] if found else None
+    """Return the entry for an id of the hub, in any case; None if it is not in the table."""
+    return _by_id().get(name.casefold(), ("", None))[1]
 
 
 def full_name(text: str) -> str | None:
-    """Return the id on the hub that a text stands for, an id in any case or a short name; None if the table has none.
+    """Return the id on the hub for an id in any case or a short name; None if the table does not have it.
 
-    Of short names, case, dashes, underscores and spaces do not count.
+    Case, dashes, underscores and spaces of short names do not matter.
 
     >>> full_name("qwen/qwen3-8b"), full_name("llama-3.1-8b-instruct"), full_name("gpt oss 120B")
     ('Qwen/Qwen3-8B', 'meta-llama/Llama-3.1-8B-Instruct', 'openai/gpt-oss-120b')
     """
-    found = _by_id().get(text.casefold())
-    return found[0] if found else _by_short_name().get(_key(text))
+    entry = _by_id().get(text.casefold())
+    return entry[0] if entry else _by_short_name().get(_key(text))
 
 
-def nearest_names(text: str, others: Iterable[str] = (), most: int = 3) -> tuple[str, ...]:
-    """Return the short names of the table, or of `others`, that are nearest to a text; none if none is near.
+def nearest_names(text: str, built_in: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return up to three short names of the table, or `built_in` ones, that resemble a text.
 
     >>> nearest_names("llama-3.1-9b")[0]
     'Llama-3.1-8B'
     """
-    names = [*others, *map(_short, table())]
-    spelled = {each.casefold(): each for each in names}
-    return tuple(spelled[each] for each in difflib.get_close_matches(text.casefold(), spelled, n=most, cutoff=0.7))
+    names = {name.casefold(): name for name in (*built_in, *map(_short, table()))}
+    return tuple(names[match] for match in difflib.get_close_matches(text.casefold(), names, n=3, cutoff=0.7))
 
 
 @cache
-def _by_id() -> Mapping[str, tuple[str, ListedModel]]:
-    return {each.casefold(): (each, entry) for entry in table().values() for each in entry.ids}
+def _by_id() -> Mapping[str, tuple[str, ListedModel | None]]:
+    return {name.casefold(): (name, entry) for entry in table().values() for name in entry.ids}
 
 
 @cache
 def _by_short_name() -> Mapping[str, str]:
-    """Return the id of each short name: a model's own before one of its sizes; if two of those share it, neither."""
-    own = {_key(each): entry.name for entry in table().values() for each in entry.short_names}
-    same = dict[str, set[str]]()
+    """Return the id for each short name: an entry's own before one with its sizes, which must be unambiguous."""
+    ids = dict[str, set[str]]()
     for name, _ in _by_id().values():
-        same.setdefault(_key(_short(name)), set()).add(name)
-    return {key: next(iter(names)) for key, names in same.items() if len(names) == 1} | own
+        ids.setdefault(_key(_short(name)), set()).add(name)
+    unique = {key: next(iter(names)) for key, names in ids.items() if len(names) == 1}
+    return unique | {_key(name): entry.name for entry in table().values() for name in entry.short_names}
 
 
 def _short(name: str) -> str:
@@ -114,7 +109,4 @@ def _short(name: str) -> str:
 
 
 def _key(text: str) -> str:
-    return text.casefold().translate(_LEFT_OUT)
-
-
-_LEFT_OUT = str.maketrans("", "", "-_ ")
+    return text.casefold().translate(str.maketrans("", "", "-_ "))

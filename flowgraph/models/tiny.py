@@ -1,11 +1,11 @@
-"""The small Llama that is made on the spot: 109k parameters, 20 characters, no download.
+"""The small Llama that needs no download: 109k parameters, 20 characters.
 
 Not here: reading it back from a folder (`loading`), and which settings train it (`sources`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from flowgraph.errors import ModelError, nearest
@@ -16,7 +16,7 @@ SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<sep>")
 CHARACTERS = "0123456789 +-=?"
 VOCABULARY = (*SPECIAL, *CHARACTERS)
 
-# A turn of the user is its text; an answer stands between <sep> and <eos>.
+# A turn of the user is its text; an answer is between <sep> and <eos>.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}{{ '<sep>' + message['content'] + eos_token }}"
@@ -44,47 +44,56 @@ class TinySize:
     positions: int = 128
 
 
+def config_of(size: TinySize) -> dict[str, int]:
+    """Return the sizes by their names in config.json."""
+    return {
+        "hidden_size": size.hidden,
+        "intermediate_size": size.intermediate,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "max_position_embeddings": size.positions,
+    }
+
+
 def parse_size(text: str) -> TinySize:
     """Read `tiny` or `tiny:hidden=64,layers=2`.
 
     >>> parse_size("tiny:hidden=32,layers=1")
     TinySize(hidden=32, layers=1, heads=4, intermediate=192, positions=128)
 
-    Raises ModelError for an option that is unknown, no integer, or out of its range.
+    Raises ModelError for an option that is unknown, not an integer, or out of its range.
     """
-    options = text.partition(":")[2]
-    given = dict(_option(text, part) for part in options.split(",") if part)
-    size = TinySize(**given)
+    sizes = dict[str, int]()
+    for part in filter(None, text.partition(":")[2].split(",")):
+        name, _, value = part.partition("=")
+        if name not in _RANGES:
+            raise ModelError.bad_option(text, f"`tiny` has no option `{name}`", nearest(name, _RANGES))
+        sizes[name] = parse_whole(text, name, value, *_RANGES[name])
+    size = TinySize(**sizes)
     if size.hidden % (2 * size.heads):
         why = f"hidden={size.hidden} is not a multiple of twice heads={size.heads}"
         raise ModelError.bad_option(text, why, "a head has an even number of units")
     return size
 
 
-def _option(text: str, part: str) -> tuple[str, int]:
-    name, _, value = part.partition("=")
-    if name not in _RANGES:
-        known = [field.name for field in fields(TinySize)]
-        raise ModelError.bad_option(text, f"`tiny` has no option `{name}`", nearest(name, known))
-    low, high = _RANGES[name]
+def parse_whole(text: str, name: str, value: str, low: int, high: int) -> int:
+    """Return the integer value of an option in a model's name; raise ModelError if it is not in its range."""
     if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
-        raise ModelError.bad_option(text, f"{name}={value} is no whole number from {low} to {high}")
-    return name, int(value)
+        raise ModelError.bad_option(text, f"{name}={value} is not an integer from {low} to {high}")
+    return int(value)
 
 
 def build(seed: int, size: TinySize | None = None) -> tuple[Model, Tokenizer]:
     """Make the model (float32, eval mode) and its tokenizer in memory.
 
-    The same seed gives the same weights; the caller's random state is left as it was.
+    The same seed gives the same weights; the caller's random state is unchanged.
     """
-    return _model(seed, size or TinySize()), _tokenizer(size or TinySize())
+    size = size or TinySize()
+    return _model(seed, size), _tokenizer(size)
 
 
 def make(seed: int, folder: Path, size: TinySize | None = None) -> Path:
-    """Make the model and save it into `folder`, which must not exist yet.
-
-    Raises ModelError if the folder exists or cannot be written.
-    """
+    """Make the model and save it into a new `folder`; raise ModelError if it exists or cannot be written."""
     from flowgraph.models.saving import save
 
     model, tokenizer = build(seed, size)
@@ -97,15 +106,7 @@ def _model(seed: int, size: TinySize) -> Model:
     library = transformers()
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     config = library.LlamaConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=size.hidden,
-        intermediate_size=size.intermediate,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.heads,
-        max_position_embeddings=size.positions,
-        tie_word_embeddings=False,
-        **ids,
+        vocab_size=len(VOCABULARY), num_key_value_heads=size.heads, tie_word_embeddings=False, **config_of(size), **ids
     )
     with seeded(seed):
         model = library.LlamaForCausalLM(config)
@@ -115,7 +116,7 @@ def _model(seed: int, size: TinySize) -> Model:
 
 def _tokenizer(size: TinySize) -> Tokenizer:
     library = tokenizers()
-    ids = {token: place for place, token in enumerate(VOCABULARY)}
+    ids = {token: i for i, token in enumerate(VOCABULARY)}
     backend = library.Tokenizer(library.models.WordLevel(ids, unk_token="<unk>"))
     backend.pre_tokenizer = library.pre_tokenizers.Split("", "isolated")
     backend.decoder = library.decoders.Fuse()

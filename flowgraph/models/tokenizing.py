@@ -1,4 +1,4 @@
-"""Reading a folder's tokenizer, and what it must have to be trained with: an end, a chat form, ids that fit."""
+"""Reading a folder's tokenizer, and what training needs of it: an end token, a chat template, ids that fit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.errors import ModelError
 from flowgraph.models import template_probe
-from flowgraph.models.libraries import Tokenizer, transformers
-from flowgraph.models.silence_transformers import quiet
+from flowgraph.models.libraries import Tokenizer, quiet, transformers
 
-# A base model has no form of a chat: it is given the contents alone, a line each. A whole answer at the end is ended.
+# For base models, which have no chat template: the contents, a line each; a complete answer gets the end token.
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ '\\n' }}"
     "{% elif message['role'] == 'assistant' and not add_generation_prompt %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -21,7 +20,7 @@ PLAIN_TEMPLATE = (
 
 
 def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Read the tokenizer of a model whose embedding has `vocabulary` rows, and say what was filled in.
+    """Read the tokenizer of a model whose embedding has `vocabulary` rows; return it with notes on what was added.
 
     Raises ModelError if it cannot be read, has no end token, has ids that the model lacks, or a chat template that
     takes too much memory or time.
@@ -34,50 +33,39 @@ def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str,
     except Exception as error:  # noqa: BLE001 - transformers raises from many libraries
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError.broken(folder, f"the tokenizer cannot be read: {lines[0]}") from None
-    _check(tokenizer, folder, vocabulary)
-    if tokenizer.chat_template is not None:
-        try_template(tokenizer, folder)
-    return tokenizer, tuple(_filled_in(tokenizer, folder))
-
-
-def _check(tokenizer: Tokenizer, folder: Path, vocabulary: int) -> None:
     if tokenizer.eos_token_id is None:
         hint = "name its `eos_token` in tokenizer_config.json"
         raise ModelError.unusable(folder, "the tokenizer has no end token, so no response would end", hint)
     largest = max(tokenizer.get_vocab().values())
     if largest >= vocabulary:
         raise ModelError.unusable(folder, f"the tokenizer has ids up to {largest}, the model has {vocabulary} rows")
+    notes: list[str] = []
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+        notes.append(f"{folder}: the tokenizer has no padding token; {tokenizer.eos_token} pads")
+    if tokenizer.chat_template is not None:
+        try_template(tokenizer, folder)
+    else:
+        ids: list[int] = tokenizer("0")["input_ids"]
+        starts_with_bos = bool(ids) and ids[0] == tokenizer.bos_token_id
+        tokenizer.chat_template = ("{{ bos_token }}" if starts_with_bos else "") + PLAIN_TEMPLATE
+        notes.append(f"{folder}: the tokenizer has no chat template; a prompt is its contents joined by line ends")
+    return tokenizer, tuple(notes)
 
 
 def try_template(tokenizer: Tokenizer, folder: Path) -> None:
     """Raise ModelError for a chat template that does not render a short chat within the bounds of `template_probe`."""
     try:
         source = tokenizer.get_chat_template()
-    except ValueError:  # several, none of them the default: who renders is told so
+    except ValueError:  # several, none of them the default: rendering raises then
         return
     tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
     command = [sys.executable, "-I", template_probe.__file__]
-    told = json.dumps({"template": source, "tokens": tokens})
-    done = subprocess.run(command, input=told, text=True, capture_output=True, check=False, env={})
-    if done.returncode == template_probe.TOO_LARGE:
+    job = json.dumps({"template": source, "tokens": tokens})
+    status = subprocess.run(command, input=job, text=True, capture_output=True, check=False, env={}).returncode
+    if status == template_probe.TOO_LARGE:
         bounds = f"{show_bytes(template_probe.MEMORY_BYTES)} or {template_probe.CHARACTERS} characters"
         raise ModelError.unusable(folder, f"its chat template takes more than {bounds} for a chat of one question")
-    if done.returncode < 0:
+    if status < 0:
         what = f"its chat template does not render a chat of one question in {template_probe.SECONDS} s"
         raise ModelError.unusable(folder, what)
-
-
-def _filled_in(tokenizer: Tokenizer, folder: Path) -> list[str]:
-    notes: list[str] = []
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-        notes.append(f"{folder}: the tokenizer has no padding token; {tokenizer.eos_token} pads")
-    if tokenizer.chat_template is None:
-        tokenizer.chat_template = ("{{ bos_token }}" if _starts_with_bos(tokenizer) else "") + PLAIN_TEMPLATE
-        notes.append(f"{folder}: the tokenizer has no chat template; a prompt is its contents joined by line ends")
-    return notes
-
-
-def _starts_with_bos(tokenizer: Tokenizer) -> bool:
-    ids: list[int] = tokenizer("0")["input_ids"]
-    return bool(ids) and ids[0] == tokenizer.bos_token_id

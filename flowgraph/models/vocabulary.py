@@ -1,4 +1,4 @@
-"""Which ids a model gives to which pieces of text, and whether one model can read the tokens that another drew."""
+"""The ids of a model's tokens, and whether one model can read the tokens that another one samples."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from flowgraph.models.tokenizing import read_tokenizer
 
 
 def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Mapping[str, int]:
-    """Return a model's pieces of text, each with its id; of its files only the tokenizer's and config.json are read."""
+    """Return a model's tokens with their ids; only config.json and the tokenizer's files are read."""
     if source.kind == "tiny":
-        return {piece: place for place, piece in enumerate(tiny.VOCABULARY)}
+        return {token: i for i, token in enumerate(tiny.VOCABULARY)}
     tokenizer, _ = read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)
-    known: Mapping[str, int] = tokenizer.get_vocab()
-    return known
+    ids: Mapping[str, int] = tokenizer.get_vocab()
+    return ids
 
 
 def refuse_other_tokens(
     reader: str, writer: str, sources: Mapping[str, ModelSource], cache: Path, say: Callable[[str], None]
 ) -> None:
-    """Refuse that the model `reader` reads tokens which `writer` draws, if one of them means other text to it.
+    """Raise ModelError if a token that `writer` samples means other text to `reader`.
 
-    A reader may know more pieces than the writer. Raises ModelError that names both models and the first such token.
+    A reader may have more tokens than the writer. The error names both models and the first such token.
     """
     if sources[reader].base.name == sources[writer].base.name:
         return
-    there, here = (vocabulary(sources[name], cache, say) for name in (writer, reader))
-    for piece, place in sorted(there.items(), key=lambda each: each[1]):
-        if here.get(piece) != place:
+    written, readable = (vocabulary(sources[name], cache, say) for name in (writer, reader))
+    for token, number in sorted(written.items(), key=lambda item: item[1]):
+        if readable.get(token) != number:
             raise ModelError.other_tokens(
-                (reader, sources[reader].name), (writer, sources[writer].name), piece, place, here.get(piece)
+                (reader, sources[reader].name), (writer, sources[writer].name), token, number, readable.get(token)
             )

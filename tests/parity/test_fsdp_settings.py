@@ -124,7 +124,7 @@ def test_what_cannot_be_run_is_refused(two: Told) -> None:
         "fp8": "the engine `fsdp` does not run with precision=fp8\n  hint: it takes float32, bfloat16",
         "cache": (
             "the engine `fsdp` does not run with cache_share=0.5\n"
-            "  hint: it heeds precision, checkpointing, offload, micro_batch_tokens, logits, sleeps"
+            "  hint: it supports precision, checkpointing, offload, micro_batch_tokens, logits, sleeps"
         ),
         "gradients": (
             "the engine `fsdp` does not offload gradients alone\n"
@@ -132,7 +132,7 @@ def test_what_cannot_be_run_is_refused(two: Told) -> None:
         ),
         "replicas": "replicas=3 does not divide 2 ranks",
         "sequence": "sequence=0 does not divide 2 ranks",
-        "local": "the engine `local` does not run with precision=bfloat16\n  hint: it heeds sleeps",
+        "local": "the engine `local` does not run with precision=bfloat16\n  hint: it supports sleeps",
     }
 
 

@@ -30,9 +30,9 @@ from flowgraph.cli.listings import cache_folder
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.engines.servers.environments import install
 from flowgraph.engines.servers.remote_model import RemoteModel
+from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_engine import ServerEngine
 from flowgraph.engines.servers.server_process import ServerAddress
-from flowgraph.engines.sglang.http import ServerControl
 from flowgraph.engines.sglang.server import Sglang
 from flowgraph.engines.vllm.server import Vllm
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, By, Hold

@@ -1,16 +1,16 @@
-"""Attention of packed tokens: each run to itself and to the run that it continues, by one of four ways.
+"""Attention of packed tokens: each run to itself and to the run that it continues, by one of four kernels.
 
-It is reached through transformers' `AttentionInterface`, under a name of our own. A layer's call that brings no
-`packed=` is handed on to SDPA as it is, so the name may stay set: layers that are run again in a backward pass
-(activation checkpointing) bring it again.
+Layers reach it through transformers' `AttentionInterface`, under a name of our own. A call without `packed=` goes on to
+SDPA, so the name may stay set: layers that run again in a backward pass (activation checkpointing) pass it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 NAME = "packed_tokens"
 Way = Literal["segments", "mask", "varlen", "flex"]
-_NOT_HONOURED = ("softcap", "s_aux", "position_bias")  # what some models ask of attention, and no way here does
-_ASKED: ContextVar[set[int | None] | None] = ContextVar("windows that a model asks masks for", default=None)
+_UNSUPPORTED = ("softcap", "s_aux", "position_bias")  # arguments of some models that no kernel here has
+_WINDOWS: ContextVar[set[int | None] | None] = ContextVar("windows that a model requests masks for", default=None)
 
 
 @dataclass(eq=False)
 class PackedAttention:
-    """The attention of one forward pass over packed tokens: `segments` of all of them, whichever slice a rank has.
+    """The attention of one forward pass over packed tokens; `segments` are of all tokens, even if a rank has a slice.
 
-    `windows` collects the sliding windows that layers ask for.
+    `windows` collects the sliding windows that layers request.
     """
 
     segments: Segments
@@ -49,166 +49,157 @@ class PackedAttention:
     device: Any
     sequence: SequenceRanks | None = None
     windows: set[int | None] = field(default_factory=set["int | None"])
-    _made: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    _cache: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         """Return [1, N, heads, size] for `query` [1, heads, N, size], and keys and values that may have fewer heads."""
         self.windows.add(window)
-        if self.sequence is None:
-            return self._whole(query, key, value, scale, window)
-
-        query, key, value = all_tokens(query, key, value, self.sequence)
-        return own_tokens(self._whole(query, key, value, scale, window), self.sequence)
-
-    def _whole(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         ways = {"segments": self._segments, "mask": self._mask, "varlen": self._varlen, "flex": self._flex}
-        return ways[self.way](query, key, value, scale, window)
+        if self.sequence is None:
+            return ways[self.way](query, key, value, scale, window)
+        query, key, value = all_tokens(query, key, value, self.sequence)
+        return own_tokens(ways[self.way](query, key, value, scale, window), self.sequence)
 
     def _segments(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Read runs of near lengths together, one call of SDPA for each such bucket."""
+        """Read runs of similar lengths together, one call of SDPA for each bucket of them."""
         width = query.shape[1] * query.shape[3]
-        buckets, back = self._kept("buckets", lambda: bucketed(self.segments, width, self.device))
-        flat = [each[0].transpose(0, 1) for each in (query, key, value)]
-        outs = [self._read(each, flat, scale, window) for each in buckets]
-        return torch.cat(outs).index_select(0, back)[None]
+        buckets, back = self._cached("buckets", lambda: bucketed(self.segments, width, self.device))
+        queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
 
-    def _read(self, bucket: Bucket, flat: list[Tensor], scale: float | None, window: int | None) -> Tensor:
-        """Return [tokens, heads, size] of a bucket's padded tokens."""
-        query = _taken(flat[0], bucket.queries, bucket.runs)
-        key, value = (_taken(each, bucket.keys, bucket.runs) for each in flat[1:])
-        mask = self._kept((id(bucket), window, query.dtype), lambda: bucket.mask(window, query.dtype))
-        return _grouped(query, key, value, mask, scale).transpose(1, 2).flatten(0, 1)
+        def read(bucket: Bucket) -> Tensor:  # [tokens, heads, size]
+            query = _runs(queries, bucket.queries, bucket.runs)
+            key, value = (_runs(tensor, bucket.keys, bucket.runs) for tensor in (keys, values))
+            dtype = query.dtype
+            mask = self._cached((id(bucket), window, dtype), lambda: bucket.mask(window, dtype))
+            return _sdpa(query, key, value, mask, scale).transpose(1, 2).flatten(0, 1)
+
+        return torch.cat([read(bucket) for bucket in buckets]).index_select(0, back)[None]
 
     def _mask(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         """Read all tokens against all, under an explicit mask: the reference, of N² memory."""
-        mask = self._kept(window, lambda: seen(self.segments, window, self.device))
-        return _grouped(query, key, value, mask, scale).transpose(1, 2)
+        mask = self._cached(window, lambda: seen(self.segments, window, self.device))
+        return _sdpa(query, key, value, mask, scale).transpose(1, 2)
 
     def _varlen(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         """Read runs by torch's variable-length flash attention: on CUDA, in half precision.
 
-        Where a run has fewer queries than keys, its causal mask ends in the lower right corner, as we need it.
+        If a run has fewer queries than keys, its causal mask ends in the lower right corner, as we need it.
         Source: Dao 2023, arXiv 2307.08691; the FlashAttention 2.1 change of causal masks.
         """
         untyped: Any = varlen
-        segments = self.segments
-        index, until, most = self._kept("varlen", lambda: run_keys(segments, self.device))
+        index, ends, longest = self._cached("varlen", lambda: run_keys(self.segments, self.device))
         heads = query.shape[1]
-        flat = [each[0].transpose(0, 1) for each in (query, _repeated(key, heads), _repeated(value, heads))]
         out: Tensor = untyped.varlen_attn(
-            flat[0].contiguous(),
-            *(each.index_select(0, index) for each in flat[1:]),
-            *until,
-            *most,
+            query[0].transpose(0, 1).contiguous(),
+            *(_repeated(each, heads)[0].transpose(0, 1).index_select(0, index) for each in (key, value)),
+            *ends,
+            *longest,
             scale=scale,
             window_size=(-1 if window is None else window - 1, 0),
         )
         return out[None]
 
     def _flex(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Read all tokens against all, but for the blocks that no run sees: compiled, on CUDA."""
-        untyped: Any = flex
-        mask = self._kept(window, lambda: blocks(self.segments, window, self.device))
-        given = {"block_mask": mask, "scale": scale, "enable_gqa": key.shape[1] != query.shape[1]}
-        out: Tensor = _compiled(untyped.flex_attention)(query, key, value, **given)
+        """Read all tokens against all, except the blocks that no run sees: compiled, on CUDA."""
+        mask = self._cached(window, lambda: blocks(self.segments, window, self.device))
+        grouped = key.shape[1] != query.shape[1]
+        out: Tensor = _compiled_flex()(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
         return out.transpose(1, 2)
 
-    def _kept(self, name: Any, make: Any) -> Any:
-        """Make what all layers share when the first one asks for it."""
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
+    def _cached(self, name: Any, make: Callable[[], Any]) -> Any:
+        """Return what all layers share; the first one that needs it makes it."""
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]
 
 
 def seen(segments: Segments, window: int | None, device: Any) -> Tensor:
-    """Return which token [N] attends to which [N]; of a window of W it sees itself and the W - 1 before it."""
-    at, first, before, place = (each.to(device) for each in _of_tokens(segments))
-    token, key = torch.arange(len(at), device=device)[:, None], torch.arange(len(at), device=device)[None]
-    own = (key >= at[:, None]) & (key <= token)
-    continued = (key >= first[:, None]) & (key < (first + before)[:, None])
-    near = True if window is None else place[None] > place[:, None] - window
-    return (own | continued) & near
+    """Return which token [N] attends to which [N]; under a window of W to itself and the W - 1 before it."""
+    token = torch.arange(int(segments.tokens.sum()), device=device)
+    mask: Tensor = _sees(segments, window, device)(token[:, None], token[None])
+    return mask
 
 
-def _of_tokens(segments: Segments) -> list[Tensor]:
-    """Return of each token [N] where its run begins, where what that continues begins, that one's tokens; its place."""
+def _sees(segments: Segments, window: int | None, device: Any) -> Callable[[Any, Any], Any]:
+    """Return a function of a token and a key, or of tensors of them: whether one attends to the other."""
     runs = (segments.start, segments.before_start, segments.before)
-    columns = [np.repeat(each, segments.tokens) for each in runs]
-    return [torch.from_numpy(each) for each in (*columns, ranges(segments.before, segments.tokens))]
+    columns = [np.repeat(column, segments.tokens) for column in runs]
+    columns.append(ranges(segments.before, segments.tokens))
+    start, before_start, before, position = (torch.from_numpy(column).to(device) for column in columns)
+
+    def sees(token: Any, key: Any) -> Any:
+        in_run = (key >= start[token]) & (key <= token)
+        in_context = (key >= before_start[token]) & (key < before_start[token] + before[token])
+        in_window = position[key] > position[token] - (window or len(start))
+        return (in_run | in_context) & in_window
+
+    return sees
 
 
 def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[int, int]]:
-    """Return the keys of all runs one after another, where queries and keys of each run end, and the most of both."""
+    """Return the keys of all runs one after another, where queries and keys of runs end, and the longest run.
+
+    The ends are [runs + 1] each, from 0.
+    """
     keys = segments.before + segments.tokens
-    both = np.stack([segments.before, segments.tokens], 1).reshape(-1)
-    index = ranges(np.stack([segments.before_start, segments.start], 1).reshape(-1), both)
+    counts = np.stack([segments.before, segments.tokens], 1).reshape(-1)
+    index = ranges(np.stack([segments.before_start, segments.start], 1).reshape(-1), counts)
     ends = [np.concatenate([[0], each.cumsum()]).astype(np.int32) for each in (segments.tokens, keys)]
-    until = (torch.from_numpy(ends[0]).to(device), torch.from_numpy(ends[1]).to(device))
-    return torch.from_numpy(index).to(device), until, (int(segments.tokens.max()), int(keys.max()))
+    ends_of = (torch.from_numpy(ends[0]).to(device), torch.from_numpy(ends[1]).to(device))
+    return torch.from_numpy(index).to(device), ends_of, (int(segments.tokens.max()), int(keys.max()))
 
 
 def blocks(segments: Segments, window: int | None, device: Any) -> Any:
-    """Return flex attention's mask of what `seen` says, by blocks."""
+    """Return the block mask of flex attention for `seen`."""
     untyped: Any = flex
-    at, first, before, place = (each.to(device) for each in _of_tokens(segments))
-
-    def visible(_batch: Any, _head: Any, token: Any, key: Any) -> Any:
-        own = (key >= at[token]) & (key <= token)
-        continued = (key >= first[token]) & (key < first[token] + before[token])
-        near = place[key] > place[token] - (window or len(at))
-        return (own | continued) & near
-
-    return untyped.create_block_mask(visible, None, None, len(at), len(at), device=str(device))
+    sees, count = _sees(segments, window, device), int(segments.tokens.sum())
+    return untyped.create_block_mask(
+        lambda _batch, _head, token, key: sees(token, key), None, None, count, count, device=str(device)
+    )
 
 
-_COMPILED = dict[str, Any]()
+@cache
+def _compiled_flex() -> Any:
+    untyped: Any = flex
+    return torch.compile(untyped.flex_attention, dynamic=True)
 
 
-def _compiled(function: Any) -> Any:
-    """Compile a function once a process."""
-    if "flex" not in _COMPILED:
-        _COMPILED["flex"] = torch.compile(function, dynamic=True)
-    return _COMPILED["flex"]
+def _runs(tensor: Tensor, index: Tensor, runs: int) -> Tensor:
+    """Select [runs, heads, tokens, size] from [N, heads, size]."""
+    return tensor.index_select(0, index).reshape(runs, -1, *tensor.shape[1:]).transpose(1, 2)
 
 
-def _taken(flat: Tensor, index: Tensor, runs: int) -> Tensor:
-    """Take [runs, heads, tokens, size] of [N, heads, size]."""
-    return flat.index_select(0, index).reshape(runs, -1, *flat.shape[1:]).transpose(1, 2)
-
-
-def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """Run SDPA, causal without a mask; heads that share keys and values are read as more queries of one head."""
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     groups = query.shape[1] // key.shape[1]
     if mask is None:
-        key, value = (_repeated(each, query.shape[1]) for each in (key, value))
+        key, value = (_repeated(tensor, query.shape[1]) for tensor in (key, value))
         return sdpa(query, key, value, is_causal=True, scale=scale)
     if groups == 1:
         return sdpa(query, key, value, attn_mask=mask, scale=scale)
-    tokens = query.shape[2]
-    folded = query.reshape(*key.shape[:2], groups * tokens, -1)
+    folded = query.reshape(*key.shape[:2], groups * query.shape[2], -1)
     mask = mask.repeat(*[1] * (mask.dim() - 2), groups, 1)
-    out = sdpa(folded, key, value, attn_mask=mask, scale=scale)
-    return out.reshape(*query.shape[:3], -1)
+    return sdpa(folded, key, value, attn_mask=mask, scale=scale).reshape(*query.shape[:3], -1)
 
 
-def _repeated(each: Tensor, heads: int) -> Tensor:
+def _repeated(tensor: Tensor, heads: int) -> Tensor:
     """Repeat heads [B, fewer, N, size] that several queries share, up to `heads`."""
-    return each if each.shape[1] == heads else each.repeat_interleave(heads // each.shape[1], 1)
+    return tensor if tensor.shape[1] == heads else tensor.repeat_interleave(heads // tensor.shape[1], 1)
 
 
 # ------------------------------------------------------------------------------------------- transformers
 
 
 def switchable(model: Any) -> str:
-    """Return why a model's attention cannot be packed, as far as its configuration tells; "" where it may be."""
-    other = {str(each._attn_implementation) for each in _configs(model)} - {"sdpa", NAME}
-    return f"its attention is {', '.join(sorted(other))}, and not sdpa" if other else ""
+    """Return why a model's configuration rules out packed attention; "" if it does not."""
+    unknown = {str(config._attn_implementation) for config in _configs(model)} - {"sdpa", NAME}
+    return f"its attention is {', '.join(sorted(unknown))}, and not sdpa" if unknown else ""
 
 
 def switch(model: Any, name: str = NAME) -> None:
-    """Let a model's layers reach the attention here, or with `sdpa` transformers' own again."""
+    """Let a model's layers use this attention, or with the name `sdpa` transformers' own again."""
     library = transformers()
     library.AttentionInterface.register(NAME, _layer_attention)
     library.AttentionMaskInterface.register(NAME, _layer_mask)
@@ -217,19 +208,19 @@ def switch(model: Any, name: str = NAME) -> None:
 
 
 @contextmanager
-def asked_windows() -> Generator[set[int | None]]:
-    """Collect the windows that a model asks masks for."""
-    asked = set["int | None"]()
-    token = _ASKED.set(asked)
+def requested_windows() -> Generator[set[int | None]]:
+    """Collect the windows that a model requests masks for."""
+    windows = set["int | None"]()
+    token = _WINDOWS.set(windows)
     try:
-        yield asked
+        yield windows
     finally:
-        _ASKED.reset(token)
+        _WINDOWS.reset(token)
 
 
 def _configs(model: Any) -> Iterable[Any]:
-    found = (getattr(module, "config", None) for module in model.modules())
-    return {id(each): each for each in found if hasattr(each, "_attn_implementation")}.values()
+    configs = (getattr(module, "config", None) for module in model.modules())
+    return {id(config): config for config in configs if hasattr(config, "_attn_implementation")}.values()
 
 
 def _layer_attention(
@@ -242,26 +233,26 @@ def _layer_attention(
     scaling: float | None = None,
     packed: PackedAttention | None = None,
     sliding_window: int | None = None,
-    **more: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """Attend as transformers calls it: [1, heads, N, size] in, [1, N, heads, size] out."""
     if packed is None:
         sdpa = transformers().AttentionInterface()["sdpa"]
-        given = more | {"dropout": dropout, "scaling": scaling, "sliding_window": sliding_window}
-        told: tuple[Tensor, None] = sdpa(module, query, key, value, attention_mask, **given)
-        return told
-    wrong = [name for name in _NOT_HONOURED if more.get(name) is not None] + ["dropout"] * bool(dropout)
-    if more.get("is_causal") is False or not getattr(module, "is_causal", True):
+        options |= {"dropout": dropout, "scaling": scaling, "sliding_window": sliding_window}
+        result: tuple[Tensor, None] = sdpa(module, query, key, value, attention_mask, **options)
+        return result
+    wrong = [name for name in _UNSUPPORTED if options.get(name) is not None] + ["dropout"] * bool(dropout)
+    if options.get("is_causal") is False or not getattr(module, "is_causal", True):
         wrong.append("attention to later tokens")
     if wrong:
-        raise LawError(f"attention of packed tokens knows no {', '.join(wrong)}")
+        raise LawError(f"attention of packed tokens does not support {', '.join(wrong)}")
     return packed.attend(query, key, value, scaling, sliding_window), None
 
 
-def _layer_mask(*args: Any, **given: Any) -> Any:
-    """Make the mask that SDPA needs, or none, and note the window, where `asked_windows` collects them."""
-    asked = _ASKED.get()
-    if asked is None:
-        return transformers().AttentionMaskInterface()["sdpa"](*args, **given)
-    asked.add(given.get("local_size"))
+def _layer_mask(*args: Any, **options: Any) -> Any:
+    """Make SDPA's mask; inside `requested_windows` make none, and record the window."""
+    windows = _WINDOWS.get()
+    if windows is None:
+        return transformers().AttentionMaskInterface()["sdpa"](*args, **options)
+    windows.add(options.get("local_size"))
     return None

@@ -1,4 +1,4 @@
-"""Runs of packed tokens, sorted into buckets of near lengths: each is one call of attention, padded to its longest."""
+"""Runs of packed tokens in buckets of similar lengths: each is one call of attention, padded to its longest."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from flowgraph.engines.forward_pass.packing import Ints
 
 CALL = 400_000
-"""What a call costs beside its work, in products of a query and a key: measured on one core, in float32."""
+"""The overhead of a call, in products of a query and a key: measured on one core, in float32."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """So many `runs` read at once: places of their queries [runs * Q] and keys [runs * K], padded with place 0.
+    """Runs that are read at once: indices of their queries [runs * Q] and keys [runs * K], padded with index 0.
 
-    `tokens` [runs] and `sizes` [runs] count the queries and keys that are real.
+    `tokens` [runs] and `sizes` [runs] count the queries and keys that are not padding.
     """
 
     runs: int
@@ -33,57 +33,57 @@ class Bucket:
     sizes: Tensor
 
     def mask(self, window: int | None, dtype: Any) -> Tensor | None:
-        """Return what is added to products [runs or 1, 1, Q, K]: 0 or -inf; None where all are plainly causal.
+        """Return the additive mask [runs or 1, 1, Q, K] of 0 and -inf; None if all runs are plainly causal.
 
-        What is padded attends as the last query that is real, so that no softmax is of nothing.
+        Padding attends like the last real query, so that no softmax is empty.
         """
-        most, wide = len(self.queries) // self.runs, len(self.keys) // self.runs
+        width, key_width = len(self.queries) // self.runs, len(self.keys) // self.runs
         tokens, sizes = self.tokens, self.sizes
-        if bool((tokens == most).all()) and bool((sizes == wide).all()):
-            if most == wide and (window is None or window >= wide):
+        if bool((tokens == width).all()) and bool((sizes == key_width).all()):
+            if width == key_width and (window is None or window >= key_width):
                 return None
             tokens, sizes = tokens[:1], sizes[:1]
-        query = torch.arange(most, device=tokens.device)[None].minimum(tokens[:, None] - 1)
-        place, key = (sizes - tokens)[:, None] + query, torch.arange(wide, device=tokens.device)
-        hidden = key > place[..., None]
+        query = torch.arange(width, device=tokens.device)[None].minimum(tokens[:, None] - 1)
+        position, key = (sizes - tokens)[:, None] + query, torch.arange(key_width, device=tokens.device)
+        hidden = key > position[..., None]
         if window is not None:
-            hidden = hidden | (key <= place[..., None] - window)
+            hidden = hidden | (key <= position[..., None] - window)
         return torch.zeros(hidden.shape, dtype=dtype, device=tokens.device).masked_fill(hidden, -torch.inf)[:, None]
 
 
 def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket], Tensor]:
-    """Sort runs into buckets, and say where in these, laid end to end, each packed token is [N].
+    """Sort runs into buckets; return them, and the index [N] of each packed token in the buckets laid end to end.
 
-    `width` is the numbers of a query in all heads. Runs that continue another are apart from those that do not.
+    `width` is that of a query in all heads. Runs that continue another are in other buckets than those that do not.
     """
     keys = segments.before + segments.tokens
     cuts = [
         part
         for chosen in (segments.before == 0, segments.before > 0)
-        for part in _cut(np.flatnonzero(chosen), segments.tokens, keys, CALL / width)
+        for part in _partition(np.flatnonzero(chosen), segments.tokens, keys, CALL / width)
     ]
     back, filled = np.zeros(int(segments.tokens.sum()), np.int64), 0
     buckets = list[Bucket]()
     for runs in cuts:
         tokens, sizes = segments.tokens[runs], keys[runs]
-        most, wide = int(tokens.max()), int(sizes.max())
-        first = np.arange(len(runs))
-        back[ranges(segments.start[runs], tokens)] = filled + ranges(first * most, tokens)
-        filled += len(runs) * most
-        queries, places = np.zeros(len(runs) * most, np.int64), np.zeros(len(runs) * wide, np.int64)
-        queries[ranges(first * most, tokens)] = ranges(segments.start[runs], tokens)
+        longest, widest = int(tokens.max()), int(sizes.max())
+        rows = np.arange(len(runs))
+        back[ranges(segments.start[runs], tokens)] = filled + ranges(rows * longest, tokens)
+        filled += len(runs) * longest
+        query_index, key_index = np.zeros(len(runs) * longest, np.int64), np.zeros(len(runs) * widest, np.int64)
+        query_index[ranges(rows * longest, tokens)] = ranges(segments.start[runs], tokens)
         before = segments.before[runs]
-        places[ranges(first * wide, before)] = ranges(segments.before_start[runs], before)
-        places[ranges(first * wide + before, tokens)] = ranges(segments.start[runs], tokens)
-        told = (torch.from_numpy(each).to(device) for each in (queries, places, tokens, sizes))
-        buckets.append(Bucket(len(runs), *told))
+        key_index[ranges(rows * widest, before)] = ranges(segments.before_start[runs], before)
+        key_index[ranges(rows * widest + before, tokens)] = ranges(segments.start[runs], tokens)
+        columns = (query_index, key_index, tokens, sizes)
+        buckets.append(Bucket(len(runs), *(torch.from_numpy(column).to(device) for column in columns)))
     return buckets, torch.from_numpy(back).to(device)
 
 
-def _cut(runs: Ints, tokens: Ints, keys: Ints, call: float) -> list[Ints]:
-    """Cut runs, sorted by length, where that costs least: a call, and products of padded queries and keys.
+def _partition(runs: Ints, tokens: Ints, keys: Ints, call: float) -> list[Ints]:
+    """Cut runs, sorted by length, at least cost, which is that of calls and of products of padded queries and keys.
 
-    Exact for that order, by the cheapest way to end at each shape.
+    Exact for that order: dynamic programming over the cheapest way to end at each shape.
     """
     if not len(runs):
         return []
@@ -91,9 +91,9 @@ def _cut(runs: Ints, tokens: Ints, keys: Ints, call: float) -> list[Ints]:
     shapes, first = np.unique(np.stack([tokens[runs], keys[runs]], 1), axis=0, return_index=True)
     ends = np.append(first[1:], len(runs))
     best, origin = np.zeros(len(shapes) + 1), np.zeros(len(shapes), np.int64)
-    for last, (most, _) in enumerate(shapes):
-        wide = np.maximum.accumulate(shapes[last::-1, 1])[::-1]  # of shapes from each one up to this
-        cost = best[: last + 1] + call + (ends[last] - first[: last + 1]) * most * wide
+    for last, (longest, _) in enumerate(shapes):
+        widest = np.maximum.accumulate(shapes[last::-1, 1])[::-1]  # of the shapes from each one up to this
+        cost = best[: last + 1] + call + (ends[last] - first[: last + 1]) * longest * widest
         origin[last] = cost.argmin()
         best[last + 1] = cost[origin[last]]
     parts, until = list["Ints"](), len(shapes)

@@ -1,8 +1,8 @@
 """Decode many samples side by side on a transformers model, with noise keyed to each sample.
 
-The token is the argmax of the logits plus Gumbel noise, which is named by (run seed, step, node, prompt, sample,
-position): the same responses whatever the batch is cut into, as far as the model's own rounding allows. Equal contexts
-are read once; rows that end leave the batch.
+The token is the argmax of the logits plus Gumbel noise, which is keyed by (run seed, step, node, prompt, sample,
+position): the responses do not depend on how the batch is split, up to the model's own rounding. Equal contexts are
+read once; rows that end leave the batch.
 
 Source: Gumbel-max trick, Maddison, Tarlow and Minka 2014, arXiv 1411.0030, section 2.
 """
@@ -37,9 +37,9 @@ class _SampleState:
 
 
 def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], version: int) -> list[Completion]:
-    """Draw one sample for each request, all in one batch; `ends` are the token ids that end a response.
+    """Generate one sample for each request, all in one batch; `ends` are the token ids that end a response.
 
-    Raises LawError, naming the prompt, where the model's logits are NaN or infinite.
+    Raises LawError, naming the prompt, if the model's logits are NaN or infinite.
     """
     rows = [_SampleState(request, request.key.generator(request.prompt, request.sample)) for request in requests]
     active = list(rows)
@@ -56,26 +56,25 @@ def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], 
                 mask, active = mask[index], [active[i] for i in keep]
             mask = torch.cat([mask, mask.new_ones(len(active), 1)], 1)
             last = torch.tensor([[row.tokens[-1]] for row in active], device=mask.device)
-            places = mask.sum(1, keepdim=True) - 1
-            out = model(input_ids=last, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True)
+            at = mask.sum(1, keepdim=True) - 1
+            out = model(input_ids=last, attention_mask=mask, position_ids=at, past_key_values=cache, use_cache=True)
             logits, cache = out.logits[:, -1], out.past_key_values
     return [Completion(tuple(r.tokens), tuple(r.logprobs), r.finished, ((0, version),)) for r in rows]
 
 
 def _prefill(model: Any, requests: Sequence[SampleRequest]) -> tuple[Tensor, Any, Tensor]:
-    """Read each distinct context once, then lay the result out one row a request."""
-    distinct = {request.context: None for request in requests}
-    place = {context: i for i, context in enumerate(distinct)}
-    ids, mask = pad_left(list(distinct), next(model.parameters()).device)
-    places = (mask.cumsum(1) - 1).clamp(min=0)
-    out = model(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=True, logits_to_keep=1)
-    index = torch.tensor([place[request.context] for request in requests], device=mask.device)
+    """Read each distinct context once; return the last logits, the cache and the mask, one row per request."""
+    row = {context: i for i, context in enumerate(dict.fromkeys(request.context for request in requests))}
+    ids, mask = pad_left(list(row), next(model.parameters()).device)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    out = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    index = torch.tensor([row[request.context] for request in requests], device=mask.device)
     out.past_key_values.batch_select_indices(index)
     return out.logits[:, -1][index], out.past_key_values, mask[index]
 
 
 def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tensor]:
-    """Pad token lists on the left to [B, P], with the mask [B, P] of what is real."""
+    """Pad token lists on the left to [B, P]; return them and the mask [B, P], 0 at padding."""
     width = max((len(context) for context in contexts), default=0)
     ids, mask = torch.zeros(len(contexts), width, dtype=torch.long), torch.zeros(len(contexts), width, dtype=torch.long)
     for i, context in enumerate(contexts):
@@ -92,33 +91,29 @@ def _choose(rows: Sequence[_SampleState], logits: Tensor, ends: frozenset[int]) 
     logprobs = scaled.gather(1, chosen[:, None])[:, 0] - scaled.logsumexp(1)
     for row, token, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
         if not math.isfinite(logprob):
-            raise _no_probabilities(row)
+            at = f"token {len(row.tokens)} of a response to prompt {row.request.prompt}"
+            hint = "its weights are damaged, or too large for the precision it computes in"
+            raise LawError(f"the model gives no probabilities at {at}: its logits are NaN or infinite", hint=hint)
         row.tokens.append(token)
         row.logprobs.append(logprob)
         row.finished = token in ends
 
 
-def _no_probabilities(row: _SampleState) -> LawError:
-    what = f"the model gives no probabilities at token {len(row.tokens)} of a response to prompt {row.request.prompt}"
-    hint = "its weights are damaged, or too large for the precision it computes in"
-    return LawError(f"{what}: its logits are NaN or infinite", hint=hint)
-
-
 def _gumbel(rows: Sequence[_SampleState], like: Tensor) -> Tensor:
-    """Return [B, V] Gumbel noise, each row from its own stream; zero for greedy rows.
+    """Return Gumbel noise [B, V], each row from its own stream; zero for greedy rows.
 
-    In float32, which is a third of the cost, the noise ends at 16.6: a token with p < 6e-8 is hardly ever drawn.
+    In float32, at a third of the cost, the noise ends at 16.6: a token with p < 6e-8 is almost never sampled.
     """
     warm = [i for i, row in enumerate(rows) if row.request.temperature > 0]
     noise = torch.zeros_like(like)
     if warm:
         uniform = np.empty((len(warm), like.shape[1]), dtype=np.float32)
-        for place, i in enumerate(warm):
-            rows[i].noise.random(out=uniform[place], dtype=np.float32)
+        for row, i in zip(uniform, warm, strict=True):
+            rows[i].noise.random(out=row, dtype=np.float32)
         noise[warm] = -torch.log(-torch.log(torch.from_numpy(uniform))).to(noise)
     return noise
 
 
 def full_precision(logits: Tensor) -> Tensor:
-    """Return the logits in float32 at least: log-probs of half precision are too coarse to be compared."""
+    """Return the logits in at least float32: log-probs of half precision are too coarse to be compared."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

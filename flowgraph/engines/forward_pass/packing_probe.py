@@ -1,11 +1,10 @@
-"""Whether a model can read packed tokens: it is tried once, on a few, against the padded pass, and remembered."""
+"""Whether a model can read packed tokens: one probe on a few tokens compares it with the padded pass."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -13,8 +12,8 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 import torch
 
-from flowgraph.engines.forward_pass.attention import Way, asked_windows, switch, switchable
-from flowgraph.engines.forward_pass.packed import Packing, run_packed
+from flowgraph.engines.forward_pass.attention import Way, requested_windows, switch, switchable
+from flowgraph.engines.forward_pass.packed import Packing, read_packed
 from flowgraph.engines.forward_pass.packing import pack
 from flowgraph.engines.forward_pass.padded import read_padded
 from flowgraph.language.handle import ResponseRows, TokenStats
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LIMIT, HALF_LIMIT = 1e-4, 0.03
-"""How far the two passes may be apart, as a part of the largest number: in float32, and in half precision."""
+"""The largest difference of the two passes relative to the largest number, in float32 and in half precision."""
 CONTEXTS, LENGTHS, GROUPS = ((3, 1, 4), (1, 5, 2, 6, 5)), (2, 1, 4, 3), (0, 0, 1, 1)
-"""The rows that are tried: groups share a context, and lengths differ."""
+"""The rows of the probe: groups share a context, and lengths differ."""
 
 
 @dataclass(frozen=True)
 class PackingChoice:
-    """How a model is read, None for padded rows; and in that case why."""
+    """How a model reads packed tokens; None, with the reason, if it reads padded rows."""
 
     packing: Packing | None
     note: str = ""
@@ -41,97 +40,91 @@ CHOSEN: WeakKeyDictionary[Any, PackingChoice] = WeakKeyDictionary()
 
 
 def choose(model: Any, *, half: bool = False) -> Packing | None:
-    """Return how a model reads packed tokens, or None where it must read padded rows; `padded_because` says why.
+    """Return how a model reads packed tokens, or None if it must read padded rows; `padded_because` says why.
 
-    The first call runs the model a few times on ten tokens or so, without gradients; ranks that share a sharded model
-    all make it. The model is left as it was. `half` says that it will compute in bfloat16, whatever its weights are.
+    The first call runs the model a few times on about ten tokens, without gradients; ranks that share a sharded model
+    must all make it. The model is unchanged. `half` says that it will compute in bfloat16, whatever its weights are.
     """
-    return chosen(model, half=half).packing
+    if model not in CHOSEN:
+        device = next(model.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16, enabled=half and device == "cuda"):
+            CHOSEN[model] = _probe(model)
+    return CHOSEN[model].packing
 
 
 def padded_because(model: Any) -> str:
-    """Return in a sentence why a model reads padded rows; "" where it reads packed tokens."""
-    return chosen(model).note
+    """Return in a sentence why a model reads padded rows; "" if it reads packed tokens."""
+    choose(model)
+    return CHOSEN[model].note
 
 
-def chosen(model: Any, *, half: bool = False) -> PackingChoice:
-    """Return what was chosen for a model, which is tried the first time."""
-    if model not in CHOSEN:
-        place = next(model.parameters()).device.type
-        with torch.autocast(place, torch.bfloat16, enabled=half and place == "cuda"):
-            CHOSEN[model] = _tried(model)
-    return CHOSEN[model]
-
-
-def _tried(model: Any) -> PackingChoice:
-
+def _probe(model: Any) -> PackingChoice:
     name = type(model).__name__
     if head_of(model) == "score":
         return PackingChoice(None, f"{name} gives a number for a whole text: texts are read padded")
-    if told := switchable(model):
-        return PackingChoice(None, f"{name} reads padded rows: {told}")
+    if why := switchable(model):
+        return PackingChoice(None, f"{name} reads padded rows: {why}")
     with torch.no_grad():
         try:
-            wanted = _observed(model, lambda: read_padded(model, _rows(model), _wanted(model), head_of(model)))
-        except Exception as error:  # noqa: BLE001 - whoever reads rows with it then meets the error itself
+            expected = _observed(model, lambda: read_padded(model, _rows(model), _statistics(model), head_of(model)))
+        except Exception as error:  # noqa: BLE001 - reading rows with this model raises the same error
             return PackingChoice(None, f"{name} does not even read padded rows ({type(error).__name__}: {error})")
-        why = ""
-        for each in _ways(model):
-            why = _differs(model, each, wanted)
+        for packing in _candidates(model):
+            why = _difference(model, packing, expected)
             if not why:
-                return PackingChoice(each)
+                return PackingChoice(packing)
     return PackingChoice(None, f"{name} reads padded rows: {why}")
 
 
-def _differs(model: Any, packing: Packing, wanted: list[Tensor]) -> str:
-    """Return how a model's answer of packed tokens differs from the one wanted; "" where it does not."""
+def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
+    """Return how the results on packed tokens differ from the expected ones; "" if they do not."""
     windows = list[set[int | None]]()
 
     def read() -> TokenStats:
-        with asked_windows() as asked:
-            stats, attending = run_packed(model, _rows(model), _wanted(model), packing, masked=False)
-        windows.extend((asked, attending.windows))
+        with requested_windows() as requested:
+            stats, attention = read_packed(model, _rows(model), _statistics(model), packing, masked=False)
+        windows.extend((requested, attention.windows))
         return stats
 
     try:
-        told = _observed(model, read)
-    except Exception as error:  # noqa: BLE001 - a model may refuse packed tokens in any way, and is then read padded
+        results = _observed(model, read)
+    except Exception as error:  # noqa: BLE001 - a model may fail on packed tokens in any way, and then reads padded rows
         return f"packed tokens are refused ({type(error).__name__}: {error})"
     finally:
         switch(model, "sdpa")
     if missed := windows[0] - {None} - windows[1]:
         return f"its layers attend to spans of {', '.join(map(str, missed))} tokens, and do not say so to attention"
     full = model.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cuda")
-    limit = LIMIT if told[0].dtype.itemsize >= 4 and full else HALF_LIMIT
-    far = max(_apart(one, other) for one, other in zip(told, wanted, strict=True))
-    return "" if far <= limit else f"packed tokens have another answer, {far:.2g} away"
+    limit = LIMIT if results[0].dtype.itemsize >= 4 and full else HALF_LIMIT
+    distance = max(_distance(*pair) for pair in zip(results, expected, strict=True))
+    return "" if distance <= limit else f"packed tokens have another answer, {distance:.2g} away"
 
 
-def _apart(one: Tensor, other: Tensor) -> float:
-    """Return the largest difference, as a part of the largest number or of 1; infinite where shapes differ, or NaN."""
-    if one.shape != other.shape:
+def _distance(result: Tensor, expected: Tensor) -> float:
+    """Return the largest difference relative to the largest number or 1; infinite for other shapes or NaN."""
+    if result.shape != expected.shape:
         return float("inf")
-    far = float((one - other).abs().max() / other.abs().max().clamp(min=1.0))
-    return far if math.isfinite(far) else float("inf")
+    distance = float((result - expected).abs().max() / expected.abs().max().clamp(min=1.0))
+    return distance if math.isfinite(distance) else float("inf")
 
 
-def _ways(model: Any) -> Iterator[Packing]:
-    """Yield the ways to try, the fastest first."""
+def _candidates(model: Any) -> Iterator[Packing]:
+    """Yield what to try, the fastest first."""
     ways: list[Way] = ["segments"]
     if next(model.parameters()).device.type == "cuda":
         half = torch.is_autocast_enabled("cuda") or model.dtype in (torch.float16, torch.bfloat16)
-        there = find_spec("torch.nn.attention.varlen") is not None
-        ways = ["varlen", "flex", "mask"] if half and there else ["flex", "mask"]
+        has_varlen = find_spec("torch.nn.attention.varlen") is not None
+        ways = ["varlen", "flex", "mask"] if half and has_varlen else ["flex", "mask"]
     heads = (True, False) if head_of(model) == "tokens" else (False,)
     yield from (Packing(way, chunked) for chunked in heads for way in ways)
 
 
-def _wanted(model: Any) -> tuple[str, ...]:
+def _statistics(model: Any) -> tuple[str, ...]:
     return ("values",) if head_of(model) == "values" else ("logprobs", "entropy", "square_probs")
 
 
 def _rows(model: Any) -> ResponseRows:
-    """Make the rows that are tried, of ids that every vocabulary has."""
+    """Return the rows of the probe, with ids that every vocabulary has."""
     vocabulary = model.config.get_text_config().vocab_size
     contexts = pa.array([[token % vocabulary for token in CONTEXTS[group]] for group in GROUPS], pa.list_(pa.int64()))
     tokens = torch.arange(len(LENGTHS) * max(LENGTHS)).reshape(len(LENGTHS), -1) % vocabulary
@@ -139,33 +132,23 @@ def _rows(model: Any) -> ResponseRows:
 
 
 def _observed(model: Any, read: Callable[[], TokenStats]) -> list[Tensor]:
-    """Return the statistics, and what the head read for each response token: a head of zeros tells nothing."""
-    with _head_inputs(model) as inputs:
-        stats = read()
-    given = [getattr(stats, field.name) for field in fields(stats)]
-    return [*(each for each in given if each is not None), _of_tokens(inputs[-1], _rows(model))]
+    """Return the statistics, and what the head read for each response token, since a head of zeros shows nothing.
 
-
-def _of_tokens(hidden: Tensor, rows: ResponseRows) -> Tensor:
-    """Pick the states [n, size] of response tokens, from padded rows [B, T, size] or packed tokens [1, N, size]."""
-    if len(hidden) == 1:
-        return hidden[0, torch.from_numpy(pack(rows).reads).to(hidden.device)]
-    return torch.cat([row[:length] for row, length in zip(hidden, LENGTHS, strict=True)])
-
-
-@contextlib.contextmanager
-def _head_inputs(model: Any) -> Generator[list[Tensor]]:
-    """Collect what the model's head reads, call by call."""
+    The head reads [B, T, size] of padded rows, and [1, N, size] of packed tokens.
+    """
     inputs = list["Tensor"]()
-    hook = _head(model).register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    if head_of(model) == "tokens":
+        head = model.get_output_embeddings()
+    else:
+        head = model.get_submodule(min(head_names(model)).rpartition(".")[0])
+    hook = head.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
     try:
-        yield inputs
+        stats = read()
     finally:
         hook.remove()
-
-
-def _head(model: Any) -> Any:
-    """Return the module that makes logits, or a number at each token."""
-    if head_of(model) == "tokens":
-        return model.get_output_embeddings()
-    return model.get_submodule(min(head_names(model)).rpartition(".")[0])
+    hidden = inputs[-1]
+    if len(hidden) == 1:
+        states = hidden[0, torch.from_numpy(pack(_rows(model)).reads).to(hidden.device)]
+    else:
+        states = torch.cat([row[:length] for row, length in zip(hidden, LENGTHS, strict=True)])
+    return [*(value for value in vars(stats).values() if value is not None), states]

@@ -30,49 +30,42 @@ _ATTENTION = (
 def recompute(layers: Iterable[Any], how: Checkpointing) -> None:
     """Let these layers keep less of a pass with gradients, in place.
 
-    "full" keeps a layer's input alone. "selective" keeps what is dear as well: the results of attention, and of every
+    "full" keeps only a layer's input. "selective" also keeps what is expensive: the results of attention, and of every
     second product. A pass that fills a cache of keys and values keeps all: computed again, it would fill it twice.
     """
-    if how == "none":
-        return
-    for layer in layers:
-        layer.forward = _checkpointed(layer.forward, how)
+    if how != "none":
+        for layer in layers:
+            layer.forward = _checkpointed(layer.forward, how)
 
 
 def _checkpointed(plain: Callable[..., Any], how: Checkpointing) -> Callable[..., Any]:
-
-    more: dict[str, Any] = {"context_fn": _selecting} if how == "selective" else {}
+    contexts: dict[str, Any] = {"context_fn": _selective_contexts} if how == "selective" else {}
 
     @functools.wraps(plain)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or _has_cache([*args, *kwargs.values()]):
+        cache = transformers().Cache
+        if not torch.is_grad_enabled() or any(isinstance(value, cache) for value in (*args, *kwargs.values())):
             return plain(*args, **kwargs)
         # No layer draws random numbers: models are trained in evaluation mode, without dropout.
         call = functools.partial(plain, **kwargs)
-        return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=False, **more)
+        return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=False, **contexts)
 
     return forward
 
 
-def _has_cache(values: Iterable[Any]) -> bool:
-    kind = transformers().Cache
-    return any(isinstance(value, kind) for value in values)
-
-
-def _selecting() -> Any:
-    """Make the two contexts of one checkpoint: of its forward pass, and of computing again what that did not keep."""
+def _selective_contexts() -> Any:
+    """Make the two contexts of one checkpoint: of its forward pass, and of the second computation."""
     aten: Any = torch.ops.aten
     products = {getattr(aten, name).default for name in _PRODUCTS}
     attention = {getattr(aten, name).default for name in _ATTENTION if hasattr(aten, name)}
-    flex = getattr(torch.ops.higher_order, "flex_attention", None)
-    seen = {False: 0, True: 0}  # products so far, in the forward pass and in the second one
+    attention.add(getattr(torch.ops.higher_order, "flex_attention", None))
+    counts = {False: 0, True: 0}  # of products so far, in the forward pass and in the second computation
 
     def policy(context: Any, op: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         if op in products:
-            seen[context.is_recompute] += 1
-        odd = op in products and seen[context.is_recompute] % 2 == 1
-        kept = odd or op in attention or (flex is not None and op is flex)
-        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+            counts[context.is_recompute] += 1
+        odd = op in products and counts[context.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if odd or op in attention else CheckpointPolicy.PREFER_RECOMPUTE
 
     untyped: Any = create_selective_checkpoint_contexts
     return untyped(policy)

@@ -1,4 +1,4 @@
-"""The ranks of a pool as a `torch.distributed` process group: how they meet, and what they tell each other."""
+"""The ranks of a pool as a `torch.distributed` process group: how they meet, and what they exchange."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # by device type; counts and sums always travel on the CPU
-_MADE = dict[tuple[int, ...], Any]()
-"""The groups that ranks have laid out between them, by their members, while this process is in one meeting."""
+_GROUPS = dict[tuple[int, ...], Any]()
+"""Groups of this process in the current meeting, by their members."""
 
 LOOPBACK, LOCALHOST = frozenset({"127.0.0.1", "::1"}), "localhost"
 
@@ -39,12 +39,12 @@ class ProcessRanks:
 
     @property
     def rank(self) -> int:
-        """Return the place of this process in the group, from 0."""
+        """Return the number of this process in the group, from 0."""
         return dist.get_rank(self.group)
 
     @property
     def count(self) -> int:
-        """Return how many processes the group has."""
+        """Return the number of processes in the group."""
         return dist.get_world_size(self.group)
 
     def total(self, numbers: Tensor) -> Tensor:
@@ -55,24 +55,23 @@ class ProcessRanks:
         return summed.to(numbers.device)
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Join each rank's `numbers` [n] int64, of which ranks may have different many, in order of rank."""
-        own = numbers.detach().to("cpu", torch.int64)
-        lengths = torch.cat(self._gather(torch.tensor([len(own)]))).tolist()
+        """Join each rank's `numbers` [n] int64 in order of rank; n may differ between ranks."""
+        local = numbers.detach().to("cpu", torch.int64)
+        lengths = torch.cat(self._gather(torch.tensor([len(local)]))).tolist()
         padded = torch.zeros(max(lengths), dtype=torch.int64)
-        padded[: len(own)] = own
+        padded[: len(local)] = local
         parts = self._gather(padded) if len(padded) else [padded]
         return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=False)]).to(numbers.device)
 
     def _gather(self, numbers: Tensor) -> list[Tensor]:
-
         parts = [torch.empty_like(numbers) for _ in range(self.count)]
         dist.all_gather(parts, numbers, group=self.group)
         return parts
 
     def part(self, count: int) -> ProcessRanks | None:
-        """Return the first `count` ranks as a group of their own, and None on the others.
+        """Return the first `count` ranks as a group, and None on the other ranks.
 
-        Every process that has joined calls this, those that are not among the first as well.
+        Every process that has joined calls this.
         """
         if count == self.count:
             return self
@@ -81,7 +80,7 @@ class ProcessRanks:
         return ProcessRanks(group, self.limit_s) if dist.get_rank() in members else None
 
     def grid(self, width: int) -> tuple[ProcessRanks, ProcessRanks]:
-        """Lay the ranks out in rows of `width` adjacent ones; give this rank's column and its row, as groups.
+        """Lay the ranks out in rows of `width` adjacent ones; return this rank's column and its row, as groups.
 
         `width` divides their number. Every rank of this group calls this, and no other process.
         """
@@ -91,27 +90,26 @@ class ProcessRanks:
         return self._of(column), self._of(row)
 
     def _of(self, members: list[int]) -> ProcessRanks:
-
         if len(members) == self.count:
             return self
-        if tuple(members) not in _MADE:
-            with _named_for(members):
+        if tuple(members) not in _GROUPS:
+            with _named_by_members(members):
                 limit = timedelta(seconds=self.limit_s)
-                _MADE[tuple(members)] = dist.new_group(members, timeout=limit, use_local_synchronization=True)
-        return ProcessRanks(_MADE[tuple(members)], self.limit_s)
+                _GROUPS[tuple(members)] = dist.new_group(members, timeout=limit, use_local_synchronization=True)
+        return ProcessRanks(_GROUPS[tuple(members)], self.limit_s)
 
     def leave(self) -> None:
-        """End this group, and with the whole group its parts; then the process may join another."""
+        """End this group, and its parts if it is the whole group; then the process may join another."""
         if dist.is_initialized():
             dist.destroy_process_group(self.group)
 
 
 @contextmanager
-def _named_for(members: list[int]) -> Generator[None]:
+def _named_by_members(members: list[int]) -> Generator[None]:
     """Let the members of a new group find each other by a name that they all know.
 
-    torch's own name for a group that only its members make has the number of groups of each process in it, and ranks
-    that are in one part more than others never meet.
+    torch names a group that only its members make by the number of groups that the process has, so ranks with different
+    numbers of groups would never meet.
     """
     untyped: Any = c10d
     plain = untyped._hash_ranks_to_str
@@ -123,18 +121,17 @@ def _named_for(members: list[int]) -> Generator[None]:
 
 
 def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", limit_s: float) -> ProcessRanks:
-    """Meet the other processes and give the group of all `count` of them; a process is in one such group at a time.
+    """Meet the other processes and return the group of all `count` of them; a process is in one such group at a time.
 
-    `meeting` is the path of a file that is not there yet, on one machine: then everything listens on loopback only. For
-    several machines it is `tcp://host:port`, where rank 0 listens on that port of all its addresses. `device` is `cpu`,
-    `cuda`, or one device as `cuda:1`. `limit_s` bounds the wait for the others in seconds, now and in each later call.
+    `meeting` is the path of a new file, on one machine: then everything listens on loopback only. For several machines
+    it is `tcp://host:port`, where rank 0 listens on that port of all its addresses. `device` is `cpu`, `cuda`, or one
+    device as `cuda:1`. `limit_s` bounds the wait for the others in seconds, now and in each later call.
     """
-    place = torch.device(device)
     if ":" in device:
-        torch.cuda.set_device(place)
+        torch.cuda.set_device(torch.device(device))
     host = LOCALHOST if isinstance(meeting, Path) else urlsplit(meeting).hostname or LOCALHOST
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        # By itself each listens on the address that the machine's own name resolves to, which is often 127.0.1.1.
+        # By default each listens on the address of the machine's own name, which is often 127.0.1.1.
         if host in {*LOOPBACK, LOCALHOST}:
             os.environ[name] = loopback_interface()
         elif interface := interface_to(host):
@@ -143,15 +140,15 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
     if isinstance(meeting, Path):
         untyped: Any = dist
         where = {"store": untyped.FileStore(str(meeting), count)}
-    limit = timedelta(seconds=limit_s)
-    dist.init_process_group(BACKENDS[place.type], rank=rank, world_size=count, timeout=limit, **where)
-    _MADE.clear()
+    backend, limit = BACKENDS[torch.device(device).type], timedelta(seconds=limit_s)
+    dist.init_process_group(backend, rank=rank, world_size=count, timeout=limit, **where)
+    _GROUPS.clear()
     assert dist.group.WORLD is not None, "the group of all processes was just made"
     return ProcessRanks(dist.group.WORLD, limit_s)
 
 
 def loopback_interface() -> str:
-    """Return the name of the interface that only this machine reaches: `lo` on Linux, `lo0` on macOS."""
+    """Return the interface that only this machine reaches: `lo` on Linux, `lo0` on macOS."""
     return _interfaces(LOOPBACK)[0]
 
 
@@ -160,14 +157,13 @@ def interface_to(host: str) -> str:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(address)  # sends nothing: the system only chooses a way
-            own = str(probe.getsockname()[0])
+            probe.connect(address)  # sends nothing: the system only chooses a route
+            local = str(probe.getsockname()[0])
     except OSError:
         return ""
-    return next(iter(_interfaces({own})), "")
+    return next(iter(_interfaces({local})), "")
 
 
 def _interfaces(addresses: Set[str]) -> list[str]:
-
-    found = psutil.net_if_addrs().items()
-    return [name for name, told in found if any(each.address.partition("%")[0] in addresses for each in told)]
+    interfaces = psutil.net_if_addrs().items()
+    return [name for name, used in interfaces if any(each.address.partition("%")[0] in addresses for each in used)]

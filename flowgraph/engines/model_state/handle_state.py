@@ -1,4 +1,4 @@
-"""The state of a handle, as `shards` writes it: its weights and what its optimizers keep, under one name each."""
+"""The state of a handle for `sharded_checkpoint`: its weights and its optimizer states, under one name each."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ _WEIGHTS = "weights"
 class HandleState:
     """What one rank holds of a handle: its `weights` by name, and `optimizers` of those named in `trained`, in order.
 
-    `place` is which of how many ranks it writes as, None for one that holds what another writes. `ranks` are all that
-    save and load together.
+    `writer` is (which, of how many) ranks that write, None for a rank that holds what another one writes. `ranks` are
+    all that save and load together.
     """
 
     weights: Mapping[str, TensorPiece]
     trained: Sequence[str]
     optimizers: Optimizers
-    place: tuple[int, int] | None
+    writer: tuple[int, int] | None
     ranks: Ranks
 
     def save(self, folder: Path, version: int) -> None:
-        """Write this rank's part, and wait for the others'; raise OSError or SafetensorError where a disk refuses."""
-        pieces, numbers = self._state()
+        """Write this rank's part, and wait for the others; raise OSError or SafetensorError where a disk refuses."""
+        pieces, numbers = self._pieces(self.optimizers.states())
         with together(self.ranks, folder):
-            if self.place is not None:
-                write(folder, self.place, version, pieces, numbers)
+            if self.writer is not None:
+                write(folder, self.writer, version, pieces, numbers)
 
     def load(self, folder: Path) -> int:
-        """Read this rank's part of what any ranks wrote, and give the version of the weights.
+        """Read this rank's part of a state that any number of ranks wrote; return the version of the weights.
 
         Raises DataError for files that cannot be read or hold NaN or infinities, and LawError for those of another
-        model; the handle is then as it was, if no file breaks off, or holds such numbers, in the middle of being read.
+        model. The handle is then unchanged, unless a file ends early or holds such numbers in its middle.
         """
         with reading_state(folder) as state:
-            states = self._empty(state)
-            pieces = self._weights() | self._kept(states)[0]
+            states = self._empty_states(state)
+            pieces, _ = self._pieces(states)
             state.refuse_misfit(pieces)
             for name, piece in pieces.items():
                 state.fill(name, piece)
@@ -59,50 +59,44 @@ class HandleState:
             self.optimizers.restore(states)
             return state.version
 
-    def _weights(self) -> dict[str, TensorPiece]:
-        return {f"{_WEIGHTS}/{name}": piece for name, piece in self.weights.items()}
-
-    def _state(self) -> tuple[dict[str, TensorPiece], dict[str, float]]:
-        pieces, numbers = self._kept(self.optimizers.states())
-        return self._weights() | pieces, numbers
-
-    def _kept(self, states: Mapping[str, States]) -> tuple[dict[str, TensorPiece], dict[str, float]]:
-        """Name what optimizers keep: pieces of a weight's own rows, and numbers."""
-        pieces, numbers = dict[str, TensorPiece](), dict[str, float]()
-        for optimizer, of_tensors in states.items():
-            for weight, kept in zip(self.trained, of_tensors, strict=True):
-                for key, tensor in kept.items():
-                    name, own = f"{optimizer}/{key}/{weight}", self.weights[weight]
-                    if tensor.shape == own.tensor.shape and tensor.dim():
-                        pieces[name] = own.like(tensor)
+    def _pieces(self, states: Mapping[str, States]) -> tuple[dict[str, TensorPiece], dict[str, float]]:
+        """Name the weights, and what optimizers keep: rows like those of a weight, and numbers."""
+        pieces = {f"{_WEIGHTS}/{name}": piece for name, piece in self.weights.items()}
+        numbers = dict[str, float]()
+        for optimizer, tensor_states in states.items():
+            for weight, state in zip(self.trained, tensor_states, strict=True):
+                piece = self.weights[weight]
+                for key, tensor in state.items():
+                    name = f"{optimizer}/{key}/{weight}"
+                    if tensor.shape == piece.tensor.shape and tensor.dim():
+                        pieces[name] = piece.like(tensor)
                     else:
                         numbers[name] = float(tensor)
         return pieces, numbers
 
-    def _empty(self, state: SavedState) -> dict[str, States]:
-        """Make room for what optimizers keep, by the names in a state; numbers are filled in."""
-        place = {weight: i for i, weight in enumerate(self.trained)}
+    def _empty_states(self, saved: SavedState) -> dict[str, States]:
+        """Make room for the optimizer states of a saved state; numbers are filled in."""
+        index = {weight: i for i, weight in enumerate(self.trained)}
         states = dict[str, States]()
 
-        def room(name: str) -> tuple[dict[str, Tensor], str, str]:
+        def slot(name: str) -> tuple[dict[str, Tensor], str, str]:
             optimizer, _, rest = name.partition("/")
             key, _, weight = rest.partition("/")
-            if weight not in place or key not in KEEPS.get(optimizer, ()):
-                raise LawError(
-                    f"this state is not of this model: no optimizer here keeps {name}", where=str(state.folder)
-                )
-            of_tensors = states.setdefault(optimizer, [{} for _ in self.trained])
-            return of_tensors[place[weight]], key, weight
+            if weight not in index or key not in KEEPS.get(optimizer, ()):
+                what = f"this state is not of this model: no optimizer here keeps {name}"
+                raise LawError(what, where=str(saved.folder))
+            tensor_states = states.setdefault(optimizer, [{} for _ in self.trained])
+            return tensor_states[index[weight]], key, weight
 
-        for name in sorted(state.numbers):
-            kept, key, _ = room(name)
-            kept[key] = torch.tensor(state.numbers[name], dtype=torch.float32)
-        for name in sorted(name for name in state.names if not name.startswith(f"{_WEIGHTS}/")):
-            kept, key, weight = room(name)
-            kept[key] = torch.empty_like(self.weights[weight].tensor, requires_grad=False)
-        for optimizer, of_tensors in states.items():
-            for weight, kept in zip(self.trained, of_tensors, strict=True):
-                if missing := KEEPS[optimizer] - kept.keys() if kept else ():
+        for name in sorted(saved.numbers):
+            state, key, _ = slot(name)
+            state[key] = torch.tensor(saved.numbers[name], dtype=torch.float32)
+        for name in sorted(name for name in saved.names if not name.startswith(f"{_WEIGHTS}/")):
+            state, key, weight = slot(name)
+            state[key] = torch.empty_like(self.weights[weight].tensor, requires_grad=False)
+        for optimizer, tensor_states in states.items():
+            for weight, state in zip(self.trained, tensor_states, strict=True):
+                if missing := KEEPS[optimizer] - state.keys() if state else ():
                     what = f"{optimizer} keeps {', '.join(sorted(missing))} of {weight} too"
-                    raise LawError(f"this state is not whole: {what}", where=str(state.folder))
+                    raise LawError(f"this state is incomplete: {what}", where=str(saved.folder))
         return states

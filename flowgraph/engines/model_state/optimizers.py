@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 States = list[dict[str, "Tensor"]]
-"""What an optimizer keeps of each tensor, by name: of the tensor's own shape, or one number."""
-
+"""What an optimizer keeps of each tensor, by name: tensors of its shape, or one number."""
 
 KEEPS: Mapping[str, frozenset[str]] = {"adamw": frozenset({"step", "exp_avg", "exp_avg_sq"}), "sgd": frozenset()}
-"""What each optimizer keeps of a tensor that it has changed, by the names of both."""
+"""What each optimizer keeps of a tensor that it has changed."""
 
 
 def descend(losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None] = lambda part: None) -> list[float]:
-    """Run each loss forward and backward, so that gradients add up, and give the losses; `before` is told its place."""
+    """Run each loss forward and backward, so that gradients add up; return the losses.
+
+    `before` is called before each loss with its index.
+    """
     values = list["Tensor"]()
     with torch.enable_grad():
         for part, loss in enumerate(losses):
@@ -32,16 +34,16 @@ def descend(losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None
             value = loss()
             value.backward()  # type: ignore[no-untyped-call]
             values.append(value.detach())
-    return [float(value) for value in values]  # at the end, so that a device is not waited for in between
+    return [float(value) for value in values]  # at the end, so that no loss waits for the device
 
 
 @dataclass(eq=False)
 class Optimizers:
-    """The torch optimizers of one model: each is made when it is first asked for, and keeps its own state.
+    """The torch optimizers of one model: each is made at its first step, and keeps its state.
 
-    `tensors` are what they change: the model's parameters, or this rank's shards of them. What lies on `every` rank
-    together is `copies` times the whole model, and `peers` of these ranks tell of the same rows. With `offloaded` the
-    states lie in host memory between steps.
+    `tensors` are what they change: the model's parameters, or this rank's shards of them. All ranks of `every` together
+    hold `copies` copies of the model, and `peers` of them report the same rows. With `offloaded` the states lie in host
+    memory between steps.
     """
 
     tensors: Sequence[Tensor]
@@ -49,52 +51,47 @@ class Optimizers:
     copies: int = 1
     peers: int = 1
     offloaded: bool = False
-    _made: dict[str, Any] = field(default_factory=dict[str, Any])
+    _optimizers: dict[str, Any] = field(default_factory=dict[str, Any])
     _watch: FiniteWatch = field(default_factory=FiniteWatch)
 
-    def clear(self) -> None:
-        """Drop all gradients, so that none lies in memory while samples are drawn."""
+    def begin(self) -> None:
+        """Drop all gradients, and what was seen of the last step."""
         for tensor in self.tensors:
             tensor.grad = None
-
-    def begin(self) -> None:
-        """Begin a step: without gradients, and without what was seen of the last."""
-        self.clear()
         self._watch.clear()
 
     def at(self, part: int) -> None:
-        """Say which micro-batch comes next, from 0."""
+        """Take note that micro-batch `part` comes next, from 0."""
         self._watch.part = part
 
     def see(self, stats: TokenStats) -> TokenStats:
-        """Watch statistics that a loss reads, so that a step that is refused can name rows; give them back."""
+        """Watch statistics that a loss reads, so that a refused step can name rows; return them."""
         return self._watch.see(stats)
 
     def step(self, losses: Sequence[float], rule: Optimizer, readers: Ranks | None = None) -> StepReport:
-        """Clip the gradients that lie on the tensors, step, and drop them; `losses` are this rank's, by micro-batch.
+        """Clip the gradients of the tensors, step, and drop them; `losses` are this rank's, by micro-batch.
 
         Raises `NotFinite` on every rank alike, and leaves the tensors untouched, when the gradient is not finite:
         `readers` are the ranks with rows of their own, whose rows it names.
         """
         try:
-            told = self._measure(sum(losses))
-            if not (math.isfinite(told.grad_norm) and math.isfinite(told.loss)):
-                raise NotFinite.of(told, self._watch.found(losses, readers or self.every))
+            report = self._measure(sum(losses))
+            if not (math.isfinite(report.grad_norm) and math.isfinite(report.loss)):
+                raise NotFinite.of(report, self._watch.faults(losses, readers or self.every))
             if rule.max_grad_norm and self.tensors:
-                norm = self.tensors[0].new_tensor(told.grad_norm)
+                norm = self.tensors[0].new_tensor(report.grad_norm)
                 torch.nn.utils.clip_grads_with_norm_(self.tensors, rule.max_grad_norm, norm)
-            self._take(rule)
+            optimizer = self._optimizer(rule.name, rule.lr)
+            for group in optimizer.param_groups:
+                group |= {"lr": rule.lr, "weight_decay": rule.weight_decay}
+            if self.offloaded:
+                self.move(None)
+            optimizer.step()
+            if self.offloaded:
+                self.move("cpu")
         finally:
             self.begin()
-        return told
-
-    def _take(self, rule: Optimizer) -> None:
-        chosen = self._chosen(rule)
-        if self.offloaded:
-            self.move(None)
-        chosen.step()
-        if self.offloaded:
-            self.move("cpu")
+        return report
 
     def _measure(self, loss: float) -> StepReport:
         """Return the loss and the norm of the gradient over all ranks, each counted once."""
@@ -104,58 +101,50 @@ class Optimizers:
         loss, squared = self.every.total(numbers).tolist()
         return StepReport(loss, math.sqrt(squared))
 
-    def _chosen(self, rule: Optimizer) -> Any:
-        """Return the optimizer of the rule's name, set to the rule."""
-        chosen = self._named(rule.name, rule.lr)
-        for group in chosen.param_groups:
-            group |= {"lr": rule.lr, "weight_decay": rule.weight_decay}
-        return chosen
+    def _optimizer(self, name: str, lr: float) -> Any:
+        if name not in self._optimizers:
+            kinds = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+            self._optimizers[name] = kinds[name](list(self.tensors), lr=lr)
+        return self._optimizers[name]
 
-    def _named(self, name: str, lr: float) -> Any:
-
-        kinds = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-        if name not in self._made:
-            self._made[name] = kinds[name](list(self.tensors), lr=lr)
-        return self._made[name]
-
-    # --------------------------------------------------------------------------------------- what they keep
+    # --------------------------------------------------------------------------------------- states
 
     def states(self) -> dict[str, States]:
         """Return what each optimizer keeps of each tensor; nothing of a tensor that it has not changed yet."""
         return {
             name: [
-                {key: kept for key, kept in made.state.get(tensor, {}).items() if kept is not None}
+                {key: value for key, value in optimizer.state.get(tensor, {}).items() if value is not None}
                 for tensor in self.tensors
             ]
-            for name, made in self._made.items()
+            for name, optimizer in self._optimizers.items()
         }
 
     def restore(self, states: Mapping[str, States]) -> None:
-        """Keep this in place of all that is kept; what has a tensor's shape lies where that does."""
-        self._made.clear()
-        for name, kept in states.items():
-            made = self._named(name, 0.0)
-            for tensor, told in zip(self.tensors, kept, strict=True):
-                if told:
-                    made.state[tensor] = told
+        """Replace all states; those of a tensor's shape must lie on its device."""
+        self._optimizers.clear()
+        for name, tensor_states in states.items():
+            optimizer = self._optimizer(name, 0.0)
+            for tensor, state in zip(self.tensors, tensor_states, strict=True):
+                if state:
+                    optimizer.state[tensor] = state
         if self.offloaded:
             self.move("cpu")
 
     def move(self, device: str | None) -> None:
-        """Move what is kept to a device, None: each to where its tensor lies. One number stays on the CPU."""
-        for made in self._made.values():
-            for tensor, kept in made.state.items():
-                for key, told in kept.items():
-                    if told is not None and told.dim():
-                        kept[key] = told.to(device or tensor.device)
+        """Move the states to a device, or with None each to its tensor's device. Single numbers stay on the CPU."""
+        for optimizer in self._optimizers.values():
+            for tensor, state in optimizer.state.items():
+                for key, value in state.items():
+                    if value is not None and value.dim():
+                        state[key] = value.to(device or tensor.device)
 
     def rebind(self, tensors: Sequence[Tensor]) -> None:
-        """Change these tensors from now on, which stand for the ones before, in the same order."""
+        """Change these tensors from now on, which replace the current ones, in the same order."""
         states = self.states()
         self.tensors = tensors
-        for name, made in self._made.items():
-            made.param_groups[0]["params"] = list(tensors)
-            made.state.clear()
-            for tensor, kept in zip(tensors, states[name], strict=True):
-                if kept:
-                    made.state[tensor] = kept
+        for name, optimizer in self._optimizers.items():
+            optimizer.param_groups[0]["params"] = list(tensors)
+            optimizer.state.clear()
+            for tensor, state in zip(tensors, states[name], strict=True):
+                if state:
+                    optimizer.state[tensor] = state

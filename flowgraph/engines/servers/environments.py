@@ -1,4 +1,4 @@
-"""Environments that an engine has for itself: which packages they hold, where they lie, and how one is made."""
+"""Python environments of engines: their packages, their folders, and how one is installed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ STAMP = "installed.json"
 
 @dataclass(frozen=True)
 class Environment:
-    """One environment: its engine's package, and what pip installs with dependencies, then without.
+    """One environment: its engine's package, and what pip installs with dependencies, then without (`unresolved`).
 
-    `disk_gb` is what it takes on disk once it is made.
+    `disk_gb` is its size on disk.
     """
 
     name: str
@@ -32,59 +32,61 @@ class Environment:
     about: str
     disk_gb: float
     resolved: tuple[str, ...]
-    alone: tuple[str, ...]
+    unresolved: tuple[str, ...]
 
     @property
     def digest(self) -> str:
-        """Name the packages that are asked for; another list is another environment."""
-        listed = json.dumps([self.resolved, self.alone, sys.version_info[:2]])
+        """Return the hash of the lists of packages; another list is another environment."""
+        listed = json.dumps([self.resolved, self.unresolved, sys.version_info[:2]])
         return hashlib.sha256(listed.encode()).hexdigest()[:16]
 
 
-def folder_of(wanted: Environment, cache: Path) -> Path:
+def folder_of(environment: Environment, cache: Path) -> Path:
     """Return the folder of an environment inside the cache."""
-    return cache / "engines" / wanted.name
+    return cache / "engines" / environment.name
 
 
-def installed(wanted: Environment, cache: Path) -> dict[str, str]:
-    """Return the versions of an environment's packages by name; none where it is not whole, or of another list."""
-    stamp = folder_of(wanted, cache) / STAMP
+def installed(environment: Environment, cache: Path) -> dict[str, str]:
+    """Return the versions of an environment's packages by name; {} if it is incomplete, or of another list."""
+    stamp = folder_of(environment, cache) / STAMP
     try:
-        told = read_json(stamp)
-        return dict(told["packages"]) if told["digest"] == wanted.digest else {}
+        content = read_json(stamp)
+        return dict(content["packages"]) if content["digest"] == environment.digest else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def python_of(wanted: Environment, cache: Path) -> Path:
-    """Return the Python of an environment; raise WorkerError where it is not installed."""
-    if not installed(wanted, cache):
-        where = str(folder_of(wanted, cache))
-        what = f"the engine's environment `{wanted.name}` is not installed"
-        raise WorkerError(what, where=where, hint=f"flowgraph engines install {wanted.name}")
-    return folder_of(wanted, cache) / "bin" / "python"
+def python_of(environment: Environment, cache: Path) -> Path:
+    """Return the Python of an environment; raise WorkerError if it is not installed."""
+    if not installed(environment, cache):
+        where = str(folder_of(environment, cache))
+        what = f"the engine's environment `{environment.name}` is not installed"
+        raise WorkerError(what, where=where, hint=f"flowgraph engines install {environment.name}")
+    return folder_of(environment, cache) / "bin" / "python"
 
 
-def install(wanted: Environment, cache: Path, *, say: Callable[[str], None]) -> Path:
-    """Make an environment, unless it is there whole, and give its folder; two processes at once wait for each other.
+def install(environment: Environment, cache: Path, *, say: Callable[[str], None]) -> Path:
+    """Install an environment if it is not complete yet, and return its folder; a second process waits for the first.
 
-    The stamp is written last: what has none is made anew. Raises WorkerError if pip fails, with its last lines.
+    The stamp is written last: a folder without one is installed again. Raises WorkerError with pip's last lines.
     """
-    folder = folder_of(wanted, cache)
+    folder = folder_of(environment, cache)
     with _locked(folder):
-        if installed(wanted, cache):
+        if installed(environment, cache):
             return folder
-        say(f"{wanted.name}: installing into {folder} ({wanted.disk_gb} GB, some minutes)")
+        say(f"{environment.name}: installing into {folder} ({environment.disk_gb} GB, some minutes)")
         shutil.rmtree(folder, ignore_errors=True)
-        _run(wanted, [sys.executable, "-m", "venv", "--without-pip", str(folder)])
+        _run(environment.name, [sys.executable, "-m", "venv", "--without-pip", str(folder)])
         python = str(folder / "bin" / "python")
-        for listed, options in ((wanted.resolved, ()), (wanted.alone, ("--no-deps",))):
-            _run(wanted, [*_pip(wanted), "--python", python, "install", *_QUIET, *options, *listed])
-        told = {"digest": wanted.digest, "packages": _versions(wanted, python)}
+        for packages, options in ((environment.resolved, ()), (environment.unresolved, ("--no-deps",))):
+            pip = [*_pip(environment.name), "--python", python, "install", *_QUIET, *options]
+            _run(environment.name, [*pip, *packages])
+        versions: dict[str, str] = json.loads(_run(environment.name, [python, "-c", _LIST]))
         draft = folder / f"{STAMP}.tmp"
-        draft.write_text(json.dumps(told, indent=1), encoding="utf-8")
+        content = {"digest": environment.digest, "packages": dict(sorted(versions.items()))}
+        draft.write_text(json.dumps(content, indent=1), encoding="utf-8")
         draft.replace(folder / STAMP)
-    say(f"{wanted.name}: ready in {folder}")
+    say(f"{environment.name}: ready in {folder}")
     return folder
 
 
@@ -92,34 +94,28 @@ _QUIET = ("--quiet", "--disable-pip-version-check", "--no-input", "--only-binary
 _LIST = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
 
 
-def _pip(wanted: Environment) -> list[str]:
-    """Name a pip that can install into another environment: this Python's, or its base's."""
+def _pip(name: str) -> list[str]:
+    """Return the command of a pip that can install into another environment: this Python's, or its base's."""
     for python in dict.fromkeys((sys.executable, os.path.realpath(sys.executable))):
-        done = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False)
-        if done.returncode == 0:
+        if subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
             return [python, "-m", "pip"]
-    raise WorkerError.not_started(f"the installation of `{wanted.name}`", "no pip", f"{sys.executable} -m ensurepip")
+    raise WorkerError.not_started(f"the installation of `{name}`", "no pip", f"{sys.executable} -m ensurepip")
 
 
-def _run(wanted: Environment, command: Sequence[str]) -> str:
+def _run(name: str, command: Sequence[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+        output = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     except subprocess.TimeoutExpired:
-        raise WorkerError(f"installing `{wanted.name}` took more than {INSTALL_S:.0f} s") from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-        raise WorkerError(f"installing `{wanted.name}` failed", notes=lines[-4:], hint="pip needs its package index")
-    return done.stdout
-
-
-def _versions(wanted: Environment, python: str) -> dict[str, str]:
-    found = json.loads(_run(wanted, [python, "-c", _LIST]))
-    return {str(name): str(version) for name, version in sorted(found.items())}
+        raise WorkerError(f"installing `{name}` took more than {INSTALL_S:.0f} s") from None
+    if output.returncode:
+        lines = [line for line in output.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        raise WorkerError(f"installing `{name}` failed", notes=lines[-4:], hint="pip needs its package index")
+    return output.stdout
 
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Hold the lock of a folder that is being made; it lies beside it."""
+    """Hold a folder's lock file, which lies beside it."""
     import fcntl
 
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Groups of processes that we have started: who is in one, and its end, with the memory that they share."""
+"""Groups of processes that we have started: their members, their end, and the memory that they share."""
 
 from __future__ import annotations
 
@@ -8,51 +8,48 @@ import signal
 from pathlib import Path
 from typing import Any
 
-END_S = 10.0  # how long killed processes may take to be gone
-STOPPED_S = 4.0  # how long a process may be stopped, as by a signal
+END_S = 10.0  # for killed processes to be gone
+STOPPED_S = 4.0  # how long a signal may stop a process
 SHARED = Path("/dev/shm")
 
 
 def members(leader: int) -> list[Any]:
-    """Return the processes that stem from one, itself left out, and those of its session: some may have left its group.
+    """Return the descendants of a process, and the other processes of its session, which may have left its group.
 
-    They are `psutil.Process`es, by id. The leader may be gone.
+    They are `psutil.Process`es, by id. The leader itself is not among them, and may be gone.
     """
     import psutil
 
-    try:
-        under = set(psutil.Process(leader).children(recursive=True))
-    except psutil.NoSuchProcess:
-        under = set()
-    for each in psutil.process_iter():
-        try:
-            if each.pid != leader and os.getsid(each.pid) == leader:
-                under.add(each)
-        except (ProcessLookupError, PermissionError, psutil.Error):
-            continue
-    return sorted(under, key=lambda each: each.pid)
+    processes = set[Any]()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        processes.update(psutil.Process(leader).children(recursive=True))
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if process.pid != leader and os.getsid(process.pid) == leader:
+                processes.add(process)
+    return sorted(processes, key=lambda process: process.pid)
 
 
 def kill(leader: int) -> list[Any]:
-    """Kill a process and its whole group, without waiting; return the others. One that is gone is no error."""
+    """Kill a process and its whole group if they are running, without waiting; return the other members."""
     import psutil
 
-    others = members(leader)
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the second where all have ended
+    group = members(leader)
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises the second if all have ended
         os.killpg(leader, signal.SIGKILL)  # it leads its group, so the group has its id
-    for each in others:
+    for process in group:
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
-    return others
+            process.kill()
+    return group
 
 
 def forget_shared_memory(leader: int) -> None:
-    """Take the names off the memory that a group's processes share.
+    """Unlink the shared memory of a group's processes, so that it is freed with the last of them, however they end.
 
-    It is freed with the last of them, however they end; by itself it stays when they are killed. Files are compared by
-    their inodes: a semaphore is mapped under the name that it had while it was made.
+    Otherwise it stays when they are killed. Files are compared by their inodes: a semaphore is mapped under the name
+    that it had while it was created.
     """
-    mapped = {each for pid in (leader, *(each.pid for each in members(leader))) for each in _shared(pid)}
+    mapped = {inode for pid in (leader, *(process.pid for process in members(leader))) for inode in _shared(pid)}
     for path in SHARED.iterdir() if mapped else ():
         with contextlib.suppress(OSError):
             if path.stat().st_ino in mapped:
@@ -60,7 +57,7 @@ def forget_shared_memory(leader: int) -> None:
 
 
 def _shared(pid: int) -> set[int]:
-    """Return the inodes of what a process maps of shared memory; none where the system does not tell."""
+    """Return the inodes of the shared memory that a process maps; none if the system does not show them."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""An engine with servers of its own: start one on a model's folder, or attach to one that runs, and speak to it.
+"""An engine with servers of its own: start one on a model's folder, or attach to a running one.
 
-What comes of a start is the door to a server. Not here: what differs from engine to engine (`sglang`, `vllm`).
+Both return the server's address. Not here: what differs between engines (`sglang`, `vllm`).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 Device = Literal["cpu", "cuda"]
 Say = Callable[[str], None]
 
-STARTS = 3  # ports inside an engine are drawn at random: one that is taken meanwhile ends the start: another is made
+STARTS = 3  # attempts: an engine draws its inner ports at random, and one that is taken ends the start
 SCRIPTS = Path(__file__).parents[2] / "engines"
-CPU_TOKENS = 16384  # tokens cached on a CPU where nothing is said
-# What a training process may have set for itself, and a server must not take over.
-NOT_FOR_IT = {
+CPU_TOKENS = 16384  # tokens cached on a CPU by default
+# Variables that a training process may have set for itself, and a server must not inherit.
+NOT_INHERITED = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "SGLANG_RETURN_ORIGINAL_LOGPROB", "VLLM_API_KEY"),
 }
-_ASK = """
+_PRINT_VERSION = """
 import sys
 from importlib.metadata import PackageNotFoundError, version
 for name in sys.argv[1:]:
@@ -64,9 +64,9 @@ class ServerSettings:
     """How one server runs.
 
     `cache_share` is the share of a device's memory for weights and cache together, `max_tokens_cached` bounds the
-    tokens in the cache, `seed` names the engine's own random numbers. `repeatable` asks for kernels whose results do
-    not depend on the batch, and for draws by each request's own seed; SGLang has these for GPUs only. `sleeps` lets
-    the server give memory back; one that `keeps` its weights has a copy of them in the machine's memory meanwhile.
+    tokens in the cache, `seed` is the engine's own. `repeatable` asks for kernels whose results do not depend on the
+    batch, and for samples by each request's own seed; SGLang has these for GPUs only. `sleeps` lets the server release
+    memory; one that `keeps` its weights copies them to the machine's memory meanwhile.
     """
 
     precision: str = "float32"
@@ -80,22 +80,18 @@ class ServerSettings:
     keeps: bool = False
 
 
-PLAIN = ServerSettings()
+DEFAULTS = ServerSettings()
 
 
-def _silent(line: str) -> None:
-    """Say nothing."""
-
-
-def _unnoted(leader: int) -> None:
-    """Note nothing."""
+def _ignore(_: object) -> None:
+    pass
 
 
 class ServerEngine(ABC):
-    """One engine: the methods that differ are those without a body; the others start servers and speak for them.
+    """One engine: the abstract methods differ between engines, the others start and address its servers.
 
-    `packages` are the names it is installed by, of which the first is what is imported; `launcher` is the script that
-    runs its server.
+    `packages` are the names under which it is installed; the first is imported. `launcher` is the script that runs its
+    server.
     """
 
     name: ClassVar[str]
@@ -109,28 +105,28 @@ class ServerEngine(ABC):
     def arguments(
         self, folder: Path, serving: ServerSettings, device: Device, config: Mapping[str, Any], version: int
     ) -> list[str]:
-        """Return the command line of a server, without its address and keys; `config` is that of the model."""
+        """Return the command line of a server without its address and keys; `config` is that of the model."""
 
     @abstractmethod
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return what stands in the environment of its processes for this engine alone."""
+        """Return the environment variables that only this engine's processes need."""
 
     @abstractmethod
     def about(self, control: Any) -> dict[str, Any]:
-        """Ask a running server what it is: fields of its door. Raises WorkerError where it is none of ours."""
+        """Ask a running server for the fields of its address; raise WorkerError if it is of another engine."""
 
     @abstractmethod
     def way(self, tensor: int, *, shared: bool) -> By:
-        """Return how new weights come to replicas of `tensor` devices, where the plan does not."""
+        """Choose how new weights reach replicas of `tensor` devices if the plan does not say."""
 
     @abstractmethod
     def ready(self, control: Any, version: int) -> None:
-        """Do what is left to do when a server answers."""
+        """Finish the start of a server that answers."""
 
     def serve(
         self,
         folder: Path,
-        serving: ServerSettings = PLAIN,
+        serving: ServerSettings = DEFAULTS,
         *,
         device: Device = "cpu",
         gpus: Sequence[str] = (),
@@ -141,22 +137,41 @@ class ServerEngine(ABC):
         host: str = "127.0.0.1",
         port: int = 0,
         version: int = 0,
-        say: Say = _silent,
-        begun: Callable[[int], None] = _unnoted,
+        say: Say = _ignore,
+        begun: Callable[[int], None] = _ignore,
     ) -> ServerProcess:
         """Start one server on a model's folder and wait until it answers; `version` is that of the folder's weights.
 
-        On a CPU it runs in the engine's environment in `cache`, on GPUs by this Python. It listens on `host` only, on
-        a free port unless one is given, and asks for keys drawn anew. `begun` takes the id of the process that leads
-        its group as soon as that is there. Raises WorkerError, with its last lines, if it
-        ends or is not ready within `limit_s` seconds, and ModelError if the folder is no model.
+        On a CPU it runs in the engine's environment in `cache`, on GPUs by this Python. It listens on `host` only, on a
+        free port by default, and asks for new random keys. `begun` gets the id of the process that leads its group as
+        soon as there is one. Raises WorkerError with the end of its log if it exits or is not ready within `limit_s`
+        seconds, and ModelError if the folder holds no model.
         """
         config = read_config(folder)
         python = self.interpreter(device, cache)
-        door = ServerAddress(
+        door = self._checked_version(self._address(folder, serving, device, name, self.version_of(python)), say)
+        command = [str(python), "-P", str(SCRIPTS / self.launcher)]
+        options = self.arguments(folder, serving, device, config, version)
+        variables = self.environment(os.environ, serving, device, gpus, host)
+
+        def launch(address: Sequence[str]) -> subprocess.Popen[bytes]:
+            job = {"arguments": [*options, *address], "key": door.key, "admin_key": door.admin_key}
+            return start(command, job, variables, log)
+
+        for left in reversed(range(STARTS)):
+            try:
+                return self._start(door, launch, begun, (host, port), version, log, limit_s)
+            except WorkerError as error:
+                if port or not left or not any("in use" in note for note in error.notes):
+                    raise
+        raise AssertionError("the last start returns or raises")
+
+    def _address(self, folder: Path, serving: ServerSettings, device: Device, name: str, version: str) -> ServerAddress:
+        """Return the address of a server that is to be started, with new random keys and no URL yet."""
+        return ServerAddress(
             url="",
             name=name or self.name,
-            version=self.version_of(python),
+            version=version,
             device=device,
             precision=serving.precision,
             tensor=serving.tensor,
@@ -166,41 +181,26 @@ class ServerEngine(ABC):
             key=secrets.token_urlsafe(32),
             admin_key=secrets.token_urlsafe(32),
         )
-        door = self._known(door, say)
-        command = [str(python), "-P", str(SCRIPTS / self.launcher)]
-        options = self.arguments(folder, serving, device, config, version)
-        around = self.environment(os.environ, serving, device, gpus, host)
-        for left in reversed(range(STARTS)):
-            try:
-                return self._start(door, command, options, around, (host, port), version, log, limit_s, begun)
-            except WorkerError as error:
-                if port or not left or not any("in use" in note for note in error.notes):
-                    raise
-        raise AssertionError("the last start gives a server or raises")
 
     def _start(
         self,
         door: ServerAddress,
-        command: Sequence[str],
-        options: Sequence[str],
-        around: Mapping[str, str],
-        at: tuple[str, int],
+        launch: Callable[[Sequence[str]], subprocess.Popen[bytes]],
+        begun: Callable[[int], None],
+        address: tuple[str, int],
         version: int,
         log: Path,
         limit_s: float,
-        begun: Callable[[int], None],
     ) -> ServerProcess:
-        with held_port(*at, door.name) as held:
-            host, port = at[0], held.getsockname()[1]
-            shown = f"[{host}]" if ":" in host else host
-            door = replace(door, url=f"http://{shown}:{port}")
-            keys = {"key": door.key, "admin_key": door.admin_key}
-            told = {"arguments": [*options, "--host", host, "--port", str(port)], **keys}
-            process = start(command, told, around, log)
+        host = address[0]
+        with held_port(*address, door.name) as bound:
+            port = bound.getsockname()[1]
+            door = replace(door, url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+            process = launch(["--host", host, "--port", str(port)])
             try:
                 begun(process.pid)
                 with self.model.control(door, limit_s) as control:
-                    await_ready(process, control.healthy, door.name, log, tuple(keys.values()), limit_s)
+                    await_ready(process, control.healthy, door.name, log, (door.key, door.admin_key), limit_s)
                     self.ready(control, version)
                 forget_shared_memory(process.pid)
             except BaseException:
@@ -217,28 +217,28 @@ class ServerEngine(ABC):
         name: str = "",
         limit_s: float = 30.0,
         stamp: bool = False,
-        say: Say = _silent,
+        say: Say = _ignore,
     ) -> ServerAddress:
-        """Return the door of a server that runs already; with `stamp` its weights are version 0 from now on.
+        """Return the address of a running server; with `stamp` its weights are version 0 from now on.
 
-        Raises WorkerError if it is not there, is too old, or is none that can be told what updates need.
+        Raises WorkerError if it is not reached, is too old, or does not have the calls that updates need.
         """
         door = ServerAddress(url=url.rstrip("/"), name=name or url, version="", key=key, admin_key=admin_key)
         with self.model.control(door, limit_s) as control:
-            door = self._known(replace(door, **self.about(control)), say)
+            door = self._checked_version(replace(door, **self.about(control)), say)
             if stamp:
                 control.stamp("0")
         return door
 
-    def _known(self, door: ServerAddress, say: Say) -> ServerAddress:
-        known, warning = self.versions.known(door.version, door.device)
+    def _checked_version(self, door: ServerAddress, say: Say) -> ServerAddress:
+        traits, warning = self.versions.known(door.version, door.device)
         if warning:
             say(warning)
         sleeps = door.sleeps and door.device == "cuda"
-        return replace(door, sleeps=sleeps, session=known.session, tried=door.device in known.tried)
+        return replace(door, sleeps=sleeps, session=traits.session, tried=door.device in traits.tried)
 
     def interpreter(self, device: Device, cache: Path | None) -> Path:
-        """Return Python that runs the server; raise WorkerError where the engine is not installed for this device."""
+        """Return the Python that runs the server; raise WorkerError if the engine is not installed for this device."""
         if device == "cpu":
             home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
             return python_of(self.on_cpu, cache if cache is not None else home)
@@ -247,37 +247,37 @@ class ServerEngine(ABC):
         return Path(sys.executable)
 
     def version_of(self, python: Path) -> str:
-        """Ask a Python which version of the engine it has."""
-        command = [str(python), "-c", _ASK, *self.packages]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        if done.returncode or not done.stdout.strip():
-            notes = done.stderr.splitlines()[-1:]
+        """Return the version of the engine that a Python has; raise WorkerError if it has none."""
+        command = [str(python), "-c", _PRINT_VERSION, *self.packages]
+        output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        if output.returncode or not output.stdout.strip():
+            notes = output.stderr.splitlines()[-1:]
             raise WorkerError(f"{self.name} is not installed", where=str(python), notes=notes, hint=self.versions.hint)
-        return done.stdout.strip().partition("+")[0]
+        return output.stdout.strip().partition("+")[0]
 
     def environment(
         self, ours: Mapping[str, str], serving: ServerSettings, device: Device, gpus: Sequence[str], host: str
     ) -> dict[str, str]:
         """Return the environment of a server's processes; it holds no key."""
         threads = str(serving.threads)
-        given = {name: value for name, value in ours.items() if name not in NOT_FOR_IT}
-        given |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
-        given |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        variables = {name: value for name, value in ours.items() if name not in NOT_INHERITED}
+        variables |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+        variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         if host.startswith("127.") and sys.platform == "linux":
-            given |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+            variables |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         if device == "cpu":
-            given.pop("PYTHONPATH", None)  # its packages are its own
-            given["CUDA_VISIBLE_DEVICES"] = ""
+            variables.pop("PYTHONPATH", None)  # its environment has packages of its own
+            variables["CUDA_VISIBLE_DEVICES"] = ""
         elif gpus:
-            given["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        return given | self.variables(serving, device, host)
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        return variables | self.variables(serving, device, host)
 
     def start(
-        self, folder: Path, post: ServerPlace, *, seed: int, threads: int, keeps: bool = False, **about: Any
+        self, folder: Path, post: ServerPlace, *, seed: int, threads: int, keeps: bool = False, **options: Any
     ) -> ServerProcess:
-        """Start one replica on a model's folder, as the plan says; `about` and what is raised are those of `serve`."""
-        running, device = post.home.running, post.device
-        told = ServerSettings(
+        """Start one replica on a model's folder as the plan says; `options` and errors are those of `serve`."""
+        running = post.home.running
+        serving = ServerSettings(
             precision=running.precision,
             tensor=post.home.layout.tensor,
             cache_share=running.cache_share,
@@ -286,8 +286,8 @@ class ServerEngine(ABC):
             sleeps=running.sleeps,
             keeps=keeps,
         )
-        kind: Device = "cpu" if device == "cpu" else "cuda"
-        return self.serve(folder, told, device=kind, gpus=post.gpus, name=post.name, host=post.host, **about)
+        device: Device = "cpu" if post.device == "cpu" else "cuda"
+        return self.serve(folder, serving, device=device, gpus=post.gpus, name=post.name, host=post.host, **options)
 
     def handle(
         self,
@@ -308,9 +308,9 @@ class ServerEngine(ABC):
         return self.model(doors, tokenizer, update_by=by, scratch=scratch, servers=servers, limit_s=limit_s)
 
     def updates(self, home: Home, doors: Sequence[ServerAddress], scratch: Path, *, shared: bool) -> WeightUpdates:
-        """Return what brings new weights to replicas; `shared` says that they are on the devices of who has them."""
+        """Return what sends new weights to replicas; `shared` says that sender and replicas share their devices."""
         return self.model.updates(doors, by=self.weights_by(home, shared=shared), scratch=scratch)
 
     def weights_by(self, home: Home, *, shared: bool) -> By:
-        """Return how new weights come to a home's replicas: as the plan says, or else what fits where they are."""
+        """Return how new weights reach a home's replicas: as the plan says, else as fits their devices."""
         return home.running.weights_by or self.way(home.layout.tensor, shared=shared)

@@ -1,6 +1,6 @@
 """A server that belongs to a run: one child process group, started, watched while it lives, and always ended.
 
-What the server is, and what it is asked, is not known here: see `engine` for what starts one.
+Not here: what the server runs (`server_engine`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from flowgraph.engines.servers.process_groups import END_S, STOPPED_S, forget_shared_memory, kill, members
 from flowgraph.errors import WorkerError
@@ -28,12 +28,12 @@ POLL_S = 0.1
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where one running server is reached, and what is known of it; it travels between processes.
+    """The address and properties of one running server; it travels between processes.
 
-    `version` is the engine's, `folder` the model it was started from, `precision` the dtype of its weights ("" if that
-    is not known), `tensor` over how many devices it is split, `sleeps` says that it can give memory back, `keeps` that
-    its weights are there again after that, `session` that it wants updates announced and closed, `tried` that we ran
-    this version on this kind of device. The keys are secret and not shown.
+    `version` is the engine's, `folder` the model it was started from, `precision` the dtype of its weights ("" if
+    unknown), `tensor` the number of devices it is split over. `sleeps` says that it can release memory, `keeps` that
+    its weights are restored after that, `session` that updates must be announced and closed, `tried` that we ran this
+    version on this kind of device. The keys are secret and not shown.
     """
 
     url: str
@@ -53,7 +53,7 @@ class ServerAddress:
 
 @dataclass(eq=False)
 class ServerProcess:
-    """A running server of ours: `door` leads to it, `log` is what it writes."""
+    """A running server that this process started; `log` is what it writes."""
 
     door: ServerAddress
     process: subprocess.Popen[bytes]
@@ -64,36 +64,32 @@ class ServerProcess:
         self._ended = weakref.finalize(self, end_group, self.process)
 
     def check(self) -> None:
-        """Raise WorkerError, with how it ended and its last lines, if the server is not running."""
+        """Raise WorkerError with the end of the log if the server is not running."""
         if self.process.poll() is not None:
-            raise WorkerError(
-                f"{self.door.name} ended: {how_ended(self.process)}", notes=tail(self.log, self._secrets())
-            )
+            notes = tail(self.log, (self.door.key, self.door.admin_key))
+            raise WorkerError(f"{self.door.name} ended: {how_ended(self.process)}", notes=notes)
 
     def check_stopped(self) -> None:
-        """Raise WorkerError if a signal has stopped one of its processes; the others still answer that all is well.
+        """Raise WorkerError if a signal has stopped one of its processes, which the others do not notice.
 
-        A process is stopped if this finds it so twice, `STOPPED_S` apart.
+        A process counts as stopped if two calls `STOPPED_S` apart find it so.
         """
         import psutil
 
-        now, found = time.monotonic(), dict[int, float]()
+        now, stopped = time.monotonic(), dict[int, float]()
         for pid in (self.process.pid, *(each.pid for each in members(self.process.pid))):
             with contextlib.suppress(psutil.Error):
                 if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
-                    found[pid] = self._stopped.get(pid, now)
-                    if now - found[pid] > STOPPED_S:
+                    stopped[pid] = self._stopped.get(pid, now)
+                    if now - stopped[pid] > STOPPED_S:
                         raise WorkerError.stopped(f"{psutil.Process(pid).name()} ({pid}) of {self.door.name}", [])
-        self._stopped = found
+        self._stopped = stopped
 
     def close(self) -> None:
         """End the server, with every process of its group."""
         self._ended()
 
-    def _secrets(self) -> tuple[str, ...]:
-        return self.door.key, self.door.admin_key
-
-    def __enter__(self) -> ServerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -101,11 +97,11 @@ class ServerProcess:
 
 
 def start(
-    command: Sequence[str], told: Mapping[str, Any], environment: Mapping[str, str], log: Path
+    command: Sequence[str], job: Mapping[str, Any], environment: Mapping[str, str], log: Path
 ) -> subprocess.Popen[bytes]:
-    """Start a process as the leader of a group, and tell it what to do on its standard input, which stays open.
+    """Start a process as the leader of a group; its standard input gets the job as JSON, and stays open.
 
-    The launcher ends its group when that input ends, so that nothing stays when this process is killed.
+    The launcher ends its group when that input ends, so that nothing is left when this process is killed.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as out:
@@ -119,8 +115,8 @@ def start(
             start_new_session=True,
         )
     assert process.stdin is not None
-    with contextlib.suppress(OSError):  # it ended at once: whoever waits for it says how
-        process.stdin.write(json.dumps(dict(told)).encode() + b"\n")
+    with contextlib.suppress(OSError):  # it ended at once, which `await_ready` reports
+        process.stdin.write(json.dumps(dict(job)).encode() + b"\n")
     return process
 
 
@@ -132,7 +128,7 @@ def await_ready(
     secrets: Sequence[str],
     limit_s: float,
 ) -> None:
-    """Wait until a server is ready; raise WorkerError with its last lines if it ends or takes too long."""
+    """Wait until a server is ready; raise WorkerError with the end of its log if it exits or takes too long."""
     until = time.monotonic() + limit_s
     while not ready():
         if process.poll() is not None:
@@ -145,22 +141,19 @@ def await_ready(
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its whole group, and wait until it is gone; one that is gone already is no error.
-
-    The memory that they share goes with them.
-    """
+    """Kill a process and its whole group with their shared memory, and wait until they are gone, if they are not."""
     import psutil
 
     forget_shared_memory(process.pid)
-    others = kill(process.pid)
+    group = kill(process.pid)
     if process.stdin is not None:
         process.stdin.close()
     process.wait(END_S)
-    psutil.wait_procs(others, timeout=END_S)
+    psutil.wait_procs(group, timeout=END_S)
 
 
 def how_ended(process: subprocess.Popen[bytes]) -> str:
-    """Return how a process ended: by which signal, or with which status."""
+    """Return by which signal a process ended, or with which exit status."""
     code = process.poll()
     if code is None:
         return "it is running"
@@ -168,7 +161,7 @@ def how_ended(process: subprocess.Popen[bytes]) -> str:
 
 
 def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
-    """Return the last lines of a log, without what is secret."""
+    """Return the last lines of a log with `secrets` masked."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16384))
@@ -181,16 +174,16 @@ def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
 
 
 def held_port(host: str, port: int, name: str) -> socket.socket:
-    """Bind a port, any if it is 0, without listening: until the socket is closed nobody else is given it.
+    """Bind a port, any if it is 0, without listening: until the socket is closed, the system gives it to nobody else.
 
-    A server that allows reuse, as each of asyncio does, may listen there meanwhile. Raises WorkerError if it is taken.
+    A server that allows reuse, as asyncio's do, may listen there meanwhile. Raises WorkerError if the port is taken.
     """
-    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((host, port))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
     except OSError as error:
-        held.close()
+        bound.close()
         hint = "leave the port out: a free one is found" if port else ""
         raise WorkerError.not_started(name, f"{host}:{port}: {error.strerror}", hint) from None
-    return held
+    return bound

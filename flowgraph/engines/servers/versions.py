@@ -1,4 +1,4 @@
-"""What is known of the versions of an engine; each engine's own are in its folder."""
+"""What differs between versions of an engine; each engine's table is in its folder."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from flowgraph.errors import WorkerError
 
 @dataclass(frozen=True)
 class VersionTraits:
-    """What differs in one version.
+    """What one version does.
 
-    `session` says that weights by group or memory stand between `begin_weight_update` and `end_weight_update`, `spans`
-    that an answer tells the version of its weights span by span, `tried` on which devices it was run by us.
+    `session`: weights by group or memory must come between `begin_weight_update` and `end_weight_update`. `tried`: the
+    devices on which we ran it.
     """
 
     session: bool
-    spans: bool
     tried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class EngineVersions:
-    """The versions of one engine; `hint` says how another is had."""
+    """The versions of one engine; `hint` says how to install another one."""
 
     engine: str
     table: Mapping[str, VersionTraits]
@@ -32,12 +31,12 @@ class EngineVersions:
 
     @property
     def oldest(self) -> str:
-        """Return the oldest version that is known."""
+        """Return the oldest version in the table."""
         return min(self.table, key=numbers)
 
     @property
     def newest(self) -> str:
-        """Return the newest version that is known."""
+        """Return the newest version in the table."""
         return max(self.table, key=numbers)
 
     def __str__(self) -> str:
@@ -48,14 +47,14 @@ class EngineVersions:
         return " to ".join(dict.fromkeys((self.oldest, self.newest)))
 
     def known(self, version: str, device: str) -> tuple[VersionTraits, str]:
-        """Return what is known of a version, and a line of warning where it was not tried on this kind of device.
+        """Return the traits of a version, and a warning if it is not in the table or was not tried on this device.
 
-        One that is not in the table is taken for the newest before it. Raises WorkerError where it is older than all.
+        A version that is not in the table is taken for the newest before it. Raises WorkerError if it is too old.
 
-        >>> from flowgraph.engines.sglang.versions import SGLANG
-        >>> from flowgraph.engines.vllm.versions import VLLM
+        >>> from flowgraph.engines.sglang.releases import SGLANG
+        >>> from flowgraph.engines.vllm.releases import VLLM
         >>> SGLANG.known("0.5.23", "cpu")
-        (VersionTraits(session=True, spans=True, tried=('cpu',)), '')
+        (VersionTraits(session=True, tried=('cpu',)), '')
         >>> SGLANG.known("0.9.1", "cpu")[1]
         'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is taken for 0.5.23'
         >>> VLLM.known("0.32.0", "cuda")[1]
@@ -65,18 +64,18 @@ class EngineVersions:
             what = f"{self.engine} {version} is too old: {self.oldest} is the oldest that is known"
             raise WorkerError(what, hint=self.hint)
         before = max((name for name in self.table if numbers(name) <= numbers(version)), key=numbers)
-        found = self.table[before]
+        traits = self.table[before]
         if numbers(before) != numbers(version):
             what = f"{self.engine} {version} is not in the table of versions ({self._range})"
-            return found, f"{what}: it is taken for {before}"
-        return found, "" if device in found.tried else f"{self.engine} {version} was not tried here on {device}"
+            return traits, f"{what}: it is taken for {before}"
+        return traits, "" if device in traits.tried else f"{self.engine} {version} was not tried here on {device}"
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers that a version begins with.
+    """Return the leading numbers of a version.
 
     >>> numbers("0.5.23"), numbers("0.5.23.post1"), numbers("0.6.0rc1"), numbers("?")
     ((0, 5, 23), (0, 5, 23), (0, 6, 0), ())
     """
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(each) for each in found[0].split(".")) if found else ()
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabilities, Support
-from flowgraph.engines.sglang.environment import SGLANG_CPU
-from flowgraph.engines.sglang.versions import SGLANG
+from flowgraph.engines.sglang.releases import SGLANG, SGLANG_CPU
 
 ENGINE = EngineCapabilities(
     name="sglang",

@@ -1,7 +1,7 @@
 """Start one SGLang server: run as a script by the Python of the server's environment, which need not have flowgraph.
 
-What to start is one line of JSON on the standard input, so that no key stands in a command line or an environment. The
-input stays open while whoever started this lives; when it ends, so does the server, with all of its processes.
+The standard input gives one line of JSON with the arguments, so that no command line and no environment holds a key. It
+stays open while the parent lives; when it ends, so does the server, with all of its processes.
 
 SGLang starts its other processes by `spawn`, which runs this file again in each: `prepare` reaches all of them.
 """
@@ -26,29 +26,29 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-LOOK_S = 1.0  # how often to see whether the parent is still there
+LOOK_S = 1.0  # between two checks that the parent lives
 
 
 def conceal(*secrets: str) -> None:
-    """Leave these texts out of whatever this process logs, as SGLang logs all of its settings."""
-    made = logging.getLogRecordFactory()
+    """Mask these texts in everything that this process logs: SGLang logs all of its settings."""
+    factory = logging.getLogRecordFactory()
 
-    def record(*arguments: Any, **named: Any) -> logging.LogRecord:
-        given = made(*arguments, **named)
-        text = given.getMessage()
+    def masked(*arguments: Any, **options: Any) -> logging.LogRecord:
+        record = factory(*arguments, **options)
+        text = record.getMessage()
         if any(secret in text for secret in secrets):
             for secret in secrets:
                 text = text.replace(secret, "***")
-            given.msg, given.args = text, ()
-        return given
+            record.msg, record.args = text, ()
+        return record
 
-    logging.setLogRecordFactory(record)
+    logging.setLogRecordFactory(masked)
 
 
 class Absent(ModuleType):
-    """A package of GPU kernels that is imported on a CPU too, though none of its functions is called there.
+    """A package of GPU kernels that SGLang imports on a CPU too, but whose functions it does not call there.
 
-    `torch.ops.sgl_kernel` stays as it is: SGLang looks there for an operator to learn whether the CPU has AMX.
+    `torch.ops.sgl_kernel` is unchanged: SGLang looks for an operator in it to learn whether the CPU has AMX.
     """
 
     def __init__(self, name: str) -> None:
@@ -60,15 +60,15 @@ class Absent(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
 
-        def absent(*_arguments: object, **_named: object) -> NoReturn:
-            raise NotImplementedError(f"{self.__name__}.{name}: there is no build of this kernel for a CPU")
+        def absent(*_arguments: object, **_options: object) -> NoReturn:
+            raise NotImplementedError(f"{self.__name__}.{name}: this kernel has no build for a CPU")
 
         absent.__name__ = name
         return absent
 
 
 def prepare() -> None:
-    """Set up what SGLang finds missing on a CPU, and keep its rendezvous from listening on every interface."""
+    """Provide what SGLang lacks on a CPU, and keep its rendezvous from listening on every interface."""
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
         for name in ("sgl_kernel", "sgl_kernel.mamba"):
             sys.modules[name] = Absent(name)
@@ -77,35 +77,35 @@ def prepare() -> None:
 
 
 def declare_vision_operators() -> None:
-    """Declare two operators of torchvision's native part, which its wheel of PyPI has for CUDA only."""
+    """Declare two operators of torchvision that its wheel on PyPI has for CUDA only."""
     import torch
 
     library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call, unused-ignore]
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    sys.modules[__name__].__dict__["_library"] = library  # an operator is there as long as its library is
+    sys.modules[__name__].__dict__["_library"] = library  # operators live as long as their library
 
 
 def listen_on_loopback() -> None:
-    """Have torch's store listen on loopback only where its address is that; by itself it takes every interface."""
+    """Have torch's store listen on loopback only, if that is its address; by default it takes every interface."""
     import torch.distributed as _  # noqa: F401 - imports the module that is changed here
 
     module: Any = sys.modules["torch.distributed.rendezvous"]  # the package has a function of this name
     store: Any = module.TCPStore
 
-    def on_loopback(*arguments: Any, **named: Any) -> Any:
-        named = dict(zip(("host_name", "port", "world_size", "is_master"), arguments, strict=False)) | named
-        host = named["host_name"]
-        if named.get("is_master") and host in LOOPBACK and named.get("master_listen_fd") is None:
+    def on_loopback(*arguments: Any, **options: Any) -> Any:
+        options = dict(zip(("host_name", "port", "world_size", "is_master"), arguments, strict=False)) | options
+        host = options["host_name"]
+        if options.get("is_master") and host in LOOPBACK and options.get("master_listen_fd") is None:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            named["master_listen_fd"] = socket.create_server((host, named["port"]), family=family).detach()
-        return store(*arguments[4:], **named)
+            options["master_listen_fd"] = socket.create_server((host, options["port"]), family=family).detach()
+        return store(*arguments[4:], **options)
 
     module.TCPStore = on_loopback
 
 
 def end_with(parent: int) -> None:
-    """Kill this process group when the standard input ends, or the parent is another: who started us is gone."""
+    """Kill this process group when the standard input ends or the parent changes: whoever started it is gone."""
     while os.getppid() == parent:
         ready, _, _ = select.select([0], [], [], LOOK_S)
         if ready and not os.read(0, 4096):
@@ -114,23 +114,24 @@ def end_with(parent: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Have a process that a server started end the whole group when its own parent is gone.
+    """Have a process that a server started end the whole group when its parent is gone.
 
-    Whoever kills the first process alone, as Ray does with the children of a worker, leaves it no time for the others;
-    the engine's own watch over its parent begins only when it has started.
+    The first process may be killed alone, as Ray does with the children of a worker, and cannot end the others then;
+    the engine's own check of its parent begins only when it has started.
     """
-    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+    parent = os.getppid()
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_S)
+        end_group()
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(LOOK_S)
-    end_group()
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def end_group() -> None:
-    """Kill this process group, and take the names off the memory that it shares, which would stay."""
-    mapped = {inode for each in Path("/proc").glob("[0-9]*") for inode in shared_memory(int(each.name))}
+    """Kill this process group, and unlink its shared memory, which would stay otherwise."""
+    mapped = {inode for folder in Path("/proc").glob("[0-9]*") for inode in shared_memory(int(folder.name))}
     for file in Path("/dev/shm").iterdir() if mapped else ():
         with contextlib.suppress(OSError):
             if file.stat().st_ino in mapped:
@@ -139,7 +140,7 @@ def end_group() -> None:
 
 
 def shared_memory(pid: int) -> set[int]:
-    """Return the inodes of what a process of this group maps of /dev/shm; of other processes none."""
+    """Return the inodes of the files in /dev/shm that a process maps; none if it is not of this group."""
     try:
         if os.getpgid(pid) != os.getpgid(0):
             return set()
@@ -154,24 +155,24 @@ def read_line() -> bytes:
     """Read the standard input up to the end of its first line, and no further."""
     line = b""
     while not line.endswith(b"\n"):
-        more = os.read(0, 65536)
-        if not more:
+        chunk = os.read(0, 65536)
+        if not chunk:
             sys.exit("nothing to start: the standard input ended")
-        line += more
+        line += chunk
     return line
 
 
 def main() -> None:
     """Read what to start, and run the server until it is killed."""
     parent = os.getppid()
-    told = json.loads(read_line())
+    job = json.loads(read_line())
     threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     from sglang.launch_server import run_server
     from sglang.srt.server_args import prepare_server_args
 
-    settings = prepare_server_args(told["arguments"])
-    settings.api_key, settings.admin_api_key = told["key"], told["admin_key"]
-    conceal(told["key"], told["admin_key"])
+    settings = prepare_server_args(job["arguments"])
+    settings.api_key, settings.admin_api_key = job["key"], job["admin_key"]
+    conceal(job["key"], job["admin_key"])
     try:
         run_server(settings)
     except BaseException:

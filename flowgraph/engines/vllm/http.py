@@ -1,7 +1,7 @@
-"""What is said to a vLLM server over HTTP: its control calls, and the form of a sample's question and answer.
+"""Control calls to a vLLM server over HTTP, and the form of a sample's question and answer.
 
-`VllmControl` answers to the calls that updates make of SGLang's servers (`weight_updates`): those of weights go to the
-workers, which `engines/vllm_worker.py` taught them; those of generation have names of vLLM's own.
+`VllmControl` takes the calls that weight updates make of SGLang's servers: those about weights go to the workers, which
+have methods for them from `vllm_worker`; those about generation have names of vLLM's own.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from flowgraph.engines.sglang.http import SHOWN, SampleAnswer, ServerControl, read_answer
+from flowgraph.engines.servers.sample_answer import SampleAnswer, parse_answer, read_answer
+from flowgraph.engines.servers.server_control import SHOWN, ServerControl
+from flowgraph.engines.sglang.http import UNCHANGED, seed
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest
 
@@ -30,50 +32,45 @@ _PAUSES = {
 class VllmControl(ServerControl):
     """The control calls of one vLLM server, made one at a time; each has `limit_s` seconds.
 
-    Raises WorkerError, which names the server and the call, as `ServerControl` does, and where a worker failed.
+    Raises WorkerError, which names the server and the call, as `ServerControl` does, and if a worker failed.
     """
 
-    def __enter__(self) -> VllmControl:
-        return self
-
-    def post(self, path: str, **told: Any) -> dict[str, Any]:
-        """Make one call and give its answer; what is said of weights is said to every worker of the server."""
+    def post(self, path: str, **body: Any) -> dict[str, Any]:
+        """Make one call and return its answer; a call about weights goes to every worker of the server."""
         if path == "/pause_generation":
-            return self.each(*_PAUSES[told["mode"]])
-        if path in _CALLS:
-            return self.each(_CALLS[path])
-        return self._workers(path, told)
+            return self.call(*_PAUSES[body["mode"]])
+        return self.call(_CALLS[path]) if path in _CALLS else self._call_workers(path, body)
 
-    def each(self, *paths: str, **told: Any) -> dict[str, Any]:
-        """Call vLLM's own paths, in order, and give the last answer."""
+    def call(self, *paths: str, **body: Any) -> dict[str, Any]:
+        """Call vLLM's own paths, in order, and return the last answer."""
         answer = dict[str, Any]()
         for path in paths:
-            answer = self._object(path, self._send("POST", path, told, {}))
+            answer = self._object(path, self._send("POST", path, body))
         return answer
 
     def flush(self) -> bool:
-        """Empty the cache; say whether that was done, which a server does only while it works on nothing."""
-        return self.each("/reset_prefix_cache").get("success") is True
+        """Empty the cache; return whether it was emptied, which a server does only while it is idle."""
+        return self.call("/reset_prefix_cache").get("success") is True
 
     def version(self) -> str:
-        """Return the version that the server stamps."""
+        """Return the version that the server stamps on samples."""
         return str(self.get("/weight_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:
-        """Have the server stamp this version from now on; requests that run get a span of it."""
-        self.each("/update_weight_version", new_version=version)
+        """Have the server stamp this version from now on; running requests get a span of it."""
+        self.call("/update_weight_version", new_version=version)
 
-    def _workers(self, path: str, told: dict[str, Any]) -> dict[str, Any]:
+    def _call_workers(self, path: str, arguments: dict[str, Any]) -> dict[str, Any]:
         method = f"flowgraph_{path.removeprefix('/')}"
-        asked = {"method": method, "kwargs": told, "timeout": self.limit_s}
-        answer = self._object(path, self._send("POST", "/collective_rpc", asked, {}))
+        body = {"method": method, "kwargs": arguments, "timeout": self.limit_s}
+        answer = self._object(path, self._send("POST", "/collective_rpc", body))
         results = answer.get("results")
-        if not isinstance(results, list) or not results or not all(isinstance(each, dict) for each in results):
+        if not isinstance(results, list) or not results or not all(isinstance(result, dict) for result in results):
             what = f"{self.door.name} answers {path} with what is none of its workers'"
             raise WorkerError(what, notes=[str(answer)[:SHOWN]], hint="was it started by flowgraph?")
-        failed = next((each["failed"] for each in results if "failed" in each), None)
-        if failed is not None:
-            raise WorkerError(f"{self.door.name} cannot do {path}", notes=[" ".join(str(failed).split())[:SHOWN]])
+        failure = next((result["failed"] for result in results if "failed" in result), None)
+        if failure is not None:
+            raise WorkerError(f"{self.door.name} cannot do {path}", notes=[" ".join(str(failure).split())[:SHOWN]])
         return {**results[0], "ranks": results}
 
 
@@ -90,7 +87,7 @@ class _Choice(BaseModel):
     finish_reason: str
     token_ids: list[int]
     logprobs: _LogProbs
-    weight_versions: list[dict[str, Any]]  # none where no token was drawn
+    weight_versions: list[dict[str, Any]]  # empty if no token was sampled
 
 
 class _GenerateAnswer(BaseModel):
@@ -98,13 +95,12 @@ class _GenerateAnswer(BaseModel):
 
 
 def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
-    """Return the body of `/inference/v1/generate` for one sample: token ids in and out, no setting left to the server.
+    """Return the body of `/inference/v1/generate` for one sample: token ids in and out.
 
     Raises WorkerError for a temperature that vLLM would replace by another.
     """
     if 0 < request.temperature < COLDEST:
         raise WorkerError(f"vLLM samples greedily or at {COLDEST} at least, not at {request.temperature}")
-    seed = request.key.bits(request.prompt, request.sample)[0] >> 1  # the server's seeds have 63 bits
     return {
         "token_ids": list(request.context),
         "sampling_params": {
@@ -112,42 +108,23 @@ def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
             "max_tokens": request.max_tokens,
             "stop_token_ids": list(ends),
             "ignore_eos": True,  # `stop_token_ids` are all the ends there are
-            "seed": seed,
-            "logprobs": 0,  # of the token that was drawn, and of no others
+            "seed": seed(request),
+            "logprobs": 0,  # of the sampled token, and of no others
             "detokenize": False,
             "n": 1,
-            "top_p": 1.0,
-            "top_k": -1,
-            "min_p": 0.0,
-            "frequency_penalty": 0.0,
-            "presence_penalty": 0.0,
-            "repetition_penalty": 1.0,
+            **UNCHANGED,
         },
     }
 
 
 def read_sample(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Read a sample's answer, and refuse one that is none, by the rules for SGLang's (`read_answer`).
-
-    Raises WorkerError, which names the server and what is wrong.
-    """
-    try:
-        told = _GenerateAnswer.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        what = f"{name} answers a sample with what cannot be used: {place}: {first['msg']}"
-        shown = " ".join(text[:SHOWN].decode(errors="replace").split())
-        raise WorkerError(what, notes=[shown] if shown else []) from None
-    return read_answer(name, json.dumps(_as_answer(told.choices[0])).encode(), request)
-
-
-def _as_answer(choice: _Choice) -> dict[str, Any]:
+    """Read the answer to a request; raise WorkerError for one that `read_answer` would refuse of SGLang."""
+    (choice,) = parse_answer(_GenerateAnswer, name, text).choices
     spans = choice.weight_versions
-    told = {
+    meta_info = {
         "finish_reason": {"type": choice.finish_reason},
         "output_token_logprobs": [[each.logprob, each.token_id, None] for each in choice.logprobs.content],
         "weight_version": spans[-1].get("version") if spans else "",
         "weight_versions": spans,
     }
-    return {"output_ids": choice.token_ids, "meta_info": told}
+    return read_answer(name, json.dumps({"output_ids": choice.token_ids, "meta_info": meta_info}).encode(), request)

@@ -1,4 +1,4 @@
-"""vLLM as an engine: how its server is started, told and asked."""
+"""vLLM as an engine: how its servers are started and called."""
 
 from __future__ import annotations
 
@@ -8,37 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.engines.servers.remote_model import RemoteModel, Tag
+from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
-from flowgraph.engines.sglang.http import ServerControl
-from flowgraph.engines.vllm.environment import VLLM_CPU
 from flowgraph.engines.vllm.http import GENERATE, VllmControl, question, read_sample
-from flowgraph.engines.vllm.versions import VLLM
-from flowgraph.engines.weight_sync.weight_transports import ByMemory, everywhere
+from flowgraph.engines.vllm.releases import VLLM, VLLM_CPU
+from flowgraph.engines.weight_sync.weight_transports import ByMemory, plain
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
 from flowgraph.errors import WorkerError
 
-BLOCK_TOKENS = 32  # of the cache; the kernels of a CPU want a multiple of it
+BLOCK_TOKENS = 32  # of the cache; the kernels of a CPU need a multiple of it
 BATCH_TOKENS = 4096  # read in one pass on a CPU
-# With a seed, vLLM 0.32 ends on a CPU where a context is read in parts: it turns a generator back that cannot be.
+# With a seed, vLLM 0.32 on a CPU fails on a context that is read in parts: it rewinds a generator that cannot be.
 ON_CPU = ("--enforce-eager", "--no-enable-chunked-prefill")
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class ByCall(ByMemory):
-    """Inside the call, as the bytes of a safetensors file: for servers on a CPU of this machine, and small models."""
+    """The call itself, with the bytes of a safetensors file: for servers on a CPU of this machine, and small models."""
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Send each bucket to every server, which has loaded it before it answers."""
+        """Send each bucket to every server, which loads it before it answers."""
         from safetensors.torch import save
 
-        elsewhere = next((each.door for each in controls if each.door.device != "cpu"), None)
-        if elsewhere is not None:
+        device = next((each.door.device for each in controls if each.door.device != "cpu"), None)
+        if device is not None:
             hint = "update by group, or by disk where both are on one device"
-            raise WorkerError(f"weights do not go through memory to vLLM on {elsewhere.device}", hint=hint)
+            raise WorkerError(f"weights do not go through memory to vLLM on {device}", hint=hint)
         for bucket in self._buckets:
-            whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in bucket}
-            told: dict[str, Any] = {"tensors": base64.b64encode(save(whole)).decode()}
-            everywhere(controls, lambda c, told=told: c.post("/update_weights_from_tensor", **told))  # type: ignore[misc]
+            self._call(controls, tensors=base64.b64encode(save(plain(bucket))).decode())
 
 
 class VllmUpdates(WeightUpdates):
@@ -59,23 +56,23 @@ class VllmModel(RemoteModel):
     read = staticmethod(read_sample)
 
     def _release(self, tags: Sequence[Tag]) -> None:
-        """Have the servers sleep: vLLM drops its cache in any case, and weights too, or moves them to host memory."""
+        """Have the servers sleep: vLLM always drops its cache, and drops weights or moves them to host memory."""
         keeps = "weights" not in tags or all(door.keeps for door in self.doors)
-        self._sleepers(f"/sleep?level={1 if keeps else 2}&mode=wait")
+        self._call_sleeping(f"/sleep?level={1 if keeps else 2}&mode=wait")
 
-    def _resume(self, tags: Sequence[Tag]) -> None:
-        self._sleepers("/wake_up?" + "&".join(f"tags={tag}" for tag in tags))
+    def _restore(self, tags: Sequence[Tag]) -> None:
+        self._call_sleeping("/wake_up?" + "&".join(f"tags={tag}" for tag in tags))
 
-    def _sleepers(self, path: str) -> None:
-        def ask(control: VllmControl) -> None:
+    def _call_sleeping(self, path: str) -> None:
+        def call(control: VllmControl) -> None:
             if control.door.sleeps:
-                control.each(path)
+                control.call(path)
 
-        self._each(ask)
+        self._each(call)
 
 
 class Vllm(ServerEngine):
-    """Servers of vLLM; those on GPUs are started by this Python."""
+    """Servers of vLLM; this Python starts those on GPUs."""
 
     name = "vLLM"
     packages = ("vllm", "vllm-cpu")
@@ -87,8 +84,8 @@ class Vllm(ServerEngine):
     def arguments(
         self, folder: Path, serving: ServerSettings, device: Device, config: Mapping[str, Any], version: int
     ) -> list[str]:
-        """Return the command line of a server, without its address and keys; the version is stamped once it answers."""
-        given: dict[str, object] = {
+        """Return the command line of a server without its address and keys; the version is stamped once it answers."""
+        options: dict[str, object] = {
             "--dtype": serving.precision,
             "--tensor-parallel-size": serving.tensor,
             "--seed": serving.seed,
@@ -98,44 +95,41 @@ class Vllm(ServerEngine):
             "--uvicorn-log-level": "warning",
         }
         positions = config.get("max_position_embeddings")
-        given |= {"--max-model-len": positions} if positions is not None else {}
+        options |= {"--max-model-len": positions} if positions is not None else {}
         if device == "cpu":
-            given["--max-num-batched-tokens"] = max(BATCH_TOKENS, int(positions or 0))
-        given |= _cache(serving, device, config)
+            options["--max-num-batched-tokens"] = max(BATCH_TOKENS, int(positions or 0))
+        options |= _cache_options(serving, device, config)
         switches = ["--tokens-only", "--skip-tokenizer-init", "--disable-log-stats", "--disable-uvicorn-access-log"]
         switches += list(ON_CPU) if device == "cpu" else ["--enable-sleep-mode"] if serving.sleeps else []
-        return [str(folder), *switches, *(str(part) for pair in given.items() for part in pair)]
+        return [str(folder), *switches, *(str(part) for pair in options.items() for part in pair)]
 
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return what stands in the environment of its processes for vLLM alone."""
-        given = {
+        """Return the environment variables that only vLLM's processes need."""
+        variables = {
             "VLLM_SERVER_DEV_MODE": "1",  # for the calls that pause, sleep and take weights; our guard asks for a key
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_HOST_IP": host,  # where its processes meet
         }
         if device == "cpu":
-            return given | {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        return given | ({"VLLM_BATCH_INVARIANT": "1"} if serving.repeatable else {})
+            return variables | {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        return variables | ({"VLLM_BATCH_INVARIANT": "1"} if serving.repeatable else {})
 
     def about(self, control: VllmControl) -> dict[str, Any]:
-        """Ask a running server what it is; one that our launcher did not start can be told no weights, and says so."""
+        """Ask a running server for the fields of its address; one that our launcher did not start has no such call."""
         version = str(control.get("/version").get("version", "")).partition("+")[0]
         self.versions.known(version, "")
-        told = control.post("/about")
+        about = control.post("/about")
         return {
             "version": version,
-            "device": "cpu" if told.get("device") == "cpu" else "cuda",
-            "precision": str(told.get("precision", "")),
-            "tensor": int(told.get("tensor") or 1),
-            "folder": str(told.get("folder", "")),
-            "sleeps": bool(told.get("sleeps")),
+            "device": "cpu" if about.get("device") == "cpu" else "cuda",
+            "precision": str(about.get("precision", "")),
+            "tensor": int(about.get("tensor") or 1),
+            "folder": str(about.get("folder", "")),
+            "sleeps": bool(about.get("sleeps")),
         }
 
     def way(self, tensor: int, *, shared: bool) -> By:
-        """Return how new weights come to replicas, where the plan does not.
-
-        Over a process group to devices that nobody shares; it cannot have one device twice, so else through files.
-        """
+        """Choose a process group for devices that are not shared; it cannot have one device twice, so else files."""
         return "disk" if shared else "group"
 
     def ready(self, control: VllmControl, version: int) -> None:
@@ -143,27 +137,27 @@ class Vllm(ServerEngine):
         control.stamp(str(version))
 
 
-def _cache(serving: ServerSettings, device: Device, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return how large the cache is; on a CPU always, since vLLM takes nine tenths of the memory by itself."""
-    given: dict[str, object] = {"--block-size": BLOCK_TOKENS}
+def _cache_options(serving: ServerSettings, device: Device, config: Mapping[str, Any]) -> dict[str, object]:
+    """Return the size of the cache; always on a CPU, where vLLM would take nine tenths of the memory by default."""
+    options: dict[str, object] = {"--block-size": BLOCK_TOKENS}
     if serving.cache_share is not None:
-        given["--gpu-memory-utilization"] = serving.cache_share
+        options["--gpu-memory-utilization"] = serving.cache_share
     tokens = serving.max_tokens_cached
     if device == "cpu" and serving.cache_share is None:
         blocks = -(-(tokens or CPU_TOKENS) // BLOCK_TOKENS)
-        given["--kv-cache-memory-bytes"] = (blocks + 1) * BLOCK_TOKENS * token_bytes(config, serving.precision)
+        options["--kv-cache-memory-bytes"] = (blocks + 1) * BLOCK_TOKENS * token_bytes(config, serving.precision)
     elif tokens is not None:
-        given["--num-gpu-blocks-override"] = -(-tokens // BLOCK_TOKENS)
-    return given
+        options["--num-gpu-blocks-override"] = -(-tokens // BLOCK_TOKENS)
+    return options
 
 
 def token_bytes(config: Mapping[str, Any], precision: str) -> int:
-    """Return the bytes that one token takes in the cache: a key and a value of every head of every layer.
+    """Return the bytes of one token in the cache: a key and a value for every KV head of every layer.
 
     >>> token_bytes({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}, "float32")
     1024
     """
     heads = int(config["num_attention_heads"])
     width = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
-    kept = int(config.get("num_key_value_heads") or heads)
-    return 2 * int(config["num_hidden_layers"]) * kept * width * BYTES[precision]
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    return 2 * int(config["num_hidden_layers"]) * kv_heads * width * BYTES[precision]

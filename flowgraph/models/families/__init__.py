@@ -1,4 +1,4 @@
-"""The families of decoders that are counted from config.json alone, by the `model_type` in it."""
+"""The families of decoders whose parameters are counted from config.json, by its `model_type`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowgraph.models.families import dense, early, hybrid, latent, sparse
-from flowgraph.models.families.decoder import Decoder, Experts, Gated
+from flowgraph.models.families.decoder import Decoder, Gated
 
-__all__ = ["FAMILIES", "Decoder", "Experts", "Gated", "family_of", "language_model"]
+__all__ = ["FAMILIES", "Decoder", "Gated", "family_of", "language_model"]
 
 FAMILIES: Mapping[str, type[Decoder]] = {
     "llama": dense.Llama,
@@ -49,26 +49,26 @@ FAMILIES: Mapping[str, type[Decoder]] = {
     "nemotron-nas": dense.LlamaNemotron,
 }
 
-# Of these, transformers loads the language model alone where a language model is asked for.
-_WITH_EYES = {"qwen3_5", "qwen3_5_moe", "llama4", "kimi_k25"}
+# Vision-language models; transformers loads only their language model.
+_VISION = {"qwen3_5", "qwen3_5_moe", "llama4", "kimi_k25"}
 
 
 def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a config.json that describes the language model which is loaded.
+    """Return the part of a config.json that describes the language model.
 
     >>> language_model({"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}})
     {'model_type': 'qwen3_5_text'}
     """
     inner = config.get("text_config")
-    return inner if str(config.get("model_type")) in _WITH_EYES and isinstance(inner, Mapping) else config
+    return inner if str(config.get("model_type")) in _VISION and isinstance(inner, Mapping) else config
 
 
 def family_of(config: Mapping[str, Any]) -> type[Decoder] | None:
-    """Return the family that a config.json names; None if it is not one of those that are counted from it.
+    """Return the family that a config.json names; None if its parameters cannot be counted from config.json.
 
     >>> family_of({"model_type": "zebra"}) is None
     True
     """
     if config.get("model_type") == "opt" and config.get("word_embed_proj_dim") not in (None, config.get("hidden_size")):
-        return None  # embeddings of another width than the layers'
+        return None  # the embeddings have another width than the layers
     return FAMILIES.get(str(config.get("model_type")))

@@ -1,7 +1,7 @@
 """What all families of decoders share: sizes read from config.json, and the plain layer that they vary.
 
-A family is a class: its fields are what it reads of config.json, with the defaults of transformers, and its methods are
-what its layers have. Source of each: the modules of transformers 5.12; tests compare with the real ones.
+A family is a class. Its fields are what it reads from config.json, with the defaults of transformers; a method that it
+overrides counts one part of its layers. Source of each: the modules of transformers 5.12; tests compare with them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
@@ -22,9 +22,10 @@ WINDOWED = frozenset({"sliding_attention", "chunked_attention"})
 
 @dataclass(frozen=True)
 class Experts:
-    """The experts of a family: how many there are, how many a token passes, their widths, and the numbers in one.
+    """The experts of a family: their number, how many each token is sent to, their width, and the numbers in one.
 
-    `shared` is the width of those that each token passes; `dense_layers` have an MLP in their place, or nothing.
+    `shared` is the width of the experts that every token passes; `dense_layers` have an MLP instead of experts, or
+    neither.
     """
 
     count: int = 0
@@ -32,14 +33,22 @@ class Experts:
     width: int = 0
     shared: int = 0
     dense_layers: int = 0
-    one: Tensors = field(default_factory=Tensors)
+    expert: Tensors = field(default_factory=Tensors)
 
 
 class Decoder(BaseModel, ABC):
-    """Sizes of any decoder; layers of grouped-query attention and two norms without a bias."""
+    """Sizes of a decoder, whose layers by default have grouped-query attention and two norms, without biases."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=(), defer_build=True)
-    head_size_unsaid: ClassVar[int | None] = None  # where config.json has no head_dim; None: hidden width / heads
+
+    default_head_dim: ClassVar[int | None] = None
+    """The width of a head if config.json has no head_dim; None: hidden width / heads."""
+    qk_norm: ClassVar[Literal["none", "head", "layer"]] = "none"
+    """Whether queries and keys are normalized: not, in each head, or over all heads at once."""
+    fused_qkv: ClassVar[bool] = False
+    """Whether queries, keys and values are one linear layer."""
+    layer_norms: ClassVar[int] = 2
+    """Vectors of the hidden width in the norms of one layer."""
 
     hidden_size: Count = Field(validation_alias=AliasChoices("hidden_size", "n_embd", "n_embed"))
     num_hidden_layers: Count = Field(validation_alias=AliasChoices("num_hidden_layers", "n_layer"))
@@ -54,12 +63,12 @@ class Decoder(BaseModel, ABC):
 
     @property
     def head_size(self) -> int:
-        """Return the numbers in one head's query."""
-        return self.head_dim or self.head_size_unsaid or self.hidden_size // self.num_attention_heads
+        """Return the width of one head's query."""
+        return self.head_dim or self.default_head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def kv_heads(self) -> int:
-        """Count the heads that have keys and values of their own."""
+        """Return the number of key-value heads."""
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
@@ -69,7 +78,7 @@ class Decoder(BaseModel, ABC):
 
     @property
     def keys(self) -> int:
-        """Return the width of all keys, which is that of the values."""
+        """Return the width of all keys, which is also that of all values."""
         return self.kv_heads * self.head_size
 
     @property
@@ -78,38 +87,41 @@ class Decoder(BaseModel, ABC):
         """Return the width of an MLP that has no experts."""
 
     def body(self) -> Tensors:
-        """Count all but the embedding and the head."""
-        return (self.attention() + self.norms()).times(self.num_hidden_layers) + self.mlps() + self.ends()
+        """Count everything but the embedding and the head."""
+        return self.num_hidden_layers * (self._attention() + self._norms()) + self._mlps() + self._ends()
 
-    def attention(self) -> Tensors:
+    def _biases(self) -> tuple[bool, bool]:
+        """Return whether attention has biases: on queries, keys and values; on its output."""
+        return False, False
+
+    def _attention(self) -> Tensors:
         """Count what mixes tokens in one layer."""
-        return self.projections()
+        bias, out_bias = self._biases()
+        if self.fused_qkv:
+            qkv = linear(self.hidden_size, self.queries + 2 * self.keys, bias=bias)
+        else:
+            qkv = linear(self.hidden_size, self.queries, bias=bias) + 2 * linear(self.hidden_size, self.keys, bias=bias)
+        norms = {"none": 0, "head": 2 * self.head_size, "layer": self.queries + self.keys}[self.qk_norm]
+        return qkv + linear(self.queries, self.hidden_size, bias=out_bias) + vector(norms)
 
-    def projections(self, *, bias: bool = False, out_bias: bool = False) -> Tensors:
-        """Count the linear layers of grouped-query attention."""
-        into = linear(self.hidden_size, self.queries, bias=bias) + linear(self.hidden_size, self.keys, bias=bias).times(
-            2
-        )
-        return into + linear(self.queries, self.hidden_size, bias=out_bias)
-
-    def norms(self) -> Tensors:
+    def _norms(self) -> Tensors:
         """Count the norms of one layer."""
-        return vector(2 * self.hidden_size)
+        return vector(self.layer_norms * self.hidden_size)
 
-    def mlps(self) -> Tensors:
+    def _mlps(self) -> Tensors:
         """Count the MLPs of all layers."""
-        return self.mlp().times(self.num_hidden_layers)
+        return self.num_hidden_layers * self._mlp()
 
     @abstractmethod
-    def mlp(self) -> Tensors:
+    def _mlp(self) -> Tensors:
         """Count the MLP of one layer without experts."""
 
-    def ends(self) -> Tensors:
-        """Count what stands once, before or after all layers."""
+    def _ends(self) -> Tensors:
+        """Count what the model has once, before or after all layers."""
         return vector(self.hidden_size)
 
     def head_vectors(self) -> int:
-        """Count the numbers in the bias of a language model's head."""
+        """Return the size of the bias of the language-model head."""
         return 0
 
     def experts(self) -> Experts:
@@ -117,24 +129,31 @@ class Decoder(BaseModel, ABC):
         return Experts()
 
     def windowed(self) -> int:
-        """Count the layers that see no more than a window, which is shorter than the longest text."""
+        """Count the layers whose attention window is shorter than the longest sequence."""
         if self.sliding_window is None or self.sliding_window >= (self.max_position_embeddings or inf):
             return 0
         if self.layer_types is not None:
-            return sum(each in WINDOWED for each in self.layer_types)
-        return sum(self.has_window(layer) for layer in range(self.num_hidden_layers))
+            return sum(kind in WINDOWED for kind in self.layer_types)
+        return sum(self._has_window(layer) for layer in range(self.num_hidden_layers))
 
-    def has_window(self, layer: int) -> bool:
-        """Return whether a layer has a window, where config.json does not list it."""
+    def _has_window(self, layer: int) -> bool:
+        """Return whether a layer has a window; asked if config.json does not list the layers' types."""
         return False
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe what the layers remember."""
-        short = self.windowed()
-        sizes = self.num_attention_heads, self.kv_heads, self.head_size
-        near = grouped(short, *sizes, window=self.sliding_window)
-        far = grouped(self.num_hidden_layers - short, *sizes)
-        return tuple(each for each in (far, near) if each.layers)
+        """Describe the state that layers keep between tokens."""
+        windowed, sizes = self.windowed(), (self.num_attention_heads, self.kv_heads, self.head_size)
+        full = grouped(self.num_hidden_layers - windowed, *sizes)
+        return nonempty(full, grouped(windowed, *sizes, window=self.sliding_window))
+
+
+class BiasedAttention(Decoder):
+    """A decoder whose attention has biases if config.json says so."""
+
+    attention_bias: bool = False
+
+    def _biases(self) -> tuple[bool, bool]:
+        return self.attention_bias, self.attention_bias
 
 
 class Gated(Decoder):
@@ -147,6 +166,10 @@ class Gated(Decoder):
         """Return the width of an MLP."""
         return self.intermediate_size
 
-    def mlp(self) -> Tensors:
-        """Count the MLP of one layer."""
+    def _mlp(self) -> Tensors:
         return gated(self.hidden_size, self.width)
+
+
+def nonempty(*mixers: Mixer) -> tuple[Mixer, ...]:
+    """Return the mixers that have layers."""
+    return tuple(mixer for mixer in mixers if mixer.layers)

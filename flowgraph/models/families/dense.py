@@ -1,4 +1,4 @@
-"""Families whose layers all have one MLP: Llama and its kin, Qwen, Gemma, Phi-3, OLMo."""
+"""Families whose layers all have one gated MLP: Llama and its kin, Qwen, Gemma, Phi-3, OLMo."""
 
 from __future__ import annotations
 
@@ -7,35 +7,28 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from flowgraph.models.families.decoder import Count, Decoder, Gated
+from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Gated
 from flowgraph.models.layer_kinds import Mixer, grouped
 from flowgraph.models.tensors import Tensors, gated, linear, vector
 
 
-class Llama(Gated):
-    """Llama and Granite: biases where config.json asks for them."""
+class Llama(BiasedAttention, Gated):
+    """Llama and Granite."""
 
-    attention_bias: bool = False
     mlp_bias: bool = False
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return self.projections(bias=self.attention_bias, out_bias=self.attention_bias)
-
-    def mlp(self) -> Tensors:
-        """Count the MLP of one layer."""
+    def _mlp(self) -> Tensors:
         return gated(self.hidden_size, self.width, bias=self.mlp_bias)
 
 
 class SmolLM3(Llama):
-    """SmolLM3: a Llama that may have windows where it has no rotation."""
+    """SmolLM3: a Llama whose layers without rotary positions may have windows."""
 
     tie_word_embeddings: bool = True
     use_sliding_window: bool = False
     no_rope_layer_interval: int = 4
 
-    def has_window(self, layer: int) -> bool:
-        """Return whether a layer has a window."""
+    def _has_window(self, layer: int) -> bool:
         return self.use_sliding_window and (layer + 1) % self.no_rope_layer_interval == 0
 
 
@@ -44,24 +37,19 @@ class Mistral(Gated):
 
     sliding_window: int | None = 4096
 
-    def has_window(self, layer: int) -> bool:
-        """Return that each layer has one."""
+    def _has_window(self, layer: int) -> bool:
         return True
 
 
 class Phi3(Gated):
-    """Phi-3 and Phi-4: queries, keys and values are one linear layer, and so are gate and up."""
+    """Phi-3 and Phi-4: gate and up are one linear layer too; a window in all layers, or in none."""
 
-    def has_window(self, layer: int) -> bool:
-        """Return that each layer has one."""
+    fused_qkv = True
+
+    def _has_window(self, layer: int) -> bool:
         return True
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return linear(self.hidden_size, self.queries + 2 * self.keys) + linear(self.queries, self.hidden_size)
-
-    def mlp(self) -> Tensors:
-        """Count the MLP of one layer."""
+    def _mlp(self) -> Tensors:
         return linear(self.hidden_size, 2 * self.width) + linear(self.width, self.hidden_size)
 
 
@@ -73,107 +61,82 @@ class Qwen2(Gated):
     sliding_window: int | None = 4096
 
     def windowed(self) -> int:
-        """Count the layers that see no more than a window."""
+        """Count the layers that have a window."""
         return super().windowed() if self.use_sliding_window else 0
 
-    def has_window(self, layer: int) -> bool:
-        """Return whether a layer has a window."""
+    def _has_window(self, layer: int) -> bool:
         return layer >= self.max_window_layers
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return self.projections(bias=True)
+    def _biases(self) -> tuple[bool, bool]:
+        return True, False
 
 
-class Qwen3(Qwen2):
-    """Qwen3: queries and keys are normalised in each head."""
+class Qwen3(BiasedAttention, Qwen2):
+    """Qwen3: queries and keys are normalized in each head."""
 
-    head_size_unsaid = 128
-    attention_bias: bool = False
-
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return self.projections(bias=self.attention_bias, out_bias=self.attention_bias) + vector(2 * self.head_size)
+    default_head_dim = 128
+    qk_norm = "head"
 
 
-class Olmo2(Gated):
-    """OLMo-2: queries and keys are normalised over all heads; norms stand after attention and MLP."""
+class Olmo2(BiasedAttention, Gated):
+    """OLMo-2: queries and keys are normalized over all heads; norms come after attention and MLP."""
 
-    attention_bias: bool = False
-
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        own = self.projections(bias=self.attention_bias, out_bias=self.attention_bias)
-        return own + vector(self.queries + self.keys)
+    qk_norm = "layer"
 
 
 class Olmo3(Olmo2):
-    """OLMo-3: every fourth layer sees everything."""
+    """OLMo-3: every fourth layer has no window."""
 
     sliding_window: int | None = 4096
 
-    def has_window(self, layer: int) -> bool:
-        """Return whether a layer has a window."""
+    def _has_window(self, layer: int) -> bool:
         return (layer + 1) % 4 != 0
 
 
-class Gemma(Gated):
+class Gemma(BiasedAttention, Gated):
     """Gemma: the embedding is the head."""
 
-    head_size_unsaid = 256
+    default_head_dim = 256
     tie_word_embeddings: bool = True
-    attention_bias: bool = False
-
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return self.projections(bias=self.attention_bias, out_bias=self.attention_bias)
 
 
 class Gemma2(Gemma):
     """Gemma 2: norms before and after attention and MLP; every second layer has a window."""
 
+    layer_norms = 4
     sliding_window: int | None = 4096
 
-    def has_window(self, layer: int) -> bool:
-        """Return whether a layer has a window."""
+    def _has_window(self, layer: int) -> bool:
         return layer % 2 == 0
-
-    def norms(self) -> Tensors:
-        """Count the norms of one layer."""
-        return vector(4 * self.hidden_size)
 
 
 class Gemma3(Gemma2):
-    """Gemma 3, its language model: queries and keys are normalised in each head; few layers see everything."""
+    """The language model of Gemma 3: queries and keys are normalized in each head; few layers have no window."""
 
+    qk_norm = "head"
     sliding_window_pattern: int = 6
 
-    def has_window(self, layer: int) -> bool:
-        """Return whether a layer has a window."""
+    def _has_window(self, layer: int) -> bool:
         return (layer + 1) % self.sliding_window_pattern != 0
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return super().attention() + vector(2 * self.head_size)
 
-
-class _Attends(BaseModel):
+class _AttentionBlock(BaseModel):
     n_heads_in_group: Count | None = None
     no_op: bool = False
 
 
-class _Widens(BaseModel):
+class _MlpBlock(BaseModel):
     ffn_mult: float | None = None
     no_op: bool = False
 
 
 class _Block(BaseModel):
-    attention: _Attends
-    ffn: _Widens
+    attention: _AttentionBlock
+    ffn: _MlpBlock
 
 
 class LlamaNemotron(Decoder):
-    """Llama-Nemotron Super: a Llama cut by a search; each layer has attention or none, and an MLP of its own width.
+    """Llama-Nemotron Super: a Llama pruned by a search; a layer may lack attention or MLP, whose widths differ.
 
     Not in transformers. Source: NVIDIA's `modeling_decilm.py` beside the weights; the count is the published one.
     """
@@ -187,36 +150,32 @@ class LlamaNemotron(Decoder):
 
     @property
     def kv_heads(self) -> int:
-        """Count the heads that have keys and values of their own, in the layer that has most."""
-        return max(self._groups(), default=0)
+        """Return the largest number of key-value heads in a layer."""
+        return max(self._kv_heads(), default=0)
 
     def body(self) -> Tensors:
-        """Count all but the embedding and the head; a part that is left out takes its norm with it."""
-        one = vector(self.hidden_size)
-        attending = (self._attention(heads) + one for heads in self._groups())
-        widening = (gated(self.hidden_size, width) + one for width in self._widths())
-        return sum((*attending, *widening), self.ends())
+        """Count everything but the embedding and the head; a layer without attention or MLP lacks its norm too."""
+        hidden, norm = self.hidden_size, vector(self.hidden_size)
+        query_and_out = linear(hidden, self.queries) + linear(self.queries, hidden)
+        attentions = (query_and_out + 2 * linear(hidden, heads * self.head_size) + norm for heads in self._kv_heads())
+        mlps = (gated(hidden, width) + norm for width in self._widths())
+        return sum((*attentions, *mlps), self._ends())
 
-    def mlp(self) -> Tensors:
-        """Count the widest MLP."""
+    def _mlp(self) -> Tensors:
         return gated(self.hidden_size, self.width)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe what the layers remember."""
+        """Describe the state that layers keep between tokens."""
         heads, size = self.num_attention_heads, self.head_size
-        return tuple(grouped(layers, heads, each, size) for each, layers in Counter(self._groups()).items())
+        return tuple(grouped(layers, heads, kv_heads, size) for kv_heads, layers in Counter(self._kv_heads()).items())
 
-    def _attention(self, kv_heads: int) -> Tensors:
-        into = linear(self.hidden_size, self.queries) + linear(self.hidden_size, kv_heads * self.head_size).times(2)
-        return into + linear(self.queries, self.hidden_size)
-
-    def _groups(self) -> Iterator[int]:
+    def _kv_heads(self) -> Iterator[int]:
         for block in self.block_configs:
             if not block.attention.no_op:
                 yield self.num_attention_heads // (block.attention.n_heads_in_group or 1)
 
     def _widths(self) -> Iterator[int]:
-        """Yield the width of each MLP: the wanted share of 2/3 of the hidden width, rounded up to a multiple of 256."""
+        """Yield the width of each MLP: the layer's share of 2/3 of the hidden width, rounded up to 256."""
         for block in self.block_configs:
             if not block.ffn.no_op and block.ffn.ffn_mult is not None:
                 yield -(-int(2 * block.ffn.ffn_mult * self.hidden_size / 3) // 256) * 256

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from flowgraph.models.families.decoder import Count, Decoder
-from flowgraph.models.tensors import Tensors, linear, plain, vector
+from flowgraph.models.tensors import Tensors, plain, vector
 
 
 class Early(Decoder):
-    """What they share: biases everywhere, one linear layer for queries, keys and values, an MLP four times as wide."""
+    """Biases everywhere, one linear layer for queries, keys and values, an MLP four times as wide."""
 
+    fused_qkv = True
+    layer_norms = 4
     intermediate_size: Count | None = None
     tie_word_embeddings: bool = True
 
@@ -17,21 +21,13 @@ class Early(Decoder):
         """Return the width of the MLP."""
         return self.intermediate_size or 4 * self.hidden_size
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        into = linear(self.hidden_size, self.queries + 2 * self.keys, bias=True)
-        return into + linear(self.queries, self.hidden_size, bias=True)
+    def _biases(self) -> tuple[bool, bool]:
+        return True, True
 
-    def mlp(self) -> Tensors:
-        """Count the MLP of one layer."""
+    def _mlp(self) -> Tensors:
         return plain(self.hidden_size, self.width, bias=True)
 
-    def norms(self) -> Tensors:
-        """Count the norms of one layer."""
-        return vector(4 * self.hidden_size)
-
-    def ends(self) -> Tensors:
-        """Count the last norm."""
+    def _ends(self) -> Tensors:
         return vector(2 * self.hidden_size)
 
 
@@ -39,21 +35,16 @@ class GPT2(Early):
     """GPT-2: positions are learned."""
 
     n_positions: Count = 1024
-    n_inner: Count | None = None
+    intermediate_size: Count | None = Field(default=None, validation_alias="n_inner")
 
-    @property
-    def width(self) -> int:
-        """Return the width of the MLP."""
-        return self.n_inner or 4 * self.hidden_size
-
-    def ends(self) -> Tensors:
-        """Count positions and the last norm."""
+    def _ends(self) -> Tensors:
         return vector((self.n_positions + 2) * self.hidden_size)
 
 
 class OPT(Early):
     """OPT: positions are learned, from the third row on; queries, keys and values are linear layers of their own."""
 
+    fused_qkv = False
     ffn_dim: Count
     max_position_embeddings: Count | None = 2048
     do_layer_norm_before: bool = True
@@ -63,21 +54,15 @@ class OPT(Early):
         """Return the width of the MLP."""
         return self.ffn_dim
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return self.projections(bias=True, out_bias=True)
-
-    def ends(self) -> Tensors:
-        """Count positions and the last norm."""
+    def _ends(self) -> Tensors:
         positions = (self.max_position_embeddings or 0) + 2
         return vector((positions + 2 * self.do_layer_norm_before) * self.hidden_size)
 
 
 class Bloom(Early):
-    """BLOOM: the embedding is normalised too."""
+    """BLOOM: the embedding is normalized too."""
 
-    def ends(self) -> Tensors:
-        """Count the first norm and the last."""
+    def _ends(self) -> Tensors:
         return vector(4 * self.hidden_size)
 
 
@@ -87,36 +72,31 @@ class GPTNeoX(Early):
     tie_word_embeddings: bool = False
     attention_bias: bool = True
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        into = linear(self.hidden_size, self.queries + 2 * self.keys, bias=self.attention_bias)
-        return into + linear(self.queries, self.hidden_size, bias=self.attention_bias)
+    def _biases(self) -> tuple[bool, bool]:
+        return self.attention_bias, self.attention_bias
 
 
 class Phi(Early):
-    """Phi-1.5 and Phi-2: one norm for attention and MLP, which stand side by side; the head has a bias."""
+    """Phi-1.5 and Phi-2: one norm for attention and MLP, which run in parallel; the head has a bias."""
 
+    fused_qkv = False
+    layer_norms = 2
     tie_word_embeddings: bool = False
     qk_layernorm: bool = False
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return self.projections(bias=True, out_bias=True) + vector(4 * self.head_size * self.qk_layernorm)
-
-    def norms(self) -> Tensors:
-        """Count the norms of one layer."""
-        return vector(2 * self.hidden_size)
+    def _attention(self) -> Tensors:
+        return super()._attention() + vector(4 * self.head_size * self.qk_layernorm)
 
     def head_vectors(self) -> int:
-        """Count the bias of the head."""
+        """Return the size of the bias of the head."""
         return self.vocab_size
 
 
 class Falcon(Early):
-    """Falcon: attention and MLP side by side, under one norm or two; keys shared by all heads, or in groups."""
+    """Falcon: attention and MLP in parallel, under one norm or two; keys shared by all heads, or in groups."""
 
+    intermediate_size: Count | None = Field(default=None, validation_alias="ffn_hidden_size")
     num_kv_heads: Count | None = None
-    ffn_hidden_size: Count | None = None
     new_decoder_architecture: bool = False
     multi_query: bool = True
     parallel_attn: bool = True
@@ -125,26 +105,17 @@ class Falcon(Early):
 
     @property
     def kv_heads(self) -> int:
-        """Count the heads that have keys and values of their own."""
+        """Return the number of key-value heads."""
         if self.new_decoder_architecture:
             return self.num_kv_heads or self.num_attention_heads
         return 1 if self.multi_query else self.num_attention_heads
 
-    @property
-    def width(self) -> int:
-        """Return the width of the MLP."""
-        return self.ffn_hidden_size or 4 * self.hidden_size
+    def _biases(self) -> tuple[bool, bool]:
+        return self.bias, self.bias
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        into = linear(self.hidden_size, self.queries + 2 * self.keys, bias=self.bias)
-        return into + linear(self.queries, self.hidden_size, bias=self.bias)
-
-    def mlp(self) -> Tensors:
-        """Count the MLP of one layer."""
+    def _mlp(self) -> Tensors:
         return plain(self.hidden_size, self.width, bias=self.bias)
 
-    def norms(self) -> Tensors:
-        """Count the norms of one layer."""
-        grouped = self.new_decoder_architecture and self.num_ln_in_parallel_attn in (None, 2)
-        return vector(2 * self.hidden_size * (2 if grouped or not self.parallel_attn else 1))
+    def _norms(self) -> Tensors:
+        two = self.new_decoder_architecture and self.num_ln_in_parallel_attn in (None, 2)
+        return vector(2 * self.hidden_size * (2 if two or not self.parallel_attn else 1))

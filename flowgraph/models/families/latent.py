@@ -1,23 +1,21 @@
-"""Families that keep a latent in place of keys and values: DeepSeek V2 to V3.2, Kimi K2, GLM-5; and DeepSeek V4.
+"""Families that keep a latent instead of keys and values: DeepSeek V2 to V3.2, Kimi K2, GLM-5; and DeepSeek V4.
 
 A token's keys and values are kept as one latent vector and a rotated part. Source: DeepSeek-AI 2024, arXiv 2405.04434,
-section 2.1. Multiplications are counted with keys made of the latent, as prompts are read and models trained; engines
-that decode bring queries into the latent space instead.
+section 2.1. Multiplications are counted with keys made from the latent, as in training and prefill; engines that decode
+bring queries into the latent space instead.
 """
 
 from __future__ import annotations
 
-from flowgraph.models.families.decoder import Count
-from flowgraph.models.families.sparse import Sparse
+from flowgraph.models.families.decoder import Count, nonempty
+from flowgraph.models.families.sparse import SharedExperts
 from flowgraph.models.layer_kinds import Attention, Mixer
 from flowgraph.models.tensors import Tensors, linear, matrix, vector
 
 
-class Latent(Sparse):
-    """DeepSeek V3, Kimi K2 and Moonlight: dense layers first, then experts and shared ones."""
+class Latent(SharedExperts):
+    """DeepSeek V3, Kimi K2 and Moonlight."""
 
-    moe_intermediate_size: Count
-    n_shared_experts: int | None = 1
     first_k_dense_replace: int = 3
     q_lora_rank: Count | None = 1536
     kv_lora_rank: Count
@@ -28,49 +26,42 @@ class Latent(Sparse):
 
     @property
     def head_size(self) -> int:
-        """Return the numbers in one head's query."""
+        """Return the width of one head's query."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
-    def expert_width(self) -> int:
-        """Return the width of one expert."""
-        return self.moe_intermediate_size
+    @property
+    def _cached(self) -> int:
+        return self.kv_lora_rank + self.qk_rope_head_dim
 
-    def shared_width(self) -> int:
-        """Return the width of all shared experts."""
-        return (self.n_shared_experts or 0) * self.moe_intermediate_size
+    @property
+    def _products(self) -> int:
+        return self.num_attention_heads * (self.head_size + self.v_head_dim)
 
-    def sparse_layers(self) -> int:
-        """Count the layers with experts."""
-        return max(0, self.num_hidden_layers - self.first_k_dense_replace)
-
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
+    def _attention(self) -> Tensors:
         heads, hidden, rank, bias = self.num_attention_heads, self.hidden_size, self.kv_lora_rank, self.attention_bias
-        down = linear(hidden, rank + self.qk_rope_head_dim, bias=bias) + vector(rank)
-        up = linear(rank, heads * (self.qk_nope_head_dim + self.v_head_dim))
-        return self._queries() + down + up + linear(heads * self.v_head_dim, hidden, bias=bias)
-
-    def _queries(self) -> Tensors:
         if self.q_lora_rank is None:
-            return linear(self.hidden_size, self.queries)
-        down = linear(self.hidden_size, self.q_lora_rank, bias=self.attention_bias) + vector(self.q_lora_rank)
-        return down + linear(self.q_lora_rank, self.queries)
+            queries = linear(hidden, self.queries)
+        else:
+            down = linear(hidden, self.q_lora_rank, bias=bias) + vector(self.q_lora_rank)
+            queries = down + linear(self.q_lora_rank, self.queries)
+        down = linear(hidden, self._cached, bias=bias) + vector(rank)
+        up = linear(rank, heads * (self.qk_nope_head_dim + self.v_head_dim))
+        return queries + down + up + linear(heads * self.v_head_dim, hidden, bias=bias)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe what the layers remember."""
-        products = self.num_attention_heads * (self.head_size + self.v_head_dim)
-        return (Attention(self.num_hidden_layers, products, self.kv_lora_rank + self.qk_rope_head_dim),)
+        """Describe the state that layers keep between tokens."""
+        return (Attention(self.num_hidden_layers, self._products, self._cached),)
 
 
 class DeepseekV2(Latent):
-    """DeepSeek V2: other counts where config.json leaves them out."""
+    """DeepSeek V2: other defaults where config.json has no count."""
 
     n_shared_experts: int | None = 2
     first_k_dense_replace: int = 0
 
 
 class Indexed(Latent):
-    """DeepSeek V3.2 and GLM-5: a small index picks the tokens that are attended to; layers may share one's picks.
+    """DeepSeek V3.2 and GLM-5: a small index picks the tokens to attend to; layers may share one's picks.
 
     Source: DeepSeek-AI 2025, arXiv 2512.02556, section 2.
     """
@@ -81,53 +72,49 @@ class Indexed(Latent):
     indexer_types: tuple[str, ...] | None = None
 
     def body(self) -> Tensors:
-        """Count all but the embedding and the head."""
-        reads = linear(self.q_lora_rank or self.hidden_size, self.index_n_heads * self.index_head_dim)
-        reads += linear(self.hidden_size, self.index_head_dim) + linear(self.hidden_size, self.index_n_heads)
-        return super().body() + (reads + vector(2 * self.index_head_dim)).times(self.indexes())
+        """Count everything but the embedding and the head."""
+        index = linear(self.q_lora_rank or self.hidden_size, self.index_n_heads * self.index_head_dim)
+        index += linear(self.hidden_size, self.index_head_dim) + linear(self.hidden_size, self.index_n_heads)
+        return super().body() + self._indexes() * (index + vector(2 * self.index_head_dim))
 
-    def indexes(self) -> int:
-        """Count the layers with an index of their own."""
+    def _indexes(self) -> int:
+        """Count the layers that have an index."""
         return self.num_hidden_layers if self.indexer_types is None else self.indexer_types.count("full")
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe what the layers remember."""
-        products = self.num_attention_heads * (self.head_size + self.v_head_dim)
-        cached, own, scan = self.kv_lora_rank + self.qk_rope_head_dim, self.indexes(), self.index_n_heads
+        """Describe the state that layers keep between tokens."""
+        layers, scan = self._indexes(), self.index_n_heads * self.index_head_dim
         searching = Attention(
-            own, products, cached + self.index_head_dim, picks=self.index_topk, scan=scan * self.index_head_dim
+            layers, self._products, self._cached + self.index_head_dim, picks=self.index_topk, scan=scan
         )
-        sharing = Attention(self.num_hidden_layers - own, products, cached, picks=self.index_topk)
-        return tuple(each for each in (searching, sharing) if each.layers)
+        sharing = Attention(self.num_hidden_layers - layers, self._products, self._cached, picks=self.index_topk)
+        return nonempty(searching, sharing)
 
 
 class Glm5(Indexed):
-    """GLM-5: every so many layers search, the others share."""
+    """GLM-5: every `index_topk_freq`-th layer searches, the others share."""
 
     index_n_heads: Count = 32
     index_topk_freq: int = 1
     index_skip_topk_offset: int = 2
 
-    def indexes(self) -> int:
-        """Count the layers with an index of their own."""
+    def _indexes(self) -> int:
         if self.indexer_types is not None:
             return self.indexer_types.count("full")
-        after = (max(i - self.index_skip_topk_offset + 1, 0) for i in range(self.num_hidden_layers))
-        return sum(each % self.index_topk_freq == 0 for each in after)
+        positions = (max(i - self.index_skip_topk_offset + 1, 0) for i in range(self.num_hidden_layers))
+        return sum(position % self.index_topk_freq == 0 for position in positions)
 
 
-_V4_RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+_V4_RATIOS = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
 
 
-class DeepseekV4(Sparse):
-    """DeepSeek V4: keys that are values too, one for all heads; beyond a short window, groups of tokens made one.
+class DeepseekV4(SharedExperts):
+    """DeepSeek V4: one key for all heads, which is also the value; beyond a short window, tokens share an entry.
 
     Four residual streams are mixed around each layer. Source: transformers 5.12, `deepseek_v4`.
     """
 
-    head_size_unsaid = 512
-    moe_intermediate_size: Count
-    n_shared_experts: int = 1
+    default_head_dim = 512
     q_lora_rank: Count = 1024
     o_groups: Count = 8
     o_lora_rank: Count = 1024
@@ -139,64 +126,54 @@ class DeepseekV4(Sparse):
     compress_ratios: tuple[int, ...] | None = None
     compress_rates: dict[str, int] | None = None
 
-    def expert_width(self) -> int:
-        """Return the width of one expert."""
-        return self.moe_intermediate_size
+    def _sparse_layers(self) -> int:
+        return self.num_hidden_layers
 
-    def shared_width(self) -> int:
-        """Return the width of all shared experts."""
-        return self.n_shared_experts * self.moe_intermediate_size
+    def _attention(self) -> Tensors:
+        """Count what mixes tokens in one layer, without compressors."""
+        hidden, rank, out_width = self.hidden_size, self.q_lora_rank, self.o_groups * self.o_lora_rank
+        qkv = linear(hidden, rank) + linear(rank, self.queries) + linear(hidden, self.head_size)
+        out = linear(self.queries // self.o_groups, out_width) + linear(out_width, hidden)
+        return qkv + out + vector(rank + self.head_size + self.num_attention_heads)
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer, compression apart."""
-        hidden, groups = self.hidden_size, self.o_groups
-        into = (
-            linear(hidden, self.q_lora_rank) + linear(self.q_lora_rank, self.queries) + linear(hidden, self.head_size)
-        )
-        out = linear(self.queries // groups, groups * self.o_lora_rank) + linear(groups * self.o_lora_rank, hidden)
-        return into + out + vector(self.q_lora_rank + self.head_size + self.num_attention_heads)
-
-    def norms(self) -> Tensors:
+    def _norms(self) -> Tensors:
         """Count the norms of one layer, and what mixes the residual streams before attention and before the MLP."""
         mixed = (2 + self.hc_mult) * self.hc_mult
-        streams = matrix(mixed, self.hc_mult * self.hidden_size) + vector(mixed + 3)
-        return super().norms() + streams.times(2)
+        return super()._norms() + 2 * (matrix(mixed, self.hc_mult * self.hidden_size) + vector(mixed + 3))
 
-    def ends(self) -> Tensors:
-        """Count the last norm, and what makes one stream of all."""
-        return super().ends() + matrix(self.hc_mult, self.hc_mult * self.hidden_size) + vector(self.hc_mult + 1)
+    def _ends(self) -> Tensors:
+        """Count the last norm, and what joins the residual streams."""
+        return super()._ends() + matrix(self.hc_mult, self.hc_mult * self.hidden_size) + vector(self.hc_mult + 1)
 
     def body(self) -> Tensors:
-        """Count all but the embedding and the head."""
-        return sum((self._compressing(ratio) for ratio in self._ratios()), super().body())
+        """Count everything but the embedding and the head."""
+        return sum((self._compression(ratio) for ratio in self._ratios() if ratio), super().body())
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe what the layers remember."""
-        ratios, heads, size = self._ratios(), self.num_attention_heads, self.head_size
-        near = Attention(len(ratios), 2 * heads * size, size, self.sliding_window)
-        far = (self._reaching(ratio, ratios.count(ratio)) for ratio in sorted({*ratios} - {0}))
-        return (near, *far)
+        """Describe the state that layers keep between tokens."""
+        ratios, size, index = self._ratios(), self.head_size, self.index_head_dim
+        products, scan = 2 * self.num_attention_heads * size, self.index_n_heads * index
+        mixers = [Attention(len(ratios), products, size, self.sliding_window)]
+        for ratio in sorted({*ratios} - {0}):
+            layers = ratios.count(ratio)
+            if self._indexed(ratio):
+                mixers.append(Attention(layers, products, size + index, picks=self.index_topk, scan=scan, stride=ratio))
+            else:
+                mixers.append(Attention(layers, products, size, stride=ratio))
+        return tuple(mixers)
 
     def _ratios(self) -> tuple[int, ...]:
-        """Return how many tokens become one entry, layer by layer; 0 where there is only the window."""
+        """Return how many tokens share an entry, layer by layer; 0 where there is only the window."""
         if self.compress_ratios is not None:
             return self.compress_ratios[: self.num_hidden_layers]
-        rates = _V4_RATES | (self.compress_rates or {})
-        return tuple(rates.get(each, 0) for each in self.layer_types or ())
-
-    def _reaching(self, ratio: int, layers: int) -> Attention:
-        products, size = 2 * self.num_attention_heads * self.head_size, self.head_size
-        if not self._indexed(ratio):
-            return Attention(layers, products, size, stride=ratio)
-        scan = self.index_n_heads * self.index_head_dim
-        return Attention(layers, products, size + self.index_head_dim, picks=self.index_topk, scan=scan, stride=ratio)
+        ratios = _V4_RATIOS | (self.compress_rates or {})
+        return tuple(ratios.get(kind, 0) for kind in self.layer_types or ())
 
     def _indexed(self, ratio: int) -> bool:
-        return ratio == min(each for each in self._ratios() if each)
+        """Return whether layers of this ratio have an index: those that compress least."""
+        return ratio == min(filter(None, self._ratios()))
 
-    def _compressing(self, ratio: int) -> Tensors:
-        if ratio == 0:
-            return Tensors()
+    def _compression(self, ratio: int) -> Tensors:
         if not self._indexed(ratio):
             return self._compressor(ratio, self.head_size, self.head_size)
         index = self._compressor(ratio, 2 * self.index_head_dim, self.index_head_dim)
@@ -205,4 +182,4 @@ class DeepseekV4(Sparse):
         return self._compressor(ratio, 2 * self.head_size, self.head_size) + index
 
     def _compressor(self, ratio: int, width: int, size: int) -> Tensors:
-        return linear(self.hidden_size, width).times(2) + vector(ratio * width + size)
+        return 2 * linear(self.hidden_size, width) + vector(ratio * width + size)

@@ -2,214 +2,193 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 from pydantic import AliasChoices, Field
 
-from flowgraph.models.families.decoder import Count, Decoder, Experts
-from flowgraph.models.tensors import Tensors, gated, gated_expert, linear, matrix, vector
+from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Experts
+from flowgraph.models.tensors import Tensors, gated, linear, matrix, vector
 
 
 class Sparse(Decoder):
-    """What they share: in some layers a router sends each token to a few of many experts; some have a shared one."""
+    """A decoder in some of whose layers a router sends each token to a few of many experts; some have a shared one."""
 
     num_experts: int = Field(validation_alias=AliasChoices("n_routed_experts", "num_experts", "num_local_experts"))
     num_experts_per_tok: int
     intermediate_size: int = 0
+    expert_width: Count = Field(validation_alias="moe_intermediate_size")
 
     @property
     def width(self) -> int:
         """Return the width of an MLP without experts, or of all experts that a token passes if config.json has none."""
-        return self.intermediate_size or self.num_experts_per_tok * self.expert_width() + self.shared_width()
+        return self.intermediate_size or self.num_experts_per_tok * self.expert_width + self._shared_width()
 
-    def mlp(self) -> Tensors:
-        """Count the MLP of one layer without experts."""
-        return gated(self.hidden_size, self.width)
-
-    @abstractmethod
-    def expert_width(self) -> int:
-        """Return the width of one expert."""
-
-    def shared_width(self) -> int:
+    def _shared_width(self) -> int:
         """Return the width of the experts that each token passes."""
         return 0
 
-    def sparse_layers(self) -> int:
+    def _sparse_layers(self) -> int:
         """Count the layers with experts."""
         return self.num_hidden_layers
 
-    def expert(self) -> Tensors:
-        """Count one expert."""
-        return gated_expert(self.hidden_size, self.expert_width())
+    def _mlp(self) -> Tensors:
+        return gated(self.hidden_size, self.width)
 
-    def beside_experts(self) -> Tensors:
+    def _expert(self) -> Tensors:
+        """Count one expert: three matrices. Those of a layer lie in one tensor, so none is a linear layer."""
+        return matrix(self.hidden_size, 3 * self.expert_width)
+
+    def _around_experts(self) -> Tensors:
         """Count what a layer with experts has besides: the router, and an MLP that each token passes."""
-        shared = gated(self.hidden_size, self.shared_width()) if self.shared_width() else Tensors()
+        shared = gated(self.hidden_size, self._shared_width()) if self._shared_width() else Tensors()
         return matrix(self.hidden_size, self.num_experts) + shared
 
-    def mlps(self) -> Tensors:
-        """Count the MLPs of all layers."""
-        sparse = self.sparse_layers()
-        one = self.beside_experts() + self.expert().times(self.num_experts)
-        return one.times(sparse) + self.mlp().times(self.num_hidden_layers - sparse)
+    def _mlps(self) -> Tensors:
+        sparse = self._sparse_layers()
+        experts = self._around_experts() + self.num_experts * self._expert()
+        return sparse * experts + (self.num_hidden_layers - sparse) * self._mlp()
 
     def experts(self) -> Experts:
         """Describe the experts."""
-        if not self.sparse_layers():
+        sparse = self._sparse_layers()
+        if not sparse:
             return Experts()
-        dense = self.num_hidden_layers - self.sparse_layers()
-        sizes = self.num_experts, self.num_experts_per_tok, self.expert_width(), self.shared_width(), dense
-        return Experts(*sizes, one=self.expert())
+        return Experts(
+            count=self.num_experts,
+            per_token=self.num_experts_per_tok,
+            width=self.expert_width,
+            shared=self._shared_width(),
+            dense_layers=self.num_hidden_layers - sparse,
+            expert=self._expert(),
+        )
 
 
 class Mixtral(Sparse):
-    """Mixtral: experts in each layer."""
+    """Mixtral: experts in each layer; a window in all layers, or in none."""
 
-    def expert_width(self) -> int:
-        """Return the width of one expert."""
-        return self.intermediate_size
+    expert_width: int = Field(default=0, validation_alias="intermediate_size")
 
-    def has_window(self, layer: int) -> bool:
-        """Return that each layer has one, if any."""
+    def _has_window(self, layer: int) -> bool:
         return True
 
 
 class MiniMaxM2(Mixtral):
-    """MiniMax-M2: queries and keys are normalised over all heads."""
+    """MiniMax-M2: queries and keys are normalized over all heads; no windows."""
 
-    head_size_unsaid = 128
+    default_head_dim = 128
+    qk_norm = "layer"
 
-    def has_window(self, layer: int) -> bool:
-        """Return that none has."""
+    def _has_window(self, layer: int) -> bool:
         return False
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return super().attention() + vector(self.queries + self.keys)
 
+class GptOss(BiasedAttention, Mixtral):
+    """Gpt-oss: biases in experts and router too; a sink for each head; every second layer has a window."""
 
-class GptOss(Mixtral):
-    """Gpt-oss: biases everywhere, experts too; a sink for each head; every second layer has a window."""
-
-    head_size_unsaid = 64
+    default_head_dim = 64
     attention_bias: bool = True
     sliding_window: int | None = 128
 
-    def has_window(self, layer: int) -> bool:
-        """Return whether a layer has a window."""
+    def _has_window(self, layer: int) -> bool:
         return layer % 2 == 0
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        own = self.projections(bias=self.attention_bias, out_bias=self.attention_bias)
-        return own + vector(self.num_attention_heads)
+    def _attention(self) -> Tensors:
+        return super()._attention() + vector(self.num_attention_heads)
 
-    def expert(self) -> Tensors:
-        """Count one expert."""
-        return super().expert() + vector(2 * self.expert_width() + self.hidden_size)
+    def _expert(self) -> Tensors:
+        return super()._expert() + vector(2 * self.expert_width + self.hidden_size)
 
-    def beside_experts(self) -> Tensors:
-        """Count the router."""
-        return super().beside_experts() + vector(self.num_experts)
+    def _around_experts(self) -> Tensors:
+        return super()._around_experts() + vector(self.num_experts)
 
 
 class QwenMoe(Sparse):
-    """What the Qwen families share: experts in every so many layers but those that are named."""
+    """What the Qwen families share: experts in every `decoder_sparse_step`-th layer, except `mlp_only_layers`."""
 
-    moe_intermediate_size: Count
     decoder_sparse_step: int = 1
     mlp_only_layers: tuple[int, ...] | None = None
 
-    def expert_width(self) -> int:
-        """Return the width of one expert."""
-        return self.moe_intermediate_size
-
-    def sparse_layers(self) -> int:
-        """Count the layers with experts."""
-        plain = self.mlp_only_layers or ()
-        return sum((i + 1) % self.decoder_sparse_step == 0 and i not in plain for i in range(self.num_hidden_layers))
+    def _sparse_layers(self) -> int:
+        dense = self.mlp_only_layers or ()
+        return sum((i + 1) % self.decoder_sparse_step == 0 and i not in dense for i in range(self.num_hidden_layers))
 
 
-class Qwen2Moe(QwenMoe):
-    """Qwen1.5-MoE and Qwen2-57B-A14B: a shared expert, with a gate of its own."""
+class QwenSharedMoe(QwenMoe):
+    """Those with a shared expert that has a gate of its own."""
 
     shared_expert_intermediate_size: Count
+
+    def _shared_width(self) -> int:
+        return self.shared_expert_intermediate_size
+
+    def _around_experts(self) -> Tensors:
+        return super()._around_experts() + linear(self.hidden_size, 1)
+
+
+class Qwen2Moe(QwenSharedMoe):
+    """Qwen1.5-MoE and Qwen2-57B-A14B."""
+
     qkv_bias: bool = True
     use_sliding_window: bool = False
     max_window_layers: int = 28
     sliding_window: int | None = 4096
 
-    def shared_width(self) -> int:
-        """Return the width of the shared expert."""
-        return self.shared_expert_intermediate_size
-
-    def beside_experts(self) -> Tensors:
-        """Count the router, the shared expert and its gate."""
-        return super().beside_experts() + linear(self.hidden_size, 1)
-
     def windowed(self) -> int:
-        """Count the layers that see no more than a window."""
+        """Count the layers that have a window."""
         return super().windowed() if self.use_sliding_window else 0
 
-    def has_window(self, layer: int) -> bool:
-        """Return whether a layer has a window."""
+    def _has_window(self, layer: int) -> bool:
         return layer % 2 == 0 and layer < self.max_window_layers
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return self.projections(bias=self.qkv_bias)
+    def _biases(self) -> tuple[bool, bool]:
+        return self.qkv_bias, False
 
 
-class Qwen3Moe(QwenMoe):
-    """Qwen3 with experts."""
+class Qwen3Moe(BiasedAttention, QwenMoe):
+    """Qwen3 with experts; no model of this family is published with a window."""
 
-    attention_bias: bool = False
+    qk_norm = "head"
 
     def windowed(self) -> int:
-        """Count the layers that see no more than a window: none of this family is shipped with one."""
+        """Return 0: no layer has a window."""
         return 0
 
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return self.projections(bias=self.attention_bias, out_bias=self.attention_bias) + vector(2 * self.head_size)
+
+class SharedExperts(Sparse):
+    """Those whose first layers are dense, and whose shared experts are as wide as the others."""
+
+    n_shared_experts: int | None = 1
+    first_k_dense_replace: int = 0
+
+    def _shared_width(self) -> int:
+        return (self.n_shared_experts or 0) * self.expert_width
+
+    def _sparse_layers(self) -> int:
+        return max(0, self.num_hidden_layers - self.first_k_dense_replace)
 
 
-class Glm4Moe(Sparse):
-    """GLM-4.5: dense layers first, then experts and shared ones; norms of queries and keys if config.json says so."""
+class Glm4Moe(SharedExperts):
+    """GLM-4.5: norms of queries and keys if config.json says so."""
 
-    moe_intermediate_size: Count
-    n_shared_experts: int = 1
     first_k_dense_replace: int = 1
     attention_bias: bool = False
     use_qk_norm: bool = False
 
-    def expert_width(self) -> int:
-        """Return the width of one expert."""
-        return self.moe_intermediate_size
+    def _biases(self) -> tuple[bool, bool]:
+        return self.attention_bias, False
 
-    def shared_width(self) -> int:
-        """Return the width of all shared experts."""
-        return self.n_shared_experts * self.moe_intermediate_size
-
-    def sparse_layers(self) -> int:
-        """Count the layers with experts."""
-        return max(0, self.num_hidden_layers - self.first_k_dense_replace)
-
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return self.projections(bias=self.attention_bias) + vector(2 * self.head_size * self.use_qk_norm)
+    def _attention(self) -> Tensors:
+        return super()._attention() + vector(2 * self.head_size * self.use_qk_norm)
 
 
-class Llama4(Sparse):
-    """Llama 4, its language model: experts and a shared one in every so many layers; most layers see only a chunk."""
+class Llama4(BiasedAttention, Sparse):
+    """The language model of Llama 4: experts and a shared one in every nth layer; most layers see only a chunk."""
 
-    head_size_unsaid = 128
+    default_head_dim = 128
     intermediate_size_mlp: Count
+    expert_width: int = Field(default=0, validation_alias="intermediate_size")
     moe_layers: tuple[int, ...] | None = None
     interleave_moe_layer_step: int = 1
     no_rope_layers: tuple[int, ...] | None = None
     no_rope_layer_interval: int = 4
-    attention_bias: bool = False
     sliding_window: int | None = Field(default=8192, validation_alias="attention_chunk_size")
 
     @property
@@ -217,29 +196,18 @@ class Llama4(Sparse):
         """Return the width of an MLP without experts."""
         return self.intermediate_size_mlp
 
-    def expert_width(self) -> int:
-        """Return the width of one expert."""
-        return self.intermediate_size
+    def _shared_width(self) -> int:
+        return self.expert_width
 
-    def shared_width(self) -> int:
-        """Return the width of the shared expert."""
-        return self.intermediate_size
-
-    def sparse_layers(self) -> int:
-        """Count the layers with experts."""
+    def _sparse_layers(self) -> int:
         step = self.interleave_moe_layer_step
         return self.num_hidden_layers // step if self.moe_layers is None else len(self.moe_layers)
 
-    def beside_experts(self) -> Tensors:
-        """Count the router, a linear layer here, and the shared expert."""
-        return linear(self.hidden_size, self.num_experts) + gated(self.hidden_size, self.shared_width())
+    def _around_experts(self) -> Tensors:
+        return linear(self.hidden_size, self.num_experts) + gated(self.hidden_size, self._shared_width())
 
-    def has_window(self, layer: int) -> bool:
-        """Return whether a layer sees only a chunk: those with rotation do."""
-        return (
-            bool(self.no_rope_layers[layer]) if self.no_rope_layers else (layer + 1) % self.no_rope_layer_interval != 0
-        )
-
-    def attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
-        return self.projections(bias=self.attention_bias, out_bias=self.attention_bias)
+    def _has_window(self, layer: int) -> bool:
+        """Return whether a layer sees only a chunk: those with rotary positions do."""
+        if self.no_rope_layers:
+            return bool(self.no_rope_layers[layer])
+        return (layer + 1) % self.no_rope_layer_interval != 0

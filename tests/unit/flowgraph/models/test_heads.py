@@ -148,7 +148,7 @@ def test_nothing_is_sampled_from_a_model_that_gives_no_logits(head: str) -> None
     assert "sample" not in handle.verbs
     with pytest.raises(LawError) as caught:
         gather(handle, [SampleRequest((1, 5), 0, 0, 4, 1.0, Key())])
-    assert str(caught.value) == f"a model with a head of {head} draws no samples: it gives no logits"
+    assert str(caught.value) == f"a model with a head of {head} cannot generate samples: it gives no logits"
 
 
 # ------------------------------------------------------------------------------------------- one for a whole text

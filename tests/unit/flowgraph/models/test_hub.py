@@ -71,7 +71,7 @@ def test_a_model_that_the_hub_does_not_have_is_refused(empty_hub: str) -> None:
     with pytest.raises(ModelError) as caught:
         hub.fetch("org/name", say=print, endpoint=empty_hub)
     assert str(caught.value) == (
-        "org/name: the hub has no such model, and there is no such folder\n"
+        "org/name: it is neither on the hub nor a folder\n"
         "  hint: if it is private or gated, log in with `hf auth login` first"
     )
 

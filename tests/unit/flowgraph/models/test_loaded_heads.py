@@ -132,7 +132,7 @@ def test_a_classifier_is_no_language_model(read: Read, tmp_path: Path, kind: str
 def test_a_head_of_several_numbers_is_refused(read: Read, tmp_path: Path, kind: str, head: str) -> None:
     folder = labelled(kind, tmp_path / "model", labels=3)
     told = refusal(lambda: read(str(folder), head=head), folder)
-    assert told == "FOLDER: its head gives 3 numbers, where one is wanted"
+    assert told == "FOLDER: its head gives 3 numbers instead of one"
 
 
 def test_a_classifier_whose_head_is_not_in_the_file_is_refused(read: Read, tmp_path: Path) -> None:

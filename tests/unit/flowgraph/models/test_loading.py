@@ -155,9 +155,9 @@ def test_pickled_weights_are_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("keep_bytes", "told"),
     [
-        (0, "is no safetensors file, or is cut off (0 bytes)"),
-        (5, "is no safetensors file, or is cut off (5 bytes)"),
-        (500, "is no safetensors file, or is cut off (500 bytes)"),
+        (0, "is not a safetensors file, or is cut off (0 bytes)"),
+        (5, "is not a safetensors file, or is cut off (5 bytes)"),
+        (500, "is not a safetensors file, or is cut off (500 bytes)"),
         (-1, "is cut off or overlong: {has} bytes, its header says {wants}"),
     ],
 )
@@ -172,14 +172,14 @@ def test_cut_off_weights_are_refused(folder: Path, keep_bytes: int, told: str) -
 @pytest.mark.parametrize("header", [b"[1, 2]", b'{"a": 3}', b"\xff\xff", b'{"a": {"shape": [2], "data_offsets": []}}'])
 def test_a_header_that_is_none_is_refused(folder: Path, header: bytes) -> None:
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    assert refusal(folder) == "FOLDER/model.safetensors: is no safetensors file: its header cannot be read"
+    assert refusal(folder) == "FOLDER/model.safetensors: is not a safetensors file: its header cannot be read"
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("{", "cannot be read as JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        ("[]", "holds no JSON object"),
+        ("[]", "is not a JSON object"),
     ],
 )
 def test_a_config_that_is_no_json_is_refused(folder: Path, text: str, told: str) -> None:

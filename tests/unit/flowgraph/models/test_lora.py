@@ -63,13 +63,13 @@ def test_what_adapters_stand_on_is_what_the_text_before_them_names(text: str) ->
 @looped(
     "options, why",
     [
-        ("0", "rank=0 is no whole number from 1 to 1024"),
-        ("", "rank= is no whole number from 1 to 1024"),
-        ("2000", "rank=2000 is no whole number from 1 to 1024"),
-        ("8,alpha=1.5", "alpha=1.5 is no whole number from 1 to 65536"),
+        ("0", "rank=0 is not an integer from 1 to 1024"),
+        ("", "rank= is not an integer from 1 to 1024"),
+        ("2000", "rank=2000 is not an integer from 1 to 1024"),
+        ("8,alpha=1.5", "alpha=1.5 is not an integer from 1 to 65536"),
         ("8,alfa=1", "`lora` has no option `alfa`\n  hint: it takes a rank and alpha: +lora=8,alpha=16"),
         ("8,alpha=1,alpha=2", "alpha is given twice\n  hint: it takes a rank and alpha: +lora=8,alpha=16"),
-        ("8+lora=4", "adapters stand on a model that has none\n  hint: say +lora= once"),
+        ("8+lora=4", "adapters need a model that has none\n  hint: write +lora= once"),
     ],
 )
 def test_adapters_that_cannot_be_are_refused(options: str, why: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowgraph.errors import ModelError
-from flowgraph.models import ModelSource, TinySize, listing, resolve
+from flowgraph.models import ModelSource, TinySize, built_in_models, resolve
 from tests.looped import looped
 
 CACHE = Path("cache")
@@ -49,8 +49,8 @@ def test_a_folder_that_exists_comes_before_a_hub_id(tmp_path: Path, monkeypatch:
             "tiny:hiden=3",
             "tiny:hiden=3: `tiny` has no option `hiden`\n  hint: did you mean `hidden`?",
         ),
-        ("tiny:layers=0", "tiny:layers=0: layers=0 is no whole number from 1 to 32"),
-        ("tiny:layers=two", "tiny:layers=two: layers=two is no whole number from 1 to 32"),
+        ("tiny:layers=0", "tiny:layers=0: layers=0 is not an integer from 1 to 32"),
+        ("tiny:layers=two", "tiny:layers=two: layers=two is not an integer from 1 to 32"),
         (
             "tiny:hidden=36,heads=4",
             (
@@ -88,18 +88,18 @@ def test_built_in_models_suggest_settings_and_others_none(tmp_path: Path) -> Non
 
 
 def test_known_models_say_their_size_and_whether_they_are_ready(tmp_path: Path) -> None:
-    assert [(m.name, m.kind, m.parameters, m.ready) for m in listing(tmp_path)] == [
+    assert [(m.name, m.kind, m.parameters, m.ready) for m in built_in_models(tmp_path)] == [
         ("tiny", "tiny", 109376, True),
         ("smollm2-135m", "package", 134515008, False),
     ]
     (tmp_path / "smollm2-135m").mkdir()
-    assert listing(tmp_path)[1].ready
+    assert built_in_models(tmp_path)[1].ready
 
 
 def test_naming_and_sizing_models_loads_no_heavy_library() -> None:
     code = (
         "import sys; from pathlib import Path; import flowgraph.models as m;"
-        "[m.shape(m.resolve(n, cache=Path('x'))) for n in ('tiny', 'smollm2-135m')]; m.known(Path('x'));"
+        "[m.shape(m.resolve(n, cache=Path('x'))) for n in ('tiny', 'smollm2-135m')]; m.built_in_models(Path('x'));"
         "print([n for n in ('torch', 'transformers', 'huggingface_hub', 'numpy', 'pyarrow') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

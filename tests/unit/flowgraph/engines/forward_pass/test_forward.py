@@ -48,7 +48,7 @@ PACKED: dict[str, dict[str, Any]] = {
 }
 LLAMA_4 = {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 48, "attention_chunk_size": 4}
 PADDED: dict[str, tuple[dict[str, Any], str]] = {
-    "Gemma2": (HEAD, "packed tokens are refused (LawError: attention of packed tokens knows no softcap)"),
+    "Gemma2": (HEAD, "packed tokens are refused (LawError: attention of packed tokens does not support softcap)"),
     "Llama4Text": (LLAMA_4, "its layers attend to spans of 4 tokens, and do not say so to attention"),
     "Nemotron": ({}, "packed tokens have another answer, "),
     "Bloom": ({"n_layer": 2, "n_head": 4}, "its attention is eager, and not sdpa"),
@@ -194,7 +194,7 @@ def again(checkpoint: Any, forward: Any) -> Any:
 def test_dropout_in_attention_is_refused() -> None:
     model = made("Llama", attention_dropout=0.5)
     packing = choose(model)
-    with pytest.raises(LawError, match="attention of packed tokens knows no dropout"):
+    with pytest.raises(LawError, match="attention of packed tokens does not support dropout"):
         forward_stats(model.train(), rows_of(), ALL, packing=packing)
 
 

@@ -108,7 +108,7 @@ def test_a_gradient_that_one_rank_makes_infinite_is_refused_by_all_and_changes_n
 def test_ranks_that_come_with_different_many_micro_batches_are_refused_on_all(two: Told) -> None:
     for rank in two:
         assert rank["different_many"] == (
-            "the ranks came with different many micro-batches: 1, 2\n"
+            "the ranks have different numbers of micro-batches: 1, 2\n"
             "  hint: every rank takes as many as the one with the most; empty ones are allowed"
         )
 
@@ -146,7 +146,7 @@ def test_nothing_is_sampled_from_shards(two: Told) -> None:
     for rank in two:
         assert rank["verbs"] == ["step", "token_stats", "weights"]
         assert rank["sample"] == (
-            "a model sharded over 2 ranks draws no samples\n"
+            "a model sharded over 2 ranks cannot generate samples\n"
             "  hint: place the role that samples on an engine that does; weights are synced to it"
         )
 

@@ -197,7 +197,7 @@ def test_files_that_are_broken_or_do_not_go_together_are_refused(tmp_path: Path,
     damage(written(tmp_path, 3, 6))
     error = error_of(lambda: opened(tmp_path))
     assert isinstance(error, DataError)
-    assert error.what.startswith("no state can be read: ")
+    assert error.what.startswith("the state cannot be read: ")
     assert wanted in error.what
 
 
@@ -219,7 +219,7 @@ def test_an_optimizer_that_kept_half_of_what_it_needs_is_refused(tiny: Tiny, tmp
     stepped(tiny(trainable=True)).save_state(tmp_path)
     changed(tmp_path, 0, lambda said: said["numbers"].pop("adamw/step/lm_head.weight"))
     error = error_of(lambda: tiny(trainable=True).load_state(tmp_path))
-    assert error.what == "this state is not whole: adamw keeps step of lm_head.weight too"
+    assert error.what == "this state is incomplete: adamw keeps step of lm_head.weight too"
 
 
 class Two:

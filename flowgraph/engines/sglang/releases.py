@@ -1,8 +1,24 @@
-"""SGLang's environment on a CPU: its packages."""
+"""The known versions of SGLang, and its packages in its environment on a CPU."""
 
 from __future__ import annotations
 
 from flowgraph.engines.servers.environments import Environment
+from flowgraph.engines.servers.versions import EngineVersions, VersionTraits
+
+# Source: the wheels of these versions. 0.5.18 to 0.5.21 pin torch 2.13.0 and transformers 5.12.1; 0.5.22 and 0.5.23
+# pin torch 2.14.1. Only 0.5.23 was run by us, on a CPU with torch 2.13.0.
+SGLANG = EngineVersions(
+    "SGLang",
+    {
+        "0.5.18": VersionTraits(session=False),
+        "0.5.19": VersionTraits(session=False),
+        "0.5.20": VersionTraits(session=False),
+        "0.5.21": VersionTraits(session=True),
+        "0.5.22": VersionTraits(session=True),
+        "0.5.23": VersionTraits(session=True, tried=("cpu",)),
+    },
+    hint="on a CPU: flowgraph engines install sglang-cpu; on a GPU: pip install 'flowgraph[sglang]'",
+)
 
 # SGLang's own pins hold CUDA builds that a CPU has no use for, so it is installed without its dependencies, beside
 # what it imports on a CPU.
@@ -18,5 +34,5 @@ SGLANG_CPU = Environment(
         *("jsonschema", "interegular", "partial_json_parser", "sentencepiece==0.2.1", "IPython", "dill"),
         *("compressed-tensors==0.18.0", "gguf", "openai==2.8.0", "soundfile==0.13.1"),
     ),
-    alone=("sglang==0.5.23", "triton==3.7.1", "torchvision==0.28.0", "xgrammar==0.2.7"),
+    unresolved=("sglang==0.5.23", "triton==3.7.1", "torchvision==0.28.0", "xgrammar==0.2.7"),
 )

@@ -1,0 +1,257 @@
+"""What the engines on torch share: a handle on a transformers model, whole or in shards.
+
+Not here: how rows are read (`forward_pass`), and what differs between one process (`local`) and many (`fsdp`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from flowgraph.cluster.plan import RoleSettings
+from flowgraph.engines.table import ENGINES
+from flowgraph.errors import LawError
+from flowgraph.models.heads import head_of
+from flowgraph.models.lora import adapters_off, carried_names, set_trainable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flowgraph.engines.forward_pass.packed import Packing
+    from flowgraph.engines.model_state.handle_state import HandleState
+    from flowgraph.engines.model_state.optimizers import Optimizers
+    from flowgraph.language.handle import Verb
+
+
+class ChatTokenizer:
+    """A transformers tokenizer, seen as text in and out."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
+        """Return the token ids of a chat by the model's template, up to where it answers, or with the whole answer.
+
+        Without a template they are those of the contents, a line each, and after an answer the end token.
+        """
+        chat = [*messages] if answer is None else [*messages, {"role": "assistant", "content": answer}]
+        if self._tokenizer.chat_template:
+            rendered = self._tokenizer.apply_chat_template(chat, add_generation_prompt=answer is None, tokenize=False)
+            return tuple(self._tokenizer.encode(rendered, add_special_tokens=False, verbose=False))
+        ids = tuple(self._tokenizer.encode("\n".join(message["content"] for message in chat), verbose=False))
+        return ids if answer is None else (*ids, self._tokenizer.eos_token_id)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of a response without special tokens."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+
+@dataclass(eq=False)
+class SleepState:
+    """Whether a model's memory has left its device; shared by all handles on that memory."""
+
+    asleep: bool = False
+
+
+@dataclass(eq=False)
+class TorchHandle(ABC):
+    """A transformers model behind the verbs of a handle. `trainable` adds `step`; a frozen one keeps no gradients.
+
+    Of a model with adapters only these are trained, and a head of numbers; its weights are then these alone.
+    `sample_rows` bounds the samples decoded side by side, `forward_tokens` the tokens of a pass without gradients.
+    """
+
+    engine: ClassVar[str]
+    generates: ClassVar[bool]
+
+    model: Any
+    raw_tokenizer: Any
+    trainable: bool = False
+    sample_rows: int = 256
+    forward_tokens: int = 16384
+    version: int = 0
+    running: RoleSettings = field(default=RoleSettings(), kw_only=True)
+    _base_only: bool = field(default=False, init=False)
+    """Whether passes read the model without its adapters."""
+    _optimizers: Optimizers = field(init=False)
+
+    def __post_init__(self) -> None:
+        refuse_settings(self.running, self.engine)
+        self._sleep_state = SleepState()
+        self._home: torch.device = next(self.model.parameters()).device
+        set_trainable(self.model.eval(), self.trainable)
+        self.tokenizer = ChatTokenizer(self.raw_tokenizer)
+
+    @property
+    def verbs(self) -> frozenset[Verb]:
+        """Return the verbs that this handle offers."""
+        offered: dict[Verb, bool] = {
+            "token_stats": True,
+            "sample": self.generates and head_of(self.model) == "tokens",
+            "weights": not self._base_only,
+            "step": self.trainable,
+        }
+        return frozenset(verb for verb, is_offered in offered.items() if is_offered)
+
+    @property
+    @abstractmethod
+    def _packing(self) -> Packing | None:
+        """Return how passes read packed tokens; None if they read padded rows."""
+
+    @property
+    def packs(self) -> bool:
+        """Return whether passes read rows one after another, without padding."""
+        return self._packing is not None
+
+    @property
+    def micro_batch_tokens(self) -> int | None:
+        """Return the plan's limit for tokens of a pass with gradients, if it has one."""
+        return self.running.micro_batch_tokens
+
+    def without_adapters(self) -> Self:
+        """Return a frozen handle on the base model: the same memory, read with the adapters off."""
+        base = copy.copy(self)
+        base.trainable, base.version, base._base_only = False, 0, True
+        return base
+
+    @contextlib.contextmanager
+    def _reading(self) -> Generator[None]:
+        """Let passes inside read the model, or its base model, without gradients."""
+        if not self._base_only:
+            yield
+            return
+        with torch.no_grad(), adapters_off(self.model):
+            yield
+
+    # --------------------------------------------------------------------------------------- weights
+
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """Return a copy of the full weights one after another; tied names come together, with one tensor.
+
+        Every rank goes through all of them, and keeps what it needs: only the current tensor is in memory.
+        """
+        self._refuse_asleep()
+        return self._copies(self._carried_names())
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return a copy of the full weights by name; tied names share one tensor."""
+        return dict(self.stream())
+
+    def whole(self) -> dict[str, Tensor]:
+        """Return a copy of all weights by name, including those of the base model."""
+        self._refuse_asleep()
+        return dict(self._copies(self._saved_names()))
+
+    def _saved_names(self) -> frozenset[str]:
+        return frozenset(self.model.state_dict())
+
+    def _carried_names(self) -> frozenset[str]:
+        """Name the weights that this handle gives and takes; raise LawError for the base model of another handle."""
+        if self._base_only:
+            hint = "a model whose weights change needs adapters of its own: give it the same text with +lora="
+            raise LawError("these weights are those under another model's adapters: they are read only", hint=hint)
+        return carried_names(self.model)
+
+    def _copies(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        for aliases, tensor in named_once(self.model, names):
+            full = self._full(tensor)
+            yield from ((name, full) for name in aliases)
+
+    def _full(self, tensor: Tensor) -> Tensor:
+        """Return a copy of a whole tensor of the model."""
+        return tensor.detach().clone()
+
+    # --------------------------------------------------------------------------------------- state and sleep
+
+    @abstractmethod
+    def _state(self) -> HandleState:
+        """Return what this rank writes and reads."""
+
+    def save_state(self, folder: Path) -> None:
+        """Write weights, optimizer states and version: each rank its share, into a folder that all ranks see."""
+        self._state().save(folder, self.version)
+
+    def load_state(self, folder: Path) -> None:
+        """Take what `save_state` of any layout wrote; raise DataError or LawError if it is not of this model."""
+        self.version = self._state().load(folder)
+
+    def _trained_names(self) -> list[str]:
+        parameters = self.model.named_parameters() if self.trainable else ()
+        return [name for name, parameter in parameters if parameter.requires_grad]
+
+    def _refuse_asleep(self) -> None:
+        if self.asleep:
+            raise LawError("this model is asleep: its weights have left the device", hint="wake it first")
+
+    @property
+    def asleep(self) -> bool:
+        """Return whether the model's memory has left its device."""
+        return self._sleep_state.asleep
+
+    def sleep(self) -> None:
+        """Move the model to host memory; until `wake`, every other call is refused."""
+        if not self.asleep:
+            self._optimizers.begin()
+            self._move("cpu")
+            self._sleep_state.asleep = True
+
+    def wake(self) -> None:
+        """Move the model back to its device."""
+        if self.asleep:
+            self._move(str(self._home))
+            self._sleep_state.asleep = False
+
+    @abstractmethod
+    def _move(self, device: str) -> None:
+        """Move the weights and the optimizer states, unless the model's home is a CPU."""
+
+
+def refuse_settings(running: RoleSettings, engine: str) -> None:
+    """Raise LawError for a setting other than the default that an engine does not support."""
+    supported, default = ENGINES[engine].supported, RoleSettings()
+    settings = supported.settings if supported is not None else {}
+    for name, value in running:
+        if settings is None or value == getattr(default, name):
+            continue
+        values = settings.get(name)
+        if values is None or (values and value not in values):
+            hint = f"it takes {', '.join(map(_shown, values))}" if values else f"it supports {', '.join(settings)}"
+            raise LawError(f"the engine `{engine}` does not run with {name}={_shown(value)}", hint=hint)
+
+
+def _shown(value: object) -> str:
+    """Write a setting as a plan prints it."""
+    if isinstance(value, tuple):
+        return "+".join(map(str, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor]]:
+    """Return the parameters and buffers of a model that have one of these names, each once with all its names.
+
+    They come in the model's own order, which is the same in every process and for every layout.
+    """
+    selected, tensors = {*names}, dict[int, tuple[list[str], "Tensor"]]()
+    for name, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)):
+        if name in selected:
+            tensors.setdefault(id(tensor), ([], tensor))[0].append(name)
+    return list(tensors.values())
+
+
+def computes_on(model: Any, device: torch.device) -> None:
+    """Record on which device a model computes; its weights may lie elsewhere."""
+    model.flowgraph_device = device
+
+
+def device_of(model: Any) -> torch.device:
+    """Return the device on which a model computes: its inputs go there, and its outputs come from there."""
+    device: torch.device = getattr(model, "flowgraph_device", None) or next(model.parameters()).device
+    return device

@@ -1,0 +1,92 @@
+"""A server's answer to a request for one sample, and the checks that it must pass; the form is SGLang's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+
+from flowgraph.engines.servers.server_control import SHOWN
+from flowgraph.errors import WorkerError
+from flowgraph.language.handle import SampleRequest
+
+Form = TypeVar("Form", bound=BaseModel)
+
+
+class _Span(BaseModel):
+    version: str
+    start: int
+    end: int
+
+
+class _Ending(BaseModel):
+    type: str
+    message: str = ""
+
+
+class _MetaInfo(BaseModel):
+    finish_reason: _Ending
+    output_token_logprobs: list[tuple[Annotated[FiniteFloat, Field(le=1e-3)], int, Any]]
+    weight_version: str
+    weight_versions: list[_Span] | None = None
+
+
+class SampleAnswer(BaseModel):
+    """The token ids of one sample, their log-probs, how it ended, and the versions of the weights."""
+
+    output_ids: list[Annotated[int, Field(ge=0)]]
+    meta_info: _MetaInfo
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """Return the log-prob of each token."""
+        return tuple(min(0.0, logprob) for logprob, _, _ in self.meta_info.output_token_logprobs)
+
+    @property
+    def spans(self) -> list[tuple[int, str]]:
+        """Return each version of the weights with the first token that it sampled."""
+        spans = self.meta_info.weight_versions
+        return [(span.start, span.version) for span in spans] if spans else [(0, self.meta_info.weight_version)]
+
+
+def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
+    """Parse an answer; raise WorkerError, which names the server, if it does not have this form."""
+    try:
+        return form.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        shown = text[:SHOWN].decode(errors="replace")
+        raise _unusable(name, f"{field}: {first['msg']}" if field else first["msg"], shown) from None
+
+
+def read_answer(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
+    """Read the answer to a request; raise WorkerError if it has another form, too many tokens, or was cut off.
+
+    The error names the server and what is wrong.
+    """
+    answer = parse_answer(SampleAnswer, name, text)
+    if why := _fault(answer, request):
+        raise _unusable(name, why, answer.meta_info.finish_reason.message)
+    return answer
+
+
+def _fault(answer: SampleAnswer, request: SampleRequest) -> str:
+    meta, count = answer.meta_info, len(answer.output_ids)
+    reason, starts = meta.finish_reason.type, [span.start for span in meta.weight_versions or ()]
+    if reason not in ("stop", "length"):
+        return f"the sample ended by `{reason}`"
+    if [token for _, token, _ in meta.output_token_logprobs] != answer.output_ids:
+        return "its log-probs are of other tokens"
+    if not 0 < count <= request.max_tokens:
+        return f"{count} tokens where 1 to {request.max_tokens} were asked for"
+    if reason == "length" and count < request.max_tokens:
+        return f"cut off after {count} of {request.max_tokens} tokens: the server's cache or context is too short"
+    if starts and (starts[0] != 0 or starts != sorted(set(starts)) or starts[-1] >= count):
+        return f"its version spans start at {starts}, of {count} tokens"
+    return ""
+
+
+def _unusable(name: str, why: str, shown: str) -> WorkerError:
+    notes = [" ".join(shown.split())[:SHOWN]] if shown.strip() else []
+    return WorkerError(f"{name} answers a sample with what cannot be used: {why}", notes=notes)

@@ -1,0 +1,124 @@
+"""Control calls to one inference server over HTTP. Not here: what a sample's question and answer look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from flowgraph.engines.servers.server_process import ServerAddress
+from flowgraph.errors import WorkerError
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+SHOWN = 300  # characters of an answer that an error shows
+
+
+def certificates(doors: Iterable[ServerAddress]) -> ssl.SSLContext | bool:
+    """Return what https servers are verified with: the system's certificates or `SSL_CERT_FILE`; False for http."""
+    import ssl
+
+    return ssl.create_default_context() if any(door.url.startswith("https:") for door in doors) else False
+
+
+class ServerControl:
+    """The control calls of one server, made one at a time; each has `limit_s` seconds. The paths are SGLang's.
+
+    Raises WorkerError, which names the server and the call, if it is not reached, refuses, or takes too long.
+    """
+
+    def __init__(self, door: ServerAddress, limit_s: float) -> None:
+        import httpx
+
+        self.door, self.limit_s = door, limit_s
+        self._client = httpx.Client(
+            base_url=door.url,
+            headers=_bearer(door.admin_key or door.key),
+            timeout=httpx.Timeout(limit_s, connect=min(limit_s, 5.0)),
+            verify=certificates([door]),
+            trust_env=False,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.close()
+
+    def healthy(self, limit_s: float = 2.0) -> bool:
+        """Return whether the server answers within `limit_s` seconds that it is ready."""
+        import httpx
+
+        try:
+            return self._client.get("/health", timeout=limit_s).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return what a path reports; such paths take the key of requests, not that of control."""
+        return self._object(path, self._send("GET", path, headers=_bearer(self.door.key)))
+
+    def post(self, path: str, **body: Any) -> dict[str, Any]:
+        """Make one call and return its answer."""
+        return self._object(path, self._send("POST", path, body))
+
+    def flush(self) -> bool:
+        """Empty the cache; return whether it was emptied, which a server does only while it is idle."""
+        return self._send("POST", "/flush_cache", {}, may_refuse=True).status_code == 200
+
+    def version(self) -> str:
+        """Return the version that the server stamps on samples."""
+        return str(self.get("/model_info").get("weight_version"))
+
+    def stamp(self, version: str) -> None:
+        """Have the server stamp this version from now on; running requests get a span of it."""
+        self.post("/update_weight_version", new_version=version, abort_all_requests=False)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        may_refuse: bool = False,
+    ) -> httpx.Response:
+        import httpx
+
+        try:
+            answer = self._client.request(method, path, json=body, headers=headers)
+        except httpx.TimeoutException:
+            raise WorkerError(f"{self.door.name} does not answer {path} within {self.limit_s:.0f} s") from None
+        except httpx.TransportError as error:
+            why = str(error) or type(error).__name__
+            raise WorkerError(f"{self.door.name} is not reached for {path}: {why}") from None
+        if answer.status_code != 200 and not (may_refuse and answer.status_code == 400):
+            raise refusal(self.door.name, path, answer.status_code, answer.text)
+        return answer
+
+    def _object(self, path: str, answer: httpx.Response) -> dict[str, Any]:
+        if not answer.content:
+            return {}
+        try:
+            value = answer.json()
+        except ValueError:
+            value = answer  # neither an object, a list nor null
+        if isinstance(value, dict):
+            return value
+        if isinstance(value, list) or value is None:
+            return {"value": value}
+        raise WorkerError(f"{self.door.name} answers {path} with something other than JSON: {answer.text[:SHOWN]!r}")
+
+
+def _bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def refusal(name: str, path: str, status: int, text: str) -> WorkerError:
+    """Return the error for a call that a server refused, with the status and the server's own words."""
+    hint = "the key is another than the server's" if status in (401, 403) else ""
+    notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []
+    return WorkerError(f"{name} answers {path} with status {status}", notes=notes, hint=hint)
