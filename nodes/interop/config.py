@@ -11,7 +11,6 @@ from nodes.interop.char_reader import broken
 from nodes.interop.commands import CommandKey, StartedCommand, words_of
 from nodes.interop.imported import NEEDLESS, UNREAD
 from nodes.interop.keys import Keys, keys, versions
-from nodes.interop.needless import needless
 from nodes.interop.scalars import Scalar, is_number, referred, scalar
 
 MOST = 2**31 - 1  # of whole numbers: tokens, rows, devices
@@ -142,7 +141,7 @@ class Config:
             return NEEDLESS
         if not self.known.knows(told.key):
             return f"{self.known.system} {self.known.version} has no such key; {self.known.hint(told.key)}"
-        return NEEDLESS if needless(self.known.system, told.key) or self._has_default(told) else UNREAD
+        return NEEDLESS if self.known.irrelevant(told.key) or self._has_default(told) else UNREAD
 
     def _has_default(self, told: CommandKey) -> bool:
         """Return whether a key is told what it is without being told."""

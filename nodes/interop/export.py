@@ -1,6 +1,6 @@
 """From a plan to what verl, OpenRLHF and NeMo RL start from: a command, or a configuration and its command.
 
-Each version has a template, `templates/SYSTEM/VERSION.j2`, whose keys were read from the source of that version.
+Each version has a template, `SYSTEM/templates/VERSION.j2`, whose keys were read from the source of that version.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from flowgraph.language.graph import Graph
 from nodes.interop.export_notes import ExportNotes, say_of_all
 from nodes.interop.export_spec import ExportSpec, LongestLengths, job_of
 from nodes.interop.imported import SystemRun
-from nodes.interop.keys import System, exported_versions, system_of
-from nodes.interop.leftovers import left_out
+from nodes.interop.keys import FOLDERS, System, exported_versions, system_of
+from nodes.interop.nemo_rl.write import nemo_rl_values
+from nodes.interop.openrlhf.write import openrlhf_values
 from nodes.interop.readback import as_run
 from nodes.interop.rendering import Remark, render
-from nodes.interop.to_nemo_rl import nemo_rl_values
-from nodes.interop.to_openrlhf import openrlhf_values
-from nodes.interop.to_verl import verl_values
+from nodes.interop.unwritten_settings import left_out
+from nodes.interop.verl.write import verl_values
 
 Values = Callable[[ExportSpec, str, ExportNotes], dict[str, Any]]
 VALUES: Mapping[System, Values] = {"verl": verl_values, "openrlhf": openrlhf_values, "nemo-rl": nemo_rl_values}
@@ -126,5 +126,5 @@ def _head(notes: ExportNotes) -> dict[str, Any]:
 
 
 def _files(name: System, version: str, told: Mapping[str, Any]) -> dict[str, str]:
-    files = {FILES[name]: render(f"{name}/{version}.j2", name, told)}
-    return files | ({"run.sh": render("nemo-rl/run.sh.j2", "shell", told)} if name == "nemo-rl" else {})
+    files = {FILES[name]: render(f"{FOLDERS[name].name}/templates/{version}.j2", name, told)}
+    return files | ({"run.sh": render("nemo_rl/templates/run.sh.j2", "shell", told)} if name == "nemo-rl" else {})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from nodes.interop.commands import CommandKey, StartedCommand, started
-from nodes.interop.from_openrlhf import from_openrlhf
-from nodes.interop.from_verl import from_verl
 from nodes.interop.imported import Imported
-from nodes.interop.yaml_text import told_by
+from nodes.interop.openrlhf.read import from_openrlhf
+from nodes.interop.verl.read import from_verl
+from nodes.interop.yaml_keys import told_by
 
 
 def read_command(text: str) -> Imported:

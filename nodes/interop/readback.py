@@ -12,12 +12,12 @@ from flowgraph.cluster.plan import PlacedRole
 from nodes.interop.commands import started
 from nodes.interop.config import Config
 from nodes.interop.export_spec import ExportSpec, Part
-from nodes.interop.from_openrlhf import openrlhf_run
-from nodes.interop.from_verl import verl_run
 from nodes.interop.imported import SharedDevices, SystemRun
 from nodes.interop.keys import System, keys
+from nodes.interop.nemo_rl.write import nemo_rl_run
+from nodes.interop.openrlhf.read import openrlhf_run
 from nodes.interop.shipped_flows import ShippedFlow
-from nodes.interop.to_nemo_rl import nemo_rl_run
+from nodes.interop.verl.read import verl_run
 
 NAMES: Mapping[Part, str] = {"policy": "policy", "critic": "critic", "reference": "ref"}  # in flows that are shipped
 

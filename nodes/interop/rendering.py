@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).with_name("templates")
+FOLDER = Path(__file__).parent
 _PLAIN = re.compile(r"[A-Za-z_/][\w./-]*", re.ASCII)
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "none", "inf", "nan"})
 _UNPRINTED = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u2028\u2029\ufeff]")
@@ -105,7 +105,7 @@ QUOTES: Mapping[str, Quote] = {"verl": hydra, "openrlhf": flag, "nemo-rl": yaml,
 
 
 def render(name: str, quote: str, values: Mapping[str, Any]) -> str:
-    """Fill the template of this name below `templates/`; every value is quoted as `quote` says."""
+    """Fill the template at this path in the folder of `interop`; every value is quoted as `quote` says."""
     return str(_environment(quote).get_template(name).render(values))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from flowgraph.errors import UsageError
 from nodes.interop.char_reader import NAME_TOO, CharReader, broken
-from nodes.interop.whole_numbers import Unknown, evaluated
+from nodes.interop.shell_arithmetic import Unknown, evaluated
 
 MOST_TEXT = 1_000_000  # characters of a launch script
 MOST_PUT_IN = 300_000  # characters that variables put in: a text that grows beyond it was written to

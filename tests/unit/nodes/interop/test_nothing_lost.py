@@ -31,8 +31,7 @@ from nodes import (
 from nodes.interop import NEEDLESS, UNREAD, export, read_command
 from nodes.interop.algorithm import REPORTS, read_algorithm
 from nodes.interop.keys import keys
-from nodes.interop.leftovers import NO_NUMBERS
-from nodes.interop.needless import needless
+from nodes.interop.unwritten_settings import NO_NUMBERS
 from tests.looped import looped
 
 SYSTEMS = (("verl", "0.9.1"), ("verl", "0.7.1"), ("openrlhf", "0.11.2"), ("openrlhf", "0.9.10"), ("nemo-rl", "0.7.0"))
@@ -209,8 +208,8 @@ def test_every_key_with_another_value_is_read_or_named() -> None:
             continue  # refused: nothing is lost
         why = dict(found.ignored).get(key)
         told += why == UNREAD
-        assert why in (None, UNREAD) or needless("verl", key), f"{key}: {why}"
-        assert why != NEEDLESS or needless("verl", key)
+        assert why in (None, UNREAD) or known.irrelevant(key), f"{key}: {why}"
+        assert why != NEEDLESS or known.irrelevant(key)
     assert told > 50
     quiet = read_command(f"{RUN} actor_rollout_ref.rollout.top_p=1 actor_rollout_ref.rollout.top_k=-1")
     assert not [key for key, why in quiet.ignored if why == UNREAD], "what is told its default changes nothing"

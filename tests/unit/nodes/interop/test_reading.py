@@ -11,7 +11,7 @@ from nodes.interop import read_command, read_yaml
 from nodes.interop.commands import started
 from nodes.interop.rendering import flag, hydra, yaml
 from nodes.interop.scalars import referred, scalar
-from nodes.interop.yaml_text import told_by
+from nodes.interop.yaml_keys import told_by
 from tests.looped import looped
 
 VERL = "python3 -m verl.trainer.main_ppo"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowgraph.errors import UsageError
 from nodes.interop.shell import Word, commands
-from nodes.interop.whole_numbers import Unknown, evaluated
+from nodes.interop.shell_arithmetic import Unknown, evaluated
 from tests.looped import looped
 
 

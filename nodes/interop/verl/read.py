@@ -12,7 +12,7 @@ from nodes.interop.config import Config, settings_text
 from nodes.interop.imported import Imported, SharedDevices, SystemRun, adapted
 from nodes.interop.scalars import Scalar, is_number, scalar
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, ShippedFlow, placement_of
-from nodes.interop.verl_places import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, rows_at_once, running_of
+from nodes.interop.verl.roles import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, rows_at_once, running_of
 
 CORRECTION = "algorithm.rollout_correction"
 REWARD = ("reward.reward_model", "reward_model")
