@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flowgraph.errors import UsageError
-from nodes.interop.char_reader import broken
 from nodes.interop.keys import Keys, System, keys, versions
-from nodes.interop.shell import Command, Word, commands
+from nodes.interop.shell import Command, Word, commands, error_at
 
 _VERL = re.compile(r"(?:verl|recipe)(?:\.\w+)+")
 _OPENRLHF = re.compile(r"openrlhf(?:\.\w+)+")
@@ -107,7 +106,7 @@ def _beginning(command: Command) -> _Beginning | None:
         rest = command[place + 1 :]
         if _OTHER.fullmatch(word.text):
             what = "NeMo RL is started from a configuration; plans are exported to it, not read"
-            return _Beginning(None, word, rest, broken(what, word.line, word.text))
+            return _Beginning(None, word, rest, error_at(word.line, what, word.text))
         named = place > 0 and command[place - 1].text in ("-m", "--module")
         system = _system(word.text, named)
         if system is not None:
@@ -147,7 +146,7 @@ def _refusal(word: Word) -> UsageError | None:
     name = word.text.rpartition(".")[2] if not word.text.endswith(".py") else word.text
     if "sft" not in name and (not word.text.startswith("openrlhf.") or name == "train_ppo_ray"):
         return None
-    return broken("trains on no responses that it draws; what starts PPO and its kin is read", word.line, word.text)
+    return error_at(word.line, "trains on no responses that it draws; what starts PPO and its kin is read", word.text)
 
 
 def _overrides(words: Sequence[Word]) -> Iterator[CommandKey]:
@@ -174,7 +173,7 @@ def _overrides(words: Sequence[Word]) -> Iterator[CommandKey]:
             yield CommandKey("", "", word.line, word.unset)
             continue
         if found is None or not (equals or found[1] == "~"):
-            raise broken("is no override, which is written key=value", word.line, word.text[:60])
+            raise error_at(word.line, "is no override, which is written key=value", word.text[:60])
         yield CommandKey(found[2], value, word.line, word.unset, word.guessed)
 
 
@@ -189,7 +188,7 @@ def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
             if not word.text:
                 yield CommandKey("", "", word.line, word.unset)
                 continue
-            raise broken("belongs to no flag", word.line, word.text[:60])
+            raise error_at(word.line, "belongs to no flag", word.text[:60])
         values = [Word(value, word.line, word.unset, word.guessed)] if equals else []
         if not equals:
             many = _values_of(name[2:])
@@ -197,7 +196,7 @@ def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
                 values.append(words[place])
                 place += 1
             if many != "*" and len(values) < (1 if many == "+" else int(many)):
-                raise broken("lacks its value", word.line, word.text[:60])
+                raise error_at(word.line, "lacks its value", word.text[:60])
         unset = tuple(each for value in values for each in value.unset)
         guessed = tuple(each for value in values for each in value.guessed)
         text = " ".join(value.text for value in values) if values else "True"

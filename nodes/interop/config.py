@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowgraph.errors import UsageError
-from nodes.interop.char_reader import broken
 from nodes.interop.commands import CommandKey, StartedCommand, words_of
 from nodes.interop.imported import NEEDLESS, UNREAD
 from nodes.interop.keys import Keys, keys, versions
 from nodes.interop.scalars import Scalar, is_number, referred, scalar
+from nodes.interop.shell import error_at
 
 MOST = 2**31 - 1  # of whole numbers: tokens, rows, devices
 MISSING = "???"  # what Hydra writes for a value that has to be given
@@ -201,7 +201,7 @@ class Config:
     def _wrong(self, names: Sequence[str], value: Scalar, wanted: str) -> UsageError:
         told = next((self.told[name] for name in names if name in self.told), None)
         line = told.line if told is not None else self.run.line
-        return broken(f"should be {wanted}, not {value}", line, names[0] if told is None else told.key)
+        return error_at(line, f"should be {wanted}, not {value}", names[0] if told is None else told.key)
 
 
 def settings_text(pairs: Iterator[tuple[str, Scalar]]) -> tuple[str, ...]:

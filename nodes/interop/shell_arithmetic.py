@@ -1,73 +1,67 @@
-"""The whole-number arithmetic of a shell, `$((1024 * 4))`, evaluated without running anything."""
+"""The integer arithmetic of a shell, `$((1024 * 4))`, evaluated without running anything."""
 
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Callable
+from fractions import Fraction
 
-MOST = 2**63  # a shell's own numbers end there
-LONGEST = 500
-# What a shell and Python read alike: 017 and 10#08 are other numbers to a shell, 1_000 none.
-_ALIKE = re.compile(r"(?:[A-Za-z_]\w*\b|0[xX][0-9a-fA-F]+\b|(?:0|[1-9][0-9]*)\b|[-+*/%()\s])*", re.ASCII)
+MAX_NUMBER = 2**63  # a shell's integers end there
+MAX_CHARACTERS = 500
+# What a shell and Python read alike: 017 and 10#08 are other numbers to a shell, and 1_000 is not a number.
+_COMMON = re.compile(r"(?:[A-Za-z_]\w*\b|0[xX][0-9a-fA-F]+\b|(?:0|[1-9][0-9]*)\b|[-+*/%()\s])*", re.ASCII)
 _DECIMAL = re.compile(r"\s*[-+]?(?:0|[1-9][0-9]*)\s*")
+_UNARY: dict[type[ast.unaryop], Callable[[int], int]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: lambda left, right: int(Fraction(left, right)),  # towards zero
+    ast.Mod: lambda left, right: left - right * int(Fraction(left, right)),
+}
 
 
 class Unknown(Exception):
-    """An expression whose value only a running shell knows; `name` says of what."""
+    """An expression whose value only a running shell knows; `name` says which."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
 
 
-def evaluated(text: str, value_of: Callable[[str], str]) -> int:
-    """Evaluate an expression of + - * / % and brackets; `value_of` gives what a variable holds.
+def evaluate(text: str, value_of: Callable[[str], str]) -> int:
+    """Return the value of an expression of + - * / % and brackets; `value_of` returns the text of a variable.
 
-    >>> evaluated("(1024 * N) / 3", {"N": "2"}.__getitem__)
+    >>> evaluate("(1024 * N) / 3", {"N": "2"}.__getitem__)
     682
 
-    Raises Unknown for anything else, and where a variable holds no number.
+    Raises Unknown for any other expression, and for a variable that is not a number.
     """
     plain = re.sub(r"\$\{?(\w+)\}?", r"\1", text).strip()
-    if len(plain) > LONGEST or not _ALIKE.fullmatch(plain):
-        raise Unknown(f"$(({plain[:20]}…))" if len(plain) > LONGEST else f"$(({plain[:40]}))")
+    if len(plain) > MAX_CHARACTERS:
+        raise Unknown(f"$(({plain[:20]}…))")
+    unknown = Unknown(f"$(({plain[:40]}))")
+    if not _COMMON.fullmatch(plain):
+        raise unknown
     try:
-        tree = ast.parse(re.sub(r"(?<!/)/(?!/)", "//", plain), mode="eval")
-        return _value(tree.body, value_of)
-    except (SyntaxError, ValueError, RecursionError, ZeroDivisionError, MemoryError):
-        raise Unknown(f"$(({plain[:40]}))") from None
+        return _value(ast.parse(re.sub(r"(?<!/)/(?!/)", "//", plain), mode="eval").body, value_of)
+    except (SyntaxError, ValueError, KeyError, RecursionError, ZeroDivisionError, MemoryError):
+        raise unknown from None
 
 
 def _value(node: ast.expr, value_of: Callable[[str], str]) -> int:
     if isinstance(node, ast.Constant) and type(node.value) is int:
-        found = node.value
-    elif isinstance(node, ast.Name):
-        told = value_of(node.id)
-        if not _DECIMAL.fullmatch(told):
-            raise ValueError
-        found = int(told)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
-        inner = _value(node.operand, value_of)
-        found = -inner if isinstance(node.op, ast.USub) else inner
+        value = node.value
+    elif isinstance(node, ast.Name) and _DECIMAL.fullmatch(text := value_of(node.id)):
+        value = int(text)
+    elif isinstance(node, ast.UnaryOp):
+        value = _UNARY[type(node.op)](_value(node.operand, value_of))
     elif isinstance(node, ast.BinOp):
-        found = _binary(node.op, _value(node.left, value_of), _value(node.right, value_of))
+        value = _BINARY[type(node.op)](_value(node.left, value_of), _value(node.right, value_of))
     else:
         raise ValueError
-    if abs(found) > MOST:
+    if abs(value) > MAX_NUMBER:
         raise ValueError
-    return found
-
-
-def _binary(op: ast.operator, left: int, right: int) -> int:
-    if isinstance(op, ast.Add):
-        return left + right
-    if isinstance(op, ast.Sub):
-        return left - right
-    if isinstance(op, ast.Mult):
-        return left * right
-    if isinstance(op, ast.FloorDiv):
-        return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-    if isinstance(op, ast.Mod):
-        return left - right * _binary(ast.FloorDiv(), left, right)
-    raise ValueError
+    return value

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from flowgraph.cluster.plan import Layout, Offloaded, RoleSettings, Sharding
 from flowgraph.errors import UsageError
-from nodes.interop.char_reader import broken
 from nodes.interop.commands import StartedCommand
 from nodes.interop.config import Config, settings_text
 from nodes.interop.imported import USUAL, Imported, SharedDevices, SystemRun, adapted
 from nodes.interop.scalars import Scalar, is_number, scalar
+from nodes.interop.shell import error_at
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, ShippedFlow, placement_of
 
 # Source: OpenRLHF, trainer/ppo_utils/experience_maker.py; those of GRPO's kind are told by their KL and their loss.
@@ -161,7 +161,7 @@ def _parts(config: Config, flow: ShippedFlow) -> tuple[SharedDevices, ...]:
     if everything and not _async(config):
         if engines * tensor != actor[0] * actor[1]:
             what = f"{engines} engines of {tensor} devices are not the {actor[0] * actor[1]} devices that they share"
-            raise broken(what, config.run.line, "vllm_num_engines")
+            raise error_at(config.run.line, what, "vllm_num_engines")
         return (SharedDevices(flow.roles, actor[0] * actor[1], actor[1]),)
     sampling = SharedDevices(("policy.sample",), engines * tensor, _on_one_machine(engines, tensor))
     if everything:
@@ -174,7 +174,7 @@ def _parts(config: Config, flow: ShippedFlow) -> tuple[SharedDevices, ...]:
         what = (
             f"the reference has {sites['ref']} machines and devices of each, the actor that it shares them with {actor}"
         )
-        raise broken(what, config.run.line, "colocate_actor_ref")
+        raise error_at(config.run.line, what, "colocate_actor_ref")
     home = ("policy.train", "ref.infer") if beside else ("policy.train",)
     found = [SharedDevices(home, actor[0] * actor[1], actor[1]), sampling]
     for param, role in (("critic", "critic.train"), ("ref", "ref.infer")):
@@ -207,7 +207,7 @@ def _layouts(config: Config, flow: ShippedFlow, devices: Mapping[str, int]) -> d
     stage = 3 if _fsdp(config) else config.whole("ds.zero_stage", "zero_stage")
     if stage is None or stage not in range(4):
         told = config.told.get("zero_stage") or config.told.get("ds.zero_stage")
-        raise broken("should be 0, 1, 2 or 3", told.line if told else config.run.line, "zero_stage")
+        raise error_at(told.line if told else config.run.line, "should be 0, 1, 2 or 3", "zero_stage")
     engines, engine_tensor = _sampling(config)
     found = dict[str, Layout]()
     for role in flow.roles:
@@ -215,7 +215,7 @@ def _layouts(config: Config, flow: ShippedFlow, devices: Mapping[str, int]) -> d
             found[role] = Layout(data=engines, tensor=engine_tensor)
             continue
         if devices[role] % (tensor * ring):
-            raise broken(f"{tensor * ring} does not divide the {devices[role]} devices of {role}", config.run.line)
+            raise error_at(config.run.line, f"{tensor * ring} does not divide the {devices[role]} devices of {role}")
         data = devices[role] // (tensor * ring)
         sharding = SHARDINGS[stage] if devices[role] > 1 else "none"
         found[role] = Layout(data=data, tensor=tensor, sequence=ring, sharding=sharding)
@@ -255,7 +255,7 @@ def _running(config: Config, flow: ShippedFlow, total_tokens: int, alone: bool) 
 def _share(config: Config) -> float:
     value = config.number("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization")
     if value is None or not 0 < value <= 1:
-        raise broken("should be above 0, and 1 at most", config.run.line, "vllm_gpu_memory_utilization")
+        raise error_at(config.run.line, "should be above 0, and 1 at most", "vllm_gpu_memory_utilization")
     return float(value)
 
 
@@ -335,7 +335,7 @@ def _surrogate(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]
     both = config.text("actor.eps_clip_low_high", "eps_clip_low_high").split()
     low, high = map(scalar, both) if len(both) == 2 else (eps, eps)
     if both and not (len(both) == 2 and is_number(low) and is_number(high)):
-        raise broken("should be two numbers", config.run.line, "eps_clip_low_high")
+        raise error_at(config.run.line, "should be two numbers", "eps_clip_low_high")
     if flow.surrogate in ("clipped", "gspo_loss"):
         yield f"{flow.loss}.eps", low
         yield f"{flow.loss}.eps_high", high if high != low or flow.name in ("dapo", "gspo") else None

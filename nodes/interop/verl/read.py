@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 
 from flowgraph.errors import UsageError
-from nodes.interop.char_reader import broken
 from nodes.interop.commands import StartedCommand
 from nodes.interop.config import Config, settings_text
 from nodes.interop.imported import Imported, SharedDevices, SystemRun, adapted
 from nodes.interop.scalars import Scalar, is_number, scalar
+from nodes.interop.shell import error_at
 from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, ShippedFlow, placement_of
 from nodes.interop.verl.roles import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, rows_at_once, running_of
 
@@ -208,7 +208,7 @@ def _models(config: Config, flow: ShippedFlow) -> dict[str, str]:
     policy = config.text(f"{MODEL}.path")
     if not policy or f"{MODEL}.path" in config.why:
         why = config.why.get(f"{MODEL}.path", "it is empty")
-        raise broken(f"names no model: {why}", config.told[f"{MODEL}.path"].line, f"{MODEL}.path")
+        raise error_at(config.told[f"{MODEL}.path"].line, f"names no model: {why}", f"{MODEL}.path")
     models = {"policy": _adapted(config, policy, MODEL)}
     if "critic" in flow.params:
         told = config.text("critic.model.path") if config.has("critic.model.path") else policy
@@ -281,7 +281,7 @@ def _rewards(config: Config) -> Iterator[tuple[str, Scalar]]:
     for name, weight in zip(("scale", "scale#2"), map(scalar, weights), strict=True):
         if not is_number(weight):
             where = "algorithm.gdpo_reward_weights"
-            raise broken(f"should be two numbers, not {weight}", config.told[where].line, where)
+            raise error_at(config.told[where].line, f"should be two numbers, not {weight}", where)
         yield f"{name}.factor", weight
 
 

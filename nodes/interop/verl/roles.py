@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from flowgraph.analysis.roles import Use
 from flowgraph.cluster.plan import Checkpointing, Layout, Offloaded, RoleSettings, Sharding
-from nodes.interop.char_reader import broken
 from nodes.interop.config import Config
+from nodes.interop.shell import error_at
 from nodes.interop.shipped_flows import ShippedFlow
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
@@ -21,7 +21,7 @@ def layouts_of(config: Config, flow: ShippedFlow, main: int, sampling: int) -> t
     """Return how each role is cut, and the engines by use."""
     if max(main, sampling) > MOST_DEVICES:
         what = f"{max(main, sampling):,} devices, where a cluster has at most {MOST_DEVICES:,}"
-        raise broken(what, config.run.line, "nnodes")
+        raise error_at(config.run.line, what, "nnodes")
     trainer = _trainer(config)
     found = {"policy.train": _trained(config, ACTOR, _own(config, ACTOR, trainer), main, trainer)}
     found["policy.sample"] = _drawing(config, sampling)
@@ -140,7 +140,7 @@ def _spread(config: Config, shares: int, tensor: int, ranks: int, where: str) ->
 def _divided(config: Config, devices: int, by: int, key: str) -> int:
     if devices % by:
         line = config.told[key].line if key in config.told else config.run.line
-        raise broken(f"{by} does not divide {devices} devices", line, key)
+        raise error_at(line, f"{by} does not divide {devices} devices", key)
     return devices // by
 
 
@@ -206,7 +206,7 @@ def _share(config: Config) -> float:
     value = config.number(f"{ROLLOUT}.gpu_memory_utilization")
     if value is None or not 0 < value <= 1:
         told = config.told.get(f"{ROLLOUT}.gpu_memory_utilization")
-        raise broken("should be above 0, and 1 at most", told.line if told else 1, "gpu_memory_utilization")
+        raise error_at(told.line if told else 1, "should be above 0, and 1 at most", "gpu_memory_utilization")
     return float(value)
 
 

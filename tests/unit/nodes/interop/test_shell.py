@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowgraph.errors import UsageError
 from nodes.interop.shell import Word, commands
-from nodes.interop.shell_arithmetic import Unknown, evaluated
+from nodes.interop.shell_arithmetic import Unknown, evaluate
 from tests.looped import looped
 
 
@@ -172,14 +172,14 @@ def test_arithmetic_is_that_of_a_shell(left: int, right: int, op: str) -> None:
     text = f"({left}) {op} ({right})"
     if op in "/%" and right == 0:
         with pytest.raises(Unknown):
-            evaluated(text, {}.__getitem__)
+            evaluate(text, {}.__getitem__)
         return
     quotient = int(left / right) if op in "/%" else 0
     wanted = {"+": left + right, "-": left - right, "*": left * right, "/": quotient, "%": left - right * quotient}
-    assert evaluated(text, {}.__getitem__) == wanted[op]
+    assert evaluate(text, {}.__getitem__) == wanted[op]
 
 
 @looped("text", ["2 ** 99999999", "x = 1", "__import__('os')", "1 if 1 else 2", "9" * 600, "(" * 99])
 def test_any_other_expression_is_left_to_the_shell(text: str) -> None:
     with pytest.raises(Unknown):
-        evaluated(text, {}.__getitem__)
+        evaluate(text, {}.__getitem__)
