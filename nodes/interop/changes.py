@@ -72,8 +72,8 @@ def _told(run: StartedCommand) -> dict[str, str]:
 
 def _was(read: Imported, key: str) -> str | None:
     """Return what a run tells a key, or its default; a default that refers to another key is what that one is."""
-    if key in read.told:
-        return read.told[key]
+    if key in read.overrides:
+        return read.overrides[key]
     value = keys(system_of(read.system), read.version).defaults.get(key)
     if isinstance(value, str) and value.startswith("${oc.select:"):
         other, _, default = value[len("${oc.select:") : -1].partition(",")

@@ -33,14 +33,14 @@ FILES: Mapping[System, str] = {"verl": "run.sh", "openrlhf": "run.sh", "nemo-rl"
 class Exported:
     """Files by name, what the system does otherwise than the plan, one sentence each, and where and how it runs roles.
 
-    `as_run` is what the files say, read back, None where that is no run; whether it fits is for the planner to say.
+    `system_run` is what the files say, read back, None where that is no run; whether it fits is for the planner to say.
     """
 
     system: str
     version: str
     files: Mapping[str, str] = field(hash=False)
     notes: tuple[str, ...]
-    as_run: SystemRun | None
+    system_run: SystemRun | None
 
 
 def export(

@@ -68,12 +68,12 @@ class Imported:
     lag: int
     ignored: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
-    told: Mapping[str, str] = field(hash=False)
+    overrides: Mapping[str, str] = field(hash=False)
     again: tuple[str, ...] = ()
     rows_at_once: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
 
     @property
-    def as_run(self) -> SystemRun:
+    def system_run(self) -> SystemRun:
         """Return where and how its roles run."""
         return SystemRun(self.parts, self.engines, self.layouts, self.running, self.lag, self.rows_at_once)
 

@@ -817,7 +817,7 @@ FILES: dict[str, tuple[bytes | None, str]] = {
     ".": (None, ".: cannot be read: Is a directory\n"),
     "binary.sh": (bytes(range(256)), "binary.sh: is no text\n"),
     "large.sh": (b"# " + b"x" * 4_000_000, "large.sh: cannot be read: it is larger than 4,000,000 bytes\n"),
-    "long.sh": (b"# " + b"x" * 1_000_001, "long.sh:1: more than 1,000,000 characters are no launch script\n"),
+    "long.sh": (b"# " + b"x" * 1_000_001, "long.sh:1: more than 1,000,000 characters are not a launch script\n"),
 }
 
 

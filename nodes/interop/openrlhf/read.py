@@ -55,7 +55,7 @@ def from_openrlhf(run: StartedCommand) -> Imported:
         lag=min(found.lag, STALE_AT_MOST),
         ignored=config.ignored(),
         notes=tuple(config.notes),
-        told=config.texts(),
+        overrides=config.texts(),
         again=config.again(),
     )
 

@@ -76,7 +76,7 @@ def from_verl(run: StartedCommand) -> Imported:
         lag=min(lag, STALE_AT_MOST),
         ignored=config.ignored(),
         notes=tuple(config.notes),
-        told=config.texts(),
+        overrides=config.texts(),
         again=config.again(),
         rows_at_once=found.rows_at_once,
     )

@@ -213,7 +213,7 @@ class TestVerl:
         said = "`ref` is sharded whole; verl's Megatron shards no model that is only read: each of 8 data ranks holds"
         assert any(note.startswith(said) for note in exported.notes)
         assert sum("shards the optimizer only" in note for note in exported.notes) == (0 if version == "0.9.1" else 2)
-        run = exported.as_run
+        run = exported.system_run
         assert run is not None
         shardings = [run.layouts[role].sharding for role in ("policy.train", "critic.train", "ref.infer")]
         assert shardings == (["full", "full", "optimizer"] if version == "0.9.1" else ["optimizer"] * 3)
@@ -413,7 +413,7 @@ class TestNeMoRL:
         assert told_of["policy"]["generation"]["colocated"]["enabled"] is True
         assert any("NeMo RL's PPO generates on the policy's devices" in note for note in exported.notes)
         assert "run_ppo.py" in exported.files["run.sh"]
-        run = exported.as_run
+        run = exported.system_run
         assert run is not None
         assert run.running["policy.sample"].sleeps  # which it does not where it has devices of its own
 
@@ -432,7 +432,7 @@ class TestNeMoRL:
         assert (megatron["expert_model_parallel_size"], megatron["expert_tensor_parallel_size"]) == (4, 2)
         said = "policy.train shards whole; NeMo RL's Megatron shards the optimizer only: each of 4 data ranks holds"
         assert any(note.startswith(said) for note in exported.notes)
-        run = exported.as_run
+        run = exported.system_run
         assert run is not None
         told_of = Layout(data=4, tensor=2, expert=4, sharding="optimizer")
         assert (run.layouts["policy.train"], run.layouts["ref.infer"]) == (told_of, told_of)
@@ -446,12 +446,12 @@ class TestAsRun:
         made = plan(described, "standalone:each-role")
         roles = {each.role for each in made.placed}
         for system in ("verl", "openrlhf", "nemo-rl"):
-            run = export(made, system, graph=described).as_run
+            run = export(made, system, graph=described).system_run
             assert run is not None
             assert set(run.layouts) == set(run.running) == roles
             assert {role for part in run.parts for role in part.roles} == roles
         together = {"policy.train", "critic.train", "ref.infer"}
-        verl = export(made, "verl", graph=described).as_run
+        verl = export(made, "verl", graph=described).system_run
         assert verl is not None
         assert (set(verl.parts[0].roles), verl.parts[0].devices) == (together, 24)
         assert verl.layouts["policy.train"].devices == 24
@@ -465,7 +465,7 @@ class TestAsRun:
 
         exported = export(plan(described, "hybrid", change=change), "verl", graph=described)
         said = "verl 0.9.1 cannot run what is written: "
-        assert exported.as_run is None
+        assert exported.system_run is None
         assert exported.notes[-1].startswith(said)
         assert f"# - {said}" in exported.files["run.sh"]
 

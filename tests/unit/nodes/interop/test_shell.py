@@ -149,7 +149,7 @@ def test_lines_are_counted_through_continued_lines_quotes_and_arrays() -> None:
         ("A=aaaaaaaaaa\n" + "A=$A$A$A$A$A$A$A$A$A$A\n" * 9, "line 6: its variables grow without end"),
         ("A=(a b)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40, "line 17: its variables grow without end"),
         ("run " + "${A:-" * 60 + "}" * 60, "line 1: `" + "${A:-" * 8 + "`: defaults within defaults go too deep"),
-        ("x" * 1_000_001, "line 1: more than 1,000,000 characters are no launch script"),
+        ("x" * 1_000_001, "line 1: more than 1,000,000 characters are not a launch script"),
     ],
 )
 def test_a_text_that_no_shell_reads_is_told_by_line_and_word(text: str, said: str) -> None:
