@@ -1,4 +1,4 @@
-"""From OpenRLHF's flags to a flow, its settings, and where roles run. Flags are named as the version names them."""
+"""From OpenRLHF's flags to a flow, its settings, and where roles run. Each flag has the names of all versions."""
 
 from __future__ import annotations
 
@@ -6,273 +6,236 @@ from collections.abc import Iterator, Mapping
 
 from flowgraph.cluster.plan import Layout, Offloaded, RoleSettings, Sharding
 from flowgraph.errors import UsageError
-from nodes.interop.commands import StartedCommand
-from nodes.interop.config import Config, settings_text
-from nodes.interop.imported import USUAL, Imported, SharedDevices, SystemRun, adapted
+from nodes.interop.config import Config
+from nodes.interop.imported import USUAL_DEVICES, Imported, SharedDevices, SystemRun, model_with_adapters
 from nodes.interop.scalars import Scalar, is_number, scalar
 from nodes.interop.shell import error_at
-from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, ShippedFlow, placement_of
+from nodes.interop.shipped_flows import FLOWS, GROUP_NORMALIZED, MAX_STALENESS, ShippedFlow
 
-# Source: OpenRLHF, trainer/ppo_utils/experience_maker.py; those of GRPO's kind are told by their KL and their loss.
+# Source: OpenRLHF, trainer/ppo_utils/experience_maker.py; the flow of GRPO's depends on the KL and the loss.
 ESTIMATORS: Mapping[str, str] = {
     "gae": "ppo",
     "reinforce": "reinforce_pp",
     "reinforce_baseline": "reinforce_pp_baseline",
     "rloo": "rloo",
 }
-SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
-MODELS = {"policy": "actor", "critic": "critic", "ref": "ref"}  # what OpenRLHF calls them in its flags
+SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")  # by ZeRO stage
+MODELS = {"policy": "actor", "critic": "critic", "ref": "ref"}  # in OpenRLHF's flags
+
+ESTIMATOR = ("algo.advantage.estimator", "advantage_estimator")
+LOSS = ("actor.policy_loss_type", "policy_loss_type")
+COLOCATE_ALL = ("train.colocate_all", "colocate_all_models")
+TEMPERATURE = ("rollout.temperature", "temperature")
+BATCH = ("rollout.batch_size", "rollout_batch_size")
+ENGINES = ("vllm.num_engines", "vllm_num_engines")
 
 
-def from_openrlhf(run: StartedCommand) -> Imported:
-    """Read a run of OpenRLHF; raises UsageError for one without a model, or whose devices its layouts do not divide."""
-    config = Config.of(run)
+def read_openrlhf(config: Config) -> Imported:
+    """Return a run of OpenRLHF; raises UsageError without a model, or if its layouts do not divide its devices."""
     flow = _flow(config)
-    found = openrlhf_run(config, flow)
+    run = openrlhf_run(config, flow)
     _, prompt, response = _lengths(config)
-    batch = config.positive("rollout.batch_size", "rollout_batch_size")
-    settings = settings_text(_settings(config, flow, batch, response))
-    models, unused = _models(config, flow), _unused(config, flow)
-    _say(config, flow, found.lag)
-    actor = next(part for part in found.parts if "policy.train" in part.roles)
-    return Imported(
-        system="openrlhf",
-        version=config.known.version,
-        flow=flow.name,
+    settings, models = list(_settings(config, flow, response)), _models(config, flow)
+    unused = ("ref",) if "ref" in flow.params and _kl_weight(config) <= 0 else ()
+    if unused:
+        config.note(f"OpenRLHF runs no reference here; the plan leaves out that of the flow `{flow.name}`")
+    if config.number(*TEMPERATURE) == 0:  # our runs do not recompute the log-probs of greedy samples
+        config.note("OpenRLHF recomputes log-probs of responses; the flow uses the sampler's: one forward pass less")
+    if not _uses_fsdp(config):
+        config.note("OpenRLHF trains with DeepSpeed; FSDP replaces it in the plan, sharded by its stage")
+    if run.lag and flow.name != "decoupled_ppo":
+        config.note(f"responses are up to {run.lag} batches old; the flow `{flow.name}` does not correct for that")
+    if run.lag > MAX_STALENESS:
+        config.note(f"responses are up to {run.lag} batches old; in the plan up to {MAX_STALENESS}")
+    return config.imported(
+        flow,
+        run,
         settings=settings,
         models=models,
         unused=unused,
-        batch=batch,
+        batch=config.positive(*BATCH),
         prompt_tokens=prompt,
         response_tokens=response,
-        devices=sum(part.devices for part in found.parts),
-        devices_per_node=actor.devices_per_node,
-        placement=placement_of(flow, found.parts),
-        parts=found.parts,
-        engines=found.engines,
-        layouts=found.layouts,
-        running=found.running,
-        lag=min(found.lag, STALE_AT_MOST),
-        ignored=config.ignored(),
-        notes=tuple(config.notes),
-        overrides=config.texts(),
-        again=config.again(),
     )
 
 
 def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return where and how a run has the roles of a flow, by its flags."""
-    parts, (total, _, _) = _parts(config, flow), _lengths(config)
-    layouts = _layouts(config, flow, {role: part.devices for part in parts for role in part.roles})
-    lag = config.positive("train.async_queue_size", "async_queue_size") if _async(config) else 0
-    running = _running(config, flow, total, alone=len(parts) == 1)
+    """Return where and how a run has the roles of a flow."""
+    parts, total_tokens = _parts(config, flow), _lengths(config)[0]
+    layouts = _layouts(config, {role: part.devices for part in parts for role in part.roles})
+    lag = config.positive("train.async_queue_size", "async_queue_size") if _is_async(config) else 0
+    running = _running(config, flow, total_tokens, shares_all=len(parts) == 1)
     return SystemRun(parts, {"train": "fsdp", "sample": "vllm", "infer": "fsdp"}, layouts, running, lag)
 
 
-def _async(config: Config) -> bool:
+def _is_async(config: Config) -> bool:
     return config.flag("train.async_enable", "async_train")
 
 
-def _weight(config: Config) -> float:
+def _kl_weight(config: Config) -> float:
     return config.number("algo.kl.init_coef", "init_kl_coef") or 0.0
 
 
-def _kl_loss(config: Config) -> bool:
-    return config.flag("algo.kl.use_loss", "use_kl_loss") and _weight(config) > 0
-
-
 def _flow(config: Config) -> ShippedFlow:
-    """Choose the shipped flow that computes what the run does, or the nearest, which is said."""
-    estimator = config.text("algo.advantage.estimator", "advantage_estimator")
+    """Return the shipped flow that computes what the run does, or the nearest, with a note."""
+    estimator, gspo = config.text(*ESTIMATOR), config.text(*LOSS) == "gspo"
     filters = config.flag("algo.dynamic_filtering_enable", "dynamic_filtering")
-    if estimator in ESTIMATORS:
-        if config.text("actor.policy_loss_type", "policy_loss_type") == "gspo":
-            config.say(f"the loss of GSPO is not that of {ESTIMATORS[estimator]}, which stands in its place")
+    if name := ESTIMATORS.get(estimator):
+        if gspo:
+            config.note(f"the loss of `{name}` replaces that of GSPO")
         if filters:
-            config.say(
-                f"groups without signal are drawn anew; the flow `{ESTIMATORS[estimator]}` trains on all of them"
-            )
-        return FLOWS[ESTIMATORS[estimator]]
+            config.note(f"the run replaces groups without signal; the flow `{name}` trains on all groups")
+        return FLOWS[name]
     if estimator not in ("group_norm", "dr_grpo"):
-        config.say(f"no shipped flow has OpenRLHF's advantages `{estimator}`: those of GRPO stand in their place")
-    gspo = config.text("actor.policy_loss_type", "policy_loss_type") == "gspo"
+        config.note(f"no shipped flow has OpenRLHF's advantages `{estimator}`: those of GRPO replace them")
     if filters:
         if gspo:
-            config.say("no shipped flow draws groups anew with the loss of GSPO: the clipped surrogate of `dapo` does")
+            config.note("no shipped flow replaces groups with the loss of GSPO: `dapo` has the clipped surrogate")
         return FLOWS["dapo"]
     if gspo:
         return FLOWS["gspo"]
-    if _weight(config) > 0:
+    if _kl_weight(config) > 0:
         return FLOWS["grpo"]
-    if _async(config):
-        config.say("weights that are older than the newest: the flow is `decoupled_ppo`, which corrects for them")
+    if _is_async(config):
+        config.note("the run generates with older weights: the flow is `decoupled_ppo`, which corrects for them")
         return FLOWS["decoupled_ppo"]
     return FLOWS["dr_grpo"]
 
 
-def _unused(config: Config, flow: ShippedFlow) -> tuple[str, ...]:
-    if "ref" not in flow.params or _weight(config) > 0:
-        return ()
-    config.say(f"OpenRLHF runs no reference here; the flow `{flow.name}` has one, which the plan does without")
-    return ("ref",)
-
-
 def _lengths(config: Config) -> tuple[int, int, int]:
-    """Return the most tokens of a row, its prompt and its response; older versions tell the two, newer the whole."""
-    prompt, response = (
-        config.counted("prompt_max_len"),
-        config.counted("rollout.max_new_tokens", "max_new_tokens", "generate_max_len"),
-    )
+    """Return the maximum tokens of a row, its prompt and its response; newer versions have no flag for the prompt."""
+    prompt = config.optional_positive("prompt_max_len")
+    response = config.optional_positive("rollout.max_new_tokens", "max_new_tokens", "generate_max_len")
     if prompt and response:
         return prompt + response, prompt, response
     total = config.positive("data.max_len", "max_len")
     if response is None or response >= total:
-        config.say(f"responses may take what prompts leave of {total} tokens: half each is assumed")
+        config.note(f"a prompt and its response share {total} tokens: half for each is assumed")
         response = total - total // 2
     return total, total - response, response
 
 
-def _site(config: Config, model: str) -> tuple[int, int]:
-    nodes, each = (
-        (f"{model}.num_nodes", f"{model}_num_nodes"),
-        (
-            f"{model}.num_gpus_per_node",
-            f"{model}_num_gpus_per_node",
-        ),
+def _devices(config: Config, model: str) -> tuple[int, int]:
+    """Return the machines of a model, and its devices on each."""
+    return (
+        config.positive(f"{model}.num_nodes", f"{model}_num_nodes"),
+        config.positive(f"{model}.num_gpus_per_node", f"{model}_num_gpus_per_node"),
     )
-    return config.positive(*nodes), config.positive(*each)
 
 
-def _sampling(config: Config) -> tuple[int, int]:
-    engines = config.whole("vllm.num_engines", "vllm_num_engines")
-    if not engines:
+def _engines(config: Config) -> tuple[int, int]:
+    """Return the number of vLLM's engines, and the devices of each."""
+    if not config.integer(*ENGINES):
         raise UsageError("samples without vLLM, which no plan has", where="--vllm.num_engines")
-    return config.positive("vllm.num_engines", "vllm_num_engines"), config.positive(
-        "vllm.tensor_parallel_size", "vllm_tensor_parallel_size"
-    )
+    return config.positive(*ENGINES), config.positive("vllm.tensor_parallel_size", "vllm_tensor_parallel_size")
 
 
 def _parts(config: Config, flow: ShippedFlow) -> tuple[SharedDevices, ...]:
-    """Return who shares devices: all, or the actor and the reference, and each other by itself."""
-    actor = _site(config, "actor")
-    sites = {param: _site(config, name) for param, name in MODELS.items() if param in flow.params}
-    everything = config.flag("train.colocate_all", "colocate_all_models")
-    engines, tensor = _sampling(config)
-    if everything and not _async(config):
-        if engines * tensor != actor[0] * actor[1]:
-            what = f"{engines} engines of {tensor} devices are not the {actor[0] * actor[1]} devices that they share"
+    """Return who shares devices: all models, or the actor and the reference, with each other model on its own."""
+    nodes = {param: _devices(config, name) for param, name in MODELS.items() if param in flow.params}
+    actor_devices, actor_per_node = nodes["policy"][0] * nodes["policy"][1], nodes["policy"][1]
+    colocates_all, is_async = config.flag(*COLOCATE_ALL), _is_async(config)
+    engines, tensor = _engines(config)
+    if colocates_all and not is_async:
+        if engines * tensor != actor_devices:
+            what = f"{engines} engines of {tensor} devices are not the {actor_devices} devices that they share"
             raise error_at(config.run.line, what, "vllm_num_engines")
-        return (SharedDevices(flow.roles, actor[0] * actor[1], actor[1]),)
-    sampling = SharedDevices(("policy.sample",), engines * tensor, _on_one_machine(engines, tensor))
-    if everything:
+        return (SharedDevices(flow.roles, actor_devices, actor_per_node),)
+    per_node = USUAL_DEVICES // tensor * tensor or USUAL_DEVICES  # whole engines, unless one is larger than a machine
+    sampling = SharedDevices(("policy.sample",), engines * tensor, min(engines * tensor, per_node))
+    if colocates_all:
         roles = tuple(role for role in flow.roles if role != "policy.sample")
-        return (SharedDevices(roles, actor[0] * actor[1], actor[1]), sampling)
-    together = config.flag("train.colocate_actor_ref", "colocate_actor_ref") or _weight(config) <= 0
-    beside = together and "ref" in flow.params  # one that does not run takes no devices
+        return (SharedDevices(roles, actor_devices, actor_per_node), sampling)
     config.get("train.colocate_critic_reward", "colocate_critic_reward")
-    if beside and sites["ref"] != actor and _weight(config) > 0:
-        what = (
-            f"the reference has {sites['ref']} machines and devices of each, the actor that it shares them with {actor}"
-        )
+    # A reference that does not run takes no devices.
+    shares = config.flag("train.colocate_actor_ref", "colocate_actor_ref") or _kl_weight(config) <= 0
+    if shares and "ref" in flow.params and nodes["ref"] != nodes["policy"] and _kl_weight(config) > 0:
+        reference, actor = nodes["ref"], nodes["policy"]
+        what = f"the reference has {reference} machines and devices of each, the actor that it shares them with {actor}"
         raise error_at(config.run.line, what, "colocate_actor_ref")
-    home = ("policy.train", "ref.infer") if beside else ("policy.train",)
-    found = [SharedDevices(home, actor[0] * actor[1], actor[1]), sampling]
+    home = ("policy.train", "ref.infer") if shares and "ref" in flow.params else ("policy.train",)
+    parts = [SharedDevices(home, actor_devices, actor_per_node), sampling]
     for param, role in (("critic", "critic.train"), ("ref", "ref.infer")):
-        if param in sites and role not in home:
-            nodes, each = sites[param]
-            found.append(SharedDevices((role,), nodes * each, each))
-    return tuple(found)
+        if param in nodes and role not in home:
+            machines, per_node = nodes[param]
+            parts.append(SharedDevices((role,), machines * per_node, per_node))
+    return tuple(parts)
 
 
-def _on_one_machine(engines: int, tensor: int) -> int:
-    """Return the devices that engines take of a machine: whole engines, as many as it has room for."""
-    return min(engines * tensor, max(1, USUAL // tensor) * tensor if tensor <= USUAL else USUAL)
+def _uses_fsdp(config: Config) -> bool:
+    """Return whether a run trains with FSDP2, which versions newer than the known ones do."""
+    return any(key.startswith(("fsdp.", "fsdp2_")) for key in config.overrides) or config.text("backend") == "fsdp2"
 
 
-def _fsdp(config: Config) -> bool:
-    """Return whether a run trains with FSDP2, which versions after those that are known do."""
-    told = [key for key in config.told if key.startswith(("fsdp.", "fsdp2_"))]
-    return bool(told) or config.text("backend") == "fsdp2"
+def _degrees(config: Config) -> tuple[int, int]:
+    """Return the tensor and sequence degrees of all models that are trained or read."""
+    tensor = config.optional_positive("ds.tensor_parallel_size", "ds_tensor_parallel_size", "fsdp.tp_size") or 1
+    sequence = config.optional_positive("ds.ring_attn_size", "ring_attn_size", "fsdp.cp_size") or 1
+    return tensor, sequence
 
 
-def _cut(config: Config) -> tuple[int, int]:
-    """Return the degrees of tensor and of sequence parallelism, of all that is trained or read."""
-    tensor = config.counted("ds.tensor_parallel_size", "ds_tensor_parallel_size", "fsdp.tp_size") or 1
-    ring = config.counted("ds.ring_attn_size", "ring_attn_size", "fsdp.cp_size") or 1
-    return tensor, ring
-
-
-def _layouts(config: Config, flow: ShippedFlow, devices: Mapping[str, int]) -> dict[str, Layout]:
-    tensor, ring = _cut(config)
-    stage = 3 if _fsdp(config) else config.whole("ds.zero_stage", "zero_stage")
+def _layouts(config: Config, devices: Mapping[str, int]) -> dict[str, Layout]:
+    """Return the layout of each role on its devices."""
+    tensor, sequence = _degrees(config)
+    stage = 3 if _uses_fsdp(config) else config.integer("ds.zero_stage", "zero_stage")
     if stage is None or stage not in range(4):
-        told = config.told.get("zero_stage") or config.told.get("ds.zero_stage")
-        raise error_at(told.line if told else config.run.line, "should be 0, 1, 2 or 3", "zero_stage")
-    engines, engine_tensor = _sampling(config)
-    found = dict[str, Layout]()
-    for role in flow.roles:
+        raise config.error("must be 0, 1, 2 or 3", "zero_stage", "ds.zero_stage")
+    layouts = dict[str, Layout]()
+    for role, count in devices.items():
         if role == "policy.sample":
-            found[role] = Layout(data=engines, tensor=engine_tensor)
+            engines, engine_tensor = _engines(config)
+            layouts[role] = Layout(data=engines, tensor=engine_tensor)
             continue
-        if devices[role] % (tensor * ring):
-            raise error_at(config.run.line, f"{tensor * ring} does not divide the {devices[role]} devices of {role}")
-        data = devices[role] // (tensor * ring)
-        sharding = SHARDINGS[stage] if devices[role] > 1 else "none"
-        found[role] = Layout(data=data, tensor=tensor, sequence=ring, sharding=sharding)
-    return found
+        if count % (tensor * sequence):
+            raise error_at(config.run.line, f"{tensor * sequence} does not divide the {count} devices of {role}")
+        sharding = SHARDINGS[stage] if count > 1 else "none"
+        layouts[role] = Layout(data=count // (tensor * sequence), tensor=tensor, sequence=sequence, sharding=sharding)
+    return layouts
 
 
-def _running(config: Config, flow: ShippedFlow, total_tokens: int, alone: bool) -> dict[str, RoleSettings]:
+def _running(config: Config, flow: ShippedFlow, total_tokens: int, shares_all: bool) -> dict[str, RoleSettings]:
+    """Return how each role runs."""
     checkpoints = config.flag("actor.gradient_checkpointing_enable", "gradient_checkpointing")
-    asked = config.flag("ds.enable_sleep", "deepspeed_enable_sleep", "fsdp.enable_sleep", "fsdp2_enable_sleep")
-    sleeps = alone and asked
-    adam = config.flag("ds.adam_offload", "adam_offload")
-    trained: tuple[Offloaded, ...] = ("optimizer",) if adam and not sleeps else ()
+    sleeps = config.flag("ds.enable_sleep", "deepspeed_enable_sleep", "fsdp.enable_sleep", "fsdp2_enable_sleep")
+    sleeps = sleeps and shares_all
+    trained: tuple[Offloaded, ...] = ("optimizer",) if config.flag("ds.adam_offload", "adam_offload") else ()
+    trained = () if sleeps else trained
     if config.flag("fsdp.cpu_offload", "fsdp2_cpu_offload"):
         trained = ("parameters", "gradients", "optimizer")
-    frozen = config.flag("ref.offload", "ref_reward_offload")
-    budgets = {use: _budget(config, use, total_tokens) for use in ("train", "infer")}
-    found = dict[str, RoleSettings]()
-    for role in flow.roles:
-        use = role.rpartition(".")[2]
-        if use == "sample":
-            found[role] = RoleSettings(
-                precision="bfloat16",
-                cache_share=_share(config),
-                sleeps=alone and config.flag("vllm.enable_sleep", "vllm_enable_sleep"),
-            )
-        else:
-            found[role] = RoleSettings(
-                precision="bfloat16",
-                checkpointing="full" if checkpoints and use == "train" else "none",
-                offload=trained if use == "train" else ("parameters",) if frozen else (),
-                micro_batch_tokens=budgets[use],
-                sleeps=sleeps and use == "train",
-            )
-    return found
+    train = RoleSettings(
+        precision="bfloat16",
+        checkpointing="full" if checkpoints else "none",
+        offload=trained,
+        micro_batch_tokens=_token_budget(config, "train", total_tokens),
+        sleeps=sleeps,
+    )
+    infer = RoleSettings(
+        precision="bfloat16",
+        offload=("parameters",) if config.flag("ref.offload", "ref_reward_offload") else (),
+        micro_batch_tokens=_token_budget(config, "rollout", total_tokens),
+    )
+    sample = RoleSettings(
+        precision="bfloat16",
+        cache_share=config.share("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization"),
+        sleeps=shares_all and config.flag("vllm.enable_sleep", "vllm_enable_sleep"),
+    )
+    by_use = {"train": train, "infer": infer, "sample": sample}
+    return {role: by_use[role.rpartition(".")[2]] for role in flow.roles}
 
 
-def _share(config: Config) -> float:
-    value = config.number("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization")
-    if value is None or not 0 < value <= 1:
-        raise error_at(config.run.line, "should be above 0, and 1 at most", "vllm_gpu_memory_utilization")
-    return float(value)
+def _token_budget(config: Config, phase: str, total_tokens: int) -> int | None:
+    """Return the tokens of a micro-batch: the run's budget, or its number of rows, each of the maximum length.
 
-
-def _budget(config: Config, use: str, total_tokens: int) -> int | None:
-    """Return the tokens that go through at once: a budget, or as many rows as were told, each as long as can be.
-
-    Source: OpenRLHF's utils/seqlen_balancing.py: the budget of a device is for all that share a row.
+    Source: OpenRLHF's utils/seqlen_balancing.py: the budget of a device is for all devices that share a row.
     """
-    tensor, ring = _cut(config)
     if config.flag("train.dynamic_batch_enable", "use_dynamic_batch"):
         train = config.positive("train.max_tokens_per_gpu", "train_max_tokens_per_gpu")
-        drawn = config.counted("rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")
-        config.get(*(f"{name}.micro_batch_size" for name in ("train", "rollout")))
+        rollout = config.optional_positive("rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")
+        config.get("train.micro_batch_size", "rollout.micro_batch_size")
         config.get("micro_train_batch_size", "micro_rollout_batch_size")
-        return (train if use == "train" else drawn or train) * ring * tensor
-    name = "train" if use == "train" else "rollout"
-    rows = config.counted(f"{name}.micro_batch_size", f"micro_{name}_batch_size")
+        tensor, sequence = _degrees(config)
+        return (train if phase == "train" else rollout or train) * sequence * tensor
+    rows = config.optional_positive(f"{phase}.micro_batch_size", f"micro_{phase}_batch_size")
     return None if rows is None else rows * total_tokens
 
 
@@ -281,109 +244,97 @@ def _models(config: Config, flow: ShippedFlow) -> dict[str, str]:
     if not policy:
         raise UsageError("names no model", where="--pretrain", hint="or --actor.model_name_or_path, in newer versions")
     reward = config.text("reward.model_name_or_path", "reward_pretrain").split(",")[0]
-    rank = config.whole("ds.lora.rank", "lora_rank") or 0
+    rank = config.integer("ds.lora.rank", "lora_rank") or 0
     alpha = config.positive("ds.lora.alpha", "lora_alpha") if rank > 0 else 0
     remote = config.text("reward.remote_url", "remote_rm_url")
     critic = config.text("critic.model_name_or_path", "critic_pretrain") or (policy if remote else reward or policy)
-    found = {"policy": adapted(policy, rank, alpha), "critic": adapted(critic, rank, alpha), "ref": policy}
+    models = {
+        "policy": model_with_adapters(policy, rank, alpha),
+        "critic": model_with_adapters(critic, rank, alpha),
+        "ref": policy,
+    }
     if reward and not remote:
-        nodes, each = _site(config, "reward")
-        shared = config.flag("train.colocate_all", "colocate_all_models")
-        beside = config.flag("train.colocate_critic_reward", "colocate_critic_reward") and "critic" in flow.params
-        where = "" if shared or beside else f" with {nodes * each} of the run's devices"
-        config.say(f"the reward model `{reward}`{where} is left out: shipped flows score by a rule")
-    return {param: model for param, model in found.items() if param in flow.params}
+        nodes, per_node = _devices(config, "reward")
+        with_critic = config.flag("train.colocate_critic_reward", "colocate_critic_reward") and "critic" in flow.params
+        shares = config.flag(*COLOCATE_ALL) or with_critic
+        devices = "" if shares else f" with {nodes * per_node} of the run's devices"
+        config.note(f"the reward model `{reward}`{devices} is left out: shipped flows score by a rule")
+    return {param: model for param, model in models.items() if param in flow.params}
 
 
-def _settings(config: Config, flow: ShippedFlow, batch: int, response: int) -> Iterator[tuple[str, Scalar]]:
+def _settings(config: Config, flow: ShippedFlow, response: int) -> Iterator[tuple[str, Scalar]]:
+    """Yield the settings of the flow's nodes."""
+    batch = config.positive(*BATCH)
     rows = config.positive("rollout.n_samples_per_prompt", "n_samples_per_prompt")
     yield f"{flow.sampler}.n", rows
-    yield f"{flow.sampler}.temperature", config.number("rollout.temperature", "temperature")
+    yield f"{flow.sampler}.temperature", config.number(*TEMPERATURE)
     yield f"{flow.sampler}.max_tokens", response
     if flow.name == "dapo":
         yield "policy.refill.groups", batch
-        yield from _overlong(config, response)
+        buffer = config.integer("reward.overlong_buffer_len", "overlong_buffer_len")
+        factor = config.number("reward.overlong_penalty_factor", "overlong_penalty_factor")
+        yield "overlong_penalty.max_tokens", response
+        yield "overlong_penalty.buffer", buffer or 1
+        yield "overlong_penalty.factor", factor if buffer else 0.0
     minibatch = max(1, config.positive("train.batch_size", "train_batch_size") // rows)
-    for name in ("policy", "critic"):
-        if name in flow.params:
-            yield from _update(config, name, minibatch if minibatch < batch else 0)
-    warm = config.whole("critic.freezing_steps", "freezing_actor_steps")
-    yield "policy.update.start_step", max(0, warm or 0) if "critic" in flow.params else None
+    for model, prefix in (("policy", "actor"), ("critic", "critic")):
+        if model in flow.params:
+            yield f"{model}.update.lr", config.number(f"{prefix}.adam.lr", f"{prefix}_learning_rate")
+            yield f"{model}.update.weight_decay", config.number(f"{prefix}.adam.weight_decay", "l2")
+            yield f"{model}.update.max_grad_norm", config.number(f"{prefix}.max_norm", "max_norm")
+            yield f"{model}.update.epochs", config.positive("train.max_epochs", "max_epochs")
+            yield f"{model}.update.minibatch", minibatch if minibatch < batch else 0
+    warmup = config.integer("critic.freezing_steps", "freezing_actor_steps")
+    yield "policy.update.start_step", max(0, warmup or 0) if "critic" in flow.params else None
     yield from _surrogate(config, flow)
     yield from _terms(config, flow)
 
 
-def _update(config: Config, name: str, minibatch: int) -> Iterator[tuple[str, Scalar]]:
-    old = "actor" if name == "policy" else "critic"
-    yield f"{name}.update.lr", config.number(f"{old}.adam.lr", f"{old}_learning_rate")
-    yield f"{name}.update.weight_decay", config.number(f"{old}.adam.weight_decay", "l2")
-    yield f"{name}.update.max_grad_norm", config.number(f"{old}.max_norm", "max_norm")
-    yield f"{name}.update.epochs", config.positive("train.max_epochs", "max_epochs")
-    yield f"{name}.update.minibatch", minibatch
-
-
-def _overlong(config: Config, response: int) -> Iterator[tuple[str, Scalar]]:
-    buffer = config.whole("reward.overlong_buffer_len", "overlong_buffer_len")
-    factor = config.number("reward.overlong_penalty_factor", "overlong_penalty_factor")
-    yield "overlong_penalty.max_tokens", response
-    yield "overlong_penalty.buffer", buffer or 1
-    yield "overlong_penalty.factor", factor if buffer else 0.0
-
-
 def _surrogate(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
     eps = config.number("actor.eps_clip", "eps_clip")
-    both = config.text("actor.eps_clip_low_high", "eps_clip_low_high").split()
-    low, high = map(scalar, both) if len(both) == 2 else (eps, eps)
-    if both and not (len(both) == 2 and is_number(low) and is_number(high)):
-        raise error_at(config.run.line, "should be two numbers", "eps_clip_low_high")
+    bounds = config.text("actor.eps_clip_low_high", "eps_clip_low_high").split()
+    low, high = map(scalar, bounds) if len(bounds) == 2 else (eps, eps)
+    if bounds and not (len(bounds) == 2 and is_number(low) and is_number(high)):
+        raise config.error("must be two numbers", "eps_clip_low_high", "actor.eps_clip_low_high")
     if flow.surrogate in ("clipped", "gspo_loss"):
         yield f"{flow.loss}.eps", low
         yield f"{flow.loss}.eps_high", high if high != low or flow.name in ("dapo", "gspo") else None
     if flow.surrogate == "clipped":
         yield f"{flow.loss}.dual", config.number("actor.dual_clip", "dual_clip")
     if flow.surrogate == "clipped" and (flow.name == "dr_grpo" or config.has("actor.loss_agg_mode")):
-        told = config.text("actor.loss_agg_mode")
-        yield f"{flow.loss}.aggregation", "sequence-mean" if told == "seq-mean-token-mean" else "token-mean"
+        aggregation = config.text("actor.loss_agg_mode")
+        yield f"{flow.loss}.aggregation", "sequence-mean" if aggregation == "seq-mean-token-mean" else "token-mean"
     if flow.name == "ppo":
         yield "gae.gamma", config.number("algo.advantage.gamma", "gamma")
         yield "gae.lam", config.number("algo.advantage.lambd", "lambd")
         yield "critic.update.value_loss.clip", config.number("critic.value_clip", "value_clip")
-    if flow.name in ("grpo", "dr_grpo", "dapo", "decoupled_ppo", "gspo"):
-        whole = config.text("algo.advantage.estimator", "advantage_estimator") == "dr_grpo"
-        plain = config.flag("algo.advantage.no_std_norm", "no_advantage_std_norm")
-        yield "group_normalize.deviation", not (whole or plain)
+    if flow.name in GROUP_NORMALIZED:
+        no_deviation = config.flag("algo.advantage.no_std_norm", "no_advantage_std_norm")
+        yield "group_normalize.deviation", not (config.text(*ESTIMATOR) == "dr_grpo" or no_deviation)
 
 
 def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
+    """Yield the weights of the entropy bonus and of the KL, and the KL's estimator."""
     entropy = config.number("actor.entropy_coef", "entropy_loss_coef") or 0
     if flow.entropy:
         yield flow.entropy, entropy
     elif entropy:
-        config.say(f"an entropy bonus of {entropy:g} is left out: the flow `{flow.name}` has none")
-    old = "k3" if config.flag("use_kl_estimator_k3") and not config.has("kl_estimator") else ""
-    estimator = old or config.text("algo.kl.estimator", "kl_estimator")
-    in_loss = flow.kl.startswith("policy.update")
+        config.note(f"the entropy bonus of {entropy:g} is left out: the flow `{flow.name}` has none")
+    older = config.flag("use_kl_estimator_k3") and not config.has("kl_estimator")
+    estimator = "k3" if older else config.text("algo.kl.estimator", "kl_estimator")
+    weight = _kl_weight(config)
     if flow.kl:
-        yield flow.kl, _weight(config)
-    elif _weight(config) > 0:
-        config.say(f"a KL to a reference is left out: the flow `{flow.name}` has none, nor the reference in its memory")
-    if flow.kl and not in_loss:
-        yield "kl_estimate.estimator", estimator
-    if flow.kl and in_loss and estimator != "k3":
-        config.say(f"the KL is estimated by {estimator}; the flow `{flow.name}` has k3")
-    if flow.kl and in_loss != _kl_loss(config) and _weight(config) > 0:
-        config.say(f"the KL is in the {'reward' if in_loss else 'loss'}; the flow `{flow.name}` has it elsewhere")
+        in_loss = config.flag("algo.kl.use_loss", "use_kl_loss") and weight > 0
+        yield flow.kl, weight
+        if not flow.kl_in_loss:
+            yield "kl_estimate.estimator", estimator
+        elif estimator != "k3":
+            config.note(f"the run estimates the KL by {estimator}; the flow `{flow.name}` by k3")
+        if flow.kl_in_loss != in_loss and weight > 0:
+            term, other = ("reward", "loss") if flow.kl_in_loss else ("loss", "reward")
+            config.note(f"the run has the KL in the {term}; the flow `{flow.name}` has it in the {other}")
+    elif weight > 0:
+        config.note(f"the KL to a reference is left out, and the reference: the flow `{flow.name}` has neither")
     if config.number("algo.kl.target", "kl_target") is not None:
         config.get("algo.kl.horizon", "kl_horizon")
-        config.say("the weight of the KL adapts in OpenRLHF; the flow's stays as it is at first")
-
-
-def _say(config: Config, flow: ShippedFlow, lag: int) -> None:
-    if config.number("rollout.temperature", "temperature") == 0:  # what is drawn greedily is not measured
-        config.say("OpenRLHF computes log-probs of responses anew; the flow takes the sampler's: one forward pass less")
-    if not _fsdp(config):
-        config.say("OpenRLHF trains with DeepSpeed; the plan has FSDP in its place, sharded as its stage says")
-    if lag and flow.name != "decoupled_ppo":
-        config.say(f"responses are drawn up to {lag} batches ahead; the flow `{flow.name}` does not correct for that")
-    if lag > STALE_AT_MOST:
-        config.say(f"responses are drawn up to {lag} batches ahead; the plan has them {STALE_AT_MOST} ahead")
+        config.note("OpenRLHF adapts the weight of the KL; the flow keeps its initial weight")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 
 from flowgraph.errors import UsageError
-from nodes.interop.commands import StartedCommand
-from nodes.interop.config import Config, settings_text
-from nodes.interop.imported import Imported, SharedDevices, SystemRun, adapted
+from nodes.interop.config import Config
+from nodes.interop.imported import Imported, SharedDevices, SystemRun, model_with_adapters
 from nodes.interop.scalars import Scalar, is_number, scalar
-from nodes.interop.shell import error_at
-from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, ShippedFlow, placement_of
+from nodes.interop.shipped_flows import FLOWS, GROUP_NORMALIZED, MAX_STALENESS, ShippedFlow
 from nodes.interop.verl.roles import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, rows_at_once, running_of
 
 CORRECTION = "algorithm.rollout_correction"
 REWARD = ("reward.reward_model", "reward_model")
 
-# Source: verl 0.9.1, `AdvantageEstimator` in verl/trainer/ppo/core_algos.py; those of GRPO's kind are told by the loss.
+# Source: verl 0.9.1, `AdvantageEstimator` in verl/trainer/ppo/core_algos.py; the flow of GRPO's depends on the loss.
 ESTIMATORS: Mapping[str, str] = {
     "gae": "ppo",
     "reinforce_plus_plus": "reinforce_pp",
@@ -37,206 +36,157 @@ AGGREGATIONS = {
     "seq-mean-token-mean": "sequence-mean",
     "seq-mean-token-sum": "sequence-sum",
 }
-# Configurations that verl ships whose keys are known, or that differ from those in what no plan depends on.
+# Configurations of verl's whose keys are known, or that differ from those only in keys that no plan depends on.
 _SHIPPED = re.compile(r"(?:fully_async_|one_step_off_)?(?:ppo|dapo)(?:_megatron)?_trainer(?:\.ya?ml)?")
 _BOUNDS = re.compile(r"[0-9.e-]+_[0-9.e-]+")  # of importance weights: 0.5_2.0
-OUT_OF_REACH = 1e5  # a bound of the dual clip, or of a value, that nothing meets
+NO_BOUND = 1e5  # a bound of the dual clip, or of a value, that nothing reaches
 
 
-def from_verl(run: StartedCommand) -> Imported:
-    """Read a run of verl; raises UsageError for one without a model, or whose devices its layouts do not divide."""
-    config = Config.of(run)
-    _refuse_teachers(config)
-    lag = _apart(config)[1]
+def read_verl(config: Config) -> Imported:
+    """Return a run of verl; raises UsageError without a model, or if its layouts do not divide its devices."""
+    if config.flag("distillation.enabled"):
+        raise _distillation(config)
+    lag = _asynchrony(config)[1]
     flow = _flow(config, lag)
-    unused = _unused(config, flow)
-    batch = _batch(config, flow)
-    models = _models(config, flow)
-    found = verl_run(config, flow)
-    settings = settings_text(_settings(config, flow, batch))
-    tokens = _lengths(config)
-    _say(config, flow, lag)
-    return Imported(
-        system="verl",
-        version=config.known.version,
-        flow=flow.name,
+    unused = ("ref",) if "ref" in flow.params and not _has_kl(config) else ()
+    if unused:
+        config.note(f"verl runs no reference here; the plan leaves out that of the flow `{flow.name}`")
+    batch, models = _batch(config, flow), _models(config, flow)
+    run = verl_run(config, flow)
+    settings = list(_settings(config, flow, batch))
+    _note_differences(config, flow, lag)
+    return config.imported(
+        flow,
+        in_chunks(config, run),
         settings=settings,
         models=models,
         unused=unused,
         batch=batch,
-        prompt_tokens=tokens[0],
-        response_tokens=tokens[1],
-        devices=sum(part.devices for part in found.parts),
-        devices_per_node=found.parts[0].devices_per_node,
-        placement=placement_of(flow, found.parts),
-        parts=found.parts,
-        engines=found.engines,
-        layouts=found.layouts,
-        running=in_chunks(config, found.engines["train"], found.running),
-        lag=min(lag, STALE_AT_MOST),
-        ignored=config.ignored(),
-        notes=tuple(config.notes),
-        overrides=config.texts(),
-        again=config.again(),
-        rows_at_once=found.rows_at_once,
+        prompt_tokens=config.positive("data.max_prompt_length"),
+        response_tokens=config.positive("data.max_response_length"),
     )
-
-
-def _refuse_teachers(config: Config) -> None:
-    """Refuse a run that learns from a teacher: its model, its devices and its loss are in no flow that is shipped."""
-    if not config.flag("distillation.enabled"):
-        return
-    told = config.told["distillation.enabled"]
-    named = [each.text for key, each in config.told.items() if key.endswith(".model_path") and "teacher" in key]
-    teachers = ", ".join(f"`{name}`" for name in named)
-    what = (
-        f"learns from a teacher{f', {teachers}' if named else ''}: no shipped flow does, so none can be planned for it"
-    )
-    hint = "a flow of yours takes the teacher as a Reference, and its log-probs into a KL; plan that"
-    raise UsageError(what, where=f"line {told.line}", hint=hint)
 
 
 def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return where and how a run has the roles of a flow, by its keys; the first part is the trainer's."""
-    apart, lag = _apart(config)
-    main = _site(config, "trainer.nnodes", "trainer.n_gpus_per_node")
-    sampling = _drawing_site(config) if apart else main
-    layouts, engines = layouts_of(config, flow, main[0] * main[1], sampling[0] * sampling[1])
-    running = running_of(config, flow, layouts, sum(_lengths(config)), apart)
-    rows = rows_at_once(config, flow)
-    return SystemRun(_shared(flow, main, sampling, apart), engines, layouts, running, lag, rows)
+    """Return where and how a run has the roles of a flow; the first part is the trainer's."""
+    separate, lag = _asynchrony(config)
+    nodes, per_node = config.positive("trainer.nnodes"), config.positive("trainer.n_gpus_per_node")
+    home = tuple(role for role in flow.roles if not (separate and role == "policy.sample"))
+    parts = [SharedDevices(home, nodes * per_node, per_node)]
+    if separate:
+        # Older trainers have keys of their own.
+        older = "fully_async" in config.run.module or "one_step_off" in config.run.module
+        prefixes = ("rollout", ROLLOUT) if older else (ROLLOUT,)
+        nodes = config.positive(*(f"{prefix}.nnodes" for prefix in prefixes))
+        per_node = config.positive(*(f"{prefix}.n_gpus_per_node" for prefix in prefixes))
+        parts.append(SharedDevices(("policy.sample",), nodes * per_node, per_node))
+    layouts, engines = layouts_of(config, flow, parts[0].devices, parts[-1].devices)
+    total_tokens = config.positive("data.max_prompt_length") + config.positive("data.max_response_length")
+    running = running_of(config, flow, layouts, total_tokens, separate)
+    return SystemRun(tuple(parts), engines, layouts, running, lag, rows_at_once(config, flow))
 
 
-def _lengths(config: Config) -> tuple[int, int]:
-    return config.positive("data.max_prompt_length"), config.positive("data.max_response_length")
+def _distillation(config: Config) -> UsageError:
+    """Return an error: no shipped flow has a teacher, its devices and its loss."""
+    names = [key.text for name, key in config.overrides.items() if name.endswith(".model_path") and "teacher" in name]
+    teachers = "".join(f", `{name}`" for name in names)
+    return UsageError(
+        f"learns from a teacher{teachers}: no shipped flow does, so none can be planned for it",
+        where=f"line {config.overrides['distillation.enabled'].line}",
+        hint="plan a flow of yours that takes the teacher as a Reference, and its log-probs into a KL",
+    )
 
 
-def _apart(config: Config) -> tuple[bool, int]:
-    """Return whether responses are drawn on devices of their own, and how many updates ahead."""
+def _asynchrony(config: Config) -> tuple[bool, int]:
+    """Return whether responses are generated on separate devices, and how many updates ahead."""
     module, mode = config.run.module, config.text("trainer.v1.trainer_mode")
     if "fully_async" in module:
-        stale = max(0.0, config.number("async_training.staleness_threshold") or 0.0)
-        return True, int(stale) + (stale % 1 > 0)
+        return True, math.ceil(max(0.0, config.number("async_training.staleness_threshold") or 0.0))
     if "one_step_off" in module:
         return True, 1
     if mode in ("separate_async", "colocate_async"):
-        ahead = max(0.0, config.number(f"trainer.v1.{mode}.num_warmup_batches") or 0.0)
-        bound = config.whole("trainer.v1.sampler.max_off_policy_threshold")
+        lag = math.ceil(max(0.0, config.number(f"trainer.v1.{mode}.num_warmup_batches") or 0.0))
+        bound = config.integer("trainer.v1.sampler.max_off_policy_threshold")
         config.get("trainer.v1.sampler.max_off_policy_strategy", "trainer.v1.separate_async.parameter_sync_step")
-        lag = int(ahead) + (ahead % 1 > 0)
         return mode == "separate_async", lag if bound is None else min(lag, max(0, bound - 1))
     return False, 0
 
 
-def _drawing_site(config: Config) -> tuple[int, int]:
-    """Return the machines of what draws apart, and how many devices of each; older trainers have keys of their own."""
-    old = "fully_async" in config.run.module or "one_step_off" in config.run.module
-    wheres = ("rollout", ROLLOUT) if old else (ROLLOUT,)
-    nodes, each = ([f"{where}.{name}" for where in wheres] for name in ("nnodes", "n_gpus_per_node"))
-    return config.positive(*nodes), config.positive(*each)
-
-
 def _flow(config: Config, lag: int) -> ShippedFlow:
-    """Choose the shipped flow that computes what the run does, or the nearest, which is said."""
+    """Return the shipped flow that computes what the run does, or the nearest, with a note."""
     estimator, mode = config.text("algorithm.adv_estimator"), config.text(f"{ACTOR}.policy_loss.loss_mode")
     filters = config.flag("algorithm.filter_groups.enable")
-    if estimator in ESTIMATORS:
+    if name := ESTIMATORS.get(estimator):
         if filters:
-            config.say(
-                f"groups without signal are drawn anew; the flow `{ESTIMATORS[estimator]}` trains on all of them"
-            )
+            config.note(f"the run replaces groups without signal; the flow `{name}` trains on all groups")
         if mode not in ("vanilla", "gpg", ""):
-            config.say(f"the loss `{mode}` is not that of {ESTIMATORS[estimator]}, which stands in its place")
-        return FLOWS[ESTIMATORS[estimator]]
+            config.note(f"the loss of `{name}` replaces the loss `{mode}`")
+        return FLOWS[name]
     if estimator not in GROUPED:
-        config.say(f"no shipped flow has verl's advantages `{estimator}`: those of GRPO stand in their place")
+        config.note(f"no shipped flow has verl's advantages `{estimator}`: those of GRPO replace them")
     if filters:
-        _say_of_filters(config, mode)
+        if mode not in ("vanilla", ""):
+            config.note(f"no shipped flow replaces groups with verl's loss `{mode}`: `dapo` has the clipped surrogate")
+        metric = config.text("algorithm.filter_groups.metric")
+        if metric in ("reward", "seq_reward", "seq_final_reward"):
+            config.note(f"the run keeps groups by `{metric}`, after the length penalty; the flow by scores before it")
         return FLOWS["dapo"]
     if mode in LOSSES:
         return FLOWS[LOSSES[mode]]
     if mode not in ("vanilla", ""):
-        config.say(f"no shipped flow has verl's loss `{mode}` with groups: the clipped surrogate stands in its place")
-    if _kl_loss(config) or _kl_reward(config):
+        config.note(f"no shipped flow has verl's loss `{mode}` with groups: the clipped surrogate replaces it")
+    if _has_kl(config):
         return FLOWS["grpo"]
     if lag:
-        config.say("weights that are older than the newest: the flow is `decoupled_ppo`, which corrects for them")
+        config.note("the run generates with older weights: the flow is `decoupled_ppo`, which corrects for them")
         return FLOWS["decoupled_ppo"]
     return FLOWS["dr_grpo"]
 
 
-def _say_of_filters(config: Config, mode: str) -> None:
-    """Say what a run that draws groups anew does otherwise than the flow `dapo`."""
-    if mode not in ("vanilla", ""):
-        config.say(f"no shipped flow draws groups anew with verl's loss `{mode}`: the clipped surrogate of `dapo` does")
-    metric = config.text("algorithm.filter_groups.metric")
-    if metric in ("reward", "seq_reward", "seq_final_reward"):
-        config.say(f"groups are kept by `{metric}`, with what is taken off for length; the flow keeps them by scores")
-
-
-def _kl_loss(config: Config) -> bool:
+def _kl_in_loss(config: Config) -> bool:
     return config.flag(f"{ACTOR}.use_kl_loss")
 
 
-def _kl_reward(config: Config) -> bool:
+def _kl_in_reward(config: Config) -> bool:
     return config.flag("algorithm.use_kl_in_reward")
 
 
-def _unused(config: Config, flow: ShippedFlow) -> tuple[str, ...]:
-    """Return the models that the flow has and the run does not: a reference that no KL is taken to."""
-    if "ref" not in flow.params or _kl_loss(config) or _kl_reward(config):
-        return ()
-    config.say(f"verl runs no reference here; the flow `{flow.name}` has one, which the plan does without")
-    return ("ref",)
+def _has_kl(config: Config) -> bool:
+    return _kl_in_loss(config) or _kl_in_reward(config)
 
 
 def _batch(config: Config, flow: ShippedFlow) -> int:
-    """Return prompts of a step: all that are drawn, where groups are left out; of asynchronous runs, minibatches."""
-    told = config.whole("data.train_batch_size")
-    minibatch = config.positive(f"{ACTOR}.ppo_mini_batch_size")
-    if not told:
+    """Return the prompts that a step generates from: those of all its minibatches in an asynchronous run."""
+    if not config.integer("data.train_batch_size"):
         config.get("data.gen_batch_size")
-        several = config.counted("async_training.require_batches") or 1
-        return minibatch * several * (config.counted("async_training.trigger_parameter_sync_step") or 1)
-    drawn = config.counted("data.gen_batch_size") if flow.name == "dapo" else None
-    return max(config.positive("data.train_batch_size"), drawn or 0)
+        batches = config.optional_positive("async_training.require_batches") or 1
+        steps = config.optional_positive("async_training.trigger_parameter_sync_step") or 1
+        return config.positive(f"{ACTOR}.ppo_mini_batch_size") * batches * steps
+    generated = config.optional_positive("data.gen_batch_size") if flow.name == "dapo" else None
+    return max(config.positive("data.train_batch_size"), generated or 0)
 
 
 def _models(config: Config, flow: ShippedFlow) -> dict[str, str]:
-    if not config.has(f"{MODEL}.path"):
-        raise UsageError("names no model", where=f"{MODEL}.path", hint="verl's default is a folder of its authors")
-    policy = config.text(f"{MODEL}.path")
-    if not policy or f"{MODEL}.path" in config.why:
-        why = config.why.get(f"{MODEL}.path", "it is empty")
-        raise error_at(config.told[f"{MODEL}.path"].line, f"names no model: {why}", f"{MODEL}.path")
+    path = f"{MODEL}.path"
+    if not config.has(path):
+        raise UsageError("names no model", where=path, hint="verl's default is a folder of its authors")
+    policy = config.text(path)
+    if not policy or path in config.unusable:
+        raise config.error(f"names no model: {config.unusable.get(path, 'it is empty')}", path)
     models = {"policy": _adapted(config, policy, MODEL)}
     if "critic" in flow.params:
-        told = config.text("critic.model.path") if config.has("critic.model.path") else policy
-        models["critic"] = _adapted(config, told or policy, "critic.model")
+        critic = config.text("critic.model.path") if config.has("critic.model.path") else ""
+        models["critic"] = _adapted(config, critic or policy, "critic.model")
     if "ref" in flow.params:
         models["ref"] = policy
     return models
 
 
-def _adapted(config: Config, name: str, where: str) -> str:
-    rank = config.whole(f"{where}.lora_rank") or config.whole(f"{where}.lora.rank") or 0
-    if rank < 1:
-        return name
-    of_megatron = not config.whole(f"{where}.lora_rank")
-    alpha = config.positive(f"{where}.lora.alpha" if of_megatron else f"{where}.lora_alpha")
-    return adapted(name, rank, alpha)
-
-
-def _site(config: Config, nodes: str, per_node: str) -> tuple[int, int]:
-    return config.positive(nodes), config.positive(per_node)
-
-
-def _shared(
-    flow: ShippedFlow, main: tuple[int, int], sampling: tuple[int, int], apart: bool
-) -> tuple[SharedDevices, ...]:
-    home = tuple(role for role in flow.roles if not (apart and role == "policy.sample"))
-    parts = (SharedDevices(home, main[0] * main[1], main[1]),)
-    return (*parts, SharedDevices(("policy.sample",), sampling[0] * sampling[1], sampling[1])) if apart else parts
+def _adapted(config: Config, name: str, prefix: str) -> str:
+    fsdp_rank, megatron_rank = config.integer(f"{prefix}.lora_rank"), config.integer(f"{prefix}.lora.rank")
+    rank = fsdp_rank or megatron_rank or 0
+    alpha = config.positive(f"{prefix}.lora_alpha" if fsdp_rank else f"{prefix}.lora.alpha") if rank > 0 else 0
+    return model_with_adapters(name, rank, alpha)
 
 
 def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[str, Scalar]]:
@@ -246,186 +196,177 @@ def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[s
     yield f"{flow.sampler}.max_tokens", config.positive("data.max_response_length")
     if flow.name == "dapo":
         yield "policy.refill.groups", config.positive("data.train_batch_size")
-        rounds = config.whole("algorithm.filter_groups.max_num_gen_batches")
-        yield "policy.refill.rounds", rounds if rounds and rounds > 0 else None
-        if not rounds or rounds < 1:
-            config.say("verl draws until the batch is full; the flow `dapo` for at most as many rounds as it says")
+        rounds = config.integer("algorithm.filter_groups.max_num_gen_batches") or 0
+        yield "policy.refill.rounds", rounds if rounds > 0 else None
+        if rounds < 1:
+            config.note("verl generates until the batch is full; the flow `dapo` stops after its number of rounds")
         yield from _overlong(config)
-    yield from _updates(config, flow, batch)
+    for model, prefix in (("policy", ACTOR), ("critic", "critic")):
+        if model in flow.params:
+            yield f"{model}.update.lr", config.number(f"{prefix}.optim.lr")
+            yield f"{model}.update.weight_decay", config.number(f"{prefix}.optim.weight_decay")
+            yield f"{model}.update.max_grad_norm", config.number(f"{prefix}.grad_clip", f"{prefix}.optim.clip_grad")
+            yield f"{model}.update.epochs", config.positive(f"{prefix}.ppo_epochs")
+            minibatch = config.positive(f"{prefix}.ppo_mini_batch_size")
+            yield f"{model}.update.minibatch", minibatch if minibatch < batch else 0
+    warmup = config.integer("trainer.critic_warmup")
+    yield "policy.update.start_step", warmup if "critic" in flow.params else None
     yield from _surrogate(config, flow)
     yield from _terms(config, flow)
     gamma, lam = config.number("algorithm.gamma"), config.number("algorithm.lam")
     if flow.name == "reinforce_pp":
         yield "discounted_returns.gamma", gamma
     if flow.name == "gdpo":
-        yield from _rewards(config)
+        yield from _reward_weights(config)
     if flow.name == "decoupled_ppo":
         yield from _correction(config)
     if flow.name == "ppo":
         yield "gae.gamma", gamma
         yield "gae.lam", lam
         clip = config.number("critic.cliprange_value")
-        yield "critic.update.value_loss.clip", clip if clip is not None and clip < OUT_OF_REACH else "null"
-    if flow.name in ("grpo", "dr_grpo", "dapo", "decoupled_ppo", "gspo", "cispo", "gmpo", "sapo"):
+        yield "critic.update.value_loss.clip", clip if clip is not None and clip < NO_BOUND else "null"
+    if flow.name in GROUP_NORMALIZED:
         yield "group_normalize.deviation", config.flag("algorithm.norm_adv_by_std_in_grpo")
 
 
-def _rewards(config: Config) -> Iterator[tuple[str, Scalar]]:
-    """Yield the weights of GDPO's rewards; the shipped flow has two, by rules of its own."""
-    keys, told = (_listed(config.text(f"algorithm.gdpo_reward_{name}")) for name in ("keys", "weights"))
-    weights = told or ["1.0"] * len(keys)
-    if len(keys) != 2 or len(weights) != 2:
-        config.say(f"the run has {len(keys)} rewards, {', '.join(keys)}; the flow `gdpo` has two, 0.7 and 0.3")
+def _reward_weights(config: Config) -> Iterator[tuple[str, Scalar]]:
+    """Yield the weights of GDPO's rewards; the shipped flow has two, by its own rules."""
+    names = _items(config.text("algorithm.gdpo_reward_keys"))
+    weights = _items(config.text("algorithm.gdpo_reward_weights")) or ["1.0"] * len(names)
+    if len(names) != 2 or len(weights) != 2:
+        config.note(f"the run has {len(names)} rewards, {', '.join(names)}; the flow `gdpo` has two, 0.7 and 0.3")
         return
-    config.say(f"the rewards {keys[0]} and {keys[1]} are of a function of the run's; the flow has the rules of its own")
+    config.note(f"the run computes the rewards {names[0]} and {names[1]}; the flow has its own rules")
     for name, weight in zip(("scale", "scale#2"), map(scalar, weights), strict=True):
         if not is_number(weight):
-            where = "algorithm.gdpo_reward_weights"
-            raise error_at(config.told[where].line, f"should be two numbers, not {weight}", where)
+            raise config.error(f"must be two numbers, not {weight}", "algorithm.gdpo_reward_weights")
         yield f"{name}.factor", weight
 
 
-def _listed(text: str) -> list[str]:
-    """Part a list as Hydra writes it.
+def _items(text: str) -> list[str]:
+    """Return the items of a list as Hydra writes it.
 
-    >>> _listed('["a", b]'), _listed("")
+    >>> _items('["a", b]'), _items("")
     (['a', 'b'], [])
     """
-    return [each.strip(" '\"") for each in text.strip("[]' ").split(",") if each.strip(" '\"")]
+    return [item.strip(" '\"") for item in text.strip("[]' ").split(",") if item.strip(" '\"")]
 
 
 def _correction(config: Config) -> Iterator[tuple[str, Scalar]]:
-    """Yield how importance weights are truncated; bounds that leave weights out are told as they are."""
+    """Yield the truncation of importance weights; note bounds beyond which tokens are left out."""
     level, cap = config.text(f"{CORRECTION}.rollout_is"), config.get(f"{CORRECTION}.rollout_is_threshold")
     if not level:
-        config.say("the run corrects for older weights by no importance weights; the flow `decoupled_ppo` does")
+        config.note("the run has no importance weights for older policies; the flow `decoupled_ppo` has")
         return
     yield "importance_weights.level", level
     if isinstance(cap, str) and _BOUNDS.fullmatch(cap):
-        config.say(f"importance weights outside of {cap} are left out by the run; the flow truncates them")
+        config.note(f"the run leaves out importance weights outside of {cap}; the flow truncates them")
     else:
         yield "importance_weights.cap", config.number(f"{CORRECTION}.rollout_is_threshold")
 
 
 def _overlong(config: Config) -> Iterator[tuple[str, Scalar]]:
-    wheres = ("reward.reward_kwargs", "reward_model", "custom_reward_function", "reward_model.reward_kwargs")
-    buffers = [f"{where}.{name}" for where in wheres for name in ("overlong_buffer_cfg", "overlong_buffer")]
-    enabled = config.flag(*(f"{each}.enable" for each in buffers))
-    if not enabled:
-        yield "overlong_penalty.factor", 0.0
+    prefixes = ("reward.reward_kwargs", "reward_model", "custom_reward_function", "reward_model.reward_kwargs")
+    buffers = [f"{prefix}.{name}" for prefix in prefixes for name in ("overlong_buffer_cfg", "overlong_buffer")]
+    enabled = config.flag(*(f"{buffer}.enable" for buffer in buffers))
+    tokens = config.integer(*(f"{buffer}.len" for buffer in buffers))
+    config.get(*(f"{buffer}.log" for buffer in buffers), "reward.reward_kwargs.max_resp_len")
     yield "overlong_penalty.max_tokens", config.positive("data.max_response_length")
-    length = config.whole(*(f"{each}.len" for each in buffers))
-    yield "overlong_penalty.buffer", length if enabled else 1
-    if enabled:
-        yield "overlong_penalty.factor", config.number(*(f"{each}.penalty_factor" for each in buffers))
-    config.get(*(f"{each}.log" for each in buffers), "reward.reward_kwargs.max_resp_len")
-
-
-def _updates(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[str, Scalar]]:
-    for name, where in (("policy", ACTOR), ("critic", "critic")):
-        if name not in flow.params:
-            continue
-        yield f"{name}.update.lr", config.number(f"{where}.optim.lr")
-        yield f"{name}.update.weight_decay", config.number(f"{where}.optim.weight_decay")
-        yield f"{name}.update.max_grad_norm", config.number(f"{where}.grad_clip", f"{where}.optim.clip_grad")
-        yield f"{name}.update.epochs", config.positive(f"{where}.ppo_epochs")
-        minibatch = config.positive(f"{where}.ppo_mini_batch_size")
-        yield f"{name}.update.minibatch", minibatch if minibatch < batch else 0
-    warm = config.whole("trainer.critic_warmup")
-    yield "policy.update.start_step", warm if "critic" in flow.params else None
+    yield "overlong_penalty.buffer", tokens if enabled else 1
+    factor = config.number(*(f"{buffer}.penalty_factor" for buffer in buffers)) if enabled else 0.0
+    yield "overlong_penalty.factor", factor
 
 
 def _surrogate(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
-    config.get(f"{ACTOR}.clip_ratio_c")  # a bound of some losses alone
+    config.get(f"{ACTOR}.clip_ratio_c")  # a bound of some losses only
     eps, low, high = (config.number(f"{ACTOR}.{name}") for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"))
-    lower, upper = eps if low is None else low, eps if high is None else high
-    if config.has(f"{ACTOR}.clip_ratio") and eps not in (lower, upper):
-        config.say(f"clip_ratio={eps} has no effect in verl, where clip_ratio_low is {lower} and _high is {upper}")
+    low, high = eps if low is None else low, eps if high is None else high
+    if config.has(f"{ACTOR}.clip_ratio") and eps not in (low, high):
+        config.note(f"clip_ratio={eps} has no effect in verl, where clip_ratio_low is {low} and _high is {high}")
     if flow.surrogate in ("clipped", "cispo_loss", "gspo_loss", "gmpo_loss"):
-        yield f"{flow.loss}.eps", lower
-        yield (
-            f"{flow.loss}.eps_high",
-            upper if upper != lower or flow.name == "dapo" or flow.surrogate != "clipped" else None,
-        )
+        yield f"{flow.loss}.eps", low
+        symmetric = high == low and flow.surrogate == "clipped" and flow.name != "dapo"
+        yield f"{flow.loss}.eps_high", None if symmetric else high
     if flow.surrogate == "clipped":
         dual = config.number(f"{ACTOR}.clip_ratio_c")
-        yield f"{flow.loss}.dual", dual if dual is not None and dual < OUT_OF_REACH else None
+        yield f"{flow.loss}.dual", dual if dual is not None and dual < NO_BOUND else None
     if flow.surrogate == "sapo_loss":
         yield f"{flow.loss}.tau_pos", config.number(f"{ACTOR}.tau_pos")
         yield f"{flow.loss}.tau_neg", config.number(f"{ACTOR}.tau_neg")
+    aggregation = config.text(f"{ACTOR}.loss_agg_mode")
     if flow.surrogate in ("clipped", "policy_gradient", "cispo_loss"):
-        yield f"{flow.loss}.aggregation", _aggregation(config)
-    elif config.text(f"{ACTOR}.loss_agg_mode") != "seq-mean-token-mean":
-        told = config.text(f"{ACTOR}.loss_agg_mode")
-        config.say(f"terms are aggregated as `{told}`; the flow `{flow.name}` takes the mean over responses")
+        yield f"{flow.loss}.aggregation", _aggregation(config, aggregation)
+    elif aggregation != "seq-mean-token-mean":
+        config.note(f"the run aggregates terms by `{aggregation}`; the flow `{flow.name}` averages over responses")
 
 
-def _aggregation(config: Config) -> Scalar:
-    told = config.text(f"{ACTOR}.loss_agg_mode")
-    if told == "seq-mean-token-sum-norm":
-        return config.whole(f"{ACTOR}.loss_scale_factor") or config.positive("data.max_response_length")
-    if told not in AGGREGATIONS:
-        config.say(f"no loss of ours is aggregated as `{told}`: the mean over tokens stands in its place")
-    return AGGREGATIONS.get(told, "token-mean")
+def _aggregation(config: Config, aggregation: str) -> Scalar:
+    if aggregation == "seq-mean-token-sum-norm":
+        return config.integer(f"{ACTOR}.loss_scale_factor") or config.positive("data.max_response_length")
+    if aggregation not in AGGREGATIONS:
+        config.note(f"no loss here has the aggregation `{aggregation}`: the mean over tokens replaces it")
+    return AGGREGATIONS.get(aggregation, "token-mean")
 
 
 def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
+    """Yield the weights of the entropy bonus and of the KL, and the KL's estimator."""
     weight = config.number(f"{ACTOR}.entropy_coeff") or 0
     config.get(f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type")
     config.get("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_penalty")
     if flow.entropy:
         yield flow.entropy, weight
     elif weight:
-        config.say(f"an entropy bonus of {weight:g} is left out: the flow `{flow.name}` has none")
+        config.note(f"the entropy bonus of {weight:g} is left out: the flow `{flow.name}` has none")
     if not flow.kl:
-        _say_left_out(config, flow)
+        if _has_kl(config):
+            config.note(f"the KL to a reference is left out, and the reference: the flow `{flow.name}` has neither")
         return
-    in_loss = flow.kl.startswith("policy.update")
-    loss, reward = config.number(f"{ACTOR}.kl_loss_coef"), config.number("algorithm.kl_ctrl.kl_coef")
-    kinds = config.text(f"{ACTOR}.kl_loss_type"), config.text("algorithm.kl_penalty")
+    in_loss, in_reward = _kl_in_loss(config), _kl_in_reward(config)
+    loss_weight, reward_weight = config.number(f"{ACTOR}.kl_loss_coef"), config.number("algorithm.kl_ctrl.kl_coef")
+    reward_weight = reward_weight if in_reward else 0.0
+    if flow.kl_in_loss:
+        kind = config.text(f"{ACTOR}.kl_loss_type")
+        yield flow.kl, loss_weight if in_loss else reward_weight
+        if in_loss and KL_ESTIMATORS.get(kind) != "k3":
+            config.note(f"the run estimates the KL in the loss by `{kind}`; the flow `{flow.name}` by k3")
+        if in_reward:
+            config.note(f"the run has the KL in the reward; the flow `{flow.name}` has it in its loss")
+        return
+    kind = config.text("algorithm.kl_penalty")
+    yield flow.kl, reward_weight
+    yield "kl_estimate.estimator", KL_ESTIMATORS.get(kind)
+    if in_reward and kind not in KL_ESTIMATORS:
+        config.note(f"no flow estimates the KL in the reward by `{kind}`: the estimator of `{flow.name}` replaces it")
     if in_loss:
-        yield flow.kl, loss if _kl_loss(config) else reward if _kl_reward(config) else 0.0
-        if _kl_loss(config) and KL_ESTIMATORS.get(kinds[0]) != "k3":
-            config.say(f"the KL in the loss is `{kinds[0]}`; the flow `{flow.name}` has k3")
-        if _kl_reward(config):
-            config.say(f"the KL is in the reward; the flow `{flow.name}` has it in its loss")
-        return
-    yield flow.kl, reward if _kl_reward(config) else 0.0
-    yield "kl_estimate.estimator", KL_ESTIMATORS.get(kinds[1])
-    if _kl_reward(config) and kinds[1] not in KL_ESTIMATORS:
-        config.say(f"no flow estimates the KL in the reward as `{kinds[1]}`: the estimate of `{flow.name}` stands")
-    if _kl_loss(config):
-        config.say(f"the KL in the loss is left out: the flow `{flow.name}` has it in the reward")
+        config.note(f"the KL in the loss is left out: the flow `{flow.name}` has it in the reward")
     if config.text("algorithm.kl_ctrl.type") == "adaptive":
         config.get("algorithm.kl_ctrl.target_kl", "algorithm.kl_ctrl.horizon")
-        config.say("the weight of the KL adapts in verl; the flow's stays as it is at first")
+        config.note("verl adapts the weight of the KL; the flow keeps its initial weight")
 
 
-def _say_left_out(config: Config, flow: ShippedFlow) -> None:
-    if _kl_loss(config) or _kl_reward(config):
-        config.say(f"a KL to a reference is left out: the flow `{flow.name}` has none, nor the reference in its memory")
-
-
-def _say(config: Config, flow: ShippedFlow, lag: int) -> None:
-    """Say what a run does that no shipped flow has."""
-    if config.flag(*(f"{where}.enable" for where in REWARD)):
+def _note_differences(config: Config, flow: ShippedFlow, lag: int) -> None:
+    """Note what the run does and no shipped flow does."""
+    if config.flag(*(f"{prefix}.enable" for prefix in REWARD)):
         name = config.text(f"{REWARD[0]}.model_path", f"{REWARD[1]}.model_path", f"{REWARD[1]}.model.path")
-        own = config.flag(*(f"{where}.enable_resource_pool" for where in REWARD))
-        site = [config.whole(*(f"{where}.{key}" for where in REWARD)) for key in ("nnodes", "n_gpus_per_node")]
-        where = f" with {(site[0] or 0) * (site[1] or 0)} of the run's devices" if own else ""
-        config.say(f"the reward model{f' `{name}`' if name else ''}{where} is left out: shipped flows score by a rule")
+        nodes, per_node = (
+            config.integer(*(f"{prefix}.{key}" for prefix in REWARD)) for key in ("nnodes", "n_gpus_per_node")
+        )
+        has_pool = config.flag(*(f"{prefix}.enable_resource_pool" for prefix in REWARD))
+        devices = f" with {(nodes or 0) * (per_node or 0)} of the run's devices" if has_pool else ""
+        model = f" `{name}`" if name else ""
+        config.note(f"the reward model{model}{devices} is left out: shipped flows score by a rule")
     if config.text(f"{CORRECTION}.rollout_is") and flow.name != "decoupled_ppo":
-        config.say("importance weights are left out: of the shipped flows only `decoupled_ppo` has them")
+        config.note("importance weights are left out: of the shipped flows only `decoupled_ppo` has them")
     bypasses, greedy = config.flag(f"{CORRECTION}.bypass_mode"), config.number(f"{ROLLOUT}.temperature") == 0
-    # Where an engine draws what another trains, a run of ours reads the log-probs of all that it draws: but greedily.
+    # Where one engine samples and another trains, our runs recompute the log-probs of samples, unless they are greedy.
     if greedy and not bypasses:
-        config.say("verl computes log-probs of responses anew; the flow takes the sampler's: one forward pass less")
+        config.note("verl recomputes log-probs of responses; the flow uses the sampler's: one forward pass less")
     if bypasses and not greedy:
-        config.say("verl computes no log-probs of responses here; the forecast has them: one forward pass more")
+        config.note("verl does not recompute log-probs of responses; the forecast does: one forward pass more")
     if lag and flow.name != "decoupled_ppo":
-        config.say(f"responses are drawn up to {lag} updates ahead; the flow `{flow.name}` does not correct for that")
-    if lag > STALE_AT_MOST:
-        config.say(f"responses are drawn up to {lag} updates ahead; the plan has them {STALE_AT_MOST} ahead")
-    for told in config.run.options:
-        if told.key == "--config-name" and not _SHIPPED.fullmatch(told.text):
-            config.say(f"what the configuration `{told.text}` says is not read: verl's defaults stand in its place")
+        config.note(f"responses are up to {lag} updates old; the flow `{flow.name}` does not correct for that")
+    if lag > MAX_STALENESS:
+        config.note(f"responses are up to {lag} updates old; in the plan up to {MAX_STALENESS}")
+    for option in config.run.options:
+        if option.key == "--config-name" and not _SHIPPED.fullmatch(option.text):
+            config.note(f"the configuration `{option.text}` is not read: verl's defaults replace it")

@@ -225,12 +225,12 @@ def test_a_run_that_learns_from_a_teacher_is_refused_with_the_teacher() -> None:
 def test_what_a_run_computes_otherwise_than_its_flow_is_said() -> None:
     actor = "actor_rollout_ref.actor."
     gspo = read_command(f"{RUN} {actor}policy_loss.loss_mode=gspo")
-    assert "terms are aggregated as `token-mean`; the flow `gspo` takes the mean over responses" in gspo.notes
+    assert "the run aggregates terms by `token-mean`; the flow `gspo` averages over responses" in gspo.notes
     assert "policy.update.gspo_loss.eps_high=0.2" in gspo.settings, "not the flow's own 4e-4"
     dapo = read_command(f"{RUN} algorithm.filter_groups.enable=True {actor}policy_loss.loss_mode=gspo")
     assert "policy.update.clipped.eps_high=0.2" in dapo.settings, "not the flow's own 0.28"
-    assert any("draws groups anew with verl's loss `gspo`" in note for note in dapo.notes)
-    assert any("groups are kept by `reward`" in note for note in dapo.notes)
+    assert any("replaces groups with verl's loss `gspo`" in note for note in dapo.notes)
+    assert any("keeps groups by `reward`" in note for note in dapo.notes)
     ratio = read_command(f"{RUN} {actor}clip_ratio=0.3")
     assert any("clip_ratio=0.3 has no effect in verl" in note for note in ratio.notes)
     ppo = read_command(f"{RUN} algorithm.adv_estimator=gae critic.cliprange_value=1000000 critic.model.path=org/critic")
