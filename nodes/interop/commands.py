@@ -5,6 +5,7 @@ Hydra's overrides (`key=value`, `+key=value`) of verl, and OpenRLHF's flags (`--
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import deque
@@ -173,11 +174,11 @@ def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
         name, equals, value = word.text.partition("=")
         if not name.startswith("--"):
             raise error_at(word.line, "belongs to no flag", word.text[:60])
-        count = _value_count(name[2:])
+        minimum, maximum = _value_counts(name[2:])
         values = [replace(word, text=value)] if equals else []
-        while not equals and remaining and not _is_flag(remaining[0]) and (count in ("*", "+") or len(values) < count):
+        while not equals and remaining and not _is_flag(remaining[0]) and len(values) < maximum:
             values.append(remaining.popleft())
-        if not equals and count != "*" and len(values) < (1 if count == "+" else count):
+        if not equals and len(values) < minimum:
             raise error_at(word.line, "lacks its value", word.text[:60])
         unset = tuple(name for value in values for name in value.unset)
         guessed = tuple(name for value in values for name in value.guessed)
@@ -188,10 +189,8 @@ def _is_flag(word: Word) -> bool:
     return word.text.startswith("-") and not _NEGATIVE.fullmatch(word.text)
 
 
-def _value_count(flag: str) -> int | str:
-    """Return how many values a flag takes; any number if no version has it."""
-    for version in reversed(versions("openrlhf")):
-        known = keys("openrlhf", version)
-        if known.knows(flag):
-            return known.values.get(flag, 1)
-    return "*"
+def _value_counts(flag: str) -> tuple[float, float]:
+    """Return how many values a flag takes, at least and at most; any number if no version has it."""
+    known = (keys("openrlhf", version) for version in reversed(versions("openrlhf")))
+    count = next((version.values.get(flag, 1) for version in known if version.knows(flag)), "*")
+    return (count, count) if isinstance(count, int) else (1 if count == "+" else 0, math.inf)

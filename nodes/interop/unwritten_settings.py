@@ -1,6 +1,6 @@
-"""Settings of a flow that change nothing in what is written for a system: a system that is told so would lose them.
+"""Settings of a flow that change nothing in an exported file, so that the system would lose them.
 
-Found by trying: a setting that is not its default is set to another value, and what is written stays the same.
+They are found by trial: a setting that is not its default gets another value, and the file stays the same.
 """
 
 from __future__ import annotations
@@ -16,80 +16,74 @@ from flowgraph.errors import FlowError
 from flowgraph.language.graph import Graph, Node, rewrite
 from nodes.interop.algorithm import REPORTS, settings_of
 
-NO_NUMBERS = frozenset({"workers", "limit_s", "micro_batch_tokens"})  # how fast, and in how much memory
-ALIKE = frozenset({"generate", "update"})  # kinds whose nodes a system gives one value
+RESOURCE_SETTINGS = frozenset({"workers", "limit_s", "micro_batch_tokens"})  # change how fast, and in how much memory
+SHARED_KINDS = frozenset({"generate", "update"})  # kinds whose nodes share one value in a system
 
 
-def left_out(graph: Graph, unsaid: tuple[str, ...], written: Callable[[Graph], str]) -> tuple[str, ...]:
-    """Return `node.setting=value` of each setting that changes numbers and that `written` does not depend on.
+def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[Graph], str]) -> tuple[str, ...]:
+    """Return `node.setting=value` of each setting that changes numbers and not what `write` returns.
 
-    Nodes of `unsaid` are named already, and what only reports changes nothing that is learnt.
+    Nodes of `unsaid` are left out, since a note names them already, and those that only report.
     """
-    before, lost, said = written(graph), list[tuple[Node, str]](), list[tuple[Node, str]]()
+    text, lost, written = write(graph), list[tuple[Node, str]](), list[tuple[Node, str]]()
     for node in graph.all_nodes:
         if node.name in unsaid or node.op.name in REPORTS:
             continue
-        for name in _changed(node):
-            told = _depends(graph, f"{node.name}.{name}", _others(node, name), before, written)
-            (said if told else lost).append((node, name))
-    return tuple(f"{node.name}.{name}={_shown(node, name)}" for node, name in lost if not _alike(node, name, said))
+        for name, setting in node.op.settings.model_fields.items():
+            is_default = not setting.is_required() and getattr(node.settings, name) == setting.default
+            if name not in RESOURCE_SETTINGS and not is_default:
+                (written if _changes_text(graph, node, name, text, write) else lost).append((node, name))
+    return tuple(
+        f"{node.name}.{name}={_text(node, name)}" for node, name in lost if not _is_shared(node, name, written)
+    )
 
 
-def _changed(node: Node) -> Iterator[str]:
-    """Yield the settings of a node that change numbers, and have no default or another value."""
-    for name, field in node.op.settings.model_fields.items():
-        value = getattr(node.settings, name)
-        if name not in NO_NUMBERS and (field.is_required() or value != field.default):
-            yield name
-
-
-def _others(node: Node, name: str) -> Iterator[Any]:
-    """Yield other values of a setting, its default first; some may be out of its range."""
-    field, value = node.op.settings.model_fields[name], getattr(node.settings, name)
-    if not field.is_required():
-        yield field.default
-    if isinstance(value, bool):
-        yield not value
-    elif isinstance(value, int):
-        yield from (value + 1, value - 1)
-    elif isinstance(value, float):
-        yield from (value / 2, value + 1)
-    yield from (each for each in get_args(field.annotation) if isinstance(each, str) and each != value)
-
-
-def _depends(graph: Graph, name: str, others: Iterator[Any], before: str, written: Callable[[Graph], str]) -> bool:
-    """Return whether what is written is another with another value of a setting, or is refused."""
-    for value in others:
+def _changes_text(graph: Graph, node: Node, name: str, text: str, write: Callable[[Graph], str]) -> bool:
+    """Return whether another value of a setting changes the file, or is refused."""
+    for value in _other_values(node, name):
         try:
-            other = rewrite(graph, partial(_with, name, value))
+            changed = rewrite(graph, partial(_with_setting, node.name, name, value))
         except ValidationError:
             continue  # out of its range
         try:
-            if written(other) != before:
+            if write(changed) != text:
                 return True
         except FlowError:
             return True
     return False
 
 
-def _with(name: str, value: Any, node: Node) -> Node:
-    """Return a node with another value of the setting `node.setting`; another node as it is."""
-    owner, _, setting = name.rpartition(".")
+def _other_values(node: Node, name: str) -> Iterator[Any]:
+    """Yield other values of a setting, its default first; some may be out of its range."""
+    setting, value = node.op.settings.model_fields[name], getattr(node.settings, name)
+    if not setting.is_required():
+        yield setting.default
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (value + 1, value - 1)
+    elif isinstance(value, float):
+        yield from (value / 2, value + 1)
+    yield from (choice for choice in get_args(setting.annotation) if isinstance(choice, str) and choice != value)
+
+
+def _with_setting(owner: str, name: str, value: Any, node: Node) -> Node:
+    """Return the node called `owner` with another value of a setting; any other node as it is."""
     if node.name != owner:
         return node
-    told = {each: getattr(node.settings, each) for each in node.settings.model_fields_set}
-    return replace(node, settings=node.op.settings(**{**told, setting: value}))
+    settings = {field: getattr(node.settings, field) for field in node.settings.model_fields_set}
+    return replace(node, settings=node.op.settings(**{**settings, name: value}))
 
 
-def _alike(node: Node, name: str, said: list[tuple[Node, str]]) -> bool:
-    """Return whether a system is told the same value by another node of this kind."""
+def _is_shared(node: Node, name: str, written: list[tuple[Node, str]]) -> bool:
+    """Return whether another node of this kind writes the same value."""
     value = settings_of(node)[name]
     if (node.op.kind, name, value) == ("generate", "temperature", 0.0):
-        return True  # what reads them is named where a system has it not
-    others = (other for other, told in said if told == name and other.op is node.op)
-    return node.op.kind in ALIKE and any(settings_of(other)[name] == value for other in others)
+        return True  # a note names the estimator that reads greedy responses, if a system does not have it
+    others = (other for other, setting in written if setting == name and other.op is node.op)
+    return node.op.kind in SHARED_KINDS and any(settings_of(other)[name] == value for other in others)
 
 
-def _shown(node: Node, name: str) -> str:
+def _text(node: Node, name: str) -> str:
     value = getattr(node.settings, name)
     return str(getattr(value, "__name__", value))

@@ -269,7 +269,7 @@ def test_a_response_is_written_as_long_as_it_was_forecast(flowgraph: Run, made: 
     made("gpg", *(each for each in SMALL if each not in CUT))
     said = flowgraph("export", "plan.json", "--to", "verl")
     assert "data.max_response_length=4000 " in text_of(said)
-    cut = "the flow cuts responses at 256 tokens; the forecast has up to 4000, and so has what is written"
+    cut = "the flow cuts responses at 256 tokens; the forecast, and so this file, at 4000"
     assert f"note: {cut}\n" in said.err
 
 

@@ -1,4 +1,4 @@
-"""From a plan to NeMo RL: which of its two trainers runs the flow, where it generates, and what it has no key for."""
+"""From a plan to NeMo RL: which of its two trainers runs the flow, where it generates, and what has no key."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowgraph.analysis.roles import Use
-from flowgraph.cluster.plan import Layout, Offloaded, RoleSettings, Sharding
-from nodes.interop.algorithm import aggregated
-from nodes.interop.export_notes import ExportNotes, say_uneven
+from nodes.interop.algorithm import Algorithm, aggregation_text
+from nodes.interop.export_notes import ExportNotes, note_uneven, recomputes
 from nodes.interop.export_spec import ExportDevices, ExportSpec, Part
-from nodes.interop.imported import SharedDevices, SystemRun
 
-# Source: NeMo RL 0.7.0, nemo_rl/algorithms/advantage_estimator.py: the estimator's name and what it is told.
+# Source: NeMo RL 0.7.0, nemo_rl/algorithms/advantage_estimator.py: an estimator's name, and whether it leaves one out.
 ESTIMATORS: Mapping[str, tuple[str, bool]] = {
     "group_normalize": ("grpo", False),
     "rloo_advantages": ("grpo", True),
@@ -25,284 +23,211 @@ ESTIMATORS: Mapping[str, tuple[str, bool]] = {
 }
 LOSSES = {"clipped", "policy_gradient", "cispo_loss", "gspo_loss"}
 LOGPROB_CHUNK = 1024
-"""Tokens whose logits are made float32 at once, which `logprob_chunk_size` counts in a row."""
-
-OFFLOADED: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
+"""Tokens of a row whose logits are converted to float32 at once (`logprob_chunk_size`)."""
 
 
 @dataclass(frozen=True)
 class NemoRlCluster:
-    """All machines, and of them what generation and the reward model have of their own."""
+    """All machines, and the devices of training and of generation.
+
+    `sampling_nodes` and `sampling_per_node` are those of separate generation; None on one machine, or if it is shared.
+    """
 
     nodes: int
     per_node: int
-    apart: bool
-    sampling_nodes: int | None
-    sampling_per_node: int | None
-    trains: ExportDevices
-    drawn: ExportDevices
+    training: ExportDevices
+    sampling: ExportDevices
+    separate: bool = False
+    sampling_nodes: int | None = None
+    sampling_per_node: int | None = None
 
 
-def nemo_rl_values(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
-    """Return what the template of a version is filled with, and say what NeMo RL does instead where it has no key."""
-    trainer = "ppo" if job.algorithm.estimator == "gae" else "grpo"
-    cluster = _cluster(job, trainer, notes)
-    lag = _lag(job) if cluster.apart else 0
-    if _lag(job) and not cluster.apart:
-        notes.say("a lag needs generation on devices of its own in NeMo RL; here it shares them, so there is none")
+def nemo_rl_values(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
+    """Return the values of a version's template, and note what NeMo RL does differently because it has no key."""
+    cluster = cluster_of(spec, notes)
+    if spec.lag and not cluster.separate:
+        notes.add("NeMo RL needs separate devices for generation to have a lag; here they are shared, so there is none")
+    trained: tuple[Part, ...] = ("policy", "critic")
+    for part in trained:
+        _note_layout(spec, part, notes)
+    if spec.engine("policy", "sample", "vllm") == "sglang":
+        notes.add("sampling runs on sglang; the exported configuration is for vllm")
+    if spec.has("reference") and spec.layout("reference", "infer") != spec.layout("policy", "train"):
+        notes.add("NeMo RL keeps the reference in the policy's workers, in the policy's layout")
+    actor, value = spec.layout("policy", "train"), spec.layout("critic", "train")
+    trainer = _trainer(spec)
     return {
         "trainer": trainer,
         "base": f"{trainer}_math_1B.yaml",
         "cluster": cluster,
-        "lag": lag,
-        "reward": _reward(job, cluster),
-        "megatron": _megatron(job, "policy", notes),
-        "value_megatron": job.has("critic") and _megatron(job, "critic", notes),
-        **_parts(job, notes),
-        **_algorithm(job, notes),
+        "lag": spec.lag if cluster.separate else 0,
+        "reward": _reward(spec) if spec.has("reward") else None,
+        "megatron": uses_megatron(spec, "policy"),
+        "value_megatron": uses_megatron(spec, "critic"),
+        "actor": actor,
+        "actor_running": spec.running("policy", "train"),
+        "value": value,
+        "value_running": spec.running("critic", "train"),
+        "value_rows": max(1, spec.budget_tokens("critic", "train") * value.sequence // spec.total_tokens),
+        "rollout": spec.layout("policy", "sample"),
+        "rollout_running": spec.running("policy", "sample"),
+        "logprob_chunk": LOGPROB_CHUNK if spec.running("policy", "train").logits == "chunked" else None,
+        "budget": spec.budget_tokens("policy", "train") * actor.sequence,
+        "train_rows": spec.minibatch * spec.algorithm.n,
+        **_algorithm(spec, notes),
     }
 
 
-def nemo_rl_run(job: ExportSpec) -> SystemRun:
-    """Return where and how NeMo RL runs what is written for it, roles named as those of flows that are shipped.
-
-    Source: NeMo RL 0.7.0: models/megatron/setup.py hands Megatron no FSDP; the policy's worker keeps the reference in
-    host memory and puts it in the place of the policy's weights; where generation shares devices it offloads all else.
-    """
-    trainer = "ppo" if job.algorithm.estimator == "gae" else "grpo"
-    unsaid = ExportNotes("NeMo RL")
-    cluster = _cluster(job, trainer, unsaid)
-    drawn = cluster.drawn if cluster.apart else cluster.trains
-    uses: tuple[tuple[Part, Use, str], ...] = (
-        ("policy", "train", "policy.train"),
-        ("critic", "train", "critic.train"),
-        ("reference", "infer", "ref.infer"),
-    )
-    homes: dict[str, Part] = {name: part for part, use, name in uses if job.placed(part, use) is not None}
-    layouts = {name: _as_run(job, "critic" if part == "critic" else "policy", cluster) for name, part in homes.items()}
-    running = {name: _running(job, part, cluster) for name, part in homes.items()}
-    sampled = job.layout("policy", "sample")
-    data = max(1, drawn.devices // (sampled.tensor * sampled.pipeline))
-    layouts["policy.sample"] = sampled.model_copy(update={"data": data})
-    running["policy.sample"] = job.running("policy", "sample").model_copy(update={"sleeps": not cluster.apart})
-    own = SharedDevices(
-        (*homes, *(() if cluster.apart else ("policy.sample",))), cluster.trains.devices, cluster.per_node
-    )
-    apart = (SharedDevices(("policy.sample",), drawn.devices, drawn.per_node),) if cluster.apart else ()
-    placed = job.placed("policy", "train")
-    engine = "megatron" if placed is not None and placed.engine == "megatron" else "fsdp"
-    engines: dict[Use, str] = {"train": engine, "sample": "vllm", "infer": engine}
-    return SystemRun((own, *apart), engines, layouts, running, _lag(job) if cluster.apart else 0)
+def uses_megatron(spec: ExportSpec, part: Part) -> bool:
+    """Return whether Megatron trains a part, not DTensor."""
+    return spec.engine(part, "train", "") == "megatron"
 
 
-def _as_run(job: ExportSpec, part: Part, cluster: NemoRlCluster) -> Layout:
-    """Return how the policy or the critic is cut; the reference is cut as the policy."""
-    layout, placed = job.layout(part, "train"), job.placed(part, "train")
-    megatron = placed is not None and placed.engine == "megatron"
-    degree = layout.tensor * layout.sequence * (layout.pipeline if megatron else 1)
-    data = max(1, cluster.trains.devices // degree)
-    if megatron:
-        sharding: Sharding = "none" if layout.sharding == "none" else "optimizer"
-        return layout.model_copy(update={"data": data, "sharding": sharding})
-    return Layout(data=data, tensor=layout.tensor, sequence=layout.sequence, sharding="full" if data > 1 else "none")
-
-
-def _running(job: ExportSpec, part: Part, cluster: NemoRlCluster) -> RoleSettings:
-    """Return what a model of the trainer holds where; the reference's weights take the place of the policy's."""
-    told, placed = job.running(part, "infer" if part == "reference" else "train"), job.placed(part, "train")
-    sleeps = not cluster.apart
-    if part == "reference":
-        return told.model_copy(update={"sleeps": sleeps, "offload": () if sleeps else ("parameters",)})
-    if placed is not None and placed.engine == "megatron":
-        offload: tuple[Offloaded, ...] = ("optimizer",) if "optimizer" in told.offload else ()
-        return told.model_copy(update={"sleeps": sleeps, "offload": offload})
-    checkpointing = "none" if told.checkpointing == "none" else "full"
-    if told.offload:
-        return told.model_copy(update={"sleeps": False, "offload": OFFLOADED, "checkpointing": checkpointing})
-    return told.model_copy(update={"sleeps": sleeps, "checkpointing": checkpointing})
-
-
-def _lag(job: ExportSpec) -> int:
-    placed = job.placed("policy", "sample")
-    return placed.lag if placed is not None else 0
-
-
-def _cluster(job: ExportSpec, trainer: str, notes: ExportNotes) -> NemoRlCluster:
-    """Return the machines: those of generation are whole machines, or devices of the only one."""
-    home, sampling = job.pool("policy", "train"), job.pool("policy", "sample")
+def cluster_of(spec: ExportSpec, notes: ExportNotes) -> NemoRlCluster:
+    """Return the machines; separate generation has whole machines, or some devices of the only one."""
+    home, pool = spec.pool("policy", "train"), spec.pool("policy", "sample")
     pools = {home}
-    pairs: tuple[tuple[Part, str], ...] = (("critic", "train"), ("reference", "infer"))
-    for part, use in pairs:
-        placed = job.placed(part, "train" if use == "train" else "infer")
+    others: tuple[tuple[Part, Use], ...] = (("critic", "train"), ("reference", "infer"))
+    for part, use in others:
+        placed = spec.placed(part, use)
         if placed is not None and placed.pool != home:
-            pools |= {placed.pool} - {sampling}
-            notes.say(
-                f"{placed.role} has the pool `{placed.pool}`; NeMo RL keeps policy, critic and reference on one: "
-                f"they share {job.site(*pools).devices} devices"
+            pools |= {placed.pool} - {pool}
+            notes.add(
+                f"{placed.role} has the pool `{placed.pool}`; NeMo RL has policy, critic and reference on one: "
+                f"they share {spec.devices(*pools).devices} devices"
             )
-    apart = sampling not in ("", *pools)
-    if apart and trainer == "ppo":
-        notes.say("NeMo RL's PPO generates on the policy's devices; the devices of both pools are shared")
-        pools, apart = pools | {sampling}, False
-    train, drawn = job.site(*pools), job.site(sampling)
-    say_uneven(train, "the trainer's pool", notes)
-    own = job.pool("reward", "infer") not in ("", *pools, sampling)
-    reward = job.site(job.pool("reward", "infer")) if own else ExportDevices((0,))
-    if not apart:
-        return _beside(train, reward, own)
-    return _parted(train, drawn, reward if own else None, notes)
-
-
-def _beside(train: ExportDevices, reward: ExportDevices, own: bool) -> NemoRlCluster:
-    if not own or train.nodes > 1:
-        return NemoRlCluster(
-            train.nodes + (reward.nodes if own else 0), train.per_node, False, None, None, train, train
+    separate = pool not in ("", *pools)
+    if separate and _trainer(spec) == "ppo":
+        notes.add("NeMo RL's PPO generates on the policy's devices; the devices of both pools are shared")
+        pools, separate = pools | {pool}, False
+    training, sampling = spec.devices(*pools), spec.devices(pool)
+    note_uneven(training, "the trainer's pool", notes)
+    reward_pool = spec.pool("reward", "infer")
+    reward = spec.devices(reward_pool) if reward_pool not in ("", *pools, pool) else None
+    reward_nodes, reward_per_node = (reward.nodes, reward.per_node) if reward is not None else (0, 0)
+    if not separate and training.nodes > 1:
+        return NemoRlCluster(training.nodes + reward_nodes, training.per_node, training, training)
+    if not separate:
+        return NemoRlCluster(1, training.per_node + reward_per_node, training, training)
+    if training.nodes == 1 and training.machines == sampling.machines:
+        per_node = training.per_node + sampling.per_node + reward_per_node
+        return NemoRlCluster(1, per_node, training, sampling, True, None, sampling.per_node)
+    if sampling.per_node != training.per_node:
+        nodes = max(1, sampling.devices // training.per_node)
+        notes.add(
+            f"generation has {sampling.devices} devices, {sampling.per_node} on each machine; NeMo RL gives it whole "
+            f"machines: {nodes} with {training.per_node} each"
         )
-    return NemoRlCluster(1, train.per_node + reward.per_node, False, None, None, train, train)
+        sampling = ExportDevices((training.per_node,) * nodes)
+    nodes = training.nodes + sampling.nodes + (reward is not None)
+    return NemoRlCluster(nodes, training.per_node, training, sampling, True, sampling.nodes, sampling.per_node)
 
 
-def _parted(
-    train: ExportDevices, drawn: ExportDevices, reward: ExportDevices | None, notes: ExportNotes
-) -> NemoRlCluster:
-    own = reward.per_node if reward is not None else 0
-    if train.nodes == 1 and train.machines == drawn.machines:
-        return NemoRlCluster(1, train.per_node + drawn.per_node + own, True, None, drawn.per_node, train, drawn)
-    if drawn.per_node != train.per_node:
-        nodes = max(1, drawn.devices // train.per_node)
-        notes.say(
-            f"generation has {drawn.devices} devices, {drawn.per_node} on each machine; NeMo RL gives it whole "
-            f"machines: {nodes} with {train.per_node} each"
-        )
-        drawn = ExportDevices((train.per_node,) * nodes)
-    nodes = train.nodes + drawn.nodes + (1 if own else 0)
-    return NemoRlCluster(nodes, train.per_node, True, drawn.nodes, drawn.per_node, train, drawn)
+def _trainer(spec: ExportSpec) -> str:
+    return "ppo" if spec.algorithm.estimator == "gae" else "grpo"
 
 
-def _reward(job: ExportSpec, cluster: NemoRlCluster) -> dict[str, Any] | None:
-    if not job.has("reward"):
-        return None
-    site = job.site(job.pool("reward", "infer"))
-    layout = job.layout("reward", "infer")
+def _reward(spec: ExportSpec) -> dict[str, Any]:
+    devices = spec.devices(spec.pool("reward", "infer"))
     return {
-        "model": job.model("reward").name,
-        "nodes": site.nodes,
-        "per_node": site.per_node,
-        "tensor": layout.tensor,
-        "offloads": "parameters" in job.running("reward", "infer").offload,
+        "model": spec.model("reward").name,
+        "nodes": devices.nodes,
+        "per_node": devices.per_node,
+        "tensor": spec.layout("reward", "infer").tensor,
+        "offloads": "parameters" in spec.running("reward", "infer").offload,
     }
 
 
-def _megatron(job: ExportSpec, part: Part, notes: ExportNotes) -> bool:
-    placed, layout, running = job.placed(part, "train"), job.layout(part, "train"), job.running(part, "train")
+def _note_layout(spec: ExportSpec, part: Part, notes: ExportNotes) -> None:
+    """Note what the engine of a trained part cannot do of its layout and settings."""
+    placed = spec.placed(part, "train")
     if placed is None:
-        return False
+        return
+    layout, running, role = placed.layout, placed.running, placed.role
     if placed.engine == "megatron":
         if layout.sharding in ("gradients", "full") and layout.data > 1:
-            notes.say(
-                f"{placed.role} shards {'whole' if layout.sharding == 'full' else 'gradients'}; NeMo RL's Megatron "
-                f"shards the optimizer only: each of {layout.data} data ranks holds the weights of its part"
+            sharded = "is fully sharded" if layout.sharding == "full" else "shards gradients"
+            notes.add(
+                f"{role} {sharded}; NeMo RL's Megatron shards the optimizer only: each of {layout.data} data ranks "
+                "holds all weights of its part"
             )
-        return True
+        return
     if layout.pipeline > 1 or layout.expert > 1:
-        notes.say(f"{placed.role} is cut as {layout}; NeMo RL's DTensor cuts by data, tensor and context only")
+        notes.add(f"{role} has the layout {layout}; NeMo RL's DTensor has data, tensor and context ranks only")
     if layout.sharding != "full" and layout.data > 1:
-        notes.say(f"{placed.role} shards {layout.sharding}; NeMo RL's DTensor shards weights, gradients and optimizer")
+        notes.add(f"{role} shards {layout.sharding}; NeMo RL's DTensor shards weights, gradients and optimizer")
     if running.checkpointing == "selective":
-        notes.say(f"{placed.role} checkpoints some activations; NeMo RL's DTensor all or none: all")
+        notes.add(f"{role} checkpoints some activations; NeMo RL's DTensor all or none: all")
     if running.offload and len(running.offload) < 3:
-        notes.say(f"{placed.role} offloads {'+'.join(running.offload)}; NeMo RL's DTensor all or nothing: cpu_offload")
-    return False
+        notes.add(f"{role} offloads {'+'.join(running.offload)}; NeMo RL's DTensor all or nothing: cpu_offload")
 
 
-def _parts(job: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
-    sample = job.placed("policy", "sample")
-    if sample is not None and sample.engine == "sglang":
-        notes.say("sampling runs on sglang; the exported configuration is for vllm")
-    if job.has("reference") and job.layout("reference", "infer") != job.layout("policy", "train"):
-        notes.say("NeMo RL keeps the reference in the policy's workers, in the policy's layout")
-    if job.has("critic") and job.algorithm.critic is not None:
-        rows = max(1, job.budget_tokens("critic", "train") * job.layout("critic", "train").sequence // job.total_tokens)
-    else:
-        rows = 1
-    return {
-        "actor": job.layout("policy", "train"),
-        "actor_running": job.running("policy", "train"),
-        "value": job.layout("critic", "train"),
-        "value_running": job.running("critic", "train"),
-        "value_rows": rows,
-        "rollout": job.layout("policy", "sample"),
-        "rollout_running": job.running("policy", "sample"),
-        "logprob_chunk": LOGPROB_CHUNK if job.running("policy", "train").logits == "chunked" else None,
-        "budget": job.budget_tokens("policy", "train") * job.layout("policy", "train").sequence,
-        "train_rows": job.minibatch * job.algorithm.n,
-    }
-
-
-def _algorithm(job: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
-    algorithm, surrogate = job.algorithm, job.algorithm.surrogate
-    estimator, left_out = ESTIMATORS.get(algorithm.estimator, ("grpo", False))
+def _algorithm(spec: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
+    algorithm, surrogate = spec.algorithm, spec.algorithm.surrogate
+    estimator, leave_one_out = ESTIMATORS.get(algorithm.estimator, ("grpo", False))
     if algorithm.estimator not in ESTIMATORS:
-        notes.say("the flow's advantages are none of NeMo RL's estimators: grpo stands in their place")
+        notes.add("NeMo RL does not have the flow's advantages: grpo replaces them")
     if algorithm.estimator == "gpg_advantages":
-        notes.say("GPG's advantages are centred scores times alpha; NeMo RL has centred scores, alpha 1")
+        notes.add("GPG's advantages are centred scores times alpha; NeMo RL has centred scores, alpha 1")
     if surrogate.op not in LOSSES:
-        notes.say(f"`{surrogate.op}` is none of NeMo RL's losses: the clipped surrogate stands in its place")
-    _say_of_terms(job, notes)
+        notes.add(f"NeMo RL does not have the loss `{surrogate.op}`: the clipped surrogate replaces it")
+    if algorithm.entropy_weight:
+        notes.add(f"the entropy bonus of {algorithm.entropy_weight:g} is left out: NeMo RL has none")
+    if surrogate.old == "sampler":
+        notes.add(recomputes(spec, "NeMo RL"))
     kl = algorithm.kl_loss or algorithm.kl_reward
+    kl_type = "" if kl is None else "k2" if kl.estimator == "abs" or kl.straight_through else kl.estimator
+    if kl is not None and (kl.straight_through or kl.estimator == "abs"):
+        notes.add(
+            f"NeMo RL estimates the KL by k1, k2 and k3 without a straight-through gradient: k2 for {kl.estimator}"
+        )
+    if kl is not None and kl.adaptive is not None:
+        notes.add("the flow adapts the weight of the KL; NeMo RL keeps the initial weight")
+    if algorithm.policy.epochs > 1 and algorithm.estimator != "gae":
+        notes.add(f"the flow makes {algorithm.policy.epochs} passes over a batch; NeMo RL's GRPO makes one")
+    if algorithm.policy.optimizer == "sgd":
+        notes.add("the optimizer is SGD; NeMo RL uses AdamW")
+    if algorithm.rejection is not None:
+        notes.add("the flow leaves out tokens whose log-probs differ too much; NeMo RL does not")
     by_row = surrogate.op == "gspo_loss" or surrogate.aggregation == "sequence-mean"
-    if surrogate.aggregation not in ("token-mean", "sequence-mean"):
-        notes.say(f"terms are aggregated as {aggregated(surrogate.aggregation)}; NeMo RL takes the mean over tokens")
-    told = "sequence-mean" if by_row else "token-mean"
-    for name, own in algorithm.aggregations.items():
-        if own != told and "entropy" not in name:
-            notes.say(f"`{name}` is aggregated as {aggregated(own)}; NeMo RL aggregates it as the surrogate: {told}")
+    _note_aggregation(algorithm, "sequence-mean" if by_row else "token-mean", notes)
     return {
         "estimator": estimator,
-        "leave_one_out": left_out,
+        "leave_one_out": leave_one_out,
         "normalizes": bool(algorithm.advantages.get("deviation", False)),
         "minus_baseline": algorithm.estimator == "centred_whitened",
         "by_token": not by_row,
         "kl": kl,
-        "kl_type": "" if kl is None else "k2" if kl.estimator == "abs" or kl.straight_through else kl.estimator,
-        "correction": _correction(job, notes),
-        "multiplier": _multiplier(job),
+        "kl_type": kl_type,
+        "correction": _correction(spec, notes),
+        "multiplier": _prompt_multiplier(spec),
     }
 
 
-def _say_of_terms(job: ExportSpec, notes: ExportNotes) -> None:
-    algorithm, surrogate = job.algorithm, job.algorithm.surrogate
-    kl = algorithm.kl_loss or algorithm.kl_reward
-    if algorithm.entropy_weight:
-        notes.say(f"an entropy bonus of {algorithm.entropy_weight:g} is left out: NeMo RL has none")
-    if surrogate.old == "sampler":
-        more = "" if job.measures else ": one more forward pass"
-        notes.say(f"the flow clips around the sampler's log-probs; NeMo RL computes them anew{more}")
-    if kl is not None and (kl.straight_through or kl.estimator == "abs"):
-        notes.say(f"NeMo RL's estimates of the KL are k1, k2 and k3, as they are: k2 for {kl.estimator}")
-    if kl is not None and kl.adaptive is not None:
-        notes.say("the weight of the KL adapts; NeMo RL's stays as it is at first")
-    if algorithm.policy.epochs > 1 and algorithm.estimator != "gae":
-        notes.say(f"{algorithm.policy.epochs} passes over a batch; NeMo RL's GRPO makes one")
-    if algorithm.policy.optimizer == "sgd":
-        notes.say("the optimizer is SGD; NeMo RL is told AdamW")
-    if algorithm.rejection is not None:
-        notes.say("tokens that were drawn too differently are left out by the flow; NeMo RL is not told to")
+def _note_aggregation(algorithm: Algorithm, aggregation: str, notes: ExportNotes) -> None:
+    own = algorithm.surrogate.aggregation
+    if own not in ("token-mean", "sequence-mean"):
+        notes.add(f"terms are aggregated as {aggregation_text(own)}; NeMo RL averages over tokens")
+    for name, own in algorithm.aggregations.items():
+        if own != aggregation and "entropy" not in name:
+            what = f"`{name}` is aggregated as {aggregation_text(own)}"
+            notes.add(f"{what}; NeMo RL aggregates it as the surrogate: {aggregation}")
 
 
-def _correction(job: ExportSpec, notes: ExportNotes) -> dict[str, Any] | None:
-    told = job.algorithm.correction
-    if told is None:
+def _correction(spec: ExportSpec, notes: ExportNotes) -> dict[str, Any] | None:
+    correction = spec.algorithm.correction
+    if correction is None:
         return None
-    if told["normalized"] or told["level"] == "sequence":
-        notes.say("importance weights are of whole responses or normalised; NeMo RL's are of tokens, as they are")
-    if told["cap"] is not None:
-        return {"type": "tis", "most": told["cap"], "least": None}
-    return {"type": "icepop", "most": told["high"] or 1e6, "least": told["low"] or 0.0}
+    if correction["normalized"] or correction["level"] == "sequence":
+        notes.add("importance weights are of whole responses or normalised; NeMo RL's are of tokens, not normalised")
+    if correction["cap"] is not None:
+        return {"type": "tis", "high": correction["cap"], "low": None}
+    return {"type": "icepop", "high": correction["high"] or 1e6, "low": correction["low"] or 0.0}
 
 
-def _multiplier(job: ExportSpec) -> float:
-    """Return how many more prompts are drawn in a round than a batch keeps."""
-    refill = job.algorithm.refill
+def _prompt_multiplier(spec: ExportSpec) -> float:
+    """Return how many prompts a round generates from, over those that a batch keeps."""
+    refill = spec.algorithm.refill
     if refill is None:
         return 1.0
-    return round(max(1.0, job.assumed.batch / int(refill["rounds"]) / job.batch), 3)
+    return round(max(1.0, spec.assumed.batch / int(refill["rounds"]) / spec.batch), 3)

@@ -1,4 +1,4 @@
-"""From a plan to verl: which of its modes, pools and names say what the plan says, and what they do not."""
+"""From a plan to verl: which of its modes, pools and names express the plan, and what they do not."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from flowgraph.analysis.roles import Use
 from flowgraph.cluster.plan import Layout, RoleSettings
 from nodes.interop.algorithm import KL, Surrogate
-from nodes.interop.export_notes import ExportNotes, say_of_terms, say_uneven
+from nodes.interop.export_notes import ExportNotes, note_aggregations, note_uneven
 from nodes.interop.export_spec import ExportDevices, ExportSpec, Part
 
-MAIN: tuple[Part, ...] = ("critic", "reference")  # beside the policy, on verl's one pool
-OF_ROWS = ("activations", "logits")  # what a device holds of the rows that go through it
-FILLED = 0.9  # of a device, the most that a plan fills
-NO_CLIP = 1e9  # verl clips every gradient: at a norm of 0 to nothing
-NO_DUAL_CLIP = 1e6  # verl has no switch for the dual clip; a ratio beyond e^20 is never seen
+TRAINER_PARTS: tuple[tuple[Part, Use], ...] = (("critic", "train"), ("reference", "infer"))  # on the policy's pool
+ROW_MEMORY = ("activations", "logits")  # what a device holds for the rows of a micro-batch
+MAX_FILLED = 0.9  # the share of a device that a plan may fill
+NO_CLIP = 1e9  # verl clips every gradient; a norm of 0 would clip to nothing
+NO_DUAL_CLIP = 1e6  # verl has no switch for the dual clip; no ratio exceeds e^20
 
 # Source: verl 0.9.1, `AdvantageEstimator` and `register_policy_loss` in verl/trainer/ppo/core_algos.py.
 ESTIMATORS: Mapping[str, str] = {
@@ -42,7 +42,7 @@ LOSSES: Mapping[str, str] = {
     "clip_cov_loss": "clip_cov",
     "kl_cov_loss": "kl_cov",
 }
-WHITENED = {"gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo"}  # that verl whitens, always
+WHITENED = {"gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo"}  # estimators that verl whitens
 KL_TYPES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
 STRAIGHT_THROUGH = {"k1": "k1+", "k2": "k2", "k3": "k3+", "abs": "abs+"}
 AGGREGATIONS = {
@@ -54,7 +54,7 @@ AGGREGATIONS = {
 
 @dataclass(frozen=True)
 class VerlEngine:
-    """How a model that is trained, or read for log-probs, is told to FSDP or Megatron."""
+    """A model that FSDP or Megatron trains or reads: its layout, its settings, its tokens of a micro-batch."""
 
     megatron: bool
     layout: Layout
@@ -63,16 +63,16 @@ class VerlEngine:
 
     @property
     def checkpointing(self) -> str:
-        """Return which activations are computed again."""
+        """Return which activations are recomputed."""
         return self.running.checkpointing
 
     @property
-    def parks_weights(self) -> bool:
+    def offloads_weights(self) -> bool:
         """Return whether the weights leave the device between uses."""
         return self.running.sleeps or "parameters" in self.running.offload
 
     @property
-    def parks_optimizer(self) -> bool:
+    def offloads_optimizer(self) -> bool:
         """Return whether the optimizer's states leave the device between uses."""
         return self.running.sleeps or ("optimizer" in self.running.offload and not self.steps_on_host)
 
@@ -82,142 +82,137 @@ class VerlEngine:
         return self.megatron and self.running.offload == ("optimizer",)
 
     @property
-    def on_host(self) -> bool:
-        """Return whether everything lies in host memory, and comes as it is used."""
+    def all_on_host(self) -> bool:
+        """Return whether weights, gradients and optimizer are in host memory and loaded for each pass."""
         return len(self.running.offload) == 3
 
     @property
     def fsdp_size(self) -> int:
-        """Return the devices that weights are cut over: -1 for all."""
+        """Return the devices that weights are sharded over: -1 for all."""
         return 1 if self.layout.sharding == "none" and self.layout.data > 1 else -1
 
     @property
     def keeps_weights(self) -> bool:
-        """Return whether the weights stay whole between the passes of a step."""
+        """Return whether the gathered weights stay on the device between the passes of a step."""
         return self.layout.sharding in ("optimizer", "gradients")
 
 
-def verl_values(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
-    """Return what the template of a version is filled with, and say what verl does instead where it has no key."""
-    apart = job.pool("policy", "sample") not in ("", job.pool("policy", "train"))
-    main = _main(job, apart, notes)
-    if _lag(job) and not apart and version == "0.7.1":
-        notes.say("a lag needs sampling on devices of its own in verl 0.7.1; here it shares them, so there is none")
+def verl_values(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
+    """Return the values of a version's template, and note what verl does differently because it has no key."""
+    separate = spec.pool("policy", "sample") not in ("", spec.pool("policy", "train"))
+    trainer = _trainer_devices(spec, separate, notes)
+    if spec.lag and not separate and version == "0.7.1":
+        notes.add(
+            "verl 0.7.1 needs separate devices for sampling to have a lag; here they are shared, so there is none"
+        )
+    syncs = -(-spec.batch // spec.minibatch)  # optimizer steps between two syncs of the weights: those of a batch
+    if separate and spec.batch % spec.minibatch:
+        notes.add(
+            f"minibatches of {spec.minibatch} do not divide {spec.batch} prompts, as verl needs for separate pools: "
+            f"the batch is {syncs * spec.minibatch}"
+        )
+    sampler = spec.engine("policy", "sample", "vllm")
     return {
-        "apart": apart,
-        "lag": _lag(job),
-        "main": main,
-        "sampling": job.site(job.pool("policy", "sample")),
-        "syncs": _syncs(job, apart, notes),
-        "actor": _engine(job, "policy", version, notes),
-        "critic": _engine(job, "critic", version, notes) if job.has("critic") else None,
-        "reference": _engine(job, "reference", version, notes) if job.has("reference") else None,
-        "fused": _fused(job, notes),
-        "rollout": _rollout(job),
-        "reward": _reward(job, main, notes),
-        **_algorithm(job, version, notes),
+        "separate": separate,
+        "lag": spec.lag,
+        "trainer": trainer,
+        "sampling": spec.devices(spec.pool("policy", "sample")),
+        "syncs": syncs,
+        "actor": _engine(spec, "policy", version, notes),
+        "critic": _engine(spec, "critic", version, notes) if spec.has("critic") else None,
+        "reference": _engine(spec, "reference", version, notes) if spec.has("reference") else None,
+        "fused": _uses_fused_kernels(spec, notes),
+        "rollout": {
+            "engine": sampler if sampler in ("vllm", "sglang") else "vllm",
+            "layout": spec.layout("policy", "sample"),
+            "running": spec.running("policy", "sample"),
+        },
+        "reward": _reward(spec, trainer, notes) if spec.has("reward") else None,
+        **_algorithm(spec, version, notes),
     }
 
 
-def _lag(job: ExportSpec) -> int:
-    placed = job.placed("policy", "sample")
-    return placed.lag if placed is not None else 0
-
-
-def _main(job: ExportSpec, apart: bool, notes: ExportNotes) -> ExportDevices:
-    """Return the one pool of verl's trainer, and say who joined it."""
-    home, sampling = job.pool("policy", "train"), job.pool("policy", "sample")
+def _trainer_devices(spec: ExportSpec, separate: bool, notes: ExportNotes) -> ExportDevices:
+    """Return the one pool of verl's trainer, and note which roles the plan has elsewhere."""
+    home, sampling = spec.pool("policy", "train"), spec.pool("policy", "sample")
     pools = {home}
-    for part in MAIN:
-        pool = job.pool(part, "train" if part == "critic" else "infer")
-        if pool and pool != home:
-            pools |= {pool} - ({sampling} if apart else set())
-            role = job.placed(part, "train" if part == "critic" else "infer")
-            assert role is not None, "a part with a pool is placed"
-            notes.say(
-                f"{role.role} has the pool `{pool}`; verl's trainer keeps policy, critic and reference on one pool: "
-                f"they share {job.site(*pools).devices} devices"
+    for part, use in TRAINER_PARTS:
+        placed = spec.placed(part, use)
+        if placed is not None and placed.pool != home:
+            pools |= {placed.pool} - ({sampling} if separate else set())
+            notes.add(
+                f"{placed.role} has the pool `{placed.pool}`; verl's trainer has policy, critic and reference on one: "
+                f"they share {spec.devices(*pools).devices} devices"
             )
-    site = job.site(*pools)
-    say_uneven(site, "the trainer's pool", notes)
-    if apart:
-        say_uneven(job.site(sampling), f"`{sampling}`", notes)
-    return site
+    devices = spec.devices(*pools)
+    note_uneven(devices, "the trainer's pool", notes)
+    if separate:
+        note_uneven(spec.devices(sampling), f"`{sampling}`", notes)
+    return devices
 
 
-def _syncs(job: ExportSpec, apart: bool, notes: ExportNotes) -> int:
-    """Return how many optimizer steps lie between two syncs of the weights: those of one batch."""
-    syncs = -(-job.batch // job.minibatch)
-    if apart and job.batch % job.minibatch:
-        notes.say(
-            f"minibatches of {job.minibatch} do not divide {job.batch} prompts, which verl wants where pools are "
-            f"apart: the batch is {syncs * job.minibatch}"
-        )
-    return syncs
-
-
-def _engine(job: ExportSpec, part: Part, version: str, notes: ExportNotes) -> VerlEngine:
+def _engine(spec: ExportSpec, part: Part, version: str, notes: ExportNotes) -> VerlEngine:
     use: Use = "infer" if part == "reference" else "train"
-    placed, running, layout = job.placed(part, use), job.running(part, use), job.layout(part, use)
-    policy = job.placed("policy", "train")
-    engine, ours = placed.engine if placed is not None else "fsdp", policy.engine if policy is not None else "fsdp"
-    megatron = ours == "megatron"
-    if engine not in (ours, "local"):
-        notes.say(
-            f"`{job.parts[part]}` runs on `{engine}`; verl runs it on the policy's engine, {_backend(megatron, ours)}"
-        )
+    name, running, layout = f"`{spec.parts[part]}`", spec.running(part, use), spec.layout(part, use)
+    engine, policy_engine = spec.engine(part, use, "fsdp"), spec.engine("policy", "train", "fsdp")
+    megatron = policy_engine == "megatron"
+    if engine not in (policy_engine, "local"):
+        backend = "Megatron" if megatron else "FSDP" if policy_engine in ("fsdp", "local") else policy_engine
+        notes.add(f"{name} runs on `{engine}`; verl runs it on the policy's engine, {backend}")
     elif engine not in ("fsdp", "megatron"):
-        notes.say(f"`{job.parts[part]}` runs on `{engine}`; verl is told FSDP")
-    if not megatron and (layout.tensor > 1 or layout.pipeline > 1 or layout.expert > 1):
-        what = f"`{job.parts[part]}` is cut as {layout}; verl's FSDP cuts by data and sequence only"
-        layout = _without_tensor(layout, fits=_has_room(job, part, use))
-        notes.say(f"{what}: {layout}")
-    if layout.sharding == "optimizer" and not megatron:
-        notes.say(
-            f"`{job.parts[part]}` shards its optimizer only; FSDP shards gradients too (reshard_after_forward=False)"
-        )
-    if running.checkpointing == "selective" and not megatron:
-        notes.say(f"`{job.parts[part]}` checkpoints some activations; verl's FSDP all or none: all")
-    if part == "reference" and running.sleeps and not megatron:
-        notes.say(f"`{job.parts[part]}` leaves the device between uses; verl's FSDP brings its weights for each pass")
+        notes.add(f"{name} runs on `{engine}`; verl runs it on FSDP")
     if megatron:
-        layout = _by_megatron(job, part, layout, version, notes)
-    share = job.layout(part, use).sequence
-    return VerlEngine(megatron, layout, running, -(-job.budget_tokens(part, use) * share // layout.sequence))
+        layout = _megatron_layout(spec, part, version, notes)
+    else:
+        if layout.tensor > 1 or layout.pipeline > 1 or layout.expert > 1:
+            fsdp_layout = _fsdp_layout(layout, fits=_has_room(spec, part, use))
+            notes.add(f"{name} has the layout {layout}; verl's FSDP has data and sequence ranks only: {fsdp_layout}")
+            layout = fsdp_layout
+        if layout.sharding == "optimizer":
+            notes.add(f"{name} shards its optimizer only; FSDP shards gradients too (reshard_after_forward=False)")
+        if running.checkpointing == "selective":
+            notes.add(f"{name} checkpoints some activations; verl's FSDP all or none: all")
+        if part == "reference" and running.sleeps:
+            notes.add(f"{name} leaves the device between uses; verl's FSDP loads its weights for each pass")
+    row_tokens = spec.budget_tokens(part, use) * spec.layout(part, use).sequence
+    return VerlEngine(megatron, layout, running, -(-row_tokens // layout.sequence))
 
 
-def _by_megatron(job: ExportSpec, part: Part, layout: Layout, version: str, notes: ExportNotes) -> Layout:
-    """Return how verl's Megatron cuts a model: as the policy, and what is only read is never sharded.
+def _megatron_layout(spec: ExportSpec, part: Part, version: str, notes: ExportNotes) -> Layout:
+    """Return the layout of a model on verl's Megatron: the policy's degrees, and no sharding without training.
 
     Source: verl/workers/engine/megatron/transformer_impl.py: models of one process share one `parallel_state`, that of
     the first; one that is `forward_only` is not wrapped, whatever `use_megatron_fsdp` says.
     """
-    name, policy = f"`{job.parts[part]}`", job.layout("policy", "train")
-    if part != "policy" and _cuts(layout) != _cuts(policy):
+    layout = spec.layout(part, "infer" if part == "reference" else "train")
+    name, policy = f"`{spec.parts[part]}`", spec.layout("policy", "train")
+    if part != "policy" and _degrees(layout) != _degrees(policy):
         degrees = policy.model_copy(update={"sharding": layout.sharding})
-        notes.say(f"{name} is cut as {layout}; verl's Megatron cuts all models of the trainer as the policy: {degrees}")
+        notes.add(
+            f"{name} has the layout {layout}; verl's Megatron gives all models of the trainer the policy's: {degrees}"
+        )
         layout = degrees
     if layout.sharding != "full" or layout.data == 1:
         return layout
-    holds = f"each of {layout.data} data ranks holds the weights of its part"
+    holds = f"each of {layout.data} data ranks holds all weights of its part"
     if part == "reference":
-        notes.say(f"{name} is sharded whole; verl's Megatron shards no model that is only read: {holds}")
+        notes.add(f"{name} is fully sharded; verl's Megatron does not shard the reference: {holds}")
         return layout.model_copy(update={"sharding": "none"})
     if version == "0.7.1":
-        notes.say(f"{name} is sharded whole; verl {version}'s Megatron shards the optimizer only: {holds}")
+        notes.add(f"{name} is fully sharded; verl {version}'s Megatron shards the optimizer only: {holds}")
     return layout
 
 
-def _cuts(layout: Layout) -> tuple[int, ...]:
+def _degrees(layout: Layout) -> tuple[int, ...]:
     return layout.tensor, layout.pipeline, layout.expert, layout.sequence
 
 
-def _without_tensor(layout: Layout, *, fits: bool) -> Layout:
-    """Return a layout of the same devices that FSDP has: more data ranks, or if these do not fit more of sequence.
+def _fsdp_layout(layout: Layout, *, fits: bool) -> Layout:
+    """Return an FSDP layout of the same devices: more data ranks, or more sequence ranks if those do not fit.
 
-    >>> _without_tensor(Layout(data=4, tensor=2), fits=True) == Layout(data=8, sharding="full")
+    >>> _fsdp_layout(Layout(data=4, tensor=2), fits=True) == Layout(data=8, sharding="full")
     True
-    >>> _without_tensor(Layout(data=4, tensor=2), fits=False) == Layout(data=4, sequence=2, sharding="full")
+    >>> _fsdp_layout(Layout(data=4, tensor=2), fits=False) == Layout(data=4, sequence=2, sharding="full")
     True
     """
     degree = layout.tensor * layout.pipeline
@@ -225,170 +220,152 @@ def _without_tensor(layout: Layout, *, fits: bool) -> Layout:
     return Layout(data=data * layout.data, sequence=sequence * layout.sequence, sharding="full")
 
 
-def _has_room(job: ExportSpec, part: Part, use: Use) -> bool:
-    """Return whether a device has room for the activations of rows of its own, which tensor ranks share in the plan.
+def _has_room(spec: ExportSpec, part: Part, use: Use) -> bool:
+    """Return whether a device has room for the activations that tensor ranks share in the plan.
 
-    A plan that forecasts no bytes is taken to.
+    A plan without a forecast of bytes is assumed to have room.
     """
-    placed, layout = job.placed(part, use), job.layout(part, use)
+    placed, layout = spec.placed(part, use), spec.layout(part, use)
     if placed is None:
         return True
-    shared = (layout.tensor * layout.pipeline - 1) * sum(placed.memory.get(each, 0) for each in OF_ROWS)
-    peaks = [each for told in job.plan.forecast if told.pool == placed.pool for each in told.peaks]
-    most = max((peak.memory_bytes for peak in peaks if peak.role == placed.role), default=0)
-    return most + shared <= FILLED * min(job.memory_bytes(placed.pool))
+    shared = (layout.tensor * layout.pipeline - 1) * sum(placed.memory.get(kind, 0) for kind in ROW_MEMORY)
+    peaks = [peak for pool in spec.plan.forecast if pool.pool == placed.pool for peak in pool.peaks]
+    peak_bytes = max((peak.memory_bytes for peak in peaks if peak.role == placed.role), default=0)
+    return peak_bytes + shared <= MAX_FILLED * min(spec.memory_bytes(placed.pool))
 
 
-def _fused(job: ExportSpec, notes: ExportNotes) -> bool:
-    """Return whether verl makes logits by kernels that never hold all of a micro-batch, as the plan is forecast.
+def _uses_fused_kernels(spec: ExportSpec, notes: ExportNotes) -> bool:
+    """Return whether verl computes logits by kernels that never hold those of a micro-batch, as the plan does.
 
-    Source: verl, docs/algo/otb.md: these give no sums of squared probabilities, which need whole logits.
+    Source: verl, docs/algo/otb.md: these kernels return no sums of squared probabilities.
     """
-    if job.algorithm.estimator == "optimal_token_baseline":
-        notes.say("verl sums squared probabilities of whole logits, so without fused kernels: they take more memory")
+    if spec.algorithm.estimator == "optimal_token_baseline":
+        notes.add("verl sums squared probabilities without fused kernels, of whole logits, which take more memory")
         return False
-    placed = (job.placed("policy", "train"), job.placed("reference", "infer"))
-    return any(each.running.logits == "chunked" for each in placed if each is not None)
+    placed = (spec.placed("policy", "train"), spec.placed("reference", "infer"))
+    return any(role.running.logits == "chunked" for role in placed if role is not None)
 
 
-def _backend(megatron: bool, engine: str) -> str:
-    return "Megatron" if megatron else "FSDP" if engine in ("fsdp", "local") else engine
-
-
-def _rollout(job: ExportSpec) -> dict[str, Any]:
-    placed, running, layout = (
-        job.placed("policy", "sample"),
-        job.running("policy", "sample"),
-        job.layout("policy", "sample"),
-    )
-    engine = placed.engine if placed is not None and placed.engine in ("vllm", "sglang") else "vllm"
-    return {"engine": engine, "layout": layout, "running": running}
-
-
-def _reward(job: ExportSpec, main: ExportDevices, notes: ExportNotes) -> dict[str, Any] | None:
-    """Return the reward model's place: a pool of its own, unless it shares the trainer's."""
-    if not job.has("reward"):
-        return None
-    pool = job.pool("reward", "infer")
-    shared = pool in {job.pool("policy", "train"), *(job.pool(part, "train") for part in MAIN), ""}
-    taken = pool == job.pool("policy", "sample") and not shared
-    if taken:
-        notes.say(f"`{job.parts['reward']}` shares the pool `{pool}` with sampling; verl gives it the trainer's")
-    site = main if shared or taken else job.site(pool)
-    say_uneven(site, f"`{pool}`", notes)
-    placed = job.placed("reward", "infer")
-    engine = placed.engine if placed is not None and placed.engine in ("vllm", "sglang") else "vllm"
-    if placed is not None and engine != placed.engine:
-        notes.say(f"{placed.role} runs on `{placed.engine}`; verl serves reward models with {engine}")
+def _reward(spec: ExportSpec, trainer: ExportDevices, notes: ExportNotes) -> dict[str, Any]:
+    """Return the place of the reward model: a pool of its own, unless it shares the trainer's."""
+    pool, name = spec.pool("reward", "infer"), spec.parts["reward"]
+    on_trainer = pool in ("", spec.pool("policy", "train"), spec.pool("critic", "train"))
+    with_sampling = pool == spec.pool("policy", "sample") and not on_trainer
+    if with_sampling:
+        notes.add(f"`{name}` shares the pool `{pool}` with sampling; verl puts it on the trainer's")
+    has_pool = not (on_trainer or with_sampling)
+    devices = spec.devices(pool) if has_pool else trainer
+    note_uneven(devices, f"`{pool}`", notes)
+    planned = spec.engine("reward", "infer", "vllm")
+    engine = planned if planned in ("vllm", "sglang") else "vllm"
+    if engine != planned:
+        notes.add(f"{name}.infer runs on `{planned}`; verl serves reward models with {engine}")
     return {
-        "own": not (shared or taken),
-        "site": site,
+        "has_pool": has_pool,
+        "devices": devices,
         "engine": engine,
-        "tensor": job.layout("reward", "infer").tensor,
-        "share": job.running("reward", "infer").cache_share,
-        "model": job.model("reward").name,
+        "tensor": spec.layout("reward", "infer").tensor,
+        "share": spec.running("reward", "infer").cache_share,
+        "model": spec.model("reward").name,
     }
 
 
-def _algorithm(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
-    algorithm = job.algorithm
-    estimator = ESTIMATORS.get(algorithm.estimator, "")
-    if not estimator:
-        estimator = "grpo"
-        notes.say("the flow's advantages are none of verl's: register a function of yours; grpo stands in its place")
+def _algorithm(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
+    algorithm, critic = spec.algorithm, spec.algorithm.critic
+    estimator = ESTIMATORS.get(algorithm.estimator, "grpo")
+    if algorithm.estimator not in ESTIMATORS:
+        notes.add("verl does not have the flow's advantages: register a function of yours; grpo replaces them")
     if estimator in WHITENED and not algorithm.whitened:
-        notes.say(f"verl whitens the advantages of {estimator}, which the flow does not")
+        notes.add(f"verl whitens the advantages of {estimator}, which the flow does not")
     if algorithm.whitened and estimator not in WHITENED:
-        notes.say(f"the flow whitens its advantages; verl does not those of {estimator}")
-    if 0.0 in (algorithm.policy.max_grad_norm, algorithm.critic.max_grad_norm if algorithm.critic else None):
-        notes.say(f"gradients are not clipped by the flow; verl is given a bound that is out of reach, {NO_CLIP:g}")
+        notes.add(f"the flow whitens its advantages; verl does not whiten those of {estimator}")
+    if 0.0 in (algorithm.policy.max_grad_norm, critic.max_grad_norm if critic else None):
+        notes.add(f"the flow does not clip gradients; verl's bound is out of reach, {NO_CLIP:g}")
     if algorithm.estimator == "gdpo" and not algorithm.advantages["deviation"]:
-        notes.say("the flow normalises its rewards without their deviation; verl's gdpo divides by it")
+        notes.add("the flow normalises its rewards without their deviation; verl's gdpo divides by it")
     if algorithm.estimator == "optimal_token_baseline" and not algorithm.advantages["zero_tail"]:
-        notes.say("verl's tir_optimal_token_baseline has a baseline of 0 where one response outlasts all others")
-    mode = _loss_mode(job, notes)
+        notes.add("verl's tir_optimal_token_baseline has a baseline of 0 where one response outlasts all others")
+    mode = _loss_mode(spec, notes)
     return {
         "estimator": estimator,
         "loss_mode": mode,
-        "aggregation": _aggregation(job, notes),
-        "value_aggregation": _named_aggregation(algorithm.value_aggregation),
-        "ratio_at_most": _ratio_at_most(algorithm.surrogate),
+        "aggregation": _aggregation(spec, notes),
+        "value_aggregation": _aggregation_key(algorithm.value_aggregation),
+        "clip_ratio_c": _clip_ratio_c(algorithm.surrogate),
         "components": list(algorithm.components) if estimator == "gdpo" else [],
-        "weights": [each.weight for each in algorithm.scores],
-        "bypass": _bypass(job, mode, version, notes),
+        "weights": [score.weight for score in algorithm.scores],
+        "bypass": _bypasses(spec, mode, version, notes),
         "kl_loss_type": _kl_type(algorithm.kl_loss),
         "kl_reward_type": _kl_type(algorithm.kl_reward),
-        "corrected": _threshold(algorithm.correction),
-        "filters": _filters(job, version, notes),
+        "rollout_is_threshold": _threshold(algorithm.correction),
+        "filters": _filters(spec, version, notes),
         "metric": "reward" if algorithm.overlong is None else "acc",
-        "clips_gradient": job.algorithm.policy.max_grad_norm or NO_CLIP,
-        "clips_critic": (algorithm.critic.max_grad_norm if algorithm.critic is not None else 0.0) or NO_CLIP,
-        "no_value_clip": algorithm.critic is not None and algorithm.value_clip is None,
+        "max_grad_norm": algorithm.policy.max_grad_norm or NO_CLIP,
+        "critic_max_grad_norm": (critic.max_grad_norm if critic is not None else 0.0) or NO_CLIP,
+        "no_value_clip": critic is not None and algorithm.value_clip is None,
     }
 
 
-def _loss_mode(job: ExportSpec, notes: ExportNotes) -> str:
-    surrogate, kl = job.algorithm.surrogate, job.algorithm.kl_loss
+def _loss_mode(spec: ExportSpec, notes: ExportNotes) -> str:
+    surrogate, kl = spec.algorithm.surrogate, spec.algorithm.kl_loss
     if kl is not None and kl.adaptive is not None:
-        notes.say("the weight of the KL in the loss adapts; verl's stays as it is at first")
+        notes.add("the flow adapts the weight of the KL in the loss; verl keeps the initial weight")
     if surrogate.op == "dppo_loss":
         return f"dppo_{surrogate.settings['divergence']}"
     if surrogate.op == "clipped" and surrogate.settings.get("dual") is None:
-        notes.say(
-            f"the dual clip is off in the flow, and always on in verl: clip_ratio_c={NO_DUAL_CLIP:g} is out of reach"
-        )
+        notes.add(f"the flow has no dual clip, verl always has: clip_ratio_c={NO_DUAL_CLIP:g} is out of reach")
     return LOSSES[surrogate.op]
 
 
-def _aggregation(job: ExportSpec, notes: ExportNotes) -> tuple[str, float | None]:
-    """Return verl's aggregation and its constant length; the critic's is the policy's unless it is told."""
-    algorithm = job.algorithm
-    told = algorithm.surrogate.aggregation
-    if algorithm.surrogate.op == "gmpo_loss":  # by which verl aggregates the other terms alone
-        notes.say("verl's geo_mean takes the mean over the responses of each micro-batch, whatever the aggregation")
-        told = next(iter(algorithm.aggregations.values()), told)
-    say_of_terms(algorithm, told, "verl aggregates all terms alike", notes)
+def _aggregation(spec: ExportSpec, notes: ExportNotes) -> tuple[str, float | None]:
+    """Return verl's aggregation and its constant length; verl uses it for the critic too unless another is set."""
+    algorithm = spec.algorithm
+    aggregation = algorithm.surrogate.aggregation
+    if algorithm.surrogate.op == "gmpo_loss":  # verl uses the key for the other terms only
+        notes.add("verl's geo_mean averages over the responses of each micro-batch, whatever the aggregation")
+        aggregation = next(iter(algorithm.aggregations.values()), aggregation)
+    note_aggregations(algorithm, aggregation, "verl aggregates all terms alike", notes)
     if algorithm.critic is not None and isinstance(algorithm.value_aggregation, float):
-        notes.say("the critic's terms are divided by a length of its own; verl divides them by the policy's")
-    if isinstance(told, float) and not told.is_integer():
-        notes.say(f"terms are divided by a length of {told:g}; verl takes whole ones: {int(told)}")
-    return _named_aggregation(told)
+        notes.add("the flow divides the critic's terms by their own length; verl by the policy's")
+    if isinstance(aggregation, float) and not aggregation.is_integer():
+        notes.add(f"the flow divides terms by a length of {aggregation:g}; verl by a whole number: {int(aggregation)}")
+    return _aggregation_key(aggregation)
 
 
-def _named_aggregation(told: str | float) -> tuple[str, float | None]:
-    if isinstance(told, float):
-        return "seq-mean-token-sum-norm", told
-    return AGGREGATIONS[str(told)], None
+def _aggregation_key(aggregation: str | float) -> tuple[str, float | None]:
+    if isinstance(aggregation, float):
+        return "seq-mean-token-sum-norm", aggregation
+    return AGGREGATIONS[aggregation], None
 
 
-def _ratio_at_most(surrogate: Surrogate) -> float | None:
-    """Return verl's `clip_ratio_c`, 3 unless it is told: the dual clip's bound, or that of DPPO's ratio."""
+def _clip_ratio_c(surrogate: Surrogate) -> float | None:
+    """Return verl's `clip_ratio_c`, by default 3: the bound of the dual clip, or of DPPO's ratio."""
     if surrogate.op == "dppo_loss":
         return float(surrogate.settings["most"])
     return float(surrogate.settings.get("dual") or NO_DUAL_CLIP) if surrogate.op == "clipped" else None
 
 
-def _bypass(job: ExportSpec, mode: str, version: str, notes: ExportNotes) -> bool:
-    """Return whether verl is to clip around the log-probs of the sampler, as the flow does, and compute none anew."""
-    if job.algorithm.surrogate.old != "sampler":
+def _bypasses(spec: ExportSpec, mode: str, version: str, notes: ExportNotes) -> bool:
+    """Return whether verl clips around the sampler's log-probs without recomputing them, as the flow does."""
+    if spec.algorithm.surrogate.old != "sampler":
         return False
     if version == "0.7.1" and mode != "vanilla":
-        more = "" if job.measures else ": one more forward pass"
-        notes.say(
+        extra = "" if spec.recomputes_logprobs else ": one more forward pass"
+        notes.add(
             f"the flow clips around the sampler's log-probs; verl {version} does so for the loss `vanilla` only, and "
-            f"computes them anew for `{mode}`{more}"
+            f"recomputes them for `{mode}`{extra}"
         )
         return False
-    if job.algorithm.correction is not None or job.algorithm.rejection is not None:
-        notes.say(
+    if spec.algorithm.correction is not None or spec.algorithm.rejection is not None:
+        notes.add(
             f"the flow clips around the sampler's log-probs and corrects for them too; verl {version} corrects only "
-            "where it computes them anew, which it does"
+            "if it recomputes them, as it does here"
         )
         return False
-    if job.measures:
-        notes.say(
-            "verl clips around the sampler's log-probs, and computes none of its own: the forecast has one forward "
-            "pass more, which measures how far the engines are apart"
+    if spec.recomputes_logprobs:
+        notes.add(
+            "verl clips around the sampler's log-probs without recomputing them: the forecast has one forward pass "
+            "more, which measures the mismatch between the two engines"
         )
     return True
 
@@ -400,29 +377,26 @@ def _kl_type(kl: KL | None) -> str:
 
 
 def _threshold(correction: Mapping[str, Any] | None) -> float | str | None:
-    """Return the bound of importance weights: a cap, or what is left out below and above as `low_high`."""
+    """Return the cap of importance weights, or `low_high` if those beyond are left out."""
     if correction is None:
         return None
     if correction["cap"] is not None:
         return float(correction["cap"])
-    low, high = correction["low"] or 1e-6, correction["high"] or 1e6
-    return f"{low:g}_{high:g}"
+    return f"{correction['low'] or 1e-6:g}_{correction['high'] or 1e6:g}"
 
 
-def _filters(job: ExportSpec, version: str, notes: ExportNotes) -> bool:
-    """Return whether groups without signal are replaced."""
-    refill = job.algorithm.refill
+def _filters(spec: ExportSpec, version: str, notes: ExportNotes) -> bool:
+    """Return whether verl replaces groups without signal."""
+    refill = spec.algorithm.refill
     if refill is None:
         return False
     if version == "0.7.1":
-        notes.say(
-            f"verl {version} has no filter of groups in main_ppo; its recipe `dapo` has: all groups are trained on"
-        )
+        notes.add(f"verl {version} filters groups in its recipe `dapo` only, not in main_ppo: it trains on all groups")
         return False
-    notes.say(f"the flow draws for at most {refill['rounds']} rounds; verl {version} draws until the batch is full")
-    if job.algorithm.overlong is not None:
-        notes.say(
-            "groups are kept by their scores without the overlong penalty: the metric `acc`, which a reward function "
-            "that returns a dict has to give; `reward` would hold the penalty"
+    notes.add(f"the flow generates for at most {refill['rounds']} rounds; verl {version} until the batch is full")
+    if spec.algorithm.overlong is not None:
+        notes.add(
+            "the flow keeps groups by scores before the overlong penalty: the metric `acc`, which the reward function "
+            "has to return in a dict; `reward` would include the penalty"
         )
     return True
