@@ -48,17 +48,13 @@ def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
     keys_to_change = dict.fromkeys(name for key in differing for name in (_switch(key), key) if name)
     switched = [key for key in keys_to_change if key in new and not _equal(_old_value(read, key), new[key])]
     keys_to_change |= dict.fromkeys(key for key in new if _switch(key) in switched)
-    changed = [_change(read, key, new.get(key), old.get(key)) for key in keys_to_change]
-    if old_run.module != new_run.module:
-        changed.insert(0, Change("-m", new_run.module, old_run.module, f"python3 -m {new_run.module}"))
-    return tuple(change for change in changed if not _equal(change.was, change.value))
-
-
-def _change(read: Imported, key: str, value: str | None, before: str | None) -> Change:
-    was = _old_value(read, key)
     known = keys(system_of(read.system), read.version)
-    words = " ".join(words_of(CommandKey(key, value or "", 0), known)) if value is not None else key
-    return Change(key, value, was if was is not None else before, words)
+    changed = [Change("-m", new_run.module, old_run.module, f"python3 -m {new_run.module}")]
+    for key in keys_to_change:
+        value, was = new.get(key), _old_value(read, key)
+        words = key if value is None else " ".join(words_of(CommandKey(key, value, 0), known))
+        changed.append(Change(key, value, old.get(key) if was is None else was, words))
+    return tuple(change for change in changed if not _equal(change.was, change.value))
 
 
 def _texts(run: StartedCommand) -> dict[str, str]:

@@ -28,7 +28,7 @@ _OPTIONS = {
     "-cd": "--config-dir",
 }
 _KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)")
-_NEGATIVE = re.compile(r"-\d+(\.\d+)?([eE][-+]?\d+)?|-\.\d+|-?inf")
+_FLAG = re.compile(r"-(?!(?:\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+|inf)\Z)")  # -0.5 is a value
 
 
 @dataclass(frozen=True)
@@ -176,17 +176,13 @@ def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
             raise error_at(word.line, "belongs to no flag", word.text[:60])
         minimum, maximum = _value_counts(name[2:])
         values = [replace(word, text=value)] if equals else []
-        while not equals and remaining and not _is_flag(remaining[0]) and len(values) < maximum:
+        while not equals and remaining and not _FLAG.match(remaining[0].text) and len(values) < maximum:
             values.append(remaining.popleft())
         if not equals and len(values) < minimum:
             raise error_at(word.line, "lacks its value", word.text[:60])
         unset = tuple(name for value in values for name in value.unset)
         guessed = tuple(name for value in values for name in value.guessed)
         yield CommandKey(name[2:], " ".join(v.text for v in values) if values else "True", word.line, unset, guessed)
-
-
-def _is_flag(word: Word) -> bool:
-    return word.text.startswith("-") and not _NEGATIVE.fullmatch(word.text)
 
 
 def _value_counts(flag: str) -> tuple[float, float]:

@@ -140,6 +140,11 @@ class Config:
     ) -> Imported:
         """Return this run as a flow; call it last, since it reports the keys that were not read until then."""
         texts = settings_text(settings)
+        ignored = {key.key: why for key in self.overrides.values() if (why := self._ignored(key))}
+        # Words for a command of the system: no unknown values, no removals, no secrets.
+        unread = (key for name, key in self.overrides.items() if ignored.get(name) in (NEEDLESS, UNREAD))
+        literal = (key for key in unread if key.text and not key.unset and "{…}" not in key.text)
+        again = (word for key in literal if not _SECRET.search(key.key) for word in words_of(key, self.known))
         return Imported(
             system=self.run.system,
             version=self.known.version,
@@ -158,18 +163,12 @@ class Config:
             layouts=run.layouts,
             running=run.running,
             lag=min(run.lag, MAX_STALENESS),
-            ignored=tuple((key.key, why) for key in self.overrides.values() if (why := self._ignored(key))),
+            ignored=tuple(ignored.items()),
             notes=tuple(self.notes),
             overrides={name: key.text for name, key in self.overrides.items()},
-            again=self._again(),
+            again=tuple(again),
             rows_at_once=run.rows_at_once,
         )
-
-    def _again(self) -> tuple[str, ...]:
-        """Return the words of keys that no plan holds, without unknown values, removals and secrets."""
-        ignored = (key for key in self.overrides.values() if self._ignored(key) in (NEEDLESS, UNREAD))
-        literal = (key for key in ignored if key.text and not key.unset and "{…}" not in key.text)
-        return tuple(word for key in literal if not _SECRET.search(key.key) for word in words_of(key, self.known))
 
     def _ignored(self, key: CommandKey) -> str:
         """Return why a key is ignored, "" if it was read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nodes.interop.algorithm import Algorithm, aggregation_text
+from nodes.interop.algorithm import KL, Algorithm, aggregation_text
 from nodes.interop.export_spec import ExportDevices, ExportSpec, Part, max_tokens
 from nodes.interop.keys import System
 
@@ -52,6 +52,18 @@ def recomputes(spec: ExportSpec, system: str) -> str:
     """Return the note on a system that does not clip around the sampler's log-probs."""
     extra = "" if spec.recomputes_logprobs else ": one more forward pass"
     return f"the flow clips around the sampler's log-probs; {system} recomputes them{extra}"
+
+
+def kl_estimator(kl: KL | None, system: str, notes: ExportNotes) -> str:
+    """Return the estimator of a system that has k1, k2 and k3 without a straight-through gradient; "" without a KL."""
+    if kl is None:
+        return ""
+    if kl.straight_through or kl.estimator == "abs":
+        notes.add(
+            f"{system} estimates the KL by k1, k2 and k3 without a straight-through gradient: k2 for {kl.estimator}"
+        )
+        return "k2"
+    return kl.estimator
 
 
 def _of_the_flow(spec: ExportSpec, notes: ExportNotes) -> Iterator[str]:

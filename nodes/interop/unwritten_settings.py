@@ -33,9 +33,8 @@ def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[G
             is_default = not setting.is_required() and getattr(node.settings, name) == setting.default
             if name not in RESOURCE_SETTINGS and not is_default:
                 (written if _changes_text(graph, node, name, text, write) else lost).append((node, name))
-    return tuple(
-        f"{node.name}.{name}={_text(node, name)}" for node, name in lost if not _is_shared(node, name, written)
-    )
+    shown = [(node, name, getattr(node.settings, name)) for node, name in lost if not _is_shared(node, name, written)]
+    return tuple(f"{node.name}.{name}={getattr(value, '__name__', value)}" for node, name, value in shown)
 
 
 def _changes_text(graph: Graph, node: Node, name: str, text: str, write: Callable[[Graph], str]) -> bool:
@@ -82,8 +81,3 @@ def _is_shared(node: Node, name: str, written: list[tuple[Node, str]]) -> bool:
         return True  # a note names the estimator that reads greedy responses, if a system does not have it
     others = (other for other, setting in written if setting == name and other.op is node.op)
     return node.op.kind in SHARED_KINDS and any(settings_of(other)[name] == value for other in others)
-
-
-def _text(node: Node, name: str) -> str:
-    value = getattr(node.settings, name)
-    return str(getattr(value, "__name__", value))

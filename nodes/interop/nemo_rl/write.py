@@ -8,7 +8,7 @@ from typing import Any
 
 from flowgraph.analysis.roles import Use
 from nodes.interop.algorithm import Algorithm, aggregation_text
-from nodes.interop.export_notes import ExportNotes, note_uneven, recomputes
+from nodes.interop.export_notes import ExportNotes, kl_estimator, note_uneven, recomputes
 from nodes.interop.export_spec import ExportDevices, ExportSpec, Part
 
 # Source: NeMo RL 0.7.0, nemo_rl/algorithms/advantage_estimator.py: an estimator's name, and whether it leaves one out.
@@ -61,7 +61,10 @@ def nemo_rl_values(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[s
         "base": f"{trainer}_math_1B.yaml",
         "cluster": cluster,
         "lag": spec.lag if cluster.separate else 0,
-        "reward": _reward(spec) if spec.has("reward") else None,
+        "reward": spec.model("reward").name if spec.has("reward") else None,
+        "reward_devices": spec.devices(spec.pool("reward", "infer")),
+        "reward_layout": spec.layout("reward", "infer"),
+        "reward_offloads": "parameters" in spec.running("reward", "infer").offload,
         "megatron": uses_megatron(spec, "policy"),
         "value_megatron": uses_megatron(spec, "critic"),
         "actor": actor,
@@ -127,17 +130,6 @@ def _trainer(spec: ExportSpec) -> str:
     return "ppo" if spec.algorithm.estimator == "gae" else "grpo"
 
 
-def _reward(spec: ExportSpec) -> dict[str, Any]:
-    devices = spec.devices(spec.pool("reward", "infer"))
-    return {
-        "model": spec.model("reward").name,
-        "nodes": devices.nodes,
-        "per_node": devices.per_node,
-        "tensor": spec.layout("reward", "infer").tensor,
-        "offloads": "parameters" in spec.running("reward", "infer").offload,
-    }
-
-
 def _note_layout(spec: ExportSpec, part: Part, notes: ExportNotes) -> None:
     """Note what the engine of a trained part cannot do of its layout and settings."""
     placed = spec.placed(part, "train")
@@ -163,7 +155,7 @@ def _note_layout(spec: ExportSpec, part: Part, notes: ExportNotes) -> None:
 
 
 def _algorithm(spec: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
-    algorithm, surrogate = spec.algorithm, spec.algorithm.surrogate
+    algorithm, surrogate, refill = spec.algorithm, spec.algorithm.surrogate, spec.algorithm.refill
     estimator, leave_one_out = ESTIMATORS.get(algorithm.estimator, ("grpo", False))
     if algorithm.estimator not in ESTIMATORS:
         notes.add("NeMo RL does not have the flow's advantages: grpo replaces them")
@@ -176,11 +168,7 @@ def _algorithm(spec: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
     if surrogate.old == "sampler":
         notes.add(recomputes(spec, "NeMo RL"))
     kl = algorithm.kl_loss or algorithm.kl_reward
-    kl_type = "" if kl is None else "k2" if kl.estimator == "abs" or kl.straight_through else kl.estimator
-    if kl is not None and (kl.straight_through or kl.estimator == "abs"):
-        notes.add(
-            f"NeMo RL estimates the KL by k1, k2 and k3 without a straight-through gradient: k2 for {kl.estimator}"
-        )
+    kl_type = kl_estimator(kl, "NeMo RL", notes)
     if kl is not None and kl.adaptive is not None:
         notes.add("the flow adapts the weight of the KL; NeMo RL keeps the initial weight")
     if algorithm.policy.epochs > 1 and algorithm.estimator != "gae":
@@ -200,7 +188,7 @@ def _algorithm(spec: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
         "kl": kl,
         "kl_type": kl_type,
         "correction": _correction(spec, notes),
-        "multiplier": _prompt_multiplier(spec),
+        "multiplier": round(max(1.0, spec.assumed.batch / (refill["rounds"] if refill else 1) / spec.batch), 3),
     }
 
 
@@ -223,11 +211,3 @@ def _correction(spec: ExportSpec, notes: ExportNotes) -> dict[str, Any] | None:
     if correction["cap"] is not None:
         return {"type": "tis", "high": correction["cap"], "low": None}
     return {"type": "icepop", "high": correction["high"] or 1e6, "low": correction["low"] or 0.0}
-
-
-def _prompt_multiplier(spec: ExportSpec) -> float:
-    """Return how many prompts a round generates from, over those that a batch keeps."""
-    refill = spec.algorithm.refill
-    if refill is None:
-        return 1.0
-    return round(max(1.0, spec.assumed.batch / int(refill["rounds"]) / spec.batch), 3)

@@ -9,7 +9,7 @@ from typing import Any
 from flowgraph.analysis.roles import Use
 from flowgraph.cluster.plan import Layout
 from nodes.interop.algorithm import aggregation_text
-from nodes.interop.export_notes import ExportNotes, note_aggregations, note_uneven, recomputes
+from nodes.interop.export_notes import ExportNotes, kl_estimator, note_aggregations, note_uneven, recomputes
 from nodes.interop.export_spec import ExportDevices, ExportSpec, Part
 
 # Source: OpenRLHF 0.11.2, the choices of `--algo.advantage.estimator` and trainer/ppo_utils/experience_maker.py.
@@ -48,7 +48,8 @@ def openrlhf_values(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[
         notes.add(f"{spec.parts['policy']}.sample runs on `sglang`; OpenRLHF samples with vllm")
     sampling = groups.actor if groups.everything and not groups.ahead else groups.sampling
     engine_devices = sampled.tensor * sampled.pipeline
-    checkpointing = {spec.running(part, "train").checkpointing for part in _trained(spec)}
+    trained: tuple[Part, ...] = ("policy", "critic")
+    checkpointing = {spec.running(part, "train").checkpointing for part in trained if spec.has(part)}
     if len(checkpointing) > 1 or "selective" in checkpointing:
         notes.add("OpenRLHF checkpoints all activations of all trained models, or none")
     return {
@@ -67,11 +68,6 @@ def openrlhf_values(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[
         "kl": spec.algorithm.kl_loss or spec.algorithm.kl_reward,
         **_algorithm(spec, version, notes),
     }
-
-
-def _trained(spec: ExportSpec) -> list[Part]:
-    parts: tuple[Part, ...] = ("policy", "critic")
-    return [part for part in parts if spec.has(part)]
 
 
 def _groups(spec: ExportSpec, notes: ExportNotes) -> Groups:
@@ -200,11 +196,7 @@ def _algorithm(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[str, 
     # Source: trainer/ray/ppo_actor.py: `aggregate_loss` takes the aggregation of the surrogate only.
     note_aggregations(algorithm, "token-mean", "OpenRLHF aggregates all terms but the surrogate as one", notes)
     kl = algorithm.kl_loss or algorithm.kl_reward
-    kl_estimator = "" if kl is None else "k2" if kl.estimator == "abs" or kl.straight_through else kl.estimator
-    if kl is not None and (kl.estimator == "abs" or kl.straight_through):
-        notes.add(
-            f"OpenRLHF estimates the KL by k1, k2 and k3 without a straight-through gradient: k2 for {kl.estimator}"
-        )
+    kl_type = kl_estimator(kl, "OpenRLHF", notes)
     if algorithm.refill is not None:
         notes.add(
             f"the flow generates for at most {algorithm.refill['rounds']} rounds; OpenRLHF until the batch is full"
@@ -217,7 +209,7 @@ def _algorithm(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[str, 
         "loss": "gspo" if surrogate.op == "gspo_loss" else "ppo",
         "aggregation": _aggregation(spec, version, notes),
         "clips": surrogate.op in ("clipped", "gspo_loss"),
-        "kl_estimator": kl_estimator,
+        "kl_estimator": kl_type,
         "value_clip": algorithm.value_clip or NO_CLIP,
         **_correction(spec, notes),
     }

@@ -286,6 +286,9 @@ def _algorithm(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[str, 
     if algorithm.estimator == "optimal_token_baseline" and not algorithm.advantages["zero_tail"]:
         notes.add("verl's tir_optimal_token_baseline has a baseline of 0 where one response outlasts all others")
     mode = _loss_mode(spec, notes)
+    threshold, correction = None, algorithm.correction
+    if correction is not None:  # `low_high`: weights beyond are left out
+        threshold = correction["cap"] or f"{correction['low'] or 1e-6:g}_{correction['high'] or 1e6:g}"
     return {
         "estimator": estimator,
         "loss_mode": mode,
@@ -297,7 +300,7 @@ def _algorithm(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[str, 
         "bypass": _bypasses(spec, mode, version, notes),
         "kl_loss_type": _kl_type(algorithm.kl_loss),
         "kl_reward_type": _kl_type(algorithm.kl_reward),
-        "rollout_is_threshold": _threshold(algorithm.correction),
+        "rollout_is_threshold": threshold,
         "filters": _filters(spec, version, notes),
         "metric": "reward" if algorithm.overlong is None else "acc",
         "max_grad_norm": algorithm.policy.max_grad_norm or NO_CLIP,
@@ -374,15 +377,6 @@ def _kl_type(kl: KL | None) -> str:
     if kl is None:
         return ""
     return (STRAIGHT_THROUGH if kl.straight_through else KL_TYPES)[kl.estimator]
-
-
-def _threshold(correction: Mapping[str, Any] | None) -> float | str | None:
-    """Return the cap of importance weights, or `low_high` if those beyond are left out."""
-    if correction is None:
-        return None
-    if correction["cap"] is not None:
-        return float(correction["cap"])
-    return f"{correction['low'] or 1e-6:g}_{correction['high'] or 1e6:g}"
 
 
 def _filters(spec: ExportSpec, version: str, notes: ExportNotes) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowgraph.cluster.plan import Layout
-from nodes.interop import Imported, read_command, read_yaml
+from nodes.interop import UNREAD, Imported, read_command, read_yaml
 from tests.looped import looped
 
 CLASSIC = r"""
@@ -347,6 +347,12 @@ trainer: {n_gpus_per_node: 4, unheard_of: 1}
     assert found.models["policy"] == "org/name+lora=32,alpha=16"
     assert setting(found, "policy.update.lr") == "3e-06"
     assert [key for key, _ in found.ignored] == ["trainer.unheard_of"]
+
+
+def test_a_key_whose_default_refers_to_an_unknown_key_is_written_again() -> None:
+    key = "actor_rollout_ref.ref.megatron.override_transformer_config"
+    found = read_command(f"{VERL_COMMAND} {key}=8")
+    assert (dict(found.ignored)[key], found.again) == (UNREAD, (f"{key}=8",))
 
 
 def test_what_no_plan_depends_on_can_be_told_again_but_for_what_is_secret() -> None:
