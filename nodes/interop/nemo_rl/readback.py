@@ -24,7 +24,9 @@ def nemo_rl_run(spec: ExportSpec) -> SystemRun:
     host memory and swaps it with the policy's weights; if generation shares devices, everything else is offloaded.
     """
     cluster = cluster_of(spec, ExportNotes("nemo-rl"))
-    trainer = [(role, part, use) for role, part, use in ROLES if spec.placed(part, use) is not None]
+    trainer: list[tuple[str, Part, Use]] = [
+        (role, part, use) for role, part, use in ROLES if spec.placed(part, use) is not None
+    ]
     layouts = {role: _layout(spec, "critic" if part == "critic" else "policy", cluster) for role, part, _ in trainer}
     running = {role: _running(spec, part, use, cluster) for role, part, use in trainer}
     sampled = spec.layout("policy", "sample")

@@ -53,7 +53,7 @@ def rows_at_once(config: Config, flow: ShippedFlow) -> dict[str, int]:
     Megatron's rows are packed; FSDP's are where `use_remove_padding` is on.
     """
     packed = _trainer(config) == "megatron" or config.flag(f"{MODEL}.use_remove_padding")
-    rows = {role: _rows(config, role) for role in flow.roles if role in PREFIXES}
+    rows = {role: _micro_batch(config, role, 1, 1)[0] for role in flow.roles if role in PREFIXES}
     return {role: count for role, count in rows.items() if count is not None and packed}
 
 
@@ -71,7 +71,7 @@ def running_of(
             precision="bfloat16",
             checkpointing=_checkpointing(config, role, engine, trainer == "megatron"),
             offload=offload,
-            micro_batch_tokens=_token_budget(config, role, total_tokens, layouts[role].sequence),
+            micro_batch_tokens=_micro_batch(config, role, total_tokens, layouts[role].sequence)[1],
             logits="whole" if has_logits and not config.flag(FUSED) else "chunked",
             sleeps=sleeps,
         )
@@ -255,29 +255,17 @@ def _fsdp_offload(config: Config, role: str, engine: str) -> tuple[tuple[Offload
     return tuple(name for name, offloaded in states if offloaded), False
 
 
-def _token_budget(config: Config, role: str, total_tokens: int, sequence: int) -> int | None:
-    """Return the tokens of a micro-batch: the run's budget, or its number of rows, each of the maximum length."""
-    if _counts_tokens(config, role):
-        tokens = config.optional_positive(f"{_micro_batch_prefix(role)}_max_token_len_per_gpu")
-        return None if tokens is None else tokens * sequence
-    rows = _rows(config, role)
-    return None if rows is None else rows * total_tokens
+def _micro_batch(config: Config, role: str, total_tokens: int, sequence: int) -> tuple[int | None, int | None]:
+    """Return the rows and the tokens of a micro-batch on a device; None for what the run does not set.
 
-
-def _micro_batch_prefix(role: str) -> str:
-    return f"{PREFIXES[role]}.{'log_prob' if role.endswith('.infer') else 'ppo'}"
-
-
-def _counts_tokens(config: Config, role: str) -> bool:
-    name = "log_prob_use_dynamic_bsz" if role.endswith(".infer") else "use_dynamic_bsz"
-    return config.flag(f"{PREFIXES[role]}.{name}")
-
-
-def _rows(config: Config, role: str) -> int | None:
-    """Return the rows of a micro-batch on a device; None if the run counts tokens, or sets neither."""
-    if _counts_tokens(config, role):
-        return None
-    rows = config.optional_positive(f"{_micro_batch_prefix(role)}_micro_batch_size_per_gpu")
-    if rows is None and (on_all := config.optional_positive(f"{_micro_batch_prefix(role)}_micro_batch_size")):
+    A run sets a budget of tokens, or a number of rows, which count with the maximum length.
+    """
+    prefix, is_infer = PREFIXES[role], role.endswith(".infer")
+    name = f"{prefix}.{'log_prob' if is_infer else 'ppo'}"
+    if config.flag(f"{prefix}.{'log_prob_use_dynamic_bsz' if is_infer else 'use_dynamic_bsz'}"):
+        tokens = config.optional_positive(f"{name}_max_token_len_per_gpu")
+        return None, None if tokens is None else tokens * sequence
+    rows = config.optional_positive(f"{name}_micro_batch_size_per_gpu")
+    if rows is None and (on_all := config.optional_positive(f"{name}_micro_batch_size")):
         rows = max(1, on_all // config.positive("trainer.n_gpus_per_node") // config.positive("trainer.nnodes"))
-    return rows
+    return rows, None if rows is None else rows * total_tokens

@@ -336,9 +336,9 @@ def _aggregation(spec: ExportSpec, notes: ExportNotes) -> tuple[str, float | Non
 
 
 def _aggregation_key(aggregation: str | float) -> tuple[str, float | None]:
-    if isinstance(aggregation, float):
-        return "seq-mean-token-sum-norm", aggregation
-    return AGGREGATIONS[aggregation], None
+    if isinstance(aggregation, str):
+        return AGGREGATIONS[aggregation], None
+    return "seq-mean-token-sum-norm", aggregation
 
 
 def _clip_ratio_c(surrogate: Surrogate) -> float | None:
