@@ -30,20 +30,12 @@ def read_back(spec: ExportSpec, system: System, version: str, files: Mapping[str
         config = Config.of(started(files["run.sh"]), keys(system, version))
         run = verl_run(config, flow) if system == "verl" else openrlhf_run(config, flow)
     if system != "verl":
-        run = _with_whole_logits(run)
+        # All logits of a micro-batch are there at once, though float32 copies may come in chunks. Source: OpenRLHF,
+        # models/actor.py; NeMo RL 0.7.0, nemo_rl/models/policy/__init__.py: `logprob_chunk_size`.
+        for role in run.running.keys() - {"policy.sample"}:
+            settings = run.running[role].model_copy(update={"logits": "whole"})
+            run = replace(run, running={**run.running, role: settings})
     return _with_other_roles(spec, _renamed(spec, run))
-
-
-def _with_whole_logits(run: SystemRun) -> SystemRun:
-    """Return a run that holds all logits of a micro-batch at once, though it may convert them to float32 in chunks.
-
-    Source: OpenRLHF, models/actor.py; NeMo RL 0.7.0, nemo_rl/models/policy/__init__.py: `logprob_chunk_size`.
-    """
-    running = {
-        role: settings if role.endswith(".sample") else settings.model_copy(update={"logits": "whole"})
-        for role, settings in run.running.items()
-    }
-    return replace(run, running=running)
 
 
 def _renamed(spec: ExportSpec, run: SystemRun) -> SystemRun:

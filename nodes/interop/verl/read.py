@@ -45,7 +45,14 @@ NO_BOUND = 1e5  # a bound of the dual clip, or of a value, that nothing reaches
 def read_verl(config: Config) -> Imported:
     """Return a run of verl; raises UsageError without a model, or if its layouts do not divide its devices."""
     if config.flag("distillation.enabled"):
-        raise _distillation(config)
+        names = [
+            key.text for name, key in config.overrides.items() if name.endswith(".model_path") and "teacher" in name
+        ]
+        raise UsageError(
+            f"learns from a teacher{''.join(f', `{name}`' for name in names)}: no shipped flow does, so none is planned",
+            where=f"line {config.overrides['distillation.enabled'].line}",
+            hint="plan a flow of yours that takes the teacher as a Reference, and its log-probs into a KL",
+        )
     lag = _asynchrony(config)[1]
     flow = _flow(config, lag)
     unused = ("ref",) if "ref" in flow.params and not _has_kl(config) else ()
@@ -84,17 +91,6 @@ def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
     total_tokens = config.positive("data.max_prompt_length") + config.positive("data.max_response_length")
     running = running_of(config, flow, layouts, total_tokens, separate)
     return SystemRun(tuple(parts), engines, layouts, running, lag, rows_at_once(config, flow))
-
-
-def _distillation(config: Config) -> UsageError:
-    """Return an error: no shipped flow has a teacher, its devices and its loss."""
-    names = [key.text for name, key in config.overrides.items() if name.endswith(".model_path") and "teacher" in name]
-    teachers = "".join(f", `{name}`" for name in names)
-    return UsageError(
-        f"learns from a teacher{teachers}: no shipped flow does, so none can be planned for it",
-        where=f"line {config.overrides['distillation.enabled'].line}",
-        hint="plan a flow of yours that takes the teacher as a Reference, and its log-probs into a KL",
-    )
 
 
 def _asynchrony(config: Config) -> tuple[bool, int]:
