@@ -45,11 +45,10 @@ NO_BOUND = 1e5  # a bound of the dual clip, or of a value, that nothing reaches
 def read_verl(config: Config) -> Imported:
     """Return a run of verl; raises UsageError without a model, or if its layouts do not divide its devices."""
     if config.flag("distillation.enabled"):
-        names = [
-            key.text for name, key in config.overrides.items() if name.endswith(".model_path") and "teacher" in name
-        ]
+        paths = (name for name in config.overrides if name.endswith(".model_path") and "teacher" in name)
+        names = [config.overrides[path].text for path in paths]
         raise UsageError(
-            f"learns from a teacher{''.join(f', `{name}`' for name in names)}: no shipped flow does, so none is planned",
+            f"learns from a teacher{''.join(f', `{name}`' for name in names)}: no shipped flow does that",
             where=f"line {config.overrides['distillation.enabled'].line}",
             hint="plan a flow of yours that takes the teacher as a Reference, and its log-probs into a KL",
         )
