@@ -192,7 +192,7 @@ def export_spec(plan: Plan, graph: Graph, longest: LongestLengths | None = None)
         hint = f"{losses[0]} learns given responses; these systems have policy losses only" if losses else ""
         raise UsageError(what, where=graph.name, hint=hint)
     without = set(plan.assumed.without)
-    parts = {part: param for part, param in _parts(graph).items() if param not in without}
+    parts: dict[Part, str] = {part: param for part, param in _parts(graph).items() if param not in without}
     if "reference" not in parts:  # a run that leaves out the KL has a weight of 0 in its flow
         algorithm = replace(algorithm, kl_loss=None, kl_reward=None)
     for param in parts.values():
