@@ -72,14 +72,14 @@ def exported(posed: PreparedProblem, plan: Plan, target: ExportTarget, notes: Se
 def written(posed: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportedPlan:
     """Write a plan for a system, and forecast what the system then runs. Raises what `export` raises."""
     told = exported(posed, plan, target, notes)
-    if told.as_run is None:
+    if told.system_run is None:
         return ExportedPlan(told, None)
-    run = _as_run(posed.setting, told.as_run)
+    run = _as_run(posed.setting, told.system_run)
     try:
-        homes = list(homes_of_run(run, told.as_run))
+        homes = list(homes_of_run(run, told.system_run))
         made = _plan_from(posed, run, homes)
     except ResourceError as error:
-        wants, has = sum(part.devices for part in told.as_run.parts), sum(of.count for of in run.classes)
+        wants, has = sum(part.devices for part in told.system_run.parts), sum(of.count for of in run.classes)
         return ExportedPlan(told, None, (f"it takes {wants} devices, there are {has}" if wants > has else error.what,))
     return ExportedPlan(told, made, tuple(_faults(run, homes, made)))
 

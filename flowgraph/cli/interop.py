@@ -104,7 +104,7 @@ def import_run(
     def at(question: PlanningRequest) -> tuple[PreparedProblem, Imported, Plan, tuple[str, ...]]:
         posed = _posed(read_as_written, path, device, question)
         read = as_long_as_its_rows(posed.setting, read_as_written)
-        plan = plan_from(posed.setting, list(homes_of_run(posed.setting, read.as_run)), posed.assumed)
+        plan = plan_from(posed.setting, list(homes_of_run(posed.setting, read.system_run)), posed.assumed)
         return posed, read, plan, tuple(str(each) for each in faults_of(plan, posed, str(path), ran=True))
 
     def fits(lengths: ShorterLengths) -> bool:
@@ -245,7 +245,7 @@ def _beside(posed: PreparedProblem, run: ImportedRun, best: ExportSearch | None)
 def _unread(read: Imported) -> Iterator[str]:
     """Yield which keys were not read, each with why, and in one line those that no plan depends on."""
     yield from (f"{key} was not read: {why}" for key, why in read.ignored if why not in (NEEDLESS, UNREAD))
-    unread = [f"{key}={read.told[key][:MOST_SHOWN]}" for key, why in read.ignored if why == UNREAD]
+    unread = [f"{key}={read.overrides[key][:MOST_SHOWN]}" for key, why in read.ignored if why == UNREAD]
     if unread:
         yield f"not read, though they may change what is computed: {', '.join(unread)}"
     needless = [key for key, why in read.ignored if why == NEEDLESS]

@@ -1,16 +1,16 @@
-"""How one command of a system becomes another: the keys that differ, as one would change them in a script."""
+"""The keys that differ between two commands of a system, as one would change them in a script."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nodes.interop.commands import CommandKey, StartedCommand, started, words_of
 from nodes.interop.imported import Imported
 from nodes.interop.keys import keys, system_of
 
-# A key that counts only where another says so: by the last name, or by all of it where both are named otherwise.
-BESIDE: Mapping[str, str] = {
+# A key that counts only if a switch is on: by its last name, or by its whole name if the switch is elsewhere.
+SWITCHES: Mapping[str, str] = {
     "ppo_max_token_len_per_gpu": "use_dynamic_bsz",
     "log_prob_max_token_len_per_gpu": "log_prob_use_dynamic_bsz",
     "train.max_tokens_per_gpu": "train.dynamic_batch_enable",
@@ -22,9 +22,9 @@ BESIDE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Change:
-    """One key that differs: what it becomes, None where it is left out, and what it was, None where that was nothing.
+    """A key that differs: its new value, None to remove it, and its old value, None if it had none.
 
-    `words` tell it on a command line of the system.
+    `words` set it on a command line of the system.
     """
 
     key: str
@@ -38,63 +38,55 @@ class Change:
 
 
 def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
-    """Return what differs between two commands that were written for one version, as changes of the run that was read.
+    """Return what differs between two exported commands of one version, as changes of the run that was read.
 
-    `before` is that run as it is written again. What a key was is what the run told it, else its default.
+    `before` is that run, exported again. The old value of a key is the one that the run sets, or its default.
     """
-    ours, theirs = started(before), started(after)
-    one, other = _told(ours), _told(theirs)
-    differing = [key for key in (*other, *one) if one.get(key) != other.get(key)]
-    wanted = dict.fromkeys(each for key in differing for each in (*_needed(key), key))
-    switched = [key for key in wanted if key in other and not _same(_was(read, key), other[key])]
-    wanted |= dict.fromkeys(key for key in other if any(name in switched for name in _needed(key)))
-    found = (_change(read, key, other.get(key), one.get(key)) for key in wanted)
-    return (*_module(ours, theirs), *(each for each in found if not _same(each.was, each.value)))
-
-
-def _change(read: Imported, key: str, value: str | None, before: str | None) -> Change:
-    was = _was(read, key)
+    old_run, new_run = started(before), started(after)
+    old, new = _texts(old_run), _texts(new_run)
+    differing = [key for key in (*new, *old) if old.get(key) != new.get(key)]
+    keys_to_change = dict.fromkeys(name for key in differing for name in (_switch(key), key) if name)
+    switched = [key for key in keys_to_change if key in new and not _equal(_old_value(read, key), new[key])]
+    keys_to_change |= dict.fromkeys(key for key in new if _switch(key) in switched)
     known = keys(system_of(read.system), read.version)
-    words = " ".join(words_of(CommandKey(key, value or "", 0), known)) if value is not None else key
-    return Change(key, value, was if was is not None else before, words)
+    changed = [Change("-m", new_run.module, old_run.module, f"python3 -m {new_run.module}")]
+    for key in keys_to_change:
+        value, was = new.get(key), _old_value(read, key)
+        words = key if value is None else " ".join(words_of(CommandKey(key, value, 0), known))
+        changed.append(Change(key, value, old.get(key) if was is None else was, words))
+    return tuple(change for change in changed if not _equal(change.was, change.value))
 
 
-def _module(ours: StartedCommand, theirs: StartedCommand) -> Iterator[Change]:
-    if ours.module != theirs.module:
-        yield Change("-m", theirs.module, ours.module, f"python3 -m {theirs.module}")
+def _texts(run: StartedCommand) -> dict[str, str]:
+    """Return the keys of a command with their texts, and the switches of its keys, which are on."""
+    texts = {key.key: key.text for key in run.overrides}
+    return texts | {switch: "True" for key in texts if (switch := _switch(key)) and switch not in texts}
 
 
-def _told(run: StartedCommand) -> dict[str, str]:
-    """Return all that a command tells, and what its keys count beside, which follow another where they are not told."""
-    found = {each.key: each.text for each in run.told}
-    return found | {name: "True" for key in found for name in _needed(key) if name not in found}
-
-
-def _was(read: Imported, key: str) -> str | None:
-    """Return what a run tells a key, or its default; a default that refers to another key is what that one is."""
-    if key in read.told:
-        return read.told[key]
+def _old_value(read: Imported, key: str) -> str | None:
+    """Return the value that a run sets for a key, or its default, also one that refers to another key."""
+    if key in read.overrides:
+        return read.overrides[key]
     value = keys(system_of(read.system), read.version).defaults.get(key)
     if isinstance(value, str) and value.startswith("${oc.select:"):
         other, _, default = value[len("${oc.select:") : -1].partition(",")
-        found = _was(read, other)
-        return found if found is not None else default or None
+        old = _old_value(read, other)
+        return old if old is not None else default or None
     return None if value is None else str(value)
 
 
-def _needed(key: str) -> Iterator[str]:
-    """Yield the key beside which another counts, if there is one."""
-    where, _, last = key.rpartition(".")
-    name = BESIDE.get(key) or BESIDE.get(last, "")
-    if name:
-        yield name if "." in name or not where else f"{where}.{name}"
+def _switch(key: str) -> str:
+    """Return the switch that a key needs, "" if it needs none."""
+    parent, _, last = key.rpartition(".")
+    switch = SWITCHES.get(key) or SWITCHES.get(last, "")
+    return f"{parent}.{switch}" if switch and parent and "." not in switch else switch
 
 
-def _same(one: str | None, other: str | None) -> bool:
-    """Return whether two values are the same as they are read: `True` and `true`, 0.6 and 0.60."""
-    if one is None or other is None:
-        return one is other
+def _equal(a: str | None, b: str | None) -> bool:
+    """Return whether a system reads two values alike: `True` and `true`, 0.6 and 0.60."""
+    if a is None or b is None:
+        return a is b
     try:
-        return float(one) == float(other)
+        return float(a) == float(b)
     except ValueError:
-        return one.strip("'\"").casefold() == other.strip("'\"").casefold()
+        return a.strip("'\"").casefold() == b.strip("'\"").casefold()

@@ -1,38 +1,41 @@
-"""The one command of a launch script that starts a training, as keys and their values.
+"""The command of a launch script that starts a training, as keys and their values.
 
 Hydra's overrides (`key=value`, `+key=value`) of verl, and OpenRLHF's flags (`--flag value`). Not here: what keys mean.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flowgraph.errors import UsageError
-from nodes.interop.char_reader import broken
 from nodes.interop.keys import Keys, System, keys, versions
-from nodes.interop.shell import Command, Word, commands
+from nodes.interop.shell import Word, commands, error_at
 
 _VERL = re.compile(r"(?:verl|recipe)(?:\.\w+)+")
 _OPENRLHF = re.compile(r"openrlhf(?:\.\w+)+")
-_OTHER = re.compile(r".*(?:^|/)run_(?:grpo|ppo)\w*\.py")
+_NEMO_RL = re.compile(r".*(?:^|/)run_(?:grpo|ppo)\w*\.py")
 _NO_TRAINING = re.compile("eval|generation|merge")
 _SCRIPTS: dict[str, System] = {"train_ppo_ray.py": "openrlhf", "main_ppo.py": "verl"}
-_OPTIONS = {name: name for name in ("--config-name", "--config-path", "--config-dir")} | {
+_OPTIONS = {
+    **{name: name for name in ("--config-name", "--config-path", "--config-dir")},
     "-cn": "--config-name",
     "-cp": "--config-path",
     "-cd": "--config-dir",
 }
 _KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)")
+_FLAG = re.compile(r"-(?!(?:\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+|inf)\Z)")  # -0.5 is a value
 
 
 @dataclass(frozen=True)
 class CommandKey:
-    """One key as it was told: its text, where it stands, and what in it only a running shell knows.
+    """A key of a command: its text, its line, and what in it only a running shell knows.
 
-    `guessed` names variables of which the first of several values was taken.
+    `guessed` names variables that have several values: the first is used.
     """
 
     key: str
@@ -44,48 +47,58 @@ class CommandKey:
 
 @dataclass(frozen=True)
 class StartedCommand:
-    """What a command starts: the system, its module, and the keys it is told, the last of each winning.
+    """What a command starts: the system, its module, and its keys in order.
 
-    `unread` names what may hold further keys and only a running shell knows; `others` are the lines of further
-    commands that start a training.
+    `unread` names variables that may hold further keys. `others` are the lines of further commands that start a
+    training.
     """
 
     system: System
     module: str
     line: int
-    told: tuple[CommandKey, ...]
+    overrides: tuple[CommandKey, ...]
     options: tuple[CommandKey, ...] = ()  # Hydra's own: --config-name
     unread: tuple[str, ...] = ()
     others: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Beginning:
-    """The word of a command that names what is started, what follows it, and why it cannot be read, None if it can."""
-
-    system: System | None
-    word: Word
-    rest: Sequence[Word]
-    refusal: UsageError | None
-
-
 def started(text: str) -> StartedCommand:
-    """Find the first command of verl or OpenRLHF in a shell text that trains a policy.
+    """Return the first command of verl or OpenRLHF in a shell text that trains a policy.
 
-    Raises UsageError with the line and the word for a text without one, or with a word that is no key and value.
+    Raises UsageError with the line and the word for a text without one, and for a word that is not a key and a value.
     """
-    found = [each for command in commands(text) if (each := _beginning(command)) is not None]
-    read = [each for each in found if each.refusal is None]
-    if not read and found and found[0].refusal is not None:
-        raise found[0].refusal
-    if not read:
+    starts, refusals = list[tuple[System, Word, Sequence[Word]]](), list[UsageError]()
+    for command in commands(text):
+        for index, word in enumerate(command):
+            system = _system(word.text, is_module=index > 0 and command[index - 1].text in ("-m", "--module"))
+            if system is None or command[0].text in ("echo", "printf"):
+                continue
+            refusal = _refusal(system, word)
+            if refusal is None:
+                starts.append((system, word, command[index + 1 :]))
+            else:
+                refusals.append(refusal)
+            break
+    if not starts and refusals:
+        raise refusals[0]
+    if not starts:
         hint = "it should hold python3 -m verl.trainer.main_ppo … or python3 -m openrlhf.cli.train_ppo_ray …"
         raise UsageError("no command of verl or OpenRLHF is in this text", where="the command", hint=hint)
-    return replace(_started(read[0]), others=tuple(each.word.line for each in read[1:]))
+    system, start, arguments = starts[0]
+    read = list(_flags(arguments) if system == "openrlhf" else _overrides(arguments))
+    return StartedCommand(
+        system,
+        start.text,
+        start.line,
+        overrides=tuple(key for key in read if key.key and not key.key.startswith("--")),
+        options=tuple(key for key in read if key.key.startswith("--")),
+        unread=tuple(dict.fromkeys(name for key in read if not key.key for name in key.unset)),
+        others=tuple(word.line for _, word, _ in starts[1:]),
+    )
 
 
-def words_of(told: CommandKey, known: Keys) -> tuple[str, ...]:
-    """Return the words that tell one key, quoted for a shell: an override of Hydra, or a flag and its values.
+def words_of(key: CommandKey, known: Keys) -> tuple[str, ...]:
+    """Return the words of one key on a command line, quoted for a shell: a Hydra override, or a flag and its values.
 
     >>> words_of(CommandKey("trainer.project_name", "two words", 1), keys("verl", "0.9.1"))
     ("'trainer.project_name=two words'",)
@@ -93,130 +106,87 @@ def words_of(told: CommandKey, known: Keys) -> tuple[str, ...]:
     ('--train.colocate_all',)
     """
     if known.system == "openrlhf":
-        many = known.values.get(told.key, 1)
-        values = [told.text] if many == 1 else told.text.split() if many != 0 else []
-        return (f"--{told.key}", *map(shlex.quote, values))
-    added = "" if told.key in known.defaults else "++"
-    return (shlex.quote(f"{added}{told.key}={told.text}"),)
+        count = known.values.get(key.key, 1)
+        values = [key.text] if count == 1 else key.text.split() if count != 0 else []
+        return (f"--{key.key}", *map(shlex.quote, values))
+    prefix = "" if key.key in known.defaults else "++"
+    return (shlex.quote(f"{prefix}{key.key}={key.text}"),)
 
 
-def _beginning(command: Command) -> _Beginning | None:
-    if command[0].text in ("echo", "printf"):
-        return None
-    for place, word in enumerate(command):
-        rest = command[place + 1 :]
-        if _OTHER.fullmatch(word.text):
-            what = "NeMo RL is started from a configuration; plans are exported to it, not read"
-            return _Beginning(None, word, rest, broken(what, word.line, word.text))
-        named = place > 0 and command[place - 1].text in ("-m", "--module")
-        system = _system(word.text, named)
-        if system is not None:
-            return _Beginning(system, word, rest, _refusal(word))
-    return None
+def _system(text: str, is_module: bool) -> System | None:
+    """Return the system whose training a word starts: a module after `-m`, or a script.
 
-
-def _started(found: _Beginning) -> StartedCommand:
-    assert found.system is not None, "it was not refused"
-    read = list((_flags if found.system == "openrlhf" else _overrides)(found.rest))
-    return StartedCommand(
-        found.system,
-        found.word.text,
-        found.word.line,
-        told=tuple(each for each in read if each.key and not each.key.startswith("--")),
-        options=tuple(each for each in read if each.key.startswith("--")),
-        unread=tuple(dict.fromkeys(name for each in read if not each.key for name in each.unset)),
-    )
-
-
-def _system(text: str, named: bool) -> System | None:
-    """Return the system whose training a module or a script starts; merging, evaluating and generating start none.
-
-    A module is one where it is `named` as such: a script that imports it says its name too.
+    Modules that merge, evaluate or generate start none. A script that only imports a module names it too.
     """
-    name = text.rpartition("/")[2]
-    if named and _VERL.fullmatch(text):
+    if _NEMO_RL.fullmatch(text):
+        return "nemo-rl"
+    if is_module and _VERL.fullmatch(text):
         last = text.rpartition(".")[2]
         return "verl" if "sft" in last or ("main" in last and not _NO_TRAINING.search(last)) else None
-    if named and _OPENRLHF.fullmatch(text):
+    if is_module and _OPENRLHF.fullmatch(text):
         return "openrlhf" if ".train_" in text else None
-    return _SCRIPTS.get(name)
+    return _SCRIPTS.get(text.rpartition("/")[2])
 
 
-def _refusal(word: Word) -> UsageError | None:
-    """Refuse what is of a known system, but trains no policy on responses that it draws."""
+def _refusal(system: System, word: Word) -> UsageError | None:
+    """Return why a start cannot be read; None if it trains a policy on its own responses."""
+    if system == "nemo-rl":
+        what = "NeMo RL starts from a configuration; plans are exported to it, not imported from it"
+        return error_at(word.line, what, word.text)
     name = word.text.rpartition(".")[2] if not word.text.endswith(".py") else word.text
     if "sft" not in name and (not word.text.startswith("openrlhf.") or name == "train_ppo_ray"):
         return None
-    return broken("trains on no responses that it draws; what starts PPO and its kin is read", word.line, word.text)
+    what = "does not train on responses that it generates; only PPO and related algorithms are read"
+    return error_at(word.line, what, word.text)
 
 
 def _overrides(words: Sequence[Word]) -> Iterator[CommandKey]:
-    """Read Hydra's overrides; `--config-name x` and `--config-name=x` are its options.
+    """Yield Hydra's overrides; `--config-name x` and `--config-name=x` are its options.
 
-    A key of no name stands for a word that only a running shell knows: a variable of further overrides.
+    A key without a name is a word that only a running shell knows: a variable with further overrides.
     """
-    waiting: Word | None = None
-    for word in words:
-        if waiting is not None:
-            yield CommandKey(_OPTIONS[waiting.text], word.text, waiting.line, word.unset, word.guessed)
-            waiting = None
-            continue
-        if not word.text and not word.unset:
-            continue  # an argument that nobody gave
+    remaining = iter(words)
+    for word in remaining:
         name, equals, value = word.text.partition("=")
+        option, key = _OPTIONS.get(name), _KEY.fullmatch(name)
         if word.text.startswith("-"):
-            if equals and name in _OPTIONS:
-                yield CommandKey(_OPTIONS[name], value, word.line, word.unset, word.guessed)
-            waiting = word if word.text in _OPTIONS else None
-            continue
-        found = _KEY.fullmatch(name)
-        if not equals and word.unset and not name:
-            yield CommandKey("", "", word.line, word.unset)
-            continue
-        if found is None or not (equals or found[1] == "~"):
-            raise broken("is no override, which is written key=value", word.line, word.text[:60])
-        yield CommandKey(found[2], value, word.line, word.unset, word.guessed)
+            if option and equals:
+                yield CommandKey(option, value, word.line, word.unset, word.guessed)
+            elif option and (following := next(remaining, None)):
+                yield CommandKey(option, following.text, word.line, following.unset, following.guessed)
+        elif not word.text:
+            if word.unset:
+                yield CommandKey("", "", word.line, word.unset)
+        elif key is not None and (equals or key[1] == "~"):
+            yield CommandKey(key[2], value, word.line, word.unset, word.guessed)
+        else:
+            raise error_at(word.line, "is not an override, which is written key=value", word.text[:60])
 
 
 def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
-    """Read flags and their values: as many as the flag takes, in the newest version that has it."""
-    place = 0
-    while place < len(words):
-        word = words[place]
+    """Yield flags with as many values as each takes in the newest version that has it."""
+    remaining = deque(words)
+    while remaining:
+        word = remaining.popleft()
+        if not word.text:
+            yield CommandKey("", "", word.line, word.unset)
+            continue
         name, equals, value = word.text.partition("=")
-        place += 1
         if not name.startswith("--"):
-            if not word.text:
-                yield CommandKey("", "", word.line, word.unset)
-                continue
-            raise broken("belongs to no flag", word.line, word.text[:60])
-        values = [Word(value, word.line, word.unset, word.guessed)] if equals else []
-        if not equals:
-            many = _values_of(name[2:])
-            while place < len(words) and _follows(words[place], values, many):
-                values.append(words[place])
-                place += 1
-            if many != "*" and len(values) < (1 if many == "+" else int(many)):
-                raise broken("lacks its value", word.line, word.text[:60])
-        unset = tuple(each for value in values for each in value.unset)
-        guessed = tuple(each for value in values for each in value.guessed)
-        text = " ".join(value.text for value in values) if values else "True"
-        yield CommandKey(name[2:], text, word.line, unset, guessed)
+            raise error_at(word.line, "belongs to no flag", word.text[:60])
+        minimum, maximum = _value_counts(name[2:])
+        values = [replace(word, text=value)] if equals else []
+        while not equals and remaining and not _FLAG.match(remaining[0].text) and len(values) < maximum:
+            values.append(remaining.popleft())
+        if not equals and len(values) < minimum:
+            raise error_at(word.line, "lacks its value", word.text[:60])
+        unset = tuple(name for value in values for name in value.unset)
+        guessed = tuple(name for value in values for name in value.guessed)
+        yield CommandKey(name[2:], " ".join(v.text for v in values) if values else "True", word.line, unset, guessed)
 
 
-def _follows(word: Word, values: Sequence[Word], many: int | str) -> bool:
-    number = re.fullmatch(r"-\d+(\.\d+)?([eE][-+]?\d+)?|-\.\d+|-?inf", word.text) is not None
-    if word.text.startswith("--") or (word.text.startswith("-") and not number):
-        return False
-    if many == "unknown":
-        return not values
-    return many in ("*", "+") or len(values) < int(many)
-
-
-def _values_of(flag: str) -> int | str:
-    """Return how many values follow a flag: of one that no version has, one if there is one."""
-    for version in reversed(versions("openrlhf")):
-        known = keys("openrlhf", version)
-        if known.knows(flag):
-            return known.values.get(flag, 1)
-    return "*"
+def _value_counts(flag: str) -> tuple[float, float]:
+    """Return how many values a flag takes, at least and at most; any number if no version has it."""
+    known = (keys("openrlhf", version) for version in reversed(versions("openrlhf")))
+    count = next((version.values.get(flag, 1) for version in known if version.knows(flag)), "*")
+    return (count, count) if isinstance(count, int) else (1 if count == "+" else 0, math.inf)

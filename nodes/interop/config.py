@@ -1,218 +1,250 @@
-"""The keys of one run of another system: as told, else as its version has them by default."""
+"""The keys of one run of another system: as the run sets them, or else the defaults of its version."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowgraph.errors import UsageError
-from nodes.interop.char_reader import broken
 from nodes.interop.commands import CommandKey, StartedCommand, words_of
-from nodes.interop.imported import NEEDLESS, UNREAD
+from nodes.interop.imported import NEEDLESS, UNREAD, Imported, SystemRun
 from nodes.interop.keys import Keys, keys, versions
-from nodes.interop.needless import needless
-from nodes.interop.scalars import Scalar, is_number, referred, scalar
+from nodes.interop.scalars import Scalar, is_number, resolve_reference, scalar
+from nodes.interop.shell import error_at
+from nodes.interop.shipped_flows import MAX_STALENESS, ShippedFlow, placement_of
 
-MOST = 2**31 - 1  # of whole numbers: tokens, rows, devices
-MISSING = "???"  # what Hydra writes for a value that has to be given
+MAX_INTEGER = 2**31 - 1  # tokens, rows, devices
+MISSING = "???"  # what Hydra writes for a value that has to be set
 _LAUNCHER = ("hydra", "ray_init", "ray_kwargs")  # keys of what starts a run, in any version
-# Keys whose values are nobody's to print.
-_SECRET = re.compile(r"(?:use_wandb|wandb[._](?:key|proxy)|token|secret|password|api_key)$")
+_SECRET = re.compile(r"(?:use_wandb|wandb[._](?:key|proxy)|token|secret|password|api_key)$")  # never printed
 
 
 def version_of(run: StartedCommand) -> Keys:
-    """Return the newest version that knows as many of a run's keys as any does."""
-    told = {each.key for each in run.told}
+    """Return the keys of the newest version that knows the most keys of a run."""
+    names = {key.key for key in run.overrides}
     known = [keys(run.system, version) for version in versions(run.system)]
-    return max(known, key=lambda each: (sum(each.knows(key) for key in told), known.index(each)))
+    return max(known, key=lambda version: (sum(map(version.knows, names)), known.index(version)))
 
 
 @dataclass
 class Config:
-    """What a run says, key by key; it remembers which keys were asked for, so that the others can be reported."""
+    """The keys of a run. It remembers which keys were read, so that the others can be reported."""
 
     run: StartedCommand
     known: Keys
-    told: dict[str, CommandKey]
-    asked: set[str] = field(default_factory=set[str])
-    why: dict[str, str] = field(default_factory=dict[str, str])  # of keys that were asked for, and say nothing usable
+    overrides: dict[str, CommandKey]
+    read: set[str] = field(default_factory=set[str])
+    unusable: dict[str, str] = field(default_factory=dict[str, str])  # keys without a usable value, and why
     notes: list[str] = field(default_factory=list[str])
 
     @classmethod
     def of(cls, run: StartedCommand, known: Keys | None = None) -> Config:
-        """Read a run with the keys of a version, or of that which fits it best, and say what else its text has."""
-        found = cls(run, known or version_of(run), {each.key: each for each in run.told})
+        """Return the keys of a run, by a version or by the one that fits best, with notes on what is unclear in it."""
+        config = cls(run, known or version_of(run), {key.key: key for key in run.overrides})
         if run.others:
             lines = ", ".join(map(str, run.others))
-            found.say(f"the command of line {run.line} is read; further ones start a training on lines {lines}")
-        for key, last in found.told.items():
-            if any(each.key == key and each.text != last.text for each in run.told):
-                found.say(f"`{key}` is told more than once: the last is taken, {last.text[:60]}")
+            config.note(f"the command of line {run.line} is read; further ones start a training on lines {lines}")
+        for name, last in config.overrides.items():
+            if any(key.key == name and key.text != last.text for key in run.overrides):
+                config.note(f"`{name}` is set more than once: the last value is used, {last.text[:60]}")
         for name in run.unread:
-            found.say(f"`{name}` may hold further keys; only a running shell knows them")
-        return found
+            config.note(f"`{name}` may hold further keys; only a running shell knows them")
+        return config
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Add a note, once."""
         if text not in self.notes:
             self.notes.append(text)
 
+    def has(self, name: str) -> bool:
+        """Return whether the run sets a key."""
+        return name in self.overrides
+
     def get(self, *names: str) -> Scalar:
-        """Return the value of the first of these keys that is told, else of the first that has a default."""
-        self.asked.update(names)
-        empty = False  # a key is told to be none, so no default stands in its place
+        """Return the value of the first of these keys that the run sets, or else of the first with a default."""
+        self.read.update(names)
+        is_null = False  # set to null, so no default is used
         for name in names:
-            if name not in self.told:
-                continue
-            if (value := self._told(self.told[name])) is not None:
-                return value
-            empty = empty or name not in self.why
-        defaults = () if empty else (self._default(name) for name in names)
+            if name in self.overrides:
+                value = self._override(self.overrides[name])
+                if value is not None:
+                    return value
+                is_null = is_null or name not in self.unusable
+        defaults = () if is_null else map(self._default, names)
         return next((value for value in defaults if value is not None), None)
 
-    def has(self, name: str) -> bool:
-        """Return whether a key is told."""
-        return name in self.told
-
-    def whole(self, *names: str) -> int | None:
+    def integer(self, *names: str) -> int | None:
         """Return a whole number; raises UsageError with the line for another value."""
-        value = self._unless_empty(names, "a whole number")
+        value = self._number(names, "a whole number")
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST):
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER):
             return value
-        large = isinstance(value, int) and not isinstance(value, bool)
-        raise self._wrong(names, value, f"at most {MOST:,}" if large else "a whole number")
+        is_large = isinstance(value, int) and not isinstance(value, bool)
+        raise self._wrong(names, value, f"at most {MAX_INTEGER:,}" if is_large else "a whole number")
 
     def positive(self, *names: str) -> int:
-        """Return a whole number above 0."""
-        value = self.whole(*names)
+        """Return a whole number above 0; raises UsageError with the line for another value."""
+        value = self.integer(*names)
         if value is None or value < 1:
             raise self._wrong(names, value, "a whole number above 0")
         return value
 
-    def counted(self, *names: str) -> int | None:
-        """Return a whole number above 0, None where there is none."""
-        value = self.whole(*names)
-        return value if value is None else self.positive(*names)
+    def optional_positive(self, *names: str) -> int | None:
+        """Return a whole number above 0, None if there is no value; raises UsageError with the line for another."""
+        return None if self.integer(*names) is None else self.positive(*names)
 
     def number(self, *names: str) -> float | None:
-        """Return a number; raises UsageError with the line for another value, and for one that is not finite."""
-        value = self._unless_empty(names, "a number")
+        """Return a finite number; raises UsageError with the line for another value."""
+        value = self._number(names, "a number")
         if value is None or is_number(value):
             return value
         raise self._wrong(names, value, "a number")
 
+    def share(self, *names: str) -> float:
+        """Return a number above 0 and at most 1; raises UsageError with the line for another value."""
+        value = self.number(*names)
+        if value is None or not 0 < value <= 1:
+            raise self.error("must be above 0, and at most 1", *names)
+        return float(value)
+
     def flag(self, *names: str) -> bool:
-        """Return yes or no; what is not told and has no default is no."""
+        """Return a truth value, False if there is none; raises UsageError with the line for another value."""
         value = self.get(*names)
         if value is None or isinstance(value, bool) or value in (0, 1):
             return bool(value)
         raise self._wrong(names, value, "True or False")
 
     def text(self, *names: str) -> str:
-        """Return a text, "" where there is none."""
+        """Return a text, "" if there is none."""
         value = self.get(*names)
         return "" if value is None else str(value)
 
-    def ignored(self) -> tuple[tuple[str, str], ...]:
-        """Return of each key that was told and that nothing depends on why."""
-        return tuple((each.key, why) for each in self.told.values() if (why := self._ignored(each)))
+    def error(self, what: str, *names: str) -> UsageError:
+        """Return an error at the line of the first of these keys that the run sets, else at the line of the command."""
+        key = next((self.overrides[name] for name in names if name in self.overrides), None)
+        return error_at(self.run.line, what, names[0]) if key is None else error_at(key.line, what, key.key)
 
-    def texts(self) -> Mapping[str, str]:
-        """Return all keys that are told, with what they were told."""
-        return {key: each.text for key, each in self.told.items()}
+    def imported(
+        self,
+        flow: ShippedFlow,
+        run: SystemRun,
+        *,
+        settings: Iterable[tuple[str, Scalar]],
+        models: Mapping[str, str],
+        unused: tuple[str, ...],
+        batch: int,
+        prompt_tokens: int,
+        response_tokens: int,
+    ) -> Imported:
+        """Return this run as a flow; call it last, since it reports the keys that were not read until then."""
+        texts = settings_text(settings)
+        ignored = {key.key: why for key in self.overrides.values() if (why := self._ignored(key))}
+        # Words for a command of the system: no unknown values, no removals, no secrets.
+        unread = (key for name, key in self.overrides.items() if ignored.get(name) in (NEEDLESS, UNREAD))
+        literal = (key for key in unread if key.text and not key.unset and "{…}" not in key.text)
+        again = (word for key in literal if not _SECRET.search(key.key) for word in words_of(key, self.known))
+        return Imported(
+            system=self.run.system,
+            version=self.known.version,
+            flow=flow.name,
+            settings=texts,
+            models=models,
+            unused=unused,
+            batch=batch,
+            prompt_tokens=prompt_tokens,
+            response_tokens=response_tokens,
+            devices=sum(part.devices for part in run.parts),
+            devices_per_node=next(p.devices_per_node for p in run.parts if "policy.train" in p.roles),
+            placement=placement_of(flow, run.parts),
+            parts=run.parts,
+            engines=run.engines,
+            layouts=run.layouts,
+            running=run.running,
+            lag=min(run.lag, MAX_STALENESS),
+            ignored=tuple(ignored.items()),
+            notes=tuple(self.notes),
+            overrides={name: key.text for name, key in self.overrides.items()},
+            again=tuple(again),
+            rows_at_once=run.rows_at_once,
+        )
 
-    def again(self) -> tuple[str, ...]:
-        """Return the words that tell what no plan depends on or holds, as a command takes them.
-
-        Left out is what only a running shell knows, what takes a key away, and what is secret.
-        """
-        told = (each for each in self.told.values() if self._ignored(each) in (NEEDLESS, UNREAD))
-        plain = (each for each in told if each.text and not each.unset and "{…}" not in each.text)
-        return tuple(word for each in plain if not _SECRET.search(each.key) for word in words_of(each, self.known))
-
-    def _ignored(self, told: CommandKey) -> str:
-        if told.key in self.why:
-            return self.why[told.key]
-        if told.key in self.asked:
+    def _ignored(self, key: CommandKey) -> str:
+        """Return why a key is ignored, "" if it was read."""
+        if key.key in self.unusable:
+            return self.unusable[key.key]
+        if key.key in self.read:
             return ""
-        if told.key.partition(".")[0] in _LAUNCHER:
+        if key.key.partition(".")[0] in _LAUNCHER:
             return NEEDLESS
-        if not self.known.knows(told.key):
-            return f"{self.known.system} {self.known.version} has no such key; {self.known.hint(told.key)}"
-        return NEEDLESS if needless(self.known.system, told.key) or self._has_default(told) else UNREAD
+        if not self.known.knows(key.key):
+            return f"{self.known.system} {self.known.version} has no such key; {self.known.hint(key.key)}"
+        return NEEDLESS if self.known.irrelevant(key.key) or self._is_default(key) else UNREAD
 
-    def _has_default(self, told: CommandKey) -> bool:
-        """Return whether a key is told what it is without being told."""
-        default = self.known.defaults.get(told.key)
-        value = told.text if told.unset else self._referred(told.key, told.text, scalar(told.text))
+    def _is_default(self, key: CommandKey) -> bool:
+        default = self.known.defaults.get(key.key)
+        value = key.text if key.unset else self._resolve(key.key, key.text, scalar(key.text))
         if isinstance(default, str) and "${" in default:
-            default = self._referred(told.key, default, default)
+            default = self._resolve(key.key, default, default)
         return value == default or (value in (None, "null", "[]", "{}") and default in (None, [], {}))
 
-    def _told(self, told: CommandKey) -> Scalar:
-        if told.unset:
-            self.why[told.key] = f"only a running shell knows its value: {', '.join(told.unset)}"
+    def _override(self, key: CommandKey) -> Scalar:
+        if key.unset:
+            self.unusable[key.key] = f"only a running shell knows its value: {', '.join(key.unset)}"
             return None
-        if told.text == MISSING:
-            self.why[told.key] = "it is left to be given"
+        if key.text == MISSING:
+            self.unusable[key.key] = "it has no value yet"
             return None
-        for name in told.guessed:
-            self.say(f"`{name}` is set under conditions: the first of its values is taken, {told.text[:60]}")
-        return self._referred(told.key, told.text, scalar(told.text))
+        for name in key.guessed:
+            self.note(f"`{name}` is set under conditions: the first of its values is used, {key.text[:60]}")
+        return self._resolve(key.key, key.text, scalar(key.text))
 
     def _default(self, name: str) -> Scalar:
         value = self.known.defaults.get(name)
         if not isinstance(value, str):
             return value if isinstance(value, bool | int | float) else None
-        return None if value == MISSING else self._referred(name, value, value)
+        return None if value == MISSING else self._resolve(name, value, value)
 
-    def _referred(self, name: str, text: str, value: Scalar) -> Scalar:
-        """Put in what a value refers to; one that nobody can put in says nothing."""
+    def _resolve(self, name: str, text: str, value: Scalar) -> Scalar:
+        """Return a value with the keys that it refers to; None, with the reason, if they are unknown."""
         if not isinstance(value, str) or "${" not in value:
             return value
-        above = name.rpartition(".")[0]
-        full = text.replace("${.", f"${{{above}.").replace("oc.select:.", f"oc.select:{above}.")
+        parent = name.rpartition(".")[0]
+        absolute = text.replace("${.", f"${{{parent}.").replace("oc.select:.", f"oc.select:{parent}.")
         try:
-            return referred(full, self._other)
+            return resolve_reference(absolute, self._referenced)
         except LookupError:
-            if name in self.told:
-                self.why[name] = f"it refers to what is not told: {text[:60]}"
+            if name in self.overrides:
+                self.unusable[name] = f"it refers to a key without a value: {text[:60]}"
             return None
 
-    def _other(self, name: str) -> Scalar:
-        if name in self.told and not self.told[name].unset:
-            self.asked.add(name)
-            return scalar(self.told[name].text)
+    def _referenced(self, name: str) -> Scalar:
+        if name in self.overrides and not self.overrides[name].unset:
+            self.read.add(name)
+            return scalar(self.overrides[name].text)
         value = self.known.defaults.get(name)
         return value if isinstance(value, bool | int | float | str) else None
 
-    def _unless_empty(self, names: Sequence[str], wanted: str) -> Scalar:
-        """Return what a number is told to be; an empty text is no number, and null is said where there is a default."""
-        value, name = self.get(*names), next((name for name in names if name in self.told), "")
-        if value is None and name and name not in self.why:
-            if not self.told[name].text.strip():
-                raise self._wrong(names, "empty", wanted)
+    def _number(self, names: Sequence[str], expected: str) -> Scalar:
+        """Return the value of a number; raise for an empty text, and note null where there is a default."""
+        value, name = self.get(*names), next((name for name in names if name in self.overrides), "")
+        if value is None and name and name not in self.unusable:
+            if not self.overrides[name].text.strip():
+                raise self._wrong(names, "empty", expected)
             if is_number(self.known.defaults.get(name)):
-                self.say(f"`{name}` is told to be null: a number of the flow's own stands in its place, if it has one")
+                self.note(f"`{name}` is set to null: the flow's own number is used instead, if it has one")
         return value
 
-    def _wrong(self, names: Sequence[str], value: Scalar, wanted: str) -> UsageError:
-        told = next((self.told[name] for name in names if name in self.told), None)
-        line = told.line if told is not None else self.run.line
-        return broken(f"should be {wanted}, not {value}", line, names[0] if told is None else told.key)
+    def _wrong(self, names: Sequence[str], value: Scalar, expected: str) -> UsageError:
+        return self.error(f"must be {expected}, not {value}", *names)
 
 
-def settings_text(pairs: Iterator[tuple[str, Scalar]]) -> tuple[str, ...]:
-    """Write settings as `--set` takes them; what is None is left to the flow.
+def settings_text(settings: Iterable[tuple[str, Scalar]]) -> tuple[str, ...]:
+    """Return settings as `--set` accepts them, without those that are None.
 
-    >>> settings_text(iter([("policy.update.lr", 1e-6), ("score.by", "data"), ("gae.lam", None)]))
-    ('policy.update.lr=1e-06', 'score.by=data')
+    >>> settings_text([("policy.update.lr", 1e-6), ("score.by", "data"), ("gae.lam", None), ("whiten", True)])
+    ('policy.update.lr=1e-06', 'score.by=data', 'whiten=true')
     """
-    return tuple(f"{name}={_json(value)}" for name, value in pairs if value is not None)
-
-
-def _json(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    texts = ((name, str(value).lower() if isinstance(value, bool) else value) for name, value in settings)
+    return tuple(f"{name}={text}" for name, text in texts if text is not None)

@@ -1,109 +1,116 @@
-"""What every export has to say of a plan that its system cannot do: the notes that do not depend on the system."""
+"""Notes on what a system cannot do of a plan: those that do not depend on the system."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from flowgraph.cluster.plan import RoleSettings
-from nodes.interop.algorithm import Algorithm, aggregated
-from nodes.interop.export_spec import ExportDevices, ExportSpec, Part, most_tokens
+from nodes.interop.algorithm import KL, Algorithm, aggregation_text
+from nodes.interop.export_spec import ExportDevices, ExportSpec, Part, max_tokens
+from nodes.interop.keys import System
+
+NAMES: dict[System, str] = {"verl": "verl", "openrlhf": "OpenRLHF", "nemo-rl": "NeMo RL"}
 
 
 @dataclass
 class ExportNotes:
-    """Notes as they come up, each once, in order."""
+    """Notes for one system, in order, without repetition."""
 
-    system: str
-    said: list[str] = field(default_factory=list[str])
+    system: System
+    texts: list[str] = field(default_factory=list[str])
 
-    def say(self, text: str) -> None:
+    def add(self, text: str) -> None:
         """Add a note, once."""
-        if text not in self.said:
-            self.said.append(text)
+        if text not in self.texts:
+            self.texts.append(text)
 
 
-def say_of_all(job: ExportSpec, notes: ExportNotes) -> None:
-    """Say what none of the systems has: nodes without a key, parts without a place, machines of different sizes."""
-    for text in (*_of_the_flow(job, notes.system), *_of_lengths(job), *_of_running(job, notes.system)):
-        notes.say(text)
+def note_shared_limits(spec: ExportSpec, notes: ExportNotes) -> None:
+    """Note what none of the systems has: nodes without a key, models without a part, other precisions."""
+    for text in (*_of_the_flow(spec, notes), *_of_lengths(spec), *_of_roles(spec, notes.system)):
+        notes.add(text)
 
 
-def say_of_terms(algorithm: Algorithm, told: str | float, how: str, notes: ExportNotes) -> None:
-    """Say which terms beside the surrogate the flow aggregates otherwise than `told`, as which a system does."""
+def note_aggregations(algorithm: Algorithm, aggregation: str | float, how: str, notes: ExportNotes) -> None:
+    """Note which other terms than the surrogate the flow does not aggregate as the system does."""
     for name, own in algorithm.aggregations.items():
-        if own != told:
-            notes.say(f"`{name}` is aggregated as {aggregated(own)}; {how}: {aggregated(told)}")
+        if own != aggregation:
+            notes.add(f"`{name}` is aggregated as {aggregation_text(own)}; {how}: {aggregation_text(aggregation)}")
 
 
-def say_uneven(site: ExportDevices, what: str, notes: ExportNotes) -> None:
-    """Say that a pool gives unequal numbers of devices, of which the system takes the least."""
-    if site.uneven:
-        counts = ", ".join(map(str, site.counts))
-        notes.say(
-            f"{what} has {counts} devices on its machines; {notes.system} wants as many on each: "
-            f"{site.per_node} are used"
+def note_uneven(devices: ExportDevices, pool: str, notes: ExportNotes) -> None:
+    """Note that a pool has different numbers of devices on its machines, so that the system uses fewer."""
+    if len(set(devices.counts)) > 1:
+        counts = ", ".join(map(str, devices.counts))
+        notes.add(
+            f"{pool} has {counts} devices on its machines; {NAMES[notes.system]} needs the same number on each: "
+            f"{devices.per_node} are used"
         )
 
 
-def _of_the_flow(job: ExportSpec, system: str) -> Iterator[str]:
-    algorithm = job.algorithm
+def recomputes(spec: ExportSpec, system: str) -> str:
+    """Return the note on a system that does not clip around the sampler's log-probs."""
+    extra = "" if spec.recomputes_logprobs else ": one more forward pass"
+    return f"the flow clips around the sampler's log-probs; {system} recomputes them{extra}"
+
+
+def kl_estimator(kl: KL | None, system: str, notes: ExportNotes) -> str:
+    """Return the estimator of a system that has k1, k2 and k3 without a straight-through gradient; "" without a KL."""
+    if kl is None:
+        return ""
+    if kl.straight_through or kl.estimator == "abs":
+        notes.add(
+            f"{system} estimates the KL by k1, k2 and k3 without a straight-through gradient: k2 for {kl.estimator}"
+        )
+        return "k2"
+    return kl.estimator
+
+
+def _of_the_flow(spec: ExportSpec, notes: ExportNotes) -> Iterator[str]:
+    algorithm, system = spec.algorithm, NAMES[notes.system]
     if algorithm.unsaid:
-        names = ", ".join(f"`{name}`" for name in algorithm.unsaid)
-        yield f"nodes without a key of their own are left out: {names}"
-    for param in job.others:
-        yield f"`{param}` plays no part that has a key; it is left out"
-    if job.has("judge"):
-        judge = job.parts["judge"]
-        yield f"`{judge}` writes verdicts, which has no key: serve it, and call it from the reward function"
-    yield from _of_scores(algorithm, system)
-
-
-def _of_scores(algorithm: Algorithm, system: str) -> Iterator[str]:
-    """Yield what the reward function of a system has to give: the sum of scores, or a rule of ours."""
+        yield f"nodes without a key are left out: {', '.join(f'`{name}`' for name in algorithm.unsaid)}"
+    for param in spec.others:
+        yield f"no key names a model like `{param}`; it is left out"
+    if spec.has("judge"):
+        yield f"no key names a model that judges: serve `{spec.parts['judge']}`, and call it from the reward function"
     scores = ", ".join(map(str, algorithm.scores))
-    if algorithm.estimator == "gdpo" and system == "verl":
+    if algorithm.estimator == "gdpo" and notes.system == "verl":
         names = " and ".join(f"`{name}`" for name in algorithm.components)
         yield f"REWARD_FILE's compute_score returns a dict: `score`, and each reward of {scores}, as {names}"
-    elif algorithm.estimator == "gdpo" and system == "nemo-rl":
-        yield f"NeMo RL's gdpo takes its rewards from the environment, and is told no weights: the flow has {scores}"
+    elif algorithm.estimator == "gdpo" and notes.system == "nemo-rl":
+        yield f"NeMo RL's gdpo takes its rewards from the environment, without weights: the flow has {scores}"
     elif len(algorithm.scores) > 1:
-        name = {"openrlhf": "OpenRLHF", "nemo-rl": "NeMo RL"}.get(system, system)
-        yield f"{name} has one reward, the flow {len(algorithm.scores)}: what gives it has to add up {scores}"
+        yield f"{system} has one reward, the flow {len(algorithm.scores)}: the reward function has to add up {scores}"
     elif algorithm.own_reward:
-        rule = algorithm.rules[0]
-        yield f"the rule `{rule}` is ours: REWARD_FILE names a file with one of the system's form"
+        yield f"the rule `{algorithm.rules[0]}` is ours: REWARD_FILE must be a file with one in the system's form"
 
 
-def _of_lengths(job: ExportSpec) -> Iterator[str]:
-    prompt, response = job.assumed.prompt_tokens, job.assumed.response_tokens
-    if job.longest is None and most_tokens(prompt) is None:
-        yield f"the longest prompt is not told by `{prompt}`: {job.prompt_tokens} tokens"
+def _of_lengths(spec: ExportSpec) -> Iterator[str]:
+    prompt, response = spec.assumed.prompt_tokens, spec.assumed.response_tokens
+    if spec.longest is None and max_tokens(prompt) is None:
+        yield f"`{prompt}` does not say how long a prompt may be: {spec.prompt_tokens} tokens are assumed"
     elif "=" in prompt and "max=" not in prompt:
-        yield f"no longest prompt is said by `{prompt}`: {job.prompt_tokens} tokens are taken for it"
-    if job.longest is None and response and most_tokens(response) is None:
-        yield f"the longest response is not told by `{response}`: {job.algorithm.max_tokens} tokens"
-    if job.algorithm.max_tokens != job.flow_cuts_at:
-        most, cut = job.algorithm.max_tokens, job.flow_cuts_at
-        yield f"the flow cuts responses at {cut} tokens; the forecast has up to {most}, and so has what is written"
+        yield f"`{prompt}` has no maximum for a prompt: {spec.prompt_tokens} tokens are assumed"
+    tokens = spec.algorithm.max_tokens
+    if spec.longest is None and response and max_tokens(response) is None:
+        yield f"`{response}` does not say how long a response may be: {tokens} tokens are assumed"
+    if tokens != spec.flow_max_tokens:
+        yield f"the flow cuts responses at {spec.flow_max_tokens} tokens; the forecast, and so this file, at {tokens}"
 
 
-def _of_running(job: ExportSpec, system: str) -> Iterator[str]:
-    trained: Sequence[Part] = ("policy", "critic")
-    for part in trained:
-        placed = job.placed(part, "train")
+def _of_roles(spec: ExportSpec, system: System) -> Iterator[str]:
+    trained: tuple[Part, ...] = ("policy", "critic")
+    for placed in (spec.placed(part, "train") for part in trained):
         if placed is None:
             continue
-        if placed.running.precision not in ("bfloat16", "float32"):
-            yield f"{placed.role} computes in {placed.running.precision}; {system} is told bfloat16"
-        elif placed.running.precision == "float32":
-            yield f"{placed.role} computes in float32; {system} computes in bfloat16, on weights and states in float32"
-        if _gradients_alone(placed.running):
-            yield f"{placed.role} offloads its gradients; {system} does that with weights and states only"
-    sample = job.placed("policy", "sample")
+        precision, offload = placed.running.precision, placed.running.offload
+        if precision == "float32":
+            yield f"{placed.role} computes in float32; {NAMES[system]} in bfloat16, with weights and states in float32"
+        elif precision != "bfloat16":
+            yield f"{placed.role} computes in {precision}; {NAMES[system]} in bfloat16"
+        if "gradients" in offload and len(offload) < 3:
+            yield f"{placed.role} offloads its gradients; {NAMES[system]} only together with weights and states"
+    sample = spec.placed("policy", "sample")
     if sample is not None and sample.engine not in ("vllm", "sglang"):
-        yield f"{sample.role} runs on `{sample.engine}`; {system} samples with vllm"
-
-
-def _gradients_alone(running: RoleSettings) -> bool:
-    return "gradients" in running.offload and len(running.offload) < 3
+        yield f"{sample.role} runs on `{sample.engine}`; {NAMES[system]} samples with vllm"

@@ -1,4 +1,4 @@
-"""What a command or configuration of another system says, in our words."""
+"""A run of another system in our words: its flow, its settings, and where its roles run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from flowgraph.analysis.roles import Use
 from flowgraph.cluster.plan import Layout, RoleSettings
 
 NEEDLESS = "no plan depends on it"  # why most keys are ignored
-UNREAD = "it may change what is computed, and no flow that is shipped has it"
-USUAL = 8  # devices of a machine, where a run does not say
+UNREAD = "it may change what is computed, and no shipped flow has it"
+USUAL_DEVICES = 8  # of a machine, where a run does not say
 
 
 @dataclass(frozen=True)
 class SharedDevices:
-    """Roles that share devices, how many, and how many of each machine."""
+    """Roles that share devices: how many in all, and how many on each machine."""
 
     roles: tuple[str, ...]
     devices: int
@@ -24,10 +24,10 @@ class SharedDevices:
 
 @dataclass(frozen=True)
 class SystemRun:
-    """Where and how a system runs roles: who shares devices, what runs them, how each is cut, and what it holds where.
+    """Where and how a system runs roles: who shares devices, and each role's engine, layout and settings.
 
-    `lag` is how many updates old the weights may be that responses are drawn with. `rows_at_once` are those of roles
-    whose micro-batches are so many rows without their padding: their tokens are as if all rows were as long as may be.
+    `lag` is the age of the weights that generate responses, in updates. `rows_at_once` has the roles whose
+    micro-batches are counted in rows without padding; their token budgets assume that all rows have the maximum length.
     """
 
     parts: tuple[SharedDevices, ...]
@@ -40,13 +40,13 @@ class SystemRun:
 
 @dataclass(frozen=True)
 class Imported:
-    """A run of another system as a flow that is shipped, its settings, models and batch, and where roles run.
+    """A run of another system as a shipped flow, its settings, models and batch, and where its roles run.
 
-    `settings` are texts for `--set`. `unused` are models that the flow has and the run does not. `placement` is the
-    name of a placement with these `parts`, "" where none has them. `lag` is how many updates old the weights may be
-    that responses are drawn with. `ignored` says of every key that nothing here depends on why, and names the nearest
-    key for one that the system does not know. `told` has all keys as they were told, and `again` those words that no
-    plan depends on, as a command of the system takes them.
+    `settings` are texts for `--set`. `unused` are models of the flow that the run does not have. `placement` names the
+    placement with these `parts`, if it has a name. `lag` is the age of the weights that generate responses, in updates.
+    `ignored` has the keys that nothing here depends on, each with the reason, or with the nearest key if the system
+    does not know it. `overrides` has all keys of the run with their texts; `again` has the words of those that no plan
+    holds, for a command of the system.
     """
 
     system: str
@@ -68,36 +68,36 @@ class Imported:
     lag: int
     ignored: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
-    told: Mapping[str, str] = field(hash=False)
+    overrides: Mapping[str, str] = field(hash=False)
     again: tuple[str, ...] = ()
     rows_at_once: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
 
     @property
-    def as_run(self) -> SystemRun:
+    def system_run(self) -> SystemRun:
         """Return where and how its roles run."""
         return SystemRun(self.parts, self.engines, self.layouts, self.running, self.lag, self.rows_at_once)
 
     @property
     def machines(self) -> tuple[int, int]:
-        """Return the machines that its parts lie on, and the devices of each."""
+        """Return the number of machines that its parts need, and the devices of each."""
         return machines_of(self.parts)
 
 
-def adapted(name: str, rank: int, alpha: int) -> str:
-    """Return a model with adapters as `--model` takes it; alpha is told where it is not twice the rank, as it is there.
+def model_with_adapters(name: str, rank: int, alpha: int) -> str:
+    """Return a model as `--model` accepts it; alpha is written unless it is twice the rank, its default.
 
-    >>> adapted("org/name", 8, 16), adapted("org/name", 8, 8), adapted("org/name", 0, 0)
-    ('org/name+lora=8', 'org/name+lora=8,alpha=8', 'org/name')
+    >>> model_with_adapters("org/name", 8, 16), model_with_adapters("org/name", 8, 8), model_with_adapters("m", 0, 0)
+    ('org/name+lora=8', 'org/name+lora=8,alpha=8', 'm')
     """
-    told = "" if alpha == 2 * rank else f",alpha={alpha}"
-    return f"{name}+lora={rank}{told}" if rank > 0 else name
+    suffix = "" if alpha == 2 * rank else f",alpha={alpha}"
+    return f"{name}+lora={rank}{suffix}" if rank > 0 else name
 
 
 def machines_of(parts: Sequence[SharedDevices]) -> tuple[int, int]:
-    """Return equal machines for these parts, and the devices of each: those that leave the fewest unused.
+    """Return how many equal machines these parts need, and the devices of each, with the fewest devices unused.
 
-    What a part has on one machine stays on one. Parts of few devices share machines of the usual size; a part's own
-    machines are different ones.
+    The devices that a part has on one machine stay on one machine, and its machines stay different machines; parts with
+    few devices share machines of the usual size.
 
     >>> machines_of([SharedDevices(("a",), 12, 6), SharedDevices(("b",), 4, 2)])
     (2, 8)
@@ -105,23 +105,23 @@ def machines_of(parts: Sequence[SharedDevices]) -> tuple[int, int]:
     (4, 4)
     """
     largest, total = max(part.devices_per_node for part in parts), sum(part.devices for part in parts)
-    roomy = max(largest, USUAL)
-    found = ((_machines(parts, size), size) for size in {largest, roomy, min(total, roomy)})
-    return min(found, key=lambda each: (each[0] * each[1], each[0]))
+    usual = max(largest, USUAL_DEVICES)
+    choices = ((_machines(parts, size), size) for size in {largest, usual, min(total, usual)})
+    return min(choices, key=lambda choice: (choice[0] * choice[1], choice[0]))
 
 
 def _machines(parts: Sequence[SharedDevices], size: int) -> int:
-    """Count the machines of one size that parts need, the largest put down first, each where it fits best."""
-    free = dict[int, int]()  # machines by how many of their devices are free
+    """Return how many machines of one size parts need: the largest first, each on the fullest machines with room."""
+    free = dict[int, int]()  # number of machines by their free devices
     pieces = [(part.devices_per_node, part.devices // part.devices_per_node) for part in parts]
     pieces += [(rest, 1) for part in parts if (rest := part.devices % part.devices_per_node)]
     for devices, count in sorted(pieces, reverse=True):
-        after, left = dict[int, int](), count
+        after, remaining = dict[int, int](), count
         for room in sorted(free):
-            taken = min(left, free[room]) if room >= devices else 0
-            left -= taken
-            for place, machines in ((room, free[room] - taken), (room - devices, taken)):
-                after[place] = after.get(place, 0) + machines
-        after[size - devices] = after.get(size - devices, 0) + left
+            used = min(remaining, free[room]) if room >= devices else 0
+            remaining -= used
+            for new_room, machines in ((room, free[room] - used), (room - devices, used)):
+                after[new_room] = after.get(new_room, 0) + machines
+        after[size - devices] = after.get(size - devices, 0) + remaining
         free = after
     return sum(free.values())

@@ -1,12 +1,13 @@
-"""The keys that each known version of a system reads, with their defaults: facts, read from its own source.
+"""The keys that each version of a system reads, with their defaults: facts, taken from its source.
 
-One file per version, `keys/SYSTEM-VERSION.json`; it names the source files that it was read from. Not here: what a key
-means to a plan.
+Each system has a folder: `keys/VERSION.json` names the source files that the keys were read from, `irrelevant_keys.txt`
+lists those that change nothing of what a step computes. Not here: what a key means to a plan.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,18 +17,20 @@ from typing import Any, Literal
 from flowgraph.errors import UnknownNameError, nearest
 
 System = Literal["verl", "openrlhf", "nemo-rl"]
-SYSTEMS: tuple[System, ...] = ("verl", "openrlhf", "nemo-rl")
-FOLDER = Path(__file__).with_name("keys")
-TEMPLATES = Path(__file__).with_name("templates")
+FOLDERS: Mapping[System, Path] = {
+    "verl": Path(__file__).with_name("verl"),
+    "openrlhf": Path(__file__).with_name("openrlhf"),
+    "nemo-rl": Path(__file__).with_name("nemo_rl"),
+}
+SYSTEMS: tuple[System, ...] = tuple(FOLDERS)
 
 
 @dataclass(frozen=True)
 class Keys:
     """What one version of a system reads: its keys with their defaults, None where there is none.
 
-    Below a key of `open` it takes keys of a library's own, which are not listed. Those of `added` are read, but not in
-    its configuration: on a command line they stand with a `+`. `values` says of a flag how many values follow, where
-    that is not one.
+    Below a key of `open` it accepts any key of a library. Keys of `added` are read, but are not in its configuration:
+    a command line writes them with a `+`. `values` is the number of values of a flag, where that is not one.
     """
 
     system: System
@@ -39,58 +42,69 @@ class Keys:
     values: Mapping[str, int | str] = field(default_factory=dict[str, "int | str"], hash=False)
 
     def knows(self, key: str) -> bool:
-        """Return whether this version reads a key, or a key above it that takes any.
+        """Return whether this version reads a key, or accepts any key below one of its parents.
 
         >>> keys("verl", "0.9.1").knows("algorithm.gamma"), keys("verl", "0.9.1").knows("algorithm.gama")
         (True, False)
         """
-        above = (key[:place] for place, letter in enumerate(key) if letter == ".")
-        return key in self.defaults or key in self.added or key in self.open or any(each in self.open for each in above)
+        parents = (key[: dot.start()] for dot in re.finditer(r"\.", key))
+        return key in self.defaults or key in self.added or key in self.open or any(p in self.open for p in parents)
+
+    def irrelevant(self, key: str) -> bool:
+        """Return whether a key changes nothing of what a step computes.
+
+        >>> verl = keys("verl", "0.9.1")
+        >>> verl.irrelevant("trainer.project_name"), verl.irrelevant("distillation.enabled")
+        (True, False)
+        """
+        return _irrelevant(self.system).fullmatch(key) is not None
 
     def hint(self, key: str) -> str:
-        """Name the nearest key that there is: one of the same last name first."""
+        """Return a hint with the nearest key, preferably one with the same last name."""
         last = key.rpartition(".")[2]
-        same = [each for each in self.defaults if each.rpartition(".")[2] == last]
+        same = [name for name in self.defaults if name.rpartition(".")[2] == last]
         return nearest(key, same or self.defaults)
 
 
 @cache
 def keys(system: System, version: str) -> Keys:
-    """Read the keys of one version. Raises UnknownNameError for one that is not known."""
+    """Return the keys of one version. Raises UnknownNameError for a version without a list."""
     if version not in versions(system):
         raise UnknownNameError.of(f"version of {system}", version, versions(system))
-    told = json.loads((FOLDER / f"{system}-{version}.json").read_text(encoding="utf-8"))
+    data = json.loads((FOLDERS[system] / "keys" / f"{version}.json").read_text(encoding="utf-8"))
     return Keys(
         system,
         version,
-        tuple(told["read_from"]),
-        told["keys"],
-        frozenset(told["open"]),
-        frozenset(told.get("added", ())),
-        told.get("values", {}),
+        tuple(data["read_from"]),
+        data["keys"],
+        frozenset(data["open"]),
+        frozenset(data.get("added", ())),
+        data.get("values", {}),
     )
 
 
 @cache
+def _irrelevant(system: System) -> re.Pattern[str]:
+    lines = (FOLDERS[system] / "irrelevant_keys.txt").read_text(encoding="utf-8").splitlines()
+    return re.compile("|".join(line for line in lines if not line.startswith("#")))
+
+
+@cache
 def versions(system: System) -> tuple[str, ...]:
-    """List the versions whose keys are known, oldest first: those of commands that can be read."""
-    names = (path.stem.removeprefix(f"{system}-") for path in FOLDER.glob(f"{system}-*.json"))
-    return tuple(sorted(names, key=_release))
+    """Return the versions whose keys are known, oldest first: their commands can be imported."""
+    names = (path.stem for path in (FOLDERS[system] / "keys").glob("*.json"))
+    return tuple(sorted(names, key=lambda version: [int(part) for part in version.split(".")]))
 
 
 @cache
 def exported_versions(system: System) -> tuple[str, ...]:
-    """List the versions that plans are exported for, oldest first."""
-    return tuple(each for each in versions(system) if (TEMPLATES / system / f"{each}.j2").is_file())
+    """Return the versions that plans are exported for, oldest first."""
+    return tuple(v for v in versions(system) if (FOLDERS[system] / "templates" / f"{v}.j2").is_file())
 
 
 def system_of(name: str) -> System:
-    """Return the system of this name; raises UnknownNameError with the nearest."""
+    """Return the system of this name. Raises UnknownNameError with the nearest name."""
     for system in SYSTEMS:
         if name.casefold() == system:
             return system
     raise UnknownNameError.of("system", name, SYSTEMS)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))

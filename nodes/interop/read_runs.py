@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from nodes.interop.commands import CommandKey, StartedCommand, started
-from nodes.interop.from_openrlhf import from_openrlhf
-from nodes.interop.from_verl import from_verl
+from nodes.interop.config import Config
 from nodes.interop.imported import Imported
-from nodes.interop.yaml_text import told_by
+from nodes.interop.openrlhf.read import read_openrlhf
+from nodes.interop.verl.read import read_verl
+from nodes.interop.yaml_keys import keys_of_yaml
 
 
 def read_command(text: str) -> Imported:
-    """Read the command of a launch script of verl or OpenRLHF.
+    """Return the run that a launch script of verl or OpenRLHF starts.
 
-    Variables, defaults, arrays and arithmetic are put in; what only a running shell knows is among `ignored`.
-    Raises UsageError, with the line and the word, for a text that no shell reads, that starts no training, or whose
-    numbers make no run.
+    Variables, defaults, arrays and arithmetic are substituted; keys that need a running shell are among `ignored`.
+    Raises UsageError, with the line and the word, for text that is not a script, that starts no training, or whose
+    numbers contradict each other.
     """
-    found = started(text)
-    return from_verl(found) if found.system == "verl" else from_openrlhf(found)
+    run = started(text)
+    return read_verl(Config.of(run)) if run.system == "verl" else read_openrlhf(Config.of(run))
 
 
 def read_yaml(text: str) -> Imported:
-    """Read a configuration of verl, whole or the part that differs from its defaults.
+    """Return the run of a verl configuration, whole or with only what differs from the defaults.
 
-    Raises UsageError with the line for text that is no YAML, and as `read_command` does.
+    Raises UsageError with the line for text that is not YAML, and as `read_command` does.
     """
-    found = told_by(text)
-    told = tuple(each for each in found if each.key.split(".")[0] not in ("defaults", "hydra"))
+    keys = keys_of_yaml(text)
     inherited = tuple(
-        CommandKey("--config-name", name.strip(" '\""), each.line, each.unset)
-        for each in found
-        if each.key == "defaults"
-        for name in each.text.strip("[]").split(",")
+        CommandKey("--config-name", name.strip(" '\""), key.line, key.unset)
+        for key in keys
+        if key.key == "defaults"
+        for name in key.text.strip("[]").split(",")
         if name.strip(" '\"") not in ("", "_self_", "{…}")
     )
-    return from_verl(StartedCommand("verl", "a configuration", 1, told, inherited))
+    overrides = tuple(key for key in keys if key.key.split(".")[0] not in ("defaults", "hydra"))
+    return read_verl(Config.of(StartedCommand("verl", "a configuration", 1, overrides, inherited)))

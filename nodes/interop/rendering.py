@@ -1,7 +1,7 @@
-"""Templates of ours, filled so that no name can leave its place: every value is quoted as it is written.
+"""Templates, filled so that no value can escape its place: every value is quoted when it is written.
 
-A template holds the keys of its system literally; what is filled in are values. How a value is quoted is settled for
-the whole template by `finalize`, so no template can forget it. Comments are of a type of their own.
+A template has the keys of its system; values are filled in. `finalize` quotes every value, so that no template can
+forget to. Comments have a type of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).with_name("templates")
+FOLDER = Path(__file__).parent
 _PLAIN = re.compile(r"[A-Za-z_/][\w./-]*", re.ASCII)
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "none", "inf", "nan"})
 _UNPRINTED = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u2028\u2029\ufeff]")
@@ -23,15 +23,15 @@ Quote = Callable[[Any], str]
 
 
 class Remark(str):
-    """A text for a comment, in one line whatever it holds."""
+    """A text for a comment, always one line."""
 
     def __new__(cls, text: str) -> Remark:
-        """Make it one printable line."""
+        """Return the text with a space for each letter that is not printable."""
         return super().__new__(cls, "".join(letter if letter.isprintable() else " " for letter in text))
 
 
 def number(value: float) -> str:
-    """Write a number so that YAML 1.1, Hydra and a shell read the same.
+    """Return a number as YAML 1.1, Hydra and a shell all read it.
 
     >>> number(1e-06), number(3.0), number(5)
     ('1.0e-06', '3.0', '5')
@@ -44,12 +44,12 @@ def number(value: float) -> str:
 
 
 def plain(text: str) -> bool:
-    """Return whether a text is read as itself without quotes: no number, no word of YAML or Hydra."""
+    """Return whether a text needs no quotes: it is not a number, nor a word of YAML or Hydra."""
     return _PLAIN.fullmatch(text) is not None and text.casefold() not in _WORDS
 
 
 def hydra(value: Any) -> str:
-    """Write a value of a Hydra override, and quote that for a shell.
+    """Return a value of a Hydra override, quoted for a shell.
 
     >>> hydra(True), hydra("org/name"), shlex.split(hydra("two words")), hydra(["a", 0.5])
     ('True', 'org/name', ["'two words'"], "'[a,0.5]'")
@@ -58,7 +58,7 @@ def hydra(value: Any) -> str:
 
 
 def flag(value: Any) -> str:
-    """Write a value of a command-line flag, quoted for a shell.
+    """Return a value of a command-line flag, quoted for a shell.
 
     >>> flag("two words"), flag(1e-6)
     ("'two words'", '1.0e-06')
@@ -67,15 +67,15 @@ def flag(value: Any) -> str:
 
 
 def yaml(value: Any) -> str:
-    """Write a YAML value that OmegaConf reads as itself: JSON, with `${` kept from being a reference.
+    """Return a YAML value that OmegaConf reads as itself: JSON, with `${` escaped.
 
     >>> yaml("a: b"), yaml(None), yaml(1e-6)
     ('"a: b"', 'null', '1.0e-06')
     """
     if not isinstance(value, str):
         return _literal(value).lower()
-    quoted = json.dumps(_unreferenced(value), ensure_ascii=False)
-    return _UNPRINTED.sub(lambda found: f"\\U{ord(found[0]):08x}", quoted)
+    quoted = json.dumps(_escape_references(value), ensure_ascii=False)
+    return _UNPRINTED.sub(lambda letter: f"\\U{ord(letter[0]):08x}", quoted)
 
 
 def _literal(value: Any) -> str:
@@ -92,20 +92,20 @@ def _override(value: Any) -> str:
     if plain(value):
         return value
     # A backslash counts only before a quote (and at the end, where the closing quote follows).
-    text = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), _unreferenced(value))
+    text = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), _escape_references(value))
     return f"'{text}'"
 
 
-def _unreferenced(text: str) -> str:
-    """Keep OmegaConf from reading `${` as a reference; backslashes before it count twice there."""
-    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", text)
+def _escape_references(text: str) -> str:
+    """Return a text without references for OmegaConf, which needs twice the backslashes before `${`."""
+    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", text)
 
 
 QUOTES: Mapping[str, Quote] = {"verl": hydra, "openrlhf": flag, "nemo-rl": yaml, "shell": flag}
 
 
 def render(name: str, quote: str, values: Mapping[str, Any]) -> str:
-    """Fill the template of this name below `templates/`; every value is quoted as `quote` says."""
+    """Return the template at this path below `interop`, filled with values that are quoted by `quote`."""
     return str(_environment(quote).get_template(name).render(values))
 
 
@@ -119,7 +119,7 @@ def _environment(quote: str) -> Any:
         return str(value) if isinstance(value, Remark) else QUOTES[quote](value)
 
     folder = FileSystemLoader(FOLDER, encoding="utf-8")
-    # No markup is written here: what is escaped, and how, is `finalize`'s.
+    # This is not markup: `finalize` escapes what has to be.
     return Environment(
         loader=folder,
         finalize=finalize,

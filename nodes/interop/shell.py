@@ -1,39 +1,55 @@
-"""Shell text as the words of its commands, with variables put in; nothing is ever run, and no environment is read.
+"""Shell text as the words of its commands, with variables substituted. Nothing is run, and no environment is read.
 
-The part of bash that launch scripts are written in: quotes, continued lines, comments, variables with defaults, arrays,
-whole-number arithmetic, here-documents, and text that another shell is handed. What only a running shell knows (a
-command's output, an unset variable) is named in the word. What stands under a condition sets nothing, but for what is
-set in several branches and nowhere else. Not here: which of the commands starts a training.
+The part of bash that launch scripts use: quotes, continued lines, comments, variables with defaults, arrays, integer
+arithmetic, here-documents, and text for another shell. What only a running shell knows (a command's output, an unset
+variable) is named in the word. An assignment under a condition has no effect, unless the variable is assigned in
+several branches and nowhere else. Not here: which of the commands starts a training.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from flowgraph.errors import UsageError
-from nodes.interop.char_reader import NAME_TOO, CharReader, broken
-from nodes.interop.whole_numbers import Unknown, evaluated
+from nodes.interop.shell_arithmetic import Unknown, evaluate
 
-MOST_TEXT = 1_000_000  # characters of a launch script
-MOST_PUT_IN = 300_000  # characters that variables put in: a text that grows beyond it was written to
-DEEPEST = 40  # references within defaults of references, and shells within shells
+MAX_CHARACTERS = 1_000_000  # of a launch script
+MAX_SUBSTITUTED = 300_000  # characters from variables, in all words together
+MAX_DEPTH = 40  # of defaults within defaults, and shells within shells
 
-_OPENS = {"if", "case", "for", "while", "until", "select"}
-_CLOSES = {"fi", "esac", "done"}
-_KEYWORDS = _OPENS | _CLOSES | {"then", "else", "elif", "do", "in", "{", "}", "!"}
+_OPENING = {"if", "case", "for", "while", "until", "select"}
+_CLOSING = {"fi", "esac", "done"}
+_KEYWORDS = _OPENING | _CLOSING | {"then", "else", "elif", "do", "in", "{", "}", "!"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
-_ENDS = "\n;&|()"
-_SPACES_TO_THE_END = re.compile(r"[ \t]+(?=\n|\Z)")
+_SEPARATORS = "\n;&|()"
+
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_COMMENT = r"\\\n|(?<![^ \t\n;(])#[^\n]*"
+_BLANKS = re.compile(rf"(?:[ \t]|{_COMMENT})*")
+_BLANKS_AND_LINES = re.compile(rf"(?:[ \t\n]|{_COMMENT})*")
+_ASSIGNMENT = re.compile(r"(?:(?:export|declare|local|readonly) )*([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
+_REDIRECTION = re.compile("[<>&-]+")
+_TRAILING_SPACES = re.compile(r"\\[ \t]+(?:\n|\Z)")
+_PARAMETER = re.compile(r"([A-Za-z0-9_]*)(\[[@*]\])?(?:(:?)([-=?+])(.*)|)", re.DOTALL)
+_UNQUOTED = re.compile(r"""[^ \t<>\n;&|()'"\\$`]+""")
+_UNQUOTED_DEFAULT = re.compile(r"""[^'"\\$`]+""")
+_IN_DOUBLE_QUOTES = re.compile(r"""(?:[^"\\$`]|\\(?![$"\\`\n]))+""")
+
+
+def error_at(line: int, what: str, near: str = "") -> UsageError:
+    """Return an error about the word `near` on a line of a script."""
+    return UsageError(f"`{near}`: {what}" if near else what, where=f"line {line}")
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word with its variables put in, its line, and what in it only a running shell knows.
+    """A word with its variables substituted, its line, and what in it only a running shell knows.
 
-    `guessed` names variables that are set in several branches, of which the first is taken. `raw` is the text before
-    variables are put in, as another shell that is handed it reads it.
+    `guessed` names variables that are assigned in several branches: the first is used. `raw` is the text before
+    substitution, as another shell reads it.
     """
 
     text: str
@@ -48,390 +64,364 @@ Command = tuple[Word, ...]
 
 @dataclass
 class _Field:
-    """A word as it is read: pieces, and whether anything of it was quoted, so that it stands even if empty."""
+    """A word while it is read. `quoted`: some of it was in quotes, so it is a word even if it is empty."""
 
     line: int
     text: str = ""
     raw: str = ""
     unset: list[str] = field(default_factory=list[str])
     guessed: list[str] = field(default_factory=list[str])
-    stands: bool = False
+    quoted: bool = False
 
     def add(self, text: str) -> None:
         self.text += text
         self.raw += text
 
     def word(self) -> Word:
-        return Word(self.text, self.line, _once(self.unset), _once(self.guessed), self.raw)
-
-
-@dataclass
-class _Budget:
-    """The characters that variables may still put in, of all words together."""
-
-    left: int = MOST_PUT_IN
-
-    def take(self, text: str, line: int) -> str:
-        self.left -= len(text) + 1
-        if self.left < 0:
-            raise broken("its variables grow without end", line)
-        return text
+        unset, guessed = (tuple(dict.fromkeys(names)) for names in (self.unset, self.guessed))
+        return Word(self.text, self.line, unset, guessed, self.raw)
 
 
 def commands(text: str) -> list[Command]:
-    """Return the commands of a shell text in order, those under conditions too, and those that other shells are handed.
+    """Return the commands of a shell text in order, including those under conditions and those for other shells.
 
     >>> [word.text for word in commands("N=2; run -n $((N * 4)) 'a b'  # twice")[0]]
     ['run', '-n', '8', 'a b']
 
-    Raises UsageError with the line for text that no shell reads: a quote or bracket that is never closed.
+    Raises UsageError with the line for text that is not a script: a quote or bracket that is never closed.
     """
-    if len(text) > MOST_TEXT:
-        raise broken(f"more than {MOST_TEXT:,} characters are no launch script", 1)
+    if len(text) > MAX_CHARACTERS:
+        raise error_at(1, f"more than {MAX_CHARACTERS:,} characters are not a launch script")
     return _Shell(text.replace("\r\n", "\n")).commands()
 
 
-class _Shell(CharReader):
-    """Reads a text from its start to its end, once."""
+class _Shell:
+    """Reads a text once, from start to end."""
 
-    def __init__(self, text: str, line: int = 1, inside: _Shell | None = None, apart: bool = False) -> None:
-        super().__init__(text, line)
-        self.deep: int = 0 if inside is None else inside.deep + 1
-        shared = {} if inside is None else inside.values
-        self.values: dict[str, Sequence[Word]] = dict(shared) if apart else shared
-        self.budget: _Budget = _Budget() if inside is None else inside.budget
-        self.under = 0  # conditions that are open
-        self.branches = dict[str, Sequence[Word]]()  # what is set under conditions only, by the first
-        self.documents = list[tuple[str, bool]]()  # what ends each here-document that the next line begins
-        if self.deep > DEEPEST:
-            raise broken("defaults within defaults go too deep", line, text[:40])
+    def __init__(self, text: str, line: int = 1, parent: _Shell | None = None) -> None:
+        self.text, self.position, self.first_line = text, 0, line
+        self.newlines = [match.start() for match in re.finditer("\n", text)]
+        self.depth: int = parent.depth + 1 if parent else 0
+        self.root: _Shell = parent.root if parent else self
+        self.substituted = 0
+        self.values: dict[str, Sequence[Word]] = parent.values if parent else {}
+        self.conditions = 0  # that are open
+        self.branch_values = dict[str, Sequence[Word]]()  # assigned under conditions only: the first
+        self.documents = list[tuple[str, bool]]()  # the end marks of here-documents that start on the next line
+        if self.depth > MAX_DEPTH:
+            raise error_at(line, "defaults within defaults go too deep", text[:40])
+
+    @property
+    def line(self) -> int:
+        return self.first_line + bisect_left(self.newlines, self.position)
+
+    def peek(self) -> str:
+        return self.text[self.position : self.position + 1]
+
+    def take(self, pattern: re.Pattern[str]) -> str:
+        """Go past what the pattern matches here, and return it; "" if nothing matches."""
+        match = pattern.match(self.text, self.position)
+        if match is None:
+            return ""
+        self.position = match.end()
+        return match[0]
+
+    def take_until(self, mark: str, what: str, near: str) -> str:
+        """Return the text before the next `mark`, and go past the mark."""
+        start, end = self.position, self.text.find(mark, self.position)
+        if end < 0:
+            raise error_at(self.line, what, near)
+        self.position = end + len(mark)
+        return self.text[start:end]
+
+    def take_balanced(self, opening: str, closing: str) -> str:
+        """Return the text between the bracket here and the one that closes it; brackets in quotes do not count."""
+        depth, start = 0, self.position
+        tokens = re.compile(rf"""\\.|'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|\{opening}|\{closing}""", re.DOTALL)
+        for token in tokens.finditer(self.text, start):
+            depth += (token[0] == opening) - (token[0] == closing)
+            if not depth and token[0] == closing:
+                self.position = token.end()
+                return self.text[start + 1 : token.start()]
+        raise error_at(self.line, "is never closed", f"${opening}")
 
     # ---------------------------------------------------------------------------------------- commands
 
     def commands(self) -> list[Command]:
-        found, words = list[Command](), list[Word]()
-        while self.at < len(self.text):
-            self.blanks()
+        commands, words = list[Command](), list[Word]()
+        while self.position < len(self.text):
+            self.take(_BLANKS)
             letter = self.peek()
-            if letter == "" or letter in _ENDS:
-                words = self._end(words, found)
-                if self.next() == "\n":
-                    found += self._written()
+            if letter in _SEPARATORS:
+                commands += self._command(words)
+                words = []
+                self.position += 1
+                if letter == "\n":
+                    commands += self._here_documents()
             elif letter in "<>":
-                if words and words[-1].text.isdigit() and self.text[self.at - 1].isdigit():
-                    words.pop()  # the number of what is redirected: 2>&1
+                if words and words[-1].text.isdigit() and self.text[self.position - 1].isdigit():
+                    words.pop()  # the number of a file descriptor: 2>&1
                 self._redirection()
-            elif not words and (name := self._assigned()) is not None:
-                self._assign(name)
+            elif not words and (assignment := _ASSIGNMENT.match(self.text, self.position)):
+                self.position = assignment.end()
+                self._assign(assignment[1], appends=assignment[2] == "+=")
             else:
                 words += self.word()
-        self._end(words, found)
-        return found
+        return commands + self._command(words)
 
-    def _end(self, words: list[Word], found: list[Command]) -> list[Word]:
-        """Close a command, and count the conditions that its first words open or close."""
+    def _command(self, words: Sequence[Word]) -> list[Command]:
+        """Return a command and those that it hands to other shells; count the conditions that it opens or closes."""
         for word in words:
-            if word.text in _OPENS | _CLOSES:
-                self.under = max(0, self.under + (1 if word.text in _OPENS else -1))
+            if word.text in _OPENING | _CLOSING:
+                self.conditions = max(0, self.conditions + (1 if word.text in _OPENING else -1))
             if word.text not in _KEYWORDS:
                 break
-        if words:
-            found.append(tuple(words))
-            for text, line in _handed(words):
-                found += _Shell(text, line, self, apart=True).commands()
-        return []
+        if not words:
+            return []
+        return [tuple(words), *(inner for text, line in _scripts(words) for inner in self._subshell(text, line))]
 
-    def _written(self) -> list[Command]:
-        """Read the here-documents that a line has announced: those that hold commands may be launch scripts."""
-        found = list[Command]()
+    def _subshell(self, text: str, line: int) -> list[Command]:
+        shell = _Shell(text, line, self)
+        shell.values = dict(self.values)  # what it assigns ends with it
+        return shell.commands()
+
+    def _here_documents(self) -> list[Command]:
+        """Read the here-documents that the last line has announced: they may be launch scripts."""
+        commands = list[Command]()
         for mark, indented in self.documents:
-            place = self.line_of(mark, indented)
-            if place is None:
-                continue  # no document follows: `<<` was arithmetic
-            line, body = self.line, self.go(place[0])
-            self.go(place[1])
+            tabs = r"\t*" if indented else ""
+            end = re.compile(rf"^(?!\Z){tabs}{re.escape(mark)}(?:\n|\Z)", re.MULTILINE)
+            match = end.search(self.text, self.position)
+            if match is None:
+                continue  # `<<` was arithmetic
+            line, body = self.line, self.text[self.position : match.start()]
+            self.position = match.end()
             try:
-                found += _Shell(body, line, self, apart=True).commands()
+                commands += self._subshell(body, line)
             except UsageError:
-                continue  # the text of another language
+                continue  # the text is in another language
         self.documents.clear()
-        return found
+        return commands
 
-    def _assigned(self) -> str | None:
-        """Return the name that is set here (`NAME=`, `export NAME=`), and go to its value; None if nothing is."""
-        start = self.at
-        for keyword in ("export ", "declare ", "local ", "readonly "):
-            if self.text.startswith(keyword, self.at):
-                self.at += len(keyword)
-        name = self.name()
-        if name and self.text.startswith(("=", "+="), self.at):
-            return name
-        self.at = start
-        return None
-
-    def _assign(self, name: str) -> None:
-        more = self.next() == "+"
-        if more:
-            self.next()
-        listed = self.peek() == "("
-        if listed:
-            value: list[Word] = self._array()
-        elif self.peek() == "" or self.peek() in _ENDS + " \t":
+    def _assign(self, name: str, appends: bool) -> None:
+        is_array = self.peek() == "("
+        if is_array:
+            value = self._array()
+        elif self.peek() in _SEPARATORS + " \t":
             value = [Word("", self.line)]
         else:
-            words = self.word(splits=False)
-            value = words or [Word("", self.line)]
-        if self.under:
-            self._branch(name, value)
-        elif more:
-            self.values[name] = _added(self.values.get(name, ()), value, listed)
+            value = self.word(splits=False) or [Word("", self.line)]
+        old = self.values.get(name, ())
+        if self.conditions:
+            self._assign_in_branch(name, value)
+        elif appends and old and not is_array:
+            text, unset = old[0].text + value[0].text, old[0].unset + value[0].unset
+            self.values[name] = [replace(old[0], text=text, unset=unset), *old[1:]]
         else:
-            self.values[name] = value
+            self.values[name] = [*old, *value] if appends else value
 
-    def _branch(self, name: str, value: Sequence[Word]) -> None:
-        """Keep what was set before, since which branch runs is not known; where nothing was, the first of several."""
+    def _assign_in_branch(self, name: str, value: Sequence[Word]) -> None:
+        """Keep an earlier value, since the branch may not run; without one, use the first of several branches."""
         if name in self.values or any(word.unset for word in value) or not any(word.text for word in value):
             return
-        if name in self.branches:
-            self.values[name] = [replace(word, guessed=(name,)) for word in self.branches[name]]
+        if name in self.branch_values:
+            self.values[name] = [replace(word, guessed=(name,)) for word in self.branch_values[name]]
         else:
-            self.branches[name] = value
+            self.branch_values[name] = value
 
     def _array(self) -> list[Word]:
-        line, found = self.line, list[Word]()
-        self.next()
+        line, words = self.line, list[Word]()
+        self.position += 1
         while True:
-            self.blanks(lines=True)
+            self.take(_BLANKS_AND_LINES)
             if self.peek() == ")":
-                self.next()
-                return found
-            if self.peek() == "":
-                raise broken("this array is never closed", line, "(")
+                self.position += 1
+                return words
+            if not self.peek():
+                raise error_at(line, "this array is never closed", "(")
             if self.peek() in ";&|(<>":
-                raise broken("is no word of an array", self.line, self.peek())
-            found += self.word()
+                raise error_at(self.line, "cannot stand in an array", self.peek())
+            words += self.word()
 
     def _redirection(self) -> None:
-        start = self.at
-        while self.peek() and self.peek() in "<>&-":
-            self.next()
-        mark = self.text[start : self.at]
-        self.blanks()
-        if self.peek() and self.peek() not in _ENDS:
-            words = self.word()
-            if mark in ("<<", "<<-") and words:
-                self.documents.append((words[0].text, mark == "<<-"))
+        operator = self.take(_REDIRECTION)
+        self.take(_BLANKS)
+        if self.peek() not in _SEPARATORS and (words := self.word()) and operator in ("<<", "<<-"):
+            self.documents.append((words[0].text, operator == "<<-"))
 
     # ---------------------------------------------------------------------------------------- words
 
     def word(self, splits: bool = True) -> list[Word]:
-        """Read one word; a variable without quotes may make it several, or none."""
+        """Read one word; a variable without quotes may make it several words, or none."""
+        fields = self._fields(_UNQUOTED, quoted=not splits)
+        return [part.word() for part in fields if part.text or part.quoted or part.unset]
+
+    def _fields(self, unquoted: re.Pattern[str], quoted: bool) -> list[_Field]:
+        """Read what quotes, escapes, references and `unquoted` text make up."""
         fields = [_Field(self.line)]
-        while (letter := self.peek()) and letter not in " \t<>" + _ENDS:
+        while letter := self.peek():
             if letter == "'":
-                self._single(fields[-1])
+                fields[-1].add(self._single_quotes())
+                fields[-1].quoted = True
             elif letter == '"':
-                self._double(fields)
+                self._double_quotes(fields)
             elif letter == "\\":
                 self._escape(fields[-1])
-            elif letter == "`" or letter == "$":
-                self._reference(fields, quoted=not splits)
+            elif letter in "$`":
+                self._reference(fields, quoted)
+            elif text := self.take(unquoted):
+                fields[-1].add(text)
             else:
-                fields[-1].add(self.next())
-        return [each.word() for each in fields if each.text or each.stands or each.unset]
+                break
+        return fields
 
-    def _single(self, into: _Field) -> None:
-        line, start = self.line, self.at + 1
-        end = self.text.find("'", start)
-        if end < 0:
-            raise broken("this quote is never closed", line, self.text[self.at : self.at + 12].strip())
-        self.next()
-        into.add(self.go(end))
-        into.stands = True
-        self.at = end + 1
+    def _single_quotes(self) -> str:
+        near = self.text[self.position : self.position + 12].strip()
+        self.position += 1
+        return self.take_until("'", "this quote is never closed", near)
 
-    def _double(self, fields: list[_Field]) -> None:
-        line, near = self.line, self.text[self.at : self.at + 12].strip()
-        fields[-1].stands = True
-        self.next()
+    def _double_quotes(self, fields: list[_Field]) -> None:
+        line, near = self.line, self.text[self.position : self.position + 12].strip()
+        fields[-1].quoted = True
+        self.position += 1
         while (letter := self.peek()) != '"':
-            if letter == "":
-                raise broken("this quote is never closed", line, near)
-            if letter == "\\" and self.text[self.at + 1 : self.at + 2] in ("$", '"', "\\", "`", "\n"):
-                self.next()
-                kept = self.next()
-                fields[-1].text += "" if kept == "\n" else kept
-                fields[-1].raw += "\\\n" if kept == "\n" else kept
+            if not letter:
+                raise error_at(line, "this quote is never closed", near)
+            if letter == "\\" and (escaped := self.text[self.position + 1 : self.position + 2]) in '$"\\`\n':
+                fields[-1].text += escaped.strip("\n")
+                fields[-1].raw += "\\\n" if escaped == "\n" else escaped
+                self.position += 2
             elif letter in "$`":
                 self._reference(fields, quoted=True)
             else:
-                fields[-1].add(self.next())
-        self.next()
+                fields[-1].add(self.take(_IN_DOUBLE_QUOTES))
+        self.position += 1
 
-    def _escape(self, into: _Field) -> None:
-        line = self.line
-        self.next()
-        if self.peek() == "\n":
-            self.next()
-            return
-        if _SPACES_TO_THE_END.match(self.text, self.at):
-            raise broken("spaces follow it, so it does not continue the line", line, "\\")
-        into.add(self.next())
-        into.stands = True
+    def _escape(self, part: _Field) -> None:
+        if _TRAILING_SPACES.match(self.text, self.position):
+            raise error_at(self.line, "spaces follow it, so it does not continue the line", "\\")
+        escaped = self.text[self.position + 1 : self.position + 2]
+        self.position += 2
+        if escaped != "\n":
+            part.add(escaped)
+            part.quoted = True
 
     # ---------------------------------------------------------------------------------------- references
 
     def _reference(self, fields: list[_Field], quoted: bool) -> None:
-        start, into = self.at, fields[-1]
-        self._put_in(fields, quoted)
-        into.raw += self.text[start : self.at]
+        start, part = self.position, fields[-1]
+        self._substitute(fields, quoted)
+        part.raw += self.text[start : self.position]
 
-    def _put_in(self, fields: list[_Field], quoted: bool) -> None:
-        line = self.line
-        if self.next() == "`":
-            self.until("`", line)
-            fields[-1].unset.append("a command's output")
-        elif self.text.startswith("((", self.at):
-            self._arithmetic(fields[-1])
+    def _substitute(self, fields: list[_Field], quoted: bool) -> None:
+        part, letter = fields[-1], self.peek()
+        self.position += 1
+        if letter == "`":
+            self.take_until("`", "is never closed", "`")
+            part.unset.append("a command's output")
+        elif self.text.startswith("((", self.position):
+            try:
+                part.text += str(evaluate(self.take_balanced("(", ")")[1:-1], self._number))
+            except Unknown as unknown:
+                part.unset.append(unknown.name)
         elif self.peek() == "(":
-            self.balanced("(", ")", line)
-            fields[-1].unset.append("a command's output")
+            self.take_balanced("(", ")")
+            part.unset.append("a command's output")
         elif self.peek() == "{":
-            self._braced(fields, quoted)
+            self._parameter(fields, quoted)
         elif self.peek() == "'" and not quoted:
-            inner = _Field(line)
-            self._single(inner)
-            fields[-1].text += inner.text
-            fields[-1].stands = True
-        elif name := self.name():
+            part.text += self._single_quotes()
+            part.quoted = True
+        elif name := self.take(_NAME):
             self._put(fields, self._value(name), quoted)
-        elif self.peek() and self.peek() in "@*#?!0123456789":
-            mark = self.next()  # what a script is called with: nothing, and of "$@" not even an empty word
-            fields[-1].stands = fields[-1].stands and mark != "@"
+        elif self.peek() and self.peek() in "@*#?!0123456789":  # the script's own arguments: there are none
+            part.quoted = part.quoted and self.peek() != "@"
+            self.position += 1
         else:
-            fields[-1].text += "$"
+            part.text += "$"
 
-    def _braced(self, fields: list[_Field], quoted: bool) -> None:
+    def _parameter(self, fields: list[_Field], quoted: bool) -> None:
+        """Substitute `${NAME}`, `${NAME[@]}`, `${NAME:-default}`; name any other expansion."""
         line = self.line
-        inner = self.balanced("{", "}", line)
-        end = next((place for place, letter in enumerate(inner) if letter not in NAME_TOO), len(inner))
-        name, rest = inner[:end], inner[end:]
-        many = rest.startswith(("[@]", "[*]"))
-        rest = rest[3:] if many else rest
-        found = self.values.get(name)
-        if many and not found and found is not None:
-            fields[-1].stands = False
-        if not rest and name:
-            self._put(fields, found if many and found is not None else self._value(name), quoted, many)
-        elif name and rest.lstrip(":")[:1] in ("-", "=", "?", "+") and len(rest) - len(rest.lstrip(":")) < 2:
-            self._put(fields, self._default(name, rest, line), quoted)
-        elif not name and inner.partition(":")[0] in ("@", "*"):
-            fields[-1].stands = fields[-1].stands and not inner.startswith("@")
+        content = self.take_balanced("{", "}")
+        match = _PARAMETER.fullmatch(content)
+        name = match[1] if match else ""
+        value = self.values.get(name)
+        if match and name and match[2] and value is not None and not value:
+            fields[-1].quoted = False
+        if match and name and not match[4]:
+            whole = bool(match[2])
+            self._put(fields, value if whole and value is not None else self._value(name), quoted, whole)
+        elif match and name:
+            self._put(fields, self._default(name, match[3] == ":", match[4], match[5], line), quoted)
+        elif content.partition(":")[0] in ("@", "*"):
+            fields[-1].quoted = fields[-1].quoted and not content.startswith("@")
         else:
-            fields[-1].unset.append(f"${{{inner[:40]}}}")
+            fields[-1].unset.append(f"${{{content[:40]}}}")
 
-    def _default(self, name: str, rest: str, line: int) -> Sequence[Word]:
-        """Return `${NAME:-default}`; an empty value counts as none where a colon says so."""
-        mark, word = rest.lstrip(":")[0], rest.lstrip(":")[1:]
-        found = self.values.get(name)
-        there = found is not None and not (rest.startswith(":") and not "".join(each.text for each in found))
-        if mark == "+":
-            return self._inner(word, line) if there else ()
-        if there:
-            assert found is not None, "it was found"
-            return found
-        if mark == "?":
+    def _default(self, name: str, empty_is_unset: bool, operator: str, default: str, line: int) -> Sequence[Word]:
+        value = self.values.get(name)
+        if value is not None and empty_is_unset and not any(word.text for word in value):
+            value = None
+        if operator == "+" and value is None:
+            return ()
+        if value is not None and operator != "+":
+            return value
+        if operator == "?":
             return (Word("", line, (name,)),)
-        if name == "HOME":
+        if operator != "+" and name == "HOME":
             return self._value(name)
-        return self._inner(word, line)
-
-    def _inner(self, text: str, line: int) -> Sequence[Word]:
-        shell = _Shell(text, line, self)
-        fields = [_Field(line)]
-        while shell.at < len(shell.text):
-            letter = shell.peek()
-            if letter == "'":
-                shell._single(fields[-1])
-            elif letter == '"':
-                shell._double(fields)
-            elif letter in "$`":
-                shell._reference(fields, quoted=True)
-            elif letter == "\\":
-                shell._escape(fields[-1])
-            else:
-                fields[-1].add(shell.next())
-        return [each.word() for each in fields]
+        inner = _Shell(default, line, self)
+        return [part.word() for part in inner._fields(_UNQUOTED_DEFAULT, quoted=True)]
 
     def _value(self, name: str) -> Sequence[Word]:
-        """Return what a variable holds; the user's home stays as `~`, and what is not set is named."""
-        found = self.values.get(name)
-        if found is not None:
-            return found[:1]
+        """Return the first word of a variable; the home directory stays `~`, and an unset variable is named."""
+        if name in self.values:
+            return self.values[name][:1]
         return (Word("~", self.line),) if name == "HOME" else (Word("", self.line, (name,)),)
 
-    def _put(self, fields: list[_Field], words: Sequence[Word], quoted: bool, many: bool = False) -> None:
-        """Add words to what is read: one after the other, and split at spaces where nothing quotes them."""
-        for place, word in enumerate(words):
-            if many and place:
+    def _number(self, name: str) -> str:
+        word = self._value(name)[0]
+        if word.unset:
+            raise Unknown(word.unset[0])
+        return word.text
+
+    def _put(self, fields: list[_Field], words: Iterable[Word], quoted: bool, whole: bool = False) -> None:
+        """Add words to the last field, split at spaces unless quoted; those of a `whole` array become fields."""
+        for index, word in enumerate(words):
+            if whole and index:
                 fields.append(_Field(self.line))
             last = fields[-1]
             last.unset += word.unset
             last.guessed += word.guessed
-            last.stands = last.stands or (many and quoted)
-            pieces = [word.text] if quoted else word.text.split()
-            for further, piece in enumerate(pieces):
-                if further:
+            last.quoted = last.quoted or (whole and quoted)
+            for piece_index, piece in enumerate([word.text] if quoted else word.text.split()):
+                if piece_index:
                     fields.append(_Field(self.line, guessed=list(word.guessed)))
-                fields[-1].text += self.budget.take(piece, self.line)
-            if many:
+                self.root.substituted += len(piece) + 1
+                if self.root.substituted > MAX_SUBSTITUTED:
+                    raise error_at(self.line, "its variables grow without end")
+                fields[-1].text += piece
+            if whole:
                 last.line = word.line
 
-    def _arithmetic(self, into: _Field) -> None:
-        line = self.line
-        inner = self.balanced("(", ")", line)[1:-1]
-        try:
-            into.text += str(evaluated(inner, self._number))
-        except Unknown as unknown:
-            into.unset.append(unknown.name)
 
-    def _number(self, name: str) -> str:
-        words = self._value(name)
-        if words[0].unset:
-            raise Unknown(words[0].unset[0])
-        return words[0].text
-
-
-def _handed(words: Sequence[Word]) -> Iterator[tuple[str, int]]:
-    """Yield the text that a command hands to another shell: `bash -c TEXT`, behind other words too, and `eval TEXT`."""
+def _scripts(words: Sequence[Word]) -> Iterator[tuple[str, int]]:
+    """Yield the text that a command hands to another shell, and its line: `eval TEXT`, `srun … bash -c TEXT`."""
     if words[0].text == "eval":
-        yield " ".join(_as_written(word) for word in words[1:]), words[0].line
+        yield " ".join(map(_script, words[1:])), words[0].line
         return
-    for place, word in enumerate(words):
-        if word.text.rpartition("/")[2] not in _SHELLS:
-            continue
-        given = iter(words[place + 1 :])
-        for option in given:
-            if not option.text.startswith("-") or option.text == "--":
-                break
-            if "c" in option.text and not option.text.startswith("--"):
-                yield from ((_as_written(each), each.line) for each in [next(given, None)] if each is not None)
-                return
+    for index, word in enumerate(words):
+        if word.text.rpartition("/")[2] in _SHELLS:
+            options = iter(words[index + 1 :])
+            for option in options:
+                if not option.text.startswith("-") or option.text == "--":
+                    break
+                if "c" in option.text and not option.text.startswith("--"):
+                    yield from ((_script(text), text.line) for text in [next(options, None)] if text)
+                    return
 
 
-def _as_written(word: Word) -> str:
-    """Return a text as it was written, so that what is not set in it is named; one that a variable holds as it is."""
+def _script(word: Word) -> str:
+    """Return a text before substitution, so that unset variables are named; the value of a bare variable."""
     return word.raw if any(letter.isspace() for letter in word.raw) else word.text
-
-
-def _added(old: Sequence[Word], more: Sequence[Word], listed: bool) -> list[Word]:
-    """Return what `NAME+=` makes of a value: further words of an array, else text behind its first word."""
-    if listed or not old:
-        return [*old, *more]
-    first, behind = old[0], more[0]
-    joined = replace(first, text=first.text + behind.text, unset=first.unset + behind.unset)
-    return [joined, *old[1:]]
-
-
-def _once(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))

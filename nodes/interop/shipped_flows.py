@@ -1,6 +1,6 @@
-"""The flows that are shipped, as far as runs of other systems are read into them: their models, and where settings are.
+"""The shipped flows that runs of other systems are read into: their models, and the nodes that have their settings.
 
-A table of names that a test holds against the flows themselves.
+A table of names; a test compares it with the flows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nodes.interop.imported import SharedDevices
 
 @dataclass(frozen=True)
 class ShippedFlow:
-    """A shipped flow: its models, the node that samples, that of the loss, and the settings of KL and entropy."""
+    """A shipped flow: its models, its sampler and its loss, and the settings of its KL and its entropy bonus."""
 
     name: str
     params: tuple[str, ...] = ("policy",)
@@ -30,8 +30,13 @@ class ShippedFlow:
 
     @property
     def loss(self) -> str:
-        """Return the node of its loss."""
+        """Return the name of its loss node."""
         return f"policy.update.{self.surrogate}"
+
+    @property
+    def kl_in_loss(self) -> bool:
+        """Return whether its KL is a term of the loss, not of the reward."""
+        return self.kl.startswith("policy.update")
 
 
 FLOWS: Mapping[str, ShippedFlow] = {
@@ -55,28 +60,29 @@ FLOWS: Mapping[str, ShippedFlow] = {
         ShippedFlow("sapo", surrogate="sapo_loss"),
     )
 }
-STALE_AT_MOST = 4  # updates, in `decoupled_ppo`, the one flow that is drawn with older weights
+GROUP_NORMALIZED = ("grpo", "dr_grpo", "dapo", "decoupled_ppo", "gspo", "cispo", "gmpo", "sapo")
+MAX_STALENESS = 4  # updates, in `decoupled_ppo`, the one flow with a lag
 
-ACTOR = ("policy.train", "policy.sample")
-# What parts are called; a reference is `ref.infer`, a critic `critic.train`. Of two with the same parts the first.
+# The parts of named placements; a flow's reference is `ref.infer`, its critic `critic.train`. The first match counts.
+_POLICY = ("policy.train", "policy.sample")
 PLACEMENTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "hybrid:verl": ((*ACTOR, "critic.train", "ref.infer"),),
+    "hybrid:verl": ((*_POLICY, "critic.train", "ref.infer"),),
     "split:openrlhf": (("policy.train", "ref.infer"), ("policy.sample",), ("critic.train",)),
-    "split:nemo-aligner": ((*ACTOR, "ref.infer"), ("critic.train",)),
+    "split:nemo-aligner": ((*_POLICY, "ref.infer"), ("critic.train",)),
     "standalone:each-role": (("policy.train",), ("policy.sample",), ("critic.train",), ("ref.infer",)),
-    "standalone:hybridflow": (ACTOR, ("critic.train",), ("ref.infer",)),
+    "standalone:hybridflow": (_POLICY, ("critic.train",), ("ref.infer",)),
 }
 
 
 def placement_of(flow: ShippedFlow, parts: Sequence[SharedDevices]) -> str:
-    """Return the first named placement that has these parts, "" if none has.
+    """Return the first named placement with these parts, "" if there is none.
 
     >>> placement_of(FLOWS["gpg"], [SharedDevices(("policy.train", "policy.sample"), 8, 8)])
     'hybrid:verl'
     """
-    there = {frozenset(part.roles) for part in parts}
+    groups_of_run = {frozenset(part.roles) for part in parts}
     for name, groups in PLACEMENTS.items():
-        kept = {frozenset(role for role in group if role in flow.roles) for group in groups}
-        if kept - {frozenset()} == there:
+        groups_of_flow = {frozenset(role for role in group if role in flow.roles) for group in groups}
+        if groups_of_flow - {frozenset()} == groups_of_run:
             return name
     return ""

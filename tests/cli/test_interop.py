@@ -269,7 +269,7 @@ def test_a_response_is_written_as_long_as_it_was_forecast(flowgraph: Run, made: 
     made("gpg", *(each for each in SMALL if each not in CUT))
     said = flowgraph("export", "plan.json", "--to", "verl")
     assert "data.max_response_length=4000 " in text_of(said)
-    cut = "the flow cuts responses at 256 tokens; the forecast has up to 4000, and so has what is written"
+    cut = "the flow cuts responses at 256 tokens; the forecast, and so this file, at 4000"
     assert f"note: {cut}\n" in said.err
 
 
@@ -673,7 +673,7 @@ def test_a_run_without_a_reference_is_a_plan_without_one(flowgraph: Run, read: A
     keys = KEYS.replace("=grpo", "=gae").replace("use_kl_loss=True", "use_kl_loss=False")
     plan, said = read(f"{VERL} {keys}")
     assert set(layouts(plan)) == {"policy.train", "policy.sample", "critic.train"}
-    assert "verl runs no reference here; the flow `ppo` has one, which the plan does without\n" in said
+    assert "verl runs no reference here; the plan leaves out that of the flow `ppo`\n" in said
     assert text_of(flowgraph("check", "imported.json")) == ""
     assert "policy.train" in text_of(flowgraph("explain", "imported.json", "policy.train"))
     assert "use_kl_in_reward=False" in text_of(flowgraph("export", "imported.json", "--to", "verl"))
@@ -748,10 +748,10 @@ BAD: dict[str, tuple[str, str]] = {
     "open quote": (f"set -x\n{VERL} 'data.x=1\n", "run.sh:2: `'data.x=1`: this quote is never closed\n"),
     "open array": ("A=(\n1\n", "run.sh:1: `(`: this array is never closed\n"),
     "blank after a backslash": (f"{VERL} \\ \n  a=1\n", "run.sh:1: `\\`: spaces follow it, so it does not continue"),
-    "no value": (f"{VERL} data.train_batch_size", "run.sh:1: `data.train_batch_size`: is no override, which is"),
-    "empty value": (f"{VERL} {KEYS} data.max_prompt_length=", "run.sh:7: `data.max_prompt_length`: should be a whole"),
-    "no number": (f"{VERL} {KEYS} trainer.nnodes=two", "run.sh:7: `trainer.nnodes`: should be a whole number, not two"),
-    "negative": (f"{VERL} {KEYS} trainer.nnodes=-1", "run.sh:7: `trainer.nnodes`: should be a whole number above 0"),
+    "no value": (f"{VERL} data.train_batch_size", "run.sh:1: `data.train_batch_size`: is not an override, which is"),
+    "empty value": (f"{VERL} {KEYS} data.max_prompt_length=", "run.sh:7: `data.max_prompt_length`: must be a whole"),
+    "no number": (f"{VERL} {KEYS} trainer.nnodes=two", "run.sh:7: `trainer.nnodes`: must be a whole number, not two"),
+    "negative": (f"{VERL} {KEYS} trainer.nnodes=-1", "run.sh:7: `trainer.nnodes`: must be a whole number above 0"),
     "not a number": (f"{VERL} {KEYS} actor_rollout_ref.actor.optim.lr=nan", "run.sh:7: `actor_rollout_ref.actor.opt"),
     "out of range": (
         f"{VERL} {KEYS} actor_rollout_ref.rollout.temperature=-1",
@@ -780,8 +780,8 @@ BAD: dict[str, tuple[str, str]] = {
         "run.sh:1: `colocate_actor_ref`: the reference has (1, 4) machines and devices of each",
     ),
     "no sampler": (f"{OPENRLHF} --pretrain a/b", "run.sh: --vllm.num_engines: samples without vLLM"),
-    "another system": ("uv run examples/run_grpo.py --config x.yaml", "run.sh:1: `examples/run_grpo.py`: NeMo RL is"),
-    "no policy": ("torchrun -m verl.trainer.fsdp_sft_trainer a=1", "run.sh:1: `verl.trainer.fsdp_sft_trainer`: trains"),
+    "another system": ("uv run examples/run_grpo.py --config x.yaml", "run.sh:1: `examples/run_grpo.py`: NeMo RL starts"),
+    "no policy": ("torchrun -m verl.trainer.fsdp_sft_trainer a=1", "run.sh:1: `verl.trainer.fsdp_sft_trainer`: does not train"),
     "grows without end": ("A=aaaaaaaaaa\n" + "A=$A$A$A$A$A$A$A$A\n" * 20, "run.sh:6: its variables grow without end\n"),
 }
 
@@ -795,8 +795,8 @@ def test_a_script_that_cannot_be_read_says_where_and_why(flowgraph: Run, case: s
 
 
 BAD_YAML = {
-    "a: 1\na: 2": "config.yaml:2: `a` stands twice, first on line 1\n",
-    "a: [1": "config.yaml:1: is no YAML: ",
+    "a: 1\na: 2": "config.yaml:2: `a` is repeated; it is first on line 1\n",
+    "a: [1": "config.yaml:1: is not YAML: ",
     "a: &x 1\nb: *x": "config.yaml:2: an alias stands for another part; write it out\n",
     "- a": "config.yaml:1: holds no keys\n",
     "": "config.yaml:1: holds no keys\n",
@@ -817,7 +817,7 @@ FILES: dict[str, tuple[bytes | None, str]] = {
     ".": (None, ".: cannot be read: Is a directory\n"),
     "binary.sh": (bytes(range(256)), "binary.sh: is no text\n"),
     "large.sh": (b"# " + b"x" * 4_000_000, "large.sh: cannot be read: it is larger than 4,000,000 bytes\n"),
-    "long.sh": (b"# " + b"x" * 1_000_001, "long.sh:1: more than 1,000,000 characters are no launch script\n"),
+    "long.sh": (b"# " + b"x" * 1_000_001, "long.sh:1: more than 1,000,000 characters are not a launch script\n"),
 }
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The plan of dapo for openrlhf 0.9.10, written by flowgraph.
-# - the flow clips around the sampler's log-probs; OpenRLHF computes them anew: one more forward pass
-# - the flow draws for at most 3 rounds; OpenRLHF until the batch is full
+# - the flow clips around the sampler's log-probs; OpenRLHF recomputes them: one more forward pass
+# - the flow generates for at most 3 rounds; OpenRLHF until the batch is full
 # - the flow keeps groups whose scores differ; OpenRLHF those whose mean score is between 0 and 1
 # - settings without a key are left out: `overlong_penalty.max_tokens=16`
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The plan of decoupled_ppo for openrlhf 0.9.10, written by flowgraph.
-# - the policy's weights leave the device between uses; DeepSpeed sleeps only where all models share one
+# - the policy's weights leave the device between uses; DeepSpeed sleeps only if all models share devices
 set -euo pipefail
 
 ray job submit --address="${RAY_ADDRESS:-http://127.0.0.1:8265}" \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The plan of gpg for openrlhf 0.9.10, written by flowgraph.
-# - the policy's weights leave the device between uses; DeepSpeed sleeps only where all models share one
-# - `policy_gradient` is none of OpenRLHF's losses, which are ppo and gspo: ppo; at one step a batch its gradient is the same
+# - the policy's weights leave the device between uses; DeepSpeed sleeps only if all models share devices
+# - OpenRLHF does not have the loss `policy_gradient`, only ppo and gspo: ppo replaces it; its gradient is the same for one step per batch
 # - GPG's advantages are centred scores times alpha; OpenRLHF has centred scores (dr_grpo), alpha 1
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The plan of grpo for openrlhf 0.9.10, written by flowgraph.
-# - the flow clips around the sampler's log-probs; OpenRLHF computes them anew: one more forward pass
+# - the flow clips around the sampler's log-probs; OpenRLHF recomputes them: one more forward pass
 set -euo pipefail
 
 ray job submit --address="${RAY_ADDRESS:-http://127.0.0.1:8265}" \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The plan of ppo for openrlhf 0.9.10, written by flowgraph.
-# - the policy's weights leave the device between uses; DeepSpeed sleeps only where all models share one
-# - the flow clips around the sampler's log-probs; OpenRLHF computes them anew: one more forward pass
+# - the policy's weights leave the device between uses; DeepSpeed sleeps only if all models share devices
+# - the flow clips around the sampler's log-probs; OpenRLHF recomputes them: one more forward pass
 set -euo pipefail
 
 ray job submit --address="${RAY_ADDRESS:-http://127.0.0.1:8265}" \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The plan of dapo for verl 0.7.1, written by flowgraph.
-# - the dual clip is off in the flow, and always on in verl: clip_ratio_c=1e+06 is out of reach
-# - verl 0.7.1 has no filter of groups in main_ppo; its recipe `dapo` has: all groups are trained on
+# - the flow has no dual clip, verl always has: clip_ratio_c=1e+06 is out of reach
+# - verl 0.7.1 filters groups in its recipe `dapo` only, not in main_ppo: it trains on all groups
 set -euo pipefail
 
 python3 -m verl.trainer.main_ppo \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The plan of decoupled_ppo for verl 0.7.1, written by flowgraph.
-# - the dual clip is off in the flow, and always on in verl: clip_ratio_c=1e+06 is out of reach
+# - the flow has no dual clip, verl always has: clip_ratio_c=1e+06 is out of reach
 set -euo pipefail
 
 # The fully asynchronous trainer is in verl's repository, not in its wheel: run this from a checkout of v0.7.1.

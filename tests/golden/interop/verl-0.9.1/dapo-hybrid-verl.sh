@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The plan of dapo for verl 0.9.1, written by flowgraph.
-# - the dual clip is off in the flow, and always on in verl: clip_ratio_c=1e+06 is out of reach
-# - the flow draws for at most 3 rounds; verl 0.9.1 draws until the batch is full
-# - groups are kept by their scores without the overlong penalty: the metric `acc`, which a reward function that returns a dict has to give; `reward` would hold the penalty
+# - the flow has no dual clip, verl always has: clip_ratio_c=1e+06 is out of reach
+# - the flow generates for at most 3 rounds; verl 0.9.1 until the batch is full
+# - the flow keeps groups by scores before the overlong penalty: the metric `acc`, which the reward function has to return in a dict; `reward` would include the penalty
 set -euo pipefail
 
 python3 -m verl.trainer.main_ppo \

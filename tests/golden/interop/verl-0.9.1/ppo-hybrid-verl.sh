@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The plan of ppo for verl 0.9.1, written by flowgraph.
-# - the dual clip is off in the flow, and always on in verl: clip_ratio_c=1e+06 is out of reach
+# - the flow has no dual clip, verl always has: clip_ratio_c=1e+06 is out of reach
 set -euo pipefail
 
 python3 -m verl.trainer.main_ppo \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The plan of ppo for verl 0.9.1, written by flowgraph.
-# - critic.train has the pool `p2`; verl's trainer keeps policy, critic and reference on one pool: they share 16 devices
-# - the dual clip is off in the flow, and always on in verl: clip_ratio_c=1e+06 is out of reach
+# - critic.train has the pool `p2`; verl's trainer has policy, critic and reference on one: they share 16 devices
+# - the flow has no dual clip, verl always has: clip_ratio_c=1e+06 is out of reach
 set -euo pipefail
 
 python3 -m verl.trainer.main_ppo \

@@ -112,7 +112,7 @@ class TestVerl:
         described = graph("ppo")
         exported = export(plan(described, "split:nemo-aligner"), "verl", graph=described)
         assert told(argv, exported)["trainer.nnodes"] == "2"
-        said = "critic.train has the pool `p1`; verl's trainer keeps policy, critic and reference on one pool: "
+        said = "critic.train has the pool `p1`; verl's trainer has policy, critic and reference on one: "
         assert exported.notes[0] == f"{said}they share 16 devices"
 
     def test_a_reward_model_on_its_own_pool_has_one_in_verl(self, graph: Any, plan: Any, argv: Any) -> None:
@@ -167,7 +167,7 @@ class TestVerl:
             assert found[f"{where}.param_offload"] == found[f"{where}.optimizer_offload"] == "True"
             assert f"{where}.offload_policy" not in found
         assert found["actor_rollout_ref.ref.fsdp_config.param_offload"] == "True"
-        said = "`ref` leaves the device between uses; verl's FSDP brings its weights for each pass"
+        said = "`ref` leaves the device between uses; verl's FSDP loads its weights for each pass"
         assert said in exported.notes
 
     @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ class TestVerl:
         assert found["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] == tokens
         assert found["actor_rollout_ref.actor.fsdp_config.fsdp_size"] == "-1"
         instead = Layout(data=8 // int(sequence), sequence=int(sequence), sharding="full")
-        assert exported.notes[0].endswith(f"verl's FSDP cuts by data and sequence only: {instead}")
+        assert exported.notes[0].endswith(f"verl's FSDP has data and sequence ranks only: {instead}")
 
     @pytest.mark.parametrize("version", ["0.7.1", "0.9.1"])
     def test_whole_shards_of_megatron_are_its_fsdp_or_are_said_to_be_none(
@@ -210,10 +210,10 @@ class TestVerl:
         whole = [found.get(f"{own}.megatron.use_megatron_fsdp") for own in owns]
         # Source: verl's engine wraps nothing that is `forward_only`, as the reference is: it is never sharded.
         assert whole == (["True", "True", None] if version == "0.9.1" else [None] * 3)
-        said = "`ref` is sharded whole; verl's Megatron shards no model that is only read: each of 8 data ranks holds"
+        said = "`ref` is fully sharded; verl's Megatron does not shard the reference: each of 8 data ranks holds"
         assert any(note.startswith(said) for note in exported.notes)
         assert sum("shards the optimizer only" in note for note in exported.notes) == (0 if version == "0.9.1" else 2)
-        run = exported.as_run
+        run = exported.system_run
         assert run is not None
         shardings = [run.layouts[role].sharding for role in ("policy.train", "critic.train", "ref.infer")]
         assert shardings == (["full", "full", "optimizer"] if version == "0.9.1" else ["optimizer"] * 3)
@@ -236,7 +236,7 @@ class TestVerl:
         for own in ("actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref"):
             degrees = [found[f"{own}.megatron.{name}_model_parallel_size"] for name in ("tensor", "pipeline")]
             assert degrees == ["2", "2"]
-        assert sum("cuts all models of the trainer as the policy" in note for note in exported.notes) == 2
+        assert sum("gives all models of the trainer the policy's" in note for note in exported.notes) == 2
 
     def test_experts_where_it_draws_lie_on_all_devices_of_an_engine(self, graph: Any, plan: Any, argv: Any) -> None:
         described = graph("gpg")
@@ -284,7 +284,7 @@ class TestVerl:
         made = plan(described, "hybrid", response_tokens="mean=4k,max=16k")
         exported = export(made, "verl", graph=described)
         assert told(argv, exported)["data.max_response_length"] == "16000"
-        said = "the flow cuts responses at 256 tokens; the forecast has up to 16000, and so has what is written"
+        said = "the flow cuts responses at 256 tokens; the forecast, and so this file, at 16000"
         assert said in exported.notes
         longer = export(made, "verl", graph=described, longest=LongestLengths(2000, 20000))
         lengths = [told(argv, longer)[f"data.max_{what}_length"] for what in ("prompt", "response")]
@@ -298,11 +298,11 @@ class TestVerl:
             update={"step": StepForecast(tasks=(measured,), waits=(), period_s=1.0)}
         )
         (said,) = [note for note in export(made, "verl", graph=described).notes if "forward pass" in note]
-        assert said.startswith("verl clips around the sampler's log-probs, and computes none of its own")
+        assert said.startswith("verl clips around the sampler's log-probs without recomputing them")
         for system in ("openrlhf", "nemo-rl"):
-            assert any(note.endswith("computes them anew") for note in export(made, system, graph=described).notes)
+            assert any(note.endswith("recomputes them") for note in export(made, system, graph=described).notes)
             without = export(plan(described, "hybrid"), system, graph=described).notes
-            assert any(note.endswith("computes them anew: one more forward pass") for note in without)
+            assert any(note.endswith("recomputes them: one more forward pass") for note in without)
 
 
 class TestOpenRLHF:
@@ -361,7 +361,7 @@ class TestOpenRLHF:
         assert "ds.enable_sleep" in flags(argv, together)
         apart = export(plan(described, "split:openrlhf", change=change), "openrlhf", graph=described)
         assert "ds.enable_sleep" not in flags(argv, apart)
-        assert any("DeepSpeed sleeps only where all models share one" in note for note in apart.notes)
+        assert any("DeepSpeed sleeps only if all models share devices" in note for note in apart.notes)
 
     def test_sampling_with_another_engine_is_said(self, graph: Any, plan: Any) -> None:
         described = graph("gpg")
@@ -413,7 +413,7 @@ class TestNeMoRL:
         assert told_of["policy"]["generation"]["colocated"]["enabled"] is True
         assert any("NeMo RL's PPO generates on the policy's devices" in note for note in exported.notes)
         assert "run_ppo.py" in exported.files["run.sh"]
-        run = exported.as_run
+        run = exported.system_run
         assert run is not None
         assert run.running["policy.sample"].sleeps  # which it does not where it has devices of its own
 
@@ -430,9 +430,9 @@ class TestNeMoRL:
         exported = export(plan(described, "hybrid", change=change), "nemo-rl", graph=described)
         megatron = yaml.safe_load(exported.files["nemo_rl.yaml"])["policy"]["megatron_cfg"]
         assert (megatron["expert_model_parallel_size"], megatron["expert_tensor_parallel_size"]) == (4, 2)
-        said = "policy.train shards whole; NeMo RL's Megatron shards the optimizer only: each of 4 data ranks holds"
+        said = "policy.train is fully sharded; NeMo RL's Megatron shards the optimizer only: each of 4 data ranks holds"
         assert any(note.startswith(said) for note in exported.notes)
-        run = exported.as_run
+        run = exported.system_run
         assert run is not None
         told_of = Layout(data=4, tensor=2, expert=4, sharding="optimizer")
         assert (run.layouts["policy.train"], run.layouts["ref.infer"]) == (told_of, told_of)
@@ -446,12 +446,12 @@ class TestAsRun:
         made = plan(described, "standalone:each-role")
         roles = {each.role for each in made.placed}
         for system in ("verl", "openrlhf", "nemo-rl"):
-            run = export(made, system, graph=described).as_run
+            run = export(made, system, graph=described).system_run
             assert run is not None
             assert set(run.layouts) == set(run.running) == roles
             assert {role for part in run.parts for role in part.roles} == roles
         together = {"policy.train", "critic.train", "ref.infer"}
-        verl = export(made, "verl", graph=described).as_run
+        verl = export(made, "verl", graph=described).system_run
         assert verl is not None
         assert (set(verl.parts[0].roles), verl.parts[0].devices) == (together, 24)
         assert verl.layouts["policy.train"].devices == 24
@@ -465,7 +465,7 @@ class TestAsRun:
 
         exported = export(plan(described, "hybrid", change=change), "verl", graph=described)
         said = "verl 0.9.1 cannot run what is written: "
-        assert exported.as_run is None
+        assert exported.system_run is None
         assert exported.notes[-1].startswith(said)
         assert f"# - {said}" in exported.files["run.sh"]
 
@@ -474,7 +474,7 @@ def test_a_flow_that_draws_nothing_is_refused(graph: Any, plan: Any) -> None:
     described = graph("sft")
     with pytest.raises(UsageError) as caught:
         export(plan(described, "colocated"), "verl", graph=described)
-    assert str(caught.value).startswith("sft: sft trains no policy on responses that it draws")
+    assert str(caught.value).startswith("sft: sft trains no policy on responses that it generates")
 
 
 def test_a_plan_that_does_not_say_what_it_was_made_for_is_refused(graph: Any, plan: Any) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from flowgraph.errors import UnknownNameError
 from nodes.interop import SYSTEMS, export, exported_versions, versions
-from nodes.interop.keys import FOLDER, Keys, keys
+from nodes.interop.keys import FOLDERS, Keys, keys
 from placements.search.named_placements import VARIANTS
 from tests.looped import looped
 
@@ -73,12 +73,14 @@ def test_no_engine_adapter_reward_model_or_lag_brings_an_unknown_key(
 
 
 def test_every_list_names_the_files_that_it_was_read_from() -> None:
-    for path in FOLDER.glob("*.json"):
-        told = json.loads(path.read_text(encoding="utf-8"))
-        assert path.stem == f"{told['system']}-{told['version']}"
-        assert told["read_from"]
-        assert len(told["keys"]) > 100
-        assert list(told["keys"]) == sorted(told["keys"])
+    paths = [(system, path) for system, folder in FOLDERS.items() for path in folder.glob("keys/*.json")]
+    assert len(paths) == sum(len(versions(system)) for system in SYSTEMS)
+    for system, path in paths:
+        listed = json.loads(path.read_text(encoding="utf-8"))
+        assert (listed["system"], listed["version"]) == (system, path.stem)
+        assert listed["read_from"]
+        assert len(listed["keys"]) > 100
+        assert list(listed["keys"]) == sorted(listed["keys"])
 
 
 def test_versions_are_listed_oldest_first_and_the_newest_is_exported() -> None:

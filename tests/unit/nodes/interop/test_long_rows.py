@@ -118,16 +118,16 @@ def test_sums_of_squared_probabilities_need_whole_logits(plan: Any, argv: Any) -
     exported = export(plan(described, "hybrid"), "verl", graph=described)
     assert told(argv, exported)[FUSED] == "False"
     assert any("squared probabilities" in note for note in exported.notes)
-    assert exported.as_run is not None
-    assert exported.as_run.running["policy.train"].logits == "whole"
+    assert exported.system_run is not None
+    assert exported.system_run.running["policy.train"].logits == "whole"
 
 
 @pytest.mark.parametrize("system", ["openrlhf", "nemo-rl"])
 def test_systems_that_hold_all_logits_are_forecast_to(system: str, graph: Any, plan: Any) -> None:
     described = graph("grpo")
     exported = export(plan(described, "hybrid"), system, graph=described)
-    assert exported.as_run is not None
-    assert exported.as_run.running["policy.train"].logits == "whole"
+    assert exported.system_run is not None
+    assert exported.system_run.running["policy.train"].logits == "whole"
 
 
 def test_nemo_rl_is_told_of_chunks_of_log_probs_and_of_context(graph: Any, plan: Any) -> None:

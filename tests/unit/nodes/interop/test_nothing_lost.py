@@ -31,8 +31,7 @@ from nodes import (
 from nodes.interop import NEEDLESS, UNREAD, export, read_command
 from nodes.interop.algorithm import REPORTS, read_algorithm
 from nodes.interop.keys import keys
-from nodes.interop.leftovers import NO_NUMBERS
-from nodes.interop.needless import needless
+from nodes.interop.unwritten_settings import RESOURCE_SETTINGS
 from tests.looped import looped
 
 SYSTEMS = (("verl", "0.9.1"), ("verl", "0.7.1"), ("openrlhf", "0.11.2"), ("openrlhf", "0.9.10"), ("nemo-rl", "0.7.0"))
@@ -60,7 +59,7 @@ def test_every_value_that_changes_numbers_is_written_or_named(name: str, graph: 
     for node in described.all_nodes:
         for setting, field in node.op.settings.model_fields.items():
             value = getattr(node.settings, setting)
-            if setting not in NO_NUMBERS and node.op.name not in REPORTS and type(value) in (int, float):
+            if setting not in RESOURCE_SETTINGS and node.op.name not in REPORTS and type(value) in (int, float):
                 changed = value + 1 if isinstance(value, int) else value / 2 + 0.001
                 if field.is_required() or value != field.default:
                     tried[f"{node.name}.{setting}"] = changed
@@ -172,7 +171,7 @@ def test_no_clip_of_gradients_is_not_a_clip_at_nothing(graph: Any, plan: Any, ar
     described = graph("grpo", {"policy.update.max_grad_norm": 0.0})
     exported = export(plan(described, "hybrid"), "verl", graph=described)
     assert "actor_rollout_ref.actor.optim.clip_grad=1000000000.0" in argv(exported.files["run.sh"])
-    assert any("gradients are not clipped" in note for note in exported.notes)
+    assert any("does not clip gradients" in note for note in exported.notes)
 
 
 def test_a_flow_that_learns_by_heart_is_refused_with_its_node(graph: Any, plan: Any) -> None:
@@ -181,7 +180,7 @@ def test_a_flow_that_learns_by_heart_is_refused_with_its_node(graph: Any, plan: 
 
     described = flow_of(heart)
     for system, version in SYSTEMS:
-        with pytest.raises(UsageError, match=r"`?policy.update.cross_entropy`? learns given responses by heart"):
+        with pytest.raises(UsageError, match=r"`?policy.update.cross_entropy`? learns given responses"):
             export(plan(described, "hybrid"), system, version, graph=described)
     beside = flow_of(lambda new, rollout, gain: heart(new, rollout, gain) + clip(new, rollout, gain))
     notes = export(plan(beside, "hybrid"), "verl", graph=beside).notes
@@ -209,8 +208,8 @@ def test_every_key_with_another_value_is_read_or_named() -> None:
             continue  # refused: nothing is lost
         why = dict(found.ignored).get(key)
         told += why == UNREAD
-        assert why in (None, UNREAD) or needless("verl", key), f"{key}: {why}"
-        assert why != NEEDLESS or needless("verl", key)
+        assert why in (None, UNREAD) or known.irrelevant(key), f"{key}: {why}"
+        assert why != NEEDLESS or known.irrelevant(key)
     assert told > 50
     quiet = read_command(f"{RUN} actor_rollout_ref.rollout.top_p=1 actor_rollout_ref.rollout.top_k=-1")
     assert not [key for key, why in quiet.ignored if why == UNREAD], "what is told its default changes nothing"
@@ -226,12 +225,12 @@ def test_a_run_that_learns_from_a_teacher_is_refused_with_the_teacher() -> None:
 def test_what_a_run_computes_otherwise_than_its_flow_is_said() -> None:
     actor = "actor_rollout_ref.actor."
     gspo = read_command(f"{RUN} {actor}policy_loss.loss_mode=gspo")
-    assert "terms are aggregated as `token-mean`; the flow `gspo` takes the mean over responses" in gspo.notes
+    assert "the run aggregates terms by `token-mean`; the flow `gspo` averages over responses" in gspo.notes
     assert "policy.update.gspo_loss.eps_high=0.2" in gspo.settings, "not the flow's own 4e-4"
     dapo = read_command(f"{RUN} algorithm.filter_groups.enable=True {actor}policy_loss.loss_mode=gspo")
     assert "policy.update.clipped.eps_high=0.2" in dapo.settings, "not the flow's own 0.28"
-    assert any("draws groups anew with verl's loss `gspo`" in note for note in dapo.notes)
-    assert any("groups are kept by `reward`" in note for note in dapo.notes)
+    assert any("replaces groups with verl's loss `gspo`" in note for note in dapo.notes)
+    assert any("keeps groups by `reward`" in note for note in dapo.notes)
     ratio = read_command(f"{RUN} {actor}clip_ratio=0.3")
     assert any("clip_ratio=0.3 has no effect in verl" in note for note in ratio.notes)
     ppo = read_command(f"{RUN} algorithm.adv_estimator=gae critic.cliprange_value=1000000 critic.model.path=org/critic")

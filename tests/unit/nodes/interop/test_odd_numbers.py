@@ -45,25 +45,25 @@ def refused(command: str) -> str:
 )
 def test_what_is_no_finite_number_is_refused_with_its_line(command: str, value: str) -> None:
     said = refused(command + value)
-    assert said.startswith("line 1: `") and ("should be a" in said or "should be two numbers" in said)
+    assert said.startswith("line 1: `") and ("must be a" in said or "must be two numbers" in said)
 
 
 @looped("value", [*ODD[:-1], "true", "null"])
 def test_a_weight_of_a_reward_is_a_finite_number(value: str) -> None:
     said = refused(f'{VERL} {REWARDS} "algorithm.gdpo_reward_weights=[0.5,{value}]"')
-    assert said.startswith("line 1: `algorithm.gdpo_reward_weights`: should be two numbers")
+    assert said.startswith("line 1: `algorithm.gdpo_reward_weights`: must be two numbers")
 
 
 def test_true_is_no_number_and_two_bounds_are_none_that_the_flow_has() -> None:
-    assert refused(f"{VERL} {CORRECTED} {THRESHOLD}=True") == f"line 1: `{THRESHOLD}`: should be a number, not True"
+    assert refused(f"{VERL} {CORRECTED} {THRESHOLD}=True") == f"line 1: `{THRESHOLD}`: must be a number, not True"
     found = read_command(f"{VERL} {CORRECTED} {THRESHOLD}=0.5_2.0")
-    assert "importance weights outside of 0.5_2.0 are left out by the run; the flow truncates them" in found.notes
+    assert "the run leaves out importance weights outside of 0.5_2.0; the flow truncates them" in found.notes
     assert "importance_weights.cap=3.0" in read_command(f"{VERL} {CORRECTED} {THRESHOLD}=3.0").settings
 
 
 def test_a_number_that_is_told_to_be_null_is_said() -> None:
     key = "actor_rollout_ref.actor.optim.lr"
-    note = f"`{key}` is told to be null: a number of the flow's own stands in its place, if it has one"
+    note = f"`{key}` is set to null: the flow's own number is used instead, if it has one"
     assert note in read_command(f"{VERL} {key}=null").notes
     assert read_command(f"{VERL} actor_rollout_ref.actor.clip_ratio=null").settings
 

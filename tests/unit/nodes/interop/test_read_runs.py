@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowgraph.cluster.plan import Layout
-from nodes.interop import Imported, read_command, read_yaml
+from nodes.interop import UNREAD, Imported, read_command, read_yaml
 from tests.looped import looped
 
 CLASSIC = r"""
@@ -267,7 +267,7 @@ def test_megatron_is_known_by_its_configuration() -> None:
     assert found.engines["train"] == "megatron"
     assert found.layouts["policy.train"] == Layout(data=2, tensor=4, pipeline=2, sharding="optimizer")
     assert found.running["policy.train"].offload == ()
-    assert any("puts weights alone away" in note for note in found.notes)
+    assert any("offloads only weights between uses" in note for note in found.notes)
     assert found.running["policy.train"].checkpointing == "none"
 
 
@@ -349,6 +349,12 @@ trainer: {n_gpus_per_node: 4, unheard_of: 1}
     assert [key for key, _ in found.ignored] == ["trainer.unheard_of"]
 
 
+def test_a_key_whose_default_refers_to_an_unknown_key_is_written_again() -> None:
+    key = "actor_rollout_ref.ref.megatron.override_transformer_config"
+    found = read_command(f"{VERL_COMMAND} {key}=8")
+    assert (dict(found.ignored)[key], found.again) == (UNREAD, (f"{key}=8",))
+
+
 def test_what_no_plan_depends_on_can_be_told_again_but_for_what_is_secret() -> None:
     more = "trainer.save_freq=20 custom_reward_function.path='/a b/c.py' reward_model.reward_manager=prime"
     found = read_command(f"{VERL_COMMAND} {more} trainer.experiment_name=x_$(date) ~trainer.logger")
@@ -370,8 +376,11 @@ VERL_COMMAND = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=a/
     ("told", "note"),
     [
         ("", ""),  # verl reads the log-probs of what it drew, and so does a run of ours
-        ("algorithm.rollout_correction.bypass_mode=True", "verl computes no log-probs of responses here; the forecast"),
-        ("actor_rollout_ref.rollout.temperature=0", "verl computes log-probs of responses anew; the flow takes"),
+        (
+            "algorithm.rollout_correction.bypass_mode=True",
+            "verl does not recompute log-probs of responses; the forecast",
+        ),
+        ("actor_rollout_ref.rollout.temperature=0", "verl recomputes log-probs of responses; the flow uses"),
     ],
 )
 def test_a_pass_that_only_one_of_both_has_is_said(told: str, note: str) -> None:
@@ -385,7 +394,7 @@ def test_a_reference_that_megatron_reads_is_not_sharded_whatever_it_is_told() ->
     found = read_command(f"{VERL_COMMAND} {keys} {whole}")
     assert found.layouts["policy.train"].sharding == "full"
     assert found.layouts["ref.infer"].sharding == "optimizer"
-    assert any(note.startswith("verl's Megatron shards no model that is only read") for note in found.notes)
+    assert any(note.startswith("verl's Megatron does not shard the reference") for note in found.notes)
 
 
 def test_a_whole_run_is_as_it_was(golden: Any) -> None:
@@ -492,17 +501,17 @@ def test_a_lag_is_kept_where_the_flow_does_not_correct_for_it() -> None:
     module = "verl.experimental.one_step_off_policy.main_ppo"
     found = verl(f"{told} actor_rollout_ref.actor.use_kl_loss=True", module)
     assert (found.flow, found.lag) == ("grpo", 1)
-    assert "responses are drawn up to 1 updates ahead; the flow `grpo` does not correct for that" in found.notes
+    assert "responses are up to 1 updates old; the flow `grpo` does not correct for that" in found.notes
     far = verl(f"{told} async_training.staleness_threshold=9", "verl.experimental.fully_async_policy.fully_async_main")
     assert far.lag == 4
-    assert "responses are drawn up to 9 updates ahead; the plan has them 4 ahead" in far.notes
+    assert "responses are up to 9 updates old; in the plan up to 4" in far.notes
 
 
 def test_another_engine_that_trains_is_told_and_its_keys_are_read() -> None:
     keys = "actor_rollout_ref.actor.veomni"
     told = f"{keys}.param_offload=True {keys}.optimizer_offload=True {keys}.ulysses_parallel_size=2"
     found = verl(f"model_engine=veomni algorithm.adv_estimator=gpg {told}")
-    assert "verl trains with `veomni`; the plan has FSDP in its place" in found.notes
+    assert "verl trains with `veomni`; FSDP replaces it in the plan" in found.notes
     assert found.layouts["policy.train"] == Layout(data=4, sequence=2, sharding="full")
     assert found.running["policy.train"].sleeps
     assert found.ignored == ()
@@ -511,7 +520,7 @@ def test_another_engine_that_trains_is_told_and_its_keys_are_read() -> None:
 def test_an_engine_that_is_not_planned_draws_as_vllm() -> None:
     found = verl("actor_rollout_ref.rollout.name=hf")
     assert found.engines["sample"] == "vllm"
-    assert "no engine that is planned draws as `hf`: vllm stands in its place" in found.notes
+    assert "no plan samples with `hf`: vllm replaces it" in found.notes
 
 
 @pytest.mark.parametrize(
@@ -536,16 +545,16 @@ def test_a_reward_model_of_its_own_says_how_many_devices_it_has() -> None:
 
 def test_groups_that_are_drawn_anew_are_told_where_the_flow_does_not() -> None:
     notes = verl("algorithm.adv_estimator=rloo algorithm.filter_groups.enable=True").notes
-    assert "groups without signal are drawn anew; the flow `rloo` trains on all of them" in notes
+    assert "the run replaces groups without signal; the flow `rloo` trains on all groups" in notes
     notes = openrlhf("--advantage_estimator reinforce_baseline --dynamic_filtering").notes
-    assert "groups without signal are drawn anew; the flow `reinforce_pp_baseline` trains on all of them" in notes
+    assert "the run replaces groups without signal; the flow `reinforce_pp_baseline` trains on all groups" in notes
 
 
 def test_a_configuration_that_inherits_from_megatrons_is_of_megatron() -> None:
     text = "defaults:\n  - ppo_megatron_trainer\n  - _self_\nactor_rollout_ref: {model: {path: a/b}}\n"
     assert read_yaml(text).engines["train"] == "megatron"
     notes = read_yaml(text.replace("ppo_megatron_trainer", "'mine'")).notes
-    assert "what the configuration `mine` says is not read: verl's defaults stand in its place" in notes
+    assert "the configuration `mine` is not read: verl's defaults replace it" in notes
 
 
 @pytest.mark.parametrize("version", ["0.5.0", "0.7.1", "0.9.1"])
@@ -650,4 +659,4 @@ def test_the_older_flag_for_the_estimate_of_the_kl_is_read() -> None:
     more = "--advantage_estimator group_norm --use_kl_loss --use_kl_estimator_k3"
     found = openrlhf(more, critic=4)
     assert found.flow == "grpo"
-    assert not [note for note in found.notes if "the KL is estimated by" in note]
+    assert not [note for note in found.notes if "estimates the KL by" in note]

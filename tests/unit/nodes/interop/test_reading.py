@@ -10,8 +10,8 @@ from flowgraph.errors import UsageError
 from nodes.interop import read_command, read_yaml
 from nodes.interop.commands import started
 from nodes.interop.rendering import flag, hydra, yaml
-from nodes.interop.scalars import referred, scalar
-from nodes.interop.yaml_text import told_by
+from nodes.interop.scalars import resolve_reference, scalar
+from nodes.interop.yaml_keys import keys_of_yaml
 from tests.looped import looped
 
 VERL = "python3 -m verl.trainer.main_ppo"
@@ -30,7 +30,7 @@ def test_a_command_is_found_behind_ray_and_after_others() -> None:
     text = f"{before}ray job submit --no-wait -- env A=1 {VERL} a.b=1 +c=2 ++d=3 ~e f='x y'\n"
     found = started(text)
     assert (found.system, found.module, found.line) == ("verl", "verl.trainer.main_ppo", 4)
-    assert [(each.key, each.text) for each in found.told] == [
+    assert [(each.key, each.text) for each in found.overrides] == [
         ("a.b", "1"),
         ("c", "2"),
         ("d", "3"),
@@ -44,7 +44,7 @@ def test_a_command_is_found_behind_ray_and_after_others() -> None:
 )
 def test_options_of_hydra_are_no_keys(option: str) -> None:
     found = started(f"{VERL} {option} a=1")
-    assert [each.key for each in found.told] == ["a"]
+    assert [each.key for each in found.overrides] == ["a"]
     assert found.options[-1].text == "x"
 
 
@@ -78,7 +78,7 @@ def test_a_key_that_is_told_twice_has_its_last_value_and_that_is_said() -> None:
     found = read_command(f"{VERL} {MODEL} trainer.nnodes=2 trainer.nnodes=4 data.seed=1 data.seed=1")
     assert found.devices == 32
     assert [note for note in found.notes if "more than once" in note] == [
-        "`trainer.nnodes` is told more than once: the last is taken, 4"
+        "`trainer.nnodes` is set more than once: the last value is used, 4"
     ]
 
 
@@ -88,7 +88,7 @@ def test_a_key_that_is_told_to_be_none_has_no_default() -> None:
     assert clip in read_command(base).settings
     assert clip not in read_command(f"{base} critic.cliprange_value=null").settings
     assert clip in read_command(f"{base} critic.cliprange_value=???").settings
-    with pytest.raises(UsageError, match="should be a whole number, not empty"):
+    with pytest.raises(UsageError, match="must be a whole number, not empty"):
         read_command(f"{base} ~data.max_response_length")
 
 
@@ -101,7 +101,7 @@ def test_keys_of_what_starts_a_run_are_no_unknown_ones() -> None:
 def test_a_configuration_of_the_users_own_is_told_to_be_unread() -> None:
     for name, unread in (("ppo_megatron_trainer.yaml", False), ("fully_async_ppo_trainer", False), ("mine", True)):
         notes = read_command(f"{VERL} --config-name={name} {MODEL}").notes
-        assert any("what the configuration" in note for note in notes) == unread
+        assert any("the configuration `" in note for note in notes) == unread
 
 
 def test_flags_have_as_many_values_as_they_take() -> None:
@@ -109,7 +109,7 @@ def test_flags_have_as_many_values_as_they_take() -> None:
         "python -m openrlhf.cli.train_ppo_ray --pretrain x --colocate_all_models --eps_clip_low_high 0.2 0.28 "
         "--save_steps -1 --max_len=4096 --new_flag 3 --other_new_flag"
     )
-    assert [(each.key, each.text) for each in started(text).told] == [
+    assert [(each.key, each.text) for each in started(text).overrides] == [
         ("pretrain", "x"),
         ("colocate_all_models", "True"),
         ("eps_clip_low_high", "0.2 0.28"),
@@ -124,10 +124,10 @@ def test_flags_have_as_many_values_as_they_take() -> None:
     "text, said",
     [
         ("echo hi", "the command: no command of verl or OpenRLHF is in this text"),
-        (f"{VERL} \\\n  a=1 \\\n  b", "line 3: `b`: is no override, which is written key=value"),
-        (f"{VERL} a=1 =2", "line 1: `=2`: is no override, which is written key=value"),
-        (f"{VERL} {MODEL} data.train_batch_size=many", "line 1: `data.train_batch_size`: should be a whole number"),
-        (f"{VERL} {MODEL} trainer.nnodes=0", "line 1: `trainer.nnodes`: should be a whole number above 0, not 0"),
+        (f"{VERL} \\\n  a=1 \\\n  b", "line 3: `b`: is not an override, which is written key=value"),
+        (f"{VERL} a=1 =2", "line 1: `=2`: is not an override, which is written key=value"),
+        (f"{VERL} {MODEL} data.train_batch_size=many", "line 1: `data.train_batch_size`: must be a whole number"),
+        (f"{VERL} {MODEL} trainer.nnodes=0", "line 1: `trainer.nnodes`: must be a whole number above 0, not 0"),
         (f"{VERL} a=1", "actor_rollout_ref.model.path: names no model"),
         (f"{VERL} actor_rollout_ref.model.path=$M", "line 1: `actor_rollout_ref.model.path`: names no model: only a"),
         (
@@ -136,36 +136,36 @@ def test_flags_have_as_many_values_as_they_take() -> None:
         ),
         (
             f"{VERL} {MODEL} actor_rollout_ref.rollout.gpu_memory_utilization=60",
-            "line 1: `gpu_memory_utilization`: should be above 0, and 1 at most",
+            "line 1: `actor_rollout_ref.rollout.gpu_memory_utilization`: must be above 0",
         ),
         (
             f"{VERL} {MODEL} data.train_batch_size=-8",
-            "line 1: `data.train_batch_size`: should be a whole number above 0",
+            "line 1: `data.train_batch_size`: must be a whole number above 0",
         ),
         (
             f"{VERL} {MODEL} data.max_response_length=99999999999999",
-            "line 1: `data.max_response_length`: should be at most 2,147,483,647, not 99999999999999",
+            "line 1: `data.max_response_length`: must be at most 2,147,483,647, not 99999999999999",
         ),
         (
             f"{VERL} {MODEL} actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=-1",
-            "line 1: `actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu`: should be a whole number above 0, not -1",
+            "line 1: `actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu`: must be a whole number above 0, not -1",
         ),
         (
             f"{VERL} {MODEL} actor_rollout_ref.actor.optim.lr=1e400",
-            "line 1: `actor_rollout_ref.actor.optim.lr`: should",
+            "line 1: `actor_rollout_ref.actor.optim.lr`: must",
         ),
-        (f"{VERL} {MODEL} actor_rollout_ref.actor.optim.lr=nan", "line 1: `actor_rollout_ref.actor.optim.lr`: should"),
+        (f"{VERL} {MODEL} actor_rollout_ref.actor.optim.lr=nan", "line 1: `actor_rollout_ref.actor.optim.lr`: must"),
         (
             "python -m openrlhf.cli.train_ppo_ray --pretrain x --vllm_num_engines -1",
-            "line 1: `vllm_num_engines`: should",
+            "line 1: `vllm_num_engines`: must",
         ),
         (
             f"{VERL} {MODEL} algorithm.use_kl_in_reward=perhaps",
-            "line 1: `algorithm.use_kl_in_reward`: should be True or False, not perhaps",
+            "line 1: `algorithm.use_kl_in_reward`: must be True or False, not perhaps",
         ),
-        ("python3 -m verl.trainer.fsdp_sft_trainer a=1", "line 1: `verl.trainer.fsdp_sft_trainer`: trains on no"),
-        ("deepspeed --module openrlhf.cli.train_dpo --a 1", "line 1: `openrlhf.cli.train_dpo`: trains on no"),
-        ("uv run examples/run_grpo.py --config x.yaml", "line 1: `examples/run_grpo.py`: NeMo RL is started from"),
+        ("python3 -m verl.trainer.fsdp_sft_trainer a=1", "line 1: `verl.trainer.fsdp_sft_trainer`: does not train on"),
+        ("deepspeed --module openrlhf.cli.train_dpo --a 1", "line 1: `openrlhf.cli.train_dpo`: does not train on"),
+        ("uv run examples/run_grpo.py --config x.yaml", "line 1: `examples/run_grpo.py`: NeMo RL starts from"),
         ("python -m openrlhf.cli.train_ppo_ray --pretrain", "line 1: `--pretrain`: lacks its value"),
         ("python -m openrlhf.cli.train_ppo_ray --eps_clip_low_high 1", "line 1: `--eps_clip_low_high`: lacks its"),
         ("python -m openrlhf.cli.train_ppo_ray --perf stray", "line 1: `stray`: belongs to no flag"),
@@ -180,15 +180,15 @@ def test_a_command_that_is_broken_is_told_by_line_and_word(text: str, said: str)
 @looped(
     "text, said",
     [
-        ("a: 1\na: 2", "line 2: `a` stands twice, first on line 1"),
-        ("a:\n  b: 1\n  b: 2", "line 3: `a.b` stands twice, first on line 2"),
+        ("a: 1\na: 2", "line 2: `a` is repeated; it is first on line 1"),
+        ("a:\n  b: 1\n  b: 2", "line 3: `a.b` is repeated; it is first on line 2"),
         ("- a", "line 1: holds no keys"),
         ("", "line 1: holds no keys"),
         ("a: &x 1\nb: *x", "line 2: an alias stands for another part; write it out"),
-        ("a: 1\nb: [1", "line 2: is no YAML: expected ',' or ']', but got '<stream end>'"),
-        ("? [a]\n: 3", "line 1: is no key of a configuration"),
+        ("a: 1\nb: [1", "line 2: is not YAML: expected ',' or ']', but got '<stream end>'"),
+        ("? [a]\n: 3", "line 1: is not a key of a configuration"),
         ("a:\n  " + "[" * 5000, "line 2: nests too deep"),
-        ("x" * 200_001, "line 1: more than 200,000 characters are no configuration"),
+        ("x" * 200_001, "line 1: more than 200,000 characters are not a configuration"),
     ],
 )
 def test_a_configuration_that_is_broken_is_told_by_line(text: str, said: str) -> None:
@@ -198,7 +198,7 @@ def test_a_configuration_that_is_broken_is_told_by_line(text: str, said: str) ->
 
 
 def test_a_configuration_is_dotted_keys_with_lines() -> None:
-    told = told_by("a:\n  b: 1\n  c: [x, 'y']\n  d: {}\ne: '5'\nf: ${a.b}\ng: !!python/object:os.system x\n")
+    told = keys_of_yaml("a:\n  b: 1\n  c: [x, 'y']\n  d: {}\ne: '5'\nf: ${a.b}\ng: !!python/object:os.system x\n")
     assert [(each.key, each.text, each.line) for each in told] == [
         ("a.b", "1", 2),
         ("a.c", "[x,'y']", 3),
@@ -228,12 +228,12 @@ def test_a_value_is_read_as_hydra_reads_it(text: str, value: object) -> None:
 
 def test_a_reference_is_put_in_and_a_circle_is_not() -> None:
     values = {"a": 1, "b": "${a}", "c": "${d}", "d": "${c}"}
-    assert referred("${b}", values.get) == 1
-    assert referred("${oc.select:none,7}", values.get) == 7
+    assert resolve_reference("${b}", values.get) == 1
+    assert resolve_reference("${oc.select:none,7}", values.get) == 7
     with pytest.raises(LookupError):
-        referred("${c}", values.get)
+        resolve_reference("${c}", values.get)
     with pytest.raises(LookupError):
-        referred("a ${b}", values.get)
+        resolve_reference("a ${b}", values.get)
 
 
 def test_a_configuration_whose_keys_refer_to_each_other_is_read() -> None:

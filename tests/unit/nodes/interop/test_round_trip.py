@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from flowgraph.cluster.plan import PlacedRole, Plan
 from flowgraph.flows.settings import resolve_settings
 from nodes.interop import export, exported_versions, read_command
-from nodes.interop.shipped_flows import FLOWS, PLACEMENTS, STALE_AT_MOST
+from nodes.interop.shipped_flows import FLOWS, MAX_STALENESS, PLACEMENTS
 from placements.search.named_placements import VARIANTS
 from placements.search.named_placements import parts as parts_of
 from tests.looped import looped
@@ -101,7 +101,7 @@ def test_the_table_of_flows_is_true_of_them(flow: str, graph: Any) -> None:
     assert names[row.loss] == row.surrogate
     assert names[row.sampler] == row.sampler.rpartition(".")[2]
     if flow == "decoupled_ppo":
-        assert max(edge.at_most for node in described.nodes for _, edge in node.inputs) == STALE_AT_MOST
+        assert max(edge.at_most for node in described.nodes for _, edge in node.inputs) == MAX_STALENESS
 
 
 @looped("flow", sorted(FLOWS))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowgraph.errors import UsageError
 from nodes.interop.shell import Word, commands
-from nodes.interop.whole_numbers import Unknown, evaluated
+from nodes.interop.shell_arithmetic import Unknown, evaluate
 from tests.looped import looped
 
 
@@ -149,7 +149,7 @@ def test_lines_are_counted_through_continued_lines_quotes_and_arrays() -> None:
         ("A=aaaaaaaaaa\n" + "A=$A$A$A$A$A$A$A$A$A$A\n" * 9, "line 6: its variables grow without end"),
         ("A=(a b)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40, "line 17: its variables grow without end"),
         ("run " + "${A:-" * 60 + "}" * 60, "line 1: `" + "${A:-" * 8 + "`: defaults within defaults go too deep"),
-        ("x" * 1_000_001, "line 1: more than 1,000,000 characters are no launch script"),
+        ("x" * 1_000_001, "line 1: more than 1,000,000 characters are not a launch script"),
     ],
 )
 def test_a_text_that_no_shell_reads_is_told_by_line_and_word(text: str, said: str) -> None:
@@ -172,14 +172,14 @@ def test_arithmetic_is_that_of_a_shell(left: int, right: int, op: str) -> None:
     text = f"({left}) {op} ({right})"
     if op in "/%" and right == 0:
         with pytest.raises(Unknown):
-            evaluated(text, {}.__getitem__)
+            evaluate(text, {}.__getitem__)
         return
     quotient = int(left / right) if op in "/%" else 0
     wanted = {"+": left + right, "-": left - right, "*": left * right, "/": quotient, "%": left - right * quotient}
-    assert evaluated(text, {}.__getitem__) == wanted[op]
+    assert evaluate(text, {}.__getitem__) == wanted[op]
 
 
 @looped("text", ["2 ** 99999999", "x = 1", "__import__('os')", "1 if 1 else 2", "9" * 600, "(" * 99])
 def test_any_other_expression_is_left_to_the_shell(text: str) -> None:
     with pytest.raises(Unknown):
-        evaluated(text, {}.__getitem__)
+        evaluate(text, {}.__getitem__)

@@ -1,0 +1,1 @@
+"""NeMo RL: the keys of its version, its configurations written from plans, and what it runs of them."""

@@ -1,0 +1,1 @@
+"""OpenRLHF: the flags of its versions, its launch scripts written from plans, and its runs read into flows."""

@@ -1,0 +1,1 @@
+"""verl: the keys of its versions, its launch scripts written from plans, and its runs read into flows."""
