@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import hypot
 
-from flowgraph.diagrams.write.svg.geometry import Rect
-
-Place = tuple[float, float]
+from flowgraph.diagrams.write.svg.geometry import Point, Rect
 
 NEAR_PX = 20.0  # from a label to its arrow: farther, it seems to be another's
 SAMPLES = 8  # of each cubic curve
@@ -22,11 +20,11 @@ class Label:
 
     width: float
     height: float
-    points: tuple[Place, ...]
-    kept: Place | None
+    points: tuple[Point, ...]
+    kept: Point | None
 
 
-def label_places(labels: Sequence[Label], others: Sequence[Rect], width: float) -> list[Place | None]:
+def label_places(labels: Sequence[Label], others: Sequence[Rect], width: float) -> list[Point | None]:
     """Return the middle of each label, one after the other: at its arrow, inside the picture's width, on nothing else.
 
     A label whose kept room is far from its arrow, or on something, goes to the free place at the arrow that is nearest
@@ -72,7 +70,7 @@ def _free(label: Label, taken: _OccupiedAreas) -> Rect | None:
     return next((at for at in _candidates(label) if not taken.crowds(at)), None)
 
 
-def is_near(label: Rect, points: Sequence[Place]) -> bool:
+def is_near(label: Rect, points: Sequence[Point]) -> bool:
     """Return whether a label stands beside its arrow."""
     return min(away_px(label, point) for point in sampled(points)) <= NEAR_PX
 
@@ -87,7 +85,7 @@ def crowded(one: Rect, other: Rect) -> bool:
     return across > -GAP_PX and min(one.bottom, other.bottom) - max(one.top, other.top) > -GAP_PX
 
 
-def away_px(at: Rect, point: Place) -> float:
+def away_px(at: Rect, point: Point) -> float:
     """Return how far a point is from the nearest side of a rectangle; 0 inside.
 
     >>> away_px(Rect(0, 0, 10, 10), (13, 14)), away_px(Rect(0, 0, 10, 10), (5, 5))
@@ -108,11 +106,11 @@ def _candidates(label: Label) -> Iterator[Rect]:
             yield _at(label, (x + across, y))
 
 
-def _at(label: Label, middle: Place) -> Rect:
+def _at(label: Label, middle: Point) -> Rect:
     return Rect(middle[0] - label.width / 2, middle[1] - label.height / 2, label.width, label.height)
 
 
-def sampled(points: Sequence[Place]) -> Iterator[Place]:
+def sampled(points: Sequence[Point]) -> Iterator[Point]:
     """Yield points along cubic curves: a first point, then three for each.
 
     >>> list(sampled([(0, 0), (0, 2), (0, 4), (0, 6)]))[::4]
@@ -124,7 +122,7 @@ def sampled(points: Sequence[Place]) -> Iterator[Place]:
             yield _on_cubic(points[start : start + 4], step / SAMPLES)
 
 
-def _on_cubic(corners: Sequence[Place], share: float) -> Place:
+def _on_cubic(corners: Sequence[Point], share: float) -> Point:
     rest = 1 - share
     weights = rest**3, 3 * rest**2 * share, 3 * rest * share**2, share**3
     x = sum(weight * corner[0] for weight, corner in zip(weights, corners, strict=True))

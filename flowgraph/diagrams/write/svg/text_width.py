@@ -1,4 +1,4 @@
-"""How wide a text is drawn, without the font that a viewer will have: never narrower than it."""
+"""How wide a text is drawn, without the font that a viewer will have: an upper bound."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def fitted(text: str, room_px: float, size_px: float, *, bold: bool = False) -> 
     """
     if text_width_px(text, size_px, bold=bold) <= room_px:
         return text
-    kept = text
-    while kept and text_width_px(kept + "…", size_px, bold=bold) > room_px:
-        kept = kept[:-1]
-    return kept.rstrip() + "…" if len(kept) > 1 else ""
+    shortened = text
+    while shortened and text_width_px(shortened + "…", size_px, bold=bold) > room_px:
+        shortened = shortened[:-1]
+    return shortened.rstrip() + "…" if len(shortened) > 1 else ""
 
 
-def wrapped(text: str, room_px: float, size_px: float, *, bold: bool = False, most: int = 3) -> tuple[str, ...]:
-    """Break a text at its spaces into lines that fit in a room, `most` at most; what is too long is cut.
+def wrapped(text: str, room_px: float, size_px: float, *, bold: bool = False, max_lines: int = 3) -> tuple[str, ...]:
+    """Break a text at its spaces into at most `max_lines` lines that fit in a room; a line that is too long is cut.
 
     >>> wrapped("n=16, temperature=1, max_tokens=512", 130, 11)
     ('n=16, temperature=1,', 'max_tokens=512')
@@ -67,5 +67,6 @@ def wrapped(text: str, room_px: float, size_px: float, *, bold: bool = False, mo
             lines.append(word)
         else:
             lines[-1] = longer
-    kept = lines if len(lines) <= most else [*lines[: most - 1], " ".join(lines[most - 1 :])]
-    return tuple(fitted(line, room_px, size_px, bold=bold) or "…" for line in kept)
+    if len(lines) > max_lines:
+        lines[max_lines - 1 :] = [" ".join(lines[max_lines - 1 :])]
+    return tuple(fitted(line, room_px, size_px, bold=bold) or "…" for line in lines)
