@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from math import inf
 
-SPREAD_AT_LEAST = 1e-9  # of the largest value: a smaller spread is rounding, and is drawn as a constant
-LEAST = 1e-290  # a spread below it cannot be cut into parts
+SPREAD_MIN = 1e-9  # of the largest value: a smaller spread is rounding, and is drawn as a constant
+SMALLEST = 1e-290  # a spread below it cannot be cut into parts
 
 
 def step_of(low: float, high: float, about: int) -> float:
@@ -21,15 +21,15 @@ def step_of(low: float, high: float, about: int) -> float:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """Return a range with something in it: around a constant, a tenth of it to either side, or one around zero.
+    """Return a range of some length: around a constant a tenth of it to either side, around zero one.
 
     >>> widened(2.0, 2.0), widened(0.0, 0.0), widened(0.0, 3.0)
     ((1.8, 2.2), (-1.0, 1.0), (0.0, 3.0))
     """
     largest = max(abs(low), abs(high))
-    if high - low > max(largest * SPREAD_AT_LEAST, LEAST):
+    if high - low > max(largest * SPREAD_MIN, SMALLEST):
         return low, high
-    room = largest / 10 if largest > LEAST else 1.0
+    room = largest / 10 if largest > SMALLEST else 1.0
     return low - room, high + room
 
 
@@ -47,19 +47,19 @@ def ticks(low: float, high: float, about: int = 4, *, whole: bool = False) -> tu
 
 
 def padded(low: float, high: float) -> tuple[float, float]:
-    """Return a range with a little room to either side; one that is never negative starts at zero or above.
+    """Return a range with a little room to either side; one without negative numbers does not start below zero.
 
     >>> padded(0.0, 1.0), padded(-1.0, 1.0), padded(0.0, 0.0)
     ((0.0, 1.05), (-1.1, 1.1), (0.0, 1.1))
     """
-    least = 0.0 if low >= 0 else -inf
+    floor = 0.0 if low >= 0 else -inf
     low, high = widened(low, high)
     room = (high - low) / 20
-    return max(least, low - room), high + room
+    return max(floor, low - room), high + room
 
 
 def number_text(value: float, step: float = 0.0) -> str:
-    """Write a number in few characters: as exact as the axis' `step`, or to three digits without one.
+    """Return a number in few characters: as exact as an axis with this `step`, or with three digits without one.
 
     >>> number_text(0.2, 0.2), number_text(40000.0, 20000.0), number_text(2e-6, 1e-6), number_text(-0.0, 0.5)
     ('0.2', '40k', '2e-6', '0.0')

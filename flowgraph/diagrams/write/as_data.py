@@ -1,10 +1,9 @@
-"""Write any picture as JSON, which other programs read, and read it back the same."""
+"""Write any picture as JSON, and read it back unchanged."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.drawing import Drawing
@@ -26,7 +25,7 @@ KINDS: Mapping[str, type[Drawing]] = {
     "scatter": Scatter,
     "curves": Curves,
 }
-"""Each kind of picture by the word that JSON has for it."""
+"""Each kind of picture by its word in JSON."""
 
 
 def kind_of(drawing: Drawing) -> str:
@@ -37,34 +36,29 @@ def kind_of(drawing: Drawing) -> str:
 def as_json(drawing: Drawing) -> str:
     """Return a picture as JSON in ASCII: its kind and its fields, labels as the user wrote them.
 
-    A number that is none (of a run's curve, say) is written as the text "nan", "inf" or "-inf".
+    NaN and infinities (of a run's curve, say) are written as the texts "nan", "inf" or "-inf".
     """
-    told = {"schema": SCHEMA, "picture": kind_of(drawing)} | to_plain(drawing)
-    return json.dumps(told, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+    fields = {"schema": SCHEMA, "picture": kind_of(drawing)} | to_plain(drawing)
+    return json.dumps(fields, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def from_json(text: str, where: str = "picture") -> Drawing:
-    """Read what `as_json` wrote; raises `DataError` that says where in it something is wrong.
+    """Read a text of `as_json`. Raises DataError with the place of a fault.
 
-    Ids must be such as are made here, unique, and of boxes and frames that are there, so that every writer may print
-    them as they are.
+    Ids must have the form of generated ones and be unique, and refer to boxes and frames of the picture, so that every
+    writer may print them unchanged.
     """
-    told = _parsed(text, where)
-    schema, word = told.pop("schema", None), told.pop("picture", None)
+    try:
+        fields = parse_json(text, whole=False)  # labels are cleaned when they are written
+    except ValueError as fault:
+        raise DataError.failed(where, "is not JSON", fault) from None
+    if not isinstance(fields, dict):
+        raise DataError.unusable(where, "is not a record")
+    schema, word = fields.pop("schema", None), fields.pop("picture", None)
     if type(schema) is not int or schema != SCHEMA:
         raise DataError.unusable(where, f"its `schema` is {ascii(schema)[:40]}", f"this version reads {SCHEMA}")
     if not isinstance(word, str) or word not in KINDS:
         raise DataError.unusable(where, f"its `picture` is {ascii(word)[:40]}", nearest(str(word), KINDS))
-    drawing: Drawing = from_plain(KINDS[word], told, where)
+    drawing: Drawing = from_plain(KINDS[word], fields, where)
     check_drawing(drawing, where)
     return drawing
-
-
-def _parsed(text: str, where: str) -> dict[str, Any]:
-    try:
-        told = parse_json(text, whole=False)  # labels are written clean, whatever they hold
-    except ValueError as fault:
-        raise DataError.failed(where, "is not JSON", fault) from None
-    if not isinstance(told, dict):
-        raise DataError.unusable(where, "is not a record")
-    return told

@@ -1,16 +1,18 @@
-"""Check a picture that was read from a file: its ids, what they name, and its numbers."""
+"""Check a picture that was read from a file: its ids, the things that they name, and its numbers."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from flowgraph.diagrams.model.charts import Comparison, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.drawing import Drawing
-from flowgraph.diagrams.model.picture import Frame, Picture
+from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.model.sequence import SequenceDiagram
 from flowgraph.errors import DataError
+
+Fault = tuple[str, str]  # its place, and what is wrong there
 
 # A letter first and a digit last, so that no id is a word of Mermaid or DOT.
 _ID = re.compile(r"[a-z][a-z0-9_]{0,38}[0-9]")
@@ -22,80 +24,66 @@ def check_drawing(drawing: Drawing, where: str) -> None:
         raise DataError.unusable(f"{where}.{place}", fault)
 
 
-def _faults(drawing: Drawing) -> Iterator[tuple[str, str]]:
+def _faults(drawing: Drawing) -> Iterator[Fault]:
     match drawing:
         case Picture():
             yield from _picture_faults(drawing)
-        case SequenceDiagram():
-            yield from _sequence_faults(drawing)
+        case SequenceDiagram(actors=actors):
+            ids = [actor.id for actor in actors]
+            yield from _id_faults(actors=ids)
+            for place, message in enumerate(drawing.messages):
+                if not {message.source, message.target} <= set(ids):
+                    yield f"messages[{place}]", "its source or target is not the id of an actor"
         case Lanes():
             yield from _lane_faults(drawing)
         case MemoryChart() | Comparison() | Scatter():
-            yield from _size_faults(drawing)
+            for place_text, size in _sizes(drawing):
+                if not 0 <= size < math.inf:
+                    yield place_text, "has a size that is not a finite number of 0 or more"
         case _:
             return
 
 
-def _picture_faults(picture: Picture) -> Iterator[tuple[str, str]]:
-    boxes = {box.id for box in picture.boxes}
-    frames = {frame.id: frame for frame in picture.frames}
-    named = [(f"frames[{i}]", each.id) for i, each in enumerate(picture.frames)]
-    yield from _id_faults([*((f"boxes[{i}]", each.id) for i, each in enumerate(picture.boxes)), *named])
-    for i, box in enumerate(picture.boxes):
-        if box.inside is not None and box.inside not in frames:
-            yield f"boxes[{i}].inside", "is no frame's id"
-    for i, frame in enumerate(picture.frames):
-        if frame.parent is not None and frame.parent not in frames:
-            yield f"frames[{i}].parent", "is no frame's id"
-        elif _in_itself(frame, frames):
-            yield f"frames[{i}].parent", "is around itself"
-    for i, arrow in enumerate(picture.arrows):
-        if not {arrow.source, arrow.target} <= boxes:
-            yield f"arrows[{i}]", "leads from or to what is no box's id"
+def _picture_faults(picture: Picture) -> Iterator[Fault]:
+    boxes, parents = [box.id for box in picture.boxes], {frame.id: frame.parent for frame in picture.frames}
+    yield from _id_faults(boxes=boxes, frames=[frame.id for frame in picture.frames])
+    for place, box in enumerate(picture.boxes):
+        if box.inside is not None and box.inside not in parents:
+            yield f"boxes[{place}].inside", "is not the id of a frame"
+    for place, frame in enumerate(picture.frames):
+        if frame.parent is not None and frame.parent not in parents:
+            yield f"frames[{place}].parent", "is not the id of a frame"
+        around, outer = {frame.id}, frame.parent
+        while outer is not None and outer in parents:
+            if outer in around:
+                yield f"frames[{place}].parent", "is inside itself"
+                break
+            around.add(outer)
+            outer = parents[outer]
+    for place, arrow in enumerate(picture.arrows):
+        if not {arrow.source, arrow.target} <= set(boxes):
+            yield f"arrows[{place}]", "its source or target is not the id of a box"
 
 
-def _in_itself(frame: Frame, frames: Mapping[str, Frame]) -> bool:
-    seen, outer = {frame.id}, frame.parent
-    while outer is not None and outer in frames:
-        if outer in seen:
-            return True
-        seen.add(outer)
-        outer = frames[outer].parent
-    return False
-
-
-def _sequence_faults(diagram: SequenceDiagram) -> Iterator[tuple[str, str]]:
-    actors = {actor.id for actor in diagram.actors}
-    yield from _id_faults([(f"actors[{i}]", each.id) for i, each in enumerate(diagram.actors)])
-    for i, message in enumerate(diagram.messages):
-        if not {message.source, message.target} <= actors:
-            yield f"messages[{i}]", "goes from or to what is no actor's id"
-
-
-def _id_faults(named: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    seen = set[str]()
-    for place, name in named:
-        if not _ID.fullmatch(name):
-            yield f"{place}.id", "is not small letters and digits, a letter first and a digit last"
-        if name in seen:
-            yield f"{place}.id", f"is used twice: {name}"
-        seen.add(name)
-
-
-def _lane_faults(lanes: Lanes) -> Iterator[tuple[str, str]]:
+def _lane_faults(lanes: Lanes) -> Iterator[Fault]:
     if not 0 <= lanes.end_s < math.inf:
-        yield "end_s", "is no length of time"
+        yield "end_s", "must be a finite number of seconds, 0 or more"
     for i, lane in enumerate(lanes.lanes):
         for j, bar in enumerate(lane.bars):
             if not 0 <= bar.start_s <= bar.end_s < math.inf:
-                yield f"lanes[{i}].bars[{j}]", "ends before it starts, or at no time"
+                yield f"lanes[{i}].bars[{j}]", "must start at 0 s or later, and end no sooner than it starts"
 
 
-def _size_faults(drawing: MemoryChart | Comparison | Scatter) -> Iterator[tuple[str, str]]:
-    """Yield where a number is below zero or none."""
-    for place, size in _sizes(drawing):
-        if not 0 <= size < math.inf:
-            yield place, "has a size that is below zero or none"
+def _id_faults(**fields: Iterable[str]) -> Iterator[Fault]:
+    """Yield the faults of the ids of things, by the fields that hold these."""
+    used = set[str]()
+    for field, ids in fields.items():
+        for place, name in enumerate(ids):
+            if not _ID.fullmatch(name):
+                yield f"{field}[{place}].id", "must be lowercase letters and digits, a letter first and a digit last"
+            if name in used:
+                yield f"{field}[{place}].id", f"is used twice: {name}"
+            used.add(name)
 
 
 def _sizes(drawing: MemoryChart | Comparison | Scatter) -> Iterator[tuple[str, float]]:
