@@ -1,8 +1,9 @@
-"""Round numbers for an axis, and numbers as short text."""
+"""Round numbers for an axis, units of an axis of time, and numbers as short text."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from math import inf
 
 SPREAD_MIN = 1e-9  # of the largest value: a smaller spread is rounding, and is drawn as a constant
@@ -80,3 +81,37 @@ def number_text(value: float, step: float = 0.0) -> str:
 
 def _exponent(step: float) -> int:
     return math.floor(math.log10(step) + 1e-9)
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """A unit of time: its name, and its seconds."""
+
+    name: str
+    seconds: float
+
+
+TIME_UNITS = (TimeUnit("ms", 1e-3), TimeUnit("s", 1.0), TimeUnit("min", 60.0), TimeUnit("h", 3600.0))
+FROM_S = (0.0, 1.0, 180.0, 3 * 3600.0)  # the length of an axis from which on each unit reads best
+
+
+def unit_of(length_s: float) -> TimeUnit:
+    """Return the unit for an axis of this length.
+
+    >>> unit_of(0.02).name, unit_of(90).name, unit_of(600).name, unit_of(36000).name
+    ('ms', 's', 'min', 'h')
+    """
+    return [unit for unit, from_s in zip(TIME_UNITS, FROM_S, strict=True) if length_s >= from_s][-1]
+
+
+def time_ticks(length_s: float, about: int = 8) -> tuple[tuple[float, str], ...]:
+    """Return the round marks of an axis of time, from 0: seconds, and text.
+
+    >>> time_ticks(1.5, 3)
+    ((0.0, '0 s'), (0.5, '0.5 s'), (1.0, '1.0 s'), (1.5, '1.5 s'))
+    """
+    unit = unit_of(length_s)
+    marks = ticks(0.0, length_s / unit.seconds, about)
+    gap = marks[1] - marks[0] if len(marks) > 1 else 1.0
+    texts = [number_text(mark, gap) if mark else "0" for mark in marks]
+    return tuple((mark * unit.seconds, f"{text} {unit.name}") for mark, text in zip(marks, texts, strict=True))

@@ -86,10 +86,14 @@ def _row(place: int, strip: Strip, edges: ColumnEdges, top: float, look: Look) -
     height = areas[0].height if areas else LINE * 2
     bottom = top + height
     border = Rect(edges.strip_left - 4, top - 4, edges.strip_right - edges.strip_left + 8, height + 8)
+    first, second = (*wrapped(strip.label, edges.strip_left - 14 - MARGIN, SIZE_PX, bold=True, max_lines=2), "")[:2]
+    name = [TextLine(MARGIN, top + 14, first, "strong"), TextLine(MARGIN, top + 14 + LINE, second, "strong")]
+    if strip.chosen:
+        name.append(TextLine(MARGIN, top + 30 + (LINE if second else 0.0), CHOSEN, "small strong"))
     why = cut(strip.why, WIDTH - MARGIN - edges.strip_left, "small muted", WHY_CHARACTERS) if strip.why else ""
     mark = group(
         f"strip{' chosen' if strip.chosen else ''}",
-        *map(words, _name(strip, edges, top)),
+        *map(words, name),
         rect("around", border, 5) if strip.chosen else None,
         *(_pool(pool, area, look) for pool, area in zip(strip.parts, areas, strict=False)),
         *(_unused(edges, strip, area) for area in areas[len(strip.parts) :]),
@@ -100,14 +104,6 @@ def _row(place: int, strip: Strip, edges: ColumnEdges, top: float, look: Look) -
         focus=True,
     )
     return mark, bottom + (22 if why else 4)
-
-
-def _name(strip: Strip, edges: ColumnEdges, top: float) -> list[TextLine]:
-    room = edges.strip_left - 14 - MARGIN
-    first, second = (*wrapped(strip.label, room, SIZE_PX, bold=True, max_lines=2), "")[:2]
-    lines = [TextLine(MARGIN, top + 14, first, "strong"), TextLine(MARGIN, top + 14 + LINE, second, "strong")]
-    below = top + 30 + (LINE if second else 0.0)
-    return [*lines, *([TextLine(MARGIN, below, CHOSEN, "small strong")] if strip.chosen else [])]
 
 
 def _title(strip: Strip) -> str:

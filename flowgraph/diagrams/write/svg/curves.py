@@ -22,7 +22,7 @@ from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, framed
 
 __all__ = ["Series", "curves_svg"]
 
-SMOOTH_FROM = 12  # fewer values than this are no noisy curve
+SMOOTH_FROM = 12  # with fewer values a curve is not noisy
 PANEL_WIDTH, PANEL_HEIGHT = 300, 190
 MARGIN, PANEL_GAP = 16, 14
 LEFT, RIGHT, TOP, BOTTOM = 38, 44, 30, 24  # minimum room, for tick labels, the last value, the name
@@ -52,7 +52,7 @@ def curves_svg(
 
     Both are in units of the picture (CSS pixels). All panels share the range of steps.
     """
-    ordered = sorted(series, key=lambda each: not each.headline)
+    ordered = sorted(series, key=lambda metric: not metric.headline)
     columns = max(1, min(len(ordered), width // PANEL_WIDTH))
     rows = max(1, -(-len(ordered) // columns))
     tall = height if height is not None else int(TITLE_HEIGHT) + rows * (PANEL_HEIGHT + PANEL_GAP) + MARGIN
@@ -60,11 +60,11 @@ def curves_svg(
     high = (tall - TITLE_HEIGHT - MARGIN - (rows - 1) * PANEL_GAP) / rows
     steps = step_range(series)
     panels, sentences = list[Mark](), list[str]()
-    for place, one in enumerate(ordered):
+    for place, metric in enumerate(ordered):
         row, column = divmod(place, columns)
         cell = Rect(MARGIN + column * (wide + PANEL_GAP), TITLE_HEIGHT + row * (high + PANEL_GAP), wide, high)
-        sentences.append(sentence(one))
-        panels.append(_panel(place, one, cell, steps, sentences[-1]))
+        sentences.append(sentence(metric))
+        panels.append(_panel(place, metric, cell, steps, sentences[-1]))
     about = " ".join(sentences) or "There are no curves."
     return framed("curves", panels, look, title=title, about=about, width=width, height=tall)
 
@@ -72,16 +72,22 @@ def curves_svg(
 def _panel(place: int, series: Series, cell: Rect, steps: Span, title: str) -> Mark:
     points = known(series)
     values = [(step, value) for step, value in points if value is not None]
-    span = padded(min(value for _, value in values), max(value for _, value in values)) if values else (0.0, 1.0)
+    numbers = [value for _, value in values]
+    span = padded(min(numbers), max(numbers)) if values else (0.0, 1.0)
     marks = ticks(*span) if values else ()
-    last = number_text(values[-1][1]) if values else ""
-    plot = Plot(_area(cell, _tick_texts(marks), last), widened(*steps), span)
-    area = plot.area
+    last = number_text(numbers[-1]) if values else ""
+    # Room for the longest text to either side of the curve.
+    left = cell.left + max(LEFT, 12 + widest(_tick_texts(marks), "small"))
+    right = cell.right - max(RIGHT, 12 + width_of(last, "small strong"))
+    area = Rect(left, cell.top + TOP, max(right - left, 1), max(cell.height - BOTTOM - TOP, 1))
+    plot = Plot(area, widened(*steps), span)
     axis = line("axis", (area.left, area.bottom), (area.right, area.bottom))
-    smooth = running_mean(points) if len(values) >= SMOOTH_FROM else []
     inner = [_name(series, cell, area), *_value_axis(plot, marks), axis]
     inner += [*_step_axis(plot, cell, steps)] if values else []
-    inner += [_curve(run, "curve pale" if smooth else "curve") for run in _runs(plot, thinned(points))]
+    smooth = running_mean(points) if len(values) >= SMOOTH_FROM else []
+    for run in _runs(plot, thinned(points)):
+        curve = path("curve pale" if smooth else "curve", polyline(run))
+        inner.append(circle("point", run[0], 2) if len(run) == 1 else curve)
     inner += [path("curve", polyline(run)) for run in _runs(plot, thinned(smooth)) if len(run) > 1]
     if values:
         x, y = plot.point(*values[-1])
@@ -89,13 +95,6 @@ def _panel(place: int, series: Series, cell: Rect, steps: Span, title: str) -> M
     else:
         inner.append(words(TextLine(area.centre, area.middle, "no values", "small muted", "middle")))
     return group(f"panel{' headline' if series.headline else ''}", *inner, title=title, row=place, focus=True)
-
-
-def _area(cell: Rect, texts: Sequence[str], last: str) -> Rect:
-    """Return the rectangle of a curve inside its cell, with room for the longest text to either side."""
-    left = cell.left + max(LEFT, 12 + widest(texts, "small"))
-    right = cell.right - max(RIGHT, 12 + width_of(last, "small strong"))
-    return Rect(left, cell.top + TOP, max(right - left, 1), max(cell.height - BOTTOM - TOP, 1))
 
 
 def _name(series: Series, cell: Rect, area: Rect) -> Mark:
@@ -134,10 +133,6 @@ def _step_axis(plot: Plot, cell: Rect, steps: Span) -> Iterator[Mark]:
 def _tick_texts(marks: Sequence[float]) -> list[str]:
     step = marks[1] - marks[0] if len(marks) > 1 else 0.0
     return [number_text(mark, step) for mark in marks]
-
-
-def _curve(run: Sequence[Point], classes: str) -> Mark:
-    return circle("point", run[0], 2) if len(run) == 1 else path(classes, polyline(run))
 
 
 def _runs(plot: Plot, points: Sequence[SeriesPoint]) -> Iterator[list[Point]]:

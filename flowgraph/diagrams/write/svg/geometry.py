@@ -67,7 +67,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line of text, from the place of its anchor on its baseline; `classes` say how it looks."""
+    """A line of text, by the place of its anchor on its baseline; its look depends on its `classes`."""
 
     x: float
     y: float
@@ -118,8 +118,8 @@ def cut(text: str, room: float, classes: str = "", limit_characters: int = LABEL
 
 def heading(title: str, width: float = WIDTH) -> TextLine:
     """Return a picture's title at its top."""
-    shown = fitted(clean(title, TITLE_CHARACTERS), width - 2 * MARGIN, HEAD_PX, bold=True)
-    return TextLine(MARGIN, TITLE_BASELINE, shown, "head")
+    text = cut(title, width - 2 * MARGIN, "head", TITLE_CHARACTERS)
+    return TextLine(MARGIN, TITLE_BASELINE, text, "head")
 
 
 def baseline(middle: float, classes: str = "") -> float:

@@ -6,11 +6,12 @@ The page's script zooms it by the data attributes of bars and ticks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowgraph.diagrams.model.charts import Bar, BarKind, Lane, Lanes
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.quantities import show_s
+from flowgraph.diagrams.model.ticks import time_ticks, unit_of
 from flowgraph.diagrams.write.svg.geometry import (
     LINE,
     MARGIN,
@@ -26,7 +27,6 @@ from flowgraph.diagrams.write.svg.geometry import (
 from flowgraph.diagrams.write.svg.legend import Entry, legend
 from flowgraph.diagrams.write.svg.marks import Mark, group, line, rect, stripes, words
 from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, framed
-from flowgraph.diagrams.write.svg.time_axis import time_ticks, unit_of
 
 BAR_HEIGHT, BAR_GAP, LANE_GAP, POOL_GAP = 24.0, 2.0, 5.0, 14.0
 NAME_MAX = 190.0
@@ -75,7 +75,11 @@ def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
     ]
     key = legend(entries, TITLE_HEIGHT)
     scale = _scale(lanes, ordered)
-    starts_s = _step_starts_s(ordered)
+    starts_s = dict[int, float]()
+    for bar in (bar for lane in ordered for bar in lane.bars if bar.kind != "idle"):
+        starts_s[bar.step] = min(starts_s.get(bar.step, bar.start_s), bar.start_s)
+    if len(starts_s) == 1:  # steps are named where there are several
+        starts_s.clear()
     top = TITLE_HEIGHT + key.height + (LINE + 4 if starts_s else 0.0)
     bands = _bands(ordered, scale, top)
     bottom = (bands[-1].bottom if bands else top + BAR_HEIGHT) + LANE_GAP
@@ -173,13 +177,18 @@ def _bars(lane: Lane, band: Rect, scale: TimeScale, look: Look) -> list[Mark]:
     for bar, row in zip(bars, sub_rows(bars), strict=True):
         left, right = scale.x(bar.start_s), scale.x(bar.end_s)
         area = Rect(left, band.top + row * (BAR_HEIGHT + BAR_GAP), max(right - left, BAR_MIN), BAR_HEIGHT)
-        label = clean(bar.label)
+        label, classes = clean(bar.label), "on small"
+        fitting = cut(label, area.width - 2 * BAR_PADDING, classes)
+        text = TextLine(left + BAR_PADDING, baseline(area.middle, classes), fitting, classes)
+        if fitting != label and len(fitting) <= LETTERS_MIN:
+            key = KEYS[bar.kind] if width_of(KEYS[bar.kind], classes) + 2 <= area.width else ""
+            text = replace(text, x=area.centre, text=key, anchor="middle")
         seconds = f"{show_s(max(bar.end_s - bar.start_s, 0.0))}, from {show_s(max(bar.start_s, 0.0))}"
         mark = group(
             f"bar bar-{bar.kind} {look.pool(lane.pool)}",
             rect("shape", area),
             stripes(area) if bar.kind == "idle" else None,
-            words(_bar_words(bar.kind, label, area)),
+            words(text),
             title=f"{clean(bar.about, 400) if bar.about else label} ({seconds})",
             start=str(bar.start_s),
             end=str(bar.end_s),
@@ -188,18 +197,7 @@ def _bars(lane: Lane, band: Rect, scale: TimeScale, look: Look) -> list[Mark]:
             focus=True,
         )
         marks.append((area.width, mark))
-    return [mark for _, mark in sorted(marks, key=lambda each: each[0] <= BAR_MIN)]
-
-
-def _bar_words(kind: BarKind, label: str, area: Rect) -> TextLine:
-    """Return a bar's label, its kind's letter where the label does not fit, or an empty line."""
-    classes = "on small"
-    y = baseline(area.middle, classes)
-    text = cut(label, area.width - 2 * BAR_PADDING, classes)
-    if text == label or len(text) > LETTERS_MIN:
-        return TextLine(area.left + BAR_PADDING, y, text, classes)
-    key = KEYS[kind] if width_of(KEYS[kind], classes) + 2 <= area.width else ""
-    return TextLine(area.centre, y, key, classes, "middle")
+    return [mark for _, mark in sorted(marks, key=lambda wide: wide[0] <= BAR_MIN)]
 
 
 def _ticks(scale: TimeScale, top: float, bottom: float) -> Iterator[Mark]:
@@ -212,14 +210,6 @@ def _ticks(scale: TimeScale, top: float, bottom: float) -> Iterator[Mark]:
             words(TextLine(x, bottom + 17, text, "small muted", "middle")),
             at=str(seconds),
         )
-
-
-def _step_starts_s(lanes: Sequence[Lane]) -> dict[int, float]:
-    """Return when each step begins, if there are several."""
-    starts_s: dict[int, float] = {}
-    for bar in (bar for lane in lanes for bar in lane.bars if bar.kind != "idle"):
-        starts_s[bar.step] = min(starts_s.get(bar.step, bar.start_s), bar.start_s)
-    return starts_s if len(starts_s) > 1 else {}
 
 
 def _step_edges(starts_s: Mapping[int, float], scale: TimeScale, y: float, bottom: float) -> Iterator[Mark]:

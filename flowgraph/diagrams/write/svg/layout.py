@@ -39,7 +39,7 @@ Flip = Callable[[float, float], Point]  # from Graphviz' places, upwards, to the
 
 @dataclass(frozen=True)
 class LaidBox:
-    """A box, the lines of its label, of which the first `names` are its name, and its area."""
+    """A box, the lines of its label (the first `names` are its name), and its area."""
 
     box: Box
     lines: tuple[str, ...]
@@ -60,7 +60,7 @@ class LaidFrame:
 class LaidArrow:
     """An arrow as cubic curves (a first point, then three for each), its tip, and the middle of its label.
 
-    A label for which there is no room has no place; a viewer shows it when you point at the arrow.
+    A label without room has no place; a viewer shows it when you point at the arrow.
     """
 
     arrow: Arrow
@@ -112,7 +112,10 @@ def _arranged(picture: Picture, labelled: bool) -> pygraphviz.AGraph:
     _add_frame(graph, picture, None)
     carries = {(arrow.target, arrow.source) for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY}
     for place, arrow in enumerate(picture.arrows):
-        attributes = {"label": _room(arrow_lines(arrow))} if labelled and arrow.label else {}
+        attributes = dict[str, str]()
+        if labelled and arrow.label:
+            lines = arrow_lines(arrow)
+            attributes["label"] = _room(_width_px(lines) + 8, len(lines) * LINE_PX + 4)
         attributes |= {"dir": "back"} if arrow.style is ArrowStyle.CARRY else {}
         attributes |= {"weight": LONG_WEIGHT} if _ends(arrow) in carries else {}
         graph.add_edge(*_ends(arrow), key=f"e{place}", arrowsize="0.8", **attributes)
@@ -129,7 +132,9 @@ def _add_frame(graph: Any, picture: Picture, frame: str | None) -> None:
             graph.add_node(box.id, width=width, height=height, shape=outline)
     for inner in picture.frames:
         if inner.parent == frame:
-            head = _head_room(inner, plates_in(picture, inner))
+            lines, plates = frame_lines(inner), plates_in(picture, inner)
+            width_px = max([_width_px(lines, bold=True), *map(plate_width_px, plates)])
+            head = _room(width_px + 8, len(lines) * LINE_PX + 4 + len(plates) * PLATE_PX)
             subgraph = graph.add_subgraph(name=f"cluster_{inner.id}", label=head, labeljust="l", margin="12")
             _add_frame(subgraph, picture, inner.id)
 
@@ -140,22 +145,14 @@ def _ends(arrow: Arrow) -> tuple[str, str]:
     return (arrow.target, arrow.source) if up else (arrow.source, arrow.target)
 
 
-def _room(lines: Sequence[str]) -> str:
-    """Return room for an arrow's label."""
-    return _table(max(text_width_px(line, SMALL_PX) for line in lines) + 8, len(lines) * LINE_PX + 4)
-
-
-def _head_room(frame: Frame, plates: Sequence[Box]) -> str:
-    """Return room for the head of a frame: its label, and the plates of its devices beneath."""
-    lines = frame_lines(frame)
-    widths = [text_width_px(line, SMALL_PX, bold=True) for line in lines] + [plate_width_px(plate) for plate in plates]
-    return _table(max(widths) + 8, len(lines) * LINE_PX + 4 + len(plates) * PLATE_PX)
-
-
-def _table(width_px: float, height_px: float) -> str:
+def _room(width_px: float, height_px: float) -> str:
     """Return a label of a size in which nothing is written."""
     size = f'FIXEDSIZE="TRUE" WIDTH="{round(width_px)}" HEIGHT="{round(height_px)}"'
     return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0" {size}><TR><TD></TD></TR></TABLE>>'
+
+
+def _width_px(lines: Sequence[str], *, bold: bool = False) -> float:
+    return max((text_width_px(line, SMALL_PX, bold=bold) for line in lines), default=0.0)
 
 
 def _is_plate(box: Box) -> bool:
@@ -216,18 +213,28 @@ def _read(graph: Any, picture: Picture) -> LaidPicture:
     def flipped(x: float, y: float) -> Point:
         return x - left + MARGIN_PX, top - y + MARGIN_PX
 
+    boxes, arrows = list[LaidBox](), list[LaidArrow]()
+    for box in picture.boxes:
+        if not _is_plate(box):
+            x, y = flipped(*_numbers(graph.get_node(box.id).attr["pos"]))
+            (names, details), (width, height) = box_lines(box), box_size_px(box)
+            boxes.append(LaidBox(box, names + details, len(names), Rect(x - width / 2, y - height / 2, width, height)))
     frames = tuple(_laid_frames(graph, picture, flipped))
-    boxes = [_laid_box(graph, box, flipped) for box in picture.boxes if not _is_plate(box)]
     boxes += [plate for frame in frames for plate in _laid_plates(picture, frame)]
-    arrows = [_laid_arrow(graph, place, arrow, flipped) for place, arrow in enumerate(picture.arrows)]
+    for place, arrow in enumerate(picture.arrows):
+        edge = _edge(graph, place, arrow)
+        tip, points = _spline(edge["pos"])
+        points = points[::-1] if arrow.style is ArrowStyle.CARRY else points
+        label_at = flipped(*_numbers(edge["lp"])) if edge["lp"] else None
+        curves = tuple(flipped(*point) for point in points)
+        arrows.append(LaidArrow(arrow, curves, flipped(*tip), arrow_lines(arrow), label_at))
     width = right - left + 2 * MARGIN_PX
-    return LaidPicture(
-        boxes=tuple(boxes),
-        frames=frames,
-        arrows=tuple(_labelled(arrows, [*(box.area for box in boxes), *map(_head, frames)], width)),
-        width=width,
-        height=top - bottom + 2 * MARGIN_PX,
-    )
+    occupied = [box.area for box in boxes]
+    for frame in frames:  # their labels
+        width_px, height_px = _width_px(frame.lines, bold=True), len(frame.lines) * LINE_PX
+        occupied.append(Rect(frame.area.left + 10, frame.area.top + 5, width_px, height_px))
+    labelled = tuple(_labelled(arrows, occupied, width))
+    return LaidPicture(tuple(boxes), frames, labelled, width, top - bottom + 2 * MARGIN_PX)
 
 
 def _numbers(text: str) -> list[float]:
@@ -245,13 +252,6 @@ def _laid_frames(graph: Any, picture: Picture, flipped: Flip) -> Iterator[LaidFr
         yield from _laid_frames(subgraph, picture, flipped)
 
 
-def _laid_box(graph: Any, box: Box, flipped: Flip) -> LaidBox:
-    x, y = flipped(*_numbers(graph.get_node(box.id).attr["pos"]))
-    width, height = box_size_px(box)
-    names, details = box_lines(box)
-    return LaidBox(box, names + details, len(names), Rect(x - width / 2, y - height / 2, width, height))
-
-
 def _laid_plates(picture: Picture, frame: LaidFrame) -> Iterator[LaidBox]:
     """Yield the plates of a frame, one beneath the other under its label."""
     top = frame.area.top + 8 + len(frame.lines) * LINE_PX
@@ -260,39 +260,20 @@ def _laid_plates(picture: Picture, frame: LaidFrame) -> Iterator[LaidBox]:
         yield LaidBox(box, (plate_line(box),), 0, area)
 
 
-def _laid_arrow(graph: Any, place: int, arrow: Arrow, flipped: Flip) -> LaidArrow:
-    edge = _edge(graph, place, arrow)
-    tip, points = _spline(edge["pos"])
-    points = points[::-1] if arrow.style is ArrowStyle.CARRY else points
-    label_at = flipped(*_numbers(edge["lp"])) if edge["lp"] else None
-    return LaidArrow(arrow, tuple(flipped(*point) for point in points), flipped(*tip), arrow_lines(arrow), label_at)
-
-
 def _edge(graph: Any, place: int, arrow: Arrow) -> Any:
     return graph.get_edge(*_ends(arrow), key=f"e{place}").attr
 
 
-def _head(frame: LaidFrame) -> Rect:
-    """Return where a frame's label is drawn."""
-    width = max(text_width_px(line, SMALL_PX, bold=True) for line in frame.lines)
-    return Rect(frame.area.left + 10, frame.area.top + 5, width, len(frame.lines) * LINE_PX)
-
-
-def _labelled(arrows: Sequence[LaidArrow], taken: Sequence[Rect], width: float) -> Iterator[LaidArrow]:
-    """Place labels that Graphviz put far from their arrows, or nowhere."""
-    labels = {
-        place: Label(
-            max(text_width_px(line, SMALL_PX) for line in laid.lines),
-            len(laid.lines) * LINE_PX,
-            laid.points,
-            laid.label_at,
-        )
-        for place, laid in enumerate(arrows)
+def _labelled(arrows: Sequence[LaidArrow], occupied: Sequence[Rect], width: float) -> Iterator[LaidArrow]:
+    """Move labels that Graphviz put far from their arrows, or nowhere."""
+    labels = [
+        Label(_width_px(laid.lines), len(laid.lines) * LINE_PX, laid.points, laid.label_at)
+        for laid in arrows
         if laid.arrow.label
-    }
-    places = dict(zip(labels, label_places(list(labels.values()), taken, width), strict=True))
-    for place, laid in enumerate(arrows):
-        yield replace(laid, label_at=places[place]) if place in places else laid
+    ]
+    places = iter(label_places(labels, occupied, width))
+    for laid in arrows:
+        yield replace(laid, label_at=next(places)) if laid.arrow.label else laid
 
 
 def _spline(text: str) -> tuple[Point, list[Point]]:

@@ -64,32 +64,28 @@ class Bytes:
 
 def memory_svg(chart: MemoryChart, look: Look = ALONE) -> str:
     """Draw the memory of a step as one SVG, 960 units wide; pools of equal capacity share a scale."""
-    roles = list(dict.fromkeys(role for store in chart.stores for phase in store.phases for role, _ in phase.held))
-    key = legend(_entries(chart, roles), TITLE_HEIGHT)
-    top = TITLE_HEIGHT + key.height
-    width, in_a_row = _panel_width(chart)
-    slanted = any(_is_tight(store, width) for store in chart.stores)
-    height = HEAD_HEIGHT + PLOT_HEIGHT + (_slanted_foot(chart) if slanted else FOOT)
-    cells = [
-        Rect(MARGIN + column * (width + PANEL_GAP), top + row * (height + PANEL_GAP), width, height)
-        for row, column in (divmod(place, in_a_row) for place in range(len(chart.stores)))
-    ]
-    panels = [
-        _panel(store, cell, _max_bytes(store, chart.stores), roles, look, slanted=slanted)
-        for store, cell in zip(chart.stores, cells, strict=True)
-    ]
-    bottom = max((cell.bottom for cell in cells), default=top)
-    size = {"width": WIDTH, "height": float(ceil(bottom + MARGIN))}
-    return framed("memory", [key.mark, *panels], look, title=chart.title, about=chart.about, **size)
-
-
-def _entries(chart: MemoryChart, roles: Sequence[str]) -> list[Entry]:
+    phases = [phase for store in chart.stores for phase in store.phases]
+    roles = list(dict.fromkeys(role for phase in phases for role, _ in phase.held))
     entries = [
         Entry(f"tone-{place % len(TONES)}", role, str(place + 1), "box" if place < len(TONES) else "hatched")
         for place, role in enumerate(roles)
     ]
-    measured = any(phase.measured_bytes is not None for store in chart.stores for phase in store.phases)
-    return [*entries, *([Entry("measured", "measured peak", sample="mark")] if measured else [])]
+    if any(phase.measured_bytes is not None for phase in phases):
+        entries.append(Entry("measured", "measured peak", sample="mark"))
+    key = legend(entries, TITLE_HEIGHT)
+    width, in_a_row = _panel_width(chart)
+    labels = [cut(phase.label, LABEL_MAX, "small") for phase in phases]
+    slanted = any(_is_tight(store, width) for store in chart.stores)
+    foot = 16.0 + widest(labels, "small") * SLANT if slanted else FOOT
+    top, height = TITLE_HEIGHT + key.height, HEAD_HEIGHT + PLOT_HEIGHT + foot
+    panels, bottom = list[Mark](), top
+    for place, store in enumerate(chart.stores):
+        row, column = divmod(place, in_a_row)
+        cell = Rect(MARGIN + column * (width + PANEL_GAP), top + row * (height + PANEL_GAP), width, height)
+        panels.append(_panel(store, cell, _max_bytes(store, chart.stores), roles, look, slanted=slanted))
+        bottom = cell.bottom
+    size = {"width": WIDTH, "height": float(ceil(bottom + MARGIN))}
+    return framed("memory", [key.mark, *panels], look, title=chart.title, about=chart.about, **size)
 
 
 def _weights(store: MemoryColumn) -> list[float]:
@@ -99,8 +95,8 @@ def _weights(store: MemoryColumn) -> list[float]:
 
 def _panel_width(chart: MemoryChart) -> tuple[float, int]:
     """Return the width of a panel and how many stand in a row: as many as their phases leave room for."""
-    widest_store = max((sum(_weights(store)) for store in chart.stores), default=0.0)
-    in_a_row = 3 if widest_store <= PHASES_IN_A_THIRD else 2 if widest_store <= PHASES_IN_A_HALF else 1
+    phases = max((sum(_weights(store)) for store in chart.stores), default=0.0)
+    in_a_row = 3 if phases <= PHASES_IN_A_THIRD else 2 if phases <= PHASES_IN_A_HALF else 1
     in_a_row = min(in_a_row, max(len(chart.stores), 1))
     return (WIDTH - 2 * MARGIN - (in_a_row - 1) * PANEL_GAP) / in_a_row, in_a_row
 
@@ -113,19 +109,11 @@ def _is_tight(store: MemoryColumn, width: float) -> bool:
     return any(name > unit * weight - 4 for name, weight in zip(widths, weights, strict=True))
 
 
-def _slanted_foot(chart: MemoryChart) -> float:
-    """Return the room that the slanted names of phases need below the plots."""
-    labels = [cut(phase.label, LABEL_MAX, "small") for store in chart.stores for phase in store.phases]
-    return 16.0 + widest(labels, "small") * SLANT
-
-
 def _max_bytes(store: MemoryColumn, stores: Sequence[MemoryColumn]) -> float:
     """Return the bytes at the top of a panel, for all pools of its capacity; a capacity far above is left out."""
-    equal = [other for other in stores if other.capacity_bytes == store.capacity_bytes]
-    sizes = [
-        size for other in equal for phase in other.phases for size in (phase.size_bytes, phase.measured_bytes or 0)
-    ]
-    peak = max(sizes, default=0)
+    equal = [pool for pool in stores if pool.capacity_bytes == store.capacity_bytes]
+    peaks = [max(phase.size_bytes, phase.measured_bytes or 0) for pool in equal for phase in pool.phases]
+    peak = max(peaks, default=0)
     if 0 < peak < SMALL_SHARE * store.capacity_bytes:
         return HEADROOM * peak
     return 1.04 * max(peak, store.capacity_bytes, store.room_bytes, 1)
@@ -203,21 +191,19 @@ def _levels(store: MemoryColumn, scale: Bytes) -> Iterator[Mark]:
 
     Where both are far above, the top of the panel says so. Where a plan may fill all, there is one line.
     """
-    capacity = show_bytes(store.capacity_bytes)
-    if store.capacity_bytes > scale.max_bytes:
-        yield _level("beyond", scale.plot, scale.plot.top, 4, ("capacity", capacity, "far above"))
-        return
-    yield _level("capacity", scale.plot, scale.y(store.capacity_bytes), -17, ("capacity", capacity))
-    if store.room_bytes != store.capacity_bytes:
-        texts = ("plan fills", show_bytes(store.room_bytes))
-        yield _level("room", scale.plot, scale.y(store.room_bytes), 12, texts)
-
-
-def _level(kind: str, plot: Rect, y: float, first_line: float, texts: Sequence[str]) -> Mark:
-    lines = [
-        words(TextLine(plot.right + 6, y + first_line + 12 * place, text, "small")) for place, text in enumerate(texts)
+    plot, capacity = scale.plot, show_bytes(store.capacity_bytes)
+    capacity_y, room_y = scale.y(store.capacity_bytes), scale.y(store.room_bytes)
+    levels: list[tuple[str, float, float, tuple[str, ...]]] = [
+        ("capacity", capacity_y, -17, ("capacity", capacity)),
+        ("room", room_y, 12, ("plan fills", show_bytes(store.room_bytes))),
     ]
-    return group(kind, line("line", (plot.left, y), (plot.right + 4, y)), *lines)
+    if store.capacity_bytes > scale.max_bytes:
+        levels = [("beyond", plot.top, 4, ("capacity", capacity, "far above"))]
+    elif store.room_bytes == store.capacity_bytes:
+        del levels[1]
+    for kind, y, first, texts in levels:
+        lines = [TextLine(plot.right + 6, y + first + 12 * place, text, "small") for place, text in enumerate(texts)]
+        yield group(kind, line("line", (plot.left, y), (plot.right + 4, y)), *map(words, lines))
 
 
 def _columns(store: MemoryColumn, scale: Bytes, left: float, roles: Sequence[str], *, slanted: bool) -> Iterator[Mark]:
@@ -249,26 +235,26 @@ def _column(phase: Phase, store: MemoryColumn, scale: Bytes, slot: Rect, roles: 
     width = min(slot.width * COLUMN_SHARE, COLUMN_MAX)
     top, capacity = scale.y(phase.size_bytes), scale.y(store.capacity_bytes)
     area = Rect(slot.centre - width / 2, top, width, slot.bottom - top)
+    classes, marks = f"phase{' passing' if phase.transition else ''}", list[Mark]()
     parts = list(_parts(phase, store, scale, area, roles))
-    keys = _keys_beside(parts, slot.width - width)
-    marks = [*map(_part_mark, parts), rect("outline", area), *keys, name]
-    exceeds = phase.size_bytes > store.capacity_bytes
-    if exceeds:
-        marks.insert(len(parts), path("hatch", hatching(Rect(area.left, top, width, capacity - top), 5.0)))
+    for part in parts:
+        hatch = path("part-hatch", hatching(part.area)) if part.place >= len(TONES) else None
+        text = words(part.text) if part.text else None
+        marks.append(group(f"tone-{part.place % len(TONES)}", rect("shape", part.area), hatch, text))
+    if phase.size_bytes > store.capacity_bytes:
+        classes += " over"
+        marks.append(path("hatch", hatching(Rect(area.left, top, width, capacity - top), 5.0)))
+    marks += [rect("outline", area), *_keys_beside(parts, slot.width - width), name]
+    sizes = [f"{clean(role)} {show_bytes(size_bytes)}" for role, size_bytes in phase.held]
+    share = percent(phase.size_bytes, store.capacity_bytes)
+    size = _listed(f"{show_bytes(phase.size_bytes)} ({share})", over_text(phase, store))
+    title = f"{clean(phase.label)}: {size}: {_listed(*sizes) or 'nothing'}"
     if phase.measured_bytes is not None:
+        title += f"; measured {show_bytes(phase.measured_bytes)}"
         y = scale.y(phase.measured_bytes)
         ends = (area.left - 3, y), (area.right + 3, y)
         marks += [line("casing", *ends), line("mark", *ends), circle("mark-dot", (area.centre, y), 3.5)]
-    classes = f"phase{' passing' if phase.transition else ''}{' over' if exceeds else ''}"
-    return group(classes, *marks, title=_phase_title(phase, store), focus=True)
-
-
-def _phase_title(phase: Phase, store: MemoryColumn) -> str:
-    share = percent(phase.size_bytes, store.capacity_bytes)
-    size = _listed(f"{show_bytes(phase.size_bytes)} ({share})", over_text(phase, store))
-    parts = ", ".join(f"{clean(role)} {show_bytes(part)}" for role, part in phase.held) or "nothing"
-    measured = f"; measured {show_bytes(phase.measured_bytes)}" if phase.measured_bytes is not None else ""
-    return f"{clean(phase.label)}: {size}: {parts}{measured}"
+    return group(classes, *marks, title=title, focus=True)
 
 
 @dataclass(frozen=True)
@@ -301,12 +287,6 @@ def _part_text(role: str, place: int, room: Rect, lines: Sequence[float]) -> Tex
         return None
     text = name if width_of(name, "small") + 6 <= room.width else key
     return TextLine(room.centre, baseline(middle, "small"), text, "on small", "middle")
-
-
-def _part_mark(part: Part) -> Mark:
-    hatch = path("part-hatch", hatching(part.area)) if part.place >= len(TONES) else None
-    text = words(part.text) if part.text else None
-    return group(f"tone-{part.place % len(TONES)}", rect("shape", part.area), hatch, text)
 
 
 def _keys_beside(parts: Sequence[Part], gap: float) -> Iterator[Mark]:

@@ -11,7 +11,7 @@ from flowgraph.cluster.cluster import show_bytes
 from flowgraph.diagrams.model.charts import Dot, DotMark, Scatter
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.quantities import show_s
-from flowgraph.diagrams.model.ticks import number_text, padded, ticks
+from flowgraph.diagrams.model.ticks import number_text, padded, ticks, unit_of
 from flowgraph.diagrams.write.svg.geometry import (
     MARGIN,
     TITLE_HEIGHT,
@@ -28,7 +28,6 @@ from flowgraph.diagrams.write.svg.geometry import (
 from flowgraph.diagrams.write.svg.legend import Entry, Sample, legend
 from flowgraph.diagrams.write.svg.marks import Mark, circle, group, line, path, polygon, words
 from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, framed
-from flowgraph.diagrams.write.svg.time_axis import unit_of
 
 PLOT_HEIGHT, LEFT, FOOT = 380.0, 58.0, 44.0
 LOG_FROM = 20.0  # times the fewest seconds: a wider range is drawn by its logarithm
@@ -64,7 +63,9 @@ class Axis:
 
     def place(self, value: float) -> float:
         """Return the place of a number."""
-        low, high, value = map(_log, (self.low, self.high, value)) if self.log else (self.low, self.high, value)
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = (math.log10(max(number, 1e-12)) for number in (low, high, value))
         return self.start + (self.end - self.start) * (value - low) / (high - low)
 
 
@@ -143,10 +144,6 @@ def _grid(across: Axis, up: Axis, plot: Rect) -> Iterator[Mark]:
     yield words(TextLine(MARGIN, plot.top - 12, f"memory of the fullest device ({up.unit})", "small"))
 
 
-def _log(value: float) -> float:
-    return math.log10(max(value, 1e-12))
-
-
 def _seconds_axis(dots: Sequence[Dot], plot: Rect) -> Axis:
     seconds = [dot.seconds for dot in dots] or [0.0, 1.0]
     log = min(seconds) > 0 and max(seconds) / min(seconds) > LOG_FROM
@@ -210,24 +207,23 @@ def _front(dots: Sequence[CandidateDot]) -> list[Point]:
 
 
 def _labels(dots: Sequence[CandidateDot], plot: Rect) -> Iterator[TextLine]:
-    """Name the best, then the front, then others, wherever a name meets no dot, no other name, and not the front.
+    """Yield names of the best, the front, then others, wherever a name meets no dot, no other name, and not the front.
 
     A name begins with the candidate's rank, as in the table next to the picture.
     """
-    taken = [dot.rect for dot in dots]
+    occupied = [dot.rect for dot in dots]
     for (left, upper), (right, lower) in pairwise(_front(dots)):
-        taken += [Rect(left, upper - 1, right - left, 2), Rect(right - 1, min(upper, lower), 2, abs(lower - upper))]
+        occupied += [Rect(left, upper - 1, right - left, 2), Rect(right - 1, min(upper, lower), 2, abs(lower - upper))]
     room = Rect(plot.left + 2, plot.top - 8, plot.width + 8, plot.height + 6)
-    labels = 0
+    limit = len(occupied) + LABELS_MAX
     for dot in dots:
-        label = _first_free(dot, taken, room) if dot.dot.label and labels < LABELS_MAX else None
+        label = _first_free(dot, occupied, room) if dot.dot.label and len(occupied) < limit else None
         if label:
-            labels += 1
-            taken.append(label.rect)
+            occupied.append(label.rect)
             yield label
 
 
-def _first_free(candidate: CandidateDot, taken: Sequence[Rect], room: Rect) -> TextLine | None:
+def _first_free(candidate: CandidateDot, occupied: Sequence[Rect], room: Rect) -> TextLine | None:
     mark = candidate.dot.mark
     classes = {"best": "strong halo", "front": "small halo", "other": "small muted halo"}[mark]
     widths_px = LABELS_PX[:1] if mark == "other" else LABELS_PX
@@ -237,6 +233,6 @@ def _first_free(candidate: CandidateDot, taken: Sequence[Rect], room: Rect) -> T
         for anchor, (right, down), (dx, dy) in sides:
             x, y = candidate.x + right * candidate.radius + dx, candidate.y + down * candidate.radius + dy
             label = TextLine(x, y if down else baseline(y, classes), cut(name, width_px, classes), classes, anchor)
-            if room.holds(label.rect) and not any(label.rect.meets(area) for area in taken):
+            if room.holds(label.rect) and not any(label.rect.meets(area) for area in occupied):
                 return label
     return None

@@ -27,11 +27,11 @@ def text_width_px(text: str, size_px: float, *, bold: bool = False) -> float:
     >>> text_width_px("policy", 10), text_width_px("", 10), text_width_px("模型", 10)
     (29.45, 0.0, 20.0)
     """
-    thousandths = sum(map(_width, text))
+    thousandths = sum(map(_thousandths, text))
     return round(thousandths * size_px / 1000 * (BOLD if bold else 1), 2)
 
 
-def _width(letter: str) -> int:
+def _thousandths(letter: str) -> int:
     place = ord(letter) - 32
     if 0 <= place < len(_WIDTHS):
         return _WIDTHS[place]
@@ -41,7 +41,7 @@ def _width(letter: str) -> int:
 
 
 def fitted(text: str, room_px: float, size_px: float, *, bold: bool = False) -> str:
-    """Cut a text to the room that it has, and show that it was cut; nothing where not even two letters fit.
+    """Return a text cut to its room, with an ellipsis where it was cut; "" where not even two letters fit.
 
     >>> fitted("policy.generate", 60, 10), fitted("policy", 60, 10), fitted("policy", 5, 10)
     ('policy.gen…', 'policy', '')
