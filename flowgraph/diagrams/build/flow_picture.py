@@ -43,8 +43,11 @@ def flow_picture(graph: Graph) -> Picture:
     arrows = [
         *_data_arrows(graph, losses, ids),
         *(edge_arrow(ids[edge.source], end, edge) for edge, end in ends.items()),
-        *_carry_arrows(graph, ids),
     ]
+    for name, place in graph.carries().items():
+        carried_param, source = graph.param(name), graph.outputs[place].source
+        if carried_param is not None and source is not carried_param:
+            arrows.append(Arrow(ids[source], ids[carried_param], CARRY_LABEL, ArrowStyle.CARRY))
     return Picture(graph.name, tuple(boxes), tuple(frames), merged(arrows), " ".join(_about(graph)))
 
 
@@ -61,20 +64,17 @@ def _node_box(name: str, node: Node, owner: Node | None, frame: str | None) -> B
 
 
 def _data_arrows(graph: Graph, losses: Sequence[tuple[Node, Region]], ids: Mapping[object, str]) -> Iterator[Arrow]:
-    weights: dict[object, Edge] = {param: _updated(node) for node, region in losses for param in region.params}
+    weights = dict[object, Edge]()  # what a node with a loss updates, by the loss's parameter
+    for node, region in losses:
+        updated = node.carried() or node.model()
+        assert updated is not None, "a region is a function of a model that its node reads"
+        weights |= dict.fromkeys(region.params, updated)
     for node in graph.all_nodes:
         for _, edge in node.inputs:
             source = weights.get(edge.source, edge).source
             yield edge_arrow(ids[source], ids[node], edge)
         for _, region in node.regions:
             yield edge_arrow(ids[region.output.source], ids[node], region.output)
-
-
-def _updated(node: Node) -> Edge:
-    """Return the weights that a node with a loss updates."""
-    edge = node.carried() or node.model()
-    assert edge is not None, "a region is a function of a model that its node reads"
-    return edge
 
 
 def edge_arrow(source: str, target: str, edge: Edge) -> Arrow:
@@ -84,13 +84,6 @@ def edge_arrow(source: str, target: str, edge: Edge) -> Arrow:
         return Arrow(source, target, f"{type_name(edge.type)} {lag}", ArrowStyle.STALE)
     style = ArrowStyle.WEIGHTS if issubclass(edge.type, Model) else ArrowStyle.DATA
     return Arrow(source, target, type_name(edge.type), style)
-
-
-def _carry_arrows(graph: Graph, ids: Mapping[object, str]) -> Iterator[Arrow]:
-    for name, place in graph.carries().items():
-        param, source = graph.param(name), graph.outputs[place].source
-        if param is not None and source is not param:
-            yield Arrow(ids[source], ids[param], CARRY_LABEL, ArrowStyle.CARRY)
 
 
 def merged(arrows: Sequence[Arrow]) -> tuple[Arrow, ...]:

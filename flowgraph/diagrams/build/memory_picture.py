@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flowgraph.cluster.cluster import DeviceKind, show_bytes
 from flowgraph.cluster.plan import PhasePeak, Plan, Pool, PoolForecast
@@ -19,7 +19,7 @@ def memory_picture(
 ) -> MemoryChart:
     """Return the chart of a plan's forecast, its phases in the order of the step; a pool without one is left out.
 
-    `measured` has the peaks of measured steps, of which the highest count. `fills` is the share of a device that a plan
+    `measured` has the peaks of measured steps; the highest ones count. `fills` is the share of a device that a plan
     may fill, by kind. The capacity is that of the smallest device of a pool.
     """
     peaks_bytes, pools = highest(measured), {pool.name: pool for pool in plan.pools}
@@ -50,17 +50,13 @@ def _store(
     first = devices[0]
     room_bytes = int(fills[first.kind] * smallest_bytes) if first is not None else smallest_bytes
     count = "1 device" if len(devices) == 1 else f"each of {len(devices):,} devices"
-    phases = tuple(_phases(forecast, measured))
-    return MemoryColumn(f"{pool.name}: {count}", pool.name, phases, smallest_bytes, room_bytes)
-
-
-def _phases(forecast: PoolForecast, measured: Mapping[Key, int]) -> Iterator[Phase]:
-    """Yield the forecast peaks of a pool with their measured ones; a phase of several roles is named with its role."""
+    phases = list[Phase]()
     for peak in forecast.peaks:
-        roles = {other.role for other in forecast.peaks if other.phase == peak.phase}
+        roles = {same.role for same in forecast.peaks if same.phase == peak.phase}
         label = f"{peak.phase} ({peak.role})" if len(roles) > 1 else peak.phase
         measured_bytes = measured.get((forecast.pool, peak.phase, peak.role))
-        yield Phase(label, parts_of(peak), peak.phase.startswith(ENTERING), measured_bytes)
+        phases.append(Phase(label, parts_of(peak), peak.phase.startswith(ENTERING), measured_bytes))
+    return MemoryColumn(f"{pool.name}: {count}", pool.name, tuple(phases), smallest_bytes, room_bytes)
 
 
 def parts_of(peak: PhasePeak) -> tuple[tuple[str, int], ...]:

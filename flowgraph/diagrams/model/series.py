@@ -86,11 +86,10 @@ def thinned(points: Sequence[SeriesPoint], max_points: int = POINTS_MAX) -> Sequ
     """
     if len(points) <= max_points:
         return points
-    size = -(-2 * len(points) // max_points)
-    return [point for start in range(0, len(points), size) for point in _extremes(points[start : start + size])]
-
-
-def _extremes(run: Sequence[SeriesPoint]) -> list[SeriesPoint]:
-    """Return the lowest and the highest point of a run, by step; the first if it has no value."""
-    values = [(value, step) for step, value in run if value is not None]
-    return sorted({(step, value) for value, step in (min(values), max(values))}) if values else [run[0]]
+    size, thin = -(-2 * len(points) // max_points), list[SeriesPoint]()
+    for start in range(0, len(points), size):
+        run = points[start : start + size]
+        values = [(value, step) for step, value in run if value is not None]
+        extremes = {(step, value) for value, step in (min(values), max(values))} if values else {run[0]}
+        thin += sorted(extremes)
+    return thin

@@ -19,7 +19,7 @@ from flowgraph.diagrams.write.svg.svg_frame import Look
 
 TEMPLATES = Path(__file__).with_name("templates")
 STYLE = "page.css"
-SCRIPTS = (  # the last one starts what is in the others
+SCRIPTS = (  # the last one starts the others
     "page_theme.js",
     "page_pools.js",
     "page_keyboard.js",
@@ -83,7 +83,7 @@ class Page:
 
 
 def page_html(page: Page) -> str:
-    """Write a page as one HTML file: texts are a user's and are escaped, pictures are taken as ours."""
+    """Write a page as one HTML file: texts are a user's and are escaped; pictures are inserted unchanged."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     # The page's policy would refuse a picture's own style, and the reader's console would say so.
@@ -143,5 +143,5 @@ def page_script() -> str:
 
 @cache
 def asset(name: str) -> str:
-    """Read a style or a script of ours, as it is put into a page."""
+    """Read a style or a script of a page."""
     return TEMPLATES.joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A picture's data as a table: for those who do not see it, to copy from, and to sort."""
+"""A picture's data as a table: for screen readers, to copy from, and to sort."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def table_of(drawing: Drawing) -> PageTable:
             pools = tuple(lane.pool for lane in lanes for _ in lane.bars)
             return PageTable(heads, tuple(_bars(drawing)), numeric=(4, 5, 6), pools=pools)
         case MemoryChart(stores=stores):
-            heads = ("pool", "phase", "each device holds", "of it", "measured", "who holds it")
+            heads = ("pool", "phase", "each device", "share", "measured", "parts")
             pools = tuple(store.pool for store in stores for _ in store.phases)
             return PageTable(heads, tuple(_phases(drawing)), numeric=(2, 3, 4), pools=pools)
         case Comparison():
             return PageTable(("placement", "a step takes", "pools", "why"), tuple(_strips(drawing)), numeric=(1,))
         case Scatter():
-            heads = ("rank", "candidate", "pools", "a step takes", "fullest device", "mark", "beside the best")
+            heads = ("rank", "candidate", "pools", "a step takes", "fullest device", "mark", "compared with the best")
             return PageTable(heads, tuple(_dots(drawing)), numeric=(0, 3, 4), shown=True)
         case SequenceDiagram():
             return PageTable(("no.", "from", "to", "how", "what"), tuple(_messages(drawing)), numeric=(0,))

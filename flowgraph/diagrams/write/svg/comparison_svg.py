@@ -150,7 +150,7 @@ def _areas(strip: Strip, edges: ColumnEdges, top: float) -> list[Rect]:
 
 
 def _role_lines(pool: PoolShare, width: float) -> list[str]:
-    """Return the roles of a pool as they are written in a block of this width, each on two lines at most."""
+    """Return the roles of a pool as they are written in a block of this width, each on one or two lines."""
     return [
         line for role in listed_roles(pool) for line in wrapped(role, width - 2 * POOL_PADDING, SMALL_PX, max_lines=2)
     ]

@@ -47,9 +47,14 @@ def graph_svg(picture: Picture, look: Look = ALONE) -> str:
     width = max(laid.width, WIDTH_MIN)
     bottom = TITLE_PX + laid.height + 8
     key = legend(_entries(picture, statuses), bottom, right=width - MARGIN)
+    frames = list[Mark]()
+    for laid_frame in laid.frames:
+        frame, border = laid_frame.frame, rect("border", laid_frame.area, 6)
+        classes = f"frame frame-{frame.kind} {_status(frame.status)} {look.pool(frame.pool)}"
+        frames.append(group(classes, border, id=frame.id))
     # Labels lie over all boxes and arrows.
     marks = [
-        *(_frame(frame, look) for frame in laid.frames),
+        *frames,
         *(_arrow(arrow, is_diff=len(statuses) > 1) for arrow in laid.arrows),
         *(_box(box, _pool(picture, box, look)) for box in laid.boxes),
         *map(_frame_label, laid.frames),
@@ -66,28 +71,18 @@ def _entries(picture: Picture, statuses: set[Status]) -> list[Entry]:
     return [
         *(Entry(f"kind-{kind}", name) for kind, name in KIND_NAMES.items() if kind in kinds),
         *(Entry(f"style-{style}", name, sample="line") for style, name in STYLE_NAMES.items() if style in styles),
-        *(Entry(f"kind-result status-{each}", SIGNS[each] + each) for each in STATUS_INKS if each in statuses),
+        *(Entry(f"kind-result status-{name}", SIGNS[name] + name) for name in STATUS_INKS if name in statuses),
     ]
 
 
 def _pool(picture: Picture, laid: LaidBox, look: Look) -> str:
     """Return the class of the pool that a box stands in, by the frames around it."""
-    frames, inside = {frame.id: frame for frame in picture.frames}, laid.box.inside
-    while inside is not None:
-        if pool := look.pool(frames[inside].pool):
-            return pool
-        inside = frames[inside].parent
-    return ""
+    classes = (look.pool(frame.pool) for frame in picture.frames_around(laid.box))
+    return next(filter(None, classes), "")
 
 
 def _status(status: Status) -> str:
     return "" if status == "same" else f"status-{status}"
-
-
-def _frame(laid: LaidFrame, look: Look) -> Mark:
-    frame = laid.frame
-    classes = f"frame frame-{frame.kind} {_status(frame.status)} {look.pool(frame.pool)}"
-    return group(classes, rect("border", laid.area, 6), id=frame.id)
 
 
 def _frame_label(laid: LaidFrame) -> Mark:

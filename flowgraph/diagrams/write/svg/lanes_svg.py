@@ -1,4 +1,4 @@
-"""Draw a timeline as an SVG: a lane a pool, its bars by what they do, what was measured under its forecast.
+"""Draw a timeline as an SVG: a lane for each pool, measured lanes under their forecast.
 
 The page's script zooms it by the data attributes of bars and ticks.
 """

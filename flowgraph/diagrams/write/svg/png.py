@@ -1,4 +1,4 @@
-"""Turn an SVG of ours into a PNG, in a font that is included, so that it is the same on every machine."""
+"""Turn an SVG into a PNG, in a font that is included, so that it is the same on every machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def png(svg: str) -> bytes:
         hint = "pip install 'flowgraph[draw]'; or -o FILE.svg"
         raise UsageError(f"needs {error.name}, which is not installed", where="a PNG", hint=hint) from None
     size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
-    assert size is not None, "every SVG of ours has a size"
+    assert size is not None, "an SVG of a picture has a size"
     fonts = [str(folder.joinpath(f"{FONT}-{weight}.ttf")) for weight in ("Regular", "Medium", "Bold")]
     zoom = min(ZOOM, LARGEST_PX / max(float(size[1]), float(size[2])))
     return resvg_py.svg_to_bytes(svg_string=svg, zoom=zoom, font_family=FONT, sans_serif_family=FONT, font_files=fonts)

@@ -17,7 +17,7 @@ _WIDTHS = (
 )
 _WIDE, _OTHER = 1000, 750  # of East Asian letters and emoji; of any other
 BOLD = 1.11  # times the width
-TEXT_CHARACTERS = 200  # of what is broken into lines
+TEXT_CHARACTERS = 200  # of a text that is broken into lines
 _BREAKS = re.compile(r" (?!(?:[KMGT]i)?B\b)")  # not between a number and its unit
 
 

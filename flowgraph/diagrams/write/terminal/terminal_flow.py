@@ -41,7 +41,12 @@ def flow_lines(picture: Picture, width: int) -> list[Text]:
         columns = (_padded(line.name, names), Text(line.rails.ljust(rails)), _padded(line.kind, kinds), line.reads)
         texts.append(Text(_GAP, no_wrap=True, overflow="ellipsis").join(columns))
         texts[-1].rstrip()
-    return [*texts, *(_way_back(picture, arrow) for arrow in ways_back(picture))]
+    names_of = {box.id: clean(box.label[0] if box.label else "") for box in picture.boxes}
+    for arrow in ways_back(picture):
+        source, target = names_of[arrow.source], names_of[arrow.target]
+        sign, label = SIGNS[arrow.status], f", {clean(arrow.label)}"
+        texts.append(Text.assemble(sign, source, (" ↺ ", _ink(arrow)), target, label))
+    return texts
 
 
 def _padded(text: Text, width: int) -> Text:
@@ -58,16 +63,12 @@ def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterat
     for row, above, path, beneath in zip(lines, [(), *paths], paths, [*paths[1:], ()], strict=False):
         for level, frame in enumerate(path):
             if path[: level + 1] != above[: level + 1]:
-                yield _Line(_opened(frame, level), "" if numbers else _passing(row), Text(), Text())
+                label = (signed(frame.label, frame.status), f"italic {STATUS_INKS.get(frame.status, '')}")
+                yield _Line(Text.assemble("│ " * level, "╭ ", label), "" if numbers else _passing(row), Text(), Text())
         rails = f"● {numbers[row.box.id]}" if numbers else _rails(row)
         box = row.box
         name = Text(signed(box.label[0] if box.label else "", box.status), STATUS_INKS.get(box.status, ""))
         yield _Line(_bracket(path, beneath, depth) + name, rails, kind_text(box), _side(row, numbers))
-
-
-def _opened(frame: Frame, level: int) -> Text:
-    ink = STATUS_INKS.get(frame.status, "")
-    return Text.assemble("│ " * level, "╭ ", (signed(frame.label, frame.status), f"italic {ink}"))
 
 
 def _bracket(path: Path, beneath: Path, depth: int) -> Text:
@@ -117,9 +118,3 @@ def _rails(row: BoxLine) -> str:
     cells = [marks.get(column, "─" if first < column < row.column else " ") for column in range(max(marks) + 1)]
     joints = ["─" if first <= column < row.column else " " for column in range(len(cells))]
     return "".join(cell + joint for cell, joint in zip(cells, joints, strict=True)).rstrip()
-
-
-def _way_back(picture: Picture, arrow: Arrow) -> Text:
-    names = {box.id: clean(box.label[0] if box.label else "") for box in picture.boxes}
-    source, target = names[arrow.source], names[arrow.target]
-    return Text.assemble(SIGNS[arrow.status], source, (" ↺ ", _ink(arrow)), target, f", {clean(arrow.label)}")

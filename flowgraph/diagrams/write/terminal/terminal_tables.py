@@ -51,7 +51,7 @@ def scatter_table(scatter: Scatter) -> Table:
     for rank, dot in enumerate(scatter.dots, 1):
         measures = number_text(dot.seconds), show_bytes(dot.memory_bytes)
         rows.append((str(rank), clean(dot.label), *measures, _MARKS[dot.mark], clean(dot.why) if dot.why else ""))
-    heads = ("", "candidate", "s a step", "memory", "", "beside the best")
+    heads = ("", "candidate", "s a step", "memory", "", "compared with the best")
     return _table(*heads, rows=rows, right=("", "s a step", "memory"))
 
 
