@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from flowgraph.cli.draw_target import DrawTarget
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.build.flow_picture import flow_picture
-from flowgraph.diagrams.build.measured_lanes import lanes_beside
-from flowgraph.diagrams.build.measured_picture import measured_lanes
+from flowgraph.diagrams.build.measured_lanes import lanes_beside, measured_lanes
 from flowgraph.diagrams.build.memory_picture import memory_picture
 from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.build.roles_picture import roles_picture

@@ -13,7 +13,7 @@ from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
-from flowgraph.diagrams.write.text_formats import mermaid_text
+from flowgraph.diagrams.write.formats import mermaid_text
 from flowgraph.flows.flow_files import known_flows
 from flowgraph.passes import compile_graph
 from tests.browser.plans import planned_on_two_machines

@@ -1,4 +1,4 @@
-"""Two pictures of boxes and arrows as one: what is in both, what came, what went, and what says something else now.
+"""Two pictures of boxes and arrows as one: what is in both, and what was added, removed or changed.
 
 Things are matched by what they say, never by their ids: a box by its first line and the frame it is in, an arrow by its
 ends and style. Things that say the same are matched in their order.
@@ -18,14 +18,14 @@ from flowgraph.diagrams.model.quantities import listed, many
 Key = tuple[object, ...]
 """What a thing says, and how many before it say the same."""
 
-T = TypeVar("T")
+Thing = TypeVar("Thing", Box, Frame, Arrow)
 
 _NEXT_SETTING = re.compile(r", (?=\w+=)")
 
 
 @dataclass(frozen=True)
 class _Keyed:
-    """A picture's things by what they say, and what each id says."""
+    """A picture's things by their keys, and the key of each id."""
 
     frames: Mapping[Key, Frame]
     boxes: Mapping[Key, Box]
@@ -34,156 +34,131 @@ class _Keyed:
 
 
 def diff_picture(old: Picture, new: Picture) -> Picture:
-    """Draw two pictures as one, in the order of the new one, what is gone last.
+    """Draw two pictures as one, in the order of the new one, with removed things last.
 
-    Each thing has its status. A box that changed has what it was as its last line; so has a frame's or arrow's label.
+    Each thing has its status. A changed box has its old text as its last line; a changed frame or arrow, in its label.
 
     >>> box, more = Box("a", ("draw", "n=8"), "generate"), Box("b", ("learn",), "update")
     >>> fewer = replace(box, label=("draw", "n=4"))
-    >>> there = diff_picture(Picture("f", (box,), (), ()), Picture("f", (fewer, more), (), ()))
-    >>> [(each.label, each.status) for each in there.boxes], there.about
+    >>> diff = diff_picture(Picture("f", (box,), (), ()), Picture("f", (fewer, more), (), ()))
+    >>> [(each.label, each.status) for each in diff.boxes], diff.about
     ([(('draw', 'n=4', 'was n=8'), 'changed'), (('learn',), 'added')], '1 box added and 1 box changed.')
     """
     before, after = _keyed(old), _keyed(new)
-    frames = {key: f"f{place}" for place, key in enumerate({**after.frames, **before.frames})}
-    boxes = {key: f"n{place}" for place, key in enumerate({**after.boxes, **before.boxes})}
-    drawn = Picture(
-        new.title if old.title == new.title else f"from {old.title} to {new.title}",
-        tuple(_boxes(before, after, frames, boxes)),
-        tuple(_frames(before, after, frames)),
-        tuple(_arrows(before, after, boxes)),
-    )
-    return replace(drawn, about=_about(drawn))
-
-
-# ------------------------------------------------------------------------------------------- what things say
+    frame_ids = {key: f"f{place}" for place, key in enumerate({**after.frames, **before.frames})}
+    box_ids = {key: f"n{place}" for place, key in enumerate({**after.boxes, **before.boxes})}
+    boxes, frames, arrows = list[Box](), list[Frame](), list[Arrow]()
+    for key, box, old_box, status in _matched(before.boxes, after.boxes):
+        label = box.label if old_box is None else (*box.label, f"was {_was(old_box, box)}")
+        inside = frame_ids.get((before if status == "removed" else after).key_of[box.inside])
+        boxes.append(replace(box, id=box_ids[key], label=label, inside=inside, status=status))
+    for key, frame, old_frame, status in _matched(before.frames, after.frames):
+        text = frame.label
+        if old_frame is not None:  # the label without what the frame is known by
+            text += f", was {old_frame.label.removeprefix(frame_name(frame)).lstrip(' ·:') or old_frame.label}"
+        parent = frame_ids.get((before if status == "removed" else after).key_of[frame.parent])
+        frames.append(replace(frame, id=frame_ids[key], label=text, parent=parent, status=status))
+    for _, arrow, old_arrow, status in _matched(before.arrows, after.arrows):
+        text = arrow.label if old_arrow is None else f"{arrow.label}, was {old_arrow.label}"
+        keys = (before if status == "removed" else after).key_of
+        source, target = box_ids[keys[arrow.source]], box_ids[keys[arrow.target]]
+        arrows.append(replace(arrow, source=source, target=target, label=text, status=status))
+    title = new.title if old.title == new.title else f"from {old.title} to {new.title}"
+    diff = Picture(title, tuple(boxes), tuple(frames), tuple(arrows))
+    return replace(diff, about=_about(diff))
 
 
 def _keyed(picture: Picture) -> _Keyed:
     key_of: dict[str | None, Key] = {None: ()}
-    frames = _numbered(_outer_first(picture.frames), lambda each: (key_of[each.parent], each.kind, said(each)), key_of)
-    boxes = _numbered(picture.boxes, lambda each: (key_of[each.inside], each.label[0]), key_of)
-    arrows = _numbered(picture.arrows, lambda each: (key_of[each.source], key_of[each.target], each.style))
+    frames = _numbered(
+        _outer_first(picture.frames), lambda frame: (key_of[frame.parent], frame.kind, frame_name(frame)), key_of
+    )
+    boxes = _numbered(picture.boxes, lambda box: (key_of[box.inside], box.label[0]), key_of)
+    arrows = _numbered(picture.arrows, lambda arrow: (key_of[arrow.source], key_of[arrow.target], arrow.style))
     return _Keyed(frames, boxes, arrows, key_of)
 
 
 def _outer_first(frames: Sequence[Frame]) -> Iterator[Frame]:
     """Yield each frame after the one that it is in."""
-    given: set[str | None] = {None}
-    left = list(frames)
-    while left:
-        ready = [each for each in left if each.parent in given]
-        assert ready, "frames are in frames of the picture, none in itself"
+    parents: set[str | None] = {None}
+    remaining = list(frames)
+    while remaining:
+        ready = [frame for frame in remaining if frame.parent in parents]
+        assert ready, "a frame lies in a frame of the picture, and none in itself"
         yield from ready
-        given |= {each.id for each in ready}
-        left = [each for each in left if each.id not in given]
+        parents |= {frame.id for frame in ready}
+        remaining = [frame for frame in remaining if frame.id not in parents]
 
 
 def _numbered(
-    things: Iterator[T] | Sequence[T], says: Callable[[T], Key], key_of: dict[str | None, Key] | None = None
-) -> dict[Key, T]:
-    """Return things by what they say, with a key of its own each time that it is said; note the keys of their ids."""
-    found, counts = dict[Key, T](), Counter[Key]()
-    for each in things:
-        what = says(each)
-        key = (*what, counts[what])
-        counts[what] += 1
-        found[key] = each
-        if key_of is not None and isinstance(each, Box | Frame):
-            key_of[each.id] = key
-    return found
+    things: Iterator[Thing] | Sequence[Thing],
+    text: Callable[[Thing], Key],
+    key_of: dict[str | None, Key] | None = None,
+) -> dict[Key, Thing]:
+    """Return things by their keys, numbered where several say the same; note the keys of their ids in `key_of`."""
+    keyed, counts = dict[Key, Thing](), Counter[Key]()
+    for thing in things:
+        words: Key = text(thing)
+        key = (*words, counts[words])
+        counts[words] += 1
+        keyed[key] = thing
+        if key_of is not None and isinstance(thing, Box | Frame):
+            key_of[thing.id] = key
+    return keyed
 
 
-def said(frame: Frame) -> str:
+def frame_name(frame: Frame) -> str:
     """Return what a frame is known by: a pool without its devices, a copy of weights without its layout.
 
-    >>> said(Frame("f0", "pool0: 8 of node-1", kind="pool")), said(Frame("f1", "policy · fsdp · data=8", kind="home"))
-    ('pool0', 'policy · fsdp')
+    >>> frame_name(Frame("f0", "pool0: 8 of node-1", kind="pool"))
+    'pool0'
+    >>> frame_name(Frame("f1", "policy · fsdp · data=8", kind="home"))
+    'policy · fsdp'
     """
     if frame.kind == "pool":
         return frame.pool or frame.label.partition(":")[0]
     return frame.label.rpartition(" · ")[0] or frame.label if frame.kind == "home" else frame.label
 
 
-# ------------------------------------------------------------------------------------------- what became of them
-
-
-def _matched(before: Mapping[Key, T], after: Mapping[Key, T]) -> Iterator[tuple[Key, T | None, T | None]]:
-    for key in {**after, **before}:
-        yield key, before.get(key), after.get(key)
-
-
-def _status(old: object | None, new: object | None, *, same: bool) -> Status:
-    if old is None:
-        return "added"
-    return "removed" if new is None else "same" if same else "changed"
-
-
-def _frames(before: _Keyed, after: _Keyed, ids: Mapping[Key, str]) -> Iterator[Frame]:
-    for key, old, new in _matched(before.frames, after.frames):
-        shown, keyed = (new, after) if new is not None else (old, before)
-        assert shown is not None, "a key is that of one or both"
-        status = _status(old, new, same=old is not None and new is not None and old.label == new.label)
-        label = shown.label if status != "changed" or old is None else f"{shown.label}, was {_rest(shown, old)}"
-        parent = ids.get(keyed.key_of[shown.parent])
-        yield replace(shown, id=ids[key], label=label, parent=parent, status=status)
-
-
-def _rest(new: Frame, old: Frame) -> str:
-    """Return what a frame's label was, without what it is known by."""
-    return old.label.removeprefix(said(new)).lstrip(" ·:") or old.label
-
-
-def _boxes(before: _Keyed, after: _Keyed, frames: Mapping[Key, str], ids: Mapping[Key, str]) -> Iterator[Box]:
-    for key, old, new in _matched(before.boxes, after.boxes):
-        shown, keyed = (new, after) if new is not None else (old, before)
-        assert shown is not None, "a key is that of one or both"
-        same = old is not None and new is not None and (old.label, old.kind) == (new.label, new.kind)
-        status = _status(old, new, same=same)
-        label = shown.label if status != "changed" or old is None else (*shown.label, f"was {_was(old, shown)}")
-        inside = frames.get(keyed.key_of[shown.inside])
-        yield replace(shown, id=ids[key], label=label, inside=inside, status=status)
+def _matched(
+    before: Mapping[Key, Thing], after: Mapping[Key, Thing]
+) -> Iterator[tuple[Key, Thing, Thing | None, Status]]:
+    """Yield each thing with its status, and with its old form if it changed."""
+    for key, new in after.items():
+        old = before.get(key)
+        if old is None:
+            yield key, new, None, "added"
+        elif old.label == new.label and getattr(old, "kind", "") == getattr(new, "kind", ""):
+            yield key, new, None, "same"
+        else:
+            yield key, new, old, "changed"
+    for key, old in before.items():
+        if key not in after:
+            yield key, old, None, "removed"
 
 
 def _was(old: Box, new: Box) -> str:
-    """Return what a box was: what it no longer says, its missing settings; else its kind if that is another.
+    """Return what a box no longer says and the settings that it did not have; else its old kind.
 
     Settings are compared by their names.
 
     >>> _was(Box("a", ("loss", "eps=0.2"), "host"), Box("b", ("loss", "eps=0.3, dual=3"), "host"))
     'eps=0.2, without dual'
     """
-    before, after = _parts(old), _parts(new)
+    before, after = ([part for line in box.label[1:] for part in _NEXT_SETTING.split(line)] for box in (old, new))
     names = {part.partition("=")[0] for part in before}
-    gone = [part for part in before if part not in after]
-    came = [name for part in after if "=" in part and (name := part.partition("=")[0]) not in names]
-    told = [*gone, *(f"without {name}" for name in came)]
-    return ", ".join(told) or ("without" if old.kind == new.kind else old.kind)
-
-
-def _parts(box: Box) -> list[str]:
-    """Return what a box says below its name: its lines, a line of settings one by one."""
-    return [part for line in box.label[1:] for part in _NEXT_SETTING.split(line)]
-
-
-def _arrows(before: _Keyed, after: _Keyed, ids: Mapping[Key, str]) -> Iterator[Arrow]:
-    for _, old, new in _matched(before.arrows, after.arrows):
-        shown, keyed = (new, after) if new is not None else (old, before)
-        assert shown is not None, "a key is that of one or both"
-        status = _status(old, new, same=old is not None and new is not None and old.label == new.label)
-        label = shown.label if status != "changed" or old is None else f"{shown.label}, was {old.label}"
-        source, target = (ids[keyed.key_of[end]] for end in (shown.source, shown.target))
-        yield replace(shown, source=source, target=target, label=label, status=status)
+    texts = [part for part in before if part not in after]
+    added = [part.partition("=")[0] for part in after if "=" in part]
+    texts += [f"without {name}" for name in added if name not in names]
+    return ", ".join(texts) or ("without" if old.kind == new.kind else old.kind)
 
 
 def _about(picture: Picture) -> str:
-    """Count what came, went and changed."""
-    told = list[str]()
+    """Count what was added, removed and changed."""
+    kinds = (picture.boxes, "box", "boxes"), (picture.frames, "frame", "frames"), (picture.arrows, "arrow", "arrows")
+    counts = list[str]()
     for status in ("added", "removed", "changed"):
-        counts = [(sum(each.status == status for each in things), one, more) for things, one, more in _kinds(picture)]
-        told += [f"{many(count, one, more)} {status}" for count, one, more in counts if count]
-    return f"{listed(told)}." if told else "Nothing that is drawn differs."
-
-
-def _kinds(picture: Picture) -> tuple[tuple[Sequence[Box | Frame | Arrow], str, str], ...]:
-    return (picture.boxes, "box", "boxes"), (picture.frames, "frame", "frames"), (picture.arrows, "arrow", "arrows")
+        for things, singular, plural in kinds:
+            if count := sum(thing.status == status for thing in things):
+                counts.append(f"{many(count, singular, plural)} {status}")
+    return f"{listed(counts)}." if counts else "Nothing that is drawn differs."

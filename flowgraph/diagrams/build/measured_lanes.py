@@ -1,34 +1,75 @@
-"""Measured lanes beneath those of the forecast, over the same seconds."""
+"""Measured steps as lanes: one for each pool, that of its busiest rank, idle where nothing was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from flowgraph.diagrams.model.charts import Lane, Lanes
+from flowgraph.diagrams.model.charts import Bar, Lane, Lanes
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.lowering.program import HOST
+from flowgraph.runtime.measure.measured_step import MeasuredStep
+from flowgraph.runtime.measure.measured_task import MeasuredTask
+
+StepTask = tuple[int, MeasuredTask]  # the number of its step in the run, and the task
 
 
-def lanes_beside(predicted: Lanes, measured: Sequence[Lane]) -> Lanes:
-    """Put each measured lane beneath the lane of its pool in the forecast; pools without one follow, the host last.
+def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
+    """Return what each pool did in these steps, in seconds from the start of the first task; the host comes last.
+
+    Steps keep their numbers in the run. Of several ranks the one that was busy longest is shown. Of two tasks at the
+    same time on it the later one begins, in the picture, at the end of the other.
+    """
+    tasks = [(step.step, task) for step in steps for task in step.tasks]
+    start_s = min((task.begin_s for _, task in tasks), default=0.0)
+    end_s = max((task.end_s for _, task in tasks), default=0.0) - start_s
+    pools = sorted({task.pool for _, task in tasks}, key=lambda pool: (pool == HOST, pool))
+    return tuple(Lane(pool, pool, tuple(_bars(tasks, pool, start_s, end_s)), True) for pool in pools)
+
+
+def lanes_beside(forecast: Lanes, measured: Sequence[Lane]) -> Lanes:
+    """Put each measured lane beneath the forecast of its pool; pools without a forecast follow, the host last.
 
     The picture ends where the longer of both ends; nothing is drawn in a lane after its own end.
 
     >>> lanes = Lanes("", (Lane("a", "a", ()), Lane("host", "host", ())), 0.0)
-    >>> there = lanes_beside(lanes, [Lane("host", "host", (), True), Lane("a", "a", (), True)])
-    >>> [(lane.label, lane.measured) for lane in there.lanes]
+    >>> both = lanes_beside(lanes, [Lane("host", "host", (), True), Lane("a", "a", (), True)])
+    >>> [(lane.label, lane.measured) for lane in both.lanes]
     [('a', False), ('a', True), ('host', False), ('host', True)]
     """
-    both = [*predicted.lanes, *measured]
-    pools = sorted(dict.fromkeys(lane.pool for lane in both), key=lambda pool: pool == HOST)
-    lanes = tuple(lane for pool in pools for lane in both if lane.pool == pool)
-    ends_s = [_end_s(lane) for lane in measured]
-    same = "the same steps" if predicted.lanes else "the steps"
-    told = f"Measured, {same} took {show_s(max(ends_s))}." if ends_s else "Nothing was measured."
-    about = f"{predicted.about} {told}".strip()
-    return replace(predicted, lanes=lanes, end_s=max([predicted.end_s, *ends_s]), about=about)
+    lanes = [*forecast.lanes, *measured]
+    pools = sorted(dict.fromkeys(lane.pool for lane in lanes), key=lambda pool: pool == HOST)
+    by_pool = tuple(lane for pool in pools for lane in lanes if lane.pool == pool)
+    ends_s = [max((bar.end_s for bar in lane.bars), default=0.0) for lane in measured]
+    steps = "the same steps" if forecast.lanes else "the steps"
+    text = f"Measured, {steps} took {show_s(max(ends_s))}." if ends_s else "Nothing was measured."
+    about = f"{forecast.about} {text}".strip()
+    return replace(forecast, lanes=by_pool, end_s=max([forecast.end_s, *ends_s]), about=about)
 
 
-def _end_s(lane: Lane) -> float:
-    return max((bar.end_s for bar in lane.bars), default=0.0)
+def _bars(tasks: Sequence[StepTask], pool: str, start_s: float, end_s: float) -> Iterator[Bar]:
+    """Yield the bars of a pool, one after another from 0 to the end."""
+    last_s, last_step = 0.0, tasks[0][0] if tasks else 0
+    for step, task in _busiest([step_task for step_task in tasks if step_task[1].pool == pool]):
+        begin_s, until_s = max(last_s, task.begin_s - start_s), task.end_s - start_s
+        if until_s > begin_s:
+            yield from _idle(pool, last_s, begin_s, step)
+            role = f" as {task.role}" if task.role else ""
+            about = f"{task.task} of step {step} took {show_s(task.seconds)} on rank {task.rank} of {task.pool}{role}."
+            yield Bar(begin_s, until_s, task.task, task.kind, about, step)
+            last_s, last_step = until_s, step
+    yield from _idle(pool, last_s, end_s, last_step)
+
+
+def _busiest(tasks: Sequence[StepTask]) -> list[StepTask]:
+    """Return the tasks of the rank that was busy longest, by their start, the longer of equals first."""
+    ranks = sorted({task.rank for _, task in tasks})
+    busiest = max(ranks, key=lambda rank: sum(task.seconds for _, task in tasks if task.rank == rank))
+    of_rank = [(step, task) for step, task in tasks if task.rank == busiest]
+    return sorted(of_rank, key=lambda step_task: (step_task[1].begin_s, -step_task[1].seconds))
+
+
+def _idle(pool: str, start_s: float, end_s: float, step: int) -> Iterator[Bar]:
+    if end_s > start_s:
+        about = f"Nothing was measured on {pool} for {show_s(end_s - start_s)}."
+        yield Bar(start_s, end_s, "idle", "idle", about, step)

@@ -1,15 +1,15 @@
-"""A plan's memory as a chart: what each pool's devices hold, phase by phase, as forecast and as measured."""
+"""A plan's memory as a chart: the memory of each pool's devices, phase by phase, as forecast and as measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flowgraph.cluster.cluster import DeviceKind, show_bytes
 from flowgraph.cluster.plan import PhasePeak, Plan, Pool, PoolForecast
 from flowgraph.diagrams.model.charts import MemoryChart, MemoryColumn, Phase
 
 ENTERING = "to "
-"""What the phase of a peak begins with that is on the way to another."""
+"""The beginning of the name of a transition's phase."""
 
 Key = tuple[str, str, str]  # pool, phase, role
 
@@ -17,86 +17,70 @@ Key = tuple[str, str, str]  # pool, phase, role
 def memory_picture(
     plan: Plan, measured: Sequence[PoolForecast] = (), *, fills: Mapping[DeviceKind, float]
 ) -> MemoryChart:
-    """Return the chart of a plan's forecast, its phases in the order of the step; a pool without a forecast has none.
+    """Return the chart of a plan's forecast, its phases in the order of the step; a pool without one is left out.
 
-    `measured` are the forecasts of measured steps, of which the highest peaks count. `fills` says what part of a
-    device of each kind a plan may fill. Capacity is that of the smallest device of a pool.
+    `measured` has the peaks of measured steps; the highest ones count. `fills` is the share of a device that a plan
+    may fill, by kind. The capacity is that of the smallest device of a pool.
     """
-    seen, pools = highest(measured), {pool.name: pool for pool in plan.pools}
-    told = [each for each in plan.forecast if each.pool in pools]
-    stores = tuple(_store(plan, pools[each.pool], each, seen, fills) for each in told)
-    about = " ".join(_about(store) for store in stores) or "The plan forecasts no memory."
-    return MemoryChart(f"memory of {plan.flow}", stores, about)
+    peaks_bytes, pools = highest(measured), {pool.name: pool for pool in plan.pools}
+    stores = [
+        _store(plan, pools[forecast.pool], forecast, peaks_bytes, fills)
+        for forecast in plan.forecast
+        if forecast.pool in pools
+    ]
+    about = " ".join(map(_about, stores)) or "The plan forecasts no memory."
+    return MemoryChart(f"memory of {plan.flow}", tuple(stores), about)
 
 
 def highest(forecasts: Iterable[PoolForecast]) -> dict[Key, int]:
-    """Return the highest peak of each pool, phase and role."""
-    found = dict[Key, int]()
+    """Return the highest peak of each pool, phase and role, in bytes."""
+    peaks_bytes = dict[Key, int]()
     for forecast in forecasts:
         for peak in forecast.peaks:
             key = (forecast.pool, peak.phase, peak.role)
-            found[key] = max(found.get(key, 0), peak.memory_bytes)
-    return found
+            peaks_bytes[key] = max(peaks_bytes.get(key, 0), peak.memory_bytes)
+    return peaks_bytes
 
 
 def _store(
-    plan: Plan, pool: Pool, forecast: PoolForecast, seen: Mapping[Key, int], fills: Mapping[DeviceKind, float]
+    plan: Plan, pool: Pool, forecast: PoolForecast, measured: Mapping[Key, int], fills: Mapping[DeviceKind, float]
 ) -> MemoryColumn:
-    smallest = smallest_bytes(plan, pool)
-    device = plan.cluster.device(*pool.devices[0])
-    room = int(fills[device.kind] * smallest) if device is not None else smallest
-    phases = tuple(_phases(forecast, seen))
-    return MemoryColumn(f"{pool.name}: {_each_device(pool)}", pool.name, phases, smallest, room)
-
-
-def smallest_bytes(plan: Plan, pool: Pool) -> int:
-    """Return the memory of the smallest device of a pool; 0 if none of them is there."""
-    found = (plan.cluster.device(*place) for place in pool.devices)
-    return min((device.memory_bytes for device in found if device is not None), default=0)
-
-
-def _each_device(pool: Pool) -> str:
-    return "1 device" if len(pool.devices) == 1 else f"each of {len(pool.devices):,} devices"
-
-
-def _phases(forecast: PoolForecast, seen: Mapping[Key, int]) -> Iterator[Phase]:
-    """Yield the forecast peaks of a pool, each with what was measured of the same phase and role."""
+    devices = [plan.cluster.device(*place) for place in pool.devices]
+    smallest_bytes = min((device.memory_bytes for device in devices if device is not None), default=0)
+    first = devices[0]
+    room_bytes = int(fills[first.kind] * smallest_bytes) if first is not None else smallest_bytes
+    count = "1 device" if len(devices) == 1 else f"each of {len(devices):,} devices"
+    phases = list[Phase]()
     for peak in forecast.peaks:
-        measured = seen.get((forecast.pool, peak.phase, peak.role))
-        yield Phase(_label(forecast, peak), parts_of(peak), peak.phase.startswith(ENTERING), measured)
-
-
-def _label(forecast: PoolForecast, peak: PhasePeak) -> str:
-    """Name a phase, with its role where the pool has the phase of two."""
-    roles = {each.role for each in forecast.peaks if each.phase == peak.phase}
-    return f"{peak.phase} ({peak.role})" if len(roles) > 1 else peak.phase
+        roles = {same.role for same in forecast.peaks if same.phase == peak.phase}
+        label = f"{peak.phase} ({peak.role})" if len(roles) > 1 else peak.phase
+        measured_bytes = measured.get((forecast.pool, peak.phase, peak.role))
+        phases.append(Phase(label, parts_of(peak), peak.phase.startswith(ENTERING), measured_bytes))
+    return MemoryColumn(f"{pool.name}: {count}", pool.name, tuple(phases), smallest_bytes, room_bytes)
 
 
 def parts_of(peak: PhasePeak) -> tuple[tuple[str, int], ...]:
-    """Return what is held by role; all of it by the role that works, where no more is known or it is not all.
+    """Return the bytes of each role; all for the role of the peak where the parts are unknown or do not add up.
 
     >>> parts_of(PhasePeak(phase="update", role="m.train", memory_bytes=8))
     (('m.train', 8),)
     """
-    told = sum(peak.held.values()) == peak.memory_bytes
-    return tuple(peak.held.items()) if peak.held and told else ((peak.role, peak.memory_bytes),)
+    complete = peak.held and sum(peak.held.values()) == peak.memory_bytes
+    return tuple(peak.held.items()) if complete else ((peak.role, peak.memory_bytes),)
 
 
 def _about(store: MemoryColumn) -> str:
-    """Return which phase of a pool is the highest, and by how much that fits."""
-    most = max(store.phases, key=lambda phase: phase.size_bytes, default=None)
-    if most is None:
+    """Return the highest phase of a pool, by how much it fits, and which phases took more than forecast."""
+    peak = max(store.phases, key=lambda phase: phase.size_bytes, default=None)
+    if peak is None:
         return f"Nothing works on {store.pool}."
-    high = f"On {store.pool} the highest phase is {most.label}: {show_bytes(most.size_bytes)} of"
-    high += f" {show_bytes(store.capacity_bytes)}, {_margin(store, most.size_bytes)}."
-    over = [phase for phase in store.phases if (phase.measured_bytes or 0) > phase.size_bytes]
-    return high + (f" Measured, {', '.join(phase.label for phase in over)} took more than forecast." if over else "")
-
-
-def _margin(store: MemoryColumn, size_bytes: int) -> str:
-    """Say by how much a peak is below what a plan fills, between that and all that there is, or above."""
-    if size_bytes > store.capacity_bytes:
-        return f"{show_bytes(size_bytes - store.capacity_bytes)} too much"
-    if size_bytes > store.room_bytes:
-        return f"{show_bytes(size_bytes - store.room_bytes)} more than a plan fills"
-    return f"{show_bytes(store.room_bytes - size_bytes)} below what a plan fills"
+    if peak.size_bytes > store.capacity_bytes:
+        margin = f"{show_bytes(peak.size_bytes - store.capacity_bytes)} too much"
+    elif peak.size_bytes > store.room_bytes:
+        margin = f"{show_bytes(peak.size_bytes - store.room_bytes)} more than a plan fills"
+    else:
+        margin = f"{show_bytes(store.room_bytes - peak.size_bytes)} below what a plan fills"
+    text = f"On {store.pool} the highest phase is {peak.label}: {show_bytes(peak.size_bytes)} of"
+    text += f" {show_bytes(store.capacity_bytes)}, {margin}."
+    exceeded = [phase.label for phase in store.phases if (phase.measured_bytes or 0) > phase.size_bytes]
+    return text + (f" Measured, {', '.join(exceeded)} took more than forecast." if exceeded else "")

@@ -1,6 +1,6 @@
-"""Pictures that have a scale, as data: lanes over time, memory by phase, placements beside each other, a scatter.
+"""Pictures that have a scale, as data: lanes over time, memory by phase, placements compared, candidates, curves.
 
-Labels are a user's text as it came; every writer escapes them. Writers are elsewhere.
+Labels are a user's text unchanged; every writer escapes them. Writers are elsewhere.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from flowgraph.cluster.plan import TaskKind
 from flowgraph.diagrams.model.series import Series
 
 BarKind = TaskKind | Literal["advantage", "idle"]
-"""What a bar stands for: a task of this kind, or the time in which a lane has nothing to do."""
+"""What a bar stands for: a task of this kind, or idle time."""
 
 DotMark = Literal["best", "front", "other"]
-"""The best candidate; one that no other beats in both measures; any other."""
+"""The best candidate; a candidate that no other beats in both measures; any other."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A span of a lane, in seconds from the picture's start; `step` is the step that it belongs to, from 0."""
+    """A span of a lane, in seconds from the picture's start; `step` is its step, from 0."""
 
     start_s: float
     end_s: float
@@ -32,7 +32,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one pool does over time, its bars by start, idle ones between; `measured`, or else as it is forecast."""
+    """What one pool does over time, measured or forecast: its bars by start, idle ones between them."""
 
     label: str
     pool: str
@@ -42,7 +42,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Lanes:
-    """A timeline: lanes over the same seconds, from 0 to `end_s`; `about` says in sentences what is to be seen."""
+    """A timeline: lanes over the same seconds, from 0 to `end_s`; `about` describes it in sentences."""
 
     title: str
     lanes: tuple[Lane, ...]
@@ -52,9 +52,9 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Phase:
-    """What a device holds in one phase of a step: bytes by role (or by part), in all, and as measured if it was.
+    """What a device holds in one phase of a step: bytes by role (or by part), and the measured peak if known.
 
-    A `transition` is on the way from one phase to the next: a role wakes while another is still there.
+    In a `transition` between two phases, a role wakes while the weights of another are still there.
     """
 
     label: str
@@ -64,13 +64,13 @@ class Phase:
 
     @property
     def size_bytes(self) -> int:
-        """Return the sum of what is held."""
+        """Return the sum of all parts."""
         return sum(size for _, size in self.held)
 
 
 @dataclass(frozen=True)
 class MemoryColumn:
-    """The memory of each device of one pool, phase by phase, against `capacity_bytes`; a plan fills `room_bytes`."""
+    """The memory of each device of one pool, phase by phase; a plan may fill `room_bytes` of `capacity_bytes`."""
 
     label: str
     pool: str
@@ -81,7 +81,7 @@ class MemoryColumn:
 
 @dataclass(frozen=True)
 class MemoryChart:
-    """A step in memory, pool by pool."""
+    """The memory of a step, pool by pool."""
 
     title: str
     stores: tuple[MemoryColumn, ...]
@@ -90,7 +90,7 @@ class MemoryChart:
 
 @dataclass(frozen=True)
 class PoolShare:
-    """One pool of a placement: its devices, and the roles that share them, one a line."""
+    """One pool of a placement: its number of devices, and the roles that share them, one a line."""
 
     pool: str
     devices: int
@@ -99,9 +99,9 @@ class PoolShare:
 
 @dataclass(frozen=True)
 class Strip:
-    """One placement: its name, its seconds a step (None where it does not fit or they are not known), what it is.
+    """One placement: its name, its seconds a step (None if it does not fit or its speed is unknown), its pools.
 
-    `why` says how it stands beside the best one. `chosen` is the plan that is drawn.
+    `why` compares it with the best one. `chosen` is the plan that is drawn.
     """
 
     label: str
@@ -113,7 +113,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Placements beside each other on `devices` in all, each as a strip that its pools share out."""
+    """Placements on the same `devices`, each as a strip that its pools divide."""
 
     title: str
     strips: tuple[Strip, ...]
@@ -123,10 +123,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Dot:
-    """One candidate of a search: seconds a step, bytes on the fullest device, its name, and what it is.
-
-    `why` says how it stands beside the best one.
-    """
+    """One candidate of a search: seconds a step and bytes on the fullest device; `why` compares it with the best."""
 
     seconds: float
     memory_bytes: int
@@ -147,7 +144,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Curves:
-    """A run's numbers over its steps."""
+    """A run's metrics over its steps."""
 
     title: str
     series: tuple[Series, ...]

@@ -6,21 +6,21 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
-from flowgraph.diagrams.model.picture import Status
+from flowgraph.diagrams.model.picture import Box, Status
 
 LABEL_CHARACTERS = 60  # a longer label would make its box wider than its neighbours' frames
 
 SIGNS: Mapping[Status, str] = {"same": "", "added": "+ ", "removed": "- ", "changed": "~ "}
-"""What stands before a label, so that what became of a thing is not told by colour alone."""
+"""The sign before a label, so that colour is not the only mark of a difference."""
 
-_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidirectional marks, what no font draws
+_INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidirectional marks, what no font draws
 _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]{2})[\u0300-\u20ff]*")
 
 
 def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
-    r"""Return one line that a person can read: no control or direction characters, no pile of accents, not too long.
+    r"""Return one readable line: no control or direction characters, at most two accents on a letter, not too long.
 
-    An empty label becomes "?", so that every box and arrow still has one.
+    An empty label becomes "?", so that every box and arrow has one.
 
     >>> clean("two\nlines\x1b[31m"), clean("\u202egnp.exe"), clean("")
     ('two lines[31m', 'gnp.exe', '?')
@@ -28,22 +28,22 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     'abc…'
     """
     spaced = re.sub(r"\s+", " ", text)
-    seen = "".join(letter for letter in spaced if unicodedata.category(letter) not in _UNSEEN)
-    line = _MARKS.sub(_two_marks, unicodedata.normalize("NFC", seen)).strip()
+    visible = "".join(letter for letter in spaced if unicodedata.category(letter) not in _INVISIBLE)
+    line = _MARKS.sub(_two_marks, unicodedata.normalize("NFC", visible)).strip()
     return shortened(line, limit_characters) or "?"
 
 
 def seen(text: str) -> str:
-    r"""Return lines of text without what would steer a terminal that they are printed on.
+    r"""Return lines of text without control characters that a terminal would obey.
 
     >>> seen("two\nlines\x1b[31m\u202e")
     'two\nlines[31m'
     """
-    return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter) not in _UNSEEN)
+    return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter) not in _INVISIBLE)
 
 
 def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) -> str:
-    """Return a label as `clean` does, after the sign of what became of its thing.
+    """Return a label as `clean` does, after the sign of its status.
 
     >>> signed("policy", "added"), signed("policy", "same"), signed("", "removed")
     ('+ policy', 'policy', '- ?')
@@ -52,13 +52,18 @@ def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) 
     return sign + clean(text, limit_characters - len(sign))
 
 
-def _two_marks(found: re.Match[str]) -> str:
-    rest = found[0][2:]
-    return found[1] + "".join(letter for letter in rest if not unicodedata.combining(letter))
+def signed_lines(box: Box) -> list[str]:
+    """Return the lines of a box's label, the first after the sign of its status."""
+    return [signed(line, "same" if place else box.status) for place, line in enumerate(box.label)]
+
+
+def _two_marks(match: re.Match[str]) -> str:
+    rest = match[0][2:]
+    return match[1] + "".join(letter for letter in rest if not unicodedata.combining(letter))
 
 
 def shortened(text: str, limit_characters: int) -> str:
-    """Cut a text to a length, and show that it was cut.
+    """Return a text cut to a length, with an ellipsis where it was cut.
 
     >>> shortened("response_length", 9)
     'response…'

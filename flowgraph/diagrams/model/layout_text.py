@@ -1,4 +1,4 @@
-"""A layout in the few words that a label has room for."""
+"""A layout as short text for a label."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from flowgraph.cluster.plan import Layout
 
 
 def layout_text(layout: Layout) -> str:
-    """Write the ways in which a layout splits a model, those alone.
+    """Return the dimensions in which a layout splits a model.
 
     >>> layout_text(Layout(data=2, sharding="full")), layout_text(Layout())
     ('data=2 sharding=full', 'one device')
     """
-    said = " ".join(part for part in str(layout).split() if not part.endswith("=1"))
-    return said or "one device"
+    return " ".join(part for part in str(layout).split() if not part.endswith("=1")) or "one device"

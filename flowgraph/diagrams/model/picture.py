@@ -1,6 +1,6 @@
 """One picture as data: boxes, frames around them, arrows between them. Writers turn it into a format; none is here.
 
-Ids are made here and never from a user's text; labels are a user's text as it came, and every writer escapes them.
+Ids are generated and never a user's text; labels are a user's text unchanged, and every writer escapes them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,12 @@ BoxKind = NodeKind | Literal["data", "model", "arithmetic", "result", "device"]
 FrameKind = Literal["frame", "pool", "home", "anywhere"]
 """What a frame is around: a part of a flow, a pool's devices, a copy of weights, or what any machine runs."""
 
-
 Status = Literal["same", "added", "removed", "changed"]
-"""What became of a thing where two pictures are drawn as one; "same" in every other picture."""
+"""How a thing differs where two pictures are drawn as one; "same" in every other picture."""
 
 
 class ArrowStyle(enum.StrEnum):
-    """Say what travels: data or weights, weights that may lag, state carried to the next step.
-
-    Between places data is transferred, and weights are synced.
-    """
+    """What an arrow carries: data, weights, weights that may lag, or state; between places transfers and syncs."""
 
     DATA = "data"
     WEIGHTS = "weights"
@@ -38,7 +34,7 @@ class ArrowStyle(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Box:
-    """One thing, its name first; `inside` is the id of the frame around it, `about` is told when it is pointed at."""
+    """One thing, its name first; `inside` is the id of the frame around it, `about` is shown when you point at it."""
 
     id: str
     label: tuple[str, ...]
@@ -50,7 +46,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Frame:
-    """A border around boxes and other frames; `pool` is the name of the pool that it stands for or lies in, if any."""
+    """A border around boxes and other frames; `pool` is the pool that it stands for or lies in, if any."""
 
     id: str
     label: str
@@ -62,7 +58,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Arrow:
-    """A way from one box to another, by their ids."""
+    """An arrow from one box to another, by their ids."""
 
     source: str
     target: str
@@ -73,10 +69,26 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything a writer needs, in the order it is to be drawn; `about` says in sentences what is to be seen."""
+    """Everything a writer needs, in the order in which it is drawn; `about` describes it in sentences."""
 
     title: str
     boxes: tuple[Box, ...]
     frames: tuple[Frame, ...]
     arrows: tuple[Arrow, ...]
     about: str = ""
+
+    def boxes_in(self, frame: str | None) -> list[Box]:
+        """Return the boxes that stand right inside a frame, or in none."""
+        return [box for box in self.boxes if box.inside == frame]
+
+    def frames_in(self, frame: str | None) -> list[Frame]:
+        """Return the frames that lie right inside a frame, or in none."""
+        return [inner for inner in self.frames if inner.parent == frame]
+
+    def frames_around(self, box: Box) -> tuple[Frame, ...]:
+        """Return the frames around a box, the innermost first."""
+        frames, around, inside = {frame.id: frame for frame in self.frames}, list[Frame](), box.inside
+        while inside is not None:
+            around.append(frames[inside])
+            inside = frames[inside].parent
+        return tuple(around)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def show_s(seconds: float | None) -> str:
-    """Write seconds in three digits; what is not known as `unknown`.
+    """Return seconds with three digits; None is `unknown`.
 
     >>> show_s(123.4), show_s(12.34), show_s(0.01234), show_s(None)
     ('123 s', '12.3 s', '12.3 ms', 'unknown')
@@ -18,17 +18,17 @@ def show_s(seconds: float | None) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def many(count: int, one: str, more: str = "") -> str:
-    """Return how many of something there are.
+def many(count: int, singular: str, plural: str = "") -> str:
+    """Return a count with its noun.
 
     >>> many(1, "rank"), many(3000, "rank"), many(2, "box", "boxes")
     ('1 rank', '3,000 ranks', '2 boxes')
     """
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Write names as a list in a sentence.
+    """Return names as a list in a sentence.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')

@@ -1,4 +1,4 @@
-"""A sequence diagram as data: who tells whom what in one step, in order. Labels are a user's text as it came."""
+"""A sequence diagram as data: the messages of one step, in order. Labels are a user's text unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MessageStyle = Literal["call", "reply", "transfer", "sync"]
 
 @dataclass(frozen=True)
 class Actor:
-    """Who takes part, a line of label each: the driver, or a copy of a model in its pool. Ids are made here."""
+    """The driver, or a copy of a model in its pool, by the lines of its label. Ids are generated."""
 
     id: str
     label: tuple[str, ...]
@@ -21,7 +21,7 @@ class Actor:
 
 @dataclass(frozen=True)
 class Message:
-    """What one actor tells another, by their ids; to itself, what it does."""
+    """A message from one actor to another, by their ids; to itself, what it does."""
 
     source: str
     target: str
@@ -31,7 +31,7 @@ class Message:
 
 @dataclass(frozen=True)
 class SequenceDiagram:
-    """Actors from left to right, messages from top to bottom; `about` says in sentences what is to be seen."""
+    """Actors from left to right, messages from top to bottom; `about` describes them in sentences."""
 
     title: str
     actors: tuple[Actor, ...]

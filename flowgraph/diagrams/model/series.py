@@ -1,4 +1,4 @@
-"""A run's numbers as data: a series of points, smoothed, thinned and told in a sentence. Nothing is drawn here."""
+"""A run's numbers as data: a series of points, smoothed, thinned and described in a sentence. Nothing is drawn here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.ticks import number_text
 
 LARGEST = 1e290  # beyond it a range overflows; such a value is drawn as missing
-POINTS_AT_MOST = 600  # in a curve: about two to each unit of a panel's width
+POINTS_MAX = 600  # in a curve: about two to each unit of a panel's width
 
-Point = tuple[float, float | None]  # a step, and a value that may be missing
+SeriesPoint = tuple[float, float | None]  # a step, and a value that may be missing
 
 
 @dataclass(frozen=True)
@@ -22,29 +22,33 @@ class Series:
 
     name: str
     unit: str
-    points: tuple[Point, ...]
+    points: tuple[SeriesPoint, ...]
     headline: bool = False
 
 
 def step_range(series: Sequence[Series]) -> tuple[float, float]:
     """Return the first and last step of all series; 0 and 1 without any."""
-    steps = [step for each in series for step, value in known(each) if value is not None]
+    steps = [step for one in series for step, value in known(one) if value is not None]
     return (min(steps), max(steps)) if steps else (0.0, 1.0)
 
 
-def known(series: Series) -> list[Point]:
-    """Return a series' points by step; a value that cannot be drawn is None, a step that cannot be is left out."""
-    sound = [(step, value) for step, value in series.points if math.isfinite(step) and abs(step) < LARGEST]
-    return [(step, value if _drawable(value) else None) for step, value in sorted(sound, key=lambda point: point[0])]
+def known(series: Series) -> list[SeriesPoint]:
+    """Return a series' points by step, without steps that cannot be drawn; a value that cannot be is None."""
+    sound = [(step, value) for step, value in series.points if _is_drawable(step)]
+    return [
+        (step, value if value is not None and _is_drawable(value) else None)
+        for step, value in sorted(sound, key=lambda point: point[0])
+    ]
 
 
-def _drawable(value: float | None) -> bool:
-    return value is not None and math.isfinite(value) and abs(value) < LARGEST
+def _is_drawable(number: float) -> bool:
+    return math.isfinite(number) and abs(number) < LARGEST
 
 
-def sentence(series: Series, points: Sequence[tuple[float, float]]) -> str:
-    """Return in a sentence what a panel shows, for those who do not see it."""
+def sentence(series: Series) -> str:
+    """Describe a series in a sentence: its ends and its range."""
     name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
+    points = [(step, value) for step, value in known(series) if value is not None]
     if not points:
         return f"{name}: no values."
     (first_step, first), (last_step, last) = points[0], points[-1]
@@ -55,8 +59,8 @@ def sentence(series: Series, points: Sequence[tuple[float, float]]) -> str:
     return f"{name}: {ends} at step {number_text(last_step)}, between {number_text(low)} and {number_text(high)}."
 
 
-def running_mean(points: Sequence[Point]) -> list[Point]:
-    """Smooth a curve: each value becomes the mean of those around it, a tenth of the curve in all; gaps stay.
+def running_mean(points: Sequence[SeriesPoint]) -> list[SeriesPoint]:
+    """Replace each value by the mean of those around it, a tenth of the curve in all; gaps stay.
 
     >>> running_mean([(0, 1.0), (1, 2.0), (2, None)])
     [(0, 1.0), (1, 2.0), (2, None)]
@@ -64,7 +68,7 @@ def running_mean(points: Sequence[Point]) -> list[Point]:
     reach = len(points) // 20
     sums = list(accumulate((value or 0.0 for _, value in points), initial=0.0))
     counts = list(accumulate((value is not None for _, value in points), initial=0))
-    smooth = list[Point]()
+    smooth = list[SeriesPoint]()
     for place, (step, value) in enumerate(points):
         first, last = max(0, place - reach), min(len(points), place + reach + 1)
         mean = (sums[last] - sums[first]) / max(1, counts[last] - counts[first])
@@ -72,7 +76,7 @@ def running_mean(points: Sequence[Point]) -> list[Point]:
     return smooth
 
 
-def thinned(points: Sequence[Point], at_most: int = POINTS_AT_MOST) -> Sequence[Point]:
+def thinned(points: Sequence[SeriesPoint], max_points: int = POINTS_MAX) -> Sequence[SeriesPoint]:
     """Leave out points that a narrow panel cannot show: of each run of neighbours the lowest and highest stay.
 
     >>> thinned([(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)], 4)
@@ -80,13 +84,12 @@ def thinned(points: Sequence[Point], at_most: int = POINTS_AT_MOST) -> Sequence[
     >>> thinned([(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)], 2)
     [(1, 5.0), (3, 0.0)]
     """
-    if len(points) <= at_most:
+    if len(points) <= max_points:
         return points
-    size = -(-2 * len(points) // at_most)
-    return [kept for start in range(0, len(points), size) for kept in _ends(points[start : start + size])]
-
-
-def _ends(run: Sequence[Point]) -> list[Point]:
-    """Return the lowest and the highest point of a run, by step; the first if no value is there."""
-    drawn = [(value, step) for step, value in run if value is not None]
-    return sorted({(step, value) for value, step in (min(drawn), max(drawn))}) if drawn else [run[0]]
+    size, thin = -(-2 * len(points) // max_points), list[SeriesPoint]()
+    for start in range(0, len(points), size):
+        run = points[start : start + size]
+        values = [(value, step) for step, value in run if value is not None]
+        extremes = {(step, value) for value, step in (min(values), max(values))} if values else {run[0]}
+        thin += sorted(extremes)
+    return thin

@@ -1,12 +1,13 @@
-"""Round numbers for an axis, and numbers as short text."""
+"""Round numbers for an axis, units of an axis of time, and numbers as short text."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from math import inf
 
-SPREAD_AT_LEAST = 1e-9  # of the largest value: a smaller spread is rounding, and is drawn as a constant
-LEAST = 1e-290  # a spread below it cannot be cut into parts
+SPREAD_MIN = 1e-9  # of the largest value: a smaller spread is rounding, and is drawn as a constant
+SMALLEST = 1e-290  # a spread below it cannot be cut into parts
 
 
 def step_of(low: float, high: float, about: int) -> float:
@@ -21,15 +22,15 @@ def step_of(low: float, high: float, about: int) -> float:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """Return a range with something in it: around a constant, a tenth of it to either side, or one around zero.
+    """Return a range of some length: around a constant a tenth of it to either side, around zero one.
 
     >>> widened(2.0, 2.0), widened(0.0, 0.0), widened(0.0, 3.0)
     ((1.8, 2.2), (-1.0, 1.0), (0.0, 3.0))
     """
     largest = max(abs(low), abs(high))
-    if high - low > max(largest * SPREAD_AT_LEAST, LEAST):
+    if high - low > max(largest * SPREAD_MIN, SMALLEST):
         return low, high
-    room = largest / 10 if largest > LEAST else 1.0
+    room = largest / 10 if largest > SMALLEST else 1.0
     return low - room, high + room
 
 
@@ -47,19 +48,19 @@ def ticks(low: float, high: float, about: int = 4, *, whole: bool = False) -> tu
 
 
 def padded(low: float, high: float) -> tuple[float, float]:
-    """Return a range with a little room to either side; one that is never negative starts at zero or above.
+    """Return a range with a little room to either side; one without negative numbers does not start below zero.
 
     >>> padded(0.0, 1.0), padded(-1.0, 1.0), padded(0.0, 0.0)
     ((0.0, 1.05), (-1.1, 1.1), (0.0, 1.1))
     """
-    least = 0.0 if low >= 0 else -inf
+    floor = 0.0 if low >= 0 else -inf
     low, high = widened(low, high)
     room = (high - low) / 20
-    return max(least, low - room), high + room
+    return max(floor, low - room), high + room
 
 
 def number_text(value: float, step: float = 0.0) -> str:
-    """Write a number in few characters: as exact as the axis' `step`, or to three digits without one.
+    """Return a number in few characters: as exact as an axis with this `step`, or with three digits without one.
 
     >>> number_text(0.2, 0.2), number_text(40000.0, 20000.0), number_text(2e-6, 1e-6), number_text(-0.0, 0.5)
     ('0.2', '40k', '2e-6', '0.0')
@@ -80,3 +81,37 @@ def number_text(value: float, step: float = 0.0) -> str:
 
 def _exponent(step: float) -> int:
     return math.floor(math.log10(step) + 1e-9)
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """A unit of time: its name, and its seconds."""
+
+    name: str
+    seconds: float
+
+
+TIME_UNITS = (TimeUnit("ms", 1e-3), TimeUnit("s", 1.0), TimeUnit("min", 60.0), TimeUnit("h", 3600.0))
+FROM_S = (0.0, 1.0, 180.0, 3 * 3600.0)  # the length of an axis from which on each unit reads best
+
+
+def unit_of(length_s: float) -> TimeUnit:
+    """Return the unit for an axis of this length.
+
+    >>> unit_of(0.02).name, unit_of(90).name, unit_of(600).name, unit_of(36000).name
+    ('ms', 's', 'min', 'h')
+    """
+    return [unit for unit, from_s in zip(TIME_UNITS, FROM_S, strict=True) if length_s >= from_s][-1]
+
+
+def time_ticks(length_s: float, about: int = 8) -> tuple[tuple[float, str], ...]:
+    """Return the round marks of an axis of time, from 0: seconds, and text.
+
+    >>> time_ticks(1.5, 3)
+    ((0.0, '0 s'), (0.5, '0.5 s'), (1.0, '1.0 s'), (1.5, '1.5 s'))
+    """
+    unit = unit_of(length_s)
+    marks = ticks(0.0, length_s / unit.seconds, about)
+    gap = marks[1] - marks[0] if len(marks) > 1 else 1.0
+    texts = [number_text(mark, gap) if mark else "0" for mark in marks]
+    return tuple((mark * unit.seconds, f"{text} {unit.name}") for mark, text in zip(marks, texts, strict=True))

@@ -1,7 +1,7 @@
-"""One page for a plan or a run: its facts, its pictures and their tables, in one file that asks for nothing.
+"""One page for a plan or a run: its facts, its pictures and their tables, in one file that loads nothing.
 
-A page is data; `templates/page.html.j2` writes it, with the style and the script that lie beside it. What the policy in
-the page lets run is that style and that script, by their hashes, and nothing else. Pictures are drawn elsewhere.
+A page is data; `templates/page.html.j2` writes it, with the style and the scripts in that folder. Its policy allows
+that style and those scripts, by their hashes, and nothing else. Pictures are drawn elsewhere.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.style import page_stylesheet
-from flowgraph.diagrams.write.svg.svg_frame import Look, environment
+from flowgraph.diagrams.write.svg.svg_frame import Look
 
+TEMPLATES = Path(__file__).with_name("templates")
 STYLE = "page.css"
-SCRIPTS = (  # the last one starts what is in the others
+SCRIPTS = (  # the last one starts the others
     "page_theme.js",
     "page_pools.js",
     "page_keyboard.js",
@@ -43,10 +43,10 @@ class TableCell:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table in the order in which its rows rank; `numeric` columns, from 0, stand right, digit below digit.
+    """A table in the order in which its rows rank; columns whose numbers, from 0, are in `numeric` are right-aligned.
 
-    `pools` names the pool of each row ("" for none), where rows belong to pools. Beside a picture a table is folded
-    unless it is `shown`. The row of number n is linked with the picture's dot of that number.
+    `pools` names the pool of each row ("" for none), where rows belong to pools. Next to a picture a table is folded
+    unless it is `shown`. Row n is linked with the picture's dot n.
     """
 
     heads: tuple[str, ...]
@@ -59,7 +59,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: what it is about in a sentence, a picture of ours drawn to be embedded, the same as a table."""
+    """A part of a page: a sentence about it, a picture drawn to be embedded, and the same data as a table."""
 
     title: str
     about: str = ""
@@ -70,7 +70,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page: its key facts as (name, value), its sections, the pools that can be chosen among, in order.
+    """A whole page: its key facts as (name, value), its sections, and the pools that you can filter by, in order.
 
     Its pictures are drawn with `Look(embedded=True, pools=…)` of the same pools.
     """
@@ -83,29 +83,44 @@ class Page:
 
 
 def page_html(page: Page) -> str:
-    """Write a page as one HTML file: texts are a user's and are escaped, pictures are taken as ours."""
-    # A picture's own style would be refused by the page's policy, which a reader's console then says.
+    """Write a page as one HTML file: texts are a user's and are escaped; pictures are inserted unchanged."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    # The page's policy would refuse a picture's own style, and the reader's console would say so.
     assert not any("<style" in section.svg for section in page.sections), "draw with Look(embedded=True)"
     styles, script = (asset(STYLE), page_stylesheet()), page_script()
-    return (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            page=page,
-            policy=policy(styles, script),
-            styles=styles,
-            script=script,
-            heading=heading,
-            line=line,
-            text=text,
-            body=body,
-            pool_class=Look(pools=page.pools).pool,
-        )
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template("page.html.j2").render(
+        page=page,
+        policy=policy(styles, script),
+        styles=styles,
+        script=script,
+        heading=lambda title: clean(title, TITLE_CHARACTERS),
+        line=lambda text: _cleaned(text, LINE_CHARACTERS),
+        text=lambda text: _cleaned(text, TEXT_CHARACTERS),
+        sort_key=sort_key,
+        pool_class=Look(pools=page.pools).pool,
     )
 
 
+def _cleaned(text: str, limit_characters: int) -> str:
+    """Return a text as one line; an empty one stays empty."""
+    return clean(text, limit_characters) if text.strip() else ""
+
+
+def sort_key(cell: TableCell) -> str:
+    """Return the number that a cell is sorted by as text, "" for none."""
+    return repr(float(cell.sort)) if cell.sort is not None and math.isfinite(cell.sort) else ""
+
+
 def policy(styles: tuple[str, ...], script: str) -> str:
-    """Return content-security policy of a page: these styles and this script, no other, and nothing from outside."""
+    """Return the content-security policy of a page: these styles and this script, and nothing from outside."""
     allowed = " ".join(map(digest, styles))
     rest = "base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; style-src {allowed}; script-src {digest(script)}; {rest}"
@@ -121,46 +136,6 @@ def digest(source: str) -> str:
     return f"'sha256-{hashed}'"
 
 
-def heading(title: str) -> str:
-    """Return a title fit for a heading."""
-    return clean(title, TITLE_CHARACTERS)
-
-
-def line(told: str) -> str:
-    r"""Return what a cell or a fact shows; one that is empty stays so.
-
-    >>> line("two\nlines"), line(" ")
-    ('two lines', '')
-    """
-    return clean(told, LINE_CHARACTERS) if told.strip() else ""
-
-
-def text(told: str) -> str:
-    """Return a paragraph; one that is empty stays so."""
-    return clean(told, TEXT_CHARACTERS) if told.strip() else ""
-
-
-@dataclass(frozen=True)
-class ShownCell:
-    """A cell as the template writes it: the number to sort by as text, "" for none."""
-
-    text: str
-    sort: str
-    numeric: bool
-
-
-def body(table: PageTable) -> Iterator[tuple[str, tuple[ShownCell, ...]]]:
-    """Yield each row of a table as the name of its pool and its cells."""
-    pools = table.pools or ("",) * len(table.rows)
-    for pool, row in zip(pools, table.rows, strict=True):
-        yield pool, tuple(_shown(cell, place in table.numeric) for place, cell in enumerate(row))
-
-
-def _shown(cell: TableCell, numeric: bool) -> ShownCell:
-    known = cell.sort is not None and math.isfinite(cell.sort)
-    return ShownCell(line(cell.text), repr(float(cell.sort)) if known and cell.sort is not None else "", numeric)
-
-
 def page_script() -> str:
     """Return the script of every page."""
     return "\n".join(('"use strict";', *map(asset, SCRIPTS)))
@@ -168,8 +143,5 @@ def page_script() -> str:
 
 @cache
 def asset(name: str) -> str:
-    """Read a style or a script of ours, as it is put into a page."""
-    return Path(__file__).with_name("templates").joinpath(name).read_text(encoding="utf-8")
-
-
-__all__ = ["Page", "PageTable", "Section", "TableCell", "page_html"]
+    """Read a style or a script of a page."""
+    return TEMPLATES.joinpath(name).read_text(encoding="utf-8")

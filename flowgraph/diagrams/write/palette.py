@@ -1,6 +1,6 @@
 """The colours of pictures: one palette for every writer.
 
-A test holds its contrasts, and how far apart its colours stay with each kind of colour blindness.
+A test checks its contrasts, and the distance of its colours for each kind of colour blindness.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from flowgraph.diagrams.model.charts import BarKind
 from flowgraph.diagrams.model.picture import ArrowStyle, BoxKind, FrameKind, Status
+from flowgraph.language.graph import NodeKind
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,9 @@ class Ink:
 
 TEXT = "#1a1a1a"  # on every fill below: a contrast of at least 8 to 1 (WCAG 2.2 AAA asks for 7)
 
-# Hues of Okabe and Ito (2008), "Color universal design". The lightness and strength of the fills were searched for, so
-# that any two kinds differ by at least 10 (CIE76) to every kind of eye and by 2.5 in lightness (L*) on a grey print;
-# borders are the hue itself, darkened to 3 to 1 on white. Shapes and a written kind say the same without colour.
+# Hues of Okabe and Ito (2008), "Color universal design". The lightness and strength of the fills come from a search:
+# any two kinds differ by at least 10 (CIE76) for every kind of eye, and by 2.5 in lightness (L*) on a grey print.
+# Borders are the hue itself, darkened to 3 to 1 on white. Shapes and a written kind say the same without colour.
 INKS: Mapping[BoxKind, Ink] = {
     "data": Ink("#f2f2f2", "#6b6b6b"),
     "model": Ink("#bdd9fe", "#0072b2"),
@@ -56,26 +57,22 @@ FRAME_LINES: Mapping[FrameKind, str] = {
     "anywhere": "stroke:#808080;stroke-dasharray:4 4",
 }
 
-# Bars of a timeline: a node's are of its kind; what moves is white with the border of its arrow, idle time is grey.
+# Bars of a timeline: a node's kind; transfers and syncs are white with the border of their arrow, idle time is grey.
+_NODES: tuple[NodeKind, ...] = ("generate", "score", "logprob", "advantage", "update", "host")
 BAR_INKS: Mapping[BarKind, Ink] = {
-    "generate": INKS["generate"],
-    "score": INKS["score"],
-    "logprob": INKS["logprob"],
-    "advantage": INKS["advantage"],
-    "update": INKS["update"],
-    "host": INKS["host"],
+    **{kind: INKS[kind] for kind in _NODES},
     "sync": Ink("#ffffff", "#2e86c1"),
     "transfer": Ink("#ffffff", "#0b8a64"),
     "offload": Ink("#ffffff", "#6b6b6b"),
     "idle": Ink("#e6e6e6", "#9a9a9a"),
 }
 
-# What became of a thing between two pictures; a sign before its label says so too.
+# The status of a thing in a diff; a sign before its label says the same.
 STATUS_INKS: Mapping[Status, str] = {"added": "#0b8a64", "removed": "#c0392b", "changed": "#b87700"}
 
-# What is told apart by a name of a user's, such as roles in memory, in this order; its number or name stands in it too.
+# Of things that have a name of a user, such as roles in memory, in this order; their number or name stands in them.
 TONES: tuple[Ink, ...] = tuple(
     INKS[kind] for kind in ("model", "update", "score", "logprob", "advantage", "host", "generate", "data")
 )
 
-WARNING = "#c0392b"  # of what does not fit, which words say too
+WARNING = "#c0392b"  # of what does not fit; words say the same

@@ -1,6 +1,6 @@
-"""The look of every SVG and page: one table of rules, each with what changes on a dark page.
+"""The look of every SVG and page: one table of rules, each with what changes in the dark.
 
-A picture of its own follows its viewer's choice of light or dark; in a page, the page's. Class names are ours alone.
+A picture outside of a page follows its viewer's choice of light or dark; in a page, the page's. No class is a user's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DASHES: Mapping[str, str] = {"stale": "5 4", "carry": "5 4"}
 
 @dataclass(frozen=True)
 class StyleRule:
-    """What a selector inside a picture is drawn with, on a light page, and what is other on a dark one."""
+    """The properties of a selector inside a picture, in the light, and those that differ in the dark."""
 
     selector: str
     light: str
@@ -50,8 +50,8 @@ def rules() -> Iterator[StyleRule]:
         yield StyleRule(f".bar-{bar} .shape", f"fill:{ink.fill};stroke:{ink.border};stroke-width:1px")
     for style, colour in ARROW_INKS.items():
         dashes = f";stroke-dasharray:{DASHES[style]}" if style in DASHES else ""
-        drawn = f"stroke:{colour};stroke-width:{WIDTHS_PX[style]:g}px{dashes}"
-        yield StyleRule(f".style-{style} .line", drawn, f"stroke:{colour}")
+        stroke = f"stroke:{colour};stroke-width:{WIDTHS_PX[style]:g}px{dashes}"
+        yield StyleRule(f".style-{style} .line", stroke, f"stroke:{colour}")
         yield StyleRule(f".style-{style} .tip", f"fill:{colour}", f"fill:{colour}")
     for frame, border in FRAME_LINES.items():
         yield StyleRule(f".frame-{frame} .border", f"fill:none;{border}")
@@ -110,15 +110,15 @@ def chart_rules() -> Iterator[StyleRule]:
 
 
 def stylesheet(classes: Collection[str]) -> str:
-    """Return the style of a picture of its own that has these classes: light, and dark where its viewer is."""
-    used = [each for each in rules() if classes_in(each.selector) <= set(classes)]
-    light = (f".fg {each.selector}{{{each.light}}}" for each in used)
-    dark = (f".fg {each.selector}{{{each.dark}}}" for each in used if each.dark)
+    """Return the style of a picture with these classes outside of a page: light, or dark if its viewer is."""
+    used = [rule for rule in rules() if classes_in(rule.selector) <= set(classes)]
+    light = (f".fg {rule.selector}{{{rule.light}}}" for rule in used)
+    dark = (f".fg {rule.selector}{{{rule.dark}}}" for rule in used if rule.dark)
     return "\n".join([*light, "@media (prefers-color-scheme: dark){", *dark, "}"])
 
 
 def classes_in(selector: str) -> set[str]:
-    """Name the classes of a selector.
+    """Return the classes of a selector.
 
     >>> sorted(classes_in(".kind-host .shape")), classes_in("text")
     (['kind-host', 'shape'], set())
@@ -127,13 +127,10 @@ def classes_in(selector: str) -> set[str]:
 
 
 def page_stylesheet() -> str:
-    """Return the style of pictures in a page: its `data-theme` is light or dark, or not there: then as the viewer is.
-
-    On paper it is light.
-    """
-    light = [f".fg {each.selector}{{{each.light}}}" for each in rules()]
-    dark = [each for each in rules() if each.dark]
-    chosen = [f':root[data-theme="dark"] .fg {each.selector}{{{each.dark}}}' for each in dark]
-    followed = [f":root:not([data-theme]) .fg {each.selector}{{{each.dark}}}" for each in dark]
+    """Return the style of pictures in a page: its `data-theme` decides, else the viewer's choice; paper is light."""
+    light = [f".fg {rule.selector}{{{rule.light}}}" for rule in rules()]
+    dark = [rule for rule in rules() if rule.dark]
+    chosen = [f':root[data-theme="dark"] .fg {rule.selector}{{{rule.dark}}}' for rule in dark]
+    followed = [f":root:not([data-theme]) .fg {rule.selector}{{{rule.dark}}}" for rule in dark]
     screen = ["@media screen{", *chosen, "}", "@media screen and (prefers-color-scheme: dark){", *followed, "}"]
     return "\n".join([*light, *screen])

@@ -13,10 +13,10 @@ from flowgraph.diagrams.write.mermaid.flowchart import escaped
 from flowgraph.diagrams.write.palette import BAR_INKS, TEXT
 from flowgraph.diagrams.write.svg.text_width import fitted
 
-_LONGEST_S = 10.0 * 365 * 86400  # a longer timeline is cut there: Mermaid's dates end
+_LONGEST_S = 10.0 * 365 * 86400  # a longer timeline is cut there, where Mermaid's dates end
 _BARS_PX, _TEXT_PX = 640.0, 11.0  # the room of all bars where the page is narrow, and of their text
 
-# Mermaid knows four looks of a bar. Idle time is grey, what moves is white, updates stand out; the rest is one colour.
+# Mermaid has four looks of a bar. Idle time is grey, moves are white, updates stand out; the rest is one colour.
 _TAGS: Mapping[str, str] = {
     "idle": "done",
     "sync": "active",
@@ -24,21 +24,17 @@ _TAGS: Mapping[str, str] = {
     "offload": "active",
     "update": "crit",
 }
-_PLAIN, _MOVED, _UPDATE, _IDLE = BAR_INKS["logprob"], BAR_INKS["sync"], BAR_INKS["update"], BAR_INKS["idle"]
-_COLOURS = {
-    "taskBkgColor": _PLAIN.fill,
-    "taskBorderColor": _PLAIN.border,
-    "activeTaskBkgColor": _MOVED.fill,
-    "activeTaskBorderColor": _MOVED.border,
-    "doneTaskBkgColor": _IDLE.fill,
-    "doneTaskBorderColor": _IDLE.border,
-    "critBkgColor": _UPDATE.fill,
-    "critBorderColor": _UPDATE.border,
-    "taskTextColor": TEXT,
-    "taskTextDarkColor": TEXT,
-    "taskTextLightColor": TEXT,
-    "taskTextOutsideColor": "#6b6b6b",
+_LOOKS = {
+    "task": BAR_INKS["logprob"],
+    "activeTask": BAR_INKS["sync"],
+    "doneTask": BAR_INKS["idle"],
+    "crit": BAR_INKS["update"],
 }
+_COLOURS = dict[str, str]()
+for _look, _ink in _LOOKS.items():
+    _COLOURS |= {f"{_look}BkgColor": _ink.fill, f"{_look}BorderColor": _ink.border}
+_COLOURS |= dict.fromkeys(("taskTextColor", "taskTextDarkColor", "taskTextLightColor"), TEXT)
+_COLOURS["taskTextOutsideColor"] = "#6b6b6b"
 _SETTINGS = {
     "look": "classic",
     "theme": "base",
@@ -51,13 +47,13 @@ _OTHER_LINES = re.compile(
     r"|includes|excludes|inclusive|week|display|calendar",
     re.IGNORECASE,
 )
-_START = datetime(2001, 1, 1)  # noqa: DTZ001  # local to whoever looks, as Mermaid's axis is: both cancel out
+_START = datetime(2001, 1, 1)  # noqa: DTZ001  # local time, as Mermaid's axis is: both cancel out
 
 
 def mermaid_gantt(lanes: Lanes) -> str:
     """Return a timeline as Mermaid's gantt chart, the time from its start along its axis.
 
-    A bar shows as much of its label as fits, and one of less than a millisecond is drawn as one.
+    A bar of less than a millisecond is drawn as one millisecond.
     """
     lines = [
         f"%%{{init: {json.dumps(_SETTINGS)}}}%%",
@@ -68,12 +64,13 @@ def mermaid_gantt(lanes: Lanes) -> str:
         f"    axisFormat {_axis(lanes.end_s)}",
     ]
     for number, lane in enumerate(lanes.lanes):
-        lines += [f"    section {escaped(_lane_label(lane))}", *_bars(lane, number, lanes.end_s)]
+        name = f"{lane.label} (measured)" if lane.measured else lane.label
+        lines += [f"    section {escaped(name)}", *_bars(lane, number, lanes.end_s)]
     return "\n".join(lines) + "\n"
 
 
 def _axis(end_s: float) -> str:
-    """Choose what the axis tells: of a short time thousandths, of a long one hours.
+    """Return the format of the axis: thousandths for a short time, hours for a long one.
 
     >>> _axis(0.5), _axis(90), _axis(7200)
     ('%S.%L s', '%M:%S', '%H:%M:%S')
@@ -83,21 +80,19 @@ def _axis(end_s: float) -> str:
     return "%M:%S" if end_s < 3600 else "%H:%M:%S"
 
 
-def _lane_label(lane: Lane) -> str:
-    return f"{lane.label} (measured)" if lane.measured else lane.label
-
-
 def _bars(lane: Lane, number: int, end_s: float) -> Iterator[str]:
+    """Yield the bars of a lane, each with as much of its label as fits: Mermaid would write it over the next bars."""
     for place, (bar, (start_ms, stop_ms)) in enumerate(zip(lane.bars, _spans_ms(lane.bars), strict=True)):
-        tags = "".join(f"{tag}, " for tag in [_TAGS.get(bar.kind)] if tag)
-        when, name = _when(start_ms), f"b{number}x{place}"
-        yield f"    {_task(_label(bar, end_s))} :{tags}{name}, {when}, {stop_ms - start_ms}ms"
+        share = (bar.end_s - bar.start_s) / end_s if end_s else 1.0
+        label = fitted(clean(bar.label), share * _BARS_PX - 6, _TEXT_PX) or "·"
+        tag = f"{_TAGS[bar.kind]}, " if bar.kind in _TAGS else ""
+        yield f"    {_task(label)} :{tag}b{number}x{place}, {_date(start_ms)}, {stop_ms - start_ms}ms"
 
 
 def _spans_ms(bars: Sequence[Bar]) -> list[tuple[int, int]]:
-    """Return each bar's first and last millisecond; one that follows another starts no sooner than it ends.
+    """Return each bar's first and last millisecond; a bar that follows another starts no sooner than that one ends.
 
-    Else Mermaid would give it a row of its own.
+    Otherwise Mermaid would give it a row of its own.
 
     >>> _spans_ms([Bar(0, 0.0004, "a", "sync"), Bar(0.0004, 2, "b", "idle")])
     [(0, 1), (1, 2000)]
@@ -121,16 +116,10 @@ def _task(label: str) -> str:
     return f"#{ord(label[0])};{escaped(label)[1:]}" if _OTHER_LINES.match(label) else escaped(label)
 
 
-def _label(bar: Bar, end_s: float) -> str:
-    """Return as much of a label as its bar has room for; Mermaid writes a longer one over the bars beside it."""
-    share = (bar.end_s - bar.start_s) / end_s if end_s else 1.0
-    return fitted(clean(bar.label), share * _BARS_PX - 6, _TEXT_PX) or "·"
-
-
-def _when(start_ms: int) -> str:
+def _date(start_ms: int) -> str:
     """Return a moment as a date.
 
-    >>> _when(61_500)
+    >>> _date(61_500)
     '2001-01-01 00:01:01.500'
     """
     return (_START + timedelta(milliseconds=start_ms)).isoformat(" ", "milliseconds")

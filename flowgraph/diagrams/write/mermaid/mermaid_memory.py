@@ -1,11 +1,11 @@
-"""Write a chart of memory as Mermaid's bar chart: a bar for each phase of each pool, against what a device has."""
+"""Write a chart of memory as Mermaid's bar chart: a bar for each phase of each pool, against the capacity."""
 
 from __future__ import annotations
 
 import json
 import re
 
-from flowgraph.diagrams.model.charts import MemoryChart, MemoryColumn, Phase
+from flowgraph.diagrams.model.charts import MemoryChart
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.picture import ArrowStyle
 from flowgraph.diagrams.write.mermaid.flowchart import escaped
@@ -20,41 +20,42 @@ _SYNTAX = re.compile(r"""["`#;:&<>%\\]""")
 def mermaid_memory(chart: MemoryChart) -> str:
     """Return a chart of memory as Mermaid's bars, one under the other: GiB of each phase, and a line at the capacity.
 
-    Mermaid has no bar in parts, so a bar is the sum of what a device holds.
+    Mermaid has no stacked bars, so a bar is the sum of all parts.
     """
     phases = [(store, phase) for store in chart.stores for phase in store.phases]
-    held = [phase.size_bytes / _GIB for _, phase in phases]
-    room = [store.capacity_bytes / _GIB for store, _ in phases]
+    labels = [_quoted(f"{_label(store.label)} · {_label(phase.label)}") for store, phase in phases]
+    sizes = [phase.size_bytes / _GIB for _, phase in phases]
+    capacities = [store.capacity_bytes / _GIB for store, _ in phases]
+    colours = f"{INKS['model'].fill}, {ARROW_INKS[ArrowStyle.CARRY]}"
+    settings = {
+        "look": "classic",
+        "xyChart": {"width": 800, "height": _MARGIN_PX + _BAR_PX * max(1, len(phases))},
+        "themeVariables": {"xyChart": {"plotColorPalette": colours}},
+    }
     lines = [
-        f"%%{{init: {json.dumps(_settings(len(phases)))}}}%%",
+        f"%%{{init: {json.dumps(settings)}}}%%",
         "xychart-beta horizontal",
         f"    title {_quoted(chart.title)}",
         f"    accTitle: {escaped(chart.title)}",
-        f"    x-axis [{', '.join(_quoted(_label(*each)) for each in phases) or _quoted('nothing')}]",
-        f'    y-axis "GiB" 0 --> {max([*held, *room, 1.0]) * 1.05:.4g}',
-        f"    bar [{_numbers(held)}]",
-        f"    line [{_numbers(room)}]",
+        f"    x-axis [{', '.join(labels) or _quoted('nothing')}]",
+        f'    y-axis "GiB" 0 --> {max([*sizes, *capacities, 1.0]) * 1.05:.4g}',
+        f"    bar [{_numbers(sizes)}]",
+        f"    line [{_numbers(capacities)}]",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _settings(phases: int) -> dict[str, object]:
-    colours = f"{INKS['model'].fill}, {ARROW_INKS[ArrowStyle.CARRY]}"
-    sizes = {"width": 800, "height": _MARGIN_PX + _BAR_PX * max(1, phases)}
-    return {"look": "classic", "xyChart": sizes, "themeVariables": {"xyChart": {"plotColorPalette": colours}}}
-
-
-def _label(store: MemoryColumn, phase: Phase) -> str:
-    return f"{clean(store.label, _LABEL_CHARACTERS)} · {clean(phase.label, _LABEL_CHARACTERS)}"
+def _label(text: str) -> str:
+    return clean(text, _LABEL_CHARACTERS)
 
 
 def _quoted(text: str) -> str:
-    """Quote a label; signs that say nothing between quotes stay, for labels are measured with their entities.
+    """Quote a label; harmless signs are not escaped, for labels are measured with their entities.
 
     >>> _quoted("train (2) · a;b")
     '"train (2) · a#59;b"'
     """
-    return f'"{_SYNTAX.sub(lambda found: f"#{ord(found[0])};", clean(text))}"'
+    return f'"{_SYNTAX.sub(lambda match: f"#{ord(match[0])};", clean(text))}"'
 
 
 def _numbers(sizes: list[float]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.model.sequence import SequenceDiagram
 from flowgraph.diagrams.write.svg.comparison_svg import comparison_svg
 from flowgraph.diagrams.write.svg.curves import curves_svg
@@ -16,18 +17,19 @@ from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look
 
 
 def svg(drawing: Drawing, look: Look = ALONE) -> str:
-    """Draw a picture. Raises UsageError where boxes and arrows are to be laid out and Graphviz is not installed."""
-    if isinstance(drawing, Lanes):
-        return lanes_svg(drawing, look)
-    if isinstance(drawing, MemoryChart):
-        return memory_svg(drawing, look)
-    if isinstance(drawing, Comparison):
-        return comparison_svg(drawing, look)
-    if isinstance(drawing, Scatter):
-        return scatter_svg(drawing, look)
-    if isinstance(drawing, SequenceDiagram):
-        return sequence_svg(drawing, look)
-    if isinstance(drawing, Curves):
-        return curves_svg(drawing.title, drawing.series, look=look)
-
-    return graph_svg(drawing, look)
+    """Draw a picture. Raises UsageError if it has boxes and arrows and Graphviz is not installed."""
+    match drawing:
+        case Picture():
+            return graph_svg(drawing, look)
+        case SequenceDiagram():
+            return sequence_svg(drawing, look)
+        case Lanes():
+            return lanes_svg(drawing, look)
+        case MemoryChart():
+            return memory_svg(drawing, look)
+        case Comparison():
+            return comparison_svg(drawing, look)
+        case Scatter():
+            return scatter_svg(drawing, look)
+        case Curves():
+            return curves_svg(drawing.title, drawing.series, look=look)

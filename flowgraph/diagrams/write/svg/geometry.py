@@ -1,4 +1,4 @@
-"""What pictures with a scale are laid out of: rectangles and lines of text, in units of the picture (CSS pixels)."""
+"""Rectangles, lines of text and shapes, in units of the picture (CSS pixels)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Literal
 
 from flowgraph.diagrams.model.labels import LABEL_CHARACTERS, clean
 from flowgraph.diagrams.write.style import HEAD_PX, SIZE_PX, SMALL_PX
-from flowgraph.diagrams.write.svg.svg_frame import short
 from flowgraph.diagrams.write.svg.text_width import fitted, text_width_px
 
 WIDTH, MARGIN = 960.0, 16.0
@@ -19,6 +18,7 @@ ASCENT, DESCENT = 0.76, 0.24  # of the size of a font: what letters need above t
 LINE = 14.0  # from one baseline to the next in small text
 
 Anchor = Literal["start", "middle", "end"]
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,22 @@ class Rect:
 
     @property
     def right(self) -> float:
-        """Return its right edge."""
+        """Return the right edge."""
         return self.left + self.width
 
     @property
     def bottom(self) -> float:
-        """Return its lower edge."""
+        """Return the lower edge."""
         return self.top + self.height
 
     @property
     def middle(self) -> float:
-        """Return the height of its middle."""
+        """Return the height of the middle."""
         return self.top + self.height / 2
 
     @property
     def centre(self) -> float:
-        """Return how far right its middle is."""
+        """Return how far right the middle is."""
         return self.left + self.width / 2
 
     def meets(self, other: Rect) -> bool:
@@ -67,7 +67,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line of text, from the place of its anchor on its baseline; `classes` say how it looks."""
+    """A line of text, by the place of its anchor on its baseline; its look depends on its `classes`."""
 
     x: float
     y: float
@@ -77,12 +77,12 @@ class TextLine:
 
     @property
     def size_px(self) -> float:
-        """Return the size of its font."""
+        """Return the size of the font."""
         return size_px(self.classes)
 
     @property
     def width(self) -> float:
-        """Return how wide it is drawn at most."""
+        """Return an upper bound of the width."""
         return width_of(self.text, self.classes)
 
     @property
@@ -103,28 +103,27 @@ def size_px(classes: str) -> float:
 
 
 def width_of(text: str, classes: str = "") -> float:
-    """Return how wide a text with these classes is drawn at most."""
-    return text_width_px(text, size_px(classes), bold=is_bold(classes))
+    """Return an upper bound of the width of a text with these classes."""
+    return text_width_px(text, size_px(classes), bold=_is_bold(classes))
+
+
+def _is_bold(classes: str) -> bool:
+    return bool({"head", "strong"} & set(classes.split()))
 
 
 def cut(text: str, room: float, classes: str = "", limit_characters: int = LABEL_CHARACTERS) -> str:
-    """Make a user's text fit in a room: one line, cut where it is too long."""
-    return fitted(clean(text, limit_characters), room, size_px(classes), bold=is_bold(classes))
-
-
-def is_bold(classes: str) -> bool:
-    """Return whether text with these classes is bold."""
-    return bool({"head", "strong"} & set(classes.split()))
+    """Return a user's text as one line that fits in a room."""
+    return fitted(clean(text, limit_characters), room, size_px(classes), bold=_is_bold(classes))
 
 
 def heading(title: str, width: float = WIDTH) -> TextLine:
     """Return a picture's title at its top."""
-    shown = fitted(clean(title, TITLE_CHARACTERS), width - 2 * MARGIN, HEAD_PX, bold=True)
-    return TextLine(MARGIN, TITLE_BASELINE, shown, "head")
+    text = cut(title, width - 2 * MARGIN, "head", TITLE_CHARACTERS)
+    return TextLine(MARGIN, TITLE_BASELINE, text, "head")
 
 
 def baseline(middle: float, classes: str = "") -> float:
-    """Return the baseline of a text whose letters are to be around a height.
+    """Return the baseline that centres a text on a height.
 
     >>> baseline(100.0, "small")
     103.96
@@ -137,21 +136,43 @@ def widest(texts: Iterable[str], classes: str = "") -> float:
     return max((width_of(text, classes) for text in texts), default=0.0)
 
 
+def short(length: float) -> str:
+    """Write a length to a hundredth of a unit.
+
+    >>> short(12.0), short(1234.567)
+    ('12', '1234.57')
+    """
+    return f"{length:.2f}".rstrip("0").rstrip(".") if length else "0"
+
+
+def polyline(points: Iterable[Point]) -> str:
+    """Write points as the data of an SVG path.
+
+    >>> polyline([(1.0, 2.0), (3.25, 4.0)])
+    'M1 2L3.25 4'
+    """
+    return "M" + "L".join(f"{short(x)} {short(y)}" for x, y in points)
+
+
+def corners(points: Iterable[Point]) -> str:
+    """Write points as the corners of an SVG polygon."""
+    return " ".join(f"{short(x)},{short(y)}" for x, y in points)
+
+
 def hatching(rect: Rect, gap: float = 6.0) -> str:
     """Return the data of an SVG path of slanting lines that fill a rectangle and stay in it.
 
     >>> hatching(Rect(0, 0, 12, 6))
     'M0 6L6 0M6 6L12 0'
     """
-    lines = [_slanting(rect, at * gap) for at in range(1, int((rect.width + rect.height) / gap) + 1)]
-    drawn = [(one, other) for one, other in lines if one != other]
-    return "".join("M{} {}L{} {}".format(*map(short, (*one, *other))) for one, other in drawn)
-
-
-def _slanting(rect: Rect, at: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the ends of the line on which the ways from the left and from the top make `at`."""
-    low, high = min(at, rect.height), max(0.0, at - rect.width)
-    return (rect.left + at - low, rect.top + low), (rect.left + at - high, rect.top + high)
+    data = ""
+    for reach in (gap * place for place in range(1, int((rect.width + rect.height) / gap) + 1)):
+        # The line on which the ways from the left and from the top add up to `reach`.
+        low, high = min(reach, rect.height), max(0.0, reach - rect.width)
+        start = rect.left + reach - low, rect.top + low
+        end = rect.left + reach - high, rect.top + high
+        data += polyline([start, end]) if start != end else ""
+    return data
 
 
 def star(x: float, y: float, radius: float) -> str:
@@ -160,25 +181,27 @@ def star(x: float, y: float, radius: float) -> str:
     >>> star(0, 0, 10).split()[0], len(star(0, 0, 10).split())
     ('0,-10', 10)
     """
-    turns = [(at * math.pi / 5, radius if at % 2 == 0 else radius * 0.45) for at in range(10)]
-    return " ".join(f"{short(x + far * math.sin(turn))},{short(y - far * math.cos(turn))}" for turn, far in turns)
+    turns = [(place * math.pi / 5, radius if place % 2 == 0 else radius * 0.45) for place in range(10)]
+    return corners((x + reach * math.sin(turn), y - reach * math.cos(turn)) for turn, reach in turns)
 
 
-def shares(weights: Sequence[float], room: float, least: float) -> tuple[float, ...]:
-    """Share out a room by weights, none less than `least` as far as there is room for that.
+def shares(weights: Sequence[float], room: float, minimum: float) -> tuple[float, ...]:
+    """Divide a room by weights, with no share below `minimum` as far as there is room for that.
 
     >>> shares([1, 1, 2], 100, 10), shares([1, 99], 100, 20.0), shares([1, 1], 10, 20)
     ((25.0, 25.0, 50.0), (20.0, 80.0), (5.0, 5.0))
     """
     if not weights:
         return ()
-    floor = min(least, room / len(weights))
-    small = set[int]()
+    floor = min(minimum, room / len(weights))
+    raised = set[int]()  # the places of weights whose share would be below the minimum
     while True:
-        total = sum(each for at, each in enumerate(weights) if at not in small)
-        left = room - floor * len(small)
-        widths = [floor if at in small or not total else left * each / total for at, each in enumerate(weights)]
-        below = {at for at, each in enumerate(widths) if each < floor * (1 - 1e-9)}
+        total = sum(weight for place, weight in enumerate(weights) if place not in raised)
+        rest = room - floor * len(raised)
+        widths = [
+            floor if place in raised or not total else rest * weight / total for place, weight in enumerate(weights)
+        ]
+        below = {place for place, width in enumerate(widths) if width < floor * (1 - 1e-9)}
         if not below:
             return tuple(widths)
-        small |= below
+        raised |= below

@@ -1,23 +1,22 @@
-"""Write a picture of boxes and arrows as SVG: the places are Graphviz's (`layout`), every line is drawn here."""
+"""Draw a picture of boxes and arrows as SVG: the places are Graphviz's (`layout`), every line is drawn here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from math import hypot
 
 from flowgraph.diagrams.model.labels import SIGNS, signed
-from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture, Status
+from flowgraph.diagrams.model.picture import ArrowStyle, BoxKind, Picture, Status
 from flowgraph.diagrams.write.palette import STATUS_INKS
-from flowgraph.diagrams.write.style import SMALL_PX, WIDTHS_PX
-from flowgraph.diagrams.write.svg.geometry import Rect, TextLine, heading
-from flowgraph.diagrams.write.svg.label_places import Place
+from flowgraph.diagrams.write.style import WIDTHS_PX
+from flowgraph.diagrams.write.svg.geometry import MARGIN, Point, Rect, TextLine, corners, polyline, short
 from flowgraph.diagrams.write.svg.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, laid_out
-from flowgraph.diagrams.write.svg.svg_frame import ABOUT_CHARACTERS, ALONE, Look, framed, short
-from flowgraph.diagrams.write.svg.text_width import text_width_px
+from flowgraph.diagrams.write.svg.legend import Entry, legend
+from flowgraph.diagrams.write.svg.marks import Mark, group, path, polygon, rect, words
+from flowgraph.diagrams.write.svg.svg_frame import ABOUT_CHARACTERS, ALONE, Look, framed
 
-TITLE_PX, LEGEND_PX = 40.0, 22.0
-SHARED_INKS = (ArrowStyle.TRANSFER, ArrowStyle.STALE)  # theirs are those of what is added, and changed
+TITLE_PX, WIDTH_MIN = 40.0, 320.0
+SHARED_INKS = (ArrowStyle.TRANSFER, ArrowStyle.STALE)  # their colours are those of what was added and changed
 TIP_LENGTH_PX, TIP_WIDTH_PX = 8.0, 3.5
 
 KIND_NAMES: Mapping[BoxKind, str] = {
@@ -41,134 +40,102 @@ STYLE_NAMES: Mapping[ArrowStyle, str] = {
 }
 
 
-@dataclass(frozen=True)
-class LegendSign:
-    """One entry of the legend: a box of a kind or a line of a style, and its name."""
-
-    css: str
-    text: str
-    x: float
-    y: float
-    is_line: bool
-
-
 def graph_svg(picture: Picture, look: Look = ALONE) -> str:
     """Draw a picture of boxes and arrows. Raises UsageError where Graphviz is not installed."""
     laid = laid_out(picture)
-    signs = tuple(_legend(picture, max(laid.width, 320.0), TITLE_PX + laid.height))
-    rows = len({sign.y for sign in signs})
-    width = max(laid.width, 320.0, *(sign.x + 40 + text_width_px(sign.text, SMALL_PX) for sign in signs))
-    return framed(
-        "graph.svg.j2",
-        look,
-        title=picture.title,
-        about=picture.about,
-        width=width,
-        height=TITLE_PX + laid.height + rows * LEGEND_PX + (8 if signs else 0),
-        head=heading(picture.title, width),
-        shift=TITLE_PX,
-        frames=[_Frame.of(each, look) for each in laid.frames],
-        arrows=[_Arrow.of(each, len(statuses_of(picture)) > 1) for each in laid.arrows],
-        boxes=[_Box.of(each, _pool(picture, each, look)) for each in laid.boxes],
-        signs=signs,
-    )
+    statuses = {thing.status for things in (picture.boxes, picture.frames, picture.arrows) for thing in things}
+    width = max(laid.width, WIDTH_MIN)
+    bottom = TITLE_PX + laid.height + 8
+    key = legend(_entries(picture, statuses), bottom, right=width - MARGIN)
+    frames = list[Mark]()
+    for laid_frame in laid.frames:
+        frame, border = laid_frame.frame, rect("border", laid_frame.area, 6)
+        classes = f"frame frame-{frame.kind} {_status(frame.status)} {look.pool(frame.pool)}"
+        frames.append(group(classes, border, id=frame.id))
+    # Labels lie over all boxes and arrows.
+    marks = [
+        *frames,
+        *(_arrow(arrow, is_diff=len(statuses) > 1) for arrow in laid.arrows),
+        *(_box(box, _pool(picture, box, look)) for box in laid.boxes),
+        *map(_frame_label, laid.frames),
+        *(_arrow_label(arrow) for arrow in laid.arrows if arrow.label_at is not None),
+    ]
+    shifted = Mark("g", {"transform": f"translate(0 {short(TITLE_PX)})"}, children=tuple(marks))
+    size = {"width": width, "height": bottom + key.height}
+    return framed("graph", [shifted, key.mark], look, title=picture.title, about=picture.about, **size)
+
+
+def _entries(picture: Picture, statuses: set[Status]) -> list[Entry]:
+    """Return the kinds of boxes, the styles of arrows and the statuses that occur."""
+    kinds, styles = {box.kind for box in picture.boxes}, {arrow.style for arrow in picture.arrows}
+    return [
+        *(Entry(f"kind-{kind}", name) for kind, name in KIND_NAMES.items() if kind in kinds),
+        *(Entry(f"style-{style}", name, sample="line") for style, name in STYLE_NAMES.items() if style in styles),
+        *(Entry(f"kind-result status-{name}", SIGNS[name] + name) for name in STATUS_INKS if name in statuses),
+    ]
 
 
 def _pool(picture: Picture, laid: LaidBox, look: Look) -> str:
     """Return the class of the pool that a box stands in, by the frames around it."""
-    frames, inside = {frame.id: frame for frame in picture.frames}, laid.box.inside
-    while inside is not None:
-        if found := look.pool(frames[inside].pool):
-            return found
-        inside = frames[inside].parent
-    return ""
+    classes = (look.pool(frame.pool) for frame in picture.frames_around(laid.box))
+    return next(filter(None, classes), "")
 
 
-@dataclass(frozen=True)
-class _Frame:
-    id: str
-    css: str
-    at: Rect
-    texts: tuple[TextLine, ...]
+def _status(status: Status) -> str:
+    return "" if status == "same" else f"status-{status}"
 
-    @classmethod
-    def of(cls, laid: LaidFrame, look: Look) -> _Frame:
-        frame, at = laid.frame, laid.at
-        css = _classes(f"frame frame-{frame.kind}", frame.status, look.pool(frame.pool))
-        texts = (
-            TextLine(at.left + 10, at.top + 17 + i * LINE_PX, line, "small strong halo")
-            for i, line in enumerate(laid.lines)
+
+def _frame_label(laid: LaidFrame) -> Mark:
+    x, y = laid.area.left + 10, laid.area.top + 17
+    lines = (TextLine(x, y + place * LINE_PX, text, "small strong halo") for place, text in enumerate(laid.lines))
+    return group("label", *map(words, lines), id=laid.frame.id)
+
+
+def _box(laid: LaidBox, pool: str) -> Mark:
+    box, area = laid.box, laid.area
+    first = area.middle - (len(laid.lines) - 1) * LINE_PX / 2 + 4 + (4 if box.kind == "data" else 0)
+    lines = (
+        TextLine(
+            area.centre, first + place * LINE_PX, text, "on strong" if place < laid.names else "on small", "middle"
         )
-        return cls(frame.id, css, at, tuple(texts))
+        for place, text in enumerate(laid.lines)
+    )
+    return group(
+        f"box kind-{box.kind} {_status(box.status)} {pool}",
+        outline(box.kind, area),
+        *map(words, lines),
+        title=signed(box.about or ", ".join(box.label), box.status, ABOUT_CHARACTERS),
+        id=box.id,
+        focus=True,
+    )
 
 
-@dataclass(frozen=True)
-class _Box:
-    id: str
-    css: str
-    at: Rect
-    outline: str
-    about: str
-    texts: tuple[TextLine, ...]
-
-    @classmethod
-    def of(cls, laid: LaidBox, pool: str) -> _Box:
-        box, at = laid.box, laid.at
-        first = at.middle - (len(laid.lines) - 1) * LINE_PX / 2 + 4 + (4 if box.kind == "data" else 0)
-        texts = (
-            TextLine(at.centre, first + i * LINE_PX, line, "on strong" if i < laid.names else "on small", "middle")
-            for i, line in enumerate(laid.lines)
-        )
-        about = signed(box.about or ", ".join(box.label), box.status, ABOUT_CHARACTERS)
-        return cls(
-            box.id,
-            _classes(f"box kind-{box.kind}", box.status, pool),
-            laid.at,
-            outline(box.kind, laid.at),
-            about,
-            tuple(texts),
-        )
+def _arrow(laid: LaidArrow, *, is_diff: bool) -> Mark:
+    """Draw an arrow; in a diff, one that is the same keeps to the colour of data."""
+    arrow = laid.arrow
+    style = ArrowStyle.DATA if is_diff and arrow.style in SHARED_INKS else arrow.style
+    return group(
+        f"arrow style-{style} {_status(arrow.status)}",
+        path("line", curve(laid.points)),
+        polygon("tip", arrowhead(laid.points[-1], laid.tip, WIDTHS_PX.get(arrow.style, 1.0))),
+        title=signed(arrow.label, arrow.status, ABOUT_CHARACTERS),
+        focus=True,
+        from_=arrow.source,
+        to=arrow.target,
+    )
 
 
-@dataclass(frozen=True)
-class _Arrow:
-    source: str
-    target: str
-    css: str
-    path: str
-    tip: str
-    about: str
-    texts: tuple[TextLine, ...]
-
-    @classmethod
-    def of(cls, laid: LaidArrow, differs: bool) -> _Arrow:
-        """Return an arrow; beside what differs, one that is the same keeps to the ink of data."""
-        arrow = laid.arrow
-        style = ArrowStyle.DATA if differs and arrow.style in SHARED_INKS else arrow.style
-        return cls(
-            arrow.source,
-            arrow.target,
-            _classes(f"arrow style-{style}", arrow.status),
-            curve(laid.points),
-            arrowhead(laid.points[-1], laid.tip, WIDTHS_PX.get(arrow.style, 1.0)),
-            signed(arrow.label, arrow.status, ABOUT_CHARACTERS),
-            tuple(_label(laid)),
-        )
+def _arrow_label(laid: LaidArrow) -> Mark:
+    assert laid.label_at is not None, "only labels with a place are drawn"
+    (x, y), half = laid.label_at, (len(laid.lines) - 1) / 2
+    lines = (
+        TextLine(x, y + 4 + (place - half) * LINE_PX, text, "small halo", "middle")
+        for place, text in enumerate(laid.lines)
+    )
+    return group("label", *map(words, lines), from_=laid.arrow.source, to=laid.arrow.target)
 
 
-def _label(laid: LaidArrow) -> Iterator[TextLine]:
-    if laid.label_at is not None:
-        x, y = laid.label_at
-        for i, line in enumerate(laid.lines):
-            yield TextLine(x, y + 4 + (i - (len(laid.lines) - 1) / 2) * LINE_PX, line, "small halo", "middle")
-
-
-def _classes(kind: str, status: str, pool: str = "") -> str:
-    """Return the classes of a thing, of which none is a user's text."""
-    return " ".join(each for each in (kind, "" if status == "same" else f"status-{status}", pool) if each)
-
-
-def curve(points: Sequence[Place]) -> str:
+def curve(points: Sequence[Point]) -> str:
     """Write cubic curves as the data of an SVG path.
 
     >>> curve([(0.0, 0.0), (0.0, 2.0), (0.0, 4.0), (0.0, 6.5)])
@@ -178,7 +145,7 @@ def curve(points: Sequence[Place]) -> str:
     return f"M{first}C{' '.join(others)}"
 
 
-def arrowhead(end: Place, tip: Place, width_px: float) -> str:
+def arrowhead(end: Point, tip: Point, width_px: float) -> str:
     """Return the corners of an arrow's head, wider for a wider line.
 
     >>> arrowhead((0.0, 0.0), (0.0, 10.0), 1)
@@ -187,58 +154,22 @@ def arrowhead(end: Place, tip: Place, width_px: float) -> str:
     across, down = tip[0] - end[0], tip[1] - end[1]
     length = hypot(across, down) or 1.0
     across, down = across / length, down / length
-    back, side = TIP_LENGTH_PX, TIP_WIDTH_PX + (width_px - 1) * 0.75
-    base = tip[0] - back * across, tip[1] - back * down
-    corners = tip, (base[0] - side * down, base[1] + side * across), (base[0] + side * down, base[1] - side * across)
-    return " ".join(f"{short(x)},{short(y)}" for x, y in corners)
+    side = TIP_WIDTH_PX + (width_px - 1) * 0.75
+    x, y = tip[0] - TIP_LENGTH_PX * across, tip[1] - TIP_LENGTH_PX * down
+    return corners([tip, (x - side * down, y + side * across), (x + side * down, y - side * across)])
 
 
-def outline(kind: BoxKind, at: Rect) -> str:
-    """Return the outline of a box as the data of an SVG path: each family of kinds has a shape of its own."""
-    left, top, right, bottom = at.left, at.top, at.left + at.width, at.top + at.height
-    middle = (top + bottom) / 2
+def outline(kind: BoxKind, area: Rect) -> Mark:
+    """Return the outline of a box: each family of kinds has its own shape."""
+    left, top, right, bottom = area.left, area.top, area.right, area.bottom
     if kind == "model":
-        corners = ((left + 12, top), (right - 12, top), (right, middle), (right - 12, bottom), (left + 12, bottom))
-        return "M" + "L".join(f"{short(x)} {short(y)}" for x, y in (*corners, (left, middle))) + "Z"
+        upper = (left, area.middle), (left + 12, top), (right - 12, top)
+        lower = (right, area.middle), (right - 12, bottom), (left + 12, bottom)
+        return path("shape", polyline([*upper, *lower]) + "Z")
     if kind == "data":
-        arc = f"A{short(at.width / 2)} 6 0 0"
-        body = f"M{short(left)} {short(top + 6)}{arc} 1 {short(right)} {short(top + 6)}V{short(bottom - 6)}"
-        lid = (
-            f"M{short(right)} {short(top + 6)}{arc} 1 {short(left)} {short(top + 6)}"  # turns as the body does: filled
-        )
-        return f"{body}{arc} 1 {short(left)} {short(bottom - 6)}Z{lid}"
-    round_px = at.height / 2 if kind in ("result", "arithmetic") else 3.0 if kind == "device" else 8.0
-    return _rounded(left, top, right, bottom, round_px)
-
-
-def _rounded(left: float, top: float, right: float, bottom: float, round_px: float) -> str:
-    turn = f"A{short(round_px)} {short(round_px)} 0 0 1"
-    return (
-        f"M{short(left + round_px)} {short(top)}H{short(right - round_px)}"
-        f"{turn} {short(right)} {short(top + round_px)}V{short(bottom - round_px)}"
-        f"{turn} {short(right - round_px)} {short(bottom)}H{short(left + round_px)}"
-        f"{turn} {short(left)} {short(bottom - round_px)}V{short(top + round_px)}"
-        f"{turn} {short(left + round_px)} {short(top)}Z"
-    )
-
-
-def statuses_of(picture: Picture) -> set[Status]:
-    """Return what became of things in a picture; "same" alone where it is no comparison."""
-    things: tuple[Box | Frame | Arrow, ...] = (*picture.boxes, *picture.frames, *picture.arrows)
-    return {each.status for each in things}
-
-
-def _legend(picture: Picture, width: float, top: float) -> Iterator[LegendSign]:
-    """Yield the legend: kinds of boxes, styles of arrows and statuses that occur, in rows as wide as the picture."""
-    kinds, styles = {box.kind for box in picture.boxes}, {arrow.style for arrow in picture.arrows}
-    statuses = statuses_of(picture)
-    entries = [(f"kind-{kind}", name, False) for kind, name in KIND_NAMES.items() if kind in kinds]
-    entries += [(f"style-{style}", name, True) for style, name in STYLE_NAMES.items() if style in styles]
-    entries += [(f"kind-result status-{each}", SIGNS[each] + each, False) for each in STATUS_INKS if each in statuses]
-    x, y = 16.0, top + 8
-    for css, name, is_line in entries:
-        wide = 28 + text_width_px(name, SMALL_PX) + 16
-        if x + wide > width and x > 16:
-            x, y = 16.0, y + LEGEND_PX
-        yield LegendSign(css, name, x, y, is_line)
-        x += wide
+        arc = f"A{short(area.width / 2)} 6 0 0 1"
+        upper_right, upper_left = (f"{short(x)} {short(top + 6)}" for x in (right, left))
+        body = f"M{upper_left}{arc} {upper_right}V{short(bottom - 6)}{arc} {short(left)} {short(bottom - 6)}Z"
+        return path("shape", f"{body}M{upper_right}{arc} {upper_left}")  # the lid turns as the body does: filled
+    radius = area.height / 2 if kind in ("result", "arithmetic") else 3.0 if kind == "device" else 8.0
+    return rect("shape", area, radius)

@@ -1,16 +1,17 @@
-"""Draw a timeline as an SVG: a lane a pool, its bars by what they do, what is measured under what was forecast.
+"""Draw a timeline as an SVG: a lane for each pool, measured lanes under their forecast.
 
-The geometry is here; `templates/lanes.svg.j2` writes it. A page may zoom it: see the data attributes there.
+The page's script zooms it by the data attributes of bars and ticks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowgraph.diagrams.model.charts import Bar, BarKind, Lane, Lanes
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.quantities import show_s
+from flowgraph.diagrams.model.ticks import time_ticks, unit_of
 from flowgraph.diagrams.write.svg.geometry import (
     LINE,
     MARGIN,
@@ -20,22 +21,21 @@ from flowgraph.diagrams.write.svg.geometry import (
     TextLine,
     baseline,
     cut,
-    heading,
     widest,
     width_of,
 )
 from flowgraph.diagrams.write.svg.legend import Entry, legend
+from flowgraph.diagrams.write.svg.marks import Mark, group, line, rect, stripes, words
 from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, framed
-from flowgraph.diagrams.write.svg.time_axis import time_ticks, unit_of
 
 BAR_HEIGHT, BAR_GAP, LANE_GAP, POOL_GAP = 24.0, 2.0, 5.0, 14.0
-NAME_AT_MOST = 190.0
+NAME_MAX = 190.0
 BAR_PADDING = 5.0
-BAR_AT_LEAST = 1.0  # a bar that is narrower would not be seen
-LETTERS_AT_LEAST = 4  # of a label that is cut: fewer say nothing
+BAR_MIN = 1.0  # a narrower bar would not be seen
+LETTERS_MIN = 4  # of a label that is cut: fewer say nothing
 AXIS_HEIGHT = 26.0
 
-# What stands in a bar that is too narrow for its label, and in the legend.
+# The letter in a bar that is too narrow for its label, and in the legend.
 KEYS: Mapping[BarKind, str] = {
     "generate": "G",
     "score": "S",
@@ -48,50 +48,7 @@ KEYS: Mapping[BarKind, str] = {
     "offload": "O",
     "idle": "–",
 }
-NAMES: Mapping[BarKind, str] = {
-    "logprob": "log-prob",
-    "sync": "weight sync",
-    "idle": "idle",
-}
-
-
-@dataclass(frozen=True)
-class LaneBar:
-    """A bar on the picture: where, in seconds too, what is written in it, and what it tells when pointed at."""
-
-    kind: BarKind
-    start_s: float
-    end_s: float
-    rect: Rect
-    words: TextLine
-    label: str
-    told: str
-
-    @property
-    def key(self) -> str:
-        """Return the letter of its kind."""
-        return KEYS[self.kind]
-
-
-@dataclass(frozen=True)
-class LaneRow:
-    """A lane on the picture: its name, whether it was measured in words, its band and its bars."""
-
-    name: TextLine | None
-    source: TextLine | None
-    told: str
-    pool: str
-    band: Rect
-    spans: tuple[LaneBar, ...]
-
-
-@dataclass(frozen=True)
-class TimeTick:
-    """A mark on the axis of time: its seconds, where it is, its text."""
-
-    at_s: float
-    x: float
-    words: TextLine
+NAMES: Mapping[BarKind, str] = {"logprob": "log-prob", "sync": "weight sync"}
 
 
 @dataclass(frozen=True)
@@ -110,36 +67,51 @@ class TimeScale:
 def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
     """Draw a timeline as one SVG, 960 units wide."""
     ordered = by_pool(lanes.lanes)
-    key = legend(_entries(ordered), TITLE_HEIGHT)
+    kinds = {bar.kind for lane in ordered for bar in lane.bars}
+    entries = [
+        Entry(f"bar-{kind}", NAMES.get(kind, kind), letter, "stripes" if kind == "idle" else "box")
+        for kind, letter in KEYS.items()
+        if kind in kinds
+    ]
+    key = legend(entries, TITLE_HEIGHT)
     scale = _scale(lanes, ordered)
-    edges = _step_edges(ordered, scale, TITLE_HEIGHT + key.height + LINE - 3)
-    top = TITLE_HEIGHT + key.height + (LINE + 4 if edges else 0.0)
-    rows = tuple(_rows(ordered, scale, top, look))
-    bottom = (rows[-1].band.bottom if rows else top + BAR_HEIGHT) + LANE_GAP
+    starts_s = dict[int, float]()
+    for bar in (bar for lane in ordered for bar in lane.bars if bar.kind != "idle"):
+        starts_s[bar.step] = min(starts_s.get(bar.step, bar.start_s), bar.start_s)
+    if len(starts_s) == 1:  # steps are named where there are several
+        starts_s.clear()
+    top = TITLE_HEIGHT + key.height + (LINE + 4 if starts_s else 0.0)
+    bands = _bands(ordered, scale, top)
+    bottom = (bands[-1].bottom if bands else top + BAR_HEIGHT) + LANE_GAP
+    unit = unit_of(scale.end_s)
+    zoomed = group(
+        "zoomed",
+        *_ticks(scale, top, bottom),
+        *_step_edges(starts_s, scale, TITLE_HEIGHT + key.height + LINE - 3, bottom),
+        *(bar for lane, band in zip(ordered, bands, strict=True) for bar in _bars(lane, band, scale, look)),
+        left=scale.left,
+        right=scale.right,
+        end=str(scale.end_s),
+        unit=unit.name,
+        unit_seconds=str(unit.seconds),
+    )
+    axis = line("axis", (scale.left, bottom), (scale.right, bottom))
     return framed(
-        "lanes.svg.j2",
+        "lanes",
+        [key.mark, *_tracks(ordered, bands, look), axis, zoomed],
         look,
         title=lanes.title,
         about=lanes.about,
         width=WIDTH,
         height=bottom + AXIS_HEIGHT + MARGIN / 2,
-        heading=heading(lanes.title),
-        legend=key,
-        scale=scale,
-        unit=unit_of(scale.end_s),
-        ticks=_ticks(scale, bottom),
-        edges=edges,
-        rows=rows,
-        top=top,
-        bottom=bottom,
     )
 
 
 def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
-    """Put each pool's lanes together, what is forecast first; pools stay in the order in which they come.
+    """Put each pool's lanes together, forecasts first; pools stay in the order in which they come.
 
-    >>> given = [Lane("a", "a", ()), Lane("b", "b", ()), Lane("a", "a", (), measured=True)]
-    >>> [(lane.label, lane.measured) for lane in by_pool(given)]
+    >>> lanes = [Lane("a", "a", ()), Lane("b", "b", ()), Lane("a", "a", (), measured=True)]
+    >>> [(lane.label, lane.measured) for lane in by_pool(lanes)]
     [('a', False), ('a', True), ('b', False)]
     """
     pools = list(dict.fromkeys(lane.pool for lane in lanes))
@@ -147,7 +119,7 @@ def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
 
 
 def sub_rows(bars: Sequence[Bar]) -> list[int]:
-    """Return each bar the first row in which it meets no other: 0 for all, unless some are at the same time.
+    """Return for each bar the first row in which it meets no other: 0 unless some are at the same time.
 
     >>> sub_rows([Bar(0, 2, "a", "update"), Bar(1, 3, "b", "update"), Bar(2, 4, "c", "update")])
     [0, 1, 0]
@@ -155,98 +127,98 @@ def sub_rows(bars: Sequence[Bar]) -> list[int]:
     ends, rows = list[float](), list[int]()
     for bar in bars:
         slack = 1e-6 * abs(bar.end_s)
-        row = next((at for at, end in enumerate(ends) if bar.start_s >= end - slack), len(ends))
+        row = next((place for place, end in enumerate(ends) if bar.start_s >= end - slack), len(ends))
         ends[row : row + 1] = [max(bar.end_s, bar.start_s)]
         rows.append(row)
     return rows
 
 
+def _in_order(lane: Lane) -> list[Bar]:
+    return sorted(lane.bars, key=lambda bar: (bar.start_s, bar.end_s))
+
+
 def _scale(lanes: Lanes, ordered: Sequence[Lane]) -> TimeScale:
-    names = widest((cut(lane.label, NAME_AT_MOST, "strong") for lane in ordered), "strong")
+    names = widest((cut(lane.label, NAME_MAX, "strong") for lane in ordered), "strong")
     sources = width_of("measured", "small") + 12 if any(lane.measured for lane in ordered) else 0.0
     end_s = max([lanes.end_s, *(bar.end_s for lane in ordered for bar in lane.bars)], default=0.0)
     return TimeScale(MARGIN + max(names, 40.0) + 12 + sources, WIDTH - MARGIN - 18, end_s if end_s > 0 else 1.0)
 
 
-def _rows(lanes: Sequence[Lane], scale: TimeScale, top: float, look: Look) -> Iterator[LaneRow]:
-    paired = any(lane.measured for lane in lanes)
-    before: Lane | None = None
-    for lane in lanes:
-        if before is not None:
-            top += LANE_GAP if lane.pool == before.pool else POOL_GAP
-        repeated = before is not None and (before.pool, before.label) == (lane.pool, lane.label)
-        row = _row(lane, scale, top, look.pool(lane.pool), repeated=repeated, paired=paired)
-        yield row
-        before, top = lane, row.band.bottom
+def _bands(lanes: Sequence[Lane], scale: TimeScale, top: float) -> list[Rect]:
+    """Return the area of each lane's bars, with a wider gap between pools."""
+    bands = list[Rect]()
+    for lane, following in zip(lanes, [*lanes[1:], None], strict=False):
+        rows = max(sub_rows(_in_order(lane)), default=0) + 1
+        bands.append(Rect(scale.left, top, scale.right - scale.left, rows * (BAR_HEIGHT + BAR_GAP) - BAR_GAP))
+        top = bands[-1].bottom + (LANE_GAP if following is not None and following.pool == lane.pool else POOL_GAP)
+    return bands
 
 
-def _row(lane: Lane, scale: TimeScale, top: float, pool: str, *, repeated: bool, paired: bool) -> LaneRow:
-    bars = sorted(lane.bars, key=lambda bar: (bar.start_s, bar.end_s))
-    rows = sub_rows(bars)
-    count = max(rows, default=0) + 1
-    band = Rect(scale.left, top, scale.right - scale.left, count * (BAR_HEIGHT + BAR_GAP) - BAR_GAP)
-    spans = [_span(bar, scale, top + row * (BAR_HEIGHT + BAR_GAP)) for bar, row in zip(bars, rows, strict=True)]
-    level = baseline(top + BAR_HEIGHT / 2)
-    source = "measured" if lane.measured else "forecast"
-    name = cut(lane.label, NAME_AT_MOST, "strong")
-    return LaneRow(
-        name=None if repeated else TextLine(MARGIN, level, name, "strong"),
-        source=TextLine(scale.left - 10, level, source, "small muted", "end") if paired else None,
-        told=f"{clean(lane.label)}, {source}",
-        pool=pool,
-        band=band,
-        spans=tuple(sorted(spans, key=lambda span: span.rect.width <= BAR_AT_LEAST)),  # the least ones over the others
-    )
+def _tracks(lanes: Sequence[Lane], bands: Sequence[Rect], look: Look) -> Iterator[Mark]:
+    """Yield the band of each lane with its name, which is not repeated for the measured lane beneath."""
+    compares = any(lane.measured for lane in lanes)
+    for previous, lane, band in zip([None, *lanes], lanes, bands, strict=False):
+        source, y = "measured" if lane.measured else "forecast", baseline(band.top + BAR_HEIGHT / 2)
+        repeats = previous is not None and (previous.pool, previous.label) == (lane.pool, lane.label)
+        name = TextLine(MARGIN, y, cut(lane.label, NAME_MAX, "strong"), "strong")
+        yield group(
+            f"lane {look.pool(lane.pool)}",
+            None if repeats else words(name),
+            words(TextLine(band.left - 10, y, source, "small muted", "end")) if compares else None,
+            rect("band", band),
+            title=f"{clean(lane.label)}, {source}",
+        )
 
 
-def _span(bar: Bar, scale: TimeScale, top: float) -> LaneBar:
-    left, right = scale.x(bar.start_s), scale.x(bar.end_s)
-    rect = Rect(left, top, max(right - left, BAR_AT_LEAST), BAR_HEIGHT)
-    label = clean(bar.label)
-    seconds = f"{show_s(max(bar.end_s - bar.start_s, 0.0))}, from {show_s(max(bar.start_s, 0.0))}"
-    told = f"{clean(bar.about, 400) if bar.about else label} ({seconds})"
-    return LaneBar(bar.kind, bar.start_s, bar.end_s, rect, _bar_words(bar, label, rect), label, told)
+def _bars(lane: Lane, band: Rect, scale: TimeScale, look: Look) -> list[Mark]:
+    """Return the bars of a lane, the narrowest ones over the others."""
+    bars = _in_order(lane)
+    marks = list[tuple[float, Mark]]()
+    for bar, row in zip(bars, sub_rows(bars), strict=True):
+        left, right = scale.x(bar.start_s), scale.x(bar.end_s)
+        area = Rect(left, band.top + row * (BAR_HEIGHT + BAR_GAP), max(right - left, BAR_MIN), BAR_HEIGHT)
+        label, classes = clean(bar.label), "on small"
+        fitting = cut(label, area.width - 2 * BAR_PADDING, classes)
+        text = TextLine(left + BAR_PADDING, baseline(area.middle, classes), fitting, classes)
+        if fitting != label and len(fitting) <= LETTERS_MIN:
+            key = KEYS[bar.kind] if width_of(KEYS[bar.kind], classes) + 2 <= area.width else ""
+            text = replace(text, x=area.centre, text=key, anchor="middle")
+        seconds = f"{show_s(max(bar.end_s - bar.start_s, 0.0))}, from {show_s(max(bar.start_s, 0.0))}"
+        mark = group(
+            f"bar bar-{bar.kind} {look.pool(lane.pool)}",
+            rect("shape", area),
+            stripes(area) if bar.kind == "idle" else None,
+            words(text),
+            title=f"{clean(bar.about, 400) if bar.about else label} ({seconds})",
+            start=str(bar.start_s),
+            end=str(bar.end_s),
+            label=label,
+            key=KEYS[bar.kind],
+            focus=True,
+        )
+        marks.append((area.width, mark))
+    return [mark for _, mark in sorted(marks, key=lambda wide: wide[0] <= BAR_MIN)]
 
 
-def _bar_words(bar: Bar, label: str, rect: Rect) -> TextLine:
-    """Write a bar's label in it, or its kind's letter where that does not fit, or nothing."""
-    classes = "on small"
-    level = baseline(rect.middle, classes)
-    shown = cut(label, rect.width - 2 * BAR_PADDING, classes)
-    if shown == label or len(shown) > LETTERS_AT_LEAST:
-        return TextLine(rect.left + BAR_PADDING, level, shown, classes)
-    key = KEYS[bar.kind] if width_of(KEYS[bar.kind], classes) + 2 <= rect.width else ""
-    return TextLine(rect.centre, level, key, classes, "middle")
+def _ticks(scale: TimeScale, top: float, bottom: float) -> Iterator[Mark]:
+    for seconds, text in time_ticks(scale.end_s):
+        x = scale.x(seconds)
+        yield group(
+            "tick",
+            line("grid", (x, top), (x, bottom)),
+            line("axis", (x, bottom), (x, bottom + 4)),
+            words(TextLine(x, bottom + 17, text, "small muted", "middle")),
+            at=str(seconds),
+        )
 
 
-def _entries(lanes: Sequence[Lane]) -> list[Entry]:
-    found = {bar.kind for lane in lanes for bar in lane.bars}
-    return [
-        Entry(f"bar-{kind}", NAMES.get(kind, kind), key, "stripes" if kind == "idle" else "box")
-        for kind, key in KEYS.items()
-        if kind in found
-    ]
-
-
-def _ticks(scale: TimeScale, bottom: float) -> tuple[TimeTick, ...]:
-    marks = time_ticks(scale.end_s)
-    return tuple(
-        TimeTick(at_s, scale.x(at_s), TextLine(scale.x(at_s), bottom + 17, text, "small muted", "middle"))
-        for at_s, text in marks
-    )
-
-
-def _step_edges(lanes: Sequence[Lane], scale: TimeScale, level: float) -> tuple[TimeTick, ...]:
-    """Return where each step begins, if there are several; a name that would meet the one before it is left out."""
-    starts: dict[int, float] = {}
-    for bar in (bar for lane in lanes for bar in lane.bars if bar.kind != "idle"):
-        starts[bar.step] = min(starts.get(bar.step, bar.start_s), bar.start_s)
-    if len(starts) < 2:
-        return ()
-    edges, free = list[TimeTick](), scale.left
-    for step, at_s in sorted(starts.items()):
-        words = TextLine(scale.x(at_s) + 4, level, f"step {step}", "small muted")
-        fits = free <= words.x and words.rect.right <= WIDTH - MARGIN / 2
-        edges.append(TimeTick(at_s, scale.x(at_s), words if fits else TextLine(words.x, level, "", "small muted")))
-        free = words.rect.right + 4 if fits else free
-    return tuple(edges)
+def _step_edges(starts_s: Mapping[int, float], scale: TimeScale, y: float, bottom: float) -> Iterator[Mark]:
+    """Yield a line where each step begins, with its name where that does not meet the one before it."""
+    free = scale.left
+    for step, seconds in sorted(starts_s.items()):
+        x = scale.x(seconds)
+        name = TextLine(x + 4, y, f"step {step}", "small muted")
+        fits = free <= name.x and name.rect.right <= WIDTH - MARGIN / 2
+        free = name.rect.right + 4 if fits else free
+        label = name if fits else TextLine(name.x, y, "", "small muted")
+        yield group("step-edge", line("edge", (x, y - 10), (x, bottom)), words(label), at=str(seconds))

@@ -1,16 +1,13 @@
-"""Draw what devices hold, phase by phase, as an SVG: a panel a pool, against its capacity and the room of a plan.
-
-The geometry is here; `templates/memory.svg.j2` writes it.
-"""
+"""Draw what devices hold, phase by phase, as an SVG: a panel a pool, against its capacity and what a plan may fill."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 
 from flowgraph.cluster.cluster import show_bytes
-from flowgraph.diagrams.model.charts import MemoryChart, MemoryColumn
+from flowgraph.diagrams.model.charts import MemoryChart, MemoryColumn, Phase
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.ticks import number_text, ticks
 from flowgraph.diagrams.write.palette import TONES
@@ -18,27 +15,17 @@ from flowgraph.diagrams.write.svg.geometry import (
     MARGIN,
     TITLE_HEIGHT,
     WIDTH,
-    Anchor,
     Rect,
     TextLine,
     baseline,
     cut,
-    heading,
+    hatching,
+    short,
     widest,
     width_of,
 )
-from flowgraph.diagrams.write.svg.legend import Entry, Sample, legend
-from flowgraph.diagrams.write.svg.memory_columns import (
-    LABEL_AT_MOST,
-    SLANT,
-    Bytes,
-    Column,
-    columns_of,
-    over_text,
-    percent,
-    tone_of,
-    weights_of,
-)
+from flowgraph.diagrams.write.svg.legend import Entry, legend
+from flowgraph.diagrams.write.svg.marks import Mark, circle, group, line, path, rect, words
 from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, framed
 
 PLOT_HEIGHT, HEAD_HEIGHT, PANEL_GAP = 180.0, 52.0, 20.0
@@ -46,189 +33,295 @@ FOOT = 24.0  # below a plot, for the names of phases
 LEFT, RIGHT = 44.0, 66.0  # room for the numbers of the axis, and for the names of the two lines
 PEAK_FOOT = 26.0  # of the words on the peak, below the top of a panel
 PHASES_IN_A_THIRD, PHASES_IN_A_HALF = 4.3, 8.0  # of a row, for a panel with that many phases
-SMALL_SHARE, HEADROOM = 0.15, 1.4  # of the capacity: where less is held, a panel ends so far above what is held
+SMALL_SHARE, HEADROOM = 0.15, 1.4  # of the capacity: below this share, a panel ends at this multiple of the peak
+TRANSITION_SHARE = 0.6  # of the width of a phase
+COLUMN_SHARE, COLUMN_MAX = 0.74, 84.0
+GAP_SHARE = 0.8  # of the gap between two columns, for a number
+NAME_HEIGHT = 12.0  # a part that is lower has no name in it
+LABEL_MAX = 104.0  # of the name of a phase, where it is slanted
+SLANT = 0.7072  # of 45 degrees
+SLANTED_GAP = 17.0  # slanted names would meet if they began closer
 KIB = 1024.0
 UNITS = (("B", 1.0), ("KiB", KIB), ("MiB", KIB**2), ("GiB", KIB**3))
 
 
 @dataclass(frozen=True)
-class MemoryMark:
-    """A mark on the axis of memory: its height, and its number."""
+class Bytes:
+    """The axis of memory: bytes from 0 to `max_bytes` from the foot of a plot up."""
 
-    y: float
-    words: TextLine
-
-
-@dataclass(frozen=True)
-class MemoryLevel:
-    """A line across a panel: its height, and what it says."""
-
-    y: float
-    kind: str
-    lines: tuple[TextLine, ...]
-
-
-@dataclass(frozen=True)
-class MemoryPanel:
-    """A pool on the picture."""
-
-    pool: str
-    told: str
-    name: TextLine
     plot: Rect
-    unit: TextLine
-    ticks: tuple[MemoryMark, ...]
-    levels: tuple[MemoryLevel, ...]
-    columns: tuple[Column, ...]
-    peak: tuple[TextLine, ...]
+    max_bytes: float
+
+    def y(self, size_bytes: float) -> float:
+        """Return the height at which this many bytes end."""
+        return self.plot.bottom - self.plot.height * size_bytes / self.max_bytes
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        """Return the largest unit that the axis reaches, and its bytes."""
+        return [unit for unit in UNITS if self.max_bytes >= unit[1]][-1]
 
 
 def memory_svg(chart: MemoryChart, look: Look = ALONE) -> str:
     """Draw the memory of a step as one SVG, 960 units wide; pools of equal capacity share a scale."""
-    names = list(dict.fromkeys(name for store in chart.stores for phase in store.phases for name, _ in phase.held))
-    key = legend(_entries(chart, names), TITLE_HEIGHT)
-    top = TITLE_HEIGHT + key.height
-    width, columns = _panel_width(chart)
-    slanted = any(_is_tight(store, width) for store in chart.stores)
-    height = HEAD_HEIGHT + PLOT_HEIGHT + (_slanted_foot(chart) if slanted else FOOT)
-    cells = [_cell(at, columns, top, width, height) for at in range(len(chart.stores))]
-    most = {store: _most_bytes(store, chart.stores) for store in chart.stores}
-    panels = [
-        _panel(store, cell, most[store], names, look, slanted=slanted)
-        for store, cell in zip(chart.stores, cells, strict=True)
+    phases = [phase for store in chart.stores for phase in store.phases]
+    roles = list(dict.fromkeys(role for phase in phases for role, _ in phase.held))
+    entries = [
+        Entry(f"tone-{place % len(TONES)}", role, str(place + 1), "box" if place < len(TONES) else "hatched")
+        for place, role in enumerate(roles)
     ]
-    return framed(
-        "memory.svg.j2",
-        look,
-        title=chart.title,
-        about=chart.about,
-        width=WIDTH,
-        height=ceil(max((cell.bottom for cell in cells), default=top) + MARGIN),
-        heading=heading(chart.title),
-        legend=key,
-        panels=panels,
-    )
+    if any(phase.measured_bytes is not None for phase in phases):
+        entries.append(Entry("measured", "measured peak", sample="mark"))
+    key = legend(entries, TITLE_HEIGHT)
+    width, in_a_row = _panel_width(chart)
+    labels = [cut(phase.label, LABEL_MAX, "small") for phase in phases]
+    slanted = any(_is_tight(store, width) for store in chart.stores)
+    foot = 16.0 + widest(labels, "small") * SLANT if slanted else FOOT
+    top, height = TITLE_HEIGHT + key.height, HEAD_HEIGHT + PLOT_HEIGHT + foot
+    panels, bottom = list[Mark](), top
+    for place, store in enumerate(chart.stores):
+        row, column = divmod(place, in_a_row)
+        cell = Rect(MARGIN + column * (width + PANEL_GAP), top + row * (height + PANEL_GAP), width, height)
+        panels.append(_panel(store, cell, _max_bytes(store, chart.stores), roles, look, slanted=slanted))
+        bottom = cell.bottom
+    size = {"width": WIDTH, "height": float(ceil(bottom + MARGIN))}
+    return framed("memory", [key.mark, *panels], look, title=chart.title, about=chart.about, **size)
 
 
-def _entries(chart: MemoryChart, names: Sequence[str]) -> list[Entry]:
-    roles = [Entry(f"tone-{tone_of(at)}", name, str(at + 1), _sample(at)) for at, name in enumerate(names)]
-    measured = any(phase.measured_bytes is not None for store in chart.stores for phase in store.phases)
-    return [*roles, *([Entry("measured", "measured peak", sample="mark")] if measured else [])]
-
-
-def _sample(at: int) -> Sample:
-    return "hatched" if at >= len(TONES) else "box"
+def _weights(store: MemoryColumn) -> list[float]:
+    """Return the width of each phase relative to the others: a transition is narrower."""
+    return [TRANSITION_SHARE if phase.transition else 1.0 for phase in store.phases]
 
 
 def _panel_width(chart: MemoryChart) -> tuple[float, int]:
     """Return the width of a panel and how many stand in a row: as many as their phases leave room for."""
-    most = max((sum(weights_of(store)) for store in chart.stores), default=0.0)
-    columns = 3 if most <= PHASES_IN_A_THIRD else 2 if most <= PHASES_IN_A_HALF else 1
-    columns = min(columns, max(len(chart.stores), 1))
-    return (WIDTH - 2 * MARGIN - (columns - 1) * PANEL_GAP) / columns, columns
-
-
-def _cell(at: int, columns: int, top: float, width: float, height: float) -> Rect:
-    across, down = at % columns * (width + PANEL_GAP), at // columns * (height + PANEL_GAP)
-    return Rect(MARGIN + across, top + down, width, height)
+    phases = max((sum(_weights(store)) for store in chart.stores), default=0.0)
+    in_a_row = 3 if phases <= PHASES_IN_A_THIRD else 2 if phases <= PHASES_IN_A_HALF else 1
+    in_a_row = min(in_a_row, max(len(chart.stores), 1))
+    return (WIDTH - 2 * MARGIN - (in_a_row - 1) * PANEL_GAP) / in_a_row, in_a_row
 
 
 def _is_tight(store: MemoryColumn, width: float) -> bool:
-    """Return whether the names of phases do not fit beside each other."""
-    weights = weights_of(store)
+    """Return whether the names of phases do not fit next to each other."""
+    weights = _weights(store)
     unit = (width - LEFT - RIGHT) / max(sum(weights), 1.0)
-    wide = [width_of(cut(phase.label, LABEL_AT_MOST, "small"), "small") for phase in store.phases]
-    return any(each > unit * weight - 4 for each, weight in zip(wide, weights, strict=True))
+    widths = [width_of(cut(phase.label, LABEL_MAX, "small"), "small") for phase in store.phases]
+    return any(name > unit * weight - 4 for name, weight in zip(widths, weights, strict=True))
 
 
-def _slanted_foot(chart: MemoryChart) -> float:
-    """Return the room that the slanted names of phases need below the plots."""
-    labels = [cut(phase.label, LABEL_AT_MOST, "small") for store in chart.stores for phase in store.phases]
-    return 16.0 + widest(labels, "small") * SLANT
-
-
-def _most_bytes(store: MemoryColumn, stores: Sequence[MemoryColumn]) -> float:
-    """Return the bytes at the top of a panel: of all that have its capacity, which itself is left out if far above."""
-    alike = [each for each in stores if each.capacity_bytes == store.capacity_bytes]
-    sizes = [size for each in alike for phase in each.phases for size in (phase.size_bytes, phase.measured_bytes or 0)]
-    held = max(sizes, default=0)
-    if 0 < held < SMALL_SHARE * store.capacity_bytes:
-        return HEADROOM * held
-    return 1.04 * max(held, store.capacity_bytes, store.room_bytes, 1)
+def _max_bytes(store: MemoryColumn, stores: Sequence[MemoryColumn]) -> float:
+    """Return the bytes at the top of a panel, for all pools of its capacity; a capacity far above is left out."""
+    equal = [pool for pool in stores if pool.capacity_bytes == store.capacity_bytes]
+    peaks = [max(phase.size_bytes, phase.measured_bytes or 0) for pool in equal for phase in pool.phases]
+    peak = max(peaks, default=0)
+    if 0 < peak < SMALL_SHARE * store.capacity_bytes:
+        return HEADROOM * peak
+    return 1.04 * max(peak, store.capacity_bytes, store.room_bytes, 1)
 
 
 def _panel(
-    store: MemoryColumn, cell: Rect, most_bytes: float, names: Sequence[str], look: Look, *, slanted: bool
-) -> MemoryPanel:
+    store: MemoryColumn, cell: Rect, max_bytes: float, roles: Sequence[str], look: Look, *, slanted: bool
+) -> Mark:
     plot = Rect(cell.left + LEFT, cell.top + HEAD_HEIGHT, cell.width - LEFT - RIGHT, PLOT_HEIGHT)
-    scale = Bytes(plot, most_bytes)
-    columns = columns_of(store, scale, cell.left, names, slanted=slanted)
-    return MemoryPanel(
-        pool=look.pool(store.pool),
-        told=_told(store),
-        name=TextLine(cell.left, cell.top + 12, cut(store.label, cell.width, "strong"), "strong"),
-        plot=plot,
-        unit=TextLine(plot.left - 6, plot.top - 14, _unit(scale)[0], "small muted", "end"),
-        ticks=_ticks(scale),
-        levels=_levels(store, scale),
-        columns=columns,
-        peak=_peak(store, cell),
+    scale = Bytes(plot, max_bytes)
+    peak = max(store.phases, key=lambda phase: phase.size_bytes, default=None)
+    capacity = show_bytes(store.capacity_bytes)
+    title, head = f"{clean(store.label)}: {capacity} a device, no phases.", None
+    if peak is not None:
+        over, share = over_text(peak, store), percent(peak.size_bytes, store.capacity_bytes)
+        size = show_bytes(peak.size_bytes)
+        title = f"{clean(store.label)}: at most {_listed(f'{size} of {capacity} in {clean(peak.label)}', over)}."
+        # Not over the column: near a line, the words would stand above a line that the column does not reach.
+        classes = "small alarm strong" if over else "small strong"
+        text = cut(_listed(f"peak {size}", share, over), cell.width, classes)
+        head = words(TextLine(cell.left, cell.top + PEAK_FOOT, text, classes))
+    return group(
+        f"store {look.pool(store.pool)}",
+        words(TextLine(cell.left, cell.top + 12, cut(store.label, cell.width, "strong"), "strong")),
+        words(TextLine(plot.left - 6, plot.top - 14, scale.unit[0], "small muted", "end")),
+        *_ticks(scale),
+        *_columns(store, scale, cell.left, roles, slanted=slanted),
+        line("axis", (plot.left, plot.bottom), (plot.right, plot.bottom)),
+        *_levels(store, scale),
+        head,
+        title=title,
     )
 
 
-def _told(store: MemoryColumn) -> str:
-    peak = max(store.phases, key=lambda phase: phase.size_bytes, default=None)
-    name, capacity = clean(store.label), show_bytes(store.capacity_bytes)
-    if peak is None:
-        return f"{name}: {capacity} a device, no phases."
-    over = over_text(peak, store)
-    most = f"at most {show_bytes(peak.size_bytes)} of {capacity} in {clean(peak.label)}"
-    return f"{name}: {most}{', ' + over if over else ''}."
+def _listed(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
 
 
-def _unit(scale: Bytes) -> tuple[str, float]:
-    return [each for each in UNITS if scale.most_bytes >= each[1]][-1]
+def over_text(phase: Phase, store: MemoryColumn) -> str:
+    """Return by how much a phase exceeds the capacity, or what a plan may fill; "" if it exceeds neither.
 
-
-def _ticks(scale: Bytes) -> tuple[MemoryMark, ...]:
-    _, factor = _unit(scale)
-    marks = ticks(0.0, scale.most_bytes / factor, 4)
-    gap = marks[1] - marks[0] if len(marks) > 1 else 1.0
-    x, classes = scale.plot.left - 6, "small muted"
-    levels = [(scale.y(mark * factor), number_text(mark, gap)) for mark in marks]
-    return tuple(MemoryMark(y, TextLine(x, baseline(y, classes), text, classes, "end")) for y, text in levels)
-
-
-def _levels(store: MemoryColumn, scale: Bytes) -> tuple[MemoryLevel, ...]:
-    """Return the two lines with their names: that of the capacity above its line, that of the room below.
-
-    Where both are far above, the top of the panel says so. Where a plan fills all, there is one line.
+    >>> store = MemoryColumn("a", "a", (), capacity_bytes=8 * 2**30, room_bytes=7 * 2**30)
+    >>> [over_text(Phase("p", (("m", size * 2**30),)), store) for size in (6, 8, 9)]
+    ['', 'over the room by 1.0 GiB', 'over by 1.0 GiB']
     """
-    x, top = scale.plot.right + 6, scale.plot.top
-    if store.capacity_bytes > scale.most_bytes:
-        above = _lines(x, top + 4, ("capacity", show_bytes(store.capacity_bytes), "far above"))
-        return (MemoryLevel(top, "beyond", above),)
-    capacity, room = scale.y(store.capacity_bytes), scale.y(store.room_bytes)
-    above = _lines(x, capacity - 5 - 12, ("capacity", show_bytes(store.capacity_bytes)))
-    if store.room_bytes == store.capacity_bytes:
-        return (MemoryLevel(capacity, "capacity", above),)
-    below = _lines(x, room + 12, ("plan fills", show_bytes(store.room_bytes)))
-    return MemoryLevel(capacity, "capacity", above), MemoryLevel(room, "room", below)
+    if phase.size_bytes > store.capacity_bytes:
+        return f"over by {show_bytes(phase.size_bytes - store.capacity_bytes)}"
+    if phase.size_bytes > store.room_bytes:
+        return f"over the room by {show_bytes(phase.size_bytes - store.room_bytes)}"
+    return ""
 
 
-def _lines(x: float, y: float, texts: Sequence[str], anchor: Anchor = "start") -> tuple[TextLine, ...]:
-    return tuple(TextLine(x, y + 12 * at, text, "small", anchor) for at, text in enumerate(texts))
+def percent(part: float, total: float) -> str:
+    """Return a part of a total in percent.
 
-
-def _peak(store: MemoryColumn, cell: Rect) -> tuple[TextLine, ...]:
-    """Name the highest column under the pool's name: its bytes and percent, and by how much it is over.
-
-    Not over the column: where a line is near, the words would stand above a line that the column does not reach.
+    >>> percent(3, 4), percent(1, 0)
+    ('75%', '')
     """
-    if not store.phases:
-        return ()
-    phase = max(store.phases, key=lambda each: each.size_bytes)
-    share, over = percent(phase.size_bytes, store.capacity_bytes), over_text(phase, store)
-    told = f"peak {show_bytes(phase.size_bytes)}{', ' + share if share else ''}{', ' + over if over else ''}"
-    classes = "small alarm strong" if over else "small strong"
-    return (TextLine(cell.left, cell.top + PEAK_FOOT, cut(told, cell.width, classes), classes),)
+    return f"{100 * part / total:.0f}%" if total > 0 else ""
+
+
+def _ticks(scale: Bytes) -> Iterator[Mark]:
+    _, unit_bytes = scale.unit
+    marks = ticks(0.0, scale.max_bytes / unit_bytes, 4)
+    step = marks[1] - marks[0] if len(marks) > 1 else 1.0
+    for mark in marks:
+        y = scale.y(mark * unit_bytes)
+        yield line("grid", (scale.plot.left, y), (scale.plot.right, y))
+        text, classes = number_text(mark, step), "small muted"
+        yield words(TextLine(scale.plot.left - 6, baseline(y, classes), text, classes, "end"))
+
+
+def _levels(store: MemoryColumn, scale: Bytes) -> Iterator[Mark]:
+    """Yield the lines of the capacity, its name above, and of what a plan may fill, its name below.
+
+    Where both are far above, the top of the panel says so. Where a plan may fill all, there is one line.
+    """
+    plot, capacity = scale.plot, show_bytes(store.capacity_bytes)
+    capacity_y, room_y = scale.y(store.capacity_bytes), scale.y(store.room_bytes)
+    levels: list[tuple[str, float, float, tuple[str, ...]]] = [
+        ("capacity", capacity_y, -17, ("capacity", capacity)),
+        ("room", room_y, 12, ("plan fills", show_bytes(store.room_bytes))),
+    ]
+    if store.capacity_bytes > scale.max_bytes:
+        levels = [("beyond", plot.top, 4, ("capacity", capacity, "far above"))]
+    elif store.room_bytes == store.capacity_bytes:
+        del levels[1]
+    for kind, y, first, texts in levels:
+        lines = [TextLine(plot.right + 6, y + first + 12 * place, text, "small") for place, text in enumerate(texts)]
+        yield group(kind, line("line", (plot.left, y), (plot.right + 4, y)), *map(words, lines))
+
+
+def _columns(store: MemoryColumn, scale: Bytes, left: float, roles: Sequence[str], *, slanted: bool) -> Iterator[Mark]:
+    """Yield the phases of a pool; names begin right of `left`, and slanted ones that would meet are left out."""
+    weights = _weights(store)
+    unit = scale.plot.width / max(sum(weights), 1.0)
+    x, free = scale.plot.left, float("-inf")
+    for phase, weight in zip(store.phases, weights, strict=True):
+        slot = Rect(x, scale.plot.top, unit * weight, scale.plot.height)
+        name = _phase_name(phase, slot, left, slanted=slanted)
+        fits = not slanted or name.x >= free
+        free = name.x + SLANTED_GAP if fits else free
+        turn = f"rotate({-45 if slanted else 0} {short(name.x)} {short(name.y)})"
+        text = words(name if fits else replace(name, text=""))
+        label = Mark("g", {"class": "phase-name", "transform": turn}, children=(text,))
+        yield _column(phase, store, scale, slot, roles, label)
+        x += unit * weight
+
+
+def _phase_name(phase: Phase, slot: Rect, left: float, *, slanted: bool) -> TextLine:
+    classes = "small muted" if phase.transition else "small"
+    if not slanted:
+        return TextLine(slot.centre, slot.bottom + 15, cut(phase.label, slot.width, classes), classes, "middle")
+    room = min(LABEL_MAX, (slot.centre - left) / SLANT)
+    return TextLine(slot.centre + 4, slot.bottom + 12, cut(phase.label, room, classes), classes, "end")
+
+
+def _column(phase: Phase, store: MemoryColumn, scale: Bytes, slot: Rect, roles: Sequence[str], name: Mark) -> Mark:
+    width = min(slot.width * COLUMN_SHARE, COLUMN_MAX)
+    top, capacity = scale.y(phase.size_bytes), scale.y(store.capacity_bytes)
+    area = Rect(slot.centre - width / 2, top, width, slot.bottom - top)
+    classes, marks = f"phase{' passing' if phase.transition else ''}", list[Mark]()
+    parts = list(_parts(phase, store, scale, area, roles))
+    for part in parts:
+        hatch = path("part-hatch", hatching(part.area)) if part.place >= len(TONES) else None
+        text = words(part.text) if part.text else None
+        marks.append(group(f"tone-{part.place % len(TONES)}", rect("shape", part.area), hatch, text))
+    if phase.size_bytes > store.capacity_bytes:
+        classes += " over"
+        marks.append(path("hatch", hatching(Rect(area.left, top, width, capacity - top), 5.0)))
+    marks += [rect("outline", area), *_keys_beside(parts, slot.width - width), name]
+    sizes = [f"{clean(role)} {show_bytes(size_bytes)}" for role, size_bytes in phase.held]
+    share = percent(phase.size_bytes, store.capacity_bytes)
+    size = _listed(f"{show_bytes(phase.size_bytes)} ({share})", over_text(phase, store))
+    title = f"{clean(phase.label)}: {size}: {_listed(*sizes) or 'nothing'}"
+    if phase.measured_bytes is not None:
+        title += f"; measured {show_bytes(phase.measured_bytes)}"
+        y = scale.y(phase.measured_bytes)
+        ends = (area.left - 3, y), (area.right + 3, y)
+        marks += [line("casing", *ends), line("mark", *ends), circle("mark-dot", (area.centre, y), 3.5)]
+    return group(classes, *marks, title=title, focus=True)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one role holds in a column: its place in the legend, its area, and the text in it if there is room."""
+
+    place: int
+    size_bytes: int
+    area: Rect
+    text: TextLine | None
+
+
+def _parts(phase: Phase, store: MemoryColumn, scale: Bytes, column: Rect, roles: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts of a column from its foot up; no text lies on a line across it or above the capacity."""
+    sizes = (store.capacity_bytes, store.room_bytes, phase.measured_bytes)
+    lines = [scale.y(size) for size in sizes if size is not None]
+    below = 0
+    for role, size in phase.held:
+        top = scale.y(below + size)
+        area = Rect(column.left, top, column.width, scale.y(below) - top)
+        place, below = roles.index(role), below + size
+        yield Part(place, size, area, _part_text(role, place, below_line(area, scale.y(store.capacity_bytes)), lines))
+
+
+def _part_text(role: str, place: int, room: Rect, lines: Sequence[float]) -> TextLine | None:
+    """Return a role's name, its number in the legend where the name is too wide, or nothing where no line is free."""
+    key, name = str(place + 1), clean(role)
+    middle = free_middle(room, lines)
+    if middle is None or width_of(key, "small") > room.width:
+        return None
+    text = name if width_of(name, "small") + 6 <= room.width else key
+    return TextLine(room.centre, baseline(middle, "small"), text, "on small", "middle")
+
+
+def _keys_beside(parts: Sequence[Part], gap: float) -> Iterator[Mark]:
+    """Yield the number of each part that is too low for it, beside the column and apart from each other."""
+    free = parts[0].area.bottom - NAME_HEIGHT / 2 if parts else 0.0
+    for part in parts:
+        middle = min(part.area.middle, free)
+        key = TextLine(part.area.right + 4, baseline(middle, "small"), str(part.place + 1), "small")
+        is_near = part.area.middle - middle < 1.5 * NAME_HEIGHT
+        if part.text is None and part.size_bytes and is_near and key.width + 7 <= gap * GAP_SHARE:
+            yield words(key)
+            free = middle - NAME_HEIGHT
+
+
+def below_line(area: Rect, y: float) -> Rect:
+    """Return the part of a rectangle below a line.
+
+    >>> below_line(Rect(0, 10, 5, 20), 15), below_line(Rect(0, 10, 5, 20), 50).height
+    (Rect(left=0, top=15, width=5, height=15), 0.0)
+    """
+    top = max(area.top, y)
+    return Rect(area.left, top, area.width, max(area.bottom - top, 0.0))
+
+
+def free_middle(area: Rect, lines: Sequence[float]) -> float | None:
+    """Return the height nearest to a rectangle's middle at which a name meets none of the lines across it, if any.
+
+    >>> free_middle(Rect(0, 0, 9, 40), []), free_middle(Rect(0, 0, 9, 40), [20]), free_middle(Rect(0, 0, 9, 9), [])
+    (20.0, 12.0, None)
+    """
+    reach = NAME_HEIGHT / 2
+    candidates = [area.middle, *(y + side * (reach + 2) for y in lines for side in (-1, 1))]
+    free = [
+        middle
+        for middle in candidates
+        if area.top + reach <= middle <= area.bottom - reach and all(abs(y - middle) > reach + 1 for y in lines)
+    ]
+    return min(free, key=lambda middle: abs(middle - area.middle), default=None)

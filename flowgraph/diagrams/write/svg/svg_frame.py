@@ -1,27 +1,21 @@
-"""What every SVG shares: its title, its style, its page, and how a template of ours is filled in.
+"""The frame of every SVG: its title, its sentences, its page, and its style where it stands alone.
 
-Each value that a template writes is escaped. A picture holds no script and asks for nothing from outside.
+A picture holds no script and asks for nothing from outside.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.style import stylesheet
+from flowgraph.diagrams.write.svg.geometry import TITLE_CHARACTERS, heading, short
+from flowgraph.diagrams.write.svg.marks import Mark, escaped, group, words, written
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-TITLE_CHARACTERS, ABOUT_CHARACTERS = 100, 4000
+ABOUT_CHARACTERS = 4000
 SCREEN_PX = 1600  # CSS pixels: letters of a picture a third wider than it can still be read
-NO_STYLE = "<style></style>"  # what a template leaves room by; no text of a user can be it, for each is escaped
-
-_ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+WIDE_PX = 1200  # a page lets a wider picture scroll by itself
 
 
 @dataclass(frozen=True)
@@ -32,7 +26,7 @@ class Look:
     pools: tuple[str, ...] = ()
 
     def pool(self, name: str) -> str:
-        """Return the class of a pool, which the page's filter goes by: `p0`, or nothing for one that it has not.
+        """Return the class of a pool, which the page's filter goes by: `p0`, or nothing for one that it does not have.
 
         >>> Look(pools=("train", "generate")).pool("generate")
         'p1'
@@ -43,55 +37,25 @@ class Look:
 ALONE = Look()
 
 
-def framed(template: str, look: Look, *, title: str, about: str, width: float, height: float, **parts: Any) -> str:
-    """Fill in `templates/TEMPLATE`, which extends `base.svg.j2`; lengths are in units of the picture (CSS pixels).
+def framed(kind: str, marks: Iterable[Mark], look: Look, *, title: str, about: str, width: float, height: float) -> str:
+    """Return marks as one SVG with its title above them; lengths are in units of the picture (CSS pixels).
 
-    `title` names the picture and `about` tells it in sentences, both as a user wrote them. A picture wider than a
+    `title` names the picture and `about` describes it in sentences, both as a user wrote them. A picture wider than a
     screen is shown as wide as one.
     """
-    shown = {"title": clean(title, TITLE_CHARACTERS), "about": clean(about or title, ABOUT_CHARACTERS)}
+    page = Mark("rect", {"class": "page", "width": width, "height": height})
+    picture = group(f"fg {kind}", page, words(heading(title, width)), *marks)
     scale = min(1.0, SCREEN_PX / width)
-    size = {"width": width, "height": height, "shown_width": scale * width, "shown_height": scale * height}
-    drawn = environment().get_template(template).render(look=look, **shown, **size, **parts)
-    return drawn if look.embedded else drawn.replace(NO_STYLE, f"<style>\n{_style(drawn)}\n</style>")
-
-
-def _style(drawn: str) -> str:
-    """Return the style of the classes that a picture has."""
-    return stylesheet({name for names in re.findall('class="([^"]*)"', drawn) for name in names.split()})
-
-
-def short(length: float) -> str:
-    """Write a length to a hundredth of a unit.
-
-    >>> short(12.0), short(1234.567)
-    ('12', '1234.57')
-    """
-    return f"{length:.2f}".rstrip("0").rstrip(".") if length else "0"
-
-
-@cache
-def environment() -> Environment:
-    """Return the templates of ours, each of whose values is escaped."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    folder = FileSystemLoader(Path(__file__).parents[1] / "templates", encoding="utf-8")
-    made = Environment(
-        loader=folder,
-        autoescape=True,
-        finalize=_legal,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    style = () if look.embedded else ("<style>", stylesheet(picture.classes()), "</style>")
+    classes = f"fg {kind}{' wide' if width > WIDE_PX else ''}"
+    size = f'width="{short(scale * width)}" height="{short(scale * height)}"'
+    box = f'viewBox="0 0 {short(width)} {short(height)}"'
+    lines = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{classes}" role="img" {size} {box}>',
+        f"<title>{escaped(clean(title, TITLE_CHARACTERS))}</title>",
+        f"<desc>{escaped(clean(about or title, ABOUT_CHARACTERS))}</desc>",
+        *style,
+        *(text for mark in picture.children for text in written(mark)),
+        "</svg>",
     )
-    made.filters["short"] = short
-    return made
-
-
-def _legal(value: object) -> object:
-    r"""Leave out of a text what no XML may hold, escaped or not (XML 1.0, section 2.2).
-
-    >>> _legal("a\x1b[31m\ud83d b")
-    'a[31m b'
-    """
-    return _ILLEGAL.sub("", value) if isinstance(value, str) and _ILLEGAL.search(value) else value
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""How wide a text is drawn, without the font that a viewer will have: never narrower than it."""
+"""How wide a text is drawn, without the font that a viewer will have: an upper bound."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTHS = (
 )
 _WIDE, _OTHER = 1000, 750  # of East Asian letters and emoji; of any other
 BOLD = 1.11  # times the width
-TEXT_CHARACTERS = 200  # of what is broken into lines
+TEXT_CHARACTERS = 200  # of a text that is broken into lines
 _BREAKS = re.compile(r" (?!(?:[KMGT]i)?B\b)")  # not between a number and its unit
 
 
@@ -27,11 +27,11 @@ def text_width_px(text: str, size_px: float, *, bold: bool = False) -> float:
     >>> text_width_px("policy", 10), text_width_px("", 10), text_width_px("模型", 10)
     (29.45, 0.0, 20.0)
     """
-    thousandths = sum(map(_width, text))
+    thousandths = sum(map(_thousandths, text))
     return round(thousandths * size_px / 1000 * (BOLD if bold else 1), 2)
 
 
-def _width(letter: str) -> int:
+def _thousandths(letter: str) -> int:
     place = ord(letter) - 32
     if 0 <= place < len(_WIDTHS):
         return _WIDTHS[place]
@@ -41,21 +41,21 @@ def _width(letter: str) -> int:
 
 
 def fitted(text: str, room_px: float, size_px: float, *, bold: bool = False) -> str:
-    """Cut a text to the room that it has, and show that it was cut; nothing where not even two letters fit.
+    """Return a text cut to its room, with an ellipsis where it was cut; "" where not even two letters fit.
 
     >>> fitted("policy.generate", 60, 10), fitted("policy", 60, 10), fitted("policy", 5, 10)
     ('policy.gen…', 'policy', '')
     """
     if text_width_px(text, size_px, bold=bold) <= room_px:
         return text
-    kept = text
-    while kept and text_width_px(kept + "…", size_px, bold=bold) > room_px:
-        kept = kept[:-1]
-    return kept.rstrip() + "…" if len(kept) > 1 else ""
+    shortened = text
+    while shortened and text_width_px(shortened + "…", size_px, bold=bold) > room_px:
+        shortened = shortened[:-1]
+    return shortened.rstrip() + "…" if len(shortened) > 1 else ""
 
 
-def wrapped(text: str, room_px: float, size_px: float, *, bold: bool = False, most: int = 3) -> tuple[str, ...]:
-    """Break a text at its spaces into lines that fit in a room, `most` at most; what is too long is cut.
+def wrapped(text: str, room_px: float, size_px: float, *, bold: bool = False, max_lines: int = 3) -> tuple[str, ...]:
+    """Break a text at its spaces into at most `max_lines` lines that fit in a room; a line that is too long is cut.
 
     >>> wrapped("n=16, temperature=1, max_tokens=512", 130, 11)
     ('n=16, temperature=1,', 'max_tokens=512')
@@ -67,5 +67,6 @@ def wrapped(text: str, room_px: float, size_px: float, *, bold: bool = False, mo
             lines.append(word)
         else:
             lines[-1] = longer
-    kept = lines if len(lines) <= most else [*lines[: most - 1], " ".join(lines[most - 1 :])]
-    return tuple(fitted(line, room_px, size_px, bold=bold) or "…" for line in kept)
+    if len(lines) > max_lines:
+        lines[max_lines - 1 :] = [" ".join(lines[max_lines - 1 :])]
+    return tuple(fitted(line, room_px, size_px, bold=bold) or "…" for line in lines)

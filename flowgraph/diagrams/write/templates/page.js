@@ -1,4 +1,4 @@
-// What a reader can do with the page beyond reading it, started. The page is whole without any of it.
+// Start the interactive parts of the page. The page is complete without them.
 
 const all = (root, selector) => Array.from(root.querySelectorAll(selector));
 const between = (low, value, high) => Math.min(Math.max(low, value), high);
@@ -13,7 +13,7 @@ function button(text, name, action) {
   return it;
 }
 
-// Keep a picture as it is shown, with its style; the page's policy does not stand in the way of a blob that is saved.
+// Save a picture as it is shown, with its style; the page's policy allows a blob that is saved.
 function download(svg, name) {
   const copy = svg.cloneNode(true);
   const style = document.createElementNS(svg.namespaceURI, "style");

@@ -1,6 +1,6 @@
-// The bars of a timeline, drawn again for the seconds that are shown.
+// Redraw the bars of a timeline for the seconds that are visible.
 
-// Read how a bar was drawn, so that it is drawn again with the same small distances.
+// Read how a bar was drawn, to redraw it with the same small distances.
 function readBar(bar, view) {
   const [start, end] = [Number(bar.dataset.start), Number(bar.dataset.end)];
   const rects = all(bar, "rect").map((rect) => {
@@ -19,8 +19,8 @@ function readBar(bar, view) {
   return { bar, start, end, rects, texts, lines: all(bar, "line") };
 }
 
-// A bar's `data-label` is its whole label, its `data-key` the letter of its kind; what is drawn may be cut, or not be
-// there for want of room.
+// A bar's `data-label` is its complete label, its `data-key` the letter of its kind; the drawn text may be cut or
+// missing.
 function addLabel(bar) {
   const rect = bar.querySelector("rect");
   if (!rect || !bar.dataset.label || bar.querySelector("text")) return;
@@ -35,7 +35,7 @@ function say(text, words) {
   if (text.textContent !== words) text.textContent = words;
 }
 
-// Measure all that texts may say: every one is written before the first is read, since reading lays the page out.
+// Measure all candidate texts: write every one before reading the first, since reading lays the page out.
 function measure(texts) {
   for (const nth of [0, 1, 2]) {
     const some = texts.filter((each) => each.said[nth]);
@@ -66,7 +66,7 @@ function numberOf(element, name) {
   return Number(element.getAttribute(name));
 }
 
-// What is out of view is still told by a screen reader and reached by keyboard, which brings it into view.
+// Bars out of view stay available to screen readers and to the keyboard, which brings them into view.
 function setSeen(element, seen) {
   element.classList.toggle("beyond", !seen); // for the page, whose other rules would win; a saved picture has the rest
   for (const [name, value] of [["opacity", "0"], ["pointer-events", "none"]]) {

@@ -1,9 +1,9 @@
-// Tables that are sorted by a column, and whose rows are linked with what stands for them in a picture.
+// Sort tables by a column, and link their rows with the parts of a picture.
 
 function compare(a, b, sign) {
   const [x, y] = [a.dataset.sort, b.dataset.sort];
   if (x !== undefined && y !== undefined) return sign * (Number(x) - Number(y));
-  if (x !== y) return x === undefined ? 1 : -1; // what has no number comes last, either way
+  if (x !== y) return x === undefined ? 1 : -1; // cells without a number come last in both directions
   return sign * a.textContent.localeCompare(b.textContent, "en", { numeric: true });
 }
 
@@ -26,7 +26,7 @@ function startSorting(table) {
   });
 }
 
-// Link the parts of a picture that are a row of its table each, with that row.
+// Link each part of a picture with its row in the table.
 function linkRows(section) {
   const rows = new Map(all(section, "tbody tr").map((row) => [row.dataset.row, row]));
   const parts = all(section, "svg :is(.dot, .strip, .message)[data-row]").filter((part) => rows.has(part.dataset.row));

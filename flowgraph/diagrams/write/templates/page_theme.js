@@ -1,4 +1,4 @@
-// Light or dark, remembered for as long as the window is open.
+// Light or dark, remembered until the window is closed.
 
 const THEME = "flowgraph-theme"; // its name in the session's storage
 

@@ -1,4 +1,4 @@
-// The ticks of a timeline: as they were drawn while all of it is shown, else at round seconds of what is.
+// The ticks of a timeline: unchanged while all of it is visible, else at round seconds of the visible part.
 
 const TICK_GAP = 110; // between two ticks, about, in units of the picture
 
@@ -14,7 +14,7 @@ function drawTicks(area, view) {
   }
 }
 
-// Make ticks like one that was drawn.
+// Make ticks by cloning an existing one.
 function roundTicks(drawn, view) {
   const step = roundStep(((view.span / view.unit.seconds) * TICK_GAP) / (view.right - view.left));
   const stepSeconds = step * view.unit.seconds;
@@ -30,7 +30,7 @@ function roundTicks(drawn, view) {
   });
 }
 
-// Move a mark, with whatever stands beside its line.
+// Move a mark with the text at its line.
 function move(mark, x) {
   const lines = all(mark, "line");
   const way = lines.length ? x - numberOf(lines[0], "x1") : 0;
@@ -38,7 +38,7 @@ function move(mark, x) {
   for (const line of lines) ["x1", "x2"].forEach((name) => line.setAttribute(name, x));
 }
 
-// Give the next of 1, 2 or 5 times a power of ten.
+// Return the next of 1, 2 or 5 times a power of ten.
 function roundStep(rough) {
   const power = 10 ** Math.floor(Math.log10(rough));
   return power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999);

@@ -1,8 +1,8 @@
-// A timeline that can be looked at closer: by buttons, keys, the wheel, and by drawing it along.
+// Zoom a timeline: by buttons, keys and the wheel, and by dragging.
 
-const CLOSEST = 2000; // it is drawn at most this many times as long
+const CLOSEST = 2000; // maximum zoom
 
-// The seconds that are shown, and where they are drawn.
+// The visible seconds, and where they are drawn.
 class View {
   constructor(area) {
     [this.left, this.right, this.last] = ["left", "right", "end"].map((name) => Number(area.dataset[name]));
@@ -85,7 +85,7 @@ function zoomByKeys(root, { zoom, pan, whole }) {
   });
 }
 
-// Give a place on the screen in units of the picture.
+// Return a place on the screen in units of the picture.
 function across(svg, clientX) {
   const { left, width } = svg.getBoundingClientRect();
   return ((clientX - left) * svg.viewBox.baseVal.width) / width;
@@ -100,7 +100,7 @@ function zoomByWheel(svg, view, zoom) {
   svg.addEventListener("wheel", turned, { passive: false });
 }
 
-// A finger scrolls the page and the picture, as everywhere; the mouse takes the timeline along.
+// A finger scrolls the page and the picture, as everywhere; the mouse drags the timeline.
 function panByDragging(svg, view, show) {
   let down = null;
   svg.addEventListener("pointerdown", (event) => {

@@ -1,7 +1,7 @@
-// Graphs: what belongs to a box or an arrow stays when it is pointed at, all else steps back.
+// Trace graphs: when you point at a box or an arrow, its arrows and their ends stay and the rest fades.
 
-const MARKS = ".box[data-id], .arrow[data-from]"; // what a legend shows has no such name
-const LABELS = ".label[data-from]"; // of arrows: they stand over all boxes
+const MARKS = ".box[data-id], .arrow[data-from]"; // marks of a legend have no id
+const LABELS = ".label[data-from]"; // of arrows: they lie over all boxes
 
 function ends(arrow) {
   return [arrow.dataset.from, arrow.dataset.to];
@@ -11,13 +11,13 @@ function haveSameEnds(a, b) {
   return String(ends(a)) === String(ends(b));
 }
 
-// Give what is pointed at; a label stands for its arrow.
+// Return the mark at a target; a label stands for its arrow.
 function markOf(svg, target) {
   const label = target.closest(LABELS);
   return label ? all(svg, ".arrow[data-from]").find((arrow) => haveSameEnds(arrow, label)) : target.closest(MARKS);
 }
 
-// Give what stays when a mark is traced: an arrow and its two ends; a box, its arrows and their other ends.
+// Return the marks that stay: an arrow and its two ends; a box, its arrows and their other ends.
 function traced(svg, mark) {
   const isArrow = mark.classList.contains("arrow");
   const arrows = all(svg, ".arrow[data-from]").filter((each) => (isArrow ? each === mark : ends(each).includes(mark.dataset.id)));
@@ -46,7 +46,7 @@ function startTracing(svg) {
   };
 
   for (const line of all(svg, ".arrow[data-from] .line")) {
-    const hit = line.cloneNode(false); // a thin line is hard to point at
+    const hit = line.cloneNode(false); // a thin line is hard to hit
     hit.removeAttribute("marker-end");
     hit.setAttribute("class", "hit");
     line.before(hit);

@@ -1,6 +1,6 @@
-"""Draw any picture for a terminal, in words and lines; colour says nothing that they do not say too.
+"""Draw any picture for a terminal, in words and lines; colour adds nothing to them.
 
-Names are only ever letters: no escape code of a name reaches the terminal, and no sign in it is markup.
+Names are plain text: no escape code of a name reaches the terminal, and no sign in it is markup.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from flowgraph.diagrams.model.sequence import SequenceDiagram
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-ABOUT_CHARACTERS = 2000  # of what is to be seen, in sentences
-WIDTH_AT_LEAST = 20
+ABOUT_CHARACTERS = 2000
+WIDTH_MIN = 20
 
 
 def terminal(drawing: Drawing, width: int, colour: bool) -> str:
-    """Return a picture as lines of text for a terminal of this many columns, its title above and its sentences beneath.
+    """Return a picture as text for a terminal of this many columns, with its title above and its sentences beneath.
 
-    Lines are no wider unless a name is. Without `colour` the text has no escape codes.
+    Only a name may be wider. Without `colour` the text has no escape codes.
     """
     from rich.console import Console
     from rich.text import Text
 
-    wide = max(width, WIDTH_AT_LEAST)
+    columns = max(width, WIDTH_MIN)
     console = Console(
         file=io.StringIO(),
-        width=wide,
+        width=columns,
         height=25,
         force_terminal=colour,
         force_jupyter=False,
@@ -47,8 +47,8 @@ def terminal(drawing: Drawing, width: int, colour: bool) -> str:
     )
     with console.capture() as captured:
         console.print(Text(clean(drawing.title), "bold"), no_wrap=True, overflow="ignore", crop=False)
-        for part in _parts(drawing, wide):
-            cut = isinstance(part, Text) and part.overflow == "ellipsis"  # which rich forgets as it joins texts
+        for part in _parts(drawing, columns):
+            cut = isinstance(part, Text) and part.overflow == "ellipsis"  # rich forgets it as it joins texts
             console.print(part, overflow="ellipsis" if cut else "fold", no_wrap=cut or None, crop=False)
         if drawing.about:
             console.print(Text(clean(drawing.about, ABOUT_CHARACTERS), "dim"))
@@ -56,7 +56,7 @@ def terminal(drawing: Drawing, width: int, colour: bool) -> str:
 
 
 def _parts(drawing: Drawing, width: int) -> Iterable[RenderableType]:
-    """Return what is printed between title and sentences; rich, which this needs, is loaded no sooner."""
+    """Return what is printed between title and sentences; rich is imported only here."""
     from flowgraph.diagrams.write.terminal import terminal_flow, terminal_places, terminal_scales, terminal_tables
 
     match drawing:

@@ -1,4 +1,4 @@
-"""Draw a flow for a terminal: a line for each box, rails from what it reads, its kind and what travels beside it."""
+"""Draw a flow for a terminal: a line for each box, rails from what it reads, and its kind and reads next to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
 from flowgraph.diagrams.write.palette import ARROW_INKS, INKS, STATUS_INKS
 from flowgraph.diagrams.write.terminal.line_layout import BoxLine, rows, ways_back
 
-_UNCOLOURED = {"data", "arithmetic", "result", "device"}  # of these the written kind alone tells
+_UNCOLOURED = {"data", "arithmetic", "result", "device"}  # their kind is written without a colour
 _GAP = "  "
 
 Path = tuple[Frame, ...]  # the frames around a box, the outermost first
@@ -20,7 +20,7 @@ Path = tuple[Frame, ...]  # the frames around a box, the outermost first
 
 @dataclass(frozen=True)
 class _Line:
-    """One line in its four columns: a name, the rails, a kind, and what is read."""
+    """One line in its four columns."""
 
     name: Text
     rails: str
@@ -29,19 +29,24 @@ class _Line:
 
 
 def flow_lines(picture: Picture, width: int) -> list[Text]:
-    """Return lines of a flow, what no rail can show beneath it; numbered where rails would fill half of the width."""
+    """Return the lines of a flow, then the arrows that no rail shows; numbers replace rails of over half the width."""
     lines = [*_lines(picture)]
     if any(len(line.rails) > width // 2 for line in lines):
         lines = [*_lines(picture, {row.box.id: place for place, row in enumerate(rows(picture), 1)})]
-    wide = max((line.name.cell_len for line in lines), default=0)
-    far = max((len(line.rails) for line in lines), default=0)
+    names = max((line.name.cell_len for line in lines), default=0)
+    rails = max((len(line.rails) for line in lines), default=0)
     kinds = max((line.kind.cell_len for line in lines), default=0)
-    drawn = list[Text]()
+    texts = list[Text]()
     for line in lines:
-        texts = (_padded(line.name, wide), Text(line.rails.ljust(far)), _padded(line.kind, kinds), line.reads)
-        drawn.append(Text(_GAP, no_wrap=True, overflow="ellipsis").join(texts))
-        drawn[-1].rstrip()
-    return [*drawn, *(_way_back(picture, arrow) for arrow in ways_back(picture))]
+        columns = (_padded(line.name, names), Text(line.rails.ljust(rails)), _padded(line.kind, kinds), line.reads)
+        texts.append(Text(_GAP, no_wrap=True, overflow="ellipsis").join(columns))
+        texts[-1].rstrip()
+    names_of = {box.id: clean(box.label[0] if box.label else "") for box in picture.boxes}
+    for arrow in ways_back(picture):
+        source, target = names_of[arrow.source], names_of[arrow.target]
+        sign, label = SIGNS[arrow.status], f", {clean(arrow.label)}"
+        texts.append(Text.assemble(sign, source, (" ↺ ", _ink(arrow)), target, label))
+    return texts
 
 
 def _padded(text: Text, width: int) -> Text:
@@ -52,64 +57,50 @@ def _padded(text: Text, width: int) -> Text:
 
 def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterator[_Line]:
     """Yield a line for each box, and one above the first box of a frame; with `numbers`, these in place of rails."""
-    laid = rows(picture)
-    paths = [around(picture, row.box) for row in laid]
+    lines = rows(picture)
+    paths = [picture.frames_around(row.box)[::-1] for row in lines]
     depth = max(map(len, paths), default=0)
-    for row, above, path, beneath in zip(laid, [(), *paths], paths, [*paths[1:], ()], strict=False):
+    for row, above, path, beneath in zip(lines, [(), *paths], paths, [*paths[1:], ()], strict=False):
         for level, frame in enumerate(path):
             if path[: level + 1] != above[: level + 1]:
-                yield _Line(_opened(frame, level), "" if numbers else _passing(row), Text(), Text())
+                label = (signed(frame.label, frame.status), f"italic {STATUS_INKS.get(frame.status, '')}")
+                yield _Line(Text.assemble("│ " * level, "╭ ", label), "" if numbers else _passing(row), Text(), Text())
         rails = f"● {numbers[row.box.id]}" if numbers else _rails(row)
-        name = _bracket(path, beneath, depth) + _name(row.box)
-        yield _Line(name, rails, kind_text(row.box), _side(row, numbers))
-
-
-def around(picture: Picture, box: Box) -> Path:
-    """Return the frames around a box, the outermost first."""
-    known = {frame.id: frame for frame in picture.frames}
-    found, inner = list[Frame](), box.inside
-    while inner is not None:
-        found.append(known[inner])
-        inner = known[inner].parent
-    return tuple(reversed(found))
-
-
-def _opened(frame: Frame, level: int) -> Text:
-    ink = STATUS_INKS.get(frame.status, "")
-    return Text.assemble("│ " * level, "╭ ", (signed(frame.label, frame.status), f"italic {ink}"))
+        box = row.box
+        name = Text(signed(box.label[0] if box.label else "", box.status), STATUS_INKS.get(box.status, ""))
+        yield _Line(_bracket(path, beneath, depth) + name, rails, kind_text(box), _side(row, numbers))
 
 
 def _bracket(path: Path, beneath: Path, depth: int) -> Text:
     """Draw the left edge of the frames around a box; those that end with it are closed."""
-    shared = next((n for n, (one, other) in enumerate(zip(path, beneath, strict=False)) if one != other), None)
-    kept = min(len(path), len(beneath)) if shared is None else shared
-    return Text("".join("│ " if level < kept else "╰ " for level in range(len(path))) + "  " * (depth - len(path)))
-
-
-def _name(box: Box) -> Text:
-    return Text(signed(box.label[0] if box.label else "", box.status), STATUS_INKS.get(box.status, ""))
+    shared = 0
+    while shared < min(len(path), len(beneath)) and path[shared] == beneath[shared]:
+        shared += 1
+    return Text("│ " * shared + "╰ " * (len(path) - shared) + "  " * (depth - len(path)))
 
 
 def kind_text(box: Box) -> Text:
-    """Write what kind of box it is, in the colour of its kind."""
+    """Return a box's kind, in its colour."""
     return Text(box.kind, "" if box.kind in _UNCOLOURED else INKS[box.kind].border)
 
 
+def _ink(arrow: Arrow) -> str:
+    return STATUS_INKS.get(arrow.status) or ARROW_INKS.get(arrow.style) or ""
+
+
 def _side(row: BoxLine, numbers: Mapping[str, int] | None) -> Text:
-    """Return what a box reads, and of which number where there are numbers."""
-    said = list[Text]()
+    """Return what a box reads, with the number of its source if there are numbers, and its details."""
+    reads = list[Text]()
     for arrow in dict.fromkeys(row.arrows):
-        ink = STATUS_INKS.get(arrow.status) or ARROW_INKS.get(arrow.style) or ""
-        of = f" of {numbers[arrow.source]}" if numbers else ""
-        text = Text(signed(arrow.label, arrow.status) + of, ink)
-        said += [] if text in said else [text]
-    reads = Text(", ").join(said)
+        source = f" of {numbers[arrow.source]}" if numbers else ""
+        text = Text(signed(arrow.label, arrow.status) + source, _ink(arrow))
+        reads += [] if text in reads else [text]
     more = details(row.box)
-    return Text(" · ").join([*([reads] if said else []), *([Text(more, "dim")] if more else [])])
+    return Text(" · ").join([*([Text(", ").join(reads)] if reads else []), *([Text(more, "dim")] if more else [])])
 
 
 def details(box: Box) -> str:
-    """Return what a label says beneath its name, in one line, its kind left out."""
+    """Return the lines of a label beneath the name as one, without the kind."""
     return " · ".join(clean(line) for line in box.label[1:] if line != box.kind)
 
 
@@ -127,10 +118,3 @@ def _rails(row: BoxLine) -> str:
     cells = [marks.get(column, "─" if first < column < row.column else " ") for column in range(max(marks) + 1)]
     joints = ["─" if first <= column < row.column else " " for column in range(len(cells))]
     return "".join(cell + joint for cell, joint in zip(cells, joints, strict=True)).rstrip()
-
-
-def _way_back(picture: Picture, arrow: Arrow) -> Text:
-    names = {box.id: clean(box.label[0] if box.label else "") for box in picture.boxes}
-    ink = STATUS_INKS.get(arrow.status) or ARROW_INKS.get(arrow.style) or ""
-    sign, said = SIGNS[arrow.status], clean(arrow.label)
-    return Text.assemble(sign, names[arrow.source], (" ↺ ", ink), names[arrow.target], f", {said}")

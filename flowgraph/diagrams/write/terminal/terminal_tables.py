@@ -1,4 +1,4 @@
-"""Draw for a terminal what is read line by line: placements, candidates, curves, and who tells whom what."""
+"""Draw for a terminal what is read line by line: placements, candidates, curves, and the messages of a step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from flowgraph.cluster.cluster import show_bytes
-from flowgraph.diagrams.model.charts import Comparison, Curves, DotMark, PoolShare, Scatter, Strip
+from flowgraph.diagrams.model.charts import Comparison, Curves, DotMark, Scatter, Strip
 from flowgraph.diagrams.model.labels import clean
-from flowgraph.diagrams.model.sequence import Actor, Message, MessageStyle, SequenceDiagram
+from flowgraph.diagrams.model.sequence import Actor, MessageStyle, SequenceDiagram
 from flowgraph.diagrams.model.series import Series, known
 from flowgraph.diagrams.model.ticks import number_text
 from flowgraph.diagrams.write.terminal.sparkline import sparkline
@@ -22,18 +22,18 @@ _ARROWS: Mapping[MessageStyle, str] = {"call": "→", "reply": "⇢", "transfer"
 
 
 def _table(*columns: str, rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """Return a table of plain text, columns without a word in any line left out."""
+    """Return a table of plain text, without its empty columns."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
-    for place in kept:
+    places = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    for place in places:
         table.add_column(Text(columns[place]), justify="right" if columns[place] in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(row[place]) for place in kept))
+        table.add_row(*(Text(row[place]) for place in places))
     return table
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """List placements with their seconds a step, and how their pools share out the devices."""
+    """List placements with their seconds a step, and how their pools divide the devices."""
     rows = [_strip(strip) for strip in comparison.strips]
     return _table("placement", "s a step", "pools", "", rows=rows, right=("s a step",))
 
@@ -41,65 +41,48 @@ def comparison_table(comparison: Comparison) -> Table:
 def _strip(strip: Strip) -> tuple[str, ...]:
     name = clean(strip.label) + (" (chosen)" if strip.chosen else "")
     seconds = "-" if strip.seconds is None else number_text(strip.seconds)
-    return name, seconds, "\n".join(map(_part, strip.parts)), clean(strip.why) if strip.why else ""
-
-
-def _part(part: PoolShare) -> str:
-    return f"{clean(part.pool)} × {part.devices}: {', '.join(clean(role) for role in part.roles)}"
+    pools = [f"{clean(pool.pool)} × {pool.devices}: {', '.join(map(clean, pool.roles))}" for pool in strip.parts]
+    return name, seconds, "\n".join(pools), clean(strip.why) if strip.why else ""
 
 
 def scatter_table(scatter: Scatter) -> Table:
-    """List the candidates of a search as it ranks them."""
-    rows = [
-        (
-            str(number),
-            clean(dot.label),
-            number_text(dot.seconds),
-            show_bytes(dot.memory_bytes),
-            _MARKS[dot.mark],
-            clean(dot.why) if dot.why else "",
-        )
-        for number, dot in enumerate(scatter.dots, 1)
-    ]
-    head = ("", "candidate", "s a step", "memory", "", "beside the best")
-    return _table(*head, rows=rows, right=("", "s a step", "memory"))
+    """List the candidates of a search in its order."""
+    rows = list[tuple[str, ...]]()
+    for rank, dot in enumerate(scatter.dots, 1):
+        measures = number_text(dot.seconds), show_bytes(dot.memory_bytes)
+        rows.append((str(rank), clean(dot.label), *measures, _MARKS[dot.mark], clean(dot.why) if dot.why else ""))
+    heads = ("", "candidate", "s a step", "memory", "", "compared with the best")
+    return _table(*heads, rows=rows, right=("", "s a step", "memory"))
 
 
 def curves_table(curves: Curves) -> Table:
-    """List a run's numbers, those of the headline first, each as a small curve with its ends and its range."""
-    ranked = sorted(curves.series, key=lambda series: not series.headline)
-    rows = [_series(series) for series in ranked]
+    """List a run's metrics, headlines first, each as a small curve with its ends and its range."""
+    rows = [_series(series) for series in sorted(curves.series, key=lambda series: not series.headline)]
     return _table("metric", "curve", "first", "last", "least", "most", rows=rows, right=("first", "last"))
 
 
 def _series(series: Series) -> tuple[str, ...]:
     name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
-    values = [value for _, value in known(series)]
-    found = [value for value in values if value is not None]
-    if not found:
+    curve = [value for _, value in known(series)]
+    values = [value for value in curve if value is not None]
+    if not values:
         return name, "no values", "", "", "", ""
-    told = (found[0], found[-1], min(found), max(found))
-    return name, sparkline(values), *(number_text(value) for value in told)
+    return name, sparkline(curve), *map(number_text, (values[0], values[-1], min(values), max(values)))
 
 
 def sequence_lines(diagram: SequenceDiagram) -> Iterator[Text]:
-    """Write a numbered line for each message; what an actor does by itself has no arrow."""
+    """Yield a numbered line for each message; one of an actor to itself has no arrow."""
     names = _names(diagram.actors)
-    wide = len(str(len(diagram.messages)))
+    digits = len(str(len(diagram.messages)))
     for number, message in enumerate(diagram.messages, 1):
-        yield Text(f"{number:{wide}}  {_told(message, names)}")
-
-
-def _told(message: Message, names: Mapping[str, str]) -> str:
-    word = f" ({message.style})" if message.style in ("transfer", "sync") and message.style not in message.label else ""
-    if message.source == message.target:
-        return f"{names[message.source]}: {clean(message.label)}{word}"
-    arrow = _ARROWS[message.style]
-    return f"{names[message.source]} {arrow} {names[message.target]}: {clean(message.label)}{word}"
+        style = message.style
+        word = f" ({style})" if style in ("transfer", "sync") and style not in message.label else ""
+        arrow = f" {_ARROWS[style]} {names[message.target]}" if message.source != message.target else ""
+        yield Text(f"{number:{digits}}  {names[message.source]}{arrow}: {clean(message.label)}{word}")
 
 
 def _names(actors: Sequence[Actor]) -> dict[str, str]:
-    """Name each actor, by its pool and all of its label where its first line is another's too."""
+    """Name each actor by its first line, and by its pool and all of its label if another has that line too."""
     counts = Counter(clean(actor.label[0] if actor.label else "") for actor in actors)
     names = dict[str, str]()
     for actor in actors:

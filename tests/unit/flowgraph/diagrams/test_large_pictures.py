@@ -22,7 +22,7 @@ from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Pict
 from flowgraph.diagrams.write.formats import text_in
 from flowgraph.diagrams.write.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.write.svg.geometry import Rect
-from flowgraph.diagrams.write.svg.layout import LABELS_KEPT, LINE_PX, LaidBox, LaidPicture, laid_out
+from flowgraph.diagrams.write.svg.layout import LABELLED_ARROWS_MAX, LINE_PX, LaidBox, LaidPicture, laid_out
 from flowgraph.diagrams.write.svg.text_width import text_width_px
 from flowgraph.passes import compile_graph
 from nodes import LogProbs, update
@@ -178,12 +178,12 @@ def room_left(box: LaidBox) -> float:
     """Return how much wider a box is than the widest line in it."""
     sizes = [(SIZE_PX, True)] * box.names + [(SMALL_PX, False)] * (len(box.lines) - box.names)
     widths = [text_width_px(line, size, bold=bold) for line, (size, bold) in zip(box.lines, sizes, strict=True)]
-    return box.at.width - max(widths)
+    return box.area.width - max(widths)
 
 
 def can_be_read(found: LaidPicture) -> None:
     """Assert that every text is where its box is, on nothing else, inside the picture."""
-    boxes, named = [box.at for box in found.boxes], list(labels(found))
+    boxes, named = [box.area for box in found.boxes], list(labels(found))
     assert overlapping(boxes, boxes) == []
     assert overlapping(named, [*named, *boxes]) == []
     assert min(room_left(box) for box in found.boxes) >= 0
@@ -249,7 +249,7 @@ def test_frames_that_cross_lose_no_arrow_and_end_no_process(seeds: Callable[[int
 def frames_cross(seed: int) -> None:
     draw = random.Random(seed)
     picture = generated(draw.randrange(10, 85), near=draw.randrange(2, 40), seed=seed, frames=draw.randrange(1, 10))
-    found = laid_out(replace(picture, arrows=picture.arrows[:LABELS_KEPT]))
+    found = laid_out(replace(picture, arrows=picture.arrows[:LABELLED_ARROWS_MAX]))
     assert all(len(arrow.points) >= 4 for arrow in found.arrows), seed
     named = list(labels(found))
     assert overlapping(named, named) == [], seed

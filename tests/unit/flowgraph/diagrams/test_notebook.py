@@ -16,7 +16,7 @@ from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.diagrams import notebook
 from flowgraph.diagrams.build.flow_picture import flow_picture
-from flowgraph.diagrams.notebook import ARROWS_AT_MOST, CHARACTERS_AT_MOST, MERMAID, SVG, TEXT, mimebundle
+from flowgraph.diagrams.notebook import ARROWS_MAX, CHARACTERS_MAX, MERMAID, SVG, TEXT, mimebundle
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.diagrams.write.svg.graph_svg import graph_svg
 from flowgraph.passes import compile_graph
@@ -42,7 +42,7 @@ def raising(prompts: Prompts) -> Prompts:
 @flow
 def long(prompts: Prompts, policy: Policy) -> Scores:
     total = score(generate(policy, prompts))
-    for _ in range(ARROWS_AT_MOST):
+    for _ in range(ARROWS_MAX):
         total = total + total
     return total
 
@@ -121,8 +121,8 @@ def test_a_flow_that_cannot_be_described_shows_why_and_does_not_raise() -> None:
 def test_a_drawing_that_mermaid_would_refuse_is_left_out() -> None:
     shown = mimebundle(long)
     assert set(shown) == {TEXT}
-    assert shown[TEXT].count("\n") > ARROWS_AT_MOST
-    assert len(mimebundle(grpo)[MERMAID]) < CHARACTERS_AT_MOST / 5
+    assert shown[TEXT].count("\n") > ARROWS_MAX
+    assert len(mimebundle(grpo)[MERMAID]) < CHARACTERS_MAX / 5
 
 
 NAMES = looped(

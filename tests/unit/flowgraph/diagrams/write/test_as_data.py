@@ -54,22 +54,22 @@ WRONG = {
         "picture.boxes[0].kind: is 'modle'\n  hint: did you mean `model`?"
     ),
     changed("flow", "boxes", 0, "id", to='n0"] --> x'): (
-        "picture.boxes[0].id: is not small letters and digits, a letter first and a digit last"
+        "picture.boxes[0].id: must be lowercase letters and digits, a letter first and a digit last"
     ),
     changed("flow", "boxes", 0, "id", to="n1"): "picture.boxes[1].id: is used twice: n1",
-    changed("flow", "boxes", 0, "inside", to="f9"): "picture.boxes[0].inside: is no frame's id",
-    changed("flow", "frames", 0, "parent", to="f1"): "picture.frames[0].parent: is around itself",
-    changed("flow", "arrows", 0, "target", to="n9"): "picture.arrows[0]: leads from or to what is no box's id",
+    changed("flow", "boxes", 0, "inside", to="f9"): "picture.boxes[0].inside: is not the id of a frame",
+    changed("flow", "frames", 0, "parent", to="f1"): "picture.frames[0].parent: is inside itself",
+    changed("flow", "arrows", 0, "target", to="n9"): "picture.arrows[0]: its source or target is not the id of a box",
     changed("sequence", "messages", 0, "target", to="a9"): (
-        "picture.messages[0]: goes from or to what is no actor's id"
+        "picture.messages[0]: its source or target is not the id of an actor"
     ),
     changed("lanes", "end_s", to="9"): "picture.end_s: is '9', not a number",
     changed("lanes", "lanes", 0, "bars", 0, "end_s", to=-1): (
-        "picture.lanes[0].bars[0]: ends before it starts, or at no time"
+        "picture.lanes[0].bars[0]: must start at 0 s or later, and end no sooner than it starts"
     ),
     changed("lanes", "lanes", 0, "measured", to=1): "picture.lanes[0].measured: is 1, not true or false",
     changed("memory", "stores", 0, "capacity_bytes", to=-1): (
-        "picture.stores[0]: has a size that is below zero or none"
+        "picture.stores[0]: has a size that is not a finite number of 0 or more"
     ),
     changed("scatter", "dots", 0, "memory_bytes", to=True): (
         "picture.dots[0].memory_bytes: is True, not a whole number"

@@ -21,9 +21,9 @@ from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.labels import SIGNS, clean, signed
 from flowgraph.diagrams.model.picture import Box, Picture
 from flowgraph.diagrams.write.as_data import KINDS, as_json
+from flowgraph.diagrams.write.formats import mermaid_text, text_in
 from flowgraph.diagrams.write.terminal.any_picture import terminal
 from flowgraph.diagrams.write.terminal.line_layout import ordered, rows
-from flowgraph.diagrams.write.text_formats import dot_text, mermaid_text
 from flowgraph.errors import UsageError
 from flowgraph.passes import compile_graph
 from tests.compact_json import compact_json
@@ -81,7 +81,7 @@ def shown(picture: ElementTree.Element) -> list[str]:
 
 @looped("kind", DOT)
 def test_the_whole_dot(kind: str, golden: Golden) -> None:
-    golden(dot_text(EVERY[kind](None)), f"diagrams/{kind}.dot")
+    golden(text_in(EVERY[kind](None), "dot"), f"diagrams/{kind}.dot")
 
 
 @looped("kind", MERMAID)
@@ -111,7 +111,7 @@ def test_what_a_format_cannot_draw_it_says_and_which_can() -> None:
         str(raised.value) == "Mermaid cannot draw a scatter of candidates\n  hint: these can: svg, png, html, json, txt"
     )
     with pytest.raises(UsageError, match="Graphviz cannot draw a timeline"):
-        dot_text(lanes())
+        text_in(lanes(), "dot")
     assert {kind for kind in KINDS if kind not in MERMAID} == {"comparison", "scatter", "curves"}
 
 
@@ -122,24 +122,24 @@ def test_every_shipped_flow_is_a_line_for_each_box_and_laid_out_by_graphviz(name
     drawn = terminal(picture, 120, colour=False)
     assert drawn.count("●") == len(picture.boxes)
     assert max(map(len, drawn.splitlines())) <= 120
-    graph = graphviz().AGraph(string=dot_text(picture))
+    graph = graphviz().AGraph(string=text_in(picture, "dot"))
     assert len(cast("list[str]", graph.nodes())) == len(picture.boxes)
 
 
 @cache
 def benign_tags(kind: str) -> list[str]:
     """Return the tags of a picture, as Graphviz lays it out, whose names are harmless."""
-    return [each.tag for each in laid_out(dot_text(EVERY[kind]("name"))).iter()]
+    return [each.tag for each in laid_out(text_in(EVERY[kind]("name"), "dot")).iter()]
 
 
 @pytest.mark.parametrize("kind", DOT)
 @looped("name", NAMES)
 def test_a_hostile_name_is_only_text_in_dot(name: str, kind: str) -> None:
-    told = laid_out(dot_text(EVERY[kind](name)))
+    told = laid_out(text_in(EVERY[kind](name), "dot"))
     assert [each.tag for each in told.iter()] == benign_tags(kind)
     found = {" ".join(each.split()) for each in shown(told)}
     assert " ".join(clean(name).split()) in found <= {" ".join(signed(name, status).split()) for status in SIGNS}
-    assert not re.search(r"(?i)\b(href|url)\s*=", re.sub(r'"[^"]*"', '""', dot_text(EVERY[kind](name))))
+    assert not re.search(r"(?i)\b(href|url)\s*=", re.sub(r'"[^"]*"', '""', text_in(EVERY[kind](name), "dot")))
 
 
 def skeleton(text: str) -> str:
@@ -195,7 +195,7 @@ def test_an_empty_picture_of_each_kind_is_drawn() -> None:
     ):
         empty.append(cast("Any", KINDS[kind])(title="none", **fields))
     assert [terminal(each, 40, colour=False).splitlines()[0] for each in empty] == ["none"] * 4
-    assert dot_text(empty[0]).splitlines()[-2:] == ['    label="none"', "}"]
+    assert text_in(empty[0], "dot").splitlines()[-2:] == ['    label="none"', "}"]
     assert "section" not in mermaid_text(empty[1])
 
 

@@ -44,7 +44,7 @@ def test_no_label_covers_another_or_a_box_and_each_stands_beside_its_arrow(name:
     there = list(labels(laid))
     for place, (at, label) in enumerate(there):
         assert not any(at.meets(other) for other, _ in there[place + 1 :])
-        assert not any(at.meets(box.at) for box in laid.boxes)
+        assert not any(at.meets(box.area) for box in laid.boxes)
         assert is_near(at, label.points)
 
 
@@ -52,11 +52,11 @@ def test_no_label_covers_another_or_a_box_and_each_stands_beside_its_arrow(name:
 def test_boxes_stand_apart_within_their_frames_and_all_of_it_on_the_page(name: str) -> None:
     laid = laid_flow(name)
     page = Rect(0.0, 0.0, laid.width, laid.height)
-    frames = {each.frame.id: each.at for each in laid.frames}
+    frames = {each.frame.id: each.area for each in laid.frames}
     for place, box in enumerate(laid.boxes):
-        assert not any(box.at.meets(other.at) for other in laid.boxes[place + 1 :])
-        assert page.holds(box.at)
-        assert box.box.inside is None or frames[box.box.inside].holds(box.at)
+        assert not any(box.area.meets(other.area) for other in laid.boxes[place + 1 :])
+        assert page.holds(box.area)
+        assert box.box.inside is None or frames[box.box.inside].holds(box.area)
     assert all(page.holds(at) for at, _ in labels(laid))
     assert laid.width <= SCREEN_PX
 
@@ -65,8 +65,8 @@ def test_boxes_stand_apart_within_their_frames_and_all_of_it_on_the_page(name: s
 def test_the_lines_of_a_label_fit_in_their_box(name: str) -> None:
     for box in laid_flow(name).boxes:
         names, others = box.lines[: box.names], box.lines[box.names :]
-        assert all(text_width_px(line, SIZE_PX, bold=True) < box.at.width for line in names)
-        assert all(text_width_px(line, SMALL_PX) < box.at.width for line in others)
+        assert all(text_width_px(line, SIZE_PX, bold=True) < box.area.width for line in names)
+        assert all(text_width_px(line, SMALL_PX) < box.area.width for line in others)
 
 
 def test_an_arrow_to_the_next_step_goes_up_and_moves_nothing() -> None:
@@ -74,7 +74,7 @@ def test_an_arrow_to_the_next_step_goes_up_and_moves_nothing() -> None:
     down = (Arrow("n0", "n1", "a"), Arrow("n1", "n2", "b"))
     back = Arrow("n2", "n0", "next step", ArrowStyle.CARRY)
     plain, carried = (laid_out(Picture("p", boxes, (), arrows)) for arrows in (down, (*down, back)))
-    tops = [[box.at.top for box in laid.boxes] for laid in (plain, carried)]
+    tops = [[box.area.top for box in laid.boxes] for laid in (plain, carried)]
     assert tops[0] == sorted(tops[0]) and tops[1] == sorted(tops[1])
     arrow = carried.arrows[-1]
     assert arrow.tip[1] < arrow.points[0][1]  # it ends above where it begins
@@ -89,7 +89,7 @@ def test_devices_are_plates_at_the_head_of_their_frame() -> None:
     laid = laid_out(Picture("p", boxes, (Frame("f0", "pool0: 8 of node-0", kind="pool"),), ()))
     model, plate = laid.boxes
     assert plate.lines == ("node-0: 8 × h100 · devices 0–7",)
-    assert laid.frames[0].at.holds(plate.at) and plate.at.bottom < model.at.top
+    assert laid.frames[0].area.holds(plate.area) and plate.area.bottom < model.area.top
 
 
 def test_a_model_is_wider_than_its_name_by_what_its_shape_takes() -> None:

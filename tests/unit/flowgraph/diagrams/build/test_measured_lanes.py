@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.cluster.plan import StepForecast
-from flowgraph.diagrams.build.measured_lanes import lanes_beside
-from flowgraph.diagrams.build.measured_picture import measured_lanes
+from flowgraph.diagrams.build.measured_lanes import lanes_beside, measured_lanes
 from flowgraph.diagrams.model.charts import Lane, Lanes
 from flowgraph.runtime.measure.measured_step import MeasuredStep
 from flowgraph.runtime.measure.measured_task import MeasuredTask

@@ -1,0 +1,120 @@
+"""The marks that an SVG is built of, and their text: every value is escaped, every length has two decimals at most.
+
+A mark's classes, data and shape are ours; only its text and titles are a user's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from markupsafe import escape
+
+from flowgraph.diagrams.write.svg.geometry import Point, Rect, TextLine, short
+
+Value = str | float
+"""Of an attribute: a text, or a length in units of the picture."""
+
+_ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One element of an SVG: its tag, its attributes in order, its text, and the elements in it."""
+
+    tag: str
+    attributes: Mapping[str, Value]
+    text: str = ""
+    children: tuple[Mark, ...] = ()
+
+    def classes(self) -> set[str]:
+        """Return the classes of this mark and of all marks in it."""
+        inner = (mark.classes() for mark in self.children)
+        return set(str(self.attributes.get("class", "")).split()).union(*inner)
+
+
+def group(classes: str, *children: Mark | None, title: str = "", focus: bool = False, **data: Value) -> Mark:
+    """Return marks as one; the title is shown when you point at it, and the page's script reads `data`.
+
+    >>> group("box", from_="n0").attributes
+    {'class': 'box', 'data-from': 'n0'}
+    """
+    attributes: dict[str, Value] = {"class": " ".join(classes.split())}
+    attributes |= {f"data-{name.rstrip('_').replace('_', '-')}": value for name, value in data.items()}
+    if focus:
+        attributes["tabindex"] = "0"
+    titles = (Mark("title", {}, title),) if title else ()
+    return Mark("g", attributes, children=titles + tuple(mark for mark in children if mark is not None))
+
+
+def rect(classes: str, area: Rect, radius: float = 0) -> Mark:
+    """Return a rectangle, its corners rounded by a radius."""
+    attributes: dict[str, Value] = {"class": classes, "x": area.left, "y": area.top}
+    attributes |= {"width": area.width, "height": area.height}
+    return Mark("rect", attributes | ({"rx": radius} if radius else {}))
+
+
+def line(classes: str, start: Point, end: Point, width: float | None = None) -> Mark:
+    """Return a straight line between two points, with a width of its own if given."""
+    attributes: dict[str, Value] = {"class": classes, "x1": start[0], "y1": start[1], "x2": end[0], "y2": end[1]}
+    return Mark("line", attributes | ({} if width is None else {"stroke-width": width}))
+
+
+def path(classes: str, data: str) -> Mark:
+    """Return a path by its data."""
+    return Mark("path", {"class": classes, "d": data})
+
+
+def polygon(classes: str, corners: str) -> Mark:
+    """Return a filled polygon by its corners."""
+    return Mark("polygon", {"class": classes, "points": corners})
+
+
+def circle(classes: str, centre: Point, radius: float) -> Mark:
+    """Return a circle."""
+    return Mark("circle", {"class": classes, "cx": centre[0], "cy": centre[1], "r": radius})
+
+
+def words(text: TextLine, *spans: Mark) -> Mark:
+    """Return a line of text, with spans of another look behind it."""
+    classes = {"class": text.classes} if text.classes else {}
+    anchor = {"text-anchor": text.anchor} if text.anchor != "start" else {}
+    return Mark("text", {**classes, "x": text.x, "y": text.y, **anchor}, text.text, spans)
+
+
+def stripes(area: Rect) -> Mark:
+    """Return upright stripes that fill an area."""
+    return line("stripes", (area.left, area.middle), (area.right, area.middle), area.height)
+
+
+def written(mark: Mark) -> Iterator[str]:
+    """Yield the lines of a mark as XML.
+
+    >>> list(written(group("a", words(TextLine(1, 2.5, "<b>")), title="x")))
+    ['<g class="a">', '<title>x</title>', '<text x="1" y="2.5">&lt;b&gt;</text>', '</g>']
+    """
+    opened = f"<{mark.tag}{''.join(_attribute(name, value) for name, value in mark.attributes.items())}"
+    if mark.tag in ("text", "tspan", "title"):
+        spans = "".join(span for child in mark.children for span in written(child))
+        yield f"{opened}>{escaped(mark.text)}{spans}</{mark.tag}>"
+    elif mark.tag != "g":
+        yield f"{opened}/>"
+    else:
+        yield f"{opened}>"
+        for child in mark.children:
+            yield from written(child)
+        yield "</g>"
+
+
+def _attribute(name: str, value: Value) -> str:
+    return f' {name}="{escaped(value) if isinstance(value, str) else short(value)}"'
+
+
+def escaped(text: str) -> str:
+    r"""Escape a text for XML, without what no XML may hold, escaped or not (XML 1.0, section 2.2).
+
+    >>> escaped("a\x1b[31m\ud83d <b>")
+    'a[31m &lt;b&gt;'
+    """
+    return str(escape(_ILLEGAL.sub("", text)))
