@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flowgraph.errors import FlowError, LawError
 from flowgraph.language.values import Model
-from flowgraph.lowering.insert_switches import wanted_by
+from flowgraph.lowering.insert_switches import switches_before
 from flowgraph.lowering.insert_syncs import sync_bounds
 from flowgraph.lowering.parts import parts_needed
 from flowgraph.lowering.program import (
@@ -153,9 +153,9 @@ def sleepers_step_aside(program: Program) -> Iterator[FlowError]:
     for task in program.tasks:
         if isinstance(task, Switch):
             awake[task.home] = task.awake
-        for home, wanted in wanted_by(task, sleepers):
-            if awake.get(home) is not wanted:
-                what = f"`{_said(task)}` comes where {home.param} on {home} {'sleeps' if wanted else 'is awake'}"
+        for home, needed in switches_before(task, sleepers):
+            if awake.get(home) is not needed:
+                what = f"`{_said(task)}` comes where {home.param} on {home} {'sleeps' if needed else 'is awake'}"
                 yield LawError(what, hint="a home that sleeps is awake for its own tasks only")
 
 
