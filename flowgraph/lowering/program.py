@@ -12,6 +12,7 @@ from flowgraph.engines.table import is_server, ranks_of
 from flowgraph.language.graph import Edge, Graph, Node
 from flowgraph.language.values import Model, Value
 
+AS_USUAL = RoleSettings()
 HOST = "host"
 """The place of nodes that read no model: any machine can run them."""
 

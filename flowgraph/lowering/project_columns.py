@@ -62,12 +62,9 @@ def parts_at(program: Program, tasks: Sequence[Task], types: Mapping[str, type[V
         if isinstance(task, Run):
             parts = dict(task.parts)
             for name in task.reads:
-                read[name, task.place].update(parts.get(name, ()))
+                reads[name, task.place].update(parts.get(name, ()))
                 whole |= {(name, task.place)} if name not in parts else set()
-    return {
-        (name, place): () if (name, place) in whole else in_order(types[name], read[name, place])
-        for name, place in read
-    }
+    return {key: () if key in whole else in_order(types[key[0]], read) for key, read in reads.items()}
 
 
 def _with_parts(program: Program, task: Task) -> Task:
