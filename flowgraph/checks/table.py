@@ -34,18 +34,8 @@ from flowgraph.language.values import Kind
 
 LAWS: Laws = {
     "call": (
-        Law(
-            3,
-            "terms",
-            "a loss is terms, each over the one mask that it takes",
-            (check_op, Loss),
-        ),
-        Law(
-            4,
-            "kinds",
-            "a value is row, row x token, scalar, model or state",
-            (Kind, check_result),
-        ),
+        Law(3, "terms", "a loss is terms, each over the one mask that it takes", (check_op, Loss)),
+        Law(4, "kinds", "a value is row, row x token, scalar, model or state", (Kind, check_result)),
         Law(4, "identity", "what makes, drops or reorders rows gives their ids too", check_op),
         Law(10, "separable", "what reads all rows together stands in no loss", check_region),
     ),
@@ -86,27 +76,14 @@ LAWS: Laws = {
         Law(1, "syncs", "a sync keeps the bound of its readers", syncs_keep_the_bound, since="insert_syncs"),
     ),
     "run": (
-        Law(
-            5,
-            "bodies",
-            "a body sees padded [B, T]; ragged on the wire",
-            (check_result, "runtime.batch"),
-        ),
+        Law(5, "bodies", "a body sees padded [B, T]; ragged on the wire", (check_result, "runtime.batch")),
         Law(6, "keys", "draws are named by seed, step, node, prompt, sample, position", Key),
         Law(7, "micro-batches", "every rank does as many; none samples on shards", BoundRegion.level),
         Law(8, "one forward", "full logits stay in the model; one pass for all", SharedForward),
         Law(9, "requests", "sampling is one asynchronous request; a batch is a gather", SampleRequest),
+        Law(11, "two hashes", "of the structure, and of everything", (structure_hash, full_hash)),
         Law(
-            11,
-            "two hashes",
-            "of the structure, and of everything",
-            (structure_hash, full_hash),
-        ),
-        Law(
-            12,
-            "flat",
-            "graphs travel as flat JSON, with a user's files",
-            (to_json, "runtime.ray.code_shipping.stage"),
+            12, "flat", "graphs travel as flat JSON, with a user's files", (to_json, "runtime.ray.code_shipping.stage")
         ),
         Law(13, "a store per pool", "the local executor runs the lowered program too", "runtime.interpreter.Executor"),
     ),

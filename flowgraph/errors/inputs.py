@@ -14,16 +14,16 @@ class UsageError(FlowError, ValueError):
 
     @classmethod
     def cannot_draw(cls, format_: str, drawing: str, formats: Iterable[str]) -> UsageError:
-        """Report that a format has no way to draw a kind of picture, and which formats have."""
+        """Report that a format cannot draw a kind of picture, and which formats can."""
         return cls(f"{format_} cannot draw {drawing}", hint=f"these can: {', '.join(formats)}")
 
 
 class DataError(FlowError, ValueError):
-    """A data file that cannot be read, or a row that lacks what is asked of it."""
+    """A data file that cannot be read, or a row that cannot be used."""
 
     @classmethod
     def missing(cls, where: object, hint: str = "") -> DataError:
-        """Report that there is no such file or folder."""
+        """Report a file or folder that does not exist."""
         return cls("no such file", where=str(where), hint=hint)
 
     @classmethod
@@ -51,20 +51,20 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def lacks_column(cls, where: object, column: str, columns: Iterable[str]) -> DataError:
-        """Report which column is not there, and the nearest that is."""
+        """Report which column is missing, and name the nearest."""
         return cls(f"lacks column `{column}`", where=str(where), hint=nearest(column, columns))
 
     @classmethod
-    def wrong_type(cls, where: str, column: str, found: object, wanted: str, hint: str = "") -> DataError:
+    def wrong_type(cls, where: str, column: str, got: object, expected: str, hint: str = "") -> DataError:
         """Report what type a column has and what it should be."""
-        return cls(f"column `{column}` is {found}, not {wanted}", where=where, hint=hint)
+        return cls(f"column `{column}` is {got}, not {expected}", where=where, hint=hint)
 
     @classmethod
     def mixed_types(cls, where: str, column: str, fault: Exception) -> DataError:
-        """Report at which row a column turns into another type than it had above."""
+        """Report at which row the type of a column changes."""
         what = f"column `{column}` has another type here than in the lines above"
-        hint = "give it one type, or write it as a string"
-        return cls(what, where=where, notes=str(fault).splitlines()[:1], hint=hint)
+        notes = str(fault).splitlines()[:1]
+        return cls(what, where=where, notes=notes, hint="give it one type, or write it as a string")
 
     @classmethod
     def bad_row(cls, where: str, column: str, what: str, hint: str = "") -> DataError:
@@ -78,7 +78,7 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def unknown(cls, what: str, name: str, known: Iterable[str]) -> DataError:
-        """Report that nothing has this name, and which name is nearest."""
+        """Report an unknown name, and name the nearest."""
         return cls(f"unknown {what} `{name}`", hint=nearest(name, known))
 
     @classmethod
@@ -117,13 +117,13 @@ class BatchError(FlowError, ValueError):
         nearest_sizes: Sequence[str],
         others: Iterable[str] = (),
     ) -> BatchError:
-        """Report what comes of which sizes, their origins, and the nearest of each that go; `others` are faults too.
+        """Report which sizes disagree, where they come from, the nearest that agree, and the other faults.
 
-        `sizes` pairs each with its origin, "" if that is not known.
+        `sizes` pairs a size with its origin, "" if that is unknown.
         """
-        told = " · ".join(f"{size} ({origin})" if origin else size for size, origin in sizes)
+        origins = " · ".join(f"{size} ({origin})" if origin else size for size, origin in sizes)
         hint = f"nearest: {', or '.join(nearest_sizes)}" if nearest_sizes else ""
-        return cls(what, notes=[why, told, *(f"also: {each}" for each in others)], hint=hint)
+        return cls(what, notes=[why, origins, *(f"also: {fault}" for fault in others)], hint=hint)
 
 
 class ModelError(FlowError, OSError):
@@ -133,8 +133,8 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def unknown(cls, text: str, known: Iterable[str], near: Sequence[str] = ()) -> ModelError:
-        """Report that a text names no model, and name the nearest: those given as `near`, else one of all known."""
-        names = f"did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else nearest(text, known)
+        """Report that a text names no model, and name the nearest: `near`, else one of the known."""
+        names = f"did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else nearest(text, known)
         stop = "" if names.endswith("?") else "."
         hint = f"{names}{stop} Or a folder such as ./{text or 'model'}, or a hub id such as org/name"
         return cls(f"no model `{text}`", hint=hint)
@@ -147,29 +147,29 @@ class ModelError(FlowError, OSError):
     @classmethod
     def too_long(cls, prompt_tokens: int, max_tokens: int, limit_tokens: int) -> ModelError:
         """Report that a prompt and its response exceed the positions that a model has."""
-        asked = f"a prompt of {prompt_tokens} tokens and a response of up to {max_tokens}"
-        left = limit_tokens - prompt_tokens
-        hint = f"max_tokens={left} fits this prompt" if left > 0 else "a shorter prompt, or a model with more positions"
-        return cls(f"{asked} exceed its {limit_tokens} positions", hint=hint)
+        sizes = f"a prompt of {prompt_tokens} tokens and a response of up to {max_tokens}"
+        rest = limit_tokens - prompt_tokens
+        hint = f"max_tokens={rest} fits this prompt" if rest > 0 else "a shorter prompt, or a model with more positions"
+        return cls(f"{sizes} exceed its {limit_tokens} positions", hint=hint)
 
     @classmethod
     def other_tokens(
-        cls, reader: tuple[str, str], writer: tuple[str, str], piece: str, place: int, there: int | None
+        cls, reader: tuple[str, str], writer: tuple[str, str], piece: str, written: int, read: int | None
     ) -> ModelError:
-        """Report which model cannot read the tokens that another draws: a piece of text has another id, or none."""
-        known = "does not know it" if there is None else f"knows it as {there}"
+        """Report which model cannot read another model's tokens: a piece of text has another id there, or none."""
+        reads = "does not know it" if read is None else f"knows it as {read}"
         what = f"`{reader[0]}` ({reader[1]}) cannot read the tokens of `{writer[0]}` ({writer[1]}): their ids differ"
-        notes = [f"{piece!r} is {place} for `{writer[0]}`, but `{reader[0]}` {known}"]
+        notes = [f"{piece!r} is {written} for `{writer[0]}`, but `{reader[0]}` {reads}"]
         return cls(what, where="--model", notes=notes, hint="both need one tokenizer")
 
     @classmethod
     def no_prompt(cls) -> ModelError:
-        """Report that a prompt gives the model nothing to read."""
+        """Report that a prompt has no tokens."""
         return cls("a prompt of 0 tokens leaves the model nothing to continue", hint="does its template drop the text?")
 
     @classmethod
     def no_folder(cls, folder: object) -> ModelError:
-        """Report that a model's folder is not there."""
+        """Report that a model's folder does not exist."""
         return cls("there is no such folder", where=str(folder))
 
     @classmethod
@@ -179,11 +179,11 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def lacks(cls, folder: object, what: str, saw: Iterable[str], hint: str = "") -> ModelError:
-        """Report what a model's folder lacks, and what was seen there instead."""
+        """Report what a model's folder lacks, and what it holds instead."""
         names = sorted(saw)
-        more = f", … ({len(names)} in all)" if len(names) > 8 else ""
-        seen = f"saw: {', '.join(names[:8])}{more}" if names else "the folder is empty"
-        return cls(f"{what}; {seen}", where=str(folder), hint=hint)
+        total = f", … ({len(names)} in all)" if len(names) > 8 else ""
+        content = f"saw: {', '.join(names[:8])}{total}" if names else "the folder is empty"
+        return cls(f"{what}; {content}", where=str(folder), hint=hint)
 
     @classmethod
     def broken(cls, file: object, why: str, hint: str = "") -> ModelError:
@@ -193,12 +193,8 @@ class ModelError(FlowError, OSError):
     @classmethod
     def misfit(cls, folder: object, notes: Sequence[str]) -> ModelError:
         """Report which weights do not fit the model that config.json describes."""
-        return cls(
-            "the weights do not fit config.json",
-            where=str(folder),
-            notes=notes,
-            hint="a model whose weights are partly made up at random is not loaded",
-        )
+        hint = "a model is not loaded if some of its weights would be random"
+        return cls("the weights do not fit config.json", where=str(folder), notes=notes, hint=hint)
 
     @classmethod
     def unusable(cls, name: object, why: str, hint: str = "") -> ModelError:
@@ -207,17 +203,13 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def not_reached(cls, name: str, why: str) -> ModelError:
-        """Report that a model of the hub is neither here nor to be had."""
-        return cls(
-            "is no local folder, is not in the hub's cache here, and the hub was not reached",
-            where=name,
-            notes=[why],
-            hint="give a local folder, or `tiny`, which needs no network",
-        )
+        """Report that a model of the hub is not on this machine and cannot be downloaded."""
+        what = "not a local folder, not in the hub's cache here, and the hub was not reached"
+        return cls(what, where=name, notes=[why], hint="give a local folder, or `tiny`, which needs no network")
 
     @classmethod
     def not_fetched(cls, name: str, notes: Sequence[str], hint: str) -> ModelError:
-        """Report that a packaged model could not be fetched, and how to bring it by hand."""
+        """Report that a packaged model could not be downloaded, and how to install it by hand."""
         return cls("could not be fetched from the package index", where=name, notes=notes, hint=hint)
 
     @classmethod
@@ -227,7 +219,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def exists(cls, folder: object) -> ModelError:
-        """Report that a model is not saved over what is there already."""
+        """Report that a model is not saved over an existing folder."""
         return cls("exists already; a model is not saved over it", where=str(folder), hint="name another folder")
 
 
@@ -244,7 +236,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def unnamed(cls, by: str) -> RuleError:
-        """Report that a file or a module is given, but not which of its functions."""
+        """Report that a text names a file or a module, but none of its functions."""
         return cls(f"`{by}` names no function", hint="write path.py:name or package.module:name")
 
     @classmethod
@@ -255,11 +247,11 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def no_source(cls, data_source: str, known: Iterable[str]) -> RuleError:
         """Report that rows of this data source have no rule of their own."""
-        return cls(
+        what, hint = (
             f"no rule is known for data_source `{data_source}`",
-            notes=[f"known: {', '.join(sorted(known))}"],
-            hint="name one with by=, as in score(rollout, by=...)",
+            "name one with by=, as in score(rollout, by=...)",
         )
+        return cls(what, notes=[f"known: {', '.join(sorted(known))}"], hint=hint)
 
     @classmethod
     def not_top_level(cls, function: str) -> RuleError:
@@ -298,7 +290,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def lacks_truth(cls, rule: str, value: str, row: str) -> RuleError:
-        """Report which row has no ground truth, of a rule that compares with it."""
+        """Report which row has no ground truth, which its rule compares with."""
         what = f"rule `{rule}` compares with `ground_truth`, which is {value} in {row}"
         return cls(what, hint="give the row an answer, or leave it out: without one any score of it is wrong")
 
@@ -309,12 +301,12 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def bad_value(cls, rule: str, value: str, *, notes: Sequence[str]) -> RuleError:
-        """Report what the rule returned in place of a finite number."""
+        """Report what the rule returned instead of a finite number."""
         return cls(f"rule `{rule}` returned {value}, not a finite number", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
     def hung(cls, rule: str, limit_s: float, *, notes: Sequence[str]) -> RuleError:
-        """Report how long the rule was waited for before its process was killed."""
+        """Report the seconds after which the rule's process was killed."""
         return cls(f"rule `{rule}` gave no score within {limit_s:g} s", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
@@ -324,53 +316,47 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def forged(cls, rule: str, *, notes: Sequence[str]) -> RuleError:
-        """Report that the rule's process wrote, where answers go, what is no answer to what was asked."""
-        return cls(
-            f"rule `{rule}`: its process answered what it was not asked, and was ended",
-            notes=notes,
-            hint="a response that runs code can do this; " + _SCORE_FAILURES,
+        """Report that the rule's process wrote an answer to no request."""
+        what, hint = (
+            "its process answered what it was not asked, and was ended",
+            "a response that runs code can do this",
         )
+        return cls(f"rule `{rule}`: {what}", notes=notes, hint=f"{hint}; {_SCORE_FAILURES}")
 
     @classmethod
     def overtime(cls, rule: str, limit_s: float, scored: int, rows: int, *, notes: Sequence[str]) -> RuleError:
         """Report that a whole batch was not scored in time, and how much of it was."""
-        return cls(
-            f"rule `{rule}` scored {scored} of {rows} responses within {limit_s:g} s, the limit of one call",
-            notes=notes,
-            hint="more workers=, or a larger call_limit_s=; " + _SCORE_FAILURES,
-        )
+        what = f"rule `{rule}` scored {scored} of {rows} responses within {limit_s:g} s, the limit of one call"
+        return cls(what, notes=notes, hint=f"more workers=, or a larger call_limit_s=; {_SCORE_FAILURES}")
 
     @classmethod
     def unconfinable(cls, rule: str, why: str) -> RuleError:
         """Report why this machine cannot confine a rule, and how to run it with your own rights."""
-        return cls(
-            f"rule `{rule}` cannot be confined on this machine: {why}",
-            notes=["a response that takes over the rule would have your rights: files, network, keys"],
-            hint='allow=["unconfined"] runs it all the same',
-        )
+        notes = ["a response that takes over the rule would have your rights: files, network, keys"]
+        what = f"rule `{rule}` cannot be confined on this machine: {why}"
+        return cls(what, notes=notes, hint='allow=["unconfined"] runs it all the same')
 
     @classmethod
     def unknown_allowance(cls, word: str, known: Sequence[str]) -> RuleError:
-        """Report which word of `allow` means nothing, and name the nearest."""
-        return cls(
-            f"a rule cannot be allowed `{word}`", notes=[f"known: {', '.join(known)}"], hint=nearest(word, known)
-        )
+        """Report which word of `allow` is unknown, and name the nearest."""
+        notes = [f"known: {', '.join(known)}"]
+        return cls(f"a rule cannot be allowed `{word}`", notes=notes, hint=nearest(word, known))
 
 
 class RunFolderError(FlowError, FileExistsError):
-    """A run folder that exists, or lacks what is asked of it."""
+    """A run folder that exists already, or that cannot be used."""
 
     __str__ = FlowError.__str__
 
     @classmethod
     def exists(cls, path: str, free: str) -> RunFolderError:
-        """Report that a run's folder is there already, and name one that is not."""
+        """Report that a run's folder exists already, and name a free one."""
         return cls("this run folder exists; nothing in it was touched", where=path, hint=f"--out {free}")
 
     @classmethod
     def bad_name(cls, name: str) -> RunFolderError:
         """Report that a run cannot have this name."""
-        return cls(f"`{name}` is no name for a run", hint="letters, digits, dot, dash and underscore, 64 at most")
+        return cls(f"`{name}` cannot name a run", hint="letters, digits, dot, dash and underscore, 64 at most")
 
     @classmethod
     def cannot(cls, path: str, error: Exception) -> RunFolderError:
@@ -384,7 +370,6 @@ class RunFolderError(FlowError, FileExistsError):
 
     @classmethod
     def no_rollouts(cls, path: str, node: str) -> RunFolderError:
-        """Report that a run recorded nothing for a node that samples."""
-        return cls(
-            f"recorded no rollouts of {node}", where=path, hint="replay the run of a flow with the same generate nodes"
-        )
+        """Report that a run recorded nothing for a generate node."""
+        hint = "replay the run of a flow with the same generate nodes"
+        return cls(f"recorded no rollouts of {node}", where=path, hint=hint)

@@ -12,7 +12,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def unreadable(cls, where: str, place: str, why: str) -> PlanError:
-        """Report what at which place of a file is no plan."""
+        """Report which place of a file is wrong in a plan, and why."""
         return cls(f"{place}: {why}" if place else why, where=where)
 
     @classmethod
@@ -25,12 +25,12 @@ class PlanError(FlowError, ValueError):
         """Report which structure a plan is for, and which the flow has."""
         notes = [f"plan: {planned} {planned_hash[:16]}", f"flow: {flow} {flow_hash[:16]}"]
         what = "this plan is for another structure" if planned == flow else f"a plan of {planned}, not of {flow}"
-        hint = "plan this flow anew" if planned == flow else f"flowgraph plan {flow}, or run without a flow"
+        hint = "plan this flow again" if planned == flow else f"flowgraph plan {flow}, or run without a flow"
         return cls(what, where=where, notes=notes, hint=hint)
 
     @classmethod
     def unknown(cls, where: str, what: str, name: str, known: Iterable[str]) -> PlanError:
-        """Report what is not known by this name, and name the nearest."""
+        """Report which name is unknown, and name the nearest."""
         return cls(f"no {what} `{name}`", where=where, hint=nearest(name, known))
 
     @classmethod
@@ -46,9 +46,8 @@ class PlanError(FlowError, ValueError):
     @classmethod
     def shared_device(cls, where: str, device: str, one: str, other: str) -> PlanError:
         """Report which device two pools hold."""
-        return cls(
-            f"{device} is in two pools, `{one}` and `{other}`", where=where, hint="roles share a pool, not a device"
-        )
+        hint = "roles share a pool, not a device"
+        return cls(f"{device} is in two pools, `{one}` and `{other}`", where=where, hint=hint)
 
     @classmethod
     def too_few_devices(cls, where: str, role: str, layout: str, needs: int, has: int) -> PlanError:
@@ -69,11 +68,10 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def not_together(cls, where: str, node: str, at: str, one: str, other: str) -> PlanError:
-        """Report which node reads models that the plan keeps apart."""
+        """Report which node reads models that the plan places on different homes."""
+        hint = "place both on one pool, with the same data="
         what = f"{node} reads models on {one} and on {other}"
-        return cls(
-            what, where=where, notes=[f"in the flow at {at}"], hint="place both on one pool, with the same data="
-        )
+        return cls(what, where=where, notes=[f"in the flow at {at}"], hint=hint)
 
     @classmethod
     def not_split(cls, where: str, node: str, at: str, ranks: int) -> PlanError:
@@ -82,13 +80,8 @@ class PlanError(FlowError, ValueError):
         return cls(what, where=where, notes=[f"in the flow at {at}"], hint="place its role with data=1")
 
     @classmethod
-    def no_shape(cls, flow: str, param: str, known: Iterable[str]) -> PlanError:
-        """Report for which model the sizes are not given."""
-        return cls(f"the sizes of `{param}` are not given", where=f"plan of {flow}", hint=nearest(param, known))
-
-    @classmethod
     def not_supported(cls, where: str, flow: str, names: Sequence[str]) -> PlanError:
-        """Return the error of a plan that can be forecast and exported, and names what cannot be run here."""
+        """Report what a plan names that can be forecast and exported, but not run here."""
         first, *rest = names
         what = f"this plan of {flow} names {first}, which cannot be run here"
         notes = [f"nor {name}" for name in rest]
@@ -115,7 +108,7 @@ class ClusterError(FlowError, ValueError):
 
     @classmethod
     def unreadable(cls, where: str, place: str, why: str, hint: str = "") -> ClusterError:
-        """Report what at which place of a text or file is no cluster; a file has places."""
+        """Report why a text or file describes no cluster; `place` is in the file."""
         return cls(f"{place}: {why}" if place else why, where=where, hint=hint)
 
     @classmethod
@@ -129,12 +122,12 @@ class ResourceError(FlowError, MemoryError):
 
     @classmethod
     def no_placement(cls, flow: str, on: str, overflow: str, notes: Sequence[str], hint: str) -> ResourceError:
-        """Report which role overflows its device where phase, what is held then, and the smallest changes that fit."""
+        """Report which role overflows its device in which phase, what it holds, and the smallest changes that fit."""
         return cls(f"no placement for {flow} on {on}: {overflow}", notes=notes, hint=hint)
 
     @classmethod
     def not_here(cls, what: str, wanted: str, there: str, hint: str = "") -> ResourceError:
-        """Report what a plan counts on, and what there is."""
+        """Report what a plan needs, and what this machine has."""
         return cls(f"the plan counts on {wanted}; {there}", where=what, hint=hint)
 
 
@@ -146,13 +139,13 @@ class WorkerError(FlowError, RuntimeError):
 
     @classmethod
     def died(cls, worker: str, doing: Sequence[str], how: Sequence[str]) -> WorkerError:
-        """Report which process ended, what it was asked to do, and how it ended as far as is known."""
+        """Report which process ended, its task, and how it ended if that is known."""
         notes = [*(f"it was to run {task}" for task in doing[:1]), *how]
         return cls(f"{worker} ended while the run needed it", notes=notes, hint=_ENDED)
 
     @classmethod
     def stuck(cls, worker: str, doing: Sequence[str], waited_s: float) -> WorkerError:
-        """Report which process does not answer, and what it was asked to do."""
+        """Report which process does not answer, and its task."""
         what = f"{worker} does not answer for {waited_s:.0f} s: it is stopped, or its machine is not reached"
         return cls(what, notes=[f"it was to run {task}" for task in doing[:1]])
 
@@ -160,19 +153,19 @@ class WorkerError(FlowError, RuntimeError):
     def overdue(
         cls, worker: str, doing: str, limit_s: float, others: Sequence[str], stacks: Sequence[str]
     ) -> WorkerError:
-        """Report what was waited for in vain, what waits behind it, and what the processes are at."""
+        """Report which task does not finish, which tasks wait for it, and the stacks of the processes."""
         behind = [f"behind it waits {task}" for task in others[:3]]
         hint = f"it was given {limit_s:.0f} s, by what the plan forecasts or by how long it took before"
         return cls(f"{worker} does not finish {doing}", notes=[*behind, *stacks], hint=hint)
 
     @classmethod
     def stopped(cls, worker: str, doing: Sequence[str]) -> WorkerError:
-        """Report which process a signal has stopped, and what it was asked to do."""
+        """Report which process a signal has stopped, and its task."""
         return cls(f"{worker} is stopped, as by SIGSTOP", notes=[f"it was to run {task}" for task in doing[:1]])
 
     @classmethod
     def failed(cls, doing: str, error: str) -> WorkerError:
-        """Report what failed for a reason that is not the user's."""
+        """Report what failed for a reason outside the user's code."""
         lines = [line for line in error.strip().splitlines() if line.strip()]
         return cls(f"{doing} failed: {lines[-1].strip() if lines else 'no reason given'}", notes=lines[-6:-1])
 
