@@ -66,12 +66,12 @@ def load_entry(entry: EntryPoint) -> object:
         raise
     except (Exception, SystemExit) as error:
         raise UserCodeError.raised(f"importing {module}", error, package_of(entry)) from error
-    found: object = sys.modules[module]
+    value: object = sys.modules[module]
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise _wrong(entry, "which does not exist")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:

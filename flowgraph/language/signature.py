@@ -73,7 +73,7 @@ Refuse = Callable[[str, str], FlowTypeError]
 def read_signature(fn: Callable[..., Any], what: str) -> Signature:
     """Return the signature of `fn`, a "node" or "flow" as `what` says; raises FlowTypeError if no graph can hold it."""
     at = defined_at(fn) if inspect.isfunction(fn) else call_site()
-    owner = str(getattr(fn, "__name_", fn))
+    owner = str(getattr(fn, "__name__", fn))
     bad = FlowTypeError.bad_node if what == "node" else FlowTypeError.bad_flow
 
     def refuse(why: str, hint: str = "") -> FlowTypeError:

@@ -76,7 +76,10 @@ class _Queue:
 
     def drop(self) -> None:
         """Remove the task that `next` returned."""
-        heapq.heappop(self.now or self.later)
+        if self.now:
+            heapq.heappop(self.now)
+        else:
+            heapq.heappop(self.later)
 
 
 def _order_of_starts(

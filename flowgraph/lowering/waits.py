@@ -15,11 +15,11 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
     A task waits for those that bring what it reads. An update or a sync, which replaces the weights of a home, waits
     for every task that uses the old ones. Nodes with effects at one place run one after another.
     """
-    brought, made = dict[tuple[str, str | Home], int](), dict[str, int]()
+    brought, makers = dict[tuple[str, str | Home], int](), dict[str, int]()
     users, effects = defaultdict[Home, set[int]](set), dict[str, int]()
     waits = list[frozenset[int]]()
     for i, task in enumerate(program.tasks):
-        sources = (brought.get((value, place), made.get(value)) for value, place in what_is_read(task))
+        sources = (brought.get((value, place), makers.get(value)) for value, place in what_is_read(task))
         needs = {source for source in sources if source is not None}
         for home in moved_on(task, program):
             needs |= users.pop(home, set())
@@ -30,7 +30,7 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
             users[home].add(i)
         for value, place in what_is_given(task, program.nodes):
             brought[value, place] = i
-            made.setdefault(value, i)
+            makers.setdefault(value, i)
         waits.append(frozenset(needs))
     return tuple(waits)
 

@@ -236,10 +236,10 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def _value(name: str) -> type[Value]:
-    found = _find(name)
-    if not (isinstance(found, type) and issubclass(found, Value)):
+    kind = _find(name)
+    if not (isinstance(kind, type) and issubclass(kind, Value)):
         raise LawError(f"`{name}` is not a value")
-    return found
+    return kind
 
 
 def _op(name: str) -> Op:
@@ -251,11 +251,11 @@ def _op(name: str) -> Op:
 
 def _function(name: object) -> Any:
     """Return a setting that is a function: of a user's module or of ours, never of the standard library."""
-    found = _find(name) if isinstance(name, str) else None
+    function = _find(name) if isinstance(name, str) else None
     root = name.partition(":")[0].partition(".")[0] if isinstance(name, str) else ""
-    if not (inspect.isfunction(found) or inspect.isclass(found)) or root in sys.stdlib_module_names:
+    if not (inspect.isfunction(function) or inspect.isclass(function)) or root in sys.stdlib_module_names:
         raise LawError.not_stored(str(name), "is not a function that a setting can be")
-    return found
+    return function
 
 
 def _find(name: str) -> Any:
@@ -265,16 +265,16 @@ def _find(name: str) -> Any:
     if module not in sys.modules and not _may_import(module):
         raise LawError.not_stored(name, f"the module `{module}` is not imported, and not one of ours")
     try:
-        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        target: Any = sys.modules.get(module) or importlib.import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except FlowError:
         raise
     except (Exception, SystemExit) as error:
         raise LawError.not_stored(name, f"{type(error).__name__}: {error}") from error
-    if not callable(found) or name_of(found) != name:
+    if not callable(target) or name_of(target) != name:
         raise LawError.not_stored(name, "is the name of something else")
-    return found
+    return target
 
 
 def _may_import(module: str) -> bool:
