@@ -1,6 +1,6 @@
-"""What is known of a graph's values beyond their types: whose rows they are, and which weights made them.
+"""Facts about a graph's values beyond their types: whose rows they are, and which weights made them.
 
-Derived from the graph alone, node by node, as they were written. What is not known is None, and no law judges it.
+Derived from the graph alone, node by node, in the order of the flow. An unknown fact is None, and no law judges it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import Any, cast
 
 from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, how_late, newest
+from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Group, Kind, Mask, Model, Record, Sample, State, Trajectory, Value, fields
 
 Origin = Node | Param
@@ -18,10 +19,10 @@ Origin = Node | Param
 
 @dataclass(frozen=True)
 class MadeBy:
-    """Which weights made a value: a version of a parameter's, read up to `at_most` updates late, at a temperature.
+    """The weights that made a value: a version of a parameter's, read up to `at_most` updates late, at a temperature.
 
-    `trained` says that a loss trains them: they are those of its own parameter. `corrected` says that what they draw
-    late has to be corrected for.
+    They are `trained` if a loss trains them as its own parameter, and `corrected` if a loss must correct for the
+    staleness of the rows that they sample.
     """
 
     param: Param
@@ -36,15 +37,19 @@ class MadeBy:
         """Return how late they may be: `up to 4 updates late`."""
         return how_late(self.at_most)
 
+    def reads_as(self, other: MadeBy) -> bool:
+        """Return whether these are the same weights, as old, at any temperature."""
+        return (self.param, self.version, self.at_most) == (other.param, other.version, other.at_most)
+
     def __str__(self) -> str:
         return f"`{self.version}`" + (f", {self.late}" if self.at_most else "")
 
 
 @dataclass(frozen=True)
 class RowSet:
-    """The rows of one origin, in any order. `drawn` says which weights drew them, if any did.
+    """The rows of one origin, in any order; `drawn` are the weights that sampled them, if any did.
 
-    `kept` names a carried state that they may come out of: they were then drawn in an earlier step.
+    `kept` names a carried state that may have kept them from an earlier step.
     """
 
     origin: Origin
@@ -61,7 +66,7 @@ class RowSet:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a node's results: their rows, and the weights that made them."""
+    """The facts of a node's results: their rows, and the weights that made them."""
 
     rows: RowSet | None = None
     made: MadeBy | None = None
@@ -69,7 +74,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """The facts of a graph by node, and which parameter the own one of a loss stands for, if its node trains any."""
+    """The facts of a graph by node, and the trained parameter that the parameter of each loss stands for, if any."""
 
     of: Mapping[Origin, Facts]
     regional: Mapping[Param, Param | None]
@@ -78,11 +83,11 @@ class GraphFacts:
         """Return the facts of what an edge carries."""
         if issubclass(edge.type, Model):
             return Facts(None, self.weights(edge))
-        found = self.of.get(edge.source, Facts()) if isinstance(edge.source, Node | Param) else Facts()
-        return found if has_rows(edge.type) else Facts(None, found.made)
+        facts = self.of.get(edge.source, Facts()) if isinstance(edge.source, Node | Param) else Facts()
+        return facts if has_rows(edge.type) else Facts(None, facts.made)
 
     def weights(self, edge: Edge) -> MadeBy | None:
-        """Return which weights a model's edge reads."""
+        """Return the weights that a model's edge reads."""
         root = carried_from(edge)
         param = self.regional.get(root, root) if root is not None else None
         if param is None:
@@ -98,7 +103,7 @@ def has_rows(kind: type[Value]) -> bool:
 @cache
 def _has_rows(kind: Any) -> bool:
     if issubclass(kind, Record):
-        return any(has_rows(each) for each in fields(kind).values())
+        return any(map(has_rows, fields(kind).values()))
     return kind.kind in (Kind.ROW, Kind.TOKEN)
 
 
@@ -106,85 +111,79 @@ def _has_rows(kind: Any) -> bool:
 def facts_of(graph: Graph) -> GraphFacts:
     """Derive the facts of every value of a graph."""
     regional = {param: node.root for node in graph.nodes for _, region in node.regions for param in region.params}
-    found: dict[Origin, Facts] = {}
-    known = GraphFacts(found, regional)
+    of: dict[Origin, Facts] = {}
+    facts = GraphFacts(of, regional)
     for param in graph.params:
         identity = _identity([param.type])
-        found[param] = Facts(RowSet(param, identity) if identity else None)
+        of[param] = Facts(RowSet(param, identity) if identity else None)
     for node in graph.all_nodes:
-        found[node] = _facts(node, known)
-    return known
+        weights = _weights_behind(node, facts)
+        of[node] = Facts(_rows_of(node, weights, facts) if any(map(has_rows, node.returns)) else None, weights)
+    return facts
 
 
-def _facts(node: Node, known: GraphFacts) -> Facts:
-    made = _made(node, known)
-    if not any(has_rows(each) for each in node.returns):
-        return Facts(None, made)
-    read = list(rows_read(node, known))
-    draws = node.op.kind == "generate" and any(_identity([each]) for each in node.returns)
-    if node.op.rows != "new" and read:
-        return Facts(replace(read[0][1], drawn=made) if draws else read[0][1], made)
+def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | None:
+    read = [rows for _, rows in rows_read(node, facts)]
     identity = _identity(node.returns)
-    drawn = made if draws else _drawn([rows.drawn for _, rows in read])
-    kept = next((port for port, edge in node.inputs if _keeps_rows(node, port, edge)), "")
-    before = next((rows.kept for _, rows in read if rows.kept), "")
-    return Facts(RowSet(node, identity, drawn, kept or before) if identity else None, made)
-
-
-def _keeps_rows(node: Node, port: str, edge: Edge) -> bool:
-    """Return whether a value that a node makes rows of may hold some of an earlier step: a state that is no model."""
-    plain = issubclass(edge.type, State) and not issubclass(edge.type, Model)
-    return plain and not node.op.port(port).no_rows
-
-
-def _drawn(before: Sequence[MadeBy | None]) -> MadeBy | None:
-    """Return what drew rows made of others: of one model the latest that any of them may be, of two nothing."""
-    known = [each for each in before if each is not None]
-    if len(known) < len(before) or len({(each.param, each.version) for each in known}) != 1:
+    samples = node.op.kind == "generate" and bool(identity)
+    if node.op.rows != "new" and read:
+        return replace(read[0], drawn=weights) if samples else read[0]
+    if not identity:
         return None
-    return max(known, key=lambda each: (each.corrected, each.at_most))
+    drawn = weights if samples else _latest([rows.drawn for rows in read])
+    states = (port for port, edge in node.inputs if issubclass(edge.type, State) and not issubclass(edge.type, Model))
+    keeper = next((port for port in states if not node.op.port(port).no_rows), "")
+    return RowSet(node, identity, drawn, keeper or next((rows.kept for rows in read if rows.kept), ""))
 
 
-def rows_read(node: Node, known: GraphFacts) -> Iterator[tuple[str, RowSet]]:
-    """Yield the rows that a node reads on each port, those left out that may be others."""
-    other = {port.name for port in node.op.ports if port.other_rows}
+def _latest(sources: Sequence[MadeBy | None]) -> MadeBy | None:
+    """Return the weights of merged rows: the stalest of one version, None for two versions or unknown weights."""
+    weights = [made for made in sources if made is not None]
+    if len(weights) < len(sources) or len({(made.param, made.version) for made in weights}) != 1:
+        return None
+    return max(weights, key=lambda made: (made.corrected, made.at_most))
+
+
+def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
+    """Yield the rows that a node reads on each port, without ports that may take other rows."""
+    free = {port.name for port in node.op.ports if port.other_rows}
     for port, edge in node.inputs:
-        rows = known.at(edge).rows
-        if rows is not None and port not in other:
+        rows = facts.at(edge).rows
+        if rows is not None and port not in free:
             yield port, rows
 
 
-def _made(node: Node, known: GraphFacts) -> MadeBy | None:
-    """Return the weights behind a node's results: those it reads, else those behind the one input of the same type."""
+def _weights_behind(node: Node, facts: GraphFacts) -> MadeBy | None:
+    """Return the weights behind a node's results: those it reads, else those behind its only input of the same type.
+
+    Their temperature is the one that the node samples at, else that of the rows it reads.
+    """
     model = node.model()
-    if model is not None:
-        made = known.weights(model)
-        return _heated(made, node, known) if made is not None else None
-    alike = {known.at(edge).made for _, edge in node.inputs if edge.type in node.returns}
-    return alike.pop() if len(alike) == 1 else None
+    if model is None:
+        sources = {facts.at(edge).made for _, edge in node.inputs if edge.type in node.returns}
+        return sources.pop() if len(sources) == 1 else None
+    weights = facts.weights(model)
+    temperature = getattr(node.settings, "temperature", None)
+    if temperature is None:
+        samplers = (rows.drawn for _, rows in rows_read(node, facts) if rows.drawn is not None)
+        temperature = next((sampler.temperature for sampler in samplers), None)
+    return replace(weights, temperature=temperature) if weights is not None else None
 
 
-def _heated(made: MadeBy, node: Node, known: GraphFacts) -> MadeBy:
-    """Add the temperature that a node samples at, or reads with the rows that it is given."""
-    own = getattr(node.settings, "temperature", None)
-    if own is None:
-        drawn = (rows.drawn for _, rows in rows_read(node, known) if rows.drawn is not None)
-        own = next((each.temperature for each in drawn), None)
-    return MadeBy(made.param, made.version, made.trained, made.at_most, made.corrected, own)
+_IDENTITY = {"prompt": Group, "sample": Sample, "trajectory": Trajectory}
 
 
 def _identity(kinds: Iterable[type[Value]]) -> tuple[str, ...]:
-    """Return what tells the rows of these results apart."""
+    """Return the parts of these results that identify their rows."""
     parts = [part for kind in kinds if issubclass(kind, Record) for part in fields(kind).values()]
-    told = {"prompt": Group, "sample": Sample, "trajectory": Trajectory}
-    return tuple(name for name, kind in told.items() if any(issubclass(part, kind) for part in parts))
+    return tuple(name for name, kind in _IDENTITY.items() if any(issubclass(part, kind) for part in parts))
 
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """What is known of one value, as text: its type and kind, whose rows, which mask aligns it, what made it.
+    """The facts of one value as text: its type and kind, the origin of its rows, its masks, and its weights.
 
-    `weights` says which version, how late, and at which temperature: `pi of policy, at 1.0` is being trained.
+    `weights` is a version, its staleness and its temperature; `pi of policy, at 1.0` is being trained.
     """
 
     value: str
@@ -198,44 +197,38 @@ class ValueFacts:
 
 
 def values_of(graph: Graph) -> list[ValueFacts]:
-    """Return what is known of every parameter and result of a named graph, in the order they were written."""
-    known, told = facts_of(graph), list[ValueFacts]()
-    for param in graph.params:
-        told.append(_value_facts(param.name, Edge(param, param.type), known))
+    """Return the facts of every parameter and result of a named graph, in the order of the flow."""
+    facts, edges = facts_of(graph), [Edge(param, param.type) for param in graph.params]
     for node in graph.all_nodes:
-        many = len(node.returns) > 1
-        for i, kind in enumerate(node.returns):
-            edge = Edge(node, kind, str(i) if many else "")
-            told.append(_value_facts(str(edge), edge, known))
-    return told
+        ports = map(str, range(len(node.returns))) if len(node.returns) > 1 else [""]
+        edges += [Edge(node, kind, port) for kind, port in zip(node.returns, ports, strict=True)]
+    return [_value_facts(edge, facts.at(edge)) for edge in edges]
 
 
-def _value_facts(name: str, edge: Edge, known: GraphFacts) -> ValueFacts:
-    facts, kind = known.at(edge), edge.type
+def _value_facts(edge: Edge, facts: Facts) -> ValueFacts:
+    kind, rows = edge.type, facts.rows
     record = issubclass(kind, Record)
-    mask = ", ".join(masks_along(facts.rows)) if facts.rows is not None and _has_tokens(kind) else ""
     return ValueFacts(
-        value=name,
+        value=str(edge),
         type=kind.__name__,
         kind="record" if record else str(kind.kind),
         dtype="" if record else kind.dtype,
-        rows=_name(facts.rows.origin) if facts.rows is not None else "",
-        identity=", ".join(facts.rows.identity) if facts.rows is not None else "",
-        mask=mask,
-        weights=_weights(facts.made) if facts.made is not None else "",
+        rows=_name(rows.origin) if rows is not None else "",
+        identity=", ".join(rows.identity) if rows is not None else "",
+        mask=", ".join(masks_along(rows)) if rows is not None and _has_tokens(kind) else "",
+        weights=_weights_text(facts.made) if facts.made is not None else "",
     )
 
 
-def _weights(made: MadeBy) -> str:
-    said = [f"{made.version} of {made.param.name}" if made.trained else str(made.version)]
-    said += [made.late] if made.at_most else []
-    return ", ".join(said if made.temperature is None else [*said, f"at {made.temperature}"])
+def _weights_text(made: MadeBy) -> str:
+    texts = [f"{made.version} of {made.param.name}" if made.trained else str(made.version)]
+    texts += [made.late] if made.at_most else []
+    texts += [f"at {made.temperature}"] if made.temperature is not None else []
+    return ", ".join(texts)
 
 
 def _has_tokens(kind: type[Value]) -> bool:
-    if issubclass(kind, Record):
-        return any(_has_tokens(each) for each in fields(kind).values())
-    return kind.kind is Kind.TOKEN
+    return any(part.kind is Kind.TOKEN for _, part in leaf_paths(kind))
 
 
 def _name(origin: Origin) -> str:
@@ -243,24 +236,24 @@ def _name(origin: Origin) -> str:
 
 
 def masks_along(rows: RowSet) -> Sequence[str]:
-    """Name the masks that came with rows: they say which tokens of any token column of these rows count."""
+    """Return the names of the masks that come with rows, which select tokens in every token column of these rows."""
     origin = rows.origin
     kinds = (origin.type,) if isinstance(origin, Param) else origin.returns
     records = [(str(i), kind) for i, kind in enumerate(kinds) if issubclass(kind, Record)]
     return [
-        ".".join([_name(origin), *([i] if len(kinds) > 1 else []), part])
+        ".".join([_name(origin), *([i] if len(kinds) > 1 else []), name])
         for i, kind in records
-        for part, each in fields(kind).items()
-        if issubclass(each, Mask)
+        for name, part in fields(kind).items()
+        if issubclass(part, Mask)
     ]
 
 
 def readers_of_others(graph: Graph) -> set[tuple[str, str]]:
-    """Pair each model parameter that reads tokens with the one that drew them, where these are two."""
-    known, found = facts_of(graph), set[tuple[str, str]]()
-    for node in (each for each in graph.all_nodes if each.op.stat is not None):
+    """Return the pairs of a model parameter that reads tokens and another one that sampled them."""
+    facts, pairs = facts_of(graph), set[tuple[str, str]]()
+    for node in graph.all_nodes:
         model = node.model()
-        reader = known.weights(model) if model is not None else None
-        writers = {rows.drawn.param.name for _, rows in rows_read(node, known) if rows.drawn is not None}
-        found |= {(reader.param.name, writer) for writer in writers if reader and reader.param.name != writer}
-    return found
+        reader = facts.weights(model) if node.op.stat is not None and model is not None else None
+        samplers = {rows.drawn.param.name for _, rows in rows_read(node, facts) if rows.drawn is not None}
+        pairs |= {(reader.param.name, sampler) for sampler in samplers if reader and reader.param.name != sampler}
+    return pairs

@@ -1,7 +1,7 @@
-"""Graphs as flat JSON, and their two hashes: of the structure, and of everything. Back in: `restore`.
+"""Graphs as flat JSON, and their two hashes: of the structure, and of everything. `serialize.graph` reads them back.
 
-Ops and types are named by module and name; settings that are functions by theirs. Line numbers are kept in the text and
-left out of both hashes.
+Ops, types and settings that are functions are named by module and name. Line numbers are in the text and in neither
+hash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Flat = dict[str, Any]
 
 
 def to_json(graph: Graph) -> str:
-    """Write a named graph as JSON with a schema version; `restore.from_json` reads it back."""
+    """Return a named graph as JSON with a schema version; `serialize.graph.from_json` reads it back."""
     return json.dumps(flat(graph), indent=1)
 
 
@@ -92,12 +92,8 @@ def _flat_region(ids: Mapping[object, str], region: Region) -> Flat:
 def _flat_edge(ids: Mapping[object, str], edge: Edge) -> Flat:
     if edge.source not in ids:
         raise LawError("a graph with real data in it cannot be stored")
-    return {"from": ids[edge.source], "part": edge.port, "type": name_of(edge.type), **_flat_lag(edge)}
-
-
-def _flat_lag(edge: Edge) -> Flat:
-    lags = edge.at_most or not edge.corrected
-    return {"at_most": edge.at_most, "corrected": edge.corrected} if lags else {}
+    lag = {"at_most": edge.at_most, "corrected": edge.corrected} if edge.at_most or not edge.corrected else {}
+    return {"from": ids[edge.source], "part": edge.port, "type": name_of(edge.type), **lag}
 
 
 def _site(site: Site) -> list[Any]:
@@ -105,15 +101,15 @@ def _site(site: Site) -> list[Any]:
 
 
 def name_of(thing: Any) -> str:
-    """Name a class or function by module and name; one of the language without its room, as `flowgraph.values:Mask`.
+    """Return the module and name of a class or function, those of the language without their room.
 
-    So that no hash of a graph depends on the room of a module, and a plan outlives its moves.
+    `flowgraph.values:Mask` keeps hashes, and so plans, valid when a module moves to another room.
     """
     return f"{stored_module(getattr(thing, '__module__', ''))}:{getattr(thing, '__qualname__', '')}"
 
 
 def stored_module(module: str) -> str:
-    """Return the name of a module as graphs on disk have it.
+    """Return the name of a module in graphs on disk.
 
     >>> stored_module("flowgraph.language.values"), stored_module("nodes.values")
     ('flowgraph.values', 'nodes.values')
@@ -133,37 +129,37 @@ def loaded_module(module: str) -> str:
 
 
 def plain_settings(settings: BaseModel) -> Flat:
-    """Return settings as JSON can hold them, a function by its module and name."""
+    """Return settings as plain JSON data, a function by its module and name."""
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
     return {name: name_of(value) if callable(value) else _plain(value) for name, value in values.items()}
 
 
 def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=lambda each: each.value if isinstance(each, enum.Enum) else str(each)))
+    def plain(leaf: object) -> object:
+        return leaf.value if isinstance(leaf, enum.Enum) else str(leaf)
+
+    return json.loads(json.dumps(value, default=plain))
 
 
 def structure_hash(graph: Graph) -> str:
-    """Hash what a plan is for: ops, edges, types and regions, without settings, lines or names of variables."""
+    """Return the hash that a plan is for: of ops, edges, types and regions, not of settings, lines or variables."""
     return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner", "pruned", "initial"}))
 
 
 def full_hash(graph: Graph) -> str:
-    """Hash what a resume is for: the structure and every setting."""
+    """Return the hash that a resume is for: of the structure and every setting."""
     return _hash(_without(flat(graph), {"at", "given", "owner", "pruned"}))
 
 
-_AS_SAID = ("settings", "initial")  # what users wrote: a key of theirs may be named as one of ours
+_OF_USERS = ("settings", "initial")  # their keys may have the names of ours
 
 
 def _without(data: Any, keys: set[str]) -> Any:
     if isinstance(data, dict):
-        kept = {
-            key: value if key in _AS_SAID else _without(value, keys) for key, value in data.items() if key not in keys
-        }
-        if "captures" in data:  # a region: the name of its function and of its parameter are local variables
-            kept["name"] = ""
-        return kept
-    return [_without(each, keys) for each in data] if isinstance(data, list) else data
+        entries = ((key, value) for key, value in data.items() if key not in keys)
+        rest = {key: value if key in _OF_USERS else _without(value, keys) for key, value in entries}
+        return rest | {"name": ""} if "captures" in data else rest  # the name of a region is a local variable
+    return [_without(entry, keys) for entry in data] if isinstance(data, list) else data
 
 
 def _hash(data: Flat) -> str:

@@ -6,10 +6,11 @@ After: `logprobs`, then `update`. Otherwise the order of writing is kept.
 
 from __future__ import annotations
 
+import contextlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from flowgraph.language.graph import Edge, Graph, Node, newest
+from flowgraph.language.graph import Graph, Node, newest
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -17,18 +18,16 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=64)
 def order_nodes(graph: Graph) -> tuple[Node, ...]:
-    """Return the nodes in an order that is legal to run: inputs first, readers before the consumer of what they read.
+    """Return the nodes in an order that is legal to run: inputs first, readers before the consumer of their version.
 
-    Oldest first where there is a choice. What waits in a circle is left out; `blocked_reader` names one.
+    The oldest goes first where there is a choice. Nodes that wait in a cycle are left out; `blocked_reader` names one.
     """
     from networkx import NetworkXUnfeasible, lexicographical_topological_sort
 
     order = list[Node]()
-    try:
+    with contextlib.suppress(NetworkXUnfeasible):
         for node in lexicographical_topological_sort(_waits(graph), key=lambda node: node.stamp):
-            order.append(node)
-    except NetworkXUnfeasible:
-        pass
+            order.append(node)  # a cycle ends the sort; the nodes before it stay
     return tuple(order)
 
 
@@ -37,35 +36,25 @@ def blocked_reader(graph: Graph) -> tuple[Node, Node] | None:
     from networkx import descendants
 
     waits = _waits(graph)
-    pairs = _before(graph)
-    behind = {consumer: descendants(waits, consumer) for consumer in dict.fromkeys(pair[1] for pair in pairs)}
-    return next(((reader, consumer) for reader, consumer in pairs if reader in behind[consumer]), None)
+    pairs = _readers_and_consumers(graph)
+    later = {consumer: descendants(waits, consumer) for consumer in {consumer for _, consumer in pairs}}
+    return next(((reader, consumer) for reader, consumer in pairs if reader in later[consumer]), None)
 
 
-def _before(graph: Graph) -> list[tuple[Node, Node]]:
-    """Pair each reader of a version with the node that consumes the version."""
-    consumers: dict[Edge, Node] = {}
-    for node in graph.nodes:
-        consumed = node.carried()
-        if consumed is not None:
-            consumers[consumed] = node
-    pairs = list[tuple[Node, Node]]()
-    for node in graph.nodes:
-        for edge in node.edges():
-            consumer = consumers.get(newest(edge))
-            if consumer is not None and consumer is not node:
-                pairs.append((node, consumer))
-    return pairs
+def _readers_and_consumers(graph: Graph) -> list[tuple[Node, Node]]:
+    """Return each reader of a version with the node that consumes that version."""
+    consumers = {edge: node for node in graph.nodes if (edge := node.carried()) is not None}
+    reads = ((node, consumers.get(newest(edge))) for node in graph.nodes for edge in node.edges())
+    return [(node, consumer) for node, consumer in reads if consumer is not None and consumer is not node]
 
 
 def _waits(graph: Graph) -> DiGraph[Node]:
-    """Return a graph with an edge from each node to those that wait for it."""
+    """Return a graph with an edge from each node to the nodes that wait for it."""
     from networkx import DiGraph
 
-    found: DiGraph[Node] = DiGraph()
-    found.add_nodes_from(graph.nodes)
-    found.add_edges_from(
-        (edge.source, node) for node in graph.nodes for edge in node.edges() if isinstance(edge.source, Node)
-    )
-    found.add_edges_from(_before(graph))
-    return found
+    waits: DiGraph[Node] = DiGraph()
+    waits.add_nodes_from(graph.nodes)
+    sources = ((edge.source, node) for node in graph.nodes for edge in node.edges())
+    waits.add_edges_from((source, node) for source, node in sources if isinstance(source, Node))
+    waits.add_edges_from(_readers_and_consumers(graph))
+    return waits

@@ -28,52 +28,43 @@ class Role:
 def roles(graph: Graph) -> tuple[Role, ...]:
     """Return the roles of a named graph: models in the order of the flow's parameters, each with train, sample, infer.
 
-    A model whose next version is made by an update is trained: its log-probs, inside a loss or outside, run in its
-    train role. Sampling is a role of its own; what else reads a model is `infer`, and so is what moves it without an
-    update, as an average does: no gradient is taken, and no optimizer kept. Such a model has `infer` first: the first
-    role of a model that moves is always the one that has its newest version. Nodes that read no model have no role. A
-    node that reads several models stands in a role of each, and runs in that of the first.
+    A model is trained if an update makes its next version; its log-probs, inside a loss or outside, run in its train
+    role. Sampling is a role of its own. All other nodes that read a model run in `infer`, and so does a node that moves
+    a model without an update, such as an average: it takes no gradient and needs no optimizer. A model moved like that
+    has `infer` first, because the first role of a model holds its newest version. A node that reads several models is
+    in a role of each, and runs in the role of the first; a node that reads none has no role.
     """
-    carried = [(root, _updates(node)) for node in graph.nodes if (root := _moves(node)) is not None]
-    trained = {root for root, updated in carried if updated}
-    moved = {root for root, _ in carried} - trained
-    regional = {param: _root(node) for node in graph.nodes for _, region in node.regions for param in region.params}
-    found: dict[tuple[Param, Use], list[str]] = {}
+    moves = {node: root for node in graph.nodes if (root := _moves(node)) is not None}
+    trained = {root for node, root in moves.items() if node.op.kind == "update" or node.regions}
+    moved = {*moves.values()} - trained
+    regional = {
+        param: _trained_by(node) for node in graph.nodes for _, region in node.regions for param in region.params
+    }
+    readers: dict[tuple[Param, Use], dict[str, None]] = {}
     for node in graph.all_nodes:
-        for edge in dict.fromkeys(models_read(node)):
+        for edge in models_read(node):
             root = carried_from(edge)
-            root = regional[root] if root is not None and root in regional else root
+            root = regional.get(root, root) if root is not None else None
             if root is not None:
-                names = found.setdefault((root, _use(node, root in trained)), [])
-                names += [node.name] if node.name not in names else []
+                use: Use = "sample" if node.op.kind == "generate" else "train" if root in trained else "infer"
+                readers.setdefault((root, use), {})[node.name] = None
     order = {param: place for place, param in enumerate(graph.params)}
-    keys = sorted(found, key=lambda key: (order[key[0]], key[0] in moved and key[1] != "infer", USES.index(key[1])))
-    return tuple(Role(f"{param.name}.{use}", param.name, use, tuple(found[param, use])) for param, use in keys)
+    keys = sorted(readers, key=lambda key: (order[key[0]], key[0] in moved and key[1] != "infer", USES.index(key[1])))
+    return tuple(Role(f"{param.name}.{use}", param.name, use, tuple(readers[param, use])) for param, use in keys)
 
 
 def models_read(node: Node) -> Iterator[Edge]:
-    """Return the edges of the models that a node reads by itself, those that only its regions read apart."""
+    """Yield the edges of the models that a node itself reads, without those that only its regions read."""
     return (edge for _, edge in node.inputs if issubclass(edge.type, Model))
 
 
 def _moves(node: Node) -> Param | None:
-    """Return the model parameter whose next version this node makes, if it makes one."""
+    """Return the model parameter whose next version a node makes, if any."""
     edge = node.carried()
     return node.root if edge is not None and issubclass(edge.type, Model) else None
 
 
-def _updates(node: Node) -> bool:
-    """Return whether a node descends a loss, and so takes gradients and steps an optimizer."""
-    return node.op.kind == "update" or bool(node.regions)
-
-
-def _root(node: Node) -> Param | None:
-    """Return the model parameter that a region's own parameter stands for: what the node trains, else what it reads."""
+def _trained_by(node: Node) -> Param | None:
+    """Return the model parameter that the parameter of a node's region stands for: the one it moves, else reads."""
     model = node.model()
     return _moves(node) or (carried_from(model) if model is not None else None)
-
-
-def _use(node: Node, trained: bool) -> Use:
-    if node.op.kind == "generate":
-        return "sample"
-    return "train" if trained else "infer"

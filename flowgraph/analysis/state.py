@@ -1,15 +1,15 @@
-"""What a run carries from step to step: the list of state that a checkpoint must hold, and all that it need hold.
+"""The state that a run carries from step to step, which is all that a checkpoint holds; read from the graph alone.
 
-Read from the graph alone. Nodes keep nothing, and copies of weights are filled again from the newest.
+Nodes keep no state, and copies of weights are filled again from the newest version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from flowgraph.language.graph import Graph, Node, Param
+from flowgraph.language.graph import Graph, Param
 from flowgraph.language.values import Model
 
 StateKind = Literal["weights", "value", "data", "random"]
@@ -17,10 +17,10 @@ StateKind = Literal["weights", "value", "data", "random"]
 
 @dataclass(frozen=True)
 class StateItem:
-    """One piece of state: carried weights or another carried value by parameter, or what says where a run stands.
+    """One piece of state: weights or another value that a parameter carries, a position in data, or a random stream.
 
-    `holds` lists what has to be kept. `data` is the position of a data parameter, `random` the stream of a node: both
-    follow from the run's seed and the step, so those two are all that they hold.
+    `holds` lists what must be saved. The position of a data parameter (`data`) and the random stream of a node
+    (`random`) follow from the run's seed and the step, so they hold only these.
     """
 
     kind: StateKind
@@ -29,17 +29,16 @@ class StateItem:
 
 
 def state_of(graph: Graph) -> tuple[StateItem, ...]:
-    """Return the state of a named graph: carried parameters, data parameters, then nodes that draw, each in order.
+    """Return the state of a named graph: carried parameters, data parameters, then nodes that use random numbers.
 
-    A model that nothing updates is no state: a run loads it again from where it came from.
+    A model that nothing updates is not state: a run loads it again from its source.
     """
     carried = graph.carries()
     read = {edge.source for edge in graph.outputs} | {edge.source for node in graph.nodes for edge in node.edges()}
-    given = [param for param in graph.params if param in read]
-    data = [param for param in given if param.name not in carried and not issubclass(param.type, Model)]
+    inputs = [param for param in graph.params if param in read and not issubclass(param.type, Model)]
     return (
         *(_carried(graph, param) for param in graph.params if param.name in carried),
-        *(StateItem("data", param.name, ("seed", "step")) for param in data),
+        *(StateItem("data", param.name, ("seed", "step")) for param in inputs if param.name not in carried),
         *(StateItem("random", node.name, ("seed", "step")) for node in graph.nodes if node.op.key is not None),
     )
 
@@ -47,25 +46,17 @@ def state_of(graph: Graph) -> tuple[StateItem, ...]:
 def _carried(graph: Graph, param: Param) -> StateItem:
     if not issubclass(param.type, Model):
         return StateItem("value", param.name, ("value",))
-    rules = dict.fromkeys(rule for node in graph.nodes for rule in _optimizers(node, param))
-    late = max((edge.at_most for node in graph.nodes for edge in node.edges() if _is_of(edge.source, param)), default=0)
-    versions = (f"weights of up to {late} versions before",) if late else ()
-    return StateItem("weights", param.name, ("weights", "version", *(f"state of {rule}" for rule in rules), *versions))
-
-
-def _optimizers(node: Node, param: Param) -> Iterator[str]:
-    """Name the optimizers of a node that descends a loss to this parameter's next version."""
-    if node.op.carries is not None and node.regions and _is_of(node, param):
-        yield str(getattr(node.settings, "optimizer", "its optimizer"))
-
-
-def _is_of(source: object, param: Param) -> bool:
-    """Return whether something is the parameter, or makes a later version of it."""
-    return source is param or (isinstance(source, Node) and source.root is param)
+    versions = {param, *(node for node in graph.nodes if node.root is param)}
+    updates = [node for node in graph.nodes if node.op.carries is not None and node.regions and node in versions]
+    optimizers = dict.fromkeys(str(getattr(node.settings, "optimizer", "its optimizer")) for node in updates)
+    lags = (edge.at_most for node in graph.nodes for edge in node.edges() if edge.source in versions)
+    lag = max(lags, default=0)
+    old = (f"weights of up to {lag} versions before",) if lag else ()
+    return StateItem("weights", param.name, ("weights", "version", *(f"state of {name}" for name in optimizers), *old))
 
 
 def state_text(items: Sequence[StateItem]) -> str:
-    """Print state, one piece a line.
+    """Return state as text, one piece a line.
 
     >>> print(state_text([StateItem("weights", "policy", ("weights", "version"))]))
     weights  policy  weights, version
@@ -76,5 +67,5 @@ def state_text(items: Sequence[StateItem]) -> str:
 
 
 def state_json(items: Sequence[StateItem]) -> list[dict[str, Any]]:
-    """Return state as JSON does: a list of objects with `kind`, `name` and `holds`."""
+    """Return state as JSON data: a list of objects with `kind`, `name` and `holds`."""
     return [asdict(item) | {"holds": list(item.holds)} for item in items]

@@ -1,4 +1,4 @@
-"""The laws of a described graph: what belongs to it, and how versions of state go through it."""
+"""The laws of a described graph: its nodes are its own, and versions of state go through it in one line."""
 
 from __future__ import annotations
 
@@ -12,26 +12,21 @@ from flowgraph.language.values import State
 
 
 def consumed_once(graph: Graph) -> Iterator[FlowError]:
-    """Find a version of state that two ops consume: weights are updated in place, so there is no fork."""
+    """Find a version of state that two ops consume, which weights that are updated in place cannot have."""
     consumers = _consumers(graph)
     for node in graph.nodes:
         edge = node.carried()
-        if edge is None:
-            continue
-        first = consumers[edge]
-        if first is not node:
-            yield LawError(
-                f"{node.op.name} consumes a version of {edge} that {first.op.name} at {first.at} has consumed already",
-                where=str(node.at),
-                hint="give the second the model that the first returned",
-            )
+        if edge is not None and (first := consumers[edge]) is not node:
+            before = f"{first.op.name} at {first.at} has consumed already"
+            what = f"{node.op.name} consumes a version of {edge} that {before}"
+            yield LawError(what, where=str(node.at), hint="give the second the model that the first returned")
 
 
 def one_flow(graph: Graph) -> Iterator[FlowError]:
-    """Find values that belong to another flow or to a loss, or that are real."""
+    """Find values that belong to another flow or to a loss, or that hold real data."""
     regions = [region for node in graph.nodes for _, region in node.regions]
-    homes: dict[Any, Region] = {each: region for region in regions for each in (*region.params, *region.inner)}
-    start = min((param.stamp for param in graph.params), default=0)  # what is older belongs to another flow
+    homes: dict[Any, Region] = {source: region for region in regions for source in (*region.params, *region.inner)}
+    start = min((param.stamp for param in graph.params), default=0)  # older sources belong to another flow
     readers = [(node, node.edges(), f"{node.op.name} uses", node.at) for node in graph.all_nodes if node.stamp > start]
     for reader, edges, uses, at in (*readers, (None, graph.outputs, f"flow {graph.name} returns", graph.at)):
         for edge in edges:
@@ -42,33 +37,30 @@ def one_flow(graph: Graph) -> Iterator[FlowError]:
 
 
 def _misplaced(graph: Graph, edge: Edge, start: int, homes: Mapping[Any, Region], home: Region | None) -> str:
-    """Return why an edge cannot be read in the region `home` (None: in the flow itself), or return nothing."""
+    """Return why an edge cannot be read in the region `home` (None: in the flow itself), "" if it can."""
     source = edge.source
     if isinstance(source, Const):
         return "is real data"
     if source in homes:
         return "" if homes[source] is home else "lives in a loss only"
     if source.stamp < start or (isinstance(source, Param) and source not in graph.params):
-        loose = isinstance(source, Param) and source.owner.startswith("the loss ")
-        return "lives in a loss only" if loose else f"belongs to another flow than {graph.name}"
+        of_loss = isinstance(source, Param) and source.owner.startswith("the loss ")
+        return "lives in a loss only" if of_loss else f"belongs to another flow than {graph.name}"
     return ""
 
 
 def readers_come_first(graph: Graph) -> Iterator[FlowError]:
     """Find a reader of a version that can only run after the update that consumes it."""
-    found = blocked_reader(graph)
-    if found is not None:
-        reader, consumer = found
-        yield LawError(
-            f"{reader.op.name} reads weights that {consumer.op.name} at {consumer.at} has replaced by then",
-            where=str(reader.at),
-            notes=["it depends on that update's result"],
-            hint=f"give it the model that {consumer.op.name} returned",
-        )
+    blocked = blocked_reader(graph)
+    if blocked is not None:
+        reader, consumer = blocked
+        what = f"{reader.op.name} reads weights that {consumer.op.name} at {consumer.at} has replaced by then"
+        hint = f"give it the model that {consumer.op.name} returned"
+        yield LawError(what, where=str(reader.at), notes=["it depends on that update's result"], hint=hint)
 
 
 def state_comes_out(graph: Graph) -> Iterator[FlowError]:
-    """Find state that comes out but was never a parameter, comes out at an old version, or is updated and lost."""
+    """Find state that a flow returns but has no parameter for, returns at an old version, or updates and loses."""
     where, consumers = str(graph.at), _consumers(graph)
     for edge in graph.outputs:
         if not issubclass(edge.type, State):
@@ -86,11 +78,9 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
     last = {carried_from(edge): consumer for edge, consumer in consumers.items()}
     for param, consumer in last.items():
         if param in graph.params and param.name not in carried:
-            yield LawError(
-                f"flow {graph.name} does not return `{param.name}`, which {consumer.op.name} at {consumer.at} replaces",
-                where=where,
-                hint="return its next version, so that the next step can take it",
-            )
+            before = f"{consumer.op.name} at {consumer.at} replaces"
+            what = f"flow {graph.name} does not return `{param.name}`, which {before}"
+            yield LawError(what, where=where, hint="return its next version, so that the next step can take it")
     for call in graph.dropped:
         if call.op.carries is not None:
             root = f" to `{call.root.name}`" if call.root is not None else ""
@@ -99,13 +89,11 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
 
 
 def _lacks_carry(edge: Edge) -> bool:
-    """Return whether a call without the state that it carries is behind this, which is a fault of that call."""
-    while isinstance(edge.source, Node) and edge.source.op.carries is not None:
-        before = edge.source.carried()
-        if before is None:
-            return True
-        edge = before
-    return False
+    """Return whether a version comes from a call without the state that it carries, which is a fault of that call."""
+    version: Edge | None = edge
+    while version is not None and isinstance(version.source, Node) and version.source.op.carries is not None:
+        version = version.source.carried()
+    return version is None
 
 
 def _consumers(graph: Graph) -> dict[Edge, Node]:

@@ -1,4 +1,4 @@
-"""Whether edges fit the ports that they are on: for graphs that were read from a file, or changed by a user's pass."""
+"""Whether edges fit their ports, in graphs that were read from a file or changed by a user's pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowgraph.language.values import Record, Value, fields
 
 
 def type_at(source: Source, part: str) -> type[Value] | None:
-    """Return the type of a part of what a source gives, None if there is no such part."""
+    """Return the type of a part of a source's results, None if there is no such part."""
     names = part.split(".") if part else []
     if isinstance(source, Const):
         kinds: tuple[type[Value], ...] = (type(source.value),)
@@ -25,34 +25,33 @@ def type_at(source: Source, part: str) -> type[Value] | None:
 
 
 def kinds_of(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
-    """Return what each type of an op's ports stands for in a call: a TypeVar, for the type of what is given."""
+    """Return the value types that the types of an op's ports stand for in a call; inputs bind TypeVars."""
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
-    given = dict(inputs)
-    for port in op.ports:
-        if isinstance(port.type, TypeVar) and port.name in given:
-            kinds[port.type] = given[port.name].type
-    return kinds
+    edges = dict(inputs)
+    bound = {port.type: edges[port.name].type for port in op.ports if port.name in edges}
+    return kinds | {variable: kind for variable, kind in bound.items() if isinstance(variable, TypeVar)}
 
 
 def misfits(
     op: Op, inputs: Sequence[tuple[str, Edge]], regions: Collection[str], returns: Sequence[type[Value]]
 ) -> Iterator[str]:
-    """Yield what of a call does not fit its op: ports, types of edges, late reads, results."""
-    names, known, kinds = [port for port, _ in inputs], {port.name: port for port in op.ports}, kinds_of(op, inputs)
-    for name in (*names, *regions):
-        if name not in known or known[name].region != (name in regions) or [*names, *regions].count(name) > 1:
-            yield f"{op.name} takes {', '.join(known)}; see `{name}`"
+    """Yield how a call does not fit its op: ports, types of edges, late reads, results."""
+    ports, kinds = {port.name: port for port in op.ports}, kinds_of(op, inputs)
+    names = [*(name for name, _ in inputs), *regions]
+    for name in names:
+        if name not in ports or ports[name].region != (name in regions) or names.count(name) > 1:
+            yield f"{op.name} takes {', '.join(ports)}; see `{name}`"
             return
-    for name, port in known.items():
-        if not port.optional and name not in names and name not in regions:
-            yield f"{op.name} takes {', '.join(known)}; see `{name}`"
+    for name, port in ports.items():
+        if not port.optional and name not in names:
+            yield f"{op.name} takes {', '.join(ports)}; see `{name}`"
     for name, edge in inputs:
-        port = known[name]
-        wanted = kinds[port.type] if isinstance(port.type, TypeVar) else port.value_type
-        fits = issubclass(edge.type, wanted) and issubclass(edge.type, port.value_type)
+        port = ports[name]
+        kind = kinds[port.type]
+        fits = issubclass(edge.type, kind) and issubclass(edge.type, port.value_type)
         if not fits or port.kind not in (None, edge.type.kind) or type_at(edge.source, edge.port) is not edge.type:
-            yield f"{op.name}({name}=) takes {wanted.__name__}, not {edge.type.__name__}"
+            yield f"{op.name}({name}=) takes {kind.__name__}, not {edge.type.__name__}"
         if edge.at_most and op.kind != "generate":
             yield f"{op.name} reads {edge} late; only sampling may"
-    if tuple(returns) != tuple(kinds.get(each, each) for each in op.returns):
-        yield f"{op.name} does not give {', '.join(each.__name__ for each in returns)}"
+    if tuple(returns) != tuple(kinds.get(hint, hint) for hint in op.returns):
+        yield f"{op.name} does not return {', '.join(kind.__name__ for kind in returns)}"

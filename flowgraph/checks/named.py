@@ -1,4 +1,4 @@
-"""The laws of a named graph: names that can be relied on, and what the passes leave behind."""
+"""The laws of a named graph: unique names, fitting calls, and nothing that a pass should have removed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flowgraph.errors import FlowError, LawError
 from flowgraph.language.graph import Graph
 from flowgraph.language.mask_counts import masks_of
 from flowgraph.language.signature import make_settings, setting_faults
-from flowgraph.passes.dedupe_nodes import same
+from flowgraph.passes.dedupe_nodes import computation_of
 
 
 def every_name_once(graph: Graph) -> Iterator[FlowError]:
-    """Find a node without a name, or with one that another has."""
+    """Find a node without a name, or with the name of another node."""
     names = Counter(node.name for node in graph.all_nodes)
     for node in graph.all_nodes:
         if not node.name or names[node.name] > 1:
@@ -23,7 +23,7 @@ def every_name_once(graph: Graph) -> Iterator[FlowError]:
 
 
 def every_mask_counted(graph: Graph) -> Iterator[FlowError]:
-    """Find a loss that does not say which masks it is divided by the counts of."""
+    """Find a loss that does not count the mask of one of its terms."""
     for node in graph.nodes:
         for _, region in node.regions:
             if set(masks_of(region)) - set(region.counts):
@@ -31,12 +31,12 @@ def every_mask_counted(graph: Graph) -> Iterator[FlowError]:
 
 
 def nothing_twice(graph: Graph) -> Iterator[FlowError]:
-    """Find a pure node that another one equals."""
+    """Find a pure node that computes the same as another."""
     first = dict[object, str]()
     for node in graph.all_nodes:
-        what = same(node)
-        if what is not None and first.setdefault(what, node.name) != node.name:
-            yield LawError(f"{node.name} computes what {first[what]} does", where=str(node.at))
+        computation = computation_of(node)
+        if computation is not None and first.setdefault(computation, node.name) != node.name:
+            yield LawError(f"{node.name} computes what {first[computation]} does", where=str(node.at))
 
 
 def nothing_dropped(graph: Graph) -> Iterator[FlowError]:
@@ -48,10 +48,9 @@ def nothing_dropped(graph: Graph) -> Iterator[FlowError]:
 def calls_fit(graph: Graph) -> Iterator[FlowError]:
     """Find a node whose inputs do not fit its ports, whose results are not its op's, or whose settings are refused."""
     for node in graph.all_nodes:
-        regions = [port for port, _ in node.regions]
-        for why in misfits(node.op, node.inputs, regions, node.returns):
-            yield LawError(f"{node.name}: {why}", where=str(node.at))
-        values, where = dict(node.settings), str(node.at)
+        where, values = str(node.at), dict(node.settings)
+        for why in misfits(node.op, node.inputs, [port for port, _ in node.regions], node.returns):
+            yield LawError(f"{node.name}: {why}", where=where)
         faults = setting_faults(node.op.settings, values, node.op.name, where)
         yield from faults
         if not faults and dict(make_settings(node.op.settings, values, node.op.name, where)) != values:

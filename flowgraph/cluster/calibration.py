@@ -1,6 +1,6 @@
-"""A calibration as data: by how much measured seconds differ from the forecast, for each phase, role and device.
+"""A calibration as data: the ratio of measured to forecast seconds, for each phase, role and device.
 
-Not here: how the scales are fitted (`placements.calibration.fit_scales`), and where measured seconds are read from.
+Not here: the fit of the scales (`placements.calibration.fit_scales`), and the readers of measured seconds.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
-from flowgraph.cluster.cluster import Data, dotted
+from flowgraph.cluster.cluster import Data, dotted, key_names
 from flowgraph.errors import DataError, nearest
 from flowgraph.files.untrusted import json_as
 
 Phase = Literal["generate", "forward", "update", "sync", "host"]
-"""What a scale is for: sampling, passes without gradients, training, weight syncs, and nodes that run no model."""
+"""The phases: sampling, passes without gradients, training, weight syncs, and nodes that run no model."""
 
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 MIN_SCALE, MAX_SCALE = 1e-3, 1e3  # beyond these the seconds are of another plan, or not seconds
@@ -25,8 +25,8 @@ Factor = Annotated[float, Field(ge=MIN_SCALE, le=MAX_SCALE, allow_inf_nan=False)
 class Scale(Data):
     """The factor of one phase on one device model, of one role or, where `role` is "", of all other roles.
 
-    The true factor lies between `low` and `high` with 90% probability. `measurements` counts those that name this
-    phase; 0 where only other phases, or whole steps, tell about it.
+    The true factor lies between `low` and `high` with 90% probability. `measurements` counts the measurements of this
+    phase; 0 if the factor comes from other phases or whole steps only.
     """
 
     phase: Phase
@@ -39,7 +39,7 @@ class Scale(Data):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return what tells scales apart: phase, role and device."""
+        """Return the phase, role and device of a scale, which are unique."""
         return self.phase, self.role, self.device
 
     @model_validator(mode="after")
@@ -50,7 +50,7 @@ class Scale(Data):
 
 
 class Calibration(Data):
-    """Scales of forecast seconds, and what they were fitted to: runs, logs, or seconds from a command line."""
+    """Scales of forecast seconds, and their source: runs, logs, or seconds from a command line."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -66,7 +66,7 @@ class Calibration(Data):
         return self
 
     def scale_of(self, phase: Phase, role: str, device: str) -> Scale | None:
-        """Return the scale of a role's phase on a device, else that of any role; None for a device without scales."""
+        """Return the scale of a role's phase on a device, else the scale of any role, else None."""
         by_key = {scale.key: scale for scale in self.scales}
         return by_key.get((phase, role, device)) or by_key.get((phase, "", device))
 
@@ -87,16 +87,15 @@ class Calibration(Data):
     @classmethod
     def from_json(cls, text: str, where: str = "calibration") -> Calibration:
         """Return the calibration of a JSON text; `where` is the file's name. Raises DataError for any other text."""
+        hint = "`calibrate RUN -o FILE` writes a calibration"
         try:
             return json_as(cls, text)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             place = dotted(fault["loc"])
             what = f"{place}: {fault['msg']}" if place else str(fault["msg"])
-            known = [str(field.validation_alias or name) for name, field in cls.model_fields.items()]
-            unknown = fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1
-            hint = nearest(place, known) if unknown else "`calibrate RUN -o FILE` writes a calibration"
-            raise DataError.unusable(where, f"is not a calibration: {what}", hint) from None
+            if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
+                hint = nearest(place, key_names(cls))
         except ValueError as error:
-            hint = "`calibrate RUN -o FILE` writes a calibration"
-            raise DataError.unusable(where, f"is not a calibration: it is not JSON: {error}", hint) from None
+            what = f"it is not JSON: {error}"
+        raise DataError.unusable(where, f"is not a calibration: {what}", hint)

@@ -1,13 +1,12 @@
-"""A cluster as data: nodes, their devices, and how much memory each has, always in bytes.
+"""A cluster as data: its machines, their devices, and the memory of each device, always in bytes.
 
-Not here: a cluster's short form and its file (`cluster_text`), what this machine has (`machine`), and what is placed
-where (`plan`).
+Not here: a cluster's short form and its file (`short_form`), this machine as a cluster (`this_machine`), and plans.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -18,14 +17,14 @@ from flowgraph.errors import SettingError
 Positive = Annotated[int, Field(gt=0)]
 DeviceKind = Literal["cpu", "gpu"]
 
-MOST_DEVICES = 65_536  # of one cluster: more than any has, and few enough that a slip of the pen is refused, not built
-MOST_BYTES_PER_S = 1e15  # of one machine's network, and
-MOST_PRICE = 1e9  # of one machine for an hour: so that sums over a cluster stay finite
+MOST_DEVICES = 65_536  # of one cluster: more than any has, and few enough that a typing error is refused, not built
+MOST_BYTES_PER_S = 1e15  # of one machine's network; this and the next keep sums over a cluster finite
+MOST_PRICE = 1e9  # of one machine for an hour
 
 _BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _DECIMAL = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS = {unit.lower(): factor for unit, factor in (_BINARY | _DECIMAL).items()}
-# Of what a network carries. Here a capital tells bits from bytes, so it counts: Gbps is an eighth of GB/s.
+# Rates of a network. Case matters, since it tells bits from bytes: Gbps is an eighth of GB/s.
 _BITS = {"Mbps": 1e6 / 8, "Gbps": 1e9 / 8, "Tbps": 1e12 / 8}
 _RATES = _BITS | {f"{unit}/s": float(_UNITS[unit.lower()]) for unit in ("MB", "GB", "TB", "MiB", "GiB", "TiB")}
 
@@ -36,12 +35,12 @@ Price = Annotated[float, Field(ge=0, le=MOST_PRICE, allow_inf_nan=False)]
 class Data(BaseModel):
     """Frozen data that refuses unknown keys and does not convert one type to another."""
 
-    # built when first read: `--help` reads none
+    # built when first used: `--help` uses none
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class CompactData(Data):
-    """Data some of which nobody has to tell: what has its default is left out of its JSON."""
+    """Data whose JSON leaves out fields that have their defaults."""
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -54,9 +53,9 @@ class CompactData(Data):
 
 
 class Device(CompactData):
-    """One thing that computes. CPU devices share the memory of their node.
+    """One device. CPU devices share the memory of their node.
 
-    `model` names what is known of its speed, a profile of `placements`; "" where nothing is.
+    `model` names the profile in `placements` that has its speed; "" if there is none.
     """
 
     kind: DeviceKind
@@ -65,11 +64,11 @@ class Device(CompactData):
 
 
 class Machine(CompactData):
-    """One machine: its devices in order, the memory of the host, the cores there are for us, and how it is connected.
+    """One machine: its devices in order, the memory of the host, the cores that we may use, and its connections.
 
-    `domain` is how many devices after each other NVLink joins, `network_bytes_per_s` what the whole machine sends in
-    one direction, `leaf` the switch it hangs on, `price_per_hour` what the whole machine costs in any currency. None:
-    not told, so that the profile of its devices counts; what no profile knows either stays unknown.
+    NVLink joins `domain` successive devices. The whole machine sends `network_bytes_per_s` in one direction, hangs on
+    the switch `leaf`, and costs `price_per_hour` in any currency. Where a field is None, the profile of the devices
+    counts; what no profile has stays unknown.
     """
 
     name: str
@@ -109,28 +108,30 @@ class Cluster(Data):
         return {node.name: node.devices for node in self.nodes}
 
     def __copy__(self) -> Self:
-        """Copy it without what was worked out of its nodes, which a copy may change."""
+        """Copy it without the cached devices, since `model_copy` may change the nodes."""
         copied = super().__copy__()
         vars(copied).pop("_devices", None)
         return copied
 
 
 def domain_fault(domain: int, devices: int) -> str:
-    """Return why domains of this size are none of a machine of so many devices.
+    """Return why a machine with this number of devices cannot have domains of this size.
 
     >>> domain_fault(3, 8)
     'domains of 3 do not divide the 8 devices of the machine'
     """
-    many = f"the {devices} device{'' if devices == 1 else 's'} of the machine"
-    return (
-        f"a domain of {domain} is larger than {many}"
-        if domain > devices
-        else f"domains of {domain} do not divide {many}"
-    )
+    machine = f"the {devices} device{'' if devices == 1 else 's'} of the machine"
+    fault = f"a domain of {domain} is larger than" if domain > devices else f"domains of {domain} do not divide"
+    return f"{fault} {machine}"
+
+
+def key_names(kind: type[BaseModel]) -> list[str]:
+    """Return the names of a model's fields in JSON."""
+    return [str(field.validation_alias or name) for name, field in kind.model_fields.items()]
 
 
 def dotted(place: Sequence[int | str]) -> str:
-    """Write a place in nested data as one text.
+    """Return a place in nested data as one text.
 
     >>> dotted(("pools", 0, "name"))
     'pools[0].name'
@@ -139,12 +140,12 @@ def dotted(place: Sequence[int | str]) -> str:
 
 
 def parse_bytes(text: str, setting: str = "memory") -> int:
-    """Read an amount of memory: a number and its unit, binary (GiB) or decimal (GB).
+    """Return the bytes of an amount of memory: a number and its unit, binary (GiB) or decimal (GB).
 
     >>> parse_bytes("2GiB"), parse_bytes("1.5 kB")
     (2147483648, 1500)
 
-    Raises SettingError, which names `setting`, for text that is no such amount, or none at all.
+    Raises SettingError, which names `setting`, for any other text.
     """
     try:
         return amount_bytes(text)
@@ -153,41 +154,44 @@ def parse_bytes(text: str, setting: str = "memory") -> int:
 
 
 def amount_bytes(text: str) -> int:
-    """Read an amount of memory as `parse_bytes` does; ValueError says only why a text is none."""
-    found = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]*)\s*", text)
-    if found is None:
-        raise ValueError("should be a number and a unit, as in 2GiB")
-    number, unit = found.groups()
+    """Return the bytes of an amount of memory as `parse_bytes` does; raises ValueError with the reason only."""
+    number, unit = _number_and_unit(text, "2GiB")
     if unit.lower() not in _UNITS:
-        why = f"has no unit `{unit}`" if unit else "has no unit"
-        raise ValueError(f"{why}; known: {', '.join(_BINARY | _DECIMAL)}")
-    amount = int(float(number) * _UNITS[unit.lower()])
+        raise ValueError(_no_unit(unit, _BINARY | _DECIMAL))
+    amount = int(number * _UNITS[unit.lower()])
     if amount < 1:
         raise ValueError("should be more than nothing")
     return amount
 
 
 def amount_bytes_per_s(text: str) -> float:
-    """Read what a network carries, bits or bytes in a second; ValueError says only why a text is none.
+    """Return the rate of a network, in bits or bytes a second, as bytes a second; raises ValueError with the reason.
 
     >>> amount_bytes_per_s("200 Gbps"), amount_bytes_per_s("25 GB/s")
     (25000000000.0, 25000000000.0)
     """
-    found = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z/]*)\s*", text)
-    if found is None:
-        raise ValueError("should be a number and a unit, as in 200 Gbps or 25 GB/s")
-    number, unit = found.groups()
+    number, unit = _number_and_unit(text, "200 Gbps or 25 GB/s", slash="/")
     if unit not in _RATES:
-        why = f"has no unit `{unit}`" if unit else "has no unit"
-        raise ValueError(f"{why}; known: {', '.join(_RATES)}")
-    amount = float(number) * _RATES[unit]
+        raise ValueError(_no_unit(unit, _RATES))
+    amount = number * _RATES[unit]
     if not 0 < amount <= MOST_BYTES_PER_S:
         raise ValueError(f"should be more than nothing and at most {show_rate(MOST_BYTES_PER_S)}")
     return amount
 
 
+def _number_and_unit(text: str, example: str, slash: str = "") -> tuple[float, str]:
+    match = re.fullmatch(rf"\s*([0-9]{{1,15}}(?:\.[0-9]{{1,15}})?)\s*([A-Za-z{slash}]*)\s*", text)
+    if match is None:
+        raise ValueError(f"should be a number and a unit, as in {example}")
+    return float(match[1]), match[2]
+
+
+def _no_unit(unit: str, known: Iterable[str]) -> str:
+    return f"has no unit{f' `{unit}`' if unit else ''}; known: {', '.join(known)}"
+
+
 def show_rate(bytes_per_s: float) -> str:
-    """Write what a network carries in the largest decimal unit that it fills.
+    """Return the rate of a network as text, in the largest decimal unit that it fills.
 
     >>> show_rate(25e9), show_rate(1.25e6), show_rate(12.5)
     ('25 GB/s', '1.25 MB/s', '12.5 B/s')
@@ -198,7 +202,7 @@ def show_rate(bytes_per_s: float) -> str:
 
 
 def show_bytes(amount: int) -> str:
-    """Write an amount of memory in the largest binary unit that it fills.
+    """Return an amount of memory as text, in the largest binary unit that it fills.
 
     >>> show_bytes(1610612736), show_bytes(640), show_bytes(2**20 - 1)
     ('1.5 GiB', '640 B', '1.0 MiB')

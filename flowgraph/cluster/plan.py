@@ -1,6 +1,6 @@
-"""A plan as data: which pool each role lives on, in which layout and on which engine, and what memory that takes.
+"""A plan as data: the pool, layout and engine of each role, and the forecast of memory and time.
 
-A plan written by hand is as good as a found one. Not here: whether it fits a graph (`check_plan`), and the search.
+You can write a plan by hand. Not here: whether it fits a graph (`check_plan`), and the search.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from flowgraph.cluster.calibration import Calibration
-from flowgraph.cluster.cluster import Cluster, CompactData, Data, Device, Positive, dotted
+from flowgraph.cluster.cluster import Cluster, CompactData, Data, Device, Positive, dotted, key_names
 from flowgraph.errors import PlanError
 from flowgraph.files.untrusted import parse_json
 from flowgraph.language.notebook import mimebundle
@@ -25,26 +25,26 @@ Offloaded = Literal["parameters", "gradients", "optimizer"]
 WeightsBy = Literal["disk", "group", "memory"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
 
-MOST_SECONDS = 1e30  # of a part of a task: so that sums over a step stay finite
-MOST_PROMPTS = 10**9  # of a step: more than anyone draws, and few enough that a slip of the pen is refused
-MOST_THREADS = 65_536  # of one process: what a library takes without an error
+MOST_SECONDS = 1e30  # of a part of a task: sums over a step stay finite
+MOST_PROMPTS = 10**9  # of a step: more than anyone samples, and few enough that a typing error is refused
+MOST_THREADS = 65_536  # of one process: the most that libraries accept
 Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False)]
 
 
 def _not_host(name: str) -> str:
     if name == "host":
-        raise ValueError("`host` names what runs on no pool; give the pool another name")
+        raise ValueError("`host` is the place of nodes without a model; give the pool another name")
     return name
 
 
 class Layout(Data):
-    """How a model is cut over the devices of its pool: the degree of each way to split it.
+    """How a model is split over the devices of its pool: the degree of each kind of parallelism.
 
-    Ranks of `data` each work on rows of their own. `sharding` cuts what a model holds over them too: "optimizer" its
-    states, "gradients" these as well, "full" the weights as well, so that each holds 1/data (ZeRO stages 1, 2, 3).
-    The tokens of a row are spread over `sequence` devices. Experts are spread over `expert` of the data and sequence
-    ranks, which divides them, so that takes no devices of its own. Full sharding may keep `replicas` whole copies, one
-    for each node say: then each rank holds a share of one copy.
+    Each of the `data` ranks works on rows of its own. `sharding` also splits the model over them: "optimizer" its
+    states, "gradients" these too, "full" the weights too, so that each rank holds 1/data (ZeRO stages 1, 2, 3). The
+    tokens of a row are split over `sequence` devices. Experts are split over `expert` of the data and sequence ranks,
+    whose number it divides, and so take no further devices. Full sharding may keep `replicas` whole copies, such as one
+    on each node: then each rank holds a share of one copy.
     """
 
     data: Positive = 1
@@ -60,7 +60,7 @@ class Layout(Data):
 
     @property
     def shards(self) -> int:
-        """Return over how many devices the weights are cut by full sharding; 1 without."""
+        """Return the number of devices over which full sharding splits the weights; 1 without."""
         return max(1, self.data * self.sequence // self.replicas) if self.sharding == "full" else 1
 
     @property
@@ -69,20 +69,19 @@ class Layout(Data):
         return self.data * self.tensor * self.pipeline * self.sequence
 
     def __str__(self) -> str:
-        rare = ((name, getattr(self, name)) for name in ("pipeline", "expert", "sequence", "replicas"))
-        told = "".join(f" {name}={degree}" for name, degree in rare if degree > 1)
-        sharded = "" if self.sharding == "none" else f" sharding={self.sharding}"
-        return f"data={self.data} tensor={self.tensor}{told}{sharded}"
+        optional = ((name, getattr(self, name)) for name in ("pipeline", "expert", "sequence", "replicas"))
+        degrees = "".join(f" {name}={degree}" for name, degree in optional if degree > 1)
+        sharding = "" if self.sharding == "none" else f" sharding={self.sharding}"
+        return f"data={self.data} tensor={self.tensor}{degrees}{sharding}"
 
 
 class RoleSettings(Data):
-    """How a role computes, and what it does to hold less; the default is what an executor does unasked.
+    """How a role computes, and how it saves memory; the defaults are those of an executor.
 
-    `checkpointing` says which activations are computed again; `offload` what lies in host memory and comes to the
-    device as it is used; `micro_batch_tokens` go through at once. The `logits` of these are there all at once
-    ("whole"), or a chunk of tokens at a time, made again for the backward pass: what others call a fused loss. Of what
-    samples, `cache_share` is the part of a device's memory that its weights and cache may take. What `sleeps` leaves
-    the device while other roles work there.
+    `checkpointing` selects the activations that are recomputed, `offload` what stays in host memory until it is used,
+    and `micro_batch_tokens` the tokens of one pass. Their `logits` are held together ("whole"), or in chunks of tokens
+    that the backward pass recomputes (a fused loss). For a role that samples, `cache_share` is the part of a device's
+    memory for weights and KV cache. A role that `sleeps` frees the device while other roles work there.
     """
 
     precision: Precision = "float32"
@@ -107,9 +106,9 @@ class RoleSettings(Data):
 
 
 class Pool(Data):
-    """Devices that roles share, each as (node name, place among the node's devices).
+    """Devices that roles share, each as (node name, index among the node's devices).
 
-    Its name is part of file names, and `host` is what runs on no pool.
+    Its name is used in file names, and cannot be `host`, the place of nodes that read no model.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"), AfterValidator(_not_host)]
@@ -117,9 +116,9 @@ class Pool(Data):
 
 
 class PlacedRole(Data):
-    """One role on one pool. `memory` is forecast bytes by part, on each of its devices, the most it holds at once.
+    """One role on one pool. `memory` is its forecast peak by part, in bytes on each of its devices.
 
-    `lag` is of a role that samples: how many updates old its copy of the weights may be before it is synced.
+    `lag` is, for a role that samples, how many updates old its copy of the weights may be before it is synced.
     """
 
     role: str
@@ -132,14 +131,14 @@ class PlacedRole(Data):
 
     @property
     def late(self) -> str:
-        """Return how old its weights may be, where they may: `lag=2`."""
+        """Return its lag as text, "" if it has none: `lag=2`."""
         return f"lag={self.lag}" if self.lag else ""
 
 
 class PhasePeak(CompactData):
-    """The most memory in use on each device of a pool in one phase of the step, and the role that works then.
+    """The peak memory on each device of a pool in one phase of the step, and the role that works then.
 
-    `held` are its bytes by role, of the program itself as `process`; nothing where that is not known.
+    `held` are its bytes by role, and those of the program itself as `process`; empty if unknown.
     """
 
     phase: str
@@ -152,7 +151,7 @@ class PhasePeak(CompactData):
 
 
 class PoolForecast(Data):
-    """What a pool's devices hold: `process_bytes` for the program itself, and the peak of each phase, that included."""
+    """The memory of a pool's devices: `process_bytes` of the program itself, and the peak of each phase with these."""
 
     pool: str
     process_bytes: NonNegativeInt
@@ -160,15 +159,15 @@ class PoolForecast(Data):
 
     @property
     def worst(self) -> PhasePeak | None:
-        """Return the largest peak, the first of equals; None if nothing works there."""
+        """Return the largest peak, the first of equals; None if no role works there."""
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
 class TimedTask(Data):
-    """One task of a step, as its program names it: its role, the pools that it occupies, and its seconds by part.
+    """One task of a step by its name in the program: its role, the pools that it occupies, and its seconds by part.
 
-    A part that is not known is None. Where steps overlap, it works on rows drawn `shift` steps earlier, so that it does
-    not run in the first of them.
+    An unknown part is None. Where steps overlap, a task works on rows sampled `shift` steps earlier, and so does not
+    run in the first steps.
     """
 
     name: str
@@ -180,15 +179,15 @@ class TimedTask(Data):
 
     @property
     def seconds(self) -> float | None:
-        """Return the sum of its parts, None if one of them is not known."""
-        known = [each for each in self.parts.values() if each is not None]
-        return sum(known) if len(known) == len(self.parts) else None
+        """Return the sum of its parts, None if one of them is unknown."""
+        seconds = [part for part in self.parts.values() if part is not None]
+        return sum(seconds) if len(seconds) == len(self.parts) else None
 
 
 class TaskOrder(Data):
-    """Of each step, `after` begins when `before` of `delay` steps earlier has ended, and `pause_s` have passed.
+    """In each step, `after` begins `pause_s` after the end of `before`, a task of `delay` steps earlier.
 
-    What passes between steps is the driver's own: what it logs, checks and writes down.
+    A pause between steps is time of the driver, which logs, checks and writes.
     """
 
     before: str
@@ -198,10 +197,10 @@ class TaskOrder(Data):
 
 
 class StepForecast(Data):
-    """The forecast of a step: its tasks in the order of each pool, what waits for what, and how long a step takes.
+    """The forecast of a step: its tasks in the order of each pool, what they wait for, and the time of a step.
 
-    `period_s` is how far apart steps are once they run one after another, which `cycle`, the tasks that come round
-    slowest, decides; None where a task is not known.
+    `period_s` is the time between successive steps, which the critical `cycle` of tasks decides; None if the seconds of
+    a task are unknown.
     """
 
     tasks: tuple[TimedTask, ...]
@@ -211,15 +210,14 @@ class StepForecast(Data):
 
 
 class PlanAssumptions(Data):
-    """All that a plan was made for: from it and from the cluster the same plan and forecast are made again.
+    """The request that a plan answers: with it and the cluster the same plan and forecast can be made again.
 
-    Flow, models, data and passes are as they were named; rows and lengths are of a step, those of the `data` set if one
-    is named. `engines` are those that were asked for by use, and `precision` that of the weights that generate
-    responses; None and what is not there are as the devices have them. `constants` are those of engines that were not
-    the shipped ones, and a `calibration` scales the seconds that these forecast. A `staleness` lets rollouts lag
-    further than the flow does, `ratio` fixes the rollout devices to the training devices, `streamed` lets generation go
-    on across steps, and models of `without` are those of the flow that the run does without. `sample_rows` and
-    `forward_tokens` are of engines that run in the process of a device.
+    Flow, models, data and passes are named as in the request; rows and lengths are of a step, and come from the `data`
+    set if there is one. `engines` are the requested ones by use, `precision` is that of the weights that generate
+    responses; defaults come from the devices. `constants` are those of engines that differ from the shipped ones, and a
+    `calibration` scales the forecast seconds. `staleness` lets rollouts lag further than the flow does, `ratio` fixes
+    rollout devices to training devices, `streamed` lets generation continue across steps, and a run goes `without` some
+    models of the flow. `sample_rows` and `forward_tokens` are of engines that run in the process of a device.
     """
 
     flow: str
@@ -243,9 +241,9 @@ class PlanAssumptions(Data):
 
 
 class Plan(Data):
-    """Where every role of a flow lives, for the graph of one structure hash.
+    """The place of every role of a flow, for the graph of one structure hash.
 
-    It may name engines, layouts and settings that are only modelled: `check_plan.unsupported` returns what of a plan
+    It may name engines, layouts and settings that are only modelled: `checks.placed.unsupported` returns those that
     cannot be run here.
     """
 
@@ -262,34 +260,34 @@ class Plan(Data):
     assumed: PlanAssumptions | None = None
 
     def to_json(self) -> str:
-        """Write it as JSON; `from_json` reads it back the same."""
+        """Return it as JSON, which `from_json` reads."""
         return self.model_dump_json(indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str = "plan") -> Plan:
-        """Read a plan; `where` is the file's name.
+        """Return the plan of a JSON text; `where` is the file's name.
 
-        Raises PlanError for text that is no plan: what stands where, and for an unknown key the nearest that is known.
+        Raises PlanError for any other text, with the place of the fault, and for an unknown key with the nearest name.
         """
         try:
             return cls.model_validate_json(_without_costed(text))
         except ValidationError as error:
             faults = error.errors(include_url=False)
-            unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
-            place, why = (unknown or faults)[0]["loc"], (unknown or faults)[0]["msg"]
-            if unknown:
+            fault = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
+            place = fault["loc"]
+            if fault["type"] == "extra_forbidden":
                 raise PlanError.unknown_key(where, dotted(place), str(place[-1]), _keys_at(place)) from None
-            raise PlanError.unreadable(where, dotted(place), why) from None
+            raise PlanError.unreadable(where, dotted(place), fault["msg"]) from None
         except ValueError as error:
-            raise PlanError.unreadable(where, "", f"is no JSON: {error}") from None
+            raise PlanError.unreadable(where, "", f"is not JSON: {error}") from None
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Return the devices of all pools that are there, pool by pool."""
-        found = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
-        return [device for device in found if device is not None]
+        """Return the existing devices of all pools, pool by pool."""
+        devices = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
+        return [device for device in devices if device is not None]
 
     def pool(self, name: str) -> Pool | None:
         """Return the pool of this name, if there is one."""
@@ -297,23 +295,23 @@ class Plan(Data):
 
 
 def _without_costed(text: str) -> str:
-    """Leave out what plans once said of themselves, and what follows from the table of engines now."""
+    """Return a plan without the key `costed` of older plans, which the table of engines answers now."""
     data = parse_json(text)
     if not isinstance(data, dict) or "costed" not in data:
         return text
-    return json.dumps({key: each for key, each in data.items() if key != "costed"})
+    return json.dumps({key: value for key, value in data.items() if key != "costed"})
 
 
 def _keys_at(place: Sequence[int | str]) -> list[str]:
-    """Return the keys that are known beside the last step of `place`."""
+    """Return the valid keys in place of the last step of `place`."""
     kind: type[Data] = Plan
     for step in place[:-1]:
         if isinstance(step, str):
             kind = _data_in(kind.model_fields[step].annotation) or kind
-    return [str(field.validation_alias or name) for name, field in kind.model_fields.items()]
+    return key_names(kind)
 
 
 def _data_in(annotation: Any) -> type[Data] | None:
     if isinstance(annotation, type) and issubclass(annotation, Data):
         return annotation
-    return next((found for each in get_args(annotation) if (found := _data_in(each)) is not None), None)
+    return next((kind for argument in get_args(annotation) if (kind := _data_in(argument)) is not None), None)

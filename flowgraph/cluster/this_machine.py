@@ -1,4 +1,4 @@
-"""This machine as a cluster: one node, its virtual CPU devices, and its memory: what a plan counts on, what is free."""
+"""This machine as a cluster: one node, its virtual CPU devices, its plannable memory and its free memory."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
-    """Return this machine as one node of virtual CPU devices, which share evenly `plannable_bytes`, or what is given.
+    """Return this machine as one node of virtual CPU devices with equal shares of its memory, by default plannable.
 
-    Raises SettingError for a count of devices, or an amount of memory in all, that cannot be.
+    Raises SettingError for an impossible number of devices or amount of memory.
     """
     if not 1 <= devices <= MOST_DEVICES:
         raise SettingError.refused("", "devices", devices, f"should be 1 to {MOST_DEVICES:,}")
     if memory_bytes is not None and memory_bytes < devices:
         raise SettingError.refused("", "memory", memory_bytes, "should be at least a byte for each device")
     memory = plannable_bytes() if memory_bytes is None else memory_bytes
-    each = (Device(kind="cpu", memory_bytes=max(1, memory // devices)),) * devices
-    return Cluster(nodes=(Machine(name="laptop", devices=each, host_memory_bytes=memory, cores=available_cores()),))
+    cpus = (Device(kind="cpu", memory_bytes=max(1, memory // devices)),) * devices
+    return Cluster(nodes=(Machine(name="laptop", devices=cpus, host_memory_bytes=memory, cores=available_cores()),))
 
 
 def warnings_for(cluster: Cluster) -> tuple[str, ...]:
-    """Say, a line for each node, where CPU devices are more than the cores they run on."""
+    """Return a warning for each node that has more CPU devices than cores."""
     counts = [(node, sum(device.kind == "cpu" for device in node.devices)) for node in cluster.nodes]
     return tuple(
         f"node {node.name} has {node.cores} core{'s' * (node.cores > 1)} for {count} devices: they will take turns"
@@ -45,71 +45,63 @@ def warnings_for(cluster: Cluster) -> tuple[str, ...]:
 
 
 def plannable_bytes() -> int:
-    """Return the memory in bytes that plans for this machine count on: all of it less `SYSTEM_SHARE`, in whole GiB.
+    """Return the bytes that plans for this machine may use: its memory less `SYSTEM_SHARE`, in whole GiB.
 
-    All of it is what the system has, or the least that our control groups allow. It does not depend on the memory that
-    other processes use at the moment, so that the same question gives the same plan.
+    Its memory is that of the system, or the minimum that our control groups allow. It does not depend on the memory
+    that other processes use at the moment, so that the same request gives the same plan.
     """
     import psutil
 
-    return _plannable(min([int(psutil.virtual_memory().total), *cgroup_limits(CGROUPS, MEMBERSHIP)]))
-
-
-def _plannable(whole_bytes: int) -> int:
-    left = whole_bytes - whole_bytes // SYSTEM_SHARE
-    return max(1, left - left % GIB if left > GIB else left)
+    total = min([int(psutil.virtual_memory().total), *cgroup_limits(CGROUPS, MEMBERSHIP)])
+    rest = total - total // SYSTEM_SHARE
+    return max(1, rest - rest % GIB if rest > GIB else rest)
 
 
 def free_bytes() -> int:
-    """Return the memory that is free to us: what the system has available, or what our control groups leave."""
+    """Return the bytes that are free to us: those that the system has available, or that our control groups leave."""
     import psutil
 
     return max(1, min([int(psutil.virtual_memory().available), *cgroup_free_bytes(CGROUPS, MEMBERSHIP)]))
 
 
 def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
-    """Yield what each control group that holds us leaves free, its parents' included: limit - use + droppable cache.
+    """Yield the free bytes of each control group that contains us, and of its parents: limit - use + droppable cache.
 
-    `root` is where control groups are mounted, `membership` the file that says which are ours. A missing file is no
-    error: then that group has no limit that can be read.
+    `root` is where control groups are mounted, `membership` the file that lists ours. A group whose file is missing has
+    no limit.
     """
-    for folder, names in _groups(root, membership):
-        yield from _left(folder, names)
+    for folder, (limit_file, use_file, cache_key) in _groups(root, membership):
+        limit, used = _read(folder / limit_file), _read(folder / use_file)
+        if limit.isdecimal() and used.isdecimal():
+            lines = _read(folder / "memory.stat").splitlines()
+            stat = dict(line.split() for line in lines if line.count(" ") == 1)
+            yield int(limit) - int(used) + int(stat.get(cache_key, 0))
 
 
 def cgroup_limits(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the memory limit in bytes of each control group that holds us; arguments as of `cgroup_free_bytes`."""
-    for folder, (limit_name, *_) in _groups(root, membership):
-        limit = _read(folder / limit_name)
-        if limit is not None and limit.isdecimal():
-            yield int(limit)
+    """Yield the memory limit in bytes of each control group that contains us; arguments as of `cgroup_free_bytes`."""
+    limits = (_read(folder / limit_file) for folder, (limit_file, *_) in _groups(root, membership))
+    return (int(limit) for limit in limits if limit.isdecimal())
 
 
 def _groups(root: Path, membership: Path) -> Iterator[tuple[Path, Names]]:
-    """Yield the folder of each control group that holds us, its parents' included, with the names of its files."""
-    for line in (_read(membership) or "").splitlines():
+    """Yield the folder of each control group that contains us, and of its parents, with the names of its files."""
+    for line in _read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         v1 = "memory" in controllers.split(",")
         if not controllers or v1:
             base = root / "memory" if v1 else root
-            own = base / path.strip("/")
-            for folder in (own, *(parent for parent in own.parents if parent.is_relative_to(base))):
+            group = base / path.strip("/")
+            for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(base))):
                 yield folder, _V1 if v1 else _V2
 
 
-def _left(folder: Path, names: Names) -> Iterator[int]:
-    limit, used = (_read(folder / name) for name in names[:2])
-    if limit is not None and used is not None and limit.isdecimal() and used.isdecimal():
-        stat = dict(line.split() for line in (_read(folder / "memory.stat") or "").splitlines() if line.count(" ") == 1)
-        cache = int(stat[names[2]]) if names[2] in stat else 0
-        yield int(limit) - int(used) + cache
-
-
-def _read(file: Path) -> str | None:
+def _read(file: Path) -> str:
+    """Return the text of a file, "" if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError:
-        return None
+        return ""
 
 
 def available_cores() -> int:

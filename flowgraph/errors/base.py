@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the closest of `known`, or lists a few of them.
+    """Return a hint that names the closest of the known names, or lists a few of them.
 
     >>> nearest("epz", ["eps", "mask"])
     'did you mean `eps`?'
@@ -33,7 +33,7 @@ def with_article(word: str) -> str:
 
 
 class FlowError(Exception):
-    """Say what is wrong, where, what stands on the other side, and what to do.
+    """An error that says what is wrong, where, what stands on the other side, and what you can do.
 
     Printed as::
 

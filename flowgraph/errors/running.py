@@ -12,83 +12,76 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def unreadable(cls, where: str, place: str, why: str) -> PlanError:
-        """Return what at which place of a file is no plan."""
+        """Report which place of a file is wrong in a plan, and why."""
         return cls(f"{place}: {why}" if place else why, where=where)
 
     @classmethod
     def unknown_key(cls, where: str, place: str, key: str, known: Iterable[str]) -> PlanError:
-        """Return which key is unknown, and name the nearest."""
+        """Report which key is unknown, and name the nearest."""
         return cls(f"{place}: a plan has no `{key}` here", where=where, hint=nearest(key, known))
 
     @classmethod
     def other_graph(cls, where: str, planned: str, planned_hash: str, flow: str, flow_hash: str) -> PlanError:
-        """Return which structure a plan is for, and which the flow has."""
+        """Report which structure a plan is for, and which the flow has."""
         notes = [f"plan: {planned} {planned_hash[:16]}", f"flow: {flow} {flow_hash[:16]}"]
         what = "this plan is for another structure" if planned == flow else f"a plan of {planned}, not of {flow}"
-        hint = "plan this flow anew" if planned == flow else f"flowgraph plan {flow}, or run without a flow"
+        hint = "plan this flow again" if planned == flow else f"flowgraph plan {flow}, or run without a flow"
         return cls(what, where=where, notes=notes, hint=hint)
 
     @classmethod
     def unknown(cls, where: str, what: str, name: str, known: Iterable[str]) -> PlanError:
-        """Return what is not known by this name, and name the nearest."""
+        """Report which name is unknown, and name the nearest."""
         return cls(f"no {what} `{name}`", where=where, hint=nearest(name, known))
 
     @classmethod
     def twice(cls, where: str, what: str, name: str, done: str) -> PlanError:
-        """Return what is placed or named more than once."""
+        """Report what is placed or named more than once."""
         return cls(f"the {what} `{name}` is {done} twice", where=where)
 
     @classmethod
     def not_placed(cls, where: str, roles: Sequence[str]) -> PlanError:
-        """Return which roles of the flow have no place."""
+        """Report which roles of the flow have no place."""
         return cls(f"not placed: {', '.join(roles)}", where=where, hint="each role of the flow is placed once")
 
     @classmethod
     def shared_device(cls, where: str, device: str, one: str, other: str) -> PlanError:
-        """Return which device two pools hold."""
-        return cls(
-            f"{device} is in two pools, `{one}` and `{other}`", where=where, hint="roles share a pool, not a device"
-        )
+        """Report which device two pools hold."""
+        hint = "roles share a pool, not a device"
+        return cls(f"{device} is in two pools, `{one}` and `{other}`", where=where, hint=hint)
 
     @classmethod
     def too_few_devices(cls, where: str, role: str, layout: str, needs: int, has: int) -> PlanError:
-        """Return how many devices a layout takes, and how many its pool has."""
+        """Report how many devices a layout takes, and how many its pool has."""
         counted = f"{needs} device{'' if needs == 1 else 's'}"
         return cls(f"{role}: {layout} takes {counted}, its pool has {has}", where=where)
 
     @classmethod
     def not_offered(cls, where: str, role: str, engine: str, what: str, runs: str) -> PlanError:
-        """Return what an engine does not run, and what it does."""
+        """Report what an engine does not run, and what it does."""
         return cls(f"{role}: the engine `{engine}` does not run {what}", where=where, hint=runs)
 
     @classmethod
     def not_spread(cls, where: str, role: str, expert: int, has: str) -> PlanError:
-        """Say over how many ranks a role spreads its experts, and why they do not go into these."""
+        """Report over how many ranks a role spreads its experts, and why they do not go into these."""
         hint = "experts go in equal parts to equal parts of the ranks: `expert` divides both"
         return cls(f"{role}: expert={expert}, but {has}", where=where, hint=hint)
 
     @classmethod
     def not_together(cls, where: str, node: str, at: str, one: str, other: str) -> PlanError:
-        """Return which node reads models that the plan keeps apart."""
+        """Report which node reads models that the plan places on different homes."""
+        hint = "place both on one pool, with the same data="
         what = f"{node} reads models on {one} and on {other}"
-        return cls(
-            what, where=where, notes=[f"in the flow at {at}"], hint="place both on one pool, with the same data="
-        )
+        return cls(what, where=where, notes=[f"in the flow at {at}"], hint=hint)
 
     @classmethod
     def not_split(cls, where: str, node: str, at: str, ranks: int) -> PlanError:
-        """Return which node needs the whole batch, but is split."""
+        """Report which node needs the whole batch, but is split."""
         what = f"{node} reads all rows together, so it cannot be split over data={ranks}"
         return cls(what, where=where, notes=[f"in the flow at {at}"], hint="place its role with data=1")
 
     @classmethod
-    def no_shape(cls, flow: str, param: str, known: Iterable[str]) -> PlanError:
-        """Say for which model the sizes are not given."""
-        return cls(f"the sizes of `{param}` are not given", where=f"plan of {flow}", hint=nearest(param, known))
-
-    @classmethod
     def not_supported(cls, where: str, flow: str, names: Sequence[str]) -> PlanError:
-        """Return the error of a plan that can be forecast and exported, and names what cannot be run here."""
+        """Report what a plan names that can be forecast and exported, but not run here."""
         first, *rest = names
         what = f"this plan of {flow} names {first}, which cannot be run here"
         notes = [f"nor {name}" for name in rest]
@@ -97,7 +90,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def lags_too_far(cls, where: str, role: str, lag: int, node: str, at_most: int, at: str) -> PlanError:
-        """Return how far a role would lag, and how far a node of it may."""
+        """Report how far a role would lag, and how far a node of it may."""
         may = f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"
         hint = f"lag={at_most} at most" if at_most else "in the flow, stale(model, at_most=…) lets a generate node lag"
         what = f"{role}: lag={lag}, but {node} reads {may}"
@@ -105,7 +98,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:
-        """Return why a role has no copy of weights that could lag."""
+        """Report why a role has no copy of weights that could lag."""
         hint = "leave lag out, or place it in another pool, engine or layout than training"
         return cls(f"{role}: lag={lag}, but {why}, so there is no copy that could lag", where=where, hint=hint)
 
@@ -115,12 +108,12 @@ class ClusterError(FlowError, ValueError):
 
     @classmethod
     def unreadable(cls, where: str, place: str, why: str, hint: str = "") -> ClusterError:
-        """Return what at which place of a text or file is no cluster; a file has places."""
+        """Report why a text or file describes no cluster; `place` is in the file."""
         return cls(f"{place}: {why}" if place else why, where=where, hint=hint)
 
     @classmethod
     def unknown_key(cls, where: str, place: str, key: str, known: Iterable[str]) -> ClusterError:
-        """Return which key is unknown, and name the nearest."""
+        """Report which key is unknown, and name the nearest."""
         return cls(f"{place}: a cluster has no `{key}` here", where=where, hint=nearest(key, known))
 
 
@@ -129,12 +122,12 @@ class ResourceError(FlowError, MemoryError):
 
     @classmethod
     def no_placement(cls, flow: str, on: str, overflow: str, notes: Sequence[str], hint: str) -> ResourceError:
-        """Return which role overflows its device where phase, what is held then, and the smallest changes that fit."""
+        """Report which role overflows its device in which phase, what it holds, and the smallest changes that fit."""
         return cls(f"no placement for {flow} on {on}: {overflow}", notes=notes, hint=hint)
 
     @classmethod
     def not_here(cls, what: str, wanted: str, there: str, hint: str = "") -> ResourceError:
-        """Return what a plan counts on, and what there is."""
+        """Report what a plan needs, and what this machine has."""
         return cls(f"the plan counts on {wanted}; {there}", where=what, hint=hint)
 
 
@@ -146,13 +139,13 @@ class WorkerError(FlowError, RuntimeError):
 
     @classmethod
     def died(cls, worker: str, doing: Sequence[str], how: Sequence[str]) -> WorkerError:
-        """Return which process ended, what it was asked to do, and how it ended as far as is known."""
+        """Report which process ended, its task, and how it ended if that is known."""
         notes = [*(f"it was to run {task}" for task in doing[:1]), *how]
         return cls(f"{worker} ended while the run needed it", notes=notes, hint=_ENDED)
 
     @classmethod
     def stuck(cls, worker: str, doing: Sequence[str], waited_s: float) -> WorkerError:
-        """Return which process does not answer, and what it was asked to do."""
+        """Report which process does not answer, and its task."""
         what = f"{worker} does not answer for {waited_s:.0f} s: it is stopped, or its machine is not reached"
         return cls(what, notes=[f"it was to run {task}" for task in doing[:1]])
 
@@ -160,23 +153,23 @@ class WorkerError(FlowError, RuntimeError):
     def overdue(
         cls, worker: str, doing: str, limit_s: float, others: Sequence[str], stacks: Sequence[str]
     ) -> WorkerError:
-        """Return what was waited for in vain, what waits behind it, and what the processes are at."""
+        """Report which task does not finish, which tasks wait for it, and the stacks of the processes."""
         behind = [f"behind it waits {task}" for task in others[:3]]
         hint = f"it was given {limit_s:.0f} s, by what the plan forecasts or by how long it took before"
         return cls(f"{worker} does not finish {doing}", notes=[*behind, *stacks], hint=hint)
 
     @classmethod
     def stopped(cls, worker: str, doing: Sequence[str]) -> WorkerError:
-        """Return which process a signal has stopped, and what it was asked to do."""
+        """Report which process a signal has stopped, and its task."""
         return cls(f"{worker} is stopped, as by SIGSTOP", notes=[f"it was to run {task}" for task in doing[:1]])
 
     @classmethod
     def failed(cls, doing: str, error: str) -> WorkerError:
-        """Return what failed for a reason that is not the user's."""
+        """Report what failed for a reason outside the user's code."""
         lines = [line for line in error.strip().splitlines() if line.strip()]
         return cls(f"{doing} failed: {lines[-1].strip() if lines else 'no reason given'}", notes=lines[-6:-1])
 
     @classmethod
     def not_started(cls, what: str, why: str, hint: str = "") -> WorkerError:
-        """Return what could not be started, and why."""
+        """Report what could not be started, and why."""
         return cls(f"{what} could not be started: {why}", hint=hint)

@@ -1,6 +1,6 @@
 """SHA-256 of files, and lists of them as `sha256sum` writes and checks them.
 
-A list is for what others read too: exported weights, recorded rollouts. A checkpoint has a manifest of its own.
+A list goes with files that other tools read: exported weights, recorded rollouts. A checkpoint has its own manifest.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 def sha256(path: Path, size_bytes: int | None = None) -> str:
     """Return the hash of a file, or of its first bytes, as 64 hexadecimal digits. Raises OSError."""
-    total, block, left = hashlib.sha256(), memoryview(bytearray(BLOCK_BYTES)), size_bytes
+    if size_bytes is None:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    digest, block, rest = hashlib.sha256(), memoryview(bytearray(BLOCK_BYTES)), size_bytes
     with path.open("rb", buffering=0) as file:
-        while left is None or left:
-            read = file.readinto(block if left is None else block[:left])
-            if not read:
-                break
-            total.update(block[:read])
-            left = None if left is None else left - read
-    return total.hexdigest()
+        while rest and (read := file.readinto(block[:rest])):
+            digest.update(block[:read])
+            rest -= read
+    return digest.hexdigest()
 
 
 def text_hash(text: str) -> str:
-    """Return the hash of a text, as that of its file in UTF-8."""
+    """Return the hash of a text in UTF-8, the same as that of its file."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def line_of(name: str, digest: str) -> str:
-    """Return a line of a list, with its end.
+    """Return a line of a list, with its line break.
 
     >>> line_of("model.safetensors", "0" * 4).split()
     ['0000', 'model.safetensors']
@@ -45,25 +45,25 @@ def line_of(name: str, digest: str) -> str:
 
 
 def write_sums(folder: Path) -> None:
-    """Write the list of every file in a folder, which is then part of it."""
+    """Write the list of all files in a folder into that folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
     lines = [line_of(path.relative_to(folder).as_posix(), sha256(path)) for path in files]
     (folder / SUMS).write_text("".join(lines), "utf-8")
 
 
 def read_sums(text: str) -> dict[str, str]:
-    """Read a list: hashes by the names of files in its folder. Raises ValueError for a line that is none."""
-    found = dict[str, str]()
+    """Return the hashes of a list by the names of files in its folder. Raises ValueError for any other text."""
+    hashes = dict[str, str]()
     for number, line in enumerate(text.splitlines(), start=1):
-        told = _LINE.fullmatch(line)
-        if told is None or PurePosixPath(told[2]).is_absolute() or ".." in PurePosixPath(told[2]).parts:
+        entry = _LINE.fullmatch(line)
+        if entry is None or PurePosixPath(entry[2]).is_absolute() or ".." in PurePosixPath(entry[2]).parts:
             raise ValueError(f"line {number} is not a hash and the name of a file here")
-        found[told[2]] = told[1]
-    return found
+        hashes[entry[2]] = entry[1]
+    return hashes
 
 
 def sums_fault(folder: Path) -> str:
-    """Return which file of a folder is not what its list says; "" if all are, or there is no list."""
+    """Return which file of a folder differs from its list, and how; "" if none does, or there is no list."""
     path = folder / SUMS
     if not path.is_file():
         return ""
@@ -75,8 +75,8 @@ def sums_fault(folder: Path) -> str:
 
 
 def faults(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
-    """Yield what is wrong with each file that is not there, or does not have the hash that is listed."""
-    for name, then in listed.items():
+    """Yield what is wrong with each file that is missing, or whose hash is not the listed one."""
+    for name, expected in listed.items():
         path = folder / name
         if path.exists() and not path.is_file():
             yield f"{name} is not a plain file"  # a pipe has no end
@@ -85,12 +85,12 @@ def faults(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
             if path.suffix == ".parquet" and not _ends_as_parquet(path):
                 yield f"{name} has other bytes than were written: it does not end as Parquet does"
                 continue  # without reading all of a file that may be large because it is damaged
-            now = sha256(path)
+            actual = sha256(path)
         except (OSError, ValueError) as error:
             yield f"{name} cannot be read: {getattr(error, 'strerror', error)}"
             continue
-        if now != then:
-            yield f"{name} has other bytes than were written: sha256 was {then[:16]}, is {now[:16]}"
+        if actual != expected:
+            yield f"{name} has other bytes than were written: sha256 was {expected[:16]}, is {actual[:16]}"
 
 
 def _ends_as_parquet(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Where the shipped flows lie: inside the package once installed, beside it in a checkout. It reads none of them."""
+"""The folder of the shipped flows: inside an installed package, next to the package in a checkout."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 def flows_folder() -> Path:
     """Return the folder of the shipped flows, one `.py` file each.
 
-    A wheel carries them as `flowgraph/examples`. That place is looked at first: what else lies beside an installed
-    package may be another project's `examples`.
+    A wheel has them as `flowgraph/examples`, which goes first: an `examples` next to an installed package may belong to
+    another project.
 
     >>> flows_folder().name
     'examples'

@@ -1,7 +1,7 @@
 """Read files that anyone may have written: plain files of bounded size, and JSON of bounded depth and unique keys.
 
-Every JSON and TOML file, and every JSON text of a command line, comes in here. What it says is checked by whoever asks:
-most often by a pydantic model, `json_as`.
+Every JSON and TOML file, and every JSON text of a command line, is read here. The caller checks its content, most often
+with a pydantic model: `json_as`.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return what a plain file holds.
+    """Return the bytes of a plain file.
 
-    Raises OSError, its `strerror` the reason: the file is not there, is no plain file (a pipe or a device may have no
-    end), is larger than `most_bytes`, or cannot be a path.
+    Raises OSError with the reason in `strerror`: the file does not exist, is not a plain file (a pipe or a device may
+    have no end), is larger than `most_bytes`, or its path cannot be one.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:  # a NUL, or what no file system can encode
         raise OSError(errno.EINVAL, "it is not the path of a file") from None
     with os.fdopen(handle, "rb") as file:
-        there = os.fstat(handle)
-        if stat.S_ISDIR(there.st_mode):
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(there.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-        data = file.read(most_bytes + 1) if there.st_size <= most_bytes else b""
-        if max(there.st_size, len(data)) > most_bytes:
+        data = file.read(most_bytes + 1) if status.st_size <= most_bytes else b""
+        if max(status.st_size, len(data)) > most_bytes:
             raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes", str(path))
         return data
 
@@ -55,15 +55,15 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a file of JSON holds. Raises OSError as `read_bytes` does, and ValueError as `parse_json` does."""
+    """Return the content of a JSON file. Raises OSError as `read_bytes` does, and ValueError as `parse_json` does."""
     return parse_json(read_bytes(path))
 
 
 def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) -> Any:
-    """Return what a JSON text holds; if `finite`, NaN and infinite numbers are refused, if `whole`, half characters.
+    """Return the content of a JSON text; `finite` refuses NaN and infinite numbers, `whole` half characters.
 
-    Raises ValueError, which says why in one line: the text is not UTF-8, not JSON, too long or nested too deep, an
-    object has a key twice, or a number or string is one that other readers do not take.
+    Raises ValueError with the reason in one line: the text is not UTF-8, not JSON, too long or nested too deep, an
+    object has a key twice, or other readers would refuse a number or a string.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -78,7 +78,7 @@ def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) ->
     if len(text) > MOST_BYTES or text.count(",") + text.count("[") + text.count("{") > MOST_PARTS:
         raise ValueError(f"it has more than {MOST_PARTS:,} values or {MOST_BYTES:,} characters")
     try:
-        found = json.loads(
+        content = json.loads(
             text,
             object_pairs_hook=_unique,
             parse_int=_integer,
@@ -87,8 +87,8 @@ def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) ->
         )
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    _refuse_odd(found, whole)
-    return found
+    _refuse_deep_or_broken(content, whole)
+    return content
 
 
 def json_as(kind: type[Kind], text: str | bytes) -> Kind:
@@ -98,7 +98,7 @@ def json_as(kind: type[Kind], text: str | bytes) -> Kind:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return what a TOML text holds. Raises ValueError for what is no TOML, or is nested too deep.
+    """Return the content of a TOML text. Raises ValueError for any other text, and for one that is nested too deep.
 
     >>> parse_toml("a = [1]")
     {'a': [1]}
@@ -114,12 +114,12 @@ _TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise ValueError(f"the key `{_short(twice)}` stands twice")
-    return found
+    return content
 
 
 def _integer(digits: str) -> int:
@@ -138,20 +138,19 @@ def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a number of JSON")
 
 
-def _refuse_odd(found: Any, whole: bool) -> None:
-    """Refuse what is nested too deep, and text that cannot be written or printed again, level by level."""
-    level, depth = [found], 0
+def _refuse_deep_or_broken(content: Any, whole: bool) -> None:
+    """Refuse content that is nested too deep, and strings that cannot be written or printed again."""
+    level, depth = [content], 0
     while level:
         if depth > MOST_DEPTH:
             raise ValueError(_TOO_DEEP)
         inside = list[Any]()
-        for each in level:
-            if isinstance(each, dict):
-                inside += each
-                inside += each.values()
-            elif isinstance(each, list):
-                inside += each
-            elif whole and isinstance(each, str) and not each.isascii() and _HALF.search(each):
+        for value in level:
+            if isinstance(value, dict):
+                inside += [*value, *value.values()]
+            elif isinstance(value, list):
+                inside += value
+            elif whole and isinstance(value, str) and not value.isascii() and _HALF.search(value):
                 raise ValueError("a string holds half of a character")
         level, depth = inside, depth + 1
 

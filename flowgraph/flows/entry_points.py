@@ -1,6 +1,6 @@
-"""What installed packages bring: flows, scoring rules and passes, found by what a package's metadata says of them.
+"""Flows, scoring rules and passes of installed packages, found in their metadata as entry points.
 
-A package names them once, `[project.entry-points."flowgraph.flows"] NAME = "package.module:function"`.
+A package registers them with `[project.entry-points."flowgraph.flows"] NAME = "package.module:function"`.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ WORDS: dict[Group, str] = {"flowgraph.flows": "flow", "flowgraph.rules": "rule",
 
 
 def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
-    """Return what installed packages bring to a group, by name, in order of name; nothing is imported.
+    """Return the entry points of a group by name, sorted; nothing is imported.
 
-    Raises `UnknownNameError` for a name that two packages bring, or that is among the `shipped` ones.
+    Raises `UnknownNameError` for a name that two packages register, or that is among the `shipped` ones.
     """
     return {name: entry for name in names(group) if (entry := find(group, name, shipped)) is not None}
 
 
 def names(group: Group) -> list[str]:
-    """List the names that installed packages bring to a group, each once; nothing is imported."""
-    return sorted({each.name for each in entry_points(group=group)})
+    """Return the distinct names of the entry points of a group, sorted; nothing is imported."""
+    return sorted({entry.name for entry in entry_points(group=group)})
 
 
 def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint | None:
-    """Return what a package brings under this name, or None; nothing is imported.
+    """Return the entry point of this name, or None; nothing is imported.
 
-    Raises `UnknownNameError` where two packages bring it, or one does and it is among the `shipped` ones.
+    Raises `UnknownNameError` if two packages register it, or one does and it is among the `shipped` ones.
     """
-    found = list(entry_points(group=group, name=name))
-    packages = [package_of(each) for each in found]
-    if found and name in shipped:
+    entries = list(entry_points(group=group, name=name))
+    packages = [package_of(entry) for entry in entries]
+    if entries and name in shipped:
         what = f"the {WORDS[group]} `{name}` is a shipped one, and {packages[0]} brings one of that name too"
         raise UnknownNameError(what, hint="rename it there, or uninstall it")
-    if len(found) > 1:
+    if len(entries) > 1:
         what = f"two packages bring a {WORDS[group]} `{name}`: {packages[0]} and {packages[1]}"
         raise UnknownNameError(what, hint="uninstall one of them")
-    return found[0] if found else None
+    return entries[0] if entries else None
 
 
 def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
-    """Import what a package brings under this name.
+    """Import the object that a package registers under this name.
 
-    Raises `UnknownNameError` for a name that no package brings, with the nearest, or that several do; `UserCodeError`
-    that names the package when its module does not import or lacks what it says.
+    Raises `UnknownNameError` for a name that no package registers, with the nearest, or that several do;
+    `UserCodeError`, which names the package, if its module does not import or lacks the object.
     """
     entry = find(group, name, shipped)
     if entry is None:
@@ -58,7 +58,7 @@ def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
 
 
 def load_entry(entry: EntryPoint) -> object:
-    """Import what an entry point names; raises `UserCodeError` that names its package."""
+    """Import the object that an entry point names; raises `UserCodeError`, which names its package."""
     module, path = target(entry)
     try:
         __import__(module)  # not importlib's function, whose frames would stand in the error
@@ -66,19 +66,19 @@ def load_entry(entry: EntryPoint) -> object:
         raise
     except (Exception, SystemExit) as error:
         raise UserCodeError.raised(f"importing {module}", error, package_of(entry)) from error
-    found: object = sys.modules[module]
+    value: object = sys.modules[module]
     for part in path.split("."):
-        if not hasattr(found, part):
-            raise _wrong(entry, "which is not there")
-        found = getattr(found, part)
-    return found
+        if not hasattr(value, part):
+            raise _wrong(entry, "which does not exist")
+        value = getattr(value, part)
+    return value
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:
-    """Return the module that an entry point names, and the name in it; raises `UserCodeError` for any other text."""
+    """Return the module and the name in it that an entry point names; raises `UserCodeError` for any other text."""
     module, _, path = entry.value.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *path.split(".")]):
-        raise _wrong(entry, "which is no package.module:name")
+        raise _wrong(entry, "which is not package.module:name")
     return module, path
 
 
@@ -88,5 +88,5 @@ def _wrong(entry: EntryPoint, why: str) -> UserCodeError:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """Name the package that brings an entry point, with its version."""
+    """Return the name and version of the package that registers an entry point."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a package without a name"

@@ -1,6 +1,6 @@
-"""Where each setting comes from: a node's default, what is known to work for a model or data set, the flow, `--set`.
+"""Settings and their origins: a node's default, a suggestion for a model or data set, the flow, or `--set`.
 
-Later ones win; every resolved setting keeps its origin.
+Later origins win; every resolved setting keeps its origin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flowgraph.language.signature import make_settings
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Settings by "op.setting" that are known to work, who says so, and for which model parameter (None: any node)."""
+    """Settings by "op.setting" that are known to work, their source, and the model parameter (None: any node)."""
 
     origin: str
     values: Mapping[str, object]
@@ -35,16 +35,15 @@ class ResolvedSetting:
 
 
 def parse_assignment(text: str) -> tuple[str, object]:
-    """Read `name=value`; the value is JSON if it can be, else text.
+    """Return the name and value of `name=value`; the value is JSON if it can be, else text.
 
     >>> parse_assignment("policy.generate.n=16"), parse_assignment("score.by=exact")
     (('policy.generate.n', 16), ('score.by', 'exact'))
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise SettingError(
-            f"`{text}` is no setting", where="--set", hint="write name=value: --set policy.generate.n=16"
-        )
+        hint = "write name=value: --set policy.generate.n=16"
+        raise SettingError(f"`{text}` is not a setting", where="--set", hint=hint)
     try:
         return name.strip(), parse_json(value)
     except ValueError:
@@ -54,113 +53,101 @@ def parse_assignment(text: str) -> tuple[str, object]:
 def split_assignments(
     graph_settings: Sequence[str], texts: Sequence[str]
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """Sort `--set` texts into settings of the flow itself and settings of its nodes."""
+    """Return `--set` texts as settings of the flow itself and settings of its nodes."""
     pairs = dict(parse_assignment(text) for text in texts)
-    own = {name: value for name, value in pairs.items() if name in graph_settings}
-    return own, {name: value for name, value in pairs.items() if name not in own}
+    of_flow = {name: pairs.pop(name) for name in [*pairs] if name in graph_settings}
+    return of_flow, pairs
 
 
 def resolve_settings(
     graph: Graph, suggestions: Sequence[Suggestion], chosen: Mapping[str, object]
 ) -> tuple[Graph, tuple[ResolvedSetting, ...]]:
-    """Set a named graph's settings and say where each comes from.
+    """Return a named graph with its settings resolved, and each setting with its origin.
 
-    `chosen` is by `node.setting` and wins over all; suggestions fill in only what the flow's text leaves open.
-    Raises `SettingError` for a name that is not there (with the nearest) and a value out of range.
+    `chosen` is by `node.setting` and wins over everything; suggestions fill in only what the flow's text leaves open.
+    Raises `SettingError` for an unknown name (with the nearest) and a value out of range.
     """
-    wanted = _by_node(graph, chosen)
+    chosen_by_node = _by_node(graph, chosen)
     origins: dict[str, str] = {}
 
     def change(node: Node) -> Node:
         values = {name: getattr(node.settings, name) for name in node.settings.model_fields_set}
-        told = dict.fromkeys(values, str(node.at))
+        origin = dict.fromkeys(values, str(node.at))
         for suggestion in suggestions:
             for name, value in _suggested(graph, node, suggestion).items():
-                values[name], told[name] = value, suggestion.origin
+                values[name], origin[name] = value, suggestion.origin
             make_settings(node.op.settings, values, node.name, suggestion.origin)
-        for name, value in wanted.get(node.name, {}).items():
-            values[name], told[name] = value, "--set"
-        origins.update({f"{node.name}.{name}": origin for name, origin in told.items()})
+        for name, value in chosen_by_node.get(node.name, {}).items():
+            values[name], origin[name] = value, "--set"
+        origins.update({f"{node.name}.{name}": text for name, text in origin.items()})
         return replace(node, settings=make_settings(node.op.settings, values, node.name, "--set"))
 
-    done = rewrite(graph, change)
-    own = graph.settings
-    flow_settings = [
-        ResolvedSetting(name, value, "--set" if own is not None and name in own.model_fields_set else "default")
-        for name, value in (plain_settings(own) if own is not None else {}).items()
-    ]
-    resolved = [
-        ResolvedSetting(f"{node.name}.{name}", value, origins.get(f"{node.name}.{name}", "default"))
-        for node in done.all_nodes
-        for name, value in plain_settings(node.settings).items()
-    ]
-    return done, (*flow_settings, *resolved)
+    resolved = rewrite(graph, change)
+    values: dict[str, object] = {}
+    if graph.settings is not None:
+        values |= plain_settings(graph.settings)
+        origins |= dict.fromkeys(graph.settings.model_fields_set, "--set")
+    for node in resolved.all_nodes:
+        values |= {f"{node.name}.{name}": value for name, value in plain_settings(node.settings).items()}
+    settings = (ResolvedSetting(name, value, origins.get(name, "default")) for name, value in values.items())
+    return resolved, tuple(settings)
 
 
-def settings_compared(one: Graph, other: Graph) -> tuple[Graph, Graph]:
-    """Return two named graphs whose nodes of one name and op tell the same settings: those that either has changed.
+def settings_compared(first: Graph, second: Graph) -> tuple[Graph, Graph]:
+    """Return two named graphs whose nodes of one name and op show the same settings: those that either has changed.
 
-    So what a text of both tells differently has another value: a default that one of them wrote down is no change.
+    A difference between their texts is then a difference of values, never a default that one of them spells out.
     """
-    nodes = {(node.name, node.op.module, node.op.name): node for node in one.all_nodes}
-    pairs = [(nodes.get((node.name, node.op.module, node.op.name)), node) for node in other.all_nodes]
-    changed = {first.name: _changed(first) | _changed(node) for first, node in pairs if first is not None}
+    nodes = {(node.name, node.op.module, node.op.name): node for node in first.all_nodes}
+    pairs = ((nodes.get((node.name, node.op.module, node.op.name)), node) for node in second.all_nodes)
+    changed = {node.name: _changed(match) | _changed(node) for match, node in pairs if match is not None}
 
     def change(node: Node) -> Node:
-        told = changed.get(node.name, set()) & set(node.op.settings.model_fields) | _changed(node)
-        values = {name: getattr(node.settings, name) for name in node.op.settings.model_fields if name in told}
+        names = changed.get(node.name, set()) | _changed(node)
+        values = {name: getattr(node.settings, name) for name in node.op.settings.model_fields if name in names}
         return replace(node, settings=make_settings(node.op.settings, values, node.name, "compared"))
 
-    return rewrite(one, change), rewrite(other, change)
+    return rewrite(first, change), rewrite(second, change)
 
 
 def _changed(node: Node) -> set[str]:
-    """Return the settings of a node that have no default, or another value."""
-    fields = node.op.settings.model_fields
-    return {
-        name for name, field in fields.items() if field.is_required() or getattr(node.settings, name) != field.default
-    }
+    fields = node.op.settings.model_fields.items()
+    return {name for name, field in fields if field.is_required() or getattr(node.settings, name) != field.default}
 
 
 def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingError]:
-    """Return every fault in what is chosen by `node.setting` for a named graph: each is tried by itself."""
-    found = list[SettingError]()
+    """Return every fault in the settings that are chosen by `node.setting` for a named graph, each tried alone."""
+    faults = list[SettingError]()
     for name, value in chosen.items():
         try:
             resolve_settings(graph, (), {name: value})
         except SettingError as error:
-            found.append(error)
-    return found
+            faults.append(error)
+    return faults
 
 
 def _suggested(graph: Graph, node: Node, suggestion: Suggestion) -> dict[str, object]:
-    """Return what is suggested for a node and left open by the flow's text."""
-    if suggestion.param not in (None, _model_param(graph, node)):
+    """Return the suggested settings of a node that the flow's text leaves open."""
+    model = node.model()
+    param = carried_from(model) if model is not None else None
+    if suggestion.param is not None and (param is None or param is not graph.param(suggestion.param)):
         return {}
-    named = {name.rpartition("."): value for name, value in suggestion.values.items()}
-    given = node.settings.model_fields_set
-    return {name: value for (op, _, name), value in named.items() if op == node.op.name and name not in given}
-
-
-def _model_param(graph: Graph, node: Node) -> str | None:
-    edge = node.model()
-    if edge is None:
-        return None
-    param = carried_from(edge)
-    return param.name if param is not None and param in graph.params else None
+    values = {name.rpartition("."): value for name, value in suggestion.values.items()}
+    written = node.settings.model_fields_set
+    return {name: value for (op, _, name), value in values.items() if op == node.op.name and name not in written}
 
 
 def _by_node(graph: Graph, chosen: Mapping[str, object]) -> dict[str, dict[str, object]]:
-    """Sort `node.setting` names by node; a node's own name may hold dots."""
-    settings = {node.name: node.op.settings.model_fields for node in graph.all_nodes}
-    wanted: dict[str, dict[str, object]] = {}
+    """Group settings by node; the name of a node may contain dots."""
+    fields = {node.name: node.op.settings.model_fields for node in graph.all_nodes}
+    by_node: dict[str, dict[str, object]] = {}
     for dotted, value in chosen.items():
-        name, _, setting = dotted.rpartition(".")
-        if name not in settings:
-            known = [f"{node}.{each}" for node, fields in settings.items() for each in fields]
-            own = list(graph.settings.__class__.model_fields) if graph.settings is not None else []
-            raise SettingError.no_owner(dotted, [*own, *known])
-        if setting not in settings[name]:
-            raise SettingError.unknown("--set", name, setting, settings[name])
-        wanted.setdefault(name, {})[setting] = value
-    return wanted
+        node, _, setting = dotted.rpartition(".")
+        if node not in fields:
+            of_nodes = [f"{name}.{field}" for name, settings in fields.items() for field in settings]
+            of_flow = type(graph.settings).model_fields if graph.settings is not None else ()
+            raise SettingError.no_owner(dotted, [*of_flow, *of_nodes])
+        if setting not in fields[node]:
+            raise SettingError.unknown("--set", node, setting, fields[node])
+        by_node.setdefault(node, {})[setting] = value
+    return by_node

@@ -1,4 +1,4 @@
-"""The laws of one call: what an op, a region, a flow's results and a node's real results must be."""
+"""The laws of one call: of an op, a region, a flow's results and a node's real results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from flowgraph.errors import FlowTypeError, LawError, nearest, with_article
 from flowgraph.language.call_site import Site
-from flowgraph.language.graph import Edge, Node, NodeKind, Op, Region, how_late, reachable
+from flowgraph.language.graph import Node, NodeKind, Op, Region, reachable
 from flowgraph.language.loss import Loss
 from flowgraph.language.rows import find, leaves
 from flowgraph.language.traits import RowTrait
@@ -19,25 +19,34 @@ if TYPE_CHECKING:
 
 
 def check_op(op: Op, signature: Signature) -> None:
-    """Refuse an op that a graph cannot hold: ports that could be swapped unseen, a loss without its mask."""
+    """Refuse an op that a graph cannot hold, such as one with two positional ports of one type."""
     where, positional = str(signature.at), [port for port in op.ports if port.name in signature.positional]
     _check_traits(op, where)
     for a, b in combinations([port for port in positional if not port.region], 2):
         if issubclass(a.value_type, b.value_type) or issubclass(b.value_type, a.value_type):
             why = f"`{a.name}` and `{b.name}` both take {b.value_type.__name__} by position"
-            raise FlowTypeError.bad_node(
-                where, op.name, why, f"make one a keyword: `*, {b.name}: {b.value_type.__name__}`"
-            )
-    if op.carries is not None:
-        _check_carry(op, where)
-    _check_rows(op, where)
-    _check_corrections(op, where)
+            hint = f"make one a keyword: `*, {b.name}: {b.value_type.__name__}`"
+            raise FlowTypeError.bad_node(where, op.name, why, hint)
+    _check_carry(op, where)
+    results = [bound_type(hint) for hint in op.returns]
+    if op.rows != "kept" and not any(map(has_ids, results)):
+        names = ", ".join(kind.__name__ for kind in results)
+        why = f'has rows="{op.rows}", but returns {names}, which does not identify its rows'
+        raise FlowTypeError.bad_node(where, op.name, why, "return a Record with a Group: identity goes with the rows")
+    for port in op.ports:
+        others = [other.name for other in op.ports if other is not port and not other.region]
+        if port.corrects and port.corrects not in others:
+            why = f"`{port.name}` corrects `{port.corrects}`, and the node has no other port of that name"
+            raise FlowTypeError.bad_node(where, op.name, why, nearest(port.corrects, others))
+    if any(issubclass(kind, Loss) for kind in results):
+        _check_loss(op, where)
+
+
+def _check_loss(op: Op, where: str) -> None:
     losses = [port.name for port in op.ports if not port.region and issubclass(port.value_type, Loss)]
     masks = [port.name for port in op.ports if issubclass(port.value_type, Mask)]
-    if not any(issubclass(bound_type(each), Loss) for each in op.returns):
-        return
     if len(op.returns) > 1:
-        raise FlowTypeError.bad_node(where, op.name, "returns a Loss beside other values", "make it two nodes")
+        raise FlowTypeError.bad_node(where, op.name, "returns a Loss and other values", "make it two nodes")
     if losses and masks:
         raise FlowTypeError.bad_node(where, op.name, "takes a Loss and a mask, and returns a Loss", "make it two nodes")
     if not losses and len(masks) != 1:
@@ -45,25 +54,20 @@ def check_op(op: Op, signature: Signature) -> None:
         raise FlowTypeError.bad_node(where, op.name, why, "a loss takes the one mask it is averaged over")
 
 
+_TRAIT_TYPES = dict.fromkeys(("pure", "separable", "on_policy", "regroups"), bool)
+
+
 def _check_traits(op: Op, where: str) -> None:
-    """Refuse a trait that is not known, or of another type than it has."""
-    for name, known in (("kind", get_args(NodeKind)), ("rows", get_args(RowTrait))):
-        if getattr(op, name) not in known:
-            why = f"{name}={getattr(op, name)!r}, and there is no such {name}"
-            raise FlowTypeError.bad_node(where, op.name, why, nearest(str(getattr(op, name)), known))
-    types: dict[str, Any] = {
-        "pure": bool,
-        "separable": bool,
-        "on_policy": bool,
-        "regroups": bool,
-        "carries": str | None,
-        "stat": str | None,
-    }
-    for name, kind in types.items():
-        if not isinstance(getattr(op, name), kind):
-            raise FlowTypeError.bad_node(
-                where, op.name, f"{name}={getattr(op, name)!r} is no {'truth' if kind is bool else 'name'}"
-            )
+    """Refuse a trait with an unknown value, or with a value of another type."""
+    for name, values in (("kind", get_args(NodeKind)), ("rows", get_args(RowTrait))):
+        if getattr(op, name) not in values:
+            why = f"there is no {name} {getattr(op, name)!r}"
+            raise FlowTypeError.bad_node(where, op.name, why, nearest(str(getattr(op, name)), values))
+    for name in ("pure", "separable", "on_policy", "regroups", "carries", "stat"):
+        value, kind = getattr(op, name), _TRAIT_TYPES.get(name, str)
+        if not isinstance(value, kind) and not (kind is str and value is None):
+            what = "True or False" if kind is bool else "a name"
+            raise FlowTypeError.bad_node(where, op.name, f"{name}={value!r} is not {what}")
     for setting in op.samples if op.samples not in (None, ("n",)) else ():
         field = op.settings.model_fields.get(setting)
         if op.kind != "generate" or field is None or field.annotation is not int:
@@ -74,38 +78,20 @@ def _check_traits(op: Op, where: str) -> None:
             raise FlowTypeError.bad_node(where, op.name, f"metrics hold {metric!r}", "name each: Metric('share')")
 
 
-def _check_rows(op: Op, where: str) -> None:
-    """Refuse a node that makes, drops or moves rows and gives them without their ids."""
-    if op.rows == "kept":
-        return
-    results = [bound_type(each) for each in op.returns]
-    if not any(has_ids(each) for each in results):
-        gives = ", ".join(each.__name__ for each in results)
-        why = f'has rows="{op.rows}", but gives {gives}, which does not say which row is which'
-        raise FlowTypeError.bad_node(where, op.name, why, "give a Record with a Group: identity goes with the rows")
-
-
-def _check_corrections(op: Op, where: str) -> None:
-    """Refuse a port that corrects another one which is not there, or is no value."""
-    for port in op.ports:
-        others = [each.name for each in op.ports if each is not port and not each.region]
-        if port.corrects and port.corrects not in others:
-            why = f"`{port.name}` corrects `{port.corrects}`, and the node has no other port of that name"
-            raise FlowTypeError.bad_node(where, op.name, why, nearest(port.corrects, others))
-
-
 def has_ids(kind: type[Value]) -> bool:
-    """Return whether values of this type tell their rows apart: records with a Group."""
-    return issubclass(kind, Record) and any(issubclass(each, Group) for each in fields(kind).values())
+    """Return whether values of this type identify their rows: records with a Group."""
+    return issubclass(kind, Record) and any(issubclass(part, Group) for part in fields(kind).values())
 
 
 def _check_carry(op: Op, where: str) -> None:
-    """Refuse a carry that is no state, or whose next version would not be the first result."""
+    """Refuse a carry that is not state, or whose next version is not the first result."""
+    if op.carries is None:
+        return
     if op.carries not in [port.name for port in op.ports if not port.region]:
-        raise FlowTypeError.bad_node(where, op.name, f"carries `{op.carries}`, which is no port")
+        raise FlowTypeError.bad_node(where, op.name, f"carries `{op.carries}`, which is not a port")
     port = op.port(op.carries)
     if not issubclass(port.value_type, State):
-        why = f"carries `{port.name}`, {with_article(port.value_type.__name__)}, which is no State"
+        why = f"carries `{port.name}`, {with_article(port.value_type.__name__)}, which is not a State"
         raise FlowTypeError.bad_node(where, op.name, why, "derive its type from State")
     if op.returns[0] != port.type:
         why = f"carries `{port.name}`, but does not return {with_article(port.value_type.__name__)} first"
@@ -113,87 +99,85 @@ def _check_carry(op: Op, where: str) -> None:
 
 
 def bound_type(hint: Any) -> type[Value]:
-    """Return the class that a type stands for, a TypeVar's bound included."""
+    """Return a class, or the bound of a TypeVar."""
     bound: type[Value] = getattr(hint, "__bound__", None) or hint
     return bound
 
 
 def check_region(op: Op, region: Region, site: Site) -> None:
-    """Refuse a region that trains nothing, draws, updates, or averages over what it trains."""
+    """Refuse a region that trains nothing, samples, updates, or averages over a value that it trains."""
+    pi, notes = region.params[0], [f"in the loss of {op.name} at {site}"]
+    refused = f"cannot stand in the loss `{region.name}`"
     if not region.inner:
-        what = f"`{region.name}` never reads `{region.params[0].name}`: {op.name} would change nothing"
-        raise LawError(what, where=str(region.at), hint=f"pass `{region.params[0].name}` to a node in it")
-    inside = [n for n in reachable([region.output], newer=region.params[0].stamp) if isinstance(n, Node)]
-    for node in inside:
-        if not node.op.pure:
-            why = "draws" if node.op.key else "has effects"
-            what = (
-                f"{node.op.name} {why}, so it cannot stand in the loss `{region.name}`, which runs once a micro-batch"
-            )
-            raise LawError(what, where=str(node.at), notes=[f"in the loss of {op.name} at {site}"], hint="move it out")
+        what = f"`{region.name}` never reads `{pi.name}`: {op.name} would change nothing"
+        raise LawError(what, where=str(region.at), hint=f"pass `{pi.name}` to a node in it")
+    for node in reachable([region.output], newer=pi.stamp):
+        if isinstance(node, Node) and not node.op.pure:
+            why = "uses random numbers" if node.op.key else "has effects"
+            what = f"{node.op.name} {why}, so it {refused}, which runs once a micro-batch"
+            raise LawError(what, where=str(node.at), notes=notes, hint="move it out")
     for node in region.inner:
-        _check_inner(op, node, region, site)
+        _check_inner(node, region, notes)
+        if issubclass(node.returns[0], Loss):
+            _check_term(node, region)
     for edge in region.captures:
         if issubclass(edge.type, Loss):
-            what = f"a term of the loss `{region.name}` does not depend on `{region.params[0].name}`, which it trains"
-            hint = f"pass `{region.params[0].name}` to what it reads, or leave the term out"
+            what = f"a term of the loss `{region.name}` does not depend on `{pi.name}`, which it trains"
+            hint = f"pass `{pi.name}` to a node that it reads, or leave the term out"
             at = edge.source.at if isinstance(edge.source, Node) else region.at
-            raise LawError(what, where=str(at), notes=[f"in the loss of {op.name} at {site}"], hint=hint)
+            raise LawError(what, where=str(at), notes=notes, hint=hint)
 
 
-def _check_inner(op: Op, node: Node, region: Region, site: Site) -> None:
-    """Refuse a loss inside a loss, and what would have to run before the terms' masks can be counted."""
-    pi = region.params[0].name
+def _check_inner(node: Node, region: Region, notes: Sequence[str]) -> None:
+    """Refuse a loss inside a loss, and a node that reads more rows than a micro-batch has."""
+    what, hint = "", "move it out"
     if node.regions:
         what = f"{node.op.name} takes a function, so it cannot stand in the loss `{region.name}`"
-        raise LawError(what, where=str(node.at), notes=[f"in the loss of {op.name} at {site}"], hint="move it out")
-    if not node.op.separable:
+    elif not node.op.separable:
         what = f"{node.op.name} reads all rows together, but the loss `{region.name}` runs on a few at a time"
-        raise LawError(what, where=str(node.at), notes=[f"in the loss of {op.name} at {site}"], hint="move it out")
-    for port, edge in node.inputs:
-        if issubclass(edge.type, Group):
-            what = f"{node.op.name}({port}=) reads which rows share a prompt, but `{region.name}` runs on some of them"
-            hint = f"micro-batches cut groups; compute it outside `{region.name}`"
-            raise LawError(what, where=str(node.at), notes=[f"in the loss of {op.name} at {site}"], hint=hint)
-    if not issubclass(node.returns[0], Loss):
-        return
+    elif port := next((port for port, edge in node.inputs if issubclass(edge.type, Group)), None):
+        what = f"{node.op.name}({port}=) reads which rows share a prompt, but `{region.name}` runs on some of them"
+        hint = f"micro-batches cut groups; compute it outside `{region.name}`"
+    if what:
+        raise LawError(what, where=str(node.at), notes=notes, hint=hint)
+
+
+def _check_term(node: Node, region: Region) -> None:
+    """Refuse a mask or a factor of a loss that depends on the trained model, and a factor with rows."""
     combines = not any(issubclass(port.value_type, Mask) for port in node.op.ports)
     for port, edge in node.inputs:
-        moves = edge.source is region.params[0] or edge.source in region.inner
-        if moves and (issubclass(edge.type, Mask) or (combines and not issubclass(edge.type, Loss))):
-            what = f"{node.op.name}({port}=) depends on `{pi}`, which it trains"
-            thing = "what losses are combined by" if combines else "a mask"
-            hint = f"{thing} is {'read' if combines else 'counted'} before the first micro-batch runs"
-            raise LawError(what, where=str(node.at), hint=hint)
+        trained = edge.source is region.params[0] or edge.source in region.inner
+        if trained and (issubclass(edge.type, Mask) or (combines and not issubclass(edge.type, Loss))):
+            what = f"{node.op.name}({port}=) depends on `{region.params[0].name}`, which it trains"
+            read = "a factor is read" if combines else "a mask is counted"
+            raise LawError(what, where=str(node.at), hint=f"{read} before the first micro-batch runs")
         if combines and edge.type.kind in (Kind.ROW, Kind.TOKEN):
             what = f"{node.op.name}({port}=) has rows, but the factor of a loss is one number for all micro-batches"
-            raise LawError(what, where=str(node.at), hint="take it in the node that gives the term, or as a scalar")
+            raise LawError(what, where=str(node.at), hint="take it in the node that makes the term, or as a scalar")
 
 
 def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> None:
-    """Refuse a flow that returns something else than it says."""
-    where = str(signature.at)
-    if len(outputs) != len(signature.returns):
-        many = f"{len(signature.returns)} value{'s' if len(signature.returns) > 1 else ''}"
-        why = f"says it returns {many}, but returned {len(outputs)}"
+    """Refuse results of a flow that differ from its annotation."""
+    where, count = str(signature.at), len(signature.returns)
+    if len(outputs) != count:
+        why = f"says it returns {count} value{'s' if count > 1 else ''}, but returned {len(outputs)}"
         raise FlowTypeError.bad_flow(where, name, why, "its last line returns what its annotation says")
-    for out, said in zip(outputs, signature.returns, strict=True):
-        if not isinstance(out, bound_type(said)) or out.edge is None:
+    for out, kind in zip(outputs, map(bound_type, signature.returns), strict=True):
+        if not isinstance(out, kind) or out.edge is None:
             got = "a real value" if isinstance(out, Value) and out.edge is None else type(out).__name__
-            why = f"says it returns {bound_type(said).__name__}, but returned {got}"
             hint = "a flow ends with a `return`" if out is None else ""
-            raise FlowTypeError.bad_flow(where, name, why, hint)
+            raise FlowTypeError.bad_flow(where, name, f"says it returns {kind.__name__}, but returned {got}", hint)
 
 
 def check_result(node: Node, result: Any, inputs: Mapping[str, Any]) -> None:
-    """Refuse a result whose type, shape or dtype is not what the op declares, or whose rows are not its inputs'."""
+    """Refuse results of other types, shapes or dtypes than the op declares, or with other rows than it may return."""
     results = result if isinstance(result, tuple) else (result,)
+    where = str(node.at)
     if len(results) != len(node.returns):
-        raise LawError(f"{node.op.name} returned {len(results)} values, not {len(node.returns)}", where=str(node.at))
-    for value, said in zip(results, node.returns, strict=True):
-        if not isinstance(value, said):
-            what = f"{node.op.name} returned {type(value).__name__}, not {said.__name__}"
-            raise LawError(what, where=str(node.at))
+        raise LawError(f"{node.op.name} returned {len(results)} values, not {len(node.returns)}", where=where)
+    for value, kind in zip(results, node.returns, strict=True):
+        if not isinstance(value, kind):
+            raise LawError(f"{node.op.name} returned {type(value).__name__}, not {kind.__name__}", where=where)
         for part in leaves([value]):
             _check_column(node, part)
     if node.op.rows == "kept":
@@ -201,49 +185,45 @@ def check_result(node: Node, result: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _check_column(node: Node, value: Value) -> None:
-    """Refuse a column of tokens that is not [rows, tokens], and numbers of another sort than the type says."""
+    """Refuse a token column that is not [rows, tokens], and numbers of another kind than the type declares."""
     shape, name = getattr(value.data, "shape", None), with_article(type(value).__name__)
     if value.kind is Kind.TOKEN and (shape is None or len(shape) != 2):
-        holds = f"a {type(value.data).__name__}" if shape is None else f"shape {list(shape)}"
-        raise LawError(f"{node.op.name} returned {name} of {holds}, not [rows, tokens]", where=str(node.at))
+        content = f"a {type(value.data).__name__}" if shape is None else f"shape {list(shape)}"
+        raise LawError(f"{node.op.name} returned {name} of {content}, not [rows, tokens]", where=str(node.at))
     dtype = str(getattr(value.data, "dtype", "")).removeprefix("torch.")
-    if dtype and value.dtype and _sort(dtype) != _sort(value.dtype):
+    if dtype and value.dtype and _number_kind(dtype) != _number_kind(value.dtype):
         raise LawError(f"{node.op.name} returned {name} of {dtype}, not {value.dtype}", where=str(node.at))
 
 
-def _sort(dtype: str) -> str:
-    """Return the sort of number: `int64` and `uint8` are whole, `float32` and `bfloat16` are not."""
+def _number_kind(dtype: str) -> str:
+    """Return `int` for `int64` and `uint8`, `float` for `float32` and `bfloat16`."""
     return dtype.strip("0123456789").removeprefix("u").removeprefix("b") if dtype != "bool" else dtype
 
 
 def _check_kept(node: Node, results: Sequence[Value], inputs: Mapping[str, Any]) -> None:
-    """Refuse rows of another number or order than those of the inputs, of a node that is said to keep them."""
+    """Refuse rows of another number or order than those of the inputs."""
     ports = {port.name for port in node.op.ports if not port.other_rows}
-    given = [value for name, value in inputs.items() if name in ports and isinstance(value, Value)]
-    for value in results:
-        count = _rows(value)
+    values = [value for name, value in inputs.items() if name in ports and isinstance(value, Value)]
+    counts = {count for value in values if (count := _row_count(value)) is not None}
+    for result in results:
+        count = _row_count(result)
         if count is None:
             continue
-        counts = {found for each in given if (found := _rows(each)) is not None}
         if counts and counts != {count}:
-            many = " and ".join(map(str, sorted(counts)))
-            what = f"{node.op.name} was given {many} rows and returned {count}"
-            hint = 'a node that filters or makes rows is a @node(rows="new"), and gives a Record with their ids'
+            what = f"{node.op.name} got {' and '.join(map(str, sorted(counts)))} rows and returned {count}"
+            hint = 'a node that filters or makes rows is a @node(rows="new"), and returns a Record with their ids'
             raise LawError(what, where=str(node.at), hint=hint)
-        for each in given:
-            if _moved(each, value):
-                what = f"{node.op.name} returned its rows in another order"
-                hint = 'a node that reorders rows is a @node(rows="reordered")'
-                raise LawError(what, where=str(node.at), hint=hint)
+        if any(_is_reordered(value, result) for value in values):
+            hint = 'a node that reorders rows is a @node(rows="reordered")'
+            raise LawError(f"{node.op.name} returned its rows in another order", where=str(node.at), hint=hint)
 
 
-def _rows(value: Value) -> int | None:
-    """Return how many rows a value has, None if it has none."""
-    return next((len(each.data) for each in leaves([value]) if each.kind in (Kind.ROW, Kind.TOKEN)), None)
+def _row_count(value: Value) -> int | None:
+    return next((len(part.data) for part in leaves([value]) if part.kind in (Kind.ROW, Kind.TOKEN)), None)
 
 
-def _moved(before: Value, after: Value) -> bool:
-    """Return whether two records tell their rows apart, and not alike."""
+def _is_reordered(before: Value, after: Value) -> bool:
+    """Return whether two values identify their rows, and differently."""
     import torch
 
     for kind in (Group, Sample, Trajectory):
@@ -251,12 +231,3 @@ def _moved(before: Value, after: Value) -> bool:
         if first is not None and then is not None and not torch.equal(first.data.cpu(), then.data.cpu()):
             return True
     return False
-
-
-def stale_read(op: Op, edge: Edge, site: Site) -> LawError:
-    """Return that only sampling may read weights that lag."""
-    return LawError(
-        f"{op.name} reads {edge} {how_late(edge.at_most)}; only sampling may",
-        where=str(site),
-        hint="give the stale model to a generate node only",
-    )

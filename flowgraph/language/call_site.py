@@ -1,4 +1,4 @@
-"""Where a call stands in a user's file: what an error names, and what a node remembers."""
+"""The line of a call in a user's file, which errors name and nodes remember."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-# Not resolved: a frame names its file as the import found it. Shipped flows are written as users write theirs.
+# Not resolved, since a frame has its file's name as it was imported. Shipped flows count as a user's files.
 _OURS = tuple(f"{Path(__file__).parents[2] / name}/" for name in ("flowgraph", "nodes"))
 _SHIPPED = f"{Path(__file__).parents[1] / 'examples'}/"
 
@@ -23,7 +23,7 @@ class Site:
 
 
 def call_site() -> Site:
-    """Return the nearest line on the stack that is not ours (`flowgraph/`, `nodes/`), to name it in errors."""
+    """Return the nearest line on the stack outside `flowgraph/` and `nodes/`."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and _ours(frame.f_code.co_filename):
         frame = frame.f_back
@@ -31,5 +31,5 @@ def call_site() -> Site:
 
 
 def _ours(file: str) -> bool:
-    made_up = file.startswith(("<frozen ", "<string>"))  # but `<ipython-input-…>` is a cell that a user wrote
-    return made_up or (file.startswith(_OURS) and not file.startswith(_SHIPPED))
+    generated = file.startswith(("<frozen ", "<string>"))  # but `<ipython-input-…>` is a cell that a user wrote
+    return generated or (file.startswith(_OURS) and not file.startswith(_SHIPPED))

@@ -1,6 +1,6 @@
-"""What is overheard while a flow is described: every call it makes, and, when asked, every fault in it.
+"""A record of a flow's description: every call that it makes, and on request every fault.
 
-The graph does not depend on it: a graph is what its results reach. It only says what they do not reach.
+The graph does not depend on it, because a graph is what its results reach; the record shows what they do not reach.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from flowgraph.language.graph import Edge, Node
 
 @dataclass
 class RecordedCalls:
-    """The calls of a description in their order; with `going_on` its faults too, each call then standing as it can.
+    """The calls of a description in order; with `going_on` also its faults, after which the description goes on.
 
-    `unknown` are calls that stand for a type which the fault leaves open: their results are taken for any.
+    `unknown` are calls whose fault leaves their type open, so that their results pass for any type.
     """
 
     going_on: bool = False
@@ -27,26 +27,26 @@ class RecordedCalls:
     unknown: set[Node] = field(default_factory=set[Node])
 
 
-_HEARD: ContextVar[RecordedCalls | None] = ContextVar("overheard", default=None)
+_RECORD: ContextVar[RecordedCalls | None] = ContextVar("record", default=None)
 
 
-def heard() -> RecordedCalls | None:
-    """Return the description that is going on, if one is."""
-    return _HEARD.get()
+def current_record() -> RecordedCalls | None:
+    """Return the record of the current description, if there is one."""
+    return _RECORD.get()
 
 
-def left_open(edge: Edge | None) -> bool:
-    """Return whether an edge comes from a call whose fault leaves open what it gives."""
-    overheard = heard()
-    return overheard is not None and edge is not None and edge.source in overheard.unknown
+def is_open(edge: Edge | None) -> bool:
+    """Return whether an edge comes from a call whose fault leaves its type open."""
+    record = current_record()
+    return record is not None and edge is not None and edge.source in record.unknown
 
 
 @contextmanager
-def overhearing(*, going_on: bool = False) -> Generator[RecordedCalls]:
-    """Overhear the description in this block."""
-    overheard = RecordedCalls(going_on)
-    before = _HEARD.set(overheard)
+def recording(*, going_on: bool = False) -> Generator[RecordedCalls]:
+    """Record the description in this block."""
+    record = RecordedCalls(going_on)
+    token = _RECORD.set(record)
     try:
-        yield overheard
+        yield record
     finally:
-        _HEARD.reset(before)
+        _RECORD.reset(token)

@@ -1,7 +1,7 @@
-"""The IR: immutable nodes that hold their inputs; a graph is what is reachable from the returned values.
+"""The IR: immutable nodes that hold their inputs; a graph is everything that is reachable from the returned values.
 
-Every traversal is a loop. Nodes carry a creation stamp, which orders them as the flow wrote them; an input is always
-older than its reader, so that order is also a topological one.
+Every traversal is a loop. Nodes have a creation stamp, which gives the order of the flow; it is also a topological
+order, since an input is always older than its reader.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ValueType = type[Value]
 
 
 NodeKind = Literal["generate", "score", "logprob", "advantage", "update", "host"]
-"""What a node is, as the field draws it: the five kinds, and what any host can run."""
+"""The five kinds of node in reinforcement learning, and `host` for nodes that any machine can run."""
 
 
 @dataclass(frozen=True)
@@ -39,29 +39,29 @@ class Port:
     optional: bool = False
     region: bool = False
     region_returns: type[Value] | None = None
-    parts: tuple[str, ...] = ()  # of a record, those that the body reads; none named: all
+    parts: tuple[str, ...] = ()  # of a record, those that the body reads; none for all
     by: By | None = None
     other_rows: bool = False
-    no_rows: bool = False  # of a state, which brings no rows of earlier steps
-    kind: Kind | None = None  # the one it takes, where subclasses of its type are of several
+    no_rows: bool = False  # of a state that holds no rows of earlier steps
+    kind: Kind | None = None  # the kind that it takes, where subclasses of its type have several
     initial: Any = None  # of a flow's parameter: the data that this carried state starts from
-    corrects: str | None = None  # it corrects for the weights that drew the rows, on the node's port of this name
+    corrects: str | None = None  # it corrects for the weights that sampled the rows, on the node's port of this name
 
     @property
     def value_type(self) -> type[Value]:
-        """Return the type a value must have, a TypeVar's bound included."""
+        """Return the type that a value must have: the port's, or the bound of its TypeVar."""
         bound: type[Value] = getattr(self.type, "__bound__", None) or self.type
         return bound
 
     def wants(self) -> str:
-        """Return what it takes: `a Mask`, `a function of a Policy`."""
+        """Return its type as text: `a Mask`, `a function of a Policy`."""
         value = with_article(self.value_type.__name__)
         return f"a function of {value}" if self.region else value
 
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """What a `@node` function is, as data: ports, settings, and the traits that passes and planners read."""
+    """A `@node` function as data: ports, settings, and the traits that passes and planners read."""
 
     name: str
     module: str
@@ -71,14 +71,14 @@ class Op:
     settings: type[BaseModel]
     body: Callable[..., Any]
     pure: bool = True
-    key: str | None = None  # the keyword parameter that takes a Key, if it draws
-    carries: str | None = None  # the port whose state the result is the next version of
+    key: str | None = None  # the keyword parameter that takes a Key, if it uses random numbers
+    carries: str | None = None  # the port whose state has the result as its next version
     stat: str | None = None  # the statistic of a model's forward pass that it reads
     separable: bool = True  # the result of a row does not depend on rows of other groups
     rows: RowTrait = "kept"
-    regroups: bool = False  # its rows answer other prompts, or not all: ranks are dealt them anew
-    on_policy: bool = False  # what it reads must be drawn by the newest weights
-    samples: tuple[str, ...] | None = None  # settings whose product is how many responses it draws to each prompt
+    regroups: bool = False  # its rows answer other prompts, or not all of them, so they are divided among ranks again
+    on_policy: bool = False  # the newest weights must have sampled the rows that it reads
+    samples: tuple[str, ...] | None = None  # settings whose product is the number of its responses to each prompt
     metrics: tuple[Metric, ...] = ()
     about: str = ""
 
@@ -96,12 +96,12 @@ class Param:
     owner: str
     at: Site
     stamp: int = field(default_factory=lambda: next(_stamps))
-    initial: Any = None  # the data that carried state has before the first step, where the flow says it
+    initial: Any = None  # the data of carried state before the first step, if the flow declares it
 
 
 @dataclass(frozen=True, eq=False)
 class Const:
-    """A real value caught in a region that was described by hand (`update` called on real values)."""
+    """A real value that a region captures when `update` is called on real values."""
 
     value: Value
     at: Site
@@ -112,7 +112,7 @@ class Const:
 class Edge:
     """One output of a source, as a reader sees it; `at_most` is how many versions a sampling read may lag.
 
-    `corrected` says whether a loss on what it draws has to correct for the lag.
+    If `corrected`, a loss on its samples must correct for the lag.
     """
 
     source: Node | Param | Const
@@ -126,7 +126,7 @@ class Edge:
         return replace(self, port=f"{self.port}.{name}" if self.port else name, type=kind)
 
     def made(self) -> str:
-        """Return where this came from: `from generate at grpo.py:8`."""
+        """Return the origin of the value as text: `from generate at grpo.py:8`."""
         source = self.source
         if isinstance(source, Node):
             return f"from {source.op.name} at {source.at}"
@@ -140,9 +140,9 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A loss: what reads its own parameters is `inner`, computed again for each part; the rest is captured.
+    """A loss: nodes that read its own parameters are `inner` and run again for each part; the rest is captured.
 
-    `counts` are the masks that its terms are divided by the counts of, each once.
+    `counts` are the distinct masks whose counts divide its terms.
     """
 
     name: str
@@ -155,19 +155,20 @@ class Region:
 
     @classmethod
     def of(cls, name: str, params: tuple[Param, ...], output: Edge, at: Site) -> Region:
-        """Close the region around what reads its parameters, as found from its output."""
-        inner, start = dict[Node, None](), min(param.stamp for param in params)
-        for source in reachable([output], newer=start):
-            if isinstance(source, Node) and any(e.source in params or e.source in inner for e in source.edges()):
-                inner[source] = None
-        reads = itertools.chain([output], (edge for each in inner for edge in each.edges()))
-        captures = dict.fromkeys(edge for edge in reads if edge.source not in params and edge.source not in inner)
+        """Return the region of an output: its inner nodes are those that depend on the parameters."""
+        inner, inside = list[Node](), set[Source](params)
+        for source in reachable([output], newer=min(param.stamp for param in params)):
+            if isinstance(source, Node) and any(edge.source in inside for edge in source.edges()):
+                inner.append(source)
+                inside.add(source)
+        reads = itertools.chain([output], (edge for node in inner for edge in node.edges()))
+        captures = dict.fromkeys(edge for edge in reads if edge.source not in inside)
         return cls(name, params, output, tuple(inner), tuple(captures), at)
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One call of an op; immutable, holds its inputs."""
+    """One call of an op, with its inputs; immutable."""
 
     op: Op
     inputs: tuple[tuple[str, Edge], ...]
@@ -177,7 +178,7 @@ class Node:
     at: Site
     name: str = ""
     stamp: int = field(default_factory=lambda: next(_stamps))
-    root: Param | None = field(init=False, repr=False, default=None)  # whose state this makes the next version of
+    root: Param | None = field(init=False, repr=False, default=None)  # the parameter whose next version this makes
 
     def __post_init__(self) -> None:
         before = self.carried()
@@ -185,7 +186,7 @@ class Node:
             object.__setattr__(self, "root", carried_from(before))
 
     def edges(self) -> Iterable[Edge]:
-        """Yield every edge this node reads, the captures of its regions included."""
+        """Yield every edge that this node reads, with the captures of its regions."""
         yield from (edge for _, edge in self.inputs)
         for _, region in self.regions:
             yield from region.captures
@@ -195,7 +196,7 @@ class Node:
         return next((edge for name, edge in self.inputs if name == port), None)
 
     def carried(self) -> Edge | None:
-        """Return the version of state that this node consumes, if its op carries any, however late it is read."""
+        """Return the version of state that this node consumes, if its op carries any."""
         edge = self.input(self.op.carries) if self.op.carries is not None else None
         return newest(edge) if edge is not None else None
 
@@ -211,9 +212,9 @@ Source = Node | Param | Const
 
 
 def reachable(edges: Iterable[Edge], *, newer: int = -1) -> list[Source]:
-    """Return every source that `edges` depend on, in the order they were written; a loop, so depth is no limit.
+    """Return every source that `edges` depend on, in the order of the flow.
 
-    Those whose stamp is not above `newer` are left out, with all that they depend on.
+    Sources whose stamp is not above `newer` are left out, with everything that they depend on.
     """
     todo, seen = [edge.source for edge in edges], set[Source]()
     while todo:
@@ -226,9 +227,9 @@ def reachable(edges: Iterable[Edge], *, newer: int = -1) -> list[Source]:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A described flow: its parameters and what it returns; everything else is reachable from there.
+    """A described flow: its parameters and its results; everything else is reachable from the results.
 
-    `dropped` are calls that the flow made and nothing reads; `pruned` says of each node that is gone why.
+    `dropped` are calls whose results nothing reads; `pruned` says why each removed node is gone.
     """
 
     name: str
@@ -241,13 +242,13 @@ class Graph:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes of the flow itself (not those inside regions), in the order they were written."""
+        """Return the nodes of the flow itself, not those inside regions, in the order of the flow."""
         return tuple(source for source in reachable(self.outputs) if isinstance(source, Node))
 
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
-        """Return the nodes of the flow and of its regions, in the order they were written."""
-        inner = (node for each in self.nodes for _, region in each.regions for node in region.inner)
+        """Return the nodes of the flow and of its regions, in the order of the flow."""
+        inner = (inner for node in self.nodes for _, region in node.regions for inner in region.inner)
         return tuple(sorted({*self.nodes, *inner}, key=lambda node: node.stamp))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
@@ -258,13 +259,13 @@ class Graph:
         return next((param for param in self.params if param.name == name), None)
 
     def carries(self) -> dict[str, int]:
-        """Map each carried parameter to the output that is its next version, matched by the state trait."""
+        """Return, for each carried parameter by name, the index of the output that is its next version."""
         roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs) if issubclass(edge.type, State)]
         return {root.name: i for root, i in roots if root is not None and root in self.params}
 
 
 def how_late(at_most: int) -> str:
-    """Return how late weights may be read.
+    """Return as text how late weights may be read.
 
     >>> how_late(1), how_late(4)
     ('up to 1 update late', 'up to 4 updates late')
@@ -273,7 +274,7 @@ def how_late(at_most: int) -> str:
 
 
 def newest(edge: Edge) -> Edge:
-    """Return the version of weights that an edge reads, however late it may read it."""
+    """Return the edge of the same version of weights, without its staleness."""
     return replace(edge, at_most=0, corrected=True) if edge.at_most or not edge.corrected else edge
 
 
@@ -285,26 +286,25 @@ def carried_from(edge: Edge) -> Param | None:
 
 
 def rewrite(graph: Graph, change: Callable[[Node], Node | Edge]) -> Graph:
-    """Rebuild a graph with `change` applied to every node, those inside regions included.
+    """Return a graph with `change` applied to every node, those inside regions included.
 
-    `change` gets the node with its inputs already rebuilt, and gives what stands in its place: a node, or an edge of
-    the new graph for its one result. Stamps are kept, so is the order; what nothing reads any more is gone.
+    `change` gets a node whose inputs are already rebuilt, and returns its replacement: a node, or an edge of the new
+    graph for its only result. Stamps stay, and with them the order; nodes that nothing reads disappear.
     """
-    new: dict[Source, Node | Edge] = {}  # what is not as it was
+    new: dict[Source, Node | Edge] = {}  # replacements, without nodes that stay the same
     for node in graph.all_nodes:
-        given = change(_rebuilt(node, new))
-        if not isinstance(cast("object", given), Node | Edge):
-            why = f"gives {type(given).__name__} for {node}"
-            raise FlowTypeError.bad_call("", "rewrite", why, "a change gives a node, or an edge that stands for it")
-        if given is not node:
-            new[node] = given
+        changed = change(_rebuilt(node, new))
+        if not isinstance(cast("object", changed), Node | Edge):
+            why = f"returns {type(changed).__name__} for {node}"
+            raise FlowTypeError.bad_call("", "rewrite", why, "a change returns a node, or an edge that replaces it")
+        if changed is not node:
+            new[node] = changed
     return replace(graph, outputs=tuple(_moved(edge, new) for edge in graph.outputs)) if new else graph
 
 
 def _rebuilt(node: Node, new: Mapping[Source, Node | Edge]) -> Node:
-    if not any(edge.source in new for edge in node.edges()) and not any(
-        inner in new for _, region in node.regions for inner in region.inner
-    ):
+    inner = (inner for _, region in node.regions for inner in region.inner)
+    if new.keys().isdisjoint(itertools.chain((edge.source for edge in node.edges()), inner)):
         return node
     inputs = tuple((port, _moved(edge, new)) for port, edge in node.inputs)
     regions = tuple((port, _moved_region(region, new)) for port, region in node.regions)
@@ -312,13 +312,10 @@ def _rebuilt(node: Node, new: Mapping[Source, Node | Edge]) -> Node:
 
 
 def _moved(edge: Edge, new: Mapping[Source, Node | Edge]) -> Edge:
-    there = new.get(edge.source)
-    if there is None:
-        return edge
-    if isinstance(there, Node):
-        return Edge(there, edge.type, edge.port, edge.at_most, edge.corrected)
-    port = ".".join(each for each in (there.port, edge.port) if each)
-    return Edge(there.source, edge.type, port, edge.at_most, edge.corrected)
+    target = new.get(edge.source)
+    if target is None or isinstance(target, Node):
+        return edge if target is None else replace(edge, source=target)
+    return replace(edge, source=target.source, port=".".join(filter(None, (target.port, edge.port))))
 
 
 def _moved_region(region: Region, new: Mapping[Source, Node | Edge]) -> Region:

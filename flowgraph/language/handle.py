@@ -1,6 +1,6 @@
-"""What an executor hosts: a model behind four verbs, and the small data that go in and out of them.
+"""The model that an executor hosts, behind four verbs, and the small data that go in and out of them.
 
-A handle offers some of `token_stats`, `sample`, `step`, `weights`/`load`, and says which in `verbs`.
+A handle offers some of `token_stats`, `sample`, `step`, `weights`/`load`, and lists them in `verbs`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class ResponseRows:
 
 @dataclass(frozen=True)
 class TokenStats:
-    """What one forward pass tells of each response token: [B, T] each, zero beyond a row's length.
+    """The statistics of one forward pass for each response token: [B, T], zero beyond a row's length.
 
-    `square_probs` is the sum over the vocabulary of squared probabilities, `values` what a value head gives before each
-    token, and `score` [B] what a classifier gives for each row.
+    `square_probs` is the sum over the vocabulary of squared probabilities, `values` the output of a value head before
+    each token, and `score` [B] the output of a classifier for each row.
     """
 
     logprobs: Tensor | None = None
@@ -49,7 +49,7 @@ class TokenStats:
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """One sample to draw: what it continues, and the name of its random numbers."""
+    """A request for one sample: the context that it continues, and the key of its random numbers."""
 
     context: tuple[int, ...]
     prompt: int
@@ -61,7 +61,7 @@ class SampleRequest:
 
 @dataclass(frozen=True)
 class Completion:
-    """One sample drawn: token ids, their log-probs, whether it ended by itself, and (first token, version) spans."""
+    """One sample: token ids, their log-probs, whether it ended by itself, and (first token, version) spans."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -81,51 +81,45 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one optimizer step tells: the loss it descended and the norm of its gradient before clipping."""
+    """The loss of one optimizer step, and the norm of its gradient before clipping."""
 
     loss: float
     grad_norm: float
 
 
 WHOLE = -1
-"""In place of a row at fault: all of a micro-batch."""
+"""The row of a fault that concerns a whole micro-batch."""
 TOLD_AT_MOST = 3
+
+FaultyRow = tuple[int, int, int]
+"""A row as (rank, micro-batch, row), each from 0."""
 
 
 class NotFinite(LawError):
-    """A step that was refused. `rows` are those at fault as (rank, micro-batch, row), each place from 0.
+    """A step that was refused because of `rows`.
 
-    Row -1 is the whole micro-batch: its loss is not finite, but nothing that was read of its rows says why. No rows at
-    all: the loss is finite, and so is its gradient, until the model's own backward pass.
+    Row `WHOLE` stands for a micro-batch whose loss is not finite, although all that was read of its rows is. No rows
+    mean that the loss and its gradient are finite until the model's own backward pass.
     """
 
-    rows: tuple[tuple[int, int, int], ...] = ()
+    rows: tuple[FaultyRow, ...] = ()
 
     @classmethod
-    def of(cls, told: StepReport, rows: Sequence[tuple[int, int, int]]) -> NotFinite:
-        """Return what was measured, and which rows are at fault."""
-        part = "loss" if math.isfinite(told.grad_norm) else "gradient"
-        what = f"the {part} is not finite (norm {told.grad_norm}, loss {told.loss})"
-        more = len(rows) - TOLD_AT_MOST
-        notes = [f"by {_said(*each)}" for each in rows[:TOLD_AT_MOST]] + ([f"and {more} more"] if more > 0 else [])
+    def of(cls, report: StepReport, rows: Sequence[FaultyRow]) -> NotFinite:
+        """Report the measured loss and gradient, and the rows at fault."""
+        part = "loss" if math.isfinite(report.grad_norm) else "gradient"
+        what = f"the {part} is not finite (norm {report.grad_norm}, loss {report.loss})"
+        notes = list[str]()
+        for rank, batch, row in rows[:TOLD_AT_MOST]:
+            notes.append(f"by {'' if row == WHOLE else f'row {row} of '}micro-batch {batch} on rank {rank}")
+        notes += [f"and {len(rows) - TOLD_AT_MOST} more"] if len(rows) > TOLD_AT_MOST else []
         hint = "a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
         error = cls(f"{what}; this step left the weights as they were", notes=notes, hint=hint)
         error.rows = tuple(rows)
         return error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.what, self.where, self.notes, self.hint, self.rows)
-
-
-def _rebuilt(what: str, where: str, notes: Sequence[str], hint: str, rows: tuple[tuple[int, int, int], ...]) -> Any:
-    error = NotFinite(what, where=where, notes=notes, hint=hint)
-    error.rows = rows
-    return error
-
-
-def _said(rank: int, part: int, row: int) -> str:
-    where = f"micro-batch {part} on rank {rank}"
-    return where if row == WHOLE else f"row {row} of {where}"
+        return *super().__reduce__(), {"rows": self.rows}
 
 
 class Ranks(Protocol):
@@ -136,12 +130,12 @@ class Ranks(Protocol):
 
     @property
     def rank(self) -> int:
-        """Return the place of this rank, from 0."""
+        """Return the index of this rank, from 0."""
         ...
 
     @property
     def count(self) -> int:
-        """Return how many ranks there are."""
+        """Return the number of ranks."""
         ...
 
     def total(self, numbers: Tensor) -> Tensor:
@@ -149,7 +143,7 @@ class Ranks(Protocol):
         ...
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Join each rank's `numbers` [n] int64, of which ranks may have different many, in order of rank."""
+        """Concatenate the `numbers` [n] int64 of all ranks in order; n may differ."""
         ...
 
 
@@ -168,19 +162,19 @@ class SingleRank:
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back, as the model was trained with."""
+    """Text to token ids and back, with the tokenizer and the chat template of the model."""
 
     def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Return token ids of a chat, up to where the model answers; with an answer, of the whole chat to its end."""
+        """Return the token ids of a chat up to the model's turn, or of the whole chat if there is an answer."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of a response, special tokens left out."""
+        """Return the text of a response without special tokens."""
         ...
 
 
 class Handle(Protocol):
-    """A hosted model. `version` counts its updates; `verbs` says what it can be asked."""
+    """A hosted model. `version` counts its updates."""
 
     version: int
 
@@ -201,24 +195,24 @@ class Handle(Protocol):
 
     @property
     def packs(self) -> bool:
-        """Return whether passes read rows one after another, a context that several share once, and not padded."""
+        """Return whether passes read rows packed one after another, with a shared context once, and not padded."""
         ...
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Return the most tokens of a pass with gradients that the plan allows, if it says."""
+        """Return the maximum tokens of a pass with gradients, if the plan sets it."""
         ...
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Run one forward pass over `rows` and give the statistics `wanted`, with gradients if torch records them."""
+        """Return the `wanted` statistics of one forward pass over `rows`, with gradients if torch records them."""
         ...
 
     async def sample(self, request: SampleRequest) -> Completion:
-        """Draw one sample; requests made together are decoded together."""
+        """Return one sample; simultaneous requests are decoded together."""
         ...
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
-        """Add up the gradients of `losses`, one micro-batch each, and take one optimizer step.
+        """Add up the gradients of `losses`, one for each micro-batch, and take one optimizer step.
 
         Raises `NotFinite` and leaves the weights untouched when the loss or the gradient is not finite.
         """
@@ -234,7 +228,7 @@ class Handle(Protocol):
 
 
 def gather(handle: Handle, requests: Sequence[SampleRequest]) -> list[Completion]:
-    """Ask for all samples at once and wait for them; works inside a running event loop too (a notebook's)."""
+    """Return the samples of all requests, which run at once, even inside a running event loop (a notebook's)."""
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
@@ -245,5 +239,5 @@ def gather(handle: Handle, requests: Sequence[SampleRequest]) -> list[Completion
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(ask())
-    with ThreadPoolExecutor(1) as other:
-        return other.submit(lambda: asyncio.run(ask())).result()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(ask())).result()

@@ -1,9 +1,9 @@
-"""What a call with a wrong value is told: what its port takes, and where a value that would fit is."""
+"""The error of a call with a value of the wrong type, which names a value in reach that would fit."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from flowgraph.errors import FlowTypeError
@@ -13,23 +13,38 @@ from flowgraph.language.values import Kind, Record, Value, fields
 
 
 def wrong_type(
-    op: Op, port: Port, wanted: type[Value], value: object, others: Sequence[Value], site: Site
+    op: Op, port: Port, expected: type[Value], value: object, arguments: Iterable[object], site: Site
 ) -> FlowTypeError:
-    """Return what a port takes and what it was given, with the part of a record in reach that would fit."""
+    """Return the error of a port that got another type, with a part of a record behind the arguments that would fit."""
     edge = value.edge if isinstance(value, Value) else None
-    made = edge.made() if edge else ""
-    hint = _hint_for(wanted, [other.edge for other in others if other.edge])
-    if isinstance(value, Value) and {value.kind, port.kind or wanted.kind} == {Kind.ROW, Kind.TOKEN}:
+    origin = edge.made() if edge else ""
+    hint = _fitting_part(expected, [other.edge for other in arguments if isinstance(other, Value) and other.edge])
+    if isinstance(value, Value) and {value.kind, port.kind or expected.kind} == {Kind.ROW, Kind.TOKEN}:
         hint = hint or _LEVELS[value.kind]
     name = f"{op.name}({port.name}=)"
-    return FlowTypeError.wrong_type(str(site), name, wanted.__name__, type(value).__name__, made, hint)
+    return FlowTypeError.wrong_type(str(site), name, expected.__name__, type(value).__name__, origin, hint)
 
 
-_FAR = 200  # how many nodes back a hint is looked for
+_LEVELS = {
+    Kind.TOKEN: "it has a number for each token: reduce it to one a row under its mask, in a @node",
+    Kind.ROW: "it has a number for each row: spread it over the row's tokens, in a @node",
+}
+_NODES_AT_MOST = 200  # how many nodes back a hint may lie
 
 
-def _behind(edges: Sequence[Edge]) -> Iterator[Node]:
-    """Yield the nodes that edges come from, and those behind them, the nearest first."""
+def _fitting_part(expected: type[Value], edges: Sequence[Edge]) -> str:
+    for node in islice(_nodes_behind(edges), _NODES_AT_MOST):
+        for record in node.op.returns:
+            if isinstance(record, type) and issubclass(record, Record):
+                part = next((name for name, kind in fields(record).items() if kind is expected), None)
+                if part is not None:
+                    word = record.__name__.lower()
+                    return f"a {word}'s {part} is `{word}.{part}`"
+    return ""
+
+
+def _nodes_behind(edges: Sequence[Edge]) -> Iterator[Node]:
+    """Yield the nodes that edges depend on, the nearest first."""
     todo, seen = deque(edge.source for edge in edges), set[Source]()
     while todo:
         source = todo.popleft()
@@ -37,22 +52,3 @@ def _behind(edges: Sequence[Edge]) -> Iterator[Node]:
             seen.add(source)
             todo.extend(edge.source for edge in source.edges())
             yield source
-
-
-_LEVELS = {
-    Kind.TOKEN: "it has a number for each token: reduce it to one a row under its mask, in a @node",
-    Kind.ROW: "it has a number for each row: spread it over the row's tokens, in a @node",
-}
-
-
-def _hint_for(wanted: type[Value], edges: Sequence[Edge]) -> str:
-    """Name a part of a record in reach that has the wanted type."""
-    for source in islice(_behind(edges), _FAR):
-        returns = source.op.returns
-        for record in returns:
-            if isinstance(record, type) and issubclass(record, Record):
-                for name, kind in fields(record).items():
-                    if kind is wanted:
-                        word = record.__name__.lower()
-                        return f"a {word}'s {name} is `{word}.{name}`"
-    return ""

@@ -1,4 +1,4 @@
-"""Random keys: every draw is named by (run seed, step, node, …), never by rank, batch or order of arrival."""
+"""Random keys: every random number is named by (run seed, step, node, …), never by rank, batch or order of arrival."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Key:
-    """Name the random draws of one node in one step of one run.
+    """The name of the random numbers of one node in one step of one run.
 
-    A node that draws takes a keyword parameter of this type; the runtime fills it in. Called by hand, a
-    node uses the key it is given: the same key gives the same draws.
+    A node that uses random numbers takes a keyword parameter of this type, which the runtime fills in. The same key
+    gives the same numbers.
     """
 
     seed: int = 0
@@ -24,18 +24,18 @@ class Key:
     node: str = ""
 
     def bits(self, *parts: int) -> tuple[int, int]:
-        """Hash this key and `parts` (for example prompt, sample) to two 64-bit words.
+        """Return two 64-bit words, a hash of this key and `parts` (for example prompt, sample).
 
         >>> Key(1).bits(2, 3) == Key(1).bits(2, 3) != Key(1).bits(3, 2)
         True
         """
-        numbers = ",".join(str(int(each)) for each in (self.seed, self.step, *parts))
-        text = f"{numbers};{self.node}".encode()  # the name comes last: no two keys are written alike
+        numbers = ",".join(str(int(number)) for number in (self.seed, self.step, *parts))
+        text = f"{numbers};{self.node}".encode()  # the name comes last, so that no two keys have the same text
         low, high = struct.unpack("<2Q", hashlib.blake2b(text, digest_size=16).digest())
         return low, high
 
     def generator(self, *parts: int, position: int = 0) -> Generator:
-        """Make the generator of one draw; `position` jumps within its stream (Philox counter)."""
+        """Return the generator of these random numbers; `position` jumps within its stream (Philox counter)."""
         import numpy as np
 
         return np.random.Generator(np.random.Philox(key=self.bits(*parts), counter=[0, position, 0, 0]))

@@ -1,4 +1,4 @@
-"""Laws by the stage of a graph that each is about, and the check of a stage. Which laws there are: `checks.table`."""
+"""Laws by the stage of a graph, and the check of a stage. The laws themselves are in `checks.table`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Laws = Mapping[Stage | Literal["call", "run"], tuple["Law", ...]]
 
 @dataclass(frozen=True)
 class Law:
-    """One law: its number in the design, what it is about, what it says, and what holds it.
+    """One law: its number in the design, its subject, its text, and the code that holds it.
 
-    At one of STAGES that is a function which takes what stands there, and gives an error for each breach; elsewhere
-    one or more things that hold it, those of later rooms by name. `since` is the pass of lowering from which it holds.
+    At one of STAGES the holder is a function that takes a graph or a program and yields an error for each breach;
+    elsewhere it is one or more objects, by name if they are in later rooms. The law holds `since` a pass of lowering.
     """
 
     number: int
@@ -32,12 +32,12 @@ class Law:
 
     @property
     def held_by(self) -> str:
-        """Return the names of what holds the law, below `flowgraph`."""
+        """Return the names of the holders below `flowgraph`."""
         holders = self.holders if isinstance(self.holders, tuple) else (self.holders,)
         return ", ".join(map(_named, holders))
 
     def breaches(self, thing: Any) -> Iterator[FlowError]:
-        """Yield an error for each breach by what stands at the law's stage."""
+        """Yield an error for each breach by a graph or a program at the law's stage."""
         holder: Callable[[Any], Iterator[FlowError]] = self.holders
         yield from holder(thing)
 
@@ -45,15 +45,15 @@ class Law:
 def _named(holder: Any) -> str:
     if isinstance(holder, str):
         return holder
-    whole = holder.__name__ if isinstance(holder, ModuleType) else f"{holder.__module__}.{holder.__qualname__}"
-    return str(whole).removeprefix("flowgraph.")
+    name = holder.__name__ if isinstance(holder, ModuleType) else f"{holder.__module__}.{holder.__qualname__}"
+    return str(name).removeprefix("flowgraph.")
 
 
 _TABLES: list[str] = []
 
 
 def look_up_in(table: str) -> None:
-    """Let the table of laws be `module:name`; it is imported when a law is first asked for."""
+    """Set the table of laws to `module:name`, which is imported when a law is first used."""
     _TABLES[:] = [table]
     laws.cache_clear()
 
@@ -62,12 +62,12 @@ def look_up_in(table: str) -> None:
 def laws() -> Laws:
     """Return all laws by stage."""
     module, _, name = _TABLES[0].partition(":")
-    found: Laws = getattr(importlib.import_module(module), name)
-    return found
+    table: Laws = getattr(importlib.import_module(module), name)
+    return table
 
 
 def check(stage: Stage, thing: Any, *, after: str = "") -> None:
-    """Raise the first broken law of what stands at a stage; `after` is the pass that gave it."""
+    """Raise the first error of a graph or program under the laws of a stage; `after` is the pass that made it."""
     for error in faults(stage, thing):
         if after:
             error.notes = (*error.notes, f"after the pass {after}")
@@ -75,6 +75,6 @@ def check(stage: Stage, thing: Any, *, after: str = "") -> None:
 
 
 def faults(stage: Stage, thing: Any) -> Iterator[FlowError]:
-    """Yield an error for each breach of the laws of a stage: of a graph, or of a program."""
+    """Yield an error for each breach of the laws of a stage by a graph or program."""
     for law in laws()[stage]:
         yield from law.breaches(thing)

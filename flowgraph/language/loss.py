@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import functools
+import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import PlainValidator
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Aggregation(enum.StrEnum):
-    """Say how per-token terms become one number.
+    """The reduction of per-token terms to one number.
 
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.3; Liu et al. 2025 (Dr. GRPO), arXiv 2503.20783.
     """
@@ -28,21 +30,21 @@ class Aggregation(enum.StrEnum):
     SEQUENCE_SUM = "sequence-sum"  # mean over rows of each row's token sum
 
 
-def _how(told: object) -> Aggregation | float:
-    if isinstance(told, str) and told in list(Aggregation):
-        return Aggregation(told)
-    if isinstance(told, int | float) and not isinstance(told, bool) and 0 < told <= sys.float_info.max:
-        return float(told)
+def _how(value: object) -> Aggregation | float:
+    if isinstance(value, str) and value in list(Aggregation):
+        return Aggregation(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max:
+        return float(value)
     raise ValueError(f"should be {', '.join(Aggregation)}, or a number above 0")
 
 
 How = Annotated[Aggregation | float, PlainValidator(_how)]
-"""How terms are aggregated; a number is a constant length: mean over rows of each row's token sum / that number."""
+"""An aggregation; a number is a constant length: mean over rows of each row's token sum / that number."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many tokens a mask keeps, and in how many rows, over a whole minibatch on all ranks."""
+    """The number of tokens that a mask keeps, and of rows with such tokens, in a whole minibatch on all ranks."""
 
     tokens: float
     rows: float
@@ -58,15 +60,15 @@ class Term:
     weight: float = 1.0
 
     def counts(self) -> Counts:
-        """Count the tokens this term's mask keeps, and the rows that keep any."""
+        """Return the number of tokens that this term's mask keeps, and of rows that keep any."""
         return Counts(float(self.mask.sum()), float((self.mask.sum(1) > 0).sum()))
 
     def total(self, counts: Counts) -> Tensor:
-        """Reduce to a scalar: this part's share of the minibatch, given the counts of the whole.
+        """Return this part's share of the loss of a minibatch, a scalar; `counts` are those of the whole minibatch.
 
-        Summed over micro-batches and ranks the shares give the loss of the minibatch exactly. Where a mask keeps
-        nothing the term is 0, with a zero gradient. Masked values are zeroed first, so NaN there does not reach it;
-        but a node that multiplies must zero the factors, since a gradient of 0 times NaN is NaN.
+        The sum of the shares over micro-batches and ranks is exactly the loss of the minibatch. If the mask keeps
+        nothing, the term is 0 with a zero gradient. Masked values are zeroed first, so that NaN there has no effect;
+        but a node that multiplies must zero the factors itself, since the gradient of 0 times NaN is NaN.
         """
         assert self.values is not None, "a term that only counts has no total"
         if self.values.shape != self.mask.shape:
@@ -86,14 +88,14 @@ class Term:
 
 
 class Loss(Linear):
-    """What `update` descends: a weighted list of terms. Adding joins the lists, a factor scales the weights."""
+    """The loss that `update` descends: a weighted list of terms. Adding joins lists, a factor scales the weights."""
 
     kind = Kind.SCALAR
 
     def __init__(self, terms: Sequence[Term], measures: Sequence[Measure] = ()) -> None:
-        told = cast("object", terms)
-        if not isinstance(told, list | tuple) or not all(isinstance(each, Term) for each in cast("list[object]", told)):
-            what = f"a Loss is made of terms, each [rows, tokens] under a mask, not of a {type(told).__name__}"
+        parts: Any = terms
+        if not isinstance(parts, list | tuple) or not all(isinstance(term, Term) for term in parts):
+            what = f"a Loss is made of terms, each [rows, tokens] under a mask, not of a {type(parts).__name__}"
             raise LawError(what, hint="Loss.of(values, mask)")
         super().__init__(tuple(terms), measures)
 
@@ -105,9 +107,9 @@ class Loss(Linear):
         aggregation: Aggregation | float = Aggregation.TOKEN_MEAN,
         measures: Sequence[Measure] = (),
     ) -> Self:
-        """Make a loss of one term: `values` [B, T] averaged over `mask` [B, T].
+        """Return a loss of one term: `values` [B, T] averaged over `mask` [B, T].
 
-        Raises `LawError` for an aggregation that is none.
+        Raises `LawError` for an unknown aggregation.
         """
         try:
             how = _how(aggregation)
@@ -122,13 +124,10 @@ class Loss(Linear):
         return terms
 
     def times(self, factor: float) -> Self:
-        """Scale the weight of each term."""
+        """Return the loss with the weight of each term scaled."""
         return type(self)([replace(term, weight=term.weight * factor) for term in self.terms], self.measures)
 
     def total(self, counts: Sequence[Counts]) -> Tensor:
-        """Reduce to a scalar, given the minibatch's counts of each term in order."""
-        totals = [term.total(count) for term, count in zip(self.terms, counts, strict=True)]
-        total = totals[0]
-        for each in totals[1:]:
-            total = total + each
-        return total
+        """Return the loss, a scalar; `counts` are the minibatch's counts of each term in order."""
+        totals = (term.total(count) for term, count in zip(self.terms, counts, strict=True))
+        return functools.reduce(operator.add, totals)

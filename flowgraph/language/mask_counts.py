@@ -1,4 +1,4 @@
-"""Which masks the terms of a loss are divided by the counts of."""
+"""The masks whose counts divide the terms of a loss."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from flowgraph.language.values import Mask
 
 
 def counted(region: Region) -> Region:
-    """Return the region with its counts: the mask of every node in it that gives a term, each mask once."""
+    """Return the region with its counts: the distinct masks of the terms in it."""
     counts = tuple(dict.fromkeys(masks_of(region)))
     return replace(region, counts=counts) if counts != region.counts else region
 
 
 def masks_of(region: Region) -> Iterator[Edge]:
-    """Return the mask of every term, in the order of the nodes that give them."""
+    """Yield the mask of every term, in the order of their nodes."""
     return (mask for node in region.inner if (mask := mask_of(node)) is not None)
 
 
 def mask_of(node: Node) -> Edge | None:
-    """Return the mask that a node's loss is averaged over; None for what is no loss, and for sums of losses."""
+    """Return the mask that a node's loss is averaged over; None for other values, and for sums of losses."""
     masks = (edge for _, edge in node.inputs if issubclass(edge.type, Mask))
     return next(masks, None) if issubclass(node.returns[0], Loss) else None

@@ -1,4 +1,4 @@
-"""What a notebook shows of a flow, a graph or a plan. What draws them is named here, and imported when asked."""
+"""The view of a flow, a graph or a plan in a notebook. The function that draws it is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _WRITERS: list[str] = []
 
 
 def show_by(writer: str) -> None:
-    """Let a function, named `module:name`, write what notebooks show; it is imported when a notebook first asks."""
+    """Set the function, as `module:name`, that makes the view; it is imported when a notebook first needs it."""
     _WRITERS[:] = [writer]
 
 
 def mimebundle(thing: object) -> dict[str, str]:
-    """Return what a notebook shows of a thing, by MIME type; its `repr` where nothing draws."""
+    """Return the view of an object by MIME type; its `repr` if no function is set."""
     if not _WRITERS:
         return {"text/plain": repr(thing)}
     module, _, name = _WRITERS[0].partition(":")
     write: Any = getattr(importlib.import_module(module), name)
-    found: dict[str, str] = write(thing)
-    return found
+    views: dict[str, str] = write(thing)
+    return views

@@ -30,7 +30,7 @@ Shared = tuple[tuple[object, str], ...]
 
 @dataclass
 class Observations:
-    """What a run of nodes reports: (sum, count) of each metric, and seconds, by node name; what tasks took, by rank."""
+    """Reports of a run of nodes: (sum, count) of metrics and seconds by node name, and the times of tasks by rank."""
 
     sums: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict[tuple[str, str], tuple[float, float]])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -43,18 +43,18 @@ class Observations:
             self.sums[node, measure.name] = (total + measure.total, count + measure.count)
 
     def merge(self, other: Observations) -> None:
-        """Add what another run of nodes reported."""
+        """Add the observations of another run of nodes."""
         for (node, name), (total, count) in other.sums.items():
             self.add(node, [Measure(name, total, count)])
         self.measured += other.measured
 
     def means(self) -> dict[str, float]:
-        """Return each metric's mean as `node.metric`; a metric nobody counted is left out."""
+        """Return the means of metrics as `node.metric`, without metrics of count 0."""
         return {f"{node}.{name}": total / count for (node, name), (total, count) in self.sums.items() if count}
 
 
 def read(env: Env, edge: Edge) -> Value:
-    """Return the value on an edge: as it was put there, or an output of its source, or a part of one."""
+    """Return the value on an edge: its entry in `env`, or an output of its source, or a part of one."""
     if edge in env:
         return cast("Value", env[edge])
     value: Any = edge.source.value if isinstance(edge.source, Const) else env[edge.source]
@@ -64,10 +64,10 @@ def read(env: Env, edge: Edge) -> Value:
 
 
 def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) -> Env:
-    """Run `nodes` in the order given, each result put into `env`; metrics and seconds go to `observed`.
+    """Run `nodes` in order and return `env` with their results; metrics and seconds go to `observed`.
 
-    Nodes that read statistics of one model on one batch share one forward pass. Errors come back with the node and the
-    flow's line; an exception of a user's body is a `UserCodeError`.
+    Nodes that read statistics of one model on one batch share one forward pass. Errors name the node and the flow's
+    line; an exception of a user's body is a `UserCodeError`.
     """
     forwards = shared_forwards(nodes)
     views: dict[Shared, SharedForward] = {}
@@ -78,11 +78,11 @@ def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) 
         inputs: dict[str, Any] = {port: read(env, edge) for port, edge in node.inputs}
         if node.op.stat is not None:
             model = next(port for port, value in inputs.items() if isinstance(value, Model))
-            where = shared_inputs(node)
-            view = views.setdefault(where, SharedForward(inputs[model].handle, forwards[where]))
+            shared = shared_inputs(node)
+            view = views.setdefault(shared, SharedForward(inputs[model].handle, forwards[shared]))
             inputs[model] = type(inputs[model])(view, view.version)
-        own = replace(key, node=node.name)
-        regions = {port: BoundRegion.of(region, env, own, ranks_of(inputs)) for port, region in node.regions}
+        node_key, ranks = replace(key, node=node.name), ranks_of(inputs)
+        regions = {port: BoundRegion.of(region, env, node_key, ranks) for port, region in node.regions}
         env[node] = result = run_body(node, inputs | regions, key)
         observed.add(node.name, measures_of(node, result, inputs))
         for region in regions.values():
@@ -92,56 +92,46 @@ def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) 
 
 
 def ranks_of(inputs: Mapping[str, Any]) -> Ranks:
-    """Return the ranks that a node runs on together: those of the first model that it reads."""
-    models = (value for value in inputs.values() if isinstance(value, Model))
-    first = next(models, None)
-    return first.handle.ranks if first is not None else SingleRank()
+    """Return the ranks that run a node together: those of the first model that it reads."""
+    model = next((value for value in inputs.values() if isinstance(value, Model)), None)
+    return model.handle.ranks if model is not None else SingleRank()
 
 
 def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
-    """Run one node's body on real inputs and check what it gives."""
+    """Return the checked result of one node's body on real inputs."""
     settings = {name: getattr(node.settings, name) for name in node.op.settings.model_fields}
-    extra = {node.op.key: replace(key, node=node.name)} if node.op.key else {}
+    keys = {node.op.key: replace(key, node=node.name)} if node.op.key else {}
+    name = node.name or node.op.name
     try:
-        result = node.op.body(**as_declared(node.op, inputs), **settings, **extra)
+        result = node.op.body(**as_declared(node.op, inputs), **settings, **keys)
         check_result(node, result, inputs)
     except FlowError as error:
-        if error.where:
-            _say_where(error, node)
-            raise
-        raise _placed(error, node) from error
+        if not error.where:
+            what = f"{name}: {error.what}"
+            raise type(error)(what, where=str(node.at), notes=error.notes, hint=error.hint) from error
+        line = f"in {name} at {node.at}"  # the error names a line elsewhere: of a user's rule, of a data file
+        if not error.where.startswith(f"{Path(node.at.file).name}:") and line not in error.notes:
+            error.notes = (*error.notes, line)
+        raise
     except Exception as error:
-        raise UserCodeError.in_node(node.name or node.op.name, error, str(node.at)) from error
+        raise UserCodeError.in_node(name, error, str(node.at)) from error
     return result
 
 
 def as_declared(op: Op, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body its inputs, of each record the parts that its port declares."""
+    """Return the inputs of a body, records narrowed to the parts that their ports declare."""
     parts = {port.name: port.parts for port in op.ports if port.parts}
     return {name: narrowed(value, parts[name]) if name in parts else value for name, value in inputs.items()}
 
 
-def _say_where(error: FlowError, node: Node) -> None:
-    """Add the flow's line to an error that names a line elsewhere: a user's rule, a data file."""
-    flow_line = f"in {node.name or node.op.name} at {node.at}"
-    if not error.where.startswith(f"{Path(node.at.file).name}:") and flow_line not in error.notes:
-        error.notes = (*error.notes, flow_line)
-
-
-def _placed(error: FlowError, node: Node) -> FlowError:
-    return type(error)(
-        f"{node.name or node.op.name}: {error.what}", where=str(node.at), notes=error.notes, hint=error.hint
-    )
-
-
 def measures_of(node: Node, result: Any, inputs: Mapping[str, Any]) -> list[Measure]:
-    """Return what a result reports; a metric that its op does not declare is refused.
+    """Return the measures of a result; raises LawError for a metric that its op does not declare.
 
-    What came with an input, which is handed on or added up, has been reported by the node that made it.
+    Measures that came with an input are left out, because the node that made it has reported them.
     """
-    told = {id(measure) for value in inputs.values() for measure in getattr(value, "measures", ())}
+    reported = {id(measure) for value in inputs.values() for measure in getattr(value, "measures", ())}
     values = result if isinstance(result, tuple) else (result,)
-    measures = [measure for value in values for measure in value.measures if id(measure) not in told]
+    measures = [measure for value in values for measure in value.measures if id(measure) not in reported]
     declared = {metric.name for metric in node.op.metrics}
     for measure in measures:
         if measure.name not in declared:
@@ -150,44 +140,44 @@ def measures_of(node: Node, result: Any, inputs: Mapping[str, Any]) -> list[Meas
 
 
 class SharedForward:
-    """A view of a handle for nodes that read one model on one batch: the first asks for all, the others take theirs."""
+    """A view of a handle that runs one forward pass for all nodes that read one model on one batch."""
 
-    def __init__(self, handle: Any, wanted: tuple[str, ...]) -> None:
-        self._handle, self._wanted, self._read = handle, wanted, dict[tuple[object, ...], Any]()
+    def __init__(self, handle: Any, stats: tuple[str, ...]) -> None:
+        self._handle, self._stats, self._results = handle, stats, dict[tuple[object, ...], Any]()
 
     def token_stats(self, rows: Any, wanted: tuple[str, ...]) -> Any:
-        """Run the forward pass once for the same rows and temperature, and give its statistics."""
-        assert set(wanted) <= set(self._wanted), "a node reads a statistic that its op does not name"
-        where = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature)
-        if where not in self._read:
-            self._read[where] = rows, self._handle.token_stats(rows, self._wanted)
-        return self._read[where][1]
+        """Return the statistics of all nodes, from one forward pass for the same rows and temperature."""
+        assert set(wanted) <= set(self._stats), "a node reads a statistic that its op does not name"
+        batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature)
+        if batch not in self._results:
+            self._results[batch] = rows, self._handle.token_stats(rows, self._stats)
+        return self._results[batch][1]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handle, name)
 
 
 def shared_inputs(node: Node) -> Shared:
-    """Name what a node reads, so that two nodes that read the same have the same name; a real value is itself."""
-    edges = [edge for _, edge in node.inputs]
-    return tuple((e.source.value if isinstance(e.source, Const) else e.source, e.port) for e in edges)
+    """Return a key of a node's inputs that is equal for nodes which read the same."""
+    sources = ((edge.source, edge.port) for _, edge in node.inputs)
+    return tuple((source.value if isinstance(source, Const) else source, port) for source, port in sources)
 
 
 def shared_forwards(nodes: Sequence[Node]) -> dict[Shared, tuple[str, ...]]:
-    """Group the nodes that read one forward pass: their common inputs, and the statistics wanted of it."""
-    wanted = defaultdict[Shared, set[str]](set)
+    """Return the statistics that nodes read of each forward pass, by the inputs that they share."""
+    stats = defaultdict[Shared, set[str]](set)
     for node in nodes:
         if node.op.stat is not None:
-            wanted[shared_inputs(node)].add(node.op.stat)
-    return {inputs: tuple(sorted(stats)) for inputs, stats in wanted.items()}
+            stats[shared_inputs(node)].add(node.op.stat)
+    return {inputs: tuple(sorted(names)) for inputs, names in stats.items()}
 
 
 @dataclass(eq=False)
 class BoundRegion:
-    """A region with its captures filled in: what the body of an updating node is given in its region's place.
+    """A region with real values for its captures, as the body of an updating node gets it.
 
-    Captures are cut by rows, broadcast, or a model, by their kind; `rows` are always indices into the batch that is
-    here. Where `ranks` train together each has rows of its own, and counts are those of all.
+    The kind of a capture decides whether it is cut by rows, broadcast, or a model; `rows` are always indices into this
+    rank's batch. Where `ranks` train together each has rows of its own, and counts are those of all ranks.
     """
 
     region: Region
@@ -198,19 +188,19 @@ class BoundRegion:
 
     @classmethod
     def of(cls, region: Region, env: Env, key: Key = Key(), ranks: Ranks | None = None) -> BoundRegion:
-        """Fill in the captures from what has run. They are constants of the loss: no gradient reaches beyond them."""
-        values = dict[int, Value]()  # one real value that is read twice stays one
+        """Return a region with its captures as constants: no gradient flows beyond them."""
+        constants = dict[int, Value]()  # a value that is read twice stays one
         captured = dict[Edge, Value]()
         for edge in region.captures:
             value = read(env, edge)
-            captured[edge] = values.setdefault(id(value), constant(value))
+            captured[edge] = constants.setdefault(id(value), constant(value))
         return cls(region, captured, key, ranks or SingleRank())
 
     def __len__(self) -> int:
         return row_count(self.captured.values())
 
     def groups(self) -> Tensor:
-        """Return the prompt of each row: [B] int64. Raises `LawError` when nothing captured tells."""
+        """Return the prompt of each row: [B] int64. Raises `LawError` if no captured record has a Group."""
         group = find(self.captured.values(), Group)
         if group is None:
             raise LawError("the loss captures no record that says which prompt each row answers")
@@ -218,23 +208,23 @@ class BoundRegion:
         return ids
 
     def prompts(self) -> Tensor:
-        """Return the prompts that rows of any rank answer, each once, in ascending order: [P] int64."""
+        """Return the distinct prompts of the rows of all ranks, in ascending order: [P] int64."""
         import torch
 
-        everywhere: Tensor = torch.unique(self.ranks.union(self.groups()))
-        return everywhere
+        prompts: Tensor = torch.unique(self.ranks.union(self.groups()))
+        return prompts
 
     def level(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Add empty parts to these micro-batches until this rank has as many as the one that has most (law 7)."""
+        """Return these micro-batches with empty ones added, so that every rank has the same number (law 7)."""
         import torch
 
-        most = int(self.ranks.union(torch.tensor([len(parts)])).max())
-        return [*parts, *(torch.zeros(0, dtype=torch.int64) for _ in range(most - len(parts)))]
+        count = int(self.ranks.union(torch.tensor([len(parts)])).max())
+        return [*parts, *(torch.zeros(0, dtype=torch.int64) for _ in range(count - len(parts)))]
 
     def tokens(self) -> Tensor:
-        """Return the tokens of each row, over all that is captured and with what it follows: [B] int64, at least 1.
+        """Return the tokens of each row in all captures, with their contexts: [B] int64, at least 1.
 
-        Raises `LawError` when what is captured differs in its rows.
+        Raises `LawError` if captures have different numbers of rows.
         """
         import torch
 
@@ -244,7 +234,7 @@ class BoundRegion:
         return (total + self.contexts()).clamp(min=1)
 
     def contexts(self) -> Tensor:
-        """Return how many tokens each row's responses follow: [B] int64."""
+        """Return the number of tokens before each row's responses: [B] int64."""
         import torch
 
         total = torch.zeros(len(self), dtype=torch.int64)
@@ -253,29 +243,36 @@ class BoundRegion:
         return total
 
     def __call__(self, model: Model, rows: Tensor | None = None) -> Loss:
-        """Compute the loss of these rows (all by default) under `model`; metrics add up in `observed`."""
+        """Return the loss of these rows (all by default) under `model`; metrics add up in `observed`."""
+        import torch
+
         env = self._bind(rows)
         env[self.region.params[0]] = model
         evaluate(self.region.inner, env, self.key, self.observed)
         for node in self.region.inner:
-            mask = mask_of(node)
-            if mask is not None:
-                _check_mask(node, env[node], read(env, mask))
+            mask, part = mask_of(node), env[node]
+            if mask is None:
+                continue
+            if len(part.terms) != 1 or not torch.equal(part.terms[0].mask.float(), read(env, mask).data.float()):
+                what = f"{node.op.name} must return one term over the mask that it takes, whose count divides the term"
+                hint = "zero values to leave tokens out, or take the narrower mask"
+                raise LawError(what, where=str(node.at), hint=hint)
         loss = read(env, self.region.output)
         assert isinstance(loss, Loss)
         return loss
 
     def counts(self, rows: Tensor) -> tuple[Counts, ...]:
-        """Count the mask of each of the loss's terms over `rows` of all ranks, without running the model.
+        """Return the counts of the mask of each term over `rows` of all ranks, without running the model.
 
-        Raises `LawError` when a term's mask is none of those that the region counts.
+        Raises `LawError` for a term under a mask that the region does not count.
         """
         import torch
 
         env = self._bind(rows)
-        masks = {id(mask): Term(None, mask, Aggregation.TOKEN_MEAN) for mask in self._masks(env)}
-        here = [(each.tokens, each.rows) for each in (term.counts() for term in masks.values())]
-        totals = self.ranks.total(torch.tensor(here, dtype=torch.float64).flatten()).reshape(-1, 2).tolist()
+        masks = {id(mask): mask for mask in (read(env, edge).data for edge in self.region.counts)}
+        local = [Term(None, mask, Aggregation.TOKEN_MEAN).counts() for mask in masks.values()]
+        numbers = torch.tensor([(count.tokens, count.rows) for count in local], dtype=torch.float64).flatten()
+        totals = self.ranks.total(numbers).reshape(-1, 2).tolist()
         counts = {name: Counts(tokens, rows) for name, (tokens, rows) in zip(masks, totals, strict=True)}
         for node in self.region.inner:
             mask = mask_of(node)
@@ -290,21 +287,9 @@ class BoundRegion:
                 raise LawError.not_counted(self.region.name, str(self.region.at))
         return tuple(counts[id(term.mask)] for term in loss.terms)
 
-    def _masks(self, env: Env) -> list[Tensor]:
-        return [read(env, edge).data for edge in self.region.counts]
-
     def _bind(self, rows: Tensor | None) -> Env:
         values = {id(value): value for value in self.captured.values()}
         if rows is not None:
             width = widest(values.values(), rows)
             values = {name: take(value, rows, width) for name, value in values.items()}
         return {edge: values[id(value)] for edge, value in self.captured.items()}
-
-
-def _check_mask(node: Node, loss: Loss, mask: Value) -> None:
-    """Refuse terms over another mask than the one their node takes, which is what is counted."""
-    import torch
-
-    if len(loss.terms) != 1 or not torch.equal(loss.terms[0].mask.float(), mask.data.float()):
-        what = f"{node.op.name} must give one term, over the mask that it takes: that is what the term is divided by"
-        raise LawError(what, where=str(node.at), hint="zero values to leave tokens out, or take the narrower mask")

@@ -1,6 +1,6 @@
-"""Rows of real values: count them, take some, find a part by its type. Token columns are trimmed together.
+"""Rows of real values: count them, take some with token columns trimmed together, find a part by its type.
 
-And the parts of records: a narrowed record holds some of its parts, and refuses to give the others.
+And parts of records: a narrowed record has only some of its parts, and refuses to return the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R = TypeVar("R", bound=Record)
 
 
 def leaves(values: Iterable[Value]) -> Iterator[Value]:
-    """Yield every value that is no record, the parts of records included."""
+    """Yield every value, with the parts of records instead of the records."""
     for value in values:
         if isinstance(value, Record):
             yield from leaves(value.parts.values())
@@ -34,12 +34,12 @@ def find(values: Iterable[Value], kind: type[V]) -> V | None:
 
 
 def find_all(values: Iterable[Value], kind: type[V]) -> list[V]:
-    """Return every value of this type among `values` and their parts, each once."""
+    """Return the distinct values of this type among `values` and their parts."""
     return list({id(value.data): value for value in leaves(values) if isinstance(value, kind)}.values())
 
 
 def constant(value: V) -> V:
-    """Return the value cut off from what made it: no gradient flows back through it."""
+    """Return the value detached: no gradient flows back through it."""
     if isinstance(value, Record):
         return type(value).of({name: constant(part) for name, part in value.parts.items()})
     return type(value)(value.data.detach()) if getattr(value.data, "requires_grad", False) else value
@@ -48,20 +48,20 @@ def constant(value: V) -> V:
 def row_count(values: Iterable[Value]) -> int:
     """Return the number of rows that these values share, 0 if none has rows.
 
-    Raises `LawError` when they differ: rows of two batches cannot be cut together.
+    Raises `LawError` if it differs, since rows of two batches cannot be cut together.
     """
-    counts = {len(each.data): type(each).__name__ for each in leaves(values) if each.kind in (Kind.ROW, Kind.TOKEN)}
+    counts = {len(value.data): type(value).__name__ for value in leaves(values) if value.kind in (Kind.ROW, Kind.TOKEN)}
     if len(counts) > 1:
-        told = ", ".join(f"{name} has {count}" for count, name in sorted(counts.items()))
-        raise LawError(f"the values of one loss differ in their rows: {told}")
+        sizes = ", ".join(f"{name} has {count}" for count, name in sorted(counts.items()))
+        raise LawError(f"the values of one loss differ in their rows: {sizes}")
     return next(iter(counts), 0)
 
 
 def widest(values: Iterable[Value], rows: Tensor) -> int | None:
-    """Return the longest of all responses in `rows` [b], or None when no value tells lengths."""
-    told = find_all(values, Lengths)
-    longest = [int(lengths.data[rows].max()) for lengths in told if len(rows)]
-    return max([1, *longest]) if told else None
+    """Return the tokens of the longest response in `rows` [b], or None if no value has lengths."""
+    columns = find_all(values, Lengths)
+    longest = [int(lengths.data[rows].max()) for lengths in columns if len(rows)]
+    return max([1, *longest]) if columns else None
 
 
 def take(value: V, rows: Tensor, width: int | None = None) -> V:
@@ -70,20 +70,17 @@ def take(value: V, rows: Tensor, width: int | None = None) -> V:
         return type(value).of({name: take(part, rows, width) for name, part in value.parts.items()})
     if value.kind not in (Kind.ROW, Kind.TOKEN):
         return value
-    data = _take_data(value.data, rows)
-    return type(value)(data[:, :width] if value.kind is Kind.TOKEN and width is not None else data)
-
-
-def _take_data(data: Any, rows: Tensor) -> Any:
     import torch
 
-    return data[rows.to(data.device)] if isinstance(data, torch.Tensor) else data.take(rows.cpu().numpy())
+    data = value.data
+    data = data[rows.to(data.device)] if isinstance(data, torch.Tensor) else data.take(rows.cpu().numpy())
+    return type(value)(data[:, :width] if value.kind is Kind.TOKEN and width is not None else data)
 
 
 def narrowed(record: R, paths: Iterable[str]) -> R:
     """Return a record with these parts only, each a name, or a dotted path into a record within it.
 
-    Reading another raises LawError that names the part and those that are there.
+    Reading another part raises LawError, which names that part and the remaining ones.
 
     >>> class Pair(Record):
     ...     lengths: Lengths
@@ -95,16 +92,16 @@ def narrowed(record: R, paths: Iterable[str]) -> R:
     for path in paths:
         name, _, rest = path.partition(".")
         inside.setdefault(name, []).append(rest)
-    kept = dict[str, Value]()
+    parts = dict[str, Value]()
     for name, part in record.parts.items():
         if name in inside:
             whole = "" in inside[name] or not isinstance(part, Record)
-            kept[name] = part if whole else narrowed(part, inside[name])  # type: ignore[type-var]
-    return type(record).of(kept, record.measures)
+            parts[name] = part if whole else narrowed(part, inside[name])  # type: ignore[type-var]
+    return type(record).of(parts, record.measures)
 
 
 def leaf_paths(kind: type[Value], prefix: str = "") -> tuple[tuple[str, type[Value]], ...]:
-    """Return every part of a record that is no record, as a dotted path with its type; for another value itself, as "".
+    """Return the parts of a record, those of records within it included, as dotted paths with types; "" for a value.
 
     >>> class Around(Record):
     ...     lengths: Lengths

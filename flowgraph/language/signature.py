@@ -1,4 +1,4 @@
-"""Read a function's signature once: which parameters are ports, which are settings, which takes the key."""
+"""Read a function's signature once: its ports, its settings, and the parameter of its random key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flowgraph.language.values import Head, Kind, Model, Record, State, Value, f
 
 
 class Settings(BaseModel):
-    """The settings of a node or flow: a field each. Unknown names and numbers that are not finite are refused."""
+    """The settings of a node or flow, as fields; unknown names and numbers that are not finite are refused."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, arbitrary_types_allowed=True, protected_namespaces=(), allow_inf_nan=False
@@ -35,7 +35,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class Signature:
-    """A function's parameters, sorted by what they are to the graph."""
+    """A function's parameters, sorted by their use in the graph."""
 
     name: str
     at: Site
@@ -46,20 +46,18 @@ class Signature:
     returns: tuple[Any, ...]
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object], where: str) -> dict[str, object]:
-        """Match arguments to names as Python does, with errors that name the nearest parameter."""
+        """Return the arguments by name, bound as Python does; errors name the nearest parameter."""
         if len(args) > len(self.positional):
             takes = f"takes {len(self.positional)} values in order ({', '.join(self.positional)}), but got {len(args)}"
             raise FlowTypeError.bad_call(where, self.name, takes, "name the others: `port=value`")
         bound: dict[str, object] = dict(zip(self.positional, args, strict=False))
-        known = (
-            [port.name for port in self.ports] + list(self.settings.model_fields) + [self.key] * (self.key is not None)
-        )
+        settings = self.settings.model_fields
+        parameters = [*(port.name for port in self.ports), *settings, *([self.key] if self.key is not None else [])]
         for name, value in kwargs.items():
             if name in bound:
                 raise FlowTypeError.bad_call(where, self.name, f"got `{name}` twice")
-            if name not in known:
-                settings = list(self.settings.model_fields)
-                raise SettingError.unknown(where, self.name, name, settings, [str(each) for each in known])
+            if name not in parameters:
+                raise SettingError.unknown(where, self.name, name, settings, parameters)
             bound[name] = value
         for port in self.ports:
             if port.name not in bound and not port.optional:
@@ -73,46 +71,45 @@ Refuse = Callable[[str, str], FlowTypeError]
 
 
 def read_signature(fn: Callable[..., Any], what: str) -> Signature:
-    """Sort the parameters of `fn`; refuse what a graph cannot hold. `what` is "node" or "flow", for errors."""
-    plain = inspect.isfunction(fn) and not (inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn))
+    """Return the signature of `fn`, a "node" or "flow" as `what` says; raises FlowTypeError if no graph can hold it."""
     at = defined_at(fn) if inspect.isfunction(fn) else call_site()
-    name = str(getattr(fn, "__name__", fn))
+    owner = str(getattr(fn, "__name__", fn))
     bad = FlowTypeError.bad_node if what == "node" else FlowTypeError.bad_flow
 
     def refuse(why: str, hint: str = "") -> FlowTypeError:
-        return bad(str(at), name, why, hint)
+        return bad(str(at), owner, why, hint)
 
-    if not plain:
-        raise refuse("is no plain function", "a class, a generator or an async function cannot be one")
+    if not inspect.isfunction(fn) or inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
+        raise refuse("must be a plain function", "not a class, a generator or an async function")
     hints = _hints(fn, refuse)
     ports, positional, settings, key = list[Port](), list[str](), dict[str, Any](), None
-    for each in inspect.signature(fn).parameters.values():
-        if each.name not in hints:
-            raise refuse(f"`{each.name}` has no type", f"write `{each.name}: Type`")
-        port = _port(each, hints[each.name], refuse)
-        keyword = each.kind is inspect.Parameter.KEYWORD_ONLY
+    for parameter in inspect.signature(fn).parameters.values():
+        name, keyword = parameter.name, parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        if name not in hints:
+            raise refuse(f"`{name}` has no type", f"write `{name}: Type`")
+        port = _port(parameter, hints[name], refuse)
         if port is not None:
             ports.append(port)
-            positional += [] if keyword else [each.name]
+            positional += [] if keyword else [name]
         elif not keyword:
-            raise refuse(
-                f"`{each.name}` takes {type_name(hints[each.name])}, which is no value", "a setting stands behind `*`"
-            )
-        elif hints[each.name] is Key:
-            key = each.name
+            why = f"`{name}` takes {type_name(hints[name])}, which is not a value"
+            raise refuse(why, "write settings behind `*`")
+        elif hints[name] is Key:
+            key = name
         else:
-            settings[each.name] = (hints[each.name], ... if each.default is inspect.Parameter.empty else each.default)
+            default = parameter.default
+            settings[name] = (hints[name], ... if default is inspect.Parameter.empty else default)
     if what == "flow":
         _refuse_in_flow(ports, key, refuse)
     for port in ports if what == "node" else ():
         if port.initial is not None:
             raise refuse(f"`{port.name}`: a port has no default", "state starts from the default of a flow's parameter")
-    model = _settings_model(name, settings, refuse)
-    return Signature(name, at, tuple(ports), tuple(positional), model, key, _returns(hints.get("return"), refuse))
+    model = _settings_model(owner, settings, refuse)
+    return Signature(owner, at, tuple(ports), tuple(positional), model, key, _returns(hints.get("return"), refuse))
 
 
 def defined_at(fn: Callable[..., Any]) -> Site:
-    """Return the line where a function is written, behind what decorators put around it."""
+    """Return the line where a function is written, not where its decorators are."""
     code = inspect.unwrap(fn).__code__
     return Site(code.co_filename, code.co_firstlineno)
 
@@ -128,36 +125,31 @@ def _hints(fn: Callable[..., Any], refuse: Refuse) -> dict[str, Any]:
 
 
 def _refuse_in_flow(ports: Sequence[Port], key: str | None, refuse: Refuse) -> None:
-    """Refuse what only a node can take."""
     if key is not None:
-        raise refuse(f"`{key}` is a Key, and a flow draws nothing itself", "each node that draws has a key of its own")
+        hint = "each node that needs random numbers has a key of its own"
+        raise refuse(f"`{key}` is a Key, but a flow itself uses no random numbers", hint)
     for port in ports:
-        asks = {
-            "Parts": port.parts,
-            "By": port.by,
-            "Rows": port.other_rows or port.no_rows,
-            "Corrects": port.corrects is not None,
-        }
-        said = next((name for name, asked in asks.items() if asked), "")
-        if said:
-            raise refuse(f"`{port.name}` says {said}, which only a node's port does", "leave it out")
+        rows, corrects = port.other_rows or port.no_rows, port.corrects is not None
+        traits = {"Parts": port.parts, "By": port.by, "Rows": rows, "Corrects": corrects}
+        if trait := next((name for name, value in traits.items() if value), ""):
+            raise refuse(f"`{port.name}` says {trait}, which only a node's port does", "leave it out")
         if port.region:
             raise refuse(f"`{port.name}` is a function, and a flow takes values", "define the loss inside the flow")
         if port.optional:
-            raise refuse(f"`{port.name}` may be None, but a flow's values are always there", "write two flows")
+            raise refuse(f"`{port.name}` may be None, but a flow needs all its values", "write two flows")
 
 
 def _returns(hint: Any, refuse: Refuse) -> tuple[Any, ...]:
     outputs = get_args(hint) if get_origin(hint) is tuple else (hint,)
-    if not outputs or any(_value_class(each) is None for each in outputs):
-        raise refuse("its result is no value", "annotate the result with a Value, or a tuple of them")
+    if not outputs or any(_value_class(output) is None for output in outputs):
+        raise refuse("its result is not a value", "annotate the result with a Value, or a tuple of them")
     if len(outputs) == 1 and get_origin(hint) is tuple:
         raise refuse("returns a tuple of one value", f"return the value: `-> {type_name(outputs[0])}`")
     return outputs
 
 
 def _settings_model(owner: str, settings: Mapping[str, Any], refuse: Refuse) -> type[BaseModel]:
-    """Make the model of a function's settings; a default that its own type refuses is an error here already."""
+    """Return the model of a function's settings, whose defaults are valid."""
     for name in settings:
         if name.startswith("_") or hasattr(BaseModel, name):
             raise refuse(f"no setting can be named `{name}`", "pydantic's models use that name themselves")
@@ -168,10 +160,10 @@ def _settings_model(owner: str, settings: Mapping[str, Any], refuse: Refuse) -> 
     try:
         model.model_validate({name: default for name, (_, default) in settings.items() if default is not ...})
     except ValidationError as error:
-        wrong = next((each for each in error.errors() if each["type"] != "missing"), None)
-        if wrong is not None:
-            name = str(wrong["loc"][0])
-            raise refuse(f"the default {name}={settings[name][1]!r}: {_reason(wrong['msg'])}", "") from None
+        fault = next((fault for fault in error.errors() if fault["type"] != "missing"), None)
+        if fault is not None:
+            name = str(fault["loc"][0])
+            raise refuse(f"the default {name}={settings[name][1]!r}: {_reason(fault['msg'])}", "") from None
     for name, (_, default) in settings.items():
         if isinstance(default, float | list | tuple | dict) and (why := not_plain(default)):
             raise refuse(f"the default {name}={default!r}: {why}", "")
@@ -184,31 +176,31 @@ def _value_class(hint: Any) -> type[Value] | None:
 
 
 def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | None:
-    """Return the port that a parameter is, or None if it is none; refuse what only looks like one."""
+    """Return the port of a parameter, or None for a setting or key; refuse one that mixes values with other types."""
     name, takes = parameter.name, type_name(hint)
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise refuse(f"`{name}` takes any number of arguments", "name each port and each setting")
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
         raise refuse(f"`{name}` cannot be given by name", "write no `/`: a graph gives every value by its name")
-    said: Sequence[Any] = ()
+    traits: Sequence[Any] = ()
     if get_origin(hint) is Annotated:
-        hint, *said = get_args(hint)
+        hint, *traits = get_args(hint)
     arms = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     values = [arm for arm in arms if _value_class(arm) is not None]
     if values:
         optional = type(None) in arms
         if len(arms) - optional != 1:
             raise refuse(f"`{name}` takes {takes}: a port has one type", "name the class that they share")
-        port = _with_traits(Port(name, values[0], optional=optional), said, refuse)
+        port = _with_traits(Port(name, values[0], optional=optional), traits, refuse)
         _refuse_head(port, refuse)
         return _with_default(port, parameter.default, refuse)
     if get_origin(hint) is collections.abc.Callable and _mentions_value(hint):
-        takes_a, gives = get_args(hint)
-        model = _value_class(takes_a[0]) if isinstance(takes_a, list) and len(takes_a) == 1 else None
-        loss = _value_class(gives)
+        arguments, result = get_args(hint)
+        model = _value_class(arguments[0]) if isinstance(arguments, list) and len(arguments) == 1 else None
+        loss = _value_class(result)
         if model is None or loss is None or not (issubclass(model, Model) and issubclass(loss, Loss)):
-            raise refuse(f"`{name}` takes {takes}: a region is a function of one model that gives a Loss", "")
-        port = Port(name, takes_a[0], region=True, region_returns=loss)
+            raise refuse(f"`{name}` takes {takes}: a region is a function of one model that returns a Loss", "")
+        port = Port(name, arguments[0], region=True, region_returns=loss)
         _refuse_head(port, refuse)
         return port
     if _mentions_value(hint):
@@ -217,7 +209,7 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
 
 
 def _with_default(port: Port, default: object, refuse: Refuse) -> Port:
-    """Add what state starts from; refuse any other default, and one that a file would not give back as it was."""
+    """Return a port with the data that its state starts from; refuse any other default, and data that no file holds."""
     if default is (None if port.optional else inspect.Parameter.empty):
         return port
     if port.optional:
@@ -236,96 +228,89 @@ def _with_default(port: Port, default: object, refuse: Refuse) -> Port:
 
 
 def is_plain_state(kind: type[Value]) -> TypeGuard[type[State]]:
-    """Return whether values of this type are carried and are no models: what can start from a default."""
+    """Return whether values of this type are carried and are not models, so that they can start from a default."""
     return issubclass(kind, State) and not issubclass(kind, Model)
 
 
 def bad_start(kind: type[State], data: object) -> str:
-    """Return why state of a type cannot start from data; nothing if it can, and a file gives it back as it was.
+    """Return why state of a type cannot start from data that a file reads back unchanged; "" if it can.
 
     >>> bad_start(State, [1, "a"]), bad_start(State, float("nan"))
     ('', 'a file cannot hold nan')
     """
     if data is None:
         return "it starts from nothing"
-    wanted = _ENTRIES.get(kind.dtype.rstrip("0123456789"), (type(data),))
-    if not isinstance(data, list | dict) and type(data) not in wanted:
+    types = _STATE_TYPES.get(kind.dtype.rstrip("0123456789"), (type(data),))
+    if not isinstance(data, list | dict) and type(data) not in types:
         return f"{kind.__name__} is {kind.dtype}, not {type(data).__name__}"
-    return _not_kept(data)
+    return _not_storable(data)
 
 
-_ENTRIES: Mapping[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "bool": (bool,), "text": (str,)}
+_STATE_TYPES: Mapping[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "bool": (bool,), "text": (str,)}
 
 
-def _not_kept(data: object) -> str:
-    """Return what of plain data a file would not give back as it was."""
+def _not_storable(data: object) -> str:
+    """Return why a file would not read plain data back unchanged, "" if it would."""
     if type(data) is list:
-        return next((why for each in cast("list[object]", data) if (why := _not_kept(each))), "")
+        return next((why for entry in cast("list[object]", data) if (why := _not_storable(entry))), "")
     if type(data) is dict:
-        held = cast("dict[object, object]", data)
-        keys = "" if all(type(each) is str for each in held) else "its keys are no texts"
-        return next((why for each in held.values() if (why := _not_kept(each))), keys)
+        entries = cast("dict[object, object]", data)
+        keys = "" if all(type(key) is str for key in entries) else "its keys must be strings"
+        return next((why for entry in entries.values() if (why := _not_storable(entry))), keys)
     if type(data) is float and not math.isfinite(data):
         return f"a file cannot hold {data}"
-    kept = data is None or type(data) in (bool, int, float, str)
-    return not_plain(data) if kept else f"a file cannot hold {with_article(type(data).__name__)}"
+    plain = data is None or type(data) in (bool, int, float, str)
+    return not_plain(data) if plain else f"a file cannot hold {with_article(type(data).__name__)}"
 
 
 def _refuse_head(port: Port, refuse: Refuse) -> None:
-    """Refuse a model whose last layer is none that we know."""
-    kind, known = port.value_type, get_args(Head)
-    if issubclass(kind, Model) and kind.head not in known:
+    kind, heads = port.value_type, get_args(Head)
+    if issubclass(kind, Model) and kind.head not in heads:
         why = f"`{port.name}` takes {with_article(kind.__name__)}, whose head is {kind.head!r}"
-        raise refuse(why, nearest(str(kind.head), known))
+        raise refuse(why, nearest(str(kind.head), heads))
 
 
-def _with_traits(port: Port, said: Sequence[Any], refuse: Refuse) -> Port:
-    """Add what an annotation says of a port beyond its type; refuse what is said twice, and parts it lacks."""
-    for each in said:
-        if isinstance(each, type) and issubclass(each, Parts | By | Rows | Kind | Corrects):
-            raise refuse(f"`{port.name}` says {each.__name__}", f"say which: {each.__name__}{_EXAMPLES[each]}")
-    told = [each for each in said if isinstance(each, Parts | By | Rows | Kind | Corrects)]
-    kinds = [type(each) for each in told]
-    for i, each in enumerate(told):
-        if type(each) in kinds[:i]:
-            raise refuse(f"`{port.name}` says {type(each).__name__} twice", "")
-        if isinstance(each, Parts):
-            port = replace(port, parts=_known_parts(port, each, refuse))
-        elif isinstance(each, By):
-            port = replace(port, by=each)
-        elif isinstance(each, Kind):
-            port = replace(port, kind=each)
-        elif isinstance(each, Corrects):
-            port = replace(port, corrects=str(each.port))
-        elif each is Rows.NONE and not _is_plain_state(port.value_type):
+def _with_traits(port: Port, annotations: Sequence[Any], refuse: Refuse) -> Port:
+    """Return a port with the traits of its annotation; refuse a trait twice, and parts that the record lacks."""
+    seen = set[type]()
+    for trait in annotations:
+        if isinstance(trait, type) and issubclass(trait, Trait):
+            raise refuse(f"`{port.name}` says {trait.__name__}", f"say which: {trait.__name__}{_EXAMPLES[trait]}")
+        if not isinstance(trait, Trait):
+            continue
+        if type(trait) in seen:
+            raise refuse(f"`{port.name}` says {type(trait).__name__} twice", "")
+        seen.add(type(trait))
+        if isinstance(trait, Parts):
+            known = fields(port.value_type) if issubclass(port.value_type, Record) else {}
+            for name in trait.names:
+                if name not in known:
+                    why = f"`{port.name}` has no part `{name}`: it takes {with_article(port.value_type.__name__)}"
+                    raise refuse(why, nearest(str(name), known))
+            port = replace(port, parts=trait.names)
+        elif isinstance(trait, By):
+            port = replace(port, by=trait)
+        elif isinstance(trait, Kind):
+            port = replace(port, kind=trait)
+        elif isinstance(trait, Corrects):
+            port = replace(port, corrects=str(trait.port))
+        elif trait is Rows.NONE and not is_plain_state(port.value_type):
             raise refuse(f"`{port.name}` says Rows.NONE, which only the port of a state does", "leave it out")
         else:
-            port = replace(port, other_rows=each is Rows.OTHER, no_rows=each is Rows.NONE)
+            port = replace(port, other_rows=trait is Rows.OTHER, no_rows=trait is Rows.NONE)
     return port
 
 
-def _is_plain_state(kind: type[Value]) -> bool:
-    return issubclass(kind, State) and not issubclass(kind, Model)
-
-
+Trait = Parts | By | Rows | Kind | Corrects
 _EXAMPLES: Mapping[type, str] = {Parts: '("mask")', By: ".TRAINED", Rows: ".OTHER", Kind: ".ROW", Corrects: '("old")'}
 
 
-def _known_parts(port: Port, parts: Parts, refuse: Refuse) -> tuple[str, ...]:
-    known = fields(port.value_type) if issubclass(port.value_type, Record) else {}
-    for name in parts.names:
-        if name not in known:
-            why = f"`{port.name}` has no part `{name}`: it takes {with_article(port.value_type.__name__)}"
-            raise refuse(why, nearest(str(name), known))
-    return parts.names
-
-
 def _mentions_value(hint: Any) -> bool:
-    """Return whether a type holds values somewhere inside; the class of a value is none."""
+    """Return whether a type contains a value type; `type[Mask]` does not."""
     if get_origin(hint) is type:
         return False
     inside = hint if isinstance(hint, list) else get_args(hint)
-    return _value_class(hint) is not None or any(_mentions_value(each) for each in inside)
+    return _value_class(hint) is not None or any(map(_mentions_value, inside))
 
 
 def _reason(message: str) -> str:
@@ -339,35 +324,32 @@ def type_name(hint: Any) -> str:
     >>> type_name(int), type_name(int | None), type_name(list[Value])
     ('int', 'int | None', 'list[Value]')
     """
-    bound = getattr(hint, "__bound__", None)
-    return (
-        str(getattr(bound or hint, "__name__", None) or hint)
-        if not get_args(hint)
-        else re.sub(r"[\w.]+\.", "", str(hint))
-    )
+    if get_args(hint):
+        return re.sub(r"[\w.]+\.", "", str(hint))
+    bound = getattr(hint, "__bound__", None) or hint
+    return str(getattr(bound, "__name__", None) or hint)
 
 
 def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: str, where: str) -> BaseModel:
-    """Check settings against their declared types and ranges.
+    """Return settings that fit their declared types and ranges.
 
     Raises `SettingError` with the setting, the value and what is allowed, or the nearest name.
     """
-    unknown = [name for name in values if name not in model.model_fields]
-    if unknown:
-        raise SettingError.unknown(where, owner, unknown[0], model.model_fields)
+    for name in values:
+        if name not in model.model_fields:
+            raise SettingError.unknown(where, owner, name, model.model_fields)
     try:
         settings = model.model_validate(dict(values))
     except ValidationError as error:
         raise _refused(dict(error.errors()[0]), values, owner, where) from None
-    for name in values:
-        why = not_plain(getattr(settings, name))
-        if why:
-            raise SettingError.refused(where, f"{owner}.{name}", values[name], why)
+    for name, value in values.items():
+        if why := not_plain(getattr(settings, name)):
+            raise SettingError.refused(where, f"{owner}.{name}", value, why)
     return settings
 
 
 def not_plain(value: object) -> str:
-    """Return why a setting cannot be written into a file and read back as it was; nothing if it can.
+    """Return why a file cannot hold a setting unchanged; "" if it can.
 
     >>> not_plain([1, "a", None]), not_plain(2**80)
     ('', 'a whole number has at most 64 bits')
@@ -383,12 +365,11 @@ def not_plain(value: object) -> str:
     if isinstance(value, int):
         return "" if abs(value) < 2**63 else "a whole number has at most 64 bits"
     if isinstance(value, list | tuple):
-        return next((why for each in value if (why := not_plain(each))), "")
+        return next((why for entry in value if (why := not_plain(entry))), "")
     if isinstance(value, dict):
-        texts = all(isinstance(name, str) for name in value)
-        return (
-            next((why for each in value.values() if (why := not_plain(each))), "") if texts else "its keys are no texts"
-        )
+        if not all(isinstance(name, str) for name in value):
+            return "its keys must be strings"
+        return next((why for entry in value.values() if (why := not_plain(entry))), "")
     if inspect.isfunction(value) or inspect.isclass(value):
         named = "<" not in value.__qualname__ and value.__module__.partition(".")[0] not in sys.stdlib_module_names
         return "" if named else "a worker finds a function by its name, at the top level of a file of yours"
@@ -398,15 +379,15 @@ def not_plain(value: object) -> str:
 def setting_faults(
     model: type[BaseModel], values: Mapping[str, object], owner: str, where: str
 ) -> list[SettingError | FlowTypeError]:
-    """Return every fault that `make_settings` would find, one after the other."""
-    known = {name: value for name, value in values.items() if name in model.model_fields}
+    """Return every fault that `make_settings` would raise, one after the other."""
+    fields = model.model_fields
     faults: list[SettingError | FlowTypeError] = [
-        SettingError.unknown(where, owner, name, model.model_fields) for name in values if name not in known
+        SettingError.unknown(where, owner, name, fields) for name in values if name not in fields
     ]
     try:
-        model.model_validate(known)
+        model.model_validate({name: value for name, value in values.items() if name in fields})
     except ValidationError as error:
-        faults += [_refused(dict(each), values, owner, where) for each in error.errors()]
+        faults += [_refused(dict(fault), values, owner, where) for fault in error.errors()]
     return faults
 
 

@@ -1,4 +1,4 @@
-"""Traits of ports and ops: what a node says of its inputs and rows beyond their types, for the laws and passes."""
+"""Traits of ports and ops, which tell laws and passes more about inputs and rows than their types do."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 RowTrait = Literal["kept", "reordered", "new"]
-"""Whether a node gives the rows of its inputs, those rows in another order, or others: fewer, more, or its own."""
+"""Whether a node returns the rows of its inputs, the same rows in another order, or other rows."""
 
 
 class By(enum.StrEnum):
-    """Which model must have made the value on a port: `new: Annotated[LogProbs, By.TRAINED]`."""
+    """The model that must have made the value on a port: `new: Annotated[LogProbs, By.TRAINED]`."""
 
     TRAINED = "trained"  # the model that the loss trains, computed again in each micro-batch
-    SAMPLER = "sampler"  # the model that drew the rows, at the version that drew them
+    SAMPLER = "sampler"  # the model that sampled the rows, at the same version
     FIXED = "fixed"  # any model, as long as this loss does not train it
 
 
 class Rows(enum.Enum):
-    """What a port says of the rows it takes: `greedy: Annotated[Scores, Rows.OTHER]`."""
+    """The rows that a port takes: `greedy: Annotated[Scores, Rows.OTHER]`."""
 
     OTHER = "other"  # they need not be the rows of the node's other inputs
     NONE = "none"  # of a State: it holds no rows of earlier steps
@@ -27,9 +27,9 @@ class Rows(enum.Enum):
 
 @dataclass(frozen=True)
 class Parts:
-    """Of the record on a port the body reads these parts only: `rollout: Annotated[Rollout, Parts("tokens")]`.
+    """The parts of the record on a port that the body reads: `rollout: Annotated[Rollout, Parts("tokens")]`.
 
-    Only these travel to it, and it is refused any other.
+    Only these travel to it, and reading another part is an error.
     """
 
     names: tuple[str, ...]
@@ -40,10 +40,11 @@ class Parts:
 
 @dataclass(frozen=True)
 class Corrects:
-    """What a port takes corrects for the weights that drew the rows: `Annotated[ImportanceWeights, Corrects("old")]`.
+    """The value on a port corrects for the weights that sampled: `Annotated[ImportanceWeights, Corrects("old")]`.
 
-    Then the node's port of that name may take other weights' log-probs than those that drew: what made the correction
-    must have read the same on its own port of that name. `Corrects()` is for a node that has no such port.
+    Then the node's port of that name may take log-probs of other weights than those that sampled the rows: the maker of
+    the correction must have read the same log-probs on its own port of that name. `Corrects()` is for a node without
+    such a port.
     """
 
     port: str = ""

@@ -1,14 +1,14 @@
-"""Values: what travels on the edges of a graph.
+"""Values, which travel on the edges of a graph.
 
-A value is an edge while a flow is described and holds data while a node runs; one class serves both, so one
-annotation is read by type checkers, by `@node` and by the diagrams. Losses are in `loss.py`.
+A value is an edge while a flow is described and holds data while a node runs. One class serves both, so that type
+checkers, `@node` and diagrams read one annotation. Losses are in `loss.py`.
 """
 
 from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, dataclass_transform
@@ -25,27 +25,27 @@ _OPERATORS = dict[str, Callable[..., Any]]()
 
 
 def operate_by(**nodes: Callable[..., Any]) -> None:
-    """Let these nodes be what the operators of values call: `add` for `+`, `scale` for a factor."""
+    """Set the nodes that the operators of values call: `add` for `+`, `scale` for a factor."""
     _OPERATORS.update(nodes)
 
 
 Head = Literal["tokens", "values", "score"]
-"""What a model's last layer gives: logits of the next token, a number at each token, or one for the whole text."""
+"""The output of a model's last layer: logits of the next token, a number at each token, or one for the whole text."""
 
 
 class Kind(enum.StrEnum):
-    """Say how a value lies along a batch of B rows with up to T tokens each."""
+    """The shape of a value along a batch of B rows with up to T tokens each."""
 
     ROW = "row"  # [B, ...]: one entry a row
     TOKEN = "row x token"  # [B, T]: padded, aligned with the responses
     SCALAR = "scalar"  # one for the batch
     MODEL = "model"  # weights behind a handle
-    STATE = "state"  # small carried state that is no model
+    STATE = "state"  # small carried state other than a model
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Declare a number that a node reports: its name, unit, and whether displays lead with it."""
+    """A number that a node reports: its name, its unit, and whether displays lead with it."""
 
     name: str
     unit: str = ""
@@ -55,7 +55,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Measure:
-    """Report one metric as (sum, count), so that means over micro-batches and ranks are exact."""
+    """One metric as (sum, count), so that means over micro-batches and ranks are exact."""
 
     name: str
     total: float
@@ -65,12 +65,12 @@ class Measure:
 class Value:
     """One typed value: an edge while a flow is described, data while a node runs.
 
-    `data` is a `torch.Tensor`, a `pyarrow` array or table, or what the subclass says. Reading it from an edge,
-    or using an edge as a truth, raises `FlowTypeError`.
+    `data` is a `torch.Tensor`, a `pyarrow` array or table, or of the type in the subclass' docstring. Reading the data
+    of an edge, or using an edge as a condition, raises `FlowTypeError`.
     """
 
     kind: ClassVar[Kind] = Kind.SCALAR
-    dtype: ClassVar[str] = ""  # of one entry of its column, as numpy names it; "text", "table"; not said: ""
+    dtype: ClassVar[str] = ""  # of an entry of its column, as numpy names it, or "text" or "table"; "" for any
     _edge: Edge | None = None
     _data: Any = None
     measures: tuple[Measure, ...] = ()
@@ -80,7 +80,7 @@ class Value:
 
     @classmethod
     def at(cls, edge: Edge) -> Self:
-        """Make the value that stands for `edge` while a flow is described."""
+        """Return the value that stands for `edge` while a flow is described."""
         value = cls.__new__(cls)
         value._edge = edge
         return value
@@ -92,7 +92,7 @@ class Value:
 
     @property
     def data(self) -> Any:
-        """Return the data; refuse on an edge."""
+        """Return the data; raises FlowTypeError on an edge."""
         self._refuse("the flow reads the data of")
         return self._data
 
@@ -100,7 +100,7 @@ class Value:
         if self._edge is not None:
             raise FlowTypeError.not_data(_here(), type(self).__name__, use, self._edge.made())
 
-    if not TYPE_CHECKING:  # a checker would take any attribute for one that can be set
+    if not TYPE_CHECKING:  # or a checker would accept any attribute
 
         def __setattr__(self, name: str, value: object) -> None:
             self._refuse(f"the flow sets `{name}` of")
@@ -143,7 +143,7 @@ for _name in _ON_DATA:
 
 
 class State(Value):
-    """A value that is carried from step to step: goes in as a parameter, comes out as a result."""
+    """A value that is carried from step to step: it goes in as a parameter and comes out as a result."""
 
     kind = Kind.STATE
 
@@ -151,8 +151,8 @@ class State(Value):
 class Model(Value):
     """Weights behind a handle, at one version.
 
-    Real values are made from a handle; `handle` refuses when the weights have since been updated, because
-    weights are updated in place and this version no longer exists.
+    Real values are made from a handle. `handle` raises LawError once the weights have been updated, because an update
+    is in place and this version no longer exists.
     """
 
     kind = Kind.MODEL
@@ -164,13 +164,11 @@ class Model(Value):
 
     @property
     def handle(self) -> Handle:
-        """Return the handle, if it still holds this version of the weights."""
+        """Return the handle; raises LawError if it no longer holds this version of the weights."""
         handle = cast("Handle", self.data)
         if handle.version != self.version:
-            raise LawError(
-                f"version {self.version} of these weights was consumed by an update; they are at {handle.version}",
-                hint="use the model that `update` returned",
-            )
+            what = f"version {self.version} of these weights was consumed by an update; they are at {handle.version}"
+            raise LawError(what, hint="use the model that `update` returned")
         return handle
 
     def advanced(self) -> Self:
@@ -190,11 +188,11 @@ class Linear(Value):
     """A value with `+` and a factor; each is a node, so it shows in the graph."""
 
     def plus(self, other: Self) -> Self:
-        """Add real data; what both report goes along."""
+        """Return the sum of real data, with the measures of both."""
         return type(self)(self.data + other.data, (*self.measures, *other.measures))
 
     def times(self, factor: float) -> Self:
-        """Scale real data; what it reports goes along as it is."""
+        """Return scaled real data, with its measures unscaled."""
         return type(self)(self.data * factor, self.measures)
 
     def __add__(self, other: Self) -> Self:
@@ -281,29 +279,29 @@ class Record(Value):
 
     @property
     def data(self) -> Any:
-        """Refuse: a record holds parts, and they hold the data."""
+        """Raise FlowTypeError: a record has parts, which hold the data."""
         self._refuse("the flow reads the data of")
         why = "holds parts, and they hold the data"
         raise FlowTypeError.bad_call(_here(), type(self).__name__, why, f"its parts: {', '.join(self.parts)}")
 
     def measured(self, *measures: Measure) -> Self:
-        """Attach what the node that makes this record reports."""
+        """Return the record with the measures of the node that makes it."""
         self.measures = measures
         return self
 
     @classmethod
     def of(cls, parts: Mapping[str, Value], measures: Sequence[Measure] = ()) -> Self:
-        """Make a record of real parts, perhaps of some only: a narrowed one, which refuses to give the others."""
-        made = cls.__new__(cls)
-        made.__dict__.update(parts)
-        made.measures = tuple(measures)
-        return made
+        """Return a record of real parts; without some of them it is narrowed, and refuses to return those."""
+        record = cls.__new__(cls)
+        record.__dict__.update(parts)
+        record.measures = tuple(measures)
+        return record
 
     @property
     def parts(self) -> dict[str, Value]:
-        """Return the parts by name, in the order of their declaration; of a narrowed record those that it holds."""
-        held = fields(type(self)) if self._edge is not None else (n for n in fields(type(self)) if n in self.__dict__)
-        return {name: getattr(self, name) for name in held}
+        """Return the parts by name, in the order of their declaration; of a narrowed record those that it has."""
+        names = (name for name in fields(type(self)) if self._edge is not None or name in self.__dict__)
+        return {name: getattr(self, name) for name in names}
 
     @property
     def narrowed(self) -> bool:
@@ -313,23 +311,19 @@ class Record(Value):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Value:
-            known = fields(type(self)) if not name.startswith("_") else {}
+            known, record = fields(type(self)) if not name.startswith("_") else {}, type(self).__name__
             if name not in known:
-                raise AttributeError(_no_part(type(self).__name__, name, known))
+                hint = nearest(name, known)
+                raise AttributeError(f"{record} has no part `{name}`" + (f" ({hint})" if hint else ""))
             if self._edge is None:
-                raise LawError.narrowed(type(self).__name__, name, self.parts)
+                raise LawError.narrowed(record, name, self.parts)
             return known[name].at(self._edge.part(name, known[name]))
-
-
-def _no_part(record: str, name: str, known: Iterable[str]) -> str:
-    hint = nearest(name, known)
-    return f"{record} has no part `{name}`" + (f" ({hint})" if hint else "")
 
 
 def fields(record: type[Record]) -> dict[str, type[Value]]:
     """Return a record's parts: name to value type.
 
-    Raises `FlowTypeError` for a part that is no value, or whose name every record has a use for.
+    Raises `FlowTypeError` for a part that is not a value, or with the name of an attribute of every record.
 
     >>> class Pair(Record):
     ...     mask: Mask
@@ -341,22 +335,22 @@ def fields(record: type[Record]) -> dict[str, type[Value]]:
 
 @cache
 def _fields(record: Any) -> dict[str, type[Value]]:
+    def refuse(why: str, hint: str = "") -> FlowTypeError:
+        return FlowTypeError.bad_call(_here(), record.__name__, why, hint)
+
     classes = [cls for cls in reversed(record.__mro__) if issubclass(cls, Record) and cls is not Record]
     try:
         parts = {name: hint for cls in classes for name, hint in inspect.get_annotations(cls, eval_str=True).items()}
     except NameError as error:
-        why = f"the type of a part is not defined: {error}"
         hint = "types are looked up at the top level of its file"
-        raise FlowTypeError.bad_call(_here(), record.__name__, why, hint) from None
+        raise refuse(f"the type of a part is not defined: {error}", hint) from None
     except Exception as error:  # noqa: BLE001 - an annotation is any expression of the user's
-        raise FlowTypeError.bad_call(_here(), record.__name__, f"the type of a part cannot be read: {error}") from None
-    for name, hint in parts.items():
-        if not (isinstance(hint, type) and issubclass(hint, Value)):
-            shown = getattr(hint, "__name__", hint)
-            raise FlowTypeError.bad_call(_here(), record.__name__, f"its part `{name}` is {shown}, which is no value")
-        if record in hint.__mro__:
-            raise FlowTypeError.bad_call(_here(), record.__name__, f"its part `{name}` is such a record itself")
+        raise refuse(f"the type of a part cannot be read: {error}") from None
+    for name, kind in parts.items():
+        if not (isinstance(kind, type) and issubclass(kind, Value)):
+            raise refuse(f"its part `{name}` is {getattr(kind, '__name__', kind)}, which is not a value")
+        if record in kind.__mro__:
+            raise refuse(f"its part `{name}` is such a record itself")
         if hasattr(Record, name):
-            why = f"a part cannot be named `{name}`: every record has one"
-            raise FlowTypeError.bad_call(_here(), record.__name__, why)
+            raise refuse(f"a part cannot be named `{name}`: every record has one")
     return parts

@@ -1,4 +1,4 @@
-"""Check a program: whole, or as far as the passes have come that made it."""
+"""Check a program against the laws of the lowered stage: after its last pass, or after an earlier one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STAGES = (
 
 
 def check_program(program: Program) -> None:
-    """Raise LawError for the first law of the lowered stage that a program breaks."""
+    """Raise LawError for the first law that a finished program breaks."""
     laws.check("lowered", program)
 
 
 def check_after(name: str, program: Program) -> None:
-    """Raise LawError for the first law that a program breaks of those that hold after the pass of this name."""
-    reached = STAGES[: STAGES.index(name) + 1]
+    """Raise LawError for the first broken law among those that hold after the pass of this name."""
+    passed = STAGES[: STAGES.index(name) + 1]
     for law in laws.laws()["lowered"]:
-        for error in law.breaches(program) if law.since in reached else ():
+        for error in law.breaches(program) if law.since in passed else ():
             raise error

@@ -1,9 +1,9 @@
-"""Fuse host nodes: let a host run and the one reader of its results be one task.
+"""Fuse host nodes: join a host run and the only reader of its results into one task.
 
 Before: `run score on host`, `run group_normalize on host`. After: `run score, group_normalize on host`.
 
-It saves a task and a trip through a store, and costs nothing: runs are fused only where nothing then waits for longer.
-So the second reads nothing that was not there when the first began, and nobody else waits for what the first gives.
+It saves a task and a trip through a store, and delays nothing: the second run reads only values that were present when
+the first began, and no other run waits for the results of the first.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from flowgraph.language.values import Kind, Record, Value
+from flowgraph.language.values import Kind, Record
 from flowgraph.lowering.program import HOST, Program, Run, Task, results_of, typed_results, value_name
 
 
 def fuse_host_nodes(program: Program) -> Program:
-    """Return the program with chains of host runs as one run each, at the place of the first of them."""
+    """Return the program with each chain of host runs as one run, in the position of its first member."""
     chains = _Chains(program)
     for i in chains.runs:
         chains.try_to_fuse(i)
@@ -28,7 +28,7 @@ def fuse_host_nodes(program: Program) -> Program:
 
 @dataclass
 class _Chain:
-    """Host runs that are one task: their places in the program, whose results they wait for, how many have effects."""
+    """Host runs that become one task: their positions, the runs that they wait for, and how many have effects."""
 
     members: list[int]
     waits: set[int]
@@ -36,13 +36,13 @@ class _Chain:
 
 
 class _Chains:
-    """Runs of a program by their places in it, and chains of them as they are found."""
+    """The runs of a program by position, and the chains that they form so far."""
 
     def __init__(self, program: Program) -> None:
         self.nodes = program.nodes
         self.runs = {i: task for i, task in enumerate(program.tasks) if isinstance(task, Run)}
         self.gone = set[int]()  # fused into the first run of their chain
-        self._chains = dict[int, _Chain]()  # by each of their members
+        self._chains = dict[int, _Chain]()  # by the position of every member
         self._returned = {value_name(edge) for edge in program.graph.outputs}
         self._maker, self._readers = dict[str, int](), defaultdict[str, set[int]](set)
         for i, run in self.runs.items():
@@ -52,13 +52,12 @@ class _Chains:
         self._effects = [i for i in self.runs if self._has_effects(i)]
 
     def try_to_fuse(self, i: int) -> None:
-        """Add a host run to the chain of the last run that it reads from, if nothing waits for longer then."""
+        """Add a host run to the chain of the last run that it reads from, if that delays nothing."""
         makers = self._makers(i)
         if self.runs[i].place != HOST:
             return
         chain = self._chains.get(max(makers)) if makers else None
-        alike = chain is not None and self._waits_alike(makers, chain) and self._alone_waits(i, chain)
-        if chain is not None and alike and self._keeps_effects_in_order(i, chain):
+        if chain is not None and self._adds_no_wait(i, makers, chain) and self._keeps_effects_in_order(i, chain):
             chain.members.append(i)
             chain.effects += self._has_effects(i)
             self._chains[i] = chain
@@ -67,34 +66,30 @@ class _Chains:
             self._chains[i] = _Chain([i], makers, int(self._has_effects(i)))
 
     def fused(self, i: int, task: Task) -> Task:
-        """Return one run for the chain that begins here; any other task as it is."""
+        """Return one run for the chain that begins here, or the task if none does."""
         members = self._chains[i].members if i in self._chains else []
         if len(members) < 2:
             return task
-        made = {name for each in members for name in self._results(each)}
-        reads = dict.fromkeys(name for each in members for name in self.runs[each].reads if name not in made)
-        nodes = tuple(name for each in members for name in self.runs[each].nodes)
+        results = {name for member in members for name in self._results(member)}
+        reads = dict.fromkeys(name for member in members for name in self.runs[member].reads if name not in results)
+        nodes = tuple(name for member in members for name in self.runs[member].nodes)
         return Run(nodes, HOST, tuple(reads), inner=tuple(self._inner(nodes, {*members})))
 
     def _results(self, i: int) -> Iterator[str]:
-        return (name for each in self.runs[i].nodes for name in results_of(self.nodes[each]))
+        return (name for node in self.runs[i].nodes for name in results_of(self.nodes[node]))
 
     def _makers(self, i: int) -> set[int]:
-        """Return the runs that make what this one reads."""
+        """Return the runs whose results this one reads."""
         return {self._maker[name] for name in self.runs[i].reads if name in self._maker}
 
-    def _waits_alike(self, makers: set[int], chain: _Chain) -> bool:
-        """Return whether what a run reads is made in the chain, or was there when the chain began."""
-        others = {each for each in makers if self._chains.get(each) is not chain}
-        todo, found = chain.waits, set[int]()
-        while others - found and todo:
-            found |= todo
-            todo = {maker for each in todo for maker in self._makers(each) if maker >= min(others)} - found
-        return others <= found
-
-    def _alone_waits(self, i: int, chain: _Chain) -> bool:
-        """Return whether nobody else reads what the chain's last run gives."""
-        return all(self._readers[name] <= {i} for name in self._results(chain.members[-1]))
+    def _adds_no_wait(self, i: int, makers: set[int], chain: _Chain) -> bool:
+        """Return whether a run, alone in reading the end of a chain, reads nothing made after the chain began."""
+        outside = {maker for maker in makers if self._chains.get(maker) is not chain}
+        front, before = chain.waits, set[int]()
+        while outside - before and front:
+            before |= front
+            front = {maker for run in front for maker in self._makers(run) if maker >= min(outside)} - before
+        return outside <= before and all(self._readers[name] <= {i} for name in self._results(chain.members[-1]))
 
     def _keeps_effects_in_order(self, i: int, chain: _Chain) -> bool:
         """Return whether nodes with effects still run on the host in the order of the flow."""
@@ -103,18 +98,16 @@ class _Chains:
         return not self._has_effects(i) or between == chain.effects - self._has_effects(first)
 
     def _has_effects(self, i: int) -> bool:
-        here = self.runs[i].place == HOST
-        return here and not all(self.nodes[name].op.pure for name in self.runs[i].nodes)
+        on_host = self.runs[i].place == HOST
+        return on_host and not all(self.nodes[name].op.pure for name in self.runs[i].nodes)
 
     def _inner(self, nodes: tuple[str, ...], members: set[int]) -> Iterator[str]:
-        """Name the results that do not leave the task: only its own nodes read them, and a run records none of them."""
+        """Yield the results that stay in the task: only its own nodes read them, and they are not recorded.
+
+        A column with one entry a row is recorded beside the rollout.
+        """
         for node in (self.nodes[name] for name in nodes):
             for name, kind in typed_results(node):
-                alone = self._readers[name] <= members and name not in self._returned
-                if alone and not (len(node.returns) == 1 and _recorded(kind)):
+                recorded = len(node.returns) == 1 and kind.kind is Kind.ROW and not issubclass(kind, Record)
+                if self._readers[name] <= members and name not in self._returned and not recorded:
                     yield name
-
-
-def _recorded(kind: type[Value]) -> bool:
-    """Return whether a run records it: what later nodes say of each row is written beside the rollout."""
-    return kind.kind is Kind.ROW and not issubclass(kind, Record)

@@ -1,9 +1,9 @@
-"""Insert switches: what sleeps leaves its devices before another home works there, and comes back for its own work.
+"""Insert switches: a home that sleeps frees its devices before another home works there, and wakes for its own tasks.
 
 Before: `run policy.generate on all/sglang`, `run policy.update on all/fsdp`, where the plan says that both sleep.
 After: `sleep policy all/fsdp`, `wake policy all/sglang`, `run policy.generate`, `sleep policy all/sglang`, and so on.
-A sync needs both of its homes awake. What a step begins with is what the step before left: a switch to what is so
-already costs nothing.
+A sync needs both of its homes awake. A step begins in the state that the last one left, and a switch to the present
+state costs nothing.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from flowgraph.lowering.waits import homes_of
 
 
 def insert_switches(program: Program) -> Program:
-    """Return the program with switches before the tasks that need them; the order of all others stays."""
+    """Return the program with switches before the tasks that need them, all other tasks in their order."""
     sleepers = [home for home in program.homes if home.running.sleeps]
-    return replace(program, tasks=tuple(_with_switches(program, sleepers))) if sleepers else program
-
-
-def _with_switches(program: Program, sleepers: list[Home]) -> Iterator[Task]:
-    awake = dict[Home, bool]()
+    if not sleepers:
+        return program
+    tasks, state = list[Task](), dict[Home, bool]()
     for task in program.tasks:
-        for home, wanted in wanted_by(task, sleepers):
-            if awake.get(home) is not wanted:
-                yield Switch(home, awake=wanted)
-                awake[home] = wanted
-        yield task
+        for home, awake in switches_before(task, sleepers):
+            if state.get(home) is not awake:
+                tasks.append(Switch(home, awake))
+                state[home] = awake
+        tasks.append(task)
+    return replace(program, tasks=tuple(tasks))
 
 
-def wanted_by(task: Task, sleepers: list[Home]) -> Iterator[tuple[Home, bool]]:
-    """Yield the homes that have to be asleep for a task, then those that have to be awake, each with which it is."""
+def switches_before(task: Task, sleepers: list[Home]) -> Iterator[tuple[Home, bool]]:
+    """Yield the homes that must sleep while a task runs, with False, then those that must be awake, with True."""
     used = homes_of(task)
     pools = {home.pool for home in used}
-    there = [home for home in sleepers if home.pool in pools]
-    yield from ((home, False) for home in there if home not in used)
-    yield from ((home, True) for home in there if home in used)
+    neighbours = [home for home in sleepers if home.pool in pools]
+    yield from ((home, False) for home in neighbours if home not in used)
+    yield from ((home, True) for home in neighbours if home in used)

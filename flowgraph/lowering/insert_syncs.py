@@ -1,13 +1,12 @@
-"""Insert syncs: weights that are read in another home than where their version was made are brought there.
+"""Insert syncs: bring weights to each home that reads a version which another home made.
 
 Before: `run policy.generate on apart/local`, of weights that `all/fsdp` trains.
-After: `sync policy all/fsdp -> apart/local`, then that run. A sync says by how many updates its readers let the copy
-lag, and how far the plan lets it.
+After: `sync policy all/fsdp -> apart/local`, then that run. A sync holds how many updates its readers let the copy lag,
+and how many the plan does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from flowgraph.analysis.roles import roles
@@ -16,44 +15,42 @@ from flowgraph.language.values import Model
 from flowgraph.lowering.program import Home, Program, Run, Sync, Task, read_by, typed_results, value_name
 
 Bounds = dict[tuple[str, Home], tuple[int, int]]
-"""How old a version may be in a home, and how old the plan lets it be, by the name of the version."""
+"""How many updates a version may lag in a home, by its readers and by the plan."""
 
 
 def insert_syncs(program: Program) -> Program:
-    """Return the program with a sync before the first run that reads a version of weights in a home that has it not."""
-    return replace(program, tasks=tuple(_with_syncs(program)))
-
-
-def _with_syncs(program: Program) -> Iterator[Task]:
-    made, bounds = dict(program.origins), sync_bounds(program)
-    there = {*program.origins, *((home.param, home) for home in program.homes if home.param in program.frozen)}
+    """Return the program with a sync before the first run that reads a version of weights in a home without it."""
+    sources, bounds = dict(program.origins), sync_bounds(program)
+    present = {*program.origins, *((home.param, home) for home in program.homes if home.param in program.frozen)}
+    tasks = list[Task]()
     for task in program.tasks:
-        for name, home in task.homes if isinstance(task, Run) else ():
-            if (name, home) not in there:
-                there.add((name, home))
-                at_most, lag = bounds[name, home]
-                yield Sync(name, made[name], home, at_most, lag)
-        yield task
+        for version, home in task.homes if isinstance(task, Run) else ():
+            if (version, home) not in present:
+                present.add((version, home))
+                tasks.append(Sync(version, sources[version], home, *bounds[version, home]))
+        tasks.append(task)
         if isinstance(task, Run) and task.home is not None:
-            for name, kind in (each for node in task.nodes for each in typed_results(program.nodes[node])):
-                if issubclass(kind, Model):
-                    made[name] = task.home
-                    there.add((name, task.home))
+            results = (result for node in task.nodes for result in typed_results(program.nodes[node]))
+            for version in (name for name, kind in results if issubclass(kind, Model)):
+                sources[version] = task.home
+                present.add((version, task.home))
+    return replace(program, tasks=tuple(tasks))
 
 
 def sync_bounds(program: Program) -> Bounds:
-    """Return how old each version may be in each home where it is read: the least that one of its readers allows."""
-    placed = {each.role: each.lag for each in program.plan.placed}
+    """Return how many updates each version may lag in each home, the minimum over its readers there."""
+    placed = {role.role: role.lag for role in program.plan.placed}
     lags = {(role.param, name): placed.get(role.name, 0) for role in roles(program.graph) for name in role.nodes}
-    found = Bounds()
+    bounds = Bounds()
     for task in program.tasks:
-        for node in (program.nodes[name] for name in task.nodes) if isinstance(task, Run) else ():
-            homes = dict(task.homes) if isinstance(task, Run) else {}
-            for edge, reader in read_by(node):
-                root = carried_from(edge) if issubclass(edge.type, Model) else None
-                if root is not None:
-                    where = value_name(edge), homes[value_name(edge)]
-                    own = edge.at_most, lags[root.name, reader]
-                    at_most, lag = found.get(where, own)
-                    found[where] = min(at_most, own[0]), min(lag, own[1])
-    return found
+        if not isinstance(task, Run):
+            continue
+        homes = dict(task.homes)
+        for edge, reader in (read for name in task.nodes for read in read_by(program.nodes[name])):
+            root = carried_from(edge) if issubclass(edge.type, Model) else None
+            if root is not None:
+                version = value_name(edge)
+                reads = edge.at_most, lags[root.name, reader]
+                at_most, lag = bounds.get((version, homes[version]), reads)
+                bounds[version, homes[version]] = min(at_most, reads[0]), min(lag, reads[1])
+    return bounds

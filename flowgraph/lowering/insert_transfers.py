@@ -1,49 +1,36 @@
-"""Insert transfers: a value that is read elsewhere than where it was made is brought there, once to each place.
+"""Insert transfers: bring each value once to each place that reads it and did not make it.
 
 Before: `run policy.generate on all/local`, `run score on host`.
-After: the same with `transfer policy.generate all -> host` between; and at the end what the flow returns, to the host.
+After: the same with `transfer policy.generate all -> host` between; and at the end the flow's results go to the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from flowgraph.language.values import Model
-from flowgraph.lowering.program import (
-    HOST,
-    Home,
-    Program,
-    Read,
-    Run,
-    Task,
-    Transfer,
-    value_name,
-    what_is_given,
-)
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Task, Transfer, value_name, what_is_given
 
 
 def insert_transfers(program: Program) -> Program:
-    """Return the program with a transfer before the first run at a place that reads what was made at another."""
-    return replace(program, tasks=tuple(_with_transfers(program)))
+    """Return the program with a transfer before the first run at a place that reads a value from another place."""
+    tasks, sources, present = list[Task](), dict[str, str](), set[tuple[str, str | Home]]()
 
-
-def _with_transfers(program: Program) -> Iterator[Task]:
-    made, there = dict[str, str](), set[tuple[str, str | Home]]()
-
-    def bring(name: str, target: str) -> Iterator[Task]:
-        if (name, target) not in there:
-            there.add((name, target))
-            yield Transfer(name, made[name], target)
+    def bring(value: str, target: str) -> None:
+        if (value, target) not in present:
+            present.add((value, target))
+            tasks.append(Transfer(value, sources[value], target))
 
     for task in program.tasks:
-        for name in task.reads if isinstance(task, Run) else ():
-            yield from bring(name, task.place if isinstance(task, Run) else HOST)
-        yield task
-        for name, place in what_is_given(task, program.nodes) if isinstance(task, Run | Read) else ():
-            there.add((name, place))
+        if isinstance(task, Run):
+            for value in task.reads:
+                bring(value, task.place)
+        tasks.append(task)
+        for value, place in what_is_given(task, program.nodes) if isinstance(task, Run | Read) else ():
+            present.add((value, place))
             if isinstance(place, str):
-                made[name] = place
+                sources[value] = place
     for edge in program.graph.outputs:
         if not issubclass(edge.type, Model):
-            yield from bring(value_name(edge), HOST)
+            bring(value_name(edge), HOST)
+    return replace(program, tasks=tuple(tasks))

@@ -1,7 +1,7 @@
 """Lower a graph under a plan: each change of place becomes a transfer, each change of a model's home a sync.
 
-Before: `policy.generate` in `policy.sample` on one engine, `policy.update` in `policy.train` on another, `score` in no
-role. After: `sync policy`, `run policy.generate`, `transfer policy.generate -> host`, `run score`, …
+Before: `policy.sample` runs `policy.generate` on one engine, `policy.train` updates on another, `score` has no role.
+After: `sync policy`, `run policy.generate`, `transfer policy.generate -> host`, `run score`, …
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flowgraph.lowering.program import Home, Program
 from flowgraph.passes.verify import verifying
 
 Watch = Callable[[Graph, Sequence[str]], Graph]
-"""What adds to a graph measurements of the models, named by their parameters, that two engines sample and train."""
+"""Adds measurements to a graph: of the models, by parameter, that one engine samples and another trains."""
 
 
 def lower(
@@ -34,21 +34,23 @@ def lower(
 ) -> Program:
     """Return the program of one step of a named graph under a plan; `where` is the plan's file.
 
-    `origins` says where weights live that another program trains. With `watch` the program is of the graph that this
-    gives for the models which one engine samples and another trains; the plan is for the graph without.
-    Raises PlanError for a plan that is not for this graph, that parts models which one node reads, or that splits the
-    rows of a node that needs them all; and LawError for a program that breaks a law, which would be a fault of a pass.
+    `origins` maps models that another program trains to the homes of their weights. `watch` adds measurements to the
+    graph after the plan is checked, where one engine samples a model and another trains it.
+    Raises PlanError if the plan is not for this graph, separates models that one node reads, or splits the rows of a
+    node that needs them all; LawError if the program breaks a law, which is a fault of a pass.
     """
     check_plan(plan, graph, where)
-    apart = engines_apart(plan)
-    if watch is not None and apart:
-        graph = _lawful(watch(graph, apart))
+    mixed = models_on_two_engines(plan)
+    if watch is not None and mixed:
+        graph = watch(graph, mixed)
+        for checked in laws.STAGES[:2] if verifying() else ():
+            laws.check(checked, graph, after="watch")
     program, stage = place_nodes(graph, plan, origins or {}, where), STAGES[0]
     if verifying():
         check_after(stage, program)
-    for each in passes:
-        program, name = each(program), getattr(each, "__name__", "")
-        stage = name if name in STAGES else stage  # after a pass of a user's own the same holds as before it
+    for change in passes:
+        program, name = change(program), getattr(change, "__name__", "")
+        stage = name if name in STAGES else stage  # a user's pass must keep the laws that hold before it
         if verifying():
             check_after(stage, program)
     check_program(program)
@@ -56,22 +58,15 @@ def lower(
 
 
 def lower_unchecked(graph: Graph, plan: Plan, passes: Sequence[Pass] = LOWERING) -> Program:
-    """Return what `lower` returns, without any check of the plan or the program: for the many plans of a search.
+    """Return what `lower` returns, with no check of the plan or the program: a search lowers many plans.
 
-    The graph is the one that runs, what is measured of engines included.
+    The graph is the one that runs, its measurements of engines included.
     """
-    return reduce(lambda program, each: each(program), passes, place_nodes(graph, plan, {}, checked=False))
+    return reduce(lambda program, change: change(program), passes, place_nodes(graph, plan, {}, checked=False))
 
 
-def engines_apart(plan: Plan) -> list[str]:
-    """Name the model parameters that one engine samples and another trains, in the order of the plan."""
+def models_on_two_engines(plan: Plan) -> list[str]:
+    """Return the model parameters that one engine samples and another trains, in the order of the plan."""
     engines = {placed.role: placed.engine for placed in plan.placed}
     trained = {role.removesuffix(".train"): engine for role, engine in engines.items() if role.endswith(".train")}
     return [param for param, engine in trained.items() if engines.get(f"{param}.sample", engine) != engine]
-
-
-def _lawful(graph: Graph) -> Graph:
-    """Return a graph that keeps the laws of both its stages, where they are checked between passes."""
-    for stage in laws.STAGES[:2] if verifying() else ():
-        laws.check(stage, graph, after="watch")
-    return graph

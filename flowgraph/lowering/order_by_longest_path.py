@@ -1,7 +1,7 @@
-"""Order by the longest path: of the work that can begin, what has the longest chain behind it begins first.
+"""Order by the longest path: of the tasks that can begin, the one with the longest chain of work behind it goes first.
 
 Before: `run score`, then `run ref.logprobs`, as the flow wrote them.
-After: `run ref.logprobs`, then `run score`, if more work waits for it. What is equal stays as it was.
+After: `run ref.logprobs`, then `run score`, if more work waits for it. Ties keep their order.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from flowgraph.lowering.waits import waits_for
 Work = Callable[[Program, Task], float]
 """How long a task takes, in any unit; never negative."""
 
-# In forward passes over the step's rows. Sampling reads all weights for each token that it draws; an update does a
-# forward pass and a backward pass, of twice the work. Only the order of size matters: it decides who goes first.
+# In forward passes over the step's rows. Sampling reads all weights for each new token; an update does a forward pass
+# and a backward pass of twice the work. Only the order of magnitude matters: it decides which task goes first.
 PASSES: Mapping[NodeKind, float] = {
     "generate": 20.0,
     "update": 3.0,
@@ -32,51 +32,41 @@ SYNC, MOVE = 0.5, 0.05
 
 
 def static_work(program: Program, task: Task) -> float:
-    """Guess a task's work from the kinds of its nodes; a node that reads a model does at least one forward pass."""
+    """Estimate a task's work from the kinds of its nodes; a node that reads a model does at least one forward pass."""
     if not isinstance(task, Run):
         return SYNC if isinstance(task, Sync) else MOVE
-    least = 1.0 if task.homes else 0.0
-    return max(least, sum(PASSES[program.nodes[name].op.kind] for name in task.nodes))
+    return max(1.0 if task.homes else 0.0, sum(PASSES[program.nodes[name].op.kind] for name in task.nodes))
 
 
 def order_by_longest_path(program: Program, work: Work = static_work) -> Program:
     """Return the program with its tasks in the order in which they would begin, each as soon as it can.
 
-    One place does one run at a time; if several wait for it, that with the longest chain of work from its begin to the
-    end of the step goes first, and of equals the one that came first.
+    One place does one run at a time; among waiting runs the one with the longest chain of work to the end of the step
+    goes first, and among equals the earlier one.
     """
-    waits, takes = waits_for(program), [work(program, task) for task in program.tasks]
-    order = _begins(program, waits, takes, _chains(waits, takes))
-    return replace(program, tasks=tuple(program.tasks[i] for i in order))
-
-
-def _readers(waits: Sequence[frozenset[int]]) -> list[list[int]]:
-    """Return for each task those that wait for it."""
-    found: list[list[int]] = [[] for _ in waits]
+    waits, duration = waits_for(program), [work(program, task) for task in program.tasks]
+    readers: list[list[int]] = [[] for _ in waits]
     for i, needs in enumerate(waits):
         for need in needs:
-            found[need].append(i)
-    return found
-
-
-def _chains(waits: Sequence[frozenset[int]], takes: Sequence[float]) -> list[float]:
-    """Return the work of the longest chain that begins with each task; a task waits for earlier ones only."""
-    chains, readers = list(takes), _readers(waits)
-    for i in reversed(range(len(takes))):
-        chains[i] += max((chains[each] for each in readers[i]), default=0.0)
-    return chains
+            readers[need].append(i)
+    chains = list(duration)  # the longest chain of work that begins with each task, which waits for earlier ones only
+    for i in reversed(range(len(chains))):
+        chains[i] += max((chains[reader] for reader in readers[i]), default=0.0)
+    places = [_place(task) for task in program.tasks]
+    order = _order_of_starts(places, [len(needs) for needs in waits], readers, duration, chains)
+    return replace(program, tasks=tuple(program.tasks[i] for i in order))
 
 
 @dataclass
 class _Queue:
-    """Tasks that wait for one place: those that can begin by `free`, longest chain first, and those that can later."""
+    """Tasks that wait for one place: those ready by `free`, longest chain first, and those ready later."""
 
     free: float = 0.0
     now: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     later: list[tuple[float, float, int]] = field(default_factory=list[tuple[float, float, int]])
 
     def next(self) -> tuple[float, float, int] | None:
-        """Return the task that begins next here, as (when, chain, task), chains as negative numbers."""
+        """Return the task that begins next here as (start, negative chain, task)."""
         while self.later and self.later[0][0] <= self.free:
             _, chain, task = heapq.heappop(self.later)
             heapq.heappush(self.now, (chain, task))
@@ -85,39 +75,43 @@ class _Queue:
         return self.later[0] if self.later else None
 
     def drop(self) -> None:
-        """Take out what `next` gave."""
+        """Remove the task that `next` returned."""
         if self.now:
             heapq.heappop(self.now)
         else:
             heapq.heappop(self.later)
 
 
-def _begins(
-    program: Program, waits: Sequence[frozenset[int]], takes: Sequence[float], chains: Sequence[float]
+def _order_of_starts(
+    places: Sequence[str],
+    needs: list[int],
+    readers: Sequence[Sequence[int]],
+    duration: Sequence[float],
+    chains: Sequence[float],
 ) -> Iterator[int]:
-    """Yield the tasks in the order in which they begin, ties by their chains."""
-    queues, left, ready = defaultdict[str, _Queue](_Queue), [len(each) for each in waits], [0.0] * len(waits)
-    readers = _readers(waits)
+    """Yield tasks in the order in which they begin; `needs` counts the tasks that each still waits for."""
+    queues, ready = defaultdict[str, _Queue](_Queue), [0.0] * len(places)
 
     def add(i: int) -> None:
-        heapq.heappush(queues[_place(program.tasks[i])].later, (ready[i], -chains[i], i))
+        heapq.heappush(queues[places[i]].later, (ready[i], -chains[i], i))
 
-    for i, count in enumerate(left):
-        if not count:
+    for i in range(len(places)):
+        if not needs[i]:
             add(i)
-    for _ in waits:
-        found = ((first, name) for name, queue in queues.items() if (first := queue.next()) is not None)
-        (begin, _, task), place = min(found)
+    for _ in places:
+        heads = ((head, place) for place, queue in queues.items() if (head := queue.next()) is not None)
+        (begin, _, task), place = min(heads)
+        end = begin + duration[task]
         queues[place].drop()
         yield task
-        queues[place].free = max(queues[place].free, begin + takes[task] if place else 0.0)
-        for each in readers[task]:
-            ready[each] = max(ready[each], begin + takes[task])
-            left[each] -= 1
-            if not left[each]:
-                add(each)
+        queues[place].free = max(queues[place].free, end if place else 0.0)
+        for reader in readers[task]:
+            ready[reader] = max(ready[reader], end)
+            needs[reader] -= 1
+            if not needs[reader]:
+                add(reader)
 
 
 def _place(task: Task) -> str:
-    """Return the place that a task keeps busy; "" for what is brought, of which any number goes at once."""
+    """Return the place that a task keeps busy; "" for transfers, since any number of them go at once."""
     return task.place if isinstance(task, Run) else task.target.pool if isinstance(task, Sync) else ""

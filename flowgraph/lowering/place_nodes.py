@@ -1,7 +1,7 @@
-"""Place nodes: one run for each node, where the plan has its role, and reads of data; nothing is brought yet.
+"""Place nodes: one run for each node, where the plan has its role, and one read for each input; no transfers yet.
 
 Before: `policy.generate` in `policy.sample`, `score` in no role. After: `read prompts`, `run policy.generate on …`,
-`run score on host`, …; nodes that read one forward pass are one run. What a run reads may still be elsewhere.
+`run score on host`, …; nodes that read one forward pass are one run. The inputs of a run may still be elsewhere.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from flowgraph.analysis.node_order import order_nodes
 from flowgraph.analysis.roles import Role, roles
 from flowgraph.cluster.plan import Plan
 from flowgraph.errors import PlanError
-from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from
+from flowgraph.language.graph import Graph, Node, Param, carried_from
 from flowgraph.language.region import shared_inputs
 from flowgraph.language.values import Model
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Task, read_by, value_name, values_read
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, read_by, value_name, values_read
 
 Placings = Mapping[tuple[str, str], tuple[Home, Role]]
 """The home and the role in which a node reads a model, by the names of the parameter and of the node."""
@@ -27,79 +27,59 @@ def place_nodes(
 ) -> Program:
     """Return the program of a graph whose runs are placed, in an order that is legal to run.
 
-    `origins` says where weights live that another program trains. Raises PlanError, unless not `checked`, for a plan
-    that parts models which one node reads, or that splits the rows of a node that needs them all; `where` is the plan's
-    file.
+    `origins` maps models that another program trains to the homes of their weights; `where` is the plan's file. If
+    `checked`, raises PlanError for a plan that separates models which one node reads, or that splits the rows of a node
+    that needs them all.
     """
-    homes = _homes(graph, plan, origins)
+    placed = {role.role: role for role in plan.placed}
+    homes, newest, placings = dict[Home, None](), dict[str, Home](), dict[tuple[str, str], tuple[Home, Role]]()
+    for role in roles(graph):
+        place, origin = placed[role.name], origins.get(role.param)
+        param = origin.param if origin is not None else role.param
+        home = Home(param, place.pool, place.engine, place.layout, place.running)
+        homes[home] = None
+        if role.use == "train" or role.param not in newest:  # the newest version is where a model is trained
+            newest[role.param] = home
+        placings |= {(role.param, name): (home, role) for name in role.nodes}
     elsewhere = {name: home for name, home in origins.items() if graph.param(name) is not None}
-    newest = _newest(homes) | elsewhere
-    consumed = [edge for node in graph.nodes if (edge := node.carried()) is not None]
-    moving = {*elsewhere, *(root.name for edge in consumed if (root := carried_from(edge)) is not None)}
+    newest |= elsewhere
+    moving = {*elsewhere, *(node.root.name for node in graph.nodes if node.root is not None)}
     frozen = tuple(name for name in newest if name not in moving)
-    placings = {(role.param, name): (home, role) for home, role in homes.values() for name in role.nodes}
     runs = tuple(_runs(graph, placings))
     if checked:
-        _check(runs, graph, where)
-    distinct = tuple(dict.fromkeys(home for home, _ in homes.values()))
-    return Program(graph, plan, distinct, tuple(newest.items()), frozen, (*_data(graph), *runs))
-
-
-def _homes(graph: Graph, plan: Plan, origins: Mapping[str, Home]) -> dict[str, tuple[Home, Role]]:
-    """Return the home of each role by its name."""
-    placed = {each.role: each for each in plan.placed}
-    found = dict[str, tuple[Home, Role]]()
-    for role in roles(graph):
-        at, param = placed[role.name], origins[role.param].param if role.param in origins else role.param
-        found[role.name] = Home(param, at.pool, at.engine, at.layout, at.running), role
-    return found
-
-
-def _newest(homes: Mapping[str, tuple[Home, Role]]) -> dict[str, Home]:
-    """Return the home of each model's newest version: where it is trained, else the first that reads it."""
-    found = dict[str, Home]()
-    for home, role in homes.values():
-        found.setdefault(role.param, home)
-        found |= {role.param: home} if role.use == "train" else {}
-    return found
-
-
-def _data(graph: Graph) -> Iterator[Task]:
-    """Read what the flow takes besides models, if anything reads it."""
-    edges = (*graph.outputs, *(edge for node in graph.nodes for edge in node.edges()))
-    read = {edge.source for edge in edges}
-    return (Read(param.name) for param in graph.params if param in read and not issubclass(param.type, Model))
+        _check_homes(runs, graph, where)
+    read = {edge.source for edge in (*graph.outputs, *(edge for node in graph.nodes for edge in node.edges()))}
+    inputs = (Read(param.name) for param in graph.params if param in read and not issubclass(param.type, Model))
+    return Program(graph, plan, tuple(homes), tuple(newest.items()), frozen, (*inputs, *runs))
 
 
 def _runs(graph: Graph, placings: Placings) -> Iterator[Run]:
-    together = defaultdict[object, list[Node]](list)  # nodes that read one forward pass
+    """Yield a run for each group of nodes that read one forward pass, and for each other node."""
+    groups = defaultdict[object, list[Node]](list)
     for node in graph.nodes:
-        together[shared_inputs(node) if node.op.stat is not None else node].append(node)
-    done = set[Node]()
+        groups[_forward_of(node)].append(node)
     for node in order_nodes(graph):
-        if node not in done:
-            nodes = together[shared_inputs(node) if node.op.stat is not None else node]
-            done.update(nodes)
+        if nodes := groups.pop(_forward_of(node), None):
             yield _run(nodes, placings)
 
 
+def _forward_of(node: Node) -> object:
+    return shared_inputs(node) if node.op.stat is not None else node
+
+
 def _run(nodes: Sequence[Node], placings: Placings) -> Run:
-    models, role = dict[str, Home](), ""
+    homes, role = dict[str, Home](), ""
     for edge, reader in read_by(nodes[0]):
         if issubclass(edge.type, Model):
-            home, found = _home(edge, reader, placings)
-            models[value_name(edge)], role = home, role or found.name
-    place = next(iter(models.values())).pool if models else HOST
-    return Run(tuple(node.name for node in nodes), place, values_read(nodes[0]), tuple(models.items()), role)
+            param = carried_from(edge)
+            assert isinstance(param, Param), "a model is a version of a parameter"
+            home, use = placings[param.name, reader]
+            homes[value_name(edge)], role = home, role or use.name
+    place = next(iter(homes.values())).pool if homes else HOST
+    return Run(tuple(node.name for node in nodes), place, values_read(nodes[0]), tuple(homes.items()), role)
 
 
-def _home(edge: Edge, reader: str, placings: Placings) -> tuple[Home, Role]:
-    param = carried_from(edge)
-    assert isinstance(param, Param), "a model is a version of a parameter"
-    return placings[param.name, reader]
-
-
-def _check(runs: Sequence[Run], graph: Graph, where: str) -> None:
+def _check_homes(runs: Sequence[Run], graph: Graph, where: str) -> None:
     nodes = {node.name: node for node in graph.nodes}
     for node, homes in ((nodes[name], [home for _, home in run.homes]) for run in runs for name in run.nodes):
         for other in homes[1:]:

@@ -1,10 +1,11 @@
-"""A program as data: what the runtime is told to do in one step, as small frozen tasks in order, and as text."""
+"""A program as data: the tasks of one step in order, small and frozen, each printed as one line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.engines.table import is_server, ranks_of
@@ -31,16 +32,16 @@ class Home:
 
     @property
     def ranks(self) -> int:
-        """Return over how many ranks rows are split: the data ranks."""
+        """Return the number of data ranks, which split the rows."""
         return ranks_of(self.engine, self.layout.data)
 
     @property
     def members(self) -> range:
-        """Return the devices of the pool, by place, whose actors run its nodes: of an engine with servers the first."""
+        """Return the places in the pool of the devices whose actors run its nodes: the first, if its engine serves."""
         return range(1 if is_server(self.engine) else self.layout.devices)
 
     def rank_of(self, place: int) -> int:
-        """Return which of `ranks` a member is: those who share a data rank are neighbours, and get the same rows."""
+        """Return the data rank of a member; members of one data rank are neighbours and get the same rows."""
         return place // (len(self.members) // self.ranks)
 
     def __str__(self) -> str:
@@ -52,20 +53,8 @@ Parts = tuple[str, ...]
 
 
 class _Printed:
-    """A task as a line: its verb, what it is about, and where; `more` is said of it in a program's text only."""
-
-    @property
-    def more(self) -> str:
-        """Return which parts of which record, if not the whole."""
-        return ""
-
-    @property
-    def cells(self) -> tuple[str, str, str]:
-        """Return the line in three parts."""
-        raise NotImplementedError
-
     def __str__(self) -> str:
-        verb, what, where = self.cells
+        verb, what, where, _ = task_cells(cast("Task", self))
         return f"{verb:<10}{what}  {where}"
 
 
@@ -75,19 +64,14 @@ class Read(_Printed):
 
     value: str
 
-    @property
-    def cells(self) -> tuple[str, str, str]:
-        """Return the line in three parts."""
-        return "read", self.value, f"on {HOST}"
-
 
 @dataclass(frozen=True)
 class Run(_Printed):
-    """Run nodes at one place: `reads` from its store, weights from `homes`; nodes that read one forward pass together.
+    """Run nodes at one place: nodes that share a forward pass run together.
 
-    `homes` pairs each value of a model with the home that it is read from; `home` is the one that splits the rows.
-    Of the values in `parts` it reads these parts only. Results in `inner` do not leave it; those in `sends` also go as
-    these parts to other places.
+    They read `reads` from the store of the place, and weights from `homes`, which pairs each value of a model with a
+    home; the first home splits the rows. `parts` limits a record to the parts that are read. Results in `inner` stay
+    inside the run; results in `sends` also go to other places, as these parts.
     """
 
     nodes: tuple[str, ...]
@@ -105,53 +89,32 @@ class Run(_Printed):
         return self.homes[0][1] if self.homes else None
 
     def without(self, recorded: Mapping[str, object], nodes: Mapping[str, Node]) -> Run:
-        """Return the run of the other nodes, which read what is recorded of these as they read any value."""
-        left = tuple(name for name in self.nodes if name not in recorded)
-        if len(left) == len(self.nodes):
+        """Return the run without nodes whose results are `recorded`; the rest reads those results like any value."""
+        rest = tuple(node for node in self.nodes if node not in recorded)
+        if len(rest) == len(self.nodes):
             return self
-        read = {name for each in left for name in values_read(nodes[each])}
-        reads = (*(name for name in self.reads if name in read), *(name for name in recorded if name in read))
-        parts = tuple(each for each in self.parts if each[0] in read)
-        sends = tuple(each for each in self.sends if each[0] not in recorded)
-        return replace(self, nodes=left, reads=reads, parts=parts, sends=sends)
-
-    @property
-    def cells(self) -> tuple[str, str, str]:
-        """Return the line in three parts."""
-        where = f"{self.home}, role {self.role}" if self.home is not None else self.place
-        return "run", ", ".join(self.nodes), f"on {where}"
-
-    @property
-    def more(self) -> str:
-        """Return which parts it reads of which record."""
-        return "; ".join(f"of {name}: {', '.join(parts)}" for name, parts in self.parts)
+        read = {value for node in rest for value in values_read(nodes[node])}
+        reads = tuple(value for value in (*self.reads, *recorded) if value in read)
+        parts = tuple((value, names) for value, names in self.parts if value in read)
+        sends = tuple((value, names) for value, names in self.sends if value not in recorded)
+        return replace(self, nodes=rest, reads=reads, parts=parts, sends=sends)
 
 
 @dataclass(frozen=True)
 class Transfer(_Printed):
-    """Bring a value from the store of one place to another's; of a record these parts, if any are named."""
+    """Bring a value, or `parts` of a record, from the store of one place to the store of another."""
 
     value: str
     source: str
     target: str
     parts: Parts = ()
 
-    @property
-    def cells(self) -> tuple[str, str, str]:
-        """Return the line in three parts."""
-        return "transfer", self.value, f"{self.source} -> {self.target}"
-
-    @property
-    def more(self) -> str:
-        """Return which parts it brings."""
-        return ", ".join(self.parts)
-
 
 @dataclass(frozen=True)
 class Sync(_Printed):
     """Bring a version of a model's weights from one home to another, unless the copy there is recent enough.
 
-    Recent enough is one that is at most `lag` updates old, which the plan chose; its readers allow `at_most`.
+    A copy is recent enough if it is at most `lag` updates old; the plan chose `lag`, and the readers allow `at_most`.
     """
 
     value: str
@@ -160,39 +123,41 @@ class Sync(_Printed):
     at_most: int = 0
     lag: int = 0
 
-    @property
-    def cells(self) -> tuple[str, str, str]:
-        """Return the line in three parts."""
-        return "sync", self.value, f"{self.source} -> {self.target}"
-
-    @property
-    def more(self) -> str:
-        """Return how old the copy may be, if it may be old."""
-        return f"lag {self.lag} of at most {self.at_most}" if self.at_most else ""
-
 
 @dataclass(frozen=True)
 class Switch(_Printed):
-    """Let what a home holds leave the memory of its devices, or come back."""
+    """Free the device memory of a home, or restore its weights there."""
 
     home: Home
     awake: bool
 
-    @property
-    def cells(self) -> tuple[str, str, str]:
-        """Return the line in three parts."""
-        return "wake" if self.awake else "sleep", self.home.param, f"on {self.home}"
-
 
 Task = Read | Run | Transfer | Sync | Switch
+
+
+def task_cells(task: Task) -> tuple[str, str, str, str]:
+    """Return a task as cells of text: its verb, what it is about, where it runs or goes, and its parts or its lag."""
+    match task:
+        case Read(value):
+            return "read", value, f"on {HOST}", ""
+        case Run(nodes):
+            where = f"{task.home}, role {task.role}" if task.home is not None else task.place
+            parts = (f"of {value}: {', '.join(names)}" for value, names in task.parts)
+            return "run", ", ".join(nodes), f"on {where}", "; ".join(parts)
+        case Transfer(value, source, target, names):
+            return "transfer", value, f"{source} -> {target}", ", ".join(names)
+        case Sync(value, old, new, at_most, lag):
+            return "sync", value, f"{old} -> {new}", f"lag {lag} of at most {at_most}" if at_most else ""
+        case Switch(home, awake):
+            return "wake" if awake else "sleep", home.param, f"on {home}", ""
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
     """One step of a flow under a plan.
 
-    `origins` says where the newest version of each model parameter lives; of those in `frozen` there is only one
-    version, which every home has loaded.
+    `origins` pairs each model parameter with the home of its newest version; those in `frozen` have one version only,
+    which every home loads at the start.
     """
 
     graph: Graph
@@ -209,18 +174,18 @@ class Program:
 
     @cached_property
     def nodes(self) -> Mapping[str, Node]:
-        """Return the nodes of the graph by name, those inside losses apart."""
+        """Return the nodes of the graph by name, without those inside losses."""
         return {node.name: node for node in self.graph.nodes}
 
     def without(self, place: int) -> Program:
-        """Leave one task out; what is left is for tests to refuse."""
+        """Return the program without the task at `place`, which tests show to be refused."""
         return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :])
 
 
 def value_name(edge: Edge) -> str:
     """Name the value that an edge reads or is a part of: the parameter, the node, or one of a node's several results.
 
-    Parts of a record have no name of their own: they travel in one value, which may hold some of them only.
+    Parts of a record have no names of their own: they travel in one value, which may hold only some of them.
     """
     source = edge.source
     if isinstance(source, Node):
@@ -231,13 +196,14 @@ def value_name(edge: Edge) -> str:
 
 def results_of(node: Node) -> tuple[str, ...]:
     """Name the results of a node."""
-    many = len(node.returns) > 1
-    return tuple(f"{node.name}.{i}" for i in range(len(node.returns))) if many else (node.name,)
+    return tuple(name for name, _ in typed_results(node))
 
 
 def typed_results(node: Node) -> tuple[tuple[str, type[Value]], ...]:
-    """Name the results of a node, each with its type."""
-    return tuple(zip(results_of(node), node.returns, strict=True))
+    """Return the results of a node, by name, with their types."""
+    if len(node.returns) == 1:
+        return ((node.name, node.returns[0]),)
+    return tuple((f"{node.name}.{i}", kind) for i, kind in enumerate(node.returns))
 
 
 def path_in_value(edge: Edge) -> str:
@@ -247,11 +213,11 @@ def path_in_value(edge: Edge) -> str:
 
 
 def read_by(node: Node) -> Iterator[tuple[Edge, str]]:
-    """Yield what a node reads, with the name of the node that reads it: its own, or that of one in its regions.
+    """Yield each edge that a node reads with the name of its reader: the node, or a node inside its regions.
 
-    The state that it carries comes first: the node runs where that is.
+    The state that it carries comes first, because the node runs where that state is.
     """
-    for _, edge in sorted(node.inputs, key=lambda each: each[0] != node.op.carries):
+    for _, edge in sorted(node.inputs, key=lambda read: read[0] != node.op.carries):
         yield edge, node.name
     for _, region in node.regions:
         for edge in region.captures:
@@ -260,14 +226,14 @@ def read_by(node: Node) -> Iterator[tuple[Edge, str]]:
 
 
 def values_read(node: Node) -> tuple[str, ...]:
-    """Name the values that a node reads, each once, models apart."""
+    """Return the distinct names of the values that a node reads, without models."""
     return tuple(dict.fromkeys(value_name(edge) for edge, _ in read_by(node) if not issubclass(edge.type, Model)))
 
 
 def results_given(task: Run, nodes: Mapping[str, Node]) -> Iterator[tuple[str, type[Value]]]:
-    """Name the results that leave a task, each with its type; `nodes` by their names."""
-    for each in task.nodes:
-        yield from ((name, kind) for name, kind in typed_results(nodes[each]) if name not in task.inner)
+    """Yield the results that leave a task, by name, with their types; `nodes` are by name too."""
+    for node in task.nodes:
+        yield from ((name, kind) for name, kind in typed_results(nodes[node]) if name not in task.inner)
 
 
 def what_is_read(task: Task) -> Iterator[tuple[str, str | Home]]:
@@ -280,7 +246,7 @@ def what_is_read(task: Task) -> Iterator[tuple[str, str | Home]]:
 
 
 def what_is_given(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str | Home]]:
-    """Yield what is there once a task is done: values at places, and versions of weights at homes."""
+    """Yield what a task produces: values at places, and versions of weights at homes."""
     if isinstance(task, Run):
         for name, kind in results_given(task, nodes):
             yield name, task.home if task.home is not None and issubclass(kind, Model) else task.place

@@ -1,4 +1,4 @@
-"""What the tasks of a program are called, their kinds and their pools: the same in a forecast as in a measurement."""
+"""Names, kinds and pools of the tasks of a program, the same in a forecast and in a measurement."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flowgraph.language.graph import Graph
 from flowgraph.lowering.program import HOST, Read, Run, Switch, Sync, Task, Transfer
 
 HEAVIEST: tuple[TaskKind, ...] = ("update", "generate", "logprob", "score")
-"""Of a task that runs several nodes, the kind of the first of these is the task's."""
+"""A task of several nodes has the first of these kinds that one of its nodes has."""
 
 
 def task_name(task: Task) -> str:
-    """Name a task: the nodes of a run as programs print them; of all else also where it goes or takes place."""
+    """Return the name of a task: a run has the names of its nodes, another task says where it goes or takes place."""
     match task:
         case Run(nodes):
             return ", ".join(nodes)
@@ -29,7 +29,7 @@ def task_name(task: Task) -> str:
 
 
 def task_names(tasks: Sequence[Task]) -> tuple[str, ...]:
-    """Name the tasks of one step, each differently: what comes again, as a switch may, is numbered from 2 on.
+    """Return distinct names of the tasks of one step; a repeated name, as of a switch, is numbered from 2.
 
     >>> task_names([Read("prompts"), Read("prompts")])
     ('read prompts', 'read prompts (2)')
@@ -38,7 +38,7 @@ def task_names(tasks: Sequence[Task]) -> tuple[str, ...]:
 
 
 def numbered(names: Iterable[str]) -> Iterator[str]:
-    """Return names each differently: what comes again is numbered from 2 on."""
+    """Yield the names, a repeated one numbered from 2."""
     count = Counter[str]()
     for name in names:
         count[name] += 1
@@ -46,12 +46,11 @@ def numbered(names: Iterable[str]) -> Iterator[str]:
 
 
 def kind_of(task: Task, graph: Graph | None = None) -> TaskKind:
-    """Return the kind of a task, of a run that of its heaviest node."""
+    """Return the kind of a task; a run has the kind of its heaviest node."""
     match task:
         case Run() if task.home is not None and graph is not None:
             kinds = {str(node.op.kind) for node in graph.nodes if node.name in task.nodes}
-            found: list[TaskKind] = [kind for kind in HEAVIEST if kind in kinds]
-            return found[0] if found else "host"
+            return next((kind for kind in HEAVIEST if kind in kinds), "host")
         case Switch():
             return "offload"
         case Sync():
@@ -63,7 +62,7 @@ def kind_of(task: Task, graph: Graph | None = None) -> TaskKind:
 
 
 def pool_of(task: Task) -> str:
-    """Return the pool that a task works on, or the host; of what goes from one to another, where it goes."""
+    """Return the pool that a task works on, or the host; a sync or a transfer works where it goes."""
     match task:
         case Run():
             return task.place

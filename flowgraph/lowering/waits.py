@@ -1,4 +1,4 @@
-"""What each task of a program waits for, and so which tasks run side by side. Not here: in which order they are put."""
+"""The tasks that each task of a program waits for, and so the runs that go side by side. Not here: their order."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from flowgraph.lowering.program import Home, Program, Run, Sync, Task, what_is_g
 
 
 def waits_for(program: Program) -> tuple[frozenset[int], ...]:
-    """Return for each task the places in `tasks` of those before it that it has to wait for.
+    """Return for each task the places in `tasks` of the earlier tasks that it must wait for.
 
-    It waits for what brings what it reads; whoever moves the weights of a home on, by an update or a sync, waits for
-    all who use them there as they are; of nodes with effects at one place each waits for the one before.
+    A task waits for those that bring what it reads. An update or a sync, which replaces the weights of a home, waits
+    for every task that uses the old ones. Nodes with effects at one place run one after another.
     """
-    given, made = dict[tuple[str, str | Home], int](), dict[str, int]()
+    brought, makers = dict[tuple[str, str | Home], int](), dict[str, int]()
     users, effects = defaultdict[Home, set[int]](set), dict[str, int]()
-    found = list[frozenset[int]]()
+    waits = list[frozenset[int]]()
     for i, task in enumerate(program.tasks):
-        givers = (given.get(each, made.get(each[0])) for each in what_is_read(task))
-        needs = {giver for giver in givers if giver is not None}
+        sources = (brought.get((value, place), makers.get(value)) for value, place in what_is_read(task))
+        needs = {source for source in sources if source is not None}
         for home in moved_on(task, program):
             needs |= users.pop(home, set())
         if isinstance(task, Run) and not all(program.nodes[name].op.pure for name in task.nodes):
@@ -29,10 +29,10 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
         for home in homes_of(task):
             users[home].add(i)
         for value, place in what_is_given(task, program.nodes):
-            given[value, place] = i
-            made.setdefault(value, i)
-        found.append(frozenset(needs))
-    return tuple(found)
+            brought[value, place] = i
+            makers.setdefault(value, i)
+        waits.append(frozenset(needs))
+    return tuple(waits)
 
 
 def homes_of(task: Task) -> tuple[Home, ...]:
@@ -43,32 +43,27 @@ def homes_of(task: Task) -> tuple[Home, ...]:
 
 
 def moved_on(task: Task, program: Program) -> Iterator[Home]:
-    """Yield the homes where a task puts another version of the weights in place of the one that is there."""
+    """Yield the homes whose weights a task replaces by another version."""
     if isinstance(task, Sync):
         yield task.target
-    elif isinstance(task, Run) and task.home is not None and _makes_weights(task, program):
-        yield task.home
-
-
-def _makes_weights(task: Run, program: Program) -> bool:
-    return any(issubclass(kind, Model) for name in task.nodes for kind in program.nodes[name].returns)
+    elif isinstance(task, Run) and task.home is not None:
+        kinds = (kind for name in task.nodes for kind in program.nodes[name].returns)
+        yield from [task.home] if any(issubclass(kind, Model) for kind in kinds) else ()
 
 
 def waves(program: Program) -> tuple[tuple[int, ...], ...]:
-    """Return the runs that are at work side by side, as their places in `tasks`, wave after wave.
+    """Return the runs that go side by side, as their places in `tasks`, wave after wave.
 
-    A run is of the first wave after all that it waits for, and after the run before it at its own place: one pool
-    does one run at a time, whichever of its devices that takes, and so does the host, whose nodes are short. What
-    brings values or weights is no work of a place and stands in no wave.
+    A run is in the first wave after everything that it waits for and after the previous run at its own place: a pool
+    does one run at a time, whichever of its devices that takes, and so does the host, whose nodes are short. Transfers
+    and syncs occupy no place and are in no wave.
     """
     waits, level, last = waits_for(program), list[int](), dict[str, int]()
-    found = list[list[int]]()
+    by_wave = defaultdict[int, list[int]](list)
     for i, task in enumerate(program.tasks):
-        after = max((level[each] for each in waits[i]), default=-1)
+        wave = max((level[source] for source in waits[i]), default=-1)
         if isinstance(task, Run):
-            after = max(after, last.get(task.place, -1)) + 1
-            last[task.place] = after
-            found += [[]] if after == len(found) else []
-            found[after].append(i)
-        level.append(after)
-    return tuple(tuple(each) for each in found)
+            wave = last[task.place] = max(wave, last.get(task.place, -1)) + 1
+            by_wave[wave].append(i)
+        level.append(wave)
+    return tuple(tuple(by_wave[wave]) for wave in sorted(by_wave))

@@ -1,4 +1,4 @@
-"""Passes over graphs, one file each; the pipeline is the two literal tuples below, and what a user adds."""
+"""Passes over graphs, one file each; the pipeline is the two tuples below, and the passes of a user."""
 
 from __future__ import annotations
 
@@ -17,69 +17,68 @@ from flowgraph.passes.verify import verifying
 Pass = Callable[[Graph], Graph]
 
 NAMING: tuple[Pass, ...] = (name_nodes,)
-"""Run first: settings are chosen by names, so no name depends on what is left out later."""
+"""Run first: settings are chosen by name, so names must not depend on later passes."""
 
 PASSES: tuple[Pass, ...] = (prune_nodes, dedupe_nodes, count_masks)
-"""Run when every setting is chosen. What pruning leaves may be equal; what is equal never makes a factor 0."""
+"""Run once all settings are chosen. Pruning may leave equal nodes; deduplication never makes a factor 0."""
 
 
 def compile_graph(graph: Graph) -> Graph:
-    """Run the pipeline on a described graph, with the settings that its text and defaults give."""
+    """Return a described graph after the whole pipeline, with the settings of its text and defaults."""
     return simplified(named(graph))
 
 
 def named(graph: Graph) -> Graph:
-    """Name the nodes of a described graph, so that settings can be chosen."""
+    """Return a described graph with names, by which settings can be chosen."""
     return _through(NAMING, graph)
 
 
 def simplified(graph: Graph, passes: Sequence[Pass] = ()) -> Graph:
-    """Run the passes on a named graph whose settings are chosen, and a user's `passes` after them.
+    """Return a named graph, whose settings are chosen, after the pipeline and a user's `passes`.
 
-    After a user's pass all laws are asked again, and the error says which pass broke one. Raises UserCodeError for a
-    pass that raises, FlowTypeError for one that gives no graph.
+    All laws are checked after each pass of the user, and the error names the pass that broke one. Raises UserCodeError
+    for a pass that raises, FlowTypeError for one that does not return a graph.
     """
     graph = _through(PASSES, graph)
-    for each in passes:
-        graph = _of_a_user(each, graph)
+    for user_pass in passes:
+        graph = _after_user_pass(graph, user_pass)
     return graph if passes else _lawful(graph)
 
 
 def _through(passes: Sequence[Pass], graph: Graph) -> Graph:
-    for each in passes:
-        graph = each(graph)
+    for change in passes:
+        graph = change(graph)
         if verifying():
-            laws.check("described", graph, after=name_of(each))
+            laws.check("described", graph, after=name_of(change))
     return graph
 
 
-def _of_a_user(each: Pass, graph: Graph) -> Graph:
+def _after_user_pass(graph: Graph, user_pass: Pass) -> Graph:
+    name = name_of(user_pass)
     try:
-        given = cast("object", each(graph))
+        changed = cast("object", user_pass(graph))
     except FlowError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserCodeError.raised(f"pass {name_of(each)}", error, "") from error
-    if not isinstance(given, Graph):
-        raise FlowTypeError.bad_call("", name_of(each), f"gave {type(given).__name__}, and a pass gives a Graph")
-    if _face(given) != _face(graph):
+        raise UserCodeError.raised(f"pass {name}", error, "") from error
+    if not isinstance(changed, Graph):
+        raise FlowTypeError.bad_call("", name, f"returned {type(changed).__name__}, but a pass returns a Graph")
+    if _interface(changed) != _interface(graph):
         why = "changed the parameters or the types of what the flow returns"
-        raise FlowTypeError.bad_call("", name_of(each), why, "a pass changes what is between them")
-    return _lawful(given, after=name_of(each))
+        raise FlowTypeError.bad_call("", name, why, "a pass changes only what is between them")
+    return _lawful(changed, after=name)
 
 
 def _lawful(graph: Graph, *, after: str = "") -> Graph:
-    """Return a graph that keeps the laws of both its stages; raise the first that it breaks."""
     laws.check("described", graph, after=after)
     laws.check("named", graph, after=after)
     return graph
 
 
-def _face(graph: Graph) -> tuple[object, ...]:
-    """Return what a flow shows to who calls it."""
+def _interface(graph: Graph) -> tuple[object, ...]:
     return graph.name, graph.params, tuple(edge.type for edge in graph.outputs)
 
 
-def name_of(each: Pass) -> str:
-    """Return a pass the name of its function."""
-    return getattr(each, "__name__", type(each).__name__)
+def name_of(graph_pass: Pass) -> str:
+    """Return the name of a pass, for errors."""
+    return getattr(graph_pass, "__name__", type(graph_pass).__name__)

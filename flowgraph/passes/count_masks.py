@@ -1,7 +1,7 @@
-"""Count masks: write into each loss which masks its terms are divided by the counts of, over all ranks.
+"""Count masks: write into each loss the masks whose counts over all ranks divide its terms.
 
 Before: `clipped(…, mask=rollout.mask) + 0.1 * kl_k3(…, mask=rollout.mask)`, two terms.
-After: the loss says `counts rollout.mask`: one mask, counted once for a minibatch, however many terms are under it.
+After: the loss says `counts rollout.mask`: one mask, counted once for a minibatch, for any number of terms.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from flowgraph.language.mask_counts import counted
 
 def count_masks(graph: Graph) -> Graph:
     """Return the graph with the counts of each region filled in."""
-    return rewrite(graph, _with_counts)
 
+    def change(node: Node) -> Node:
+        regions = tuple((port, counted(region)) for port, region in node.regions)
+        return replace(node, regions=regions) if regions != node.regions else node
 
-def _with_counts(node: Node) -> Node:
-    regions = tuple((port, counted(region)) for port, region in node.regions)
-    return replace(node, regions=regions) if regions != node.regions else node
+    return rewrite(graph, change)

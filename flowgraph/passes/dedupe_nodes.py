@@ -1,4 +1,4 @@
-"""Dedupe nodes: let two pure nodes of one op, with the same inputs and settings, be one; the first that was written.
+"""Dedupe nodes: of pure nodes of one op with the same inputs and settings, keep the first.
 
 Before: `logprobs(ref, rollout)` written in two places. After: one node, read in both.
 """
@@ -11,27 +11,27 @@ from flowgraph.language.graph import Graph, Node, rewrite
 
 
 def dedupe_nodes(graph: Graph) -> Graph:
-    """Return the graph with equal pure nodes as one."""
+    """Return the graph with one node for each computation that pure nodes repeat."""
     first = dict[Hashable, Node]()
 
     def change(node: Node) -> Node:
-        what = same(node)
-        return node if what is None else first.setdefault(what, node)
+        computation = computation_of(node)
+        return node if computation is None else first.setdefault(computation, node)
 
     return rewrite(graph, change)
 
 
-def same(node: Node) -> Hashable | None:
-    """Return what a pure node computes, so that two that compute it are equal; None for one that is not pure."""
+def computation_of(node: Node) -> Hashable | None:
+    """Return a key that is equal for pure nodes which compute the same; None for a node that is not pure."""
     if not node.op.pure or node.regions:
         return None
-    return node.op, frozenset(node.inputs), tuple(_exactly(value) for _, value in node.settings), node.returns
+    return node.op, frozenset(node.inputs), tuple(_exact(value) for _, value in node.settings), node.returns
 
 
-def _exactly(value: object) -> Hashable:
-    """Return a setting so that only the same is equal: 1 is not 1.0 and not true, 0.0 is not -0.0."""
+def _exact(value: object) -> Hashable:
+    """Return a key of a setting that tells 1 from 1.0 and true, and 0.0 from -0.0."""
     if isinstance(value, dict):
-        return dict, tuple((name, _exactly(each)) for name, each in value.items())
+        return dict, tuple((name, _exact(entry)) for name, entry in value.items())
     if isinstance(value, list | tuple):
-        return type(value), tuple(_exactly(each) for each in value)
+        return type(value), tuple(map(_exact, value))
     return type(value), value.hex() if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""Prune nodes: leave out what has no effect on the flow's results, and say so.
+"""Prune nodes: remove nodes without effect on the flow's results, and report them.
 
 Before: `surrogate + 0.0 * kl_k3(new, mask, ref=ref_logprobs)`, and a call whose result nothing reads.
 After: `surrogate`; gone, and reported: the factor, kl_k3, `ref.logprobs` that only kl_k3 read, and the call.
@@ -16,25 +16,25 @@ ADD, SCALE = op_of(arithmetic.add), op_of(arithmetic.scale)
 
 
 def prune_nodes(graph: Graph) -> Graph:
-    """Return the graph without terms of factor 0, what only they read, and dropped calls; `pruned` reports them."""
-    kept = rewrite(graph, _without_zeros)
-    left = {node.stamp for node in kept.all_nodes}
-    told = [f"{call.op.name}  # {call.at}: nothing reads it" for call in graph.dropped]
-    told += [
+    """Return the graph without terms of factor 0, nodes that only they read, and dropped calls; `pruned` lists them."""
+    smaller = rewrite(graph, _without_zeros)
+    remaining = {node.stamp for node in smaller.all_nodes}
+    notes = [f"{call.op.name}  # {call.at}: nothing reads it" for call in graph.dropped]
+    notes += [
         f"{node.name}  # {node.at}: {'its factor is 0' if _is_zero(node) else 'only a term of factor 0 reads it'}"
         for node in graph.all_nodes
-        if node.stamp not in left and node.op is not ADD
+        if node.stamp not in remaining and node.op is not ADD
     ]
-    return replace(kept, dropped=(), pruned=(*graph.pruned, *told)) if told else kept
+    return replace(smaller, dropped=(), pruned=(*graph.pruned, *notes)) if notes else smaller
 
 
 def _without_zeros(node: Node) -> Node | Edge:
-    """Return what a sum is without a part of factor 0; a sum of two of them keeps one."""
-    parts = [edge for _, edge in node.inputs]
+    """Return a sum without its term of factor 0, or any other node; of two terms of factor 0 one stays."""
     if node.op is not ADD:
         return node
-    kept = [edge for edge in parts if not (isinstance(edge.source, Node) and _is_zero(edge.source))]
-    return node if len(kept) == len(parts) else (kept or parts)[0]
+    terms = [edge for _, edge in node.inputs]
+    rest = [edge for edge in terms if not (isinstance(edge.source, Node) and _is_zero(edge.source))]
+    return node if len(rest) == len(terms) else (rest or terms)[0]
 
 
 def _is_zero(node: Node) -> bool:

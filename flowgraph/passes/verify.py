@@ -1,4 +1,4 @@
-"""Whether the law of a stage is checked between passes: on in every test, and with `--verify`."""
+"""Whether the laws of a stage are checked between passes: on in every test, and with `--verify`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _ON: ContextVar[bool] = ContextVar("verify", default=False)
 
 
 def verifying() -> bool:
-    """Return whether the law is checked after each pass, and not only after the last."""
+    """Return whether the laws are checked after each pass, and not only after the last."""
     return _ON.get()
 
 
 @contextmanager
 def verified(on: bool = True) -> Generator[None]:
-    """Check the law after each pass within this block."""
-    before = _ON.set(on)
+    """Check the laws after each pass within this block."""
+    token = _ON.set(on)
     try:
         yield
     finally:
-        _ON.reset(before)
+        _ON.reset(token)

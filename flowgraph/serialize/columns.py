@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Lay rows of cells out in columns, those in `right` flush right.
+    """Yield rows of cells as lines of aligned columns, flush right if their index is in `right`.
 
     >>> list(columns([["a", "bc"], ["def", "g"]]))
     ['a    bc', 'def  g']

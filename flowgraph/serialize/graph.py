@@ -1,7 +1,7 @@
-"""Graphs back from JSON: first its shape, then every edge against the ports and types of today, then the laws.
+"""Read graphs from JSON: check the shape of the text, then every edge against its port and types, then the laws.
 
-What a graph names is imported, so only what is imported already, is ours, or belongs to a package that brings flows,
-rules or passes to us is looked at.
+A graph names ops, types and functions, which are imported. A module may be imported if it is imported already, is ours,
+or belongs to an installed package that provides flows, rules or passes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.metadata import entry_points
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from flowgraph.analysis.flat_graph import SCHEMA, full_hash, loaded_module, name_of, plain_settings, structure_hash
 from flowgraph.checks.fits import kinds_of, misfits, type_at
-from flowgraph.errors import FlowError, LawError
+from flowgraph.errors import FlowError, LawError, with_article
 from flowgraph.files.untrusted import json_as
 from flowgraph.language import laws
 from flowgraph.language.call_laws import check_region
 from flowgraph.language.call_site import Site
-from flowgraph.language.graph import Edge, Graph, Node, Op, Param, Port, Region, Source
+from flowgraph.language.graph import Edge, Graph, Node, Op, Param, Region, Source
 from flowgraph.language.mask_counts import counted
 from flowgraph.language.signature import Settings, bad_start, is_plain_state, make_settings
 from flowgraph.language.values import Value
@@ -42,7 +42,7 @@ Plain = dict[str, Any]
 
 
 class FlatEdge(_Flat):
-    """An edge: the id it comes from, the part of it, its type, and how late it may be read."""
+    """An edge: the id of its source, the part of the source, its type, and its maximum staleness."""
 
     source: str = Field(alias="from")
     part: str
@@ -84,7 +84,7 @@ class FlatNode(_Flat):
 
 
 class FlatRegion(_Flat):
-    """A region, and the node and port that it is for."""
+    """A region, and the node and port that take it."""
 
     node: str
     port: str
@@ -116,20 +116,20 @@ class FlatGraph(_Flat):
 
 
 def from_json(text: str) -> Graph:
-    """Read a graph that `store.to_json` wrote; its ops, types and functions are found by name.
+    """Return the graph that `flat_graph.to_json` wrote; its ops, types and functions are found by name.
 
-    Raises `LawError` for text that is no such graph, for one that names what is not there or may not be imported, whose
-    edges do not fit the ports of today, or that breaks a law of its stage.
+    Raises `LawError` for any other text, and for a graph with a name that does not exist or may not be imported, with
+    edges that do not fit their ports, or that breaks a law of its stage.
     """
     try:
         data = json_as(FlatGraph, text)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         if fault["loc"] == ("schema",) and fault["type"] == "literal_error":
-            raise LawError(f"this graph has schema {fault['input']}; {SCHEMA} is read here") from None
+            raise LawError(f"this graph has schema {fault['input']}, not {SCHEMA}") from None
         raise LawError.not_stored(".".join(map(str, fault["loc"])), fault["msg"]) from None
     except ValueError as error:
-        raise LawError.not_stored("", f"is no JSON: {error}") from None
+        raise LawError.not_stored("", f"it is not JSON: {error}") from None
     graph = _GraphReader(data).graph()
     laws.check("described", graph)
     return graph
@@ -137,97 +137,96 @@ def from_json(text: str) -> Graph:
 
 @dataclass
 class _GraphReader:
-    """What has been read of a stored graph: its sources by id, each before its readers."""
+    """Builds a graph from its stored form: its sources by id, each before its readers."""
 
     data: FlatGraph
     sources: dict[str, Source] = field(default_factory=dict[str, Source])
 
-    @cached_property
-    def _params(self) -> dict[str, FlatParam]:
-        return {each.id: each for each in self.data.params}
-
     def graph(self) -> Graph:
         data = self.data
-        ids = [*(each.id for each in data.params), *(each.id for each in data.nodes)]
+        ids = [*(param.id for param in data.params), *(node.id for node in data.nodes)]
         _expect(len(set(ids)) == len(ids), "an id stands twice")
         _expect(len(set(data.inputs)) == len(data.inputs), "a parameter stands twice")
-        params = tuple(self._param(each) for each in data.inputs)
+        params = tuple(self._param(name) for name in data.inputs)
         regions: dict[str, list[FlatRegion]] = {}
         for region in data.regions:
             regions.setdefault(region.node, []).append(region)
-        for each in data.nodes:
-            self.sources[each.id] = self._node(each, regions.pop(each.id, []))
-        _expect(not regions, "a region is for no node")
-        outputs = tuple(self._edge(each) for each in data.outputs)
+        for node in data.nodes:
+            self.sources[node.id] = self._node(node, regions.pop(node.id, []))
+        _expect(not regions, "no node takes one of its regions")
+        outputs = tuple(self._edge(edge) for edge in data.outputs)
         graph = Graph(data.name, params, outputs, Site(*data.at), self._settings(), pruned=tuple(data.pruned))
         _expect(len(graph.all_nodes) == len(data.nodes), "it holds nodes that nothing reads")
-        for told, now in ((data.structure_hash, structure_hash), (data.full_hash, full_hash)):
-            _expect(not told or told == now(graph), "its hash is that of another graph")
+        for stored, compute in ((data.structure_hash, structure_hash), (data.full_hash, full_hash)):
+            _expect(not stored or stored == compute(graph), "its hash is that of another graph")
         return graph
 
+    @cached_property
+    def _params(self) -> dict[str, FlatParam]:
+        return {param.id: param for param in self.data.params}
+
     def _param(self, name: str) -> Param:
-        """Return a parameter, made when it is first read: what a region reads is older than the region's own."""
+        """Return a parameter, made when first read: a region's own must be newer than what the region reads."""
         if name not in self.sources:
-            _expect(name in self._params, f"`{name}` is not there, or stands behind what reads it")
-            told = self._params[name]
-            kind, initial = _value(told.type), told.initial
-            why = (
-                "" if initial is None else bad_start(kind, initial) if is_plain_state(kind) else "it is no plain state"
-            )
-            _expect(not why, f"`{told.name}` starts from {initial!r}: {why}")
-            self.sources[name] = Param(told.name, kind, told.owner, Site(*told.at), initial=initial)
-        found = self.sources[name]
-        if not isinstance(found, Param):
-            raise LawError.not_stored(name, "is no parameter")
-        return found
+            _expect(name in self._params, f"`{name}` does not exist, or stands behind its reader")
+            stored = self._params[name]
+            kind, initial = _value(stored.type), stored.initial
+            if initial is not None:
+                why = bad_start(kind, initial) if is_plain_state(kind) else "it is not plain state"
+                _expect(not why, f"`{stored.name}` starts from {initial!r}: {why}")
+            self.sources[name] = Param(stored.name, kind, stored.owner, Site(*stored.at), initial=initial)
+        param = self.sources[name]
+        if not isinstance(param, Param):
+            raise LawError.not_stored(name, "is not a parameter")
+        return param
 
-    def _node(self, told: FlatNode, regions: Sequence[FlatRegion]) -> Node:
-        op, site = _op(told.op), Site(*told.at)
-        inputs = tuple((each.port, self._edge(each)) for each in told.inputs)
-        returns, kinds = tuple(_value(name) for name in told.returns), kinds_of(op, inputs)
-        for why in misfits(op, inputs, [each.port for each in regions], returns):
+    def _node(self, stored: FlatNode, regions: Sequence[FlatRegion]) -> Node:
+        op, site = _op(stored.op), Site(*stored.at)
+        inputs = tuple((edge.port, self._edge(edge)) for edge in stored.inputs)
+        returns, kinds = tuple(_value(name) for name in stored.returns), kinds_of(op, inputs)
+        for why in misfits(op, inputs, [region.port for region in regions], returns):
             raise LawError.not_stored("", why)
-        closed = tuple((each.port, self._region(op, op.port(each.port), each, kinds, site)) for each in regions)
-        _expect(set(told.given) <= set(told.settings), f"{op.name} lacks a setting that was given")
-        given = {name: told.settings[name] for name in told.given}
-        given |= {name: _function(given[name]) for name in told.functions if name in given}
-        settings = make_settings(op.settings, given, op.name, str(site))
-        _expect(told.kind == op.kind, f"{op.name} is of the kind {op.kind}, not {told.kind}")
+        closed = tuple((region.port, self._region(op, region, kinds, site)) for region in regions)
+        _expect(set(stored.given) <= set(stored.settings), f"{op.name} lacks a setting that was given")
+        chosen = {name: stored.settings[name] for name in stored.given}
+        chosen |= {name: _function(chosen[name]) for name in stored.functions if name in chosen}
+        settings = make_settings(op.settings, chosen, op.name, str(site))
+        _expect(stored.kind == op.kind, f"{op.name} is of the kind {op.kind}, not {stored.kind}")
         for name, value in plain_settings(settings).items():
-            was = told.settings.get(name)
-            _expect(value == was, f"{told.name or op.name}.{name} was {was!r}, and is {value!r} by default now")
-        return Node(op, inputs, settings, closed, returns, site, told.name)
+            old = stored.settings.get(name)
+            _expect(value == old, f"{stored.name or op.name}.{name} was {old!r}, and is {value!r} by default now")
+        return Node(op, inputs, settings, closed, returns, site, stored.name)
 
-    def _region(self, op: Op, port: Port, told: FlatRegion, kinds: dict[Any, Any], site: Site) -> Region:
-        param, output = self._param(told.params[0]), self._edge(told.output)
-        _expect(param.type is kinds[port.type], f"the loss `{told.name}` is of another model than {op.name} updates")
-        _expect(issubclass(output.type, port.region_returns or Value), f"`{told.name}` gives no loss")
-        region = Region.of(told.name, (param,), output, Site(*told.at))
-        stored = [self.sources.get(each) for each in told.inner]
-        _expect(set(stored) == set(region.inner), f"`{told.name}` holds other nodes than those that read its parameter")
-        captures = {self._edge(each) for each in told.captures}
-        _expect(captures == set(region.captures), f"`{told.name}` captures something else than what it reads")
-        if told.counts:
+    def _region(self, op: Op, stored: FlatRegion, kinds: dict[Any, Any], site: Site) -> Region:
+        port, param, output = op.port(stored.port), self._param(stored.params[0]), self._edge(stored.output)
+        _expect(param.type is kinds[port.type], f"the loss `{stored.name}` is of another model than {op.name} updates")
+        _expect(issubclass(output.type, port.region_returns or Value), f"`{stored.name}` does not return a loss")
+        region = Region.of(stored.name, (param,), output, Site(*stored.at))
+        inner = {self.sources.get(name) for name in stored.inner}
+        _expect(inner == {*region.inner}, f"`{stored.name}` holds other nodes than those that read its parameter")
+        captures = {self._edge(edge) for edge in stored.captures}
+        _expect(captures == {*region.captures}, f"`{stored.name}` captures other values than it reads")
+        if stored.counts:
             region = counted(region)
-            counts = {self._edge(each) for each in told.counts}
-            _expect(counts == set(region.counts), f"`{told.name}` counts other masks")
+            counts = {self._edge(edge) for edge in stored.counts}
+            _expect(counts == {*region.counts}, f"`{stored.name}` counts other masks")
         check_region(op, region, site)
         return region
 
-    def _edge(self, told: FlatEdge) -> Edge:
-        source = self.sources.get(told.source) or self._param(told.source)
-        kind, there = _value(told.type), type_at(source, told.part)
-        _expect(there is not None, f"{told.source} has no part `{told.part}`")
-        _expect(there is kind, f"`{told.part}` of {told.source} is no {kind.__name__}")
-        return Edge(source, kind, told.part, told.at_most, told.corrected)
+    def _edge(self, stored: FlatEdge) -> Edge:
+        source = self.sources.get(stored.source) or self._param(stored.source)
+        kind, actual = _value(stored.type), type_at(source, stored.part)
+        _expect(actual is not None, f"{stored.source} has no part `{stored.part}`")
+        _expect(actual is kind, f"`{stored.part}` of {stored.source} is not {with_article(kind.__name__)}")
+        return Edge(source, kind, stored.part, stored.at_most, stored.corrected)
 
     def _settings(self) -> BaseModel:
-        """Return the flow's own settings as they were stored; their types are the flow's, which is not imported."""
+        """Return the flow's own settings as stored; their types are unknown, because the flow is not imported."""
         for name in self.data.settings:
-            _expect(name.isidentifier() and not name.startswith("_"), f"`{name}` is no setting")
-            _expect(not hasattr(BaseModel, name), f"`{name}` is no setting")
-        loose: dict[str, Any] = dict.fromkeys(self.data.settings, (Any, ...))
-        model = create_model("settings", __base__=Settings, **loose)
+            usable = name.isidentifier() and not name.startswith("_") and not hasattr(BaseModel, name)
+            _expect(usable, f"`{name}` is not a setting")
+        untyped: dict[str, Any] = dict.fromkeys(self.data.settings, (Any, ...))
+        model = create_model("settings", __base__=Settings, **untyped)
         return model.model_construct(set(self.data.given), **self.data.settings)
 
 
@@ -237,60 +236,56 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def _value(name: str) -> type[Value]:
-    found = _find(name)
-    if not (isinstance(found, type) and issubclass(found, Value)):
-        raise LawError(f"`{name}` is no value")
-    return found
+    kind = _find(name)
+    if not (isinstance(kind, type) and issubclass(kind, Value)):
+        raise LawError(f"`{name}` is not a value")
+    return kind
 
 
 def _op(name: str) -> Op:
     op = getattr(_find(name), "op", None)
     if not isinstance(op, Op):
-        raise LawError(f"`{name}` is no node")
+        raise LawError(f"`{name}` is not a node")
     return op
 
 
 def _function(name: object) -> Any:
     """Return a setting that is a function: of a user's module or of ours, never of the standard library."""
-    found = _find(name) if isinstance(name, str) else None
+    function = _find(name) if isinstance(name, str) else None
     root = name.partition(":")[0].partition(".")[0] if isinstance(name, str) else ""
-    if not (inspect.isfunction(found) or inspect.isclass(found)) or root in sys.stdlib_module_names:
-        raise LawError.not_stored(str(name), "is no function that a setting can be")
-    return found
+    if not (inspect.isfunction(function) or inspect.isclass(function)) or root in sys.stdlib_module_names:
+        raise LawError.not_stored(str(name), "is not a function that a setting can be")
+    return function
 
 
 def _find(name: str) -> Any:
-    """Return what a name `module:path` stands for."""
+    """Return the class or function that `module:path` names."""
     module, _, path = name.partition(":")
     module = loaded_module(module)
     if module not in sys.modules and not _may_import(module):
         raise LawError.not_stored(name, f"the module `{module}` is not imported, and not one of ours")
     try:
-        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        target: Any = sys.modules.get(module) or importlib.import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except FlowError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a module's own lines are any code
-        _not_found(name, error)
-    if not callable(found) or name_of(found) != name:
+    except (Exception, SystemExit) as error:
+        raise LawError.not_stored(name, f"{type(error).__name__}: {error}") from error
+    if not callable(target) or name_of(target) != name:
         raise LawError.not_stored(name, "is the name of something else")
-    return found
-
-
-def _not_found(name: str, error: BaseException) -> NoReturn:
-    raise LawError.not_stored(name, f"{type(error).__name__}: {error}") from error
+    return target
 
 
 def _may_import(module: str) -> bool:
-    """Return whether a module may be imported because a file names it: ours, or of a package that has joined us."""
+    """Return whether a module may be imported because a file names it: it is ours, or of a package of `GROUPS`."""
     root, last = module.partition(".")[0], module.rpartition(".")[2]
     if last.startswith("__") or not all(part.isidentifier() for part in module.split(".")):
         return False
-    return root in OURS or root in _joined(tuple(sys.path))
+    return root in OURS or root in _registered_packages(tuple(sys.path))
 
 
 @lru_cache(maxsize=4)
-def _joined(path: tuple[str, ...]) -> frozenset[str]:
-    """Name the packages that have joined us, of those on a path; to look takes milliseconds, and a step asks often."""
+def _registered_packages(path: tuple[str, ...]) -> frozenset[str]:
+    """Return the packages on a path that register in `GROUPS`; cached, since a search takes milliseconds."""
     return frozenset(entry.module.partition(".")[0] for group in GROUPS for entry in entry_points(group=group))

@@ -1,4 +1,4 @@
-"""Programs as JSON, out and in: the graph as `flat_graph` writes it, the plan, and the tasks by their verbs."""
+"""Write and read programs as JSON: the graph as `flat_graph` writes it, the plan, and the tasks by their verbs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flowgraph.lowering.waits import homes_of
 from flowgraph.serialize.graph import from_json
 
 SCHEMA = 1
-VERBS: Mapping[str, type[Task]] = {"read": Read, "run": Run, "transfer": Transfer, "sync": Sync, "switch": Switch}
+VERBS: Mapping[str, type[Task]] = {kind.__name__.lower(): kind for kind in (Read, Run, Transfer, Sync, Switch)}
 
 
 @cache
@@ -37,7 +37,7 @@ def program_to_json(program: Program) -> str:
         "homes": _plain(tuple[Home, ...], program.homes),
         "origins": _plain(tuple[tuple[str, Home], ...], program.origins),
         "frozen": list(program.frozen),
-        "tasks": [_task(each) for each in program.tasks],
+        "tasks": [{"do": type(task).__name__.lower(), **_plain(type(task), task)} for task in program.tasks],
     }
     return json.dumps(data, indent=1)
 
@@ -46,71 +46,63 @@ def _plain(kind: Any, value: object) -> Any:
     return _reader(kind).dump_python(value, mode="json")
 
 
-def _task(task: Task) -> dict[str, Any]:
-    verb = next(verb for verb, kind in VERBS.items() if isinstance(task, kind))
-    return {"do": verb, **_plain(type(task), task)}
-
-
 def program_from_json(text: str) -> Program:
-    """Read a program back; its ops and types are imported by name.
+    """Return the program of a JSON text; its ops and types are imported by name.
 
-    Raises LawError for text that is no such program, and for a program that breaks a law of its stage.
+    Raises LawError for any other text, and for a program that breaks a law of its stage.
     """
     try:
         data = parse_json(text)
         if data["schema"] != SCHEMA:
-            raise LawError(f"this program has schema {data['schema']}; {SCHEMA} is read here")
+            raise LawError(f"this program has schema {data['schema']}, not {SCHEMA}")
         program = Program(
             from_json(json.dumps(data["graph"])),
             Plan.from_json(json.dumps(data["plan"]), "the program's plan"),
             _read(tuple[Home, ...], data["homes"], "homes"),
             _read(tuple[tuple[str, Home], ...], data["origins"], "origins"),
             _read(tuple[str, ...], data["frozen"], "frozen"),
-            tuple(_read_task(i, each) for i, each in enumerate(data["tasks"])),
+            tuple(_read_task(task, f"tasks.{i}") for i, task in enumerate(data["tasks"])),
         )
-        _refuse_other_roles(program)
-        _refuse_other_homes(program)
+        _refuse_unknown_places(program)
         check_program(program)
     except LawError:
         raise
     except FlowError as error:
-        raise LawError(f"this is no stored program: {error.what}", where=error.where, hint=error.hint) from error
+        raise LawError(f"{_NOT_STORED}: {error.what}", where=error.where, hint=error.hint) from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise LawError(f"this is no stored program: {type(error).__name__}: {error}") from error
+        raise LawError(f"{_NOT_STORED}: {type(error).__name__}: {error}") from error
     return program
 
 
-def _refuse_other_roles(program: Program) -> None:
-    """Refuse a plan that places a role of a model that the program does not have."""
-    models = dict(program.origins)
+_NOT_STORED = "this is not a stored program"
+
+
+def _refuse_unknown_places(program: Program) -> None:
+    """Refuse roles of models, and homes, that the program does not have, and homes of pools that its plan lacks."""
+    models, pools = dict(program.origins), {pool.name for pool in program.plan.pools}
     for placed in program.plan.placed:
         if placed.role.rpartition(".")[0] not in models:
-            raise LawError(f"this is no stored program: its plan places `{placed.role}`, and it has no such model")
-
-
-def _refuse_other_homes(program: Program) -> None:
-    """Refuse homes that the program does not list, and homes of pools that its plan does not have."""
-    pools = {pool.name for pool in program.plan.pools}
+            raise LawError(f"{_NOT_STORED}: its plan places `{placed.role}`, but it has no such model")
     for home in program.homes:
         if home.pool not in pools:
-            raise LawError(f"this is no stored program: {home} is of a pool that its plan does not have")
-    named = [("origins", home) for _, home in program.origins]
-    for number, task in enumerate(program.tasks):
-        used = (task.home,) if isinstance(task, Switch) else homes_of(task)
-        named += [(f"tasks.{number}", home) for home in used]
-    for where, home in named:
+            raise LawError(f"{_NOT_STORED}: {home} is on a pool that its plan does not have")
+    used = [("origins", home) for home in models.values()]
+    for i, task in enumerate(program.tasks):
+        homes = (task.home,) if isinstance(task, Switch) else homes_of(task)
+        used += [(f"tasks.{i}", home) for home in homes]
+    for where, home in used:
         if home not in program.homes:
-            raise LawError(f"this is no stored program: {where}: {home} is not among its homes as it is here")
+            raise LawError(f"{_NOT_STORED}: {where}: {home} is not one of its homes")
 
 
-def _read_task(place: int, data: dict[str, Any]) -> Task:
-    fields, where = dict(data), f"tasks.{place}"
+def _read_task(data: dict[str, Any], where: str) -> Task:
+    fields = dict(data)
     verb = fields.pop("do")
     if verb not in VERBS:
-        raise LawError(f"this is no stored program: {where}: no task is called `{verb}`")
+        raise LawError(f"{_NOT_STORED}: {where}: no task is called `{verb}`")
     unknown = fields.keys() - VERBS[verb].__dataclass_fields__.keys()
     if unknown:
-        raise LawError(f"this is no stored program: {where}: a {verb} has no `{min(unknown)}`")
+        raise LawError(f"{_NOT_STORED}: {where}: a {verb} has no `{min(unknown)}`")
     task: Task = _read(VERBS[verb], fields, where)
     return task
 
@@ -121,4 +113,4 @@ def _read(kind: Any, data: object, where: str) -> Any:
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         place = dotted([where, *fault["loc"]])
-        raise LawError(f"this is no stored program: {place}: {fault['msg']}") from None
+        raise LawError(f"{_NOT_STORED}: {place}: {fault['msg']}") from None

@@ -53,7 +53,7 @@ def test_a_hint_for_a_file_is_one_that_can_be_followed(flowgraph: Run, name: str
 
 def test_a_file_that_is_no_program_is_named(flowgraph: Run) -> None:
     Path("x.json").write_text('{"tasks": 1, "graph": 2}')
-    assert flowgraph("draw", "x.json").err.startswith("x.json: this is no stored program")
+    assert flowgraph("draw", "x.json").err.startswith("x.json: this is not a stored program")
 
 
 def test_no_control_code_of_a_plan_reaches_the_terminal(flowgraph: Run) -> None:

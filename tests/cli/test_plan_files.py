@@ -194,7 +194,7 @@ FAULTS: list[tuple[Edit, str]] = [
     (_too_few_devices, "policy.train: data=9 tensor=1 sharding=full takes 9 devices, its pool has 8\n"),
     (_circle, "step: tasks of one step wait for each other: policy.generate → "),
     (_negative, "step.tasks[0].parts.tail: Input should be greater than or equal to 0\n"),
-    (_no_number, "is no JSON: NaN is not a number of JSON\n"),
+    (_no_number, "is not JSON: NaN is not a number of JSON\n"),
     (_too_long, "step.tasks[0].parts.tail: Input should be less than or equal to "),
     (_negative_period, "step.period_s: Input should be greater than or equal to 0\n"),
     (_no_task, "step: has no task\n"),

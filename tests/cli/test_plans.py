@@ -177,14 +177,14 @@ def test_broken_json_says_where(flowgraph: Run, plan: Any) -> None:
     plan()
     edited = write(Path("plan.json").read_text()[:100])
     assert refused(flowgraph("run", "grpo", "--plan", edited)) == (
-        "edited.json: is no JSON: Unterminated string starting at: line 4 column 20 (char 52)\n"
+        "edited.json: is not JSON: Unterminated string starting at: line 4 column 20 (char 52)\n"
     )
 
 
 FILES: dict[str, tuple[bytes | None, str]] = {
-    "empty.json": (b"", "is no JSON: Expecting value: line 1 column 1 (char 0)"),
+    "empty.json": (b"", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
     "list.json": (b"[1]", "Input should be an object"),
-    "deep.json": (b"[" * 100_000, "is no JSON: it is nested more than 100 deep"),
+    "deep.json": (b"[" * 100_000, "is not JSON: it is nested more than 100 deep"),
     "binary.json": (bytes(range(256)), "is no text, so no plan"),
     "missing.json": (None, "cannot be read: No such file or directory"),
     ".": (None, "cannot be read: Is a directory"),

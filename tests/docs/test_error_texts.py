@@ -227,7 +227,6 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
         "plan.json", "distil", "my.py:20", "train/local", "judge/local"
     ),
     "PlanError.not_split": lambda: PlanError.not_split("plan.json", "top_tokens", "my.py:20", 2),
-    "PlanError.no_shape": lambda: PlanError.no_shape("grpo", "ref", ["policy"]),
     "PlanError.lags_too_far": lambda: PlanError.lags_too_far(
         "plan.json", "policy.sample", 4, "policy.generate", 2, "my.py:12"
     ),

@@ -270,7 +270,7 @@ BAD_NODES = (
     ("@node(carries='a')\ndef bad(a: Coef) -> Mask: ...", "does not return a Coef first"),
     ("@node\ndef bad(a: Scores) -> Loss: ...", "takes 0 masks"),
     ("@node\ndef bad(a: Scores, *, m: Mask, n: Mask) -> Loss: ...", "takes 2 masks"),
-    ("@node\ndef bad(a: Scores, m: Mask) -> tuple[Loss, Scores]: ...", "beside other values"),
+    ("@node\ndef bad(a: Scores, m: Mask) -> tuple[Loss, Scores]: ...", "and other values"),
     ("@node\ndef bad(a: list[Mask]) -> Mask: ...", "one value"),
     ("@node\ndef bad(a: Mask | Scores) -> Mask: ...", "one type"),
     ("@node\nclass bad: ...", "no plain function"),

@@ -146,7 +146,7 @@ def stale_uncorrected(rng: random.Random, program: Program) -> Broken | None:
         return Broken(call, ("by_ratio(old=) wants values of the weights that drew", f"up to {lag} update"), LawError)
     call = Call("t", "policy_gradient", [(None, "new"), (None, "worth"), (None, "late.mask")])
     add_update(program, rows, [new_of(rows), call], "t")
-    return Broken(call, ("policy_gradient wants rows that the newest weights drew", f"up to {lag} update"), LawError)
+    return Broken(call, ("policy_gradient wants rows of the newest weights", f"up to {lag} update"), LawError)
 
 
 @fault

@@ -150,7 +150,7 @@ def training(rollout: Any, *, corrected: bool) -> Any:
 def test_what_stale_weights_drew_is_corrected_for_or_the_flow_says_that_it_need_not_be() -> None:
     training("ratio", corrected=True).graph()
     training("plain", corrected=False).graph()
-    with pytest.raises(LawError, match=r"policy_gradient wants rows that the newest weights drew"):
+    with pytest.raises(LawError, match=r"policy_gradient wants rows of the newest weights"):
         training("plain", corrected=True).graph()
 
 
@@ -228,7 +228,7 @@ def run(fn: Any, argument: Value, run_graph: Any) -> Any:
 
 def test_rows_that_a_body_loses_or_moves_without_saying_so_are_refused(run_graph: Any, make_rollout: Any) -> None:
     scores = Scores(torch.tensor([0.0, 1.0, 0.5]))
-    with pytest.raises(LawError, match="fewer was given 3 rows and returned 2"):
+    with pytest.raises(LawError, match="fewer got 3 rows and returned 2"):
         run(fewer, scores, run_graph)
     with pytest.raises(LawError, match="backwards returned its rows in another order"):
         run(backwards, make_rollout([1, 2, 3]), run_graph)
@@ -289,7 +289,7 @@ def test_rows_that_a_state_kept_are_of_an_earlier_step_and_a_loss_on_them_has_to
     assert replaying(eased, "") is not None, "a state that says that it holds no rows"
     with pytest.raises(LawError, match=r"policy_gradient wants rows of the newest weights, but those of replayed at"):
         replaying(replayed, "")
-    with pytest.raises(LawError, match=r"the weights that drew its rows, of an earlier step where `buffer` kept them"):
+    with pytest.raises(LawError, match=r"that sampled its rows, of an earlier step where `buffer` kept them"):
         replaying(replayed, "anew")
 
 

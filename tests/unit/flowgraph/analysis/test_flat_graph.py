@@ -125,10 +125,10 @@ def test_a_setting_that_is_text_stays_text_even_if_it_names_a_function() -> None
 
 
 CORRUPT = {
-    "no JSON": ("", "this is no stored graph: is no JSON: Expecting value: line 1 column 1 (char 0)"),
-    "no graph": ("{}", "this is no stored graph: schema: Field required"),
-    "a list": ("[]", "this is no stored graph: Input should be an object"),
-    "an older schema": ('{"schema": 1}', "this graph has schema 1; 2 is read here"),
+    "no JSON": ("", "this is not a stored graph: it is not JSON: Expecting value: line 1 column 1 (char 0)"),
+    "no graph": ("{}", "this is not a stored graph: schema: Field required"),
+    "a list": ("[]", "this is not a stored graph: Input should be an object"),
+    "an older schema": ('{"schema": 1}', "this graph has schema 1, not 2"),
 }
 
 
@@ -141,11 +141,11 @@ def test_what_is_no_stored_graph_is_refused(name: str) -> None:
 
 
 def test_a_nest_too_deep_to_read_is_refused() -> None:
-    with pytest.raises(LawError, match=r"^this is no stored graph: is no JSON: it is nested more than 100 deep"):
+    with pytest.raises(LawError, match=r"^this is not a stored graph: it is not JSON: it is nested more than 100 deep"):
         from_json("[" * 100_000)
 
 
-NO_GRAPH = "this is no stored graph"
+NO_GRAPH = "this is not a stored graph"
 CHANGED = {
     "an op that is gone": (
         "nodes.sampling:generate",
@@ -160,29 +160,29 @@ CHANGED = {
     "an op that is none": (
         "nodes.sampling:generate",
         "os:getcwd",
-        "this is no stored graph: os:getcwd: is the name of something else",
+        "this is not a stored graph: os:getcwd: is the name of something else",
     ),
-    "a type that is none": ("nodes.values:Rollout", "os:stat_result", "`os:stat_result` is no value"),
+    "a type that is none": ("nodes.values:Rollout", "os:stat_result", "`os:stat_result` is not a value"),
     "an edge from nowhere": (
         '"from": "p0"',
         '"from": "p9"',
-        "this is no stored graph: `p9` is not there, or stands behind what reads it",
+        "this is not a stored graph: `p9` does not exist, or stands behind its reader",
     ),
     "another port": (
         '"port": "prompts"',
         '"port": "questions"',
-        "this is no stored graph: generate takes policy, prompts; see `questions`",
+        "this is not a stored graph: generate takes policy, prompts; see `questions`",
     ),
-    "another part": ('"part": "group"', '"part": "row"', "this is no stored graph: n0 has no part `row`"),
+    "another part": ('"part": "group"', '"part": "row"', "this is not a stored graph: n0 has no part `row`"),
     "a part of another type": (
         '"part": "group"',
         '"part": "mask"',
-        "this is no stored graph: `mask` of n0 is no Group",
+        "this is not a stored graph: `mask` of n0 is not a Group",
     ),
     "a setting that is gone": (
         '"n": 16',
         '"m": 16',
-        "this is no stored graph: generate lacks a setting that was given",
+        "this is not a stored graph: generate lacks a setting that was given",
     ),
 }
 
@@ -418,9 +418,9 @@ def test_passes_and_settings_leave_what_state_starts_from() -> None:
 STARTS = {
     "nothing that is finite": ("level", float("inf"), "Infinity is not a number of JSON"),
     "a number without a bound": ("level", 2**64, "a whole number has at most 64 bits"),
-    "a model": ("policy", 0.05, "`policy` starts from 0.05: it is no plain state"),
-    "data": ("prompts", [1], "`prompts` starts from [1]: it is no plain state"),
-    "a loss's own model": ("pi", 0.05, "`pi` starts from 0.05: it is no plain state"),
+    "a model": ("policy", 0.05, "`policy` starts from 0.05: it is not plain state"),
+    "data": ("prompts", [1], "`prompts` starts from [1]: it is not plain state"),
+    "a loss's own model": ("pi", 0.05, "`pi` starts from 0.05: it is not plain state"),
 }
 
 
@@ -433,7 +433,7 @@ def test_a_stored_graph_with_a_start_for_what_cannot_have_one_is_refused(name: s
             each["initial"] = start
     with pytest.raises(LawError) as raised_:
         from_json(json.dumps(data))
-    assert str(raised_.value).startswith("this is no stored graph: ") and wanted in str(raised_.value)
+    assert str(raised_.value).startswith("this is not a stored graph: ") and wanted in str(raised_.value)
 
 
 def test_a_stored_graph_without_the_start_is_another_one() -> None:

@@ -114,7 +114,7 @@ def test_log_probs_of_the_trainer_may_stand_for_the_samplers_where_weights_corre
     training(bypass, at_most=4).graph()
     said = refusal(lambda new, old, rollout, _: by_ratio(new, rollout.mask, old=old), at_most=4)
     assert said.startswith(
-        "by_ratio(old=) wants values of the weights that drew its rows (`policy`, up to 4 updates late)"
+        "by_ratio(old=) wants values of the weights that sampled its rows (`policy`, up to 4 updates late)"
     )
 
 
@@ -127,7 +127,7 @@ def test_weights_correct_late_rows_for_a_loss_that_has_no_ratio() -> None:
     training(lambda n, old, r, _: plain(n, r.mask, weights=weighed_by(old, r)), at_most=4).graph()
     training(lambda n, _, r, __: plain(n, r.mask, weights=weighed_by(n, r)), at_most=4).graph()
     said = refusal(lambda new, _, rollout, __: plain(new, rollout.mask), at_most=4)
-    assert said.startswith("plain wants rows that the newest weights drew")
+    assert said.startswith("plain wants rows of the newest weights")
 
 
 @node

@@ -123,7 +123,7 @@ FORM = (
     "or a file that ends in .toml"
 )
 ALL_KINDS = ", ".join(sorted([*KNOWN, "cpu", "gpu"]))
-ONLY_HERE = "only this machine's memory is known; others' is given"
+ONLY_HERE = "only this machine's memory is known; give that of other machines"
 UNITS = "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
 
 
@@ -281,7 +281,7 @@ def test_a_file_that_cannot_be_read_is_said_to_be_so(tmp_path: Path, monkeypatch
     assert refusal("foldr.toml") == "foldr.toml: no such file\n  hint: did you mean `folder.toml`?"
     assert refusal("no/such.toml") == "no/such.toml: no such file"
     assert refusal("folder.toml") == "folder.toml: cannot be read: Is a directory"
-    assert refusal("bytes.toml") == "bytes.toml: is no TOML: it is not UTF-8"
+    assert refusal("bytes.toml") == "bytes.toml: is not TOML: it is not UTF-8"
     assert refusal("long.toml") == "long.toml: cannot be read: it is larger than 1,048,576 bytes"
     assert refusal("a\0b.toml") == "a\0b.toml: cannot be read: it is not the path of a file"
     assert refusal(f"{'x' * 300}.toml") == f"{'x' * 60}…: cannot be read: File name too long"

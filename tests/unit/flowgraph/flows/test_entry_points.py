@@ -230,14 +230,18 @@ def test_a_package_cannot_bring_the_name_of_what_is_shipped(install: Install) ->
         (
             "acme.flows:brief",
             "",
-            "acme 1.2: its entry point `brief` names `acme.flows:brief`, which is not there",
+            "acme 1.2: its entry point `brief` names `acme.flows:brief`, which does not exist",
         ),
-        ("acme.flows", "", "acme 1.2: its entry point `brief` names `acme.flows`, which is no package.module:name"),
-        ("acme flows:b", "", "acme 1.2: its entry point `brief` names `acme flows:b`, which is no package.module:name"),
+        ("acme.flows", "", "acme 1.2: its entry point `brief` names `acme.flows`, which is not package.module:name"),
+        (
+            "acme flows:b",
+            "",
+            "acme 1.2: its entry point `brief` names `acme flows:b`, which is not package.module:name",
+        ),
         (
             "acme.flows:brief",
             "def brief():\n    pass\n",
-            "acme 1.2: its entry point `brief` names `acme.flows:brief`, which is no flow",
+            "acme 1.2: its entry point `brief` names `acme.flows:brief`, which is not a flow",
         ),
     ],
 )

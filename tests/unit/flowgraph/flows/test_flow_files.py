@@ -189,7 +189,7 @@ def test_a_file_beside_the_flow_that_hides_a_package_of_ours_is_named(name: str,
         find_flow(str(write(tmp_path, "mine.py", ONE)))
     package = name.removesuffix(".py").partition("/")[0]
     assert str(raised.value) == (
-        f"{tmp_path / name}: this file hides flowgraph's package `{package}` from whatever imports it\n"
+        f"{tmp_path / name}: this file hides flowgraph's package `{package}` from every import of it\n"
         f"  hint: rename it, for example to my_{package}.py"
     )
 

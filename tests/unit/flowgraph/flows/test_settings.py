@@ -61,7 +61,8 @@ def test_a_value_is_json_if_it_can_be_else_text(text: str, value: object) -> Non
 def test_what_assigns_nothing_is_refused(text: str) -> None:
     with pytest.raises(SettingError) as raised:
         parse_assignment(text)
-    assert str(raised.value) == (f"--set: `{text}` is no setting\n  hint: write name=value: --set policy.generate.n=16")
+    hint = "write name=value: --set policy.generate.n=16"
+    assert str(raised.value) == f"--set: `{text}` is not a setting\n  hint: {hint}"
 
 
 def test_settings_of_the_flow_are_told_from_those_of_its_nodes() -> None:

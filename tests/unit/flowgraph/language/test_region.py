@@ -381,7 +381,7 @@ def test_terms_over_another_mask_than_the_one_that_is_counted_are_refused(tiny: 
     with pytest.raises(LawError) as caught:
         update(policy, loss)
     assert caught.value.what == (
-        "narrowing must give one term, over the mask that it takes: that is what the term is divided by"
+        "narrowing must return one term over the mask that it takes, whose count divides the term"
     )
     assert caught.value.where == f"{HERE}:{line_of('return narrowing(logprobs(pi, rollout), rollout.mask)')}"
 

@@ -277,7 +277,7 @@ def test_state_may_start_from_these(kind: type[State], data: object) -> None:
         (Level, (1,), "a file cannot hold a tuple"),
         (Level, [1, {2}], "a file cannot hold a set"),
         (Level, {"a": b"b"}, "a file cannot hold a bytes"),
-        (Level, {"a": {1: 2}}, "its keys are no texts"),
+        (Level, {"a": {1: 2}}, "its keys must be strings"),
         (Level, [float("-inf")], "a file cannot hold -inf"),
         (Level, Aggregation.TOKEN_MEAN, "a file cannot hold an Aggregation"),
         (Level, len, "a file cannot hold a builtin_function_or_method"),

@@ -170,7 +170,7 @@ def test_a_reader_of_weights_that_runs_after_the_update_is_refused() -> None:
         (
             "`run policy.generate on all/local, role critic.train` reads `critic` on all/local, where "
             "`run critic.update on all/local, role critic.train` replaced it before\n"
-            "  hint: readers of a version run before what consumes it"
+            "  hint: readers of a version run before the update that consumes it"
         )
     ]
 
@@ -213,10 +213,10 @@ def test_parts_that_do_not_cover_what_is_read_are_refused() -> None:
         return task
 
     assert broken(program, narrower) == (
-        "`transfer policy.generate sample -> infer` leaves out of `policy.generate` what is read: context"
+        "`transfer policy.generate sample -> infer` leaves out parts of `policy.generate` that are read: context"
     )
     assert broken(program, narrow) == (
-        "`run ref.logprobs on infer/local, role ref.infer` leaves out of `policy.generate` what is read: context"
+        "`run ref.logprobs on infer/local, role ref.infer` leaves out parts of `policy.generate` that are read: context"
     )
 
 
@@ -537,8 +537,8 @@ def test_homes_that_a_program_does_not_list_are_refused() -> None:
     def other_pool(data: dict[str, Any]) -> None:
         data["homes"][0]["pool"] = "elsewhere"
 
-    assert re.search(r"tasks\.\d+: .* is not among its homes as it is here", refusal(stored(other_engine)))
-    assert "is of a pool that its plan does not have" in refusal(stored(other_pool))
+    assert re.search(r"tasks\.\d+: .* is not one of its homes", refusal(stored(other_engine)))
+    assert "is on a pool that its plan does not have" in refusal(stored(other_pool))
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -572,13 +572,13 @@ def test_text_that_is_no_program_is_refused() -> None:
     def shorter(data: dict[str, Any]) -> None:
         del data["tasks"][1]
 
-    said = "this is no stored program: "
+    said = "this is not a stored program: "
     assert (
         refusal("{")
         == f"{said}JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
     )
     assert refusal("[]") == f"{said}TypeError: list indices must be integers or slices, not str"
-    assert refusal(stored(lambda data: data.update(schema=2))) == "this program has schema 2; 1 is read here"
+    assert refusal(stored(lambda data: data.update(schema=2))) == "this program has schema 2, not 1"
     assert refusal(stored(bad_task)) == f"{said}tasks.0: no task is called `wait`"
     assert refusal(stored(bad_field)) == f"{said}tasks.0: a sync has no `speed`"
     assert refusal(stored(bad_type)) == f"{said}tasks.0.lag: Input should be a valid integer"

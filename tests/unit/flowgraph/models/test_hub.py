@@ -53,7 +53,7 @@ def test_a_hub_that_refuses_the_connection_is_not_reached() -> None:
     with pytest.raises(ModelError) as caught:
         hub.fetch("org/name", say=print, endpoint="http://127.0.0.1:9")
     assert str(caught.value) == (
-        "org/name: is no local folder, is not in the hub's cache here, and the hub was not reached\n"
+        "org/name: not a local folder, not in the hub's cache here, and the hub was not reached\n"
         "    ConnectError: [Errno 111] Connection refused\n"
         "  hint: give a local folder, or `tiny`, which needs no network"
     )
@@ -98,5 +98,5 @@ except Exception as error:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
     loaded, refused = done.stdout.split("\n", 1)
     assert (loaded, done.stderr) == ("109376 org/name", "")
-    assert refused.startswith("ModelError org/other: is no local folder, is not in the hub's cache here, and")
+    assert refused.startswith("ModelError org/other: not a local folder, not in the hub's cache here, and")
     assert "OfflineModeIsEnabled" in refused

@@ -187,7 +187,7 @@ def test_a_config_that_is_no_json_is_refused(folder: Path, text: str, told: str)
     assert refusal(folder) == f"FOLDER/config.json: {told}"
 
 
-MADE_UP = "\n  hint: a model whose weights are partly made up at random is not loaded"
+MADE_UP = "\n  hint: a model is not loaded if some of its weights would be random"
 
 
 def test_missing_weights_are_not_made_up(folder: Path) -> None:

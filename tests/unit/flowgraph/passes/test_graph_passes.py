@@ -212,7 +212,7 @@ def test_a_users_pass_that_raises_or_gives_something_else_is_told_by_its_name() 
     graph = named(grpo.graph())
     with pytest.raises(UserCodeError, match="pass divides raised ZeroDivisionError"):
         simplified(graph, [divides])
-    with pytest.raises(FlowTypeError, match="gives_none: gave NoneType, and a pass gives a Graph"):
+    with pytest.raises(FlowTypeError, match="gives_none: returned NoneType, but a pass returns a Graph"):
         simplified(graph, [gives_none])
 
 

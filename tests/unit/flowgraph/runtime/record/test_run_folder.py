@@ -107,7 +107,7 @@ def test_a_name_that_is_no_plain_file_name_and_a_place_that_is_none_are_refused(
     with pytest.raises(RunFolderError) as caught:
         RunFolder.create(tmp_path / "a b")
     assert str(caught.value) == (
-        "`a b` is no name for a run\n  hint: letters, digits, dot, dash and underscore, 64 at most"
+        "`a b` cannot name a run\n  hint: letters, digits, dot, dash and underscore, 64 at most"
     )
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"cannot be used: .*Not a directory"):
