@@ -256,7 +256,7 @@ def test_a_node_whose_seconds_are_not_forecast_is_refused(flowgraph: Run, plan: 
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("run.csv", "node,seconds\npolicy.update,3\n", "run.csv: is no JSON"),
+        ("run.csv", "node,seconds\npolicy.update,3\n", "run.csv: is not JSON"),
         ("run.json", "{}", "run.json: flow: Field required"),
         ("nowhere", None, "nowhere: holds no run"),
     ],
