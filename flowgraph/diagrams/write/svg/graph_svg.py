@@ -44,7 +44,7 @@ def graph_svg(picture: Picture, look: Look = ALONE) -> str:
     """Draw a picture of boxes and arrows. Raises UsageError where Graphviz is not installed."""
     laid = laid_out(picture)
     things: list[Box | Frame | Arrow] = [*picture.boxes, *picture.frames, *picture.arrows]
-    statuses = {thing.status for thing in things}
+    statuses: set[Status] = {thing.status for thing in things}
     width = max(laid.width, WIDTH_MIN)
     bottom = TITLE_PX + laid.height + 8
     key = legend(_entries(picture, statuses), bottom, right=width - MARGIN)
