@@ -72,7 +72,8 @@ def mermaid(picture: Picture, direction: Direction = "TD") -> str:
         frames=tuple(sorted(picture.frames, key=lambda frame: ranks.get(frame.id, len(ranks)))),
     )
     ties = [f"{upper} ~~~ {lower}" for upper, lower in pairwise(carried)]
-    kinds = [kind for kind in FRAME_LINES if any(frame.kind == kind for frame in picture.frames)]
+    kinds = {frame.kind for frame in picture.frames}
+    borders = {kind: css.replace(";", ",") for kind, css in FRAME_LINES.items() if kind in kinds}
     lines = [
         _SETTINGS,
         f"flowchart {direction}",
@@ -83,7 +84,7 @@ def mermaid(picture: Picture, direction: Direction = "TD") -> str:
         *_box_classes(picture.boxes),
         *_link_styles(picture.arrows, len(ties)),
         *_statuses(picture),
-        *(f"    classDef {kind} fill:none,{FRAME_LINES[kind].replace(';', ',')}" for kind in kinds),
+        *(f"    classDef {kind} fill:none,{border}" for kind, border in borders.items()),
     ]
     return "\n".join(lines) + "\n"
 

@@ -24,17 +24,19 @@ _TAGS: Mapping[str, str] = {
     "offload": "active",
     "update": "crit",
 }
-_LOOKS = {
-    "task": BAR_INKS["logprob"],
-    "activeTask": BAR_INKS["sync"],
-    "doneTask": BAR_INKS["idle"],
-    "crit": BAR_INKS["update"],
+_PLAIN, _MOVE, _UPDATE, _IDLE = BAR_INKS["logprob"], BAR_INKS["sync"], BAR_INKS["update"], BAR_INKS["idle"]
+_COLOURS = {
+    "taskBkgColor": _PLAIN.fill,
+    "taskBorderColor": _PLAIN.border,
+    "activeTaskBkgColor": _MOVE.fill,
+    "activeTaskBorderColor": _MOVE.border,
+    "doneTaskBkgColor": _IDLE.fill,
+    "doneTaskBorderColor": _IDLE.border,
+    "critBkgColor": _UPDATE.fill,
+    "critBorderColor": _UPDATE.border,
+    **dict.fromkeys(("taskTextColor", "taskTextDarkColor", "taskTextLightColor"), TEXT),
+    "taskTextOutsideColor": "#6b6b6b",
 }
-_COLOURS = dict[str, str]()
-for _look, _ink in _LOOKS.items():
-    _COLOURS |= {f"{_look}BkgColor": _ink.fill, f"{_look}BorderColor": _ink.border}
-_COLOURS |= dict.fromkeys(("taskTextColor", "taskTextDarkColor", "taskTextLightColor"), TEXT)
-_COLOURS["taskTextOutsideColor"] = "#6b6b6b"
 _SETTINGS = {
     "look": "classic",
     "theme": "base",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 
 from flowgraph.diagrams.model.labels import SIGNS, signed
-from flowgraph.diagrams.model.picture import ArrowStyle, BoxKind, Picture, Status
+from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture, Status
 from flowgraph.diagrams.write.palette import STATUS_INKS
 from flowgraph.diagrams.write.style import WIDTHS_PX
 from flowgraph.diagrams.write.svg.geometry import MARGIN, Point, Rect, TextLine, corners, polyline, short
@@ -43,7 +43,8 @@ STYLE_NAMES: Mapping[ArrowStyle, str] = {
 def graph_svg(picture: Picture, look: Look = ALONE) -> str:
     """Draw a picture of boxes and arrows. Raises UsageError where Graphviz is not installed."""
     laid = laid_out(picture)
-    statuses = {thing.status for things in (picture.boxes, picture.frames, picture.arrows) for thing in things}
+    things: list[Box | Frame | Arrow] = [*picture.boxes, *picture.frames, *picture.arrows]
+    statuses: set[Status] = {thing.status for thing in things}
     width = max(laid.width, WIDTH_MIN)
     bottom = TITLE_PX + laid.height + 8
     key = legend(_entries(picture, statuses), bottom, right=width - MARGIN)
