@@ -26,7 +26,7 @@ import pytest
 import torch
 
 from flowgraph import Key
-from flowgraph.cli.listings import cache_folder
+from flowgraph.app import cache_folder
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.engines.servers.environments import install
 from flowgraph.engines.servers.remote_model import RemoteModel

@@ -20,7 +20,7 @@ import pytest
 from examples.grpo import grpo
 from flowgraph import Graph, Key
 from flowgraph.analysis.flat_graph import structure_hash, to_json
-from flowgraph.cli.listings import cache_folder
+from flowgraph.app import cache_folder
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings, WeightsBy
 from flowgraph.engines.servers.environments import install
