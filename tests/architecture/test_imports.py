@@ -39,7 +39,7 @@ DATA_MAY_IMPORT = ("flowgraph.errors", "flowgraph.files.untrusted", "flowgraph.l
 # What `nodes` may name of flowgraph, and what `placements` may: their public faces, not how a flow is described.
 FACES = {
     "nodes": (
-        "",
+        *("", "language"),
         "flows.entry_points",
         "errors",
         "language.graph",  # of `nodes.mismatch`, which adds a measurement to a graph
@@ -56,7 +56,7 @@ FACES = {
         "language.handle",
     ),
     "placements": (
-        "",
+        *("", "language"),
         "errors",
         "checks.placed",
         *("cluster.calibration", "cluster.cluster"),

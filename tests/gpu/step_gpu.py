@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from flowgraph import Graph, Key
+from flowgraph import Graph
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.app import make_request
 from flowgraph.app.flow_inputs import compiled_flow
@@ -24,6 +24,7 @@ from flowgraph.app.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.request import Workload
 from flowgraph.app.run_trace import TaskComparison, compared
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings
+from flowgraph.language import Key
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Sync
 from flowgraph.models import resolve

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from flowgraph import Flow, Kind, Linear, Loss, Mask, Trainable, flow, node
+from flowgraph import Flow, Loss, Mask, Trainable, flow, node
 from flowgraph.app import DrawTarget, find_target, make_request
 from flowgraph.app.pictures import PictureDetail, picture_named
 from flowgraph.diagrams.build.device_boxes import MACHINES_IN_FULL
@@ -21,6 +21,7 @@ from flowgraph.diagrams.write.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.write.svg.geometry import Rect
 from flowgraph.diagrams.write.svg.layout import LABELS_KEPT, LINE_PX, LaidBox, LaidPicture, laid_out
 from flowgraph.diagrams.write.svg.text_width import text_width_px
+from flowgraph.language import Kind, Linear
 from flowgraph.passes import compile_graph
 from nodes import LogProbs, update
 
