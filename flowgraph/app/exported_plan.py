@@ -239,4 +239,13 @@ def homes_of_run(setting: PlanningProblem, run: SystemRun) -> Iterator[RolePlace
             running = run.running.get(name) or RoleSettings(precision="bfloat16")
             role = roles[name]
             engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
-            yield RolePlacement(role, f"pool{number}", seat, engine, layout, running, shared, lag)
+            yield RolePlacement(
+                role=role,
+                pool=f"pool{number}",
+                seat=seat,
+                engine=engine,
+                layout=layout,
+                running=running,
+                shared=shared,
+                lag=lag,
+            )

@@ -102,12 +102,12 @@ def read_inputs(workload: Workload) -> FlowInputs:
     known = f"known for data {rows.data_source}"
     batch = _pick("run.batch", workload.batch, batch_for(rows.data_source), known, 16)
     picked = [
-        *(steps, batch, ResolvedSetting("run.seed", seed, "--seed" if seed else "default")),
+        *(steps, batch, ResolvedSetting(name="run.seed", value=seed, origin="--seed" if seed else "default")),
         *(
-            ResolvedSetting(f"run.model.{name}", source.name, _model_origin(name, workload.model))
+            ResolvedSetting(name=f"run.model.{name}", value=source.name, origin=_model_origin(name, workload.model))
             for name, source in sources.items()
         ),
-        ResolvedSetting("run.data", data, "--data" if workload.data else "default"),
+        ResolvedSetting(name="run.data", value=data, origin="--data" if workload.data else "default"),
     ]
     return FlowInputs(
         file=file,
@@ -122,8 +122,12 @@ def read_inputs(workload: Workload) -> FlowInputs:
 
 def _pick(name: str, asked: Any, known: Any, origin: str, default: Any) -> ResolvedSetting:
     if asked is not None:
-        return ResolvedSetting(name, asked, f"--{name.partition('.')[2]}")
-    return ResolvedSetting(name, known, origin) if known is not None else ResolvedSetting(name, default, "default")
+        return ResolvedSetting(name=name, value=asked, origin=f"--{name.partition('.')[2]}")
+    return (
+        ResolvedSetting(name=name, value=known, origin=origin)
+        if known is not None
+        else ResolvedSetting(name=name, value=default, origin="default")
+    )
 
 
 def _model_origin(name: str, models: Sequence[str]) -> str:

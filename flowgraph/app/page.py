@@ -41,7 +41,7 @@ def page_of(subject: DrawTarget, shown: PictureDetail, only: str = "") -> str:
     if lacking:
         sections.append(Section("What is not drawn", notes=tuple(lacking)))
     title = plan.flow if subject.name == plan.flow else f"{plan.flow} · {subject.name}"
-    page = Page(title, _about(subject), tuple(_facts(subject)), tuple(sections), pools)
+    page = Page(title=title, about=_about(subject), facts=tuple(_facts(subject)), sections=tuple(sections), pools=pools)
     return page_html(page)
 
 
@@ -68,7 +68,9 @@ def _drawn(subject: DrawTarget, shown: PictureDetail) -> tuple[dict[str, Drawing
 
 
 def _section(title: str, drawing: Drawing, pools: tuple[str, ...]) -> Section:
-    return Section(title, drawing.about, svg(drawing, Look(embedded=True, pools=pools)), table_of(drawing))
+    return Section(
+        title=title, about=drawing.about, svg=svg(drawing, Look(embedded=True, pools=pools)), table=table_of(drawing)
+    )
 
 
 def _devices(plan: Plan) -> PageTable:

@@ -39,10 +39,15 @@ def picture_named(name: str, subject: DrawTarget, shown: PictureDetail) -> Drawi
         if name:
             raise UsageError("is one picture already", where=subject.name, hint=f"leave out --picture {name}")
         return subject.drawing
+    refuse_unknown_picture(name)
+    return PICTURES[name](subject, shown)
+
+
+def refuse_unknown_picture(name: str) -> None:
+    """Raise UsageError for a name that no picture has."""
     if name not in PICTURES:
         hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
         raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
-    return PICTURES[name](subject, shown)
 
 
 def flow(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:

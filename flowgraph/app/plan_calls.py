@@ -25,7 +25,7 @@ from flowgraph.app.draw_target import find_target, plan_target
 from flowgraph.app.drawing import DrawResult, draw_result
 from flowgraph.app.exporting import ExportResult, export_plan
 from flowgraph.app.importing import ImportResult, import_command
-from flowgraph.app.pictures import PictureDetail
+from flowgraph.app.pictures import PictureDetail, refuse_unknown_picture
 from flowgraph.app.plan_result import PlanLike, PlanResult
 from flowgraph.app.planning import make_plan, measured_plan
 from flowgraph.app.request import FlowLike, Say, fields
@@ -182,6 +182,8 @@ def draw(
     given = fields(locals(), but="what picture steps unfold say")
     with arguments():
         request = request_of(**given, flow="" if isinstance(what, Plan | PlanResult) else _name(what))
+        if picture is not None:
+            refuse_unknown_picture(picture)
         target = plan_target(what, say) if isinstance(what, Plan | PlanResult) else find_target(request, say)
         return draw_result(target, picture or "", PictureDetail(steps=steps, unfold=unfold))
 

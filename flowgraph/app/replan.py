@@ -210,7 +210,9 @@ def played_s(step: StepForecast, where: str) -> float | None:
 def work_of(setting: PlanningProblem) -> StepWorkload:
     """Return what a step of a setting reads, its prompts as long as the longest."""
     sizes = setting.sample_rows, setting.forward_tokens
-    return StepWorkload(setting.prompts, int(setting.prompt.most), sample_rows=sizes[0], forward_tokens=sizes[1])
+    return StepWorkload(
+        prompts=setting.prompts, prompt_tokens=int(setting.prompt.most), sample_rows=sizes[0], forward_tokens=sizes[1]
+    )
 
 
 def experts_of(setting: PlanningProblem) -> dict[str, int]:

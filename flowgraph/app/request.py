@@ -263,7 +263,7 @@ def option(name: str) -> str:
 
 
 def saved_request(saved: Mapping[str, Any]) -> Request:
-    """Read the request of a run's folder, also as versions before 0.3 wrote it. Raises ValueError for another."""
+    """Read the request of a run's folder, also one from before `flowgraph.app`. Raises ValueError for another."""
     flat, names = dict(saved), {"sets": "settings", "models": "model"}
     for part in ("asked", "where", *Request.model_fields):
         inner = flat.pop(part, {})

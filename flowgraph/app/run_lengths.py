@@ -63,5 +63,8 @@ def as_long_as_its_rows(setting: PlanningProblem, read: Imported) -> Imported:
 
 def fitting_lengths(read: Imported, fits: Callable[[ShorterLengths], bool]) -> ShorterLengths | None:
     """Return the longest rows with which a run fits, of a few parts of those that it allows; None if with none."""
-    tried = (ShorterLengths(max(1, read.prompt_tokens // part), max(1, read.response_tokens // part)) for part in PARTS)
+    tried = (
+        ShorterLengths(prompt=max(1, read.prompt_tokens // part), response=max(1, read.response_tokens // part))
+        for part in PARTS
+    )
     return next((each for each in tried if fits(each)), None)

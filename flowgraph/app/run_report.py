@@ -102,11 +102,16 @@ def curves_picture(run: RunFolder) -> Curves:
     facts, curves = run.facts(), curves_of(run)
     lead = _lead(facts, curves)
     names = short(lead)
-    series = [Series(names[name], _unit(facts, name), tuple(curves[name]), True) for name in lead]
+    series = [
+        Series(name=names[name], unit=_unit(facts, name), points=tuple(curves[name]), headline=True) for name in lead
+    ]
     slowest = list(node_seconds(run))[:NODES_DRAWN]
-    series += [Series(name, "s a step", tuple(points)) for name, points in _seconds_by_step(run, slowest).items()]
+    series += [
+        Series(name=name, unit="s a step", points=tuple(points))
+        for name, points in _seconds_by_step(run, slowest).items()
+    ]
     about = f"{facts['steps_done']} of {facts['steps']} steps of {facts['flow']}, {facts['status']}."
-    return Curves(f"{facts['flow']} · {run.path.name}", tuple(series), about)
+    return Curves(title=f"{facts['flow']} · {run.path.name}", series=tuple(series), about=about)
 
 
 def _lead(facts: Mapping[str, Any], curves: Mapping[str, Points]) -> list[str]:

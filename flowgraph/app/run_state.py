@@ -42,7 +42,14 @@ def saver_of(
         versions = {f"{home.param} on {home}": version for home, version in executor.held.items()}
         return standing(ready, done) | {"versions": versions, "models": told}
 
-    return Saver(checkpoints, ready.request.training.checkpoint_every, write, state, say, start)
+    return Saver(
+        checkpoints=checkpoints,
+        every=ready.request.training.checkpoint_every,
+        write=write,
+        state=state,
+        say=say,
+        saved=start,
+    )
 
 
 def standing(ready: PreparedRun, done: int) -> dict[str, Any]:

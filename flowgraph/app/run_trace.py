@@ -86,15 +86,22 @@ def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparis
         one = times[-1]
         own = [(pool, one.kind, one.role) for pool in one.pools]
         yield TaskComparison(
-            name,
-            one.pools,
-            _total(each for each in forecast if _same(each, one)),
-            _median(task.seconds for task in times),
-            max((peaks[key] for key in own if key in peaks), default=None),
-            max((held[key] for key in own if key in held), default=None),
+            task=name,
+            pools=one.pools,
+            forecast_s=_total(each for each in forecast if _same(each, one)),
+            measured_s=_median(task.seconds for task in times),
+            forecast_bytes=max((peaks[key] for key in own if key in peaks), default=None),
+            measured_bytes=max((held[key] for key in own if key in held), default=None),
         )
     period_s = plan.step.period_s if plan.step is not None else None
-    yield TaskComparison("a step", (), period_s, _median(step.timed.period_s for step in steps), None, None)
+    yield TaskComparison(
+        task="a step",
+        pools=(),
+        forecast_s=period_s,
+        measured_s=_median(step.timed.period_s for step in steps),
+        forecast_bytes=None,
+        measured_bytes=None,
+    )
 
 
 def _same(forecast: TimedTask, measured: TimedTask) -> bool:

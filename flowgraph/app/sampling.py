@@ -149,7 +149,9 @@ def prepare_sampling(
     sampler = next(dict(node.settings) for node in graph.nodes if node.op.kind == "generate")
     batch = min(request.workload.batch or max(1, execution.sample_rows // sampler["n"]), rows)
     file = FlowFile(flow, Path(flow.signature.at.file), SHIPPED)
-    data = DataSet(prompts.name, prompts.table, None, "", prompts.digest)  # of a step, as the planner reads it
+    data = DataSet(
+        name=prompts.name, train=prompts.table, held_out=None, origin="", digest=prompts.digest
+    )  # of a step, as the planner reads it
     inputs = FlowInputs(
         file=file, graph=graph, sources={PARAM: model.source}, data=data, batch=batch, steps=1, resolved=()
     )
@@ -160,7 +162,12 @@ def prepare_sampling(
         file=file,
         program=lower(graph, planned.plan, where=str(request.target)),
         chosen=choose(planned.plan, execution, planned.setting.shapes),
-        models=ModelSetup(inputs.sources, seed, cache_folder(request.workload.cache), execution.sample_rows),
+        models=ModelSetup(
+            sources=inputs.sources,
+            seed=seed,
+            cache=cache_folder(request.workload.cache),
+            sample_rows=execution.sample_rows,
+        ),
         batch=batch,
         facts={
             "model": model.name,

@@ -379,7 +379,7 @@ def make_job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | 
     """Put together what the driver runs."""
     program = lower(inputs.graph, plan, where=str(request.target), watch=watch_engines)
     seed = request.workload.seed or 0
-    rows = PromptSource(inputs.data.train, inputs.batch, seed)
+    rows = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed)
     data = [param for param in inputs.graph.params if not issubclass(param.type, Model)]
     sources: dict[str, RowSource] = {
         p.name: StartState(p.type(p.initial)) if issubclass(p.type, State) else rows for p in data

@@ -47,7 +47,7 @@ class FlowFile:
     @property
     def named(self) -> bool:
         """Return whether other processes find the flow: it was found by a name or in a file, not defined here."""
-        return bool(self.package) or self.flow.fn.__module__.startswith(f"{USER_MODULES}.")
+        return bool(self.package) or (self.flow.fn.__module__ or "").startswith(f"{USER_MODULES}.")
 
 
 def flow_text(flow: str | Flow[..., Any]) -> str:
