@@ -17,8 +17,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's own folder is on the path
 
-from flowgraph import Flow, Kind, Linear, Loss, Mask, Trainable, flow, node
+from flowgraph import Flow, Loss, Mask, Trainable, flow, node
 from flowgraph.analysis.flat_graph import full_hash, to_json
+from flowgraph.language import Kind, Linear
 from flowgraph.passes import named, simplified
 from flowgraph.serialize.graph import from_json
 from flowgraph.serialize.graph_text import graph_text

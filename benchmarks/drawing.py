@@ -22,12 +22,9 @@ sys.path[:0] = [str(ROOT)]
 
 from benchmarks.figures import Spread, ratios, table  # noqa: E402 - after the path above
 from benchmarks.machine import ONE_THREAD, machine  # noqa: E402
-from flowgraph.cli.draw_target import DrawTarget, subject_of  # noqa: E402
-from flowgraph.cli.flow_request import FlowRequest  # noqa: E402
-from flowgraph.cli.page import page_of  # noqa: E402
-from flowgraph.cli.pictures import PictureDetail, picture_named  # noqa: E402
-from flowgraph.cli.plan_result import PlanTarget  # noqa: E402
-from flowgraph.cli.planning_request import PlanningRequest  # noqa: E402
+from flowgraph.app import DrawTarget, find_target, make_request  # noqa: E402
+from flowgraph.app.page import page_of  # noqa: E402
+from flowgraph.app.pictures import PictureDetail, picture_named  # noqa: E402
 from flowgraph.diagrams.model.picture import Arrow, Box, Picture  # noqa: E402
 from flowgraph.diagrams.write.formats import text_in  # noqa: E402
 from flowgraph.diagrams.write.svg.layout import arranged  # noqa: E402
@@ -63,12 +60,12 @@ def large(boxes: int = 500) -> Picture:
 
 def pictures() -> dict[str, Callable[[], object]]:
     """Return what is drawn in one process, by name; what is searched is searched before."""
-    flow = picture_named("flow", subject_of(PlanningRequest(FlowRequest("ppo"), ""), PlanTarget()), PictureDetail())
+    flow = picture_named("flow", find_target(make_request(flow="ppo"), print), PictureDetail())
     assert isinstance(flow, Picture)
-    asked = FlowRequest("ppo", models=("policy=Qwen/Qwen2.5-7B",))
-    searched: DrawTarget = subject_of(
-        PlanningRequest(asked, "128x8xh100", None, "mean=1k,max=4k"), PlanTarget("128x8xh100")
+    request = make_request(
+        flow="ppo", model="policy=Qwen/Qwen2.5-7B", cluster="128x8xh100", response_tokens="mean=1k,max=4k"
     )
+    searched: DrawTarget = find_target(request, print)
     drawn, wide = picture_named("plan", searched, PictureDetail()), large()
     picture_named("search", searched, PictureDetail())
     made: dict[str, Callable[[], object]] = {GRAPHVIZ: lambda: arranged(flow)}

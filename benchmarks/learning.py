@@ -9,8 +9,6 @@ with the correction and without it.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import os
 import sys
@@ -22,10 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's own folder is on the path
 
 from benchmarks.curves import EVERY, HELD_OUT, KEPT, ROOT, SETTINGS, steps_to
-from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.plan import plan_flow
-from flowgraph.cli.plan_result import PlanTarget
-from flowgraph.cli.run import RunOptions, run_flow
+from flowgraph import app
 
 LAG = 4  # updates
 STALE = ("decoupled_ppo", str(ROOT / "benchmarks" / "flows" / "uncorrected.py"))
@@ -33,12 +28,21 @@ STALE = ("decoupled_ppo", str(ROOT / "benchmarks" / "flows" / "uncorrected.py"))
 
 def train(flow: str, seed: int, steps: int, folder: Path, sets: Sequence[str] = (), plan: Path | None = None) -> Any:
     """Run a flow and give its curve: the accuracy on held-out prompts by step, and the mean reward of each step."""
-    asked = FlowRequest(flow, steps=steps, seed=seed, sets=tuple(sets), cache=folder / "cache")
-    where = PlanTarget("1xcpu") if plan is None else PlanTarget(plan=plan, runtime="local")
     out = folder / f"{Path(flow).stem}-{seed}"
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        code = run_flow(RunOptions(asked, EVERY, HELD_OUT, out, None, where))
-    assert code == 0, f"{flow} from seed {seed} ended with {code}"
+    result = app.run(
+        flow,
+        steps=steps,
+        seed=seed,
+        settings=sets,
+        cache=folder / "cache",
+        eval_every=EVERY,
+        eval_rows=HELD_OUT,
+        out=out,
+        cluster="1xcpu" if plan is None else None,
+        plan=plan,
+        runtime=None if plan is None else "local",
+    )
+    assert result.status == "finished", f"{flow} from seed {seed} is {result.status}"
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
     rewards = [next((v for k, v in line.items() if k.endswith(".reward")), None) for line in lines]
     return {
@@ -50,9 +54,7 @@ def train(flow: str, seed: int, steps: int, folder: Path, sets: Sequence[str] = 
 def late_plan(flow: str, lag: int, folder: Path) -> Path:
     """Write a plan that samples from a copy of its own, `lag` updates late."""
     path = folder / f"{Path(flow).stem}.plan.json"
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        plan_flow(FlowRequest(flow, cache=folder / "cache"), PlanTarget("2xcpu-4GiB"), path, as_json=False)
-    plan = json.loads(path.read_text("utf-8"))
+    plan = json.loads(app.plan(flow, cluster="2xcpu-4GiB", cache=folder / "cache").to_json())
     devices = plan["pools"][0]["devices"]
     plan["pools"] = [{"name": "train", "devices": devices[:1]}, {"name": "sample", "devices": devices[1:]}]
     for placed in plan["placed"]:

@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]  # so that `python benchmarks/memory_on_cpu.py` works too
 
-from flowgraph.cli.planning_request import posed_by  # noqa: E402 - after the path above
+from flowgraph.app.problem import prepare_from  # noqa: E402 - after the path above
 from flowgraph.cluster.plan import Plan  # noqa: E402
 from placements.memory.footprint import MemoryConstants  # noqa: E402
 from placements.search.plan_builder import forecast_again  # noqa: E402
@@ -163,7 +163,7 @@ def compared(case: Case, work: Path, *, again: bool = False) -> Iterator[Compare
         run = runs / f"{named(case)}-{time.time_ns()}"
         ray_bytes = ran(command(case, work, run))
     plan = Plan.from_json((run / "plan.json").read_text("utf-8"))
-    plan = forecast_again(posed_by(plan, str(run)).setting, plan) if again else plan
+    plan = forecast_again(prepare_from(plan, str(run)).setting, plan) if again else plan
     steps, constants = read_measured(run), MemoryConstants()
     ray = sum(len(pool.devices) for pool in plan.pools) > 1
     own = int(constants.process_bytes + constants.worker_bytes * ray)

@@ -21,7 +21,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # a script's own folder is on the path, the checkout is not
 
 from benchmarks.cost import descendants  # noqa: E402
-from flowgraph import Key, Loss  # noqa: E402
+from flowgraph import Loss  # noqa: E402
+from flowgraph.language import Key  # noqa: E402
 from nodes import (  # noqa: E402
     Policy,
     Reference,

@@ -18,8 +18,8 @@ from statistics import median
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from flowgraph.cli.flow_request import FlowRequest as Named  # noqa: E402 - after the path above
-from flowgraph.cli.planning_request import PlanningRequest, pose  # noqa: E402
+from flowgraph.app import make_request  # noqa: E402 - after the path above
+from flowgraph.app.problem import prepare  # noqa: E402
 from placements.search.pool_options import PoolOptions  # noqa: E402
 from placements.search.search import PlanRequest, find, problem  # noqa: E402
 from placements.solver.solve import solve  # noqa: E402
@@ -52,8 +52,15 @@ CASES = (
 
 def setting(case: Case) -> PlanningProblem:
     """Return the setting of a case: every model of 8B, prompts of 512 tokens, responses of 1k on average."""
-    asked = Named(str(FLOWS / f"{case.flow}.py"), models=(f"policy={MODEL}",), batch=case.batch)
-    return pose(PlanningRequest(asked, case.cluster, "512", "mean=1k,max=4k")).setting
+    request = make_request(
+        flow=str(FLOWS / f"{case.flow}.py"),
+        model=f"policy={MODEL}",
+        batch=case.batch,
+        cluster=case.cluster,
+        prompt_tokens=512,
+        response_tokens="mean=1k,max=4k",
+    )
+    return prepare(request).setting
 
 
 def forget() -> None:

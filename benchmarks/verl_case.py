@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from flowgraph import Aggregation, Loss
+from flowgraph import Loss
+from flowgraph.language import Aggregation
 from flowgraph.language.values import Group, Mask
 from nodes.values import Advantages, LogProbs, Scores, TokenAdvantages
 

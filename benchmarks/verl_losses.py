@@ -24,7 +24,8 @@ from benchmarks.verl_case import (
     mask,
     reduced,
 )
-from flowgraph import Aggregation, Loss
+from flowgraph import Loss
+from flowgraph.language import Aggregation
 from flowgraph.language.values import Sample, Trajectory
 from nodes import covariance as cov
 from nodes import kl as k

@@ -28,8 +28,9 @@ import flows  # noqa: E402 - the checkout is what is written about, installed or
 import jinja2  # noqa: E402
 from pages import Page  # noqa: E402
 
-from flowgraph import errors, op_of  # noqa: E402
+from flowgraph import errors  # noqa: E402
 from flowgraph.checks.table import LAWS  # noqa: E402
+from flowgraph.language import op_of  # noqa: E402
 from flowgraph.language.graph import Op, Port  # noqa: E402
 from flowgraph.language.values import Kind, Linear, Model, Record, State, Value, fields  # noqa: E402
 

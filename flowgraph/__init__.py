@@ -1,56 +1,56 @@
-"""flowgraph: a compiler for typed training pipelines on language models."""
+"""flowgraph: a compiler for typed training pipelines on language models.
+
+Describe a flow with `flow` and the values; `check`, `plan`, `draw` and `run` it. More of the language is in
+`flowgraph.language`, all that you can ask for in `flowgraph.app`.
+"""
+
+from typing import TYPE_CHECKING
 
 from flowgraph.language.arithmetic import add, scale
-from flowgraph.language.flow import Flow, flow, node, op_of, stale
-from flowgraph.language.graph import Graph, NodeKind
-from flowgraph.language.keys import Key
+from flowgraph.language.flow import Flow, flow, node, stale
+from flowgraph.language.graph import Graph
 from flowgraph.language.laws import look_up_in
-from flowgraph.language.loss import Aggregation, Loss
+from flowgraph.language.loss import Loss
 from flowgraph.language.notebook import show_by
-from flowgraph.language.region import BoundRegion
-from flowgraph.language.traits import By, Corrects, Parts, Rows
-from flowgraph.language.values import (
-    Kind,
-    Linear,
-    Mask,
-    Measure,
-    Metric,
-    Model,
-    Record,
-    State,
-    Trainable,
-    Value,
-    operate_by,
-)
+from flowgraph.language.values import Mask, Metric, Model, Record, State, Trainable, Value, operate_by
+
+if TYPE_CHECKING:
+    from flowgraph.app import check, draw, evaluate, generate, plan, resume, run
 
 operate_by(add=add, scale=scale)
 look_up_in("flowgraph.checks.table:LAWS")
 show_by("flowgraph.diagrams.notebook:mimebundle")
 
 __all__ = [
-    "Aggregation",
-    "BoundRegion",
-    "By",
-    "Corrects",
     "Flow",
     "Graph",
-    "Key",
-    "Kind",
-    "Linear",
     "Loss",
     "Mask",
-    "Measure",
     "Metric",
     "Model",
-    "NodeKind",
-    "Parts",
     "Record",
-    "Rows",
     "State",
     "Trainable",
     "Value",
+    "check",
+    "draw",
+    "evaluate",
     "flow",
+    "generate",
     "node",
-    "op_of",
+    "plan",
+    "resume",
+    "run",
     "stale",
 ]
+
+_CALLS = {"check", "draw", "evaluate", "generate", "plan", "resume", "run"}
+
+
+def __getattr__(name: str) -> object:
+    """Import what runs things when it is first asked for: describing a flow needs none of it."""
+    if name not in _CALLS:
+        raise AttributeError(f"module 'flowgraph' has no attribute {name!r}")
+    from flowgraph import app
+
+    return getattr(app, name)

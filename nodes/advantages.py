@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import Field
 
-from flowgraph import By, Corrects, Measure, Metric, Rows, node
+from flowgraph import Metric, node
 from flowgraph.errors import LawError
+from flowgraph.language import By, Corrects, Measure, Rows
 from flowgraph.language.values import Group, Mask, Tokens
 from nodes.terms import masked
 from nodes.values import (

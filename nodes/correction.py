@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from flowgraph import By, Measure, Metric, node
+from flowgraph import Metric, node
 from flowgraph.errors import LawError
+from flowgraph.language import By, Measure
 from flowgraph.language.values import Mask
 from nodes.terms import LIMIT, mean_of
 from nodes.values import ImportanceWeights, LogProbs

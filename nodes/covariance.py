@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from flowgraph import By, Corrects, Key, Loss, Metric, Parts, node
+from flowgraph import Loss, Metric, node
+from flowgraph.language import By, Corrects, Key, Parts
 from flowgraph.language.loss import How
 from flowgraph.language.values import Mask
 from nodes.terms import APPROX_KL, CLIPPED, MEAN, gains, log_ratio, masked, mean_of, surrogates, weighed

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowgraph import Measure, Metric, node
+from flowgraph import Metric, node
 from flowgraph.errors import DataError
+from flowgraph.language import Measure
 from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
 from nodes.sampling import pad
 from nodes.values import LanguageModel, Prompts, Responses, Temperature

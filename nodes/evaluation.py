@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowgraph import Measure, Metric, flow, node
+from flowgraph import Metric, flow, node
+from flowgraph.language import Measure
 from flowgraph.language.values import Group
 from nodes.estimates import chance_at_k
 from nodes.sampling import generate

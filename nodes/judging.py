@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from flowgraph import Key, Measure, Metric, Parts, node
+from flowgraph import Metric, node
 from flowgraph.errors import RuleError, nearest
+from flowgraph.language import Key, Measure, Parts
 from flowgraph.language.handle import ResponseRows as Texts
 from flowgraph.language.handle import SampleRequest, gather
 from nodes.scoring import OF_SCORES, measures_of

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from flowgraph import By, Loss, Measure, Metric, node
+from flowgraph import Loss, Metric, node
 from flowgraph.errors import SettingError
+from flowgraph.language import By, Measure
 from flowgraph.language.loss import How
 from flowgraph.language.values import Mask
 from nodes.terms import LIMIT, MEAN, masked, mean_of, row_means

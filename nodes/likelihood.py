@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from flowgraph import Parts, node
+from flowgraph import node
+from flowgraph.language import Parts
 from flowgraph.language.handle import ResponseRows
 from nodes.values import Critic, Entropy, LanguageModel, LogProbs, Responses, SquaredProbs, Values
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from flowgraph import By, Corrects, Loss, Metric, node
+from flowgraph import Loss, Metric, node
+from flowgraph.language import By, Corrects
 from flowgraph.language.loss import How
 from flowgraph.language.values import Mask
 from nodes.terms import APPROX_KL, CLIPPED, MEAN, gains, log_ratio, masked, mean_of, surrogates, weighed

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from flowgraph import Measure, Metric, Value, node
+from flowgraph import Metric, Value, node
 from flowgraph.errors import LawError
+from flowgraph.language import Measure
 from flowgraph.language.graph import Edge, Graph, Node, carried_from, newest
 from flowgraph.language.values import Mask, fields
 from nodes.likelihood import logprobs

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowgraph import Key, Measure, Metric, node
+from flowgraph import Metric, node
 from flowgraph.errors import LawError
+from flowgraph.language import Key, Measure
 from nodes.values import LanguageModel, MovingReference
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from flowgraph import Key, Measure, Metric, node
+from flowgraph import Metric, node
+from flowgraph.language import Key, Measure
 from flowgraph.language.rows import take
 from flowgraph.language.values import Kind, Value
 from nodes.sampling import METRICS as OF_SAMPLING

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowgraph import Measure, Metric, node
+from flowgraph import Metric, node
 from flowgraph.errors import SettingError
+from flowgraph.language import Measure
 from flowgraph.language.values import Lengths, Mask
 from nodes.terms import masked
 from nodes.values import KLWeight, Rewards, Scores, TokenKL

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from flowgraph import Key, Measure, Metric, node
+from flowgraph import Metric, node
+from flowgraph.language import Key, Measure
 from flowgraph.language.handle import Completion, SampleRequest, gather
 from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
 from nodes.values import Columns, Finished, LanguageModel, LogProbs, Prompts, Rollout, Temperature, Text, Versions

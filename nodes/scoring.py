@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from flowgraph import Measure, Metric, Parts, node
+from flowgraph import Metric, node
+from flowgraph.language import Measure, Parts
 from nodes.graders import Graders
 from nodes.rules import reference_of, resolve, rule_for
 from nodes.values import Rollout, Scores

@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowgraph import Aggregation, By, Corrects, Loss, Metric, node
+from flowgraph import Loss, Metric, node
+from flowgraph.language import Aggregation, By, Corrects
 from flowgraph.language.values import Mask
 from nodes.terms import (
     APPROX_KL,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowgraph import Aggregation, Measure, Metric
+from flowgraph import Metric
+from flowgraph.language import Aggregation, Measure
 from flowgraph.language.values import Mask
 from nodes.values import Advantages, ImportanceWeights, LogProbs
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from flowgraph import BoundRegion, Key, Loss, Metric, Trainable, node
+from flowgraph import Loss, Metric, Trainable, node
 from flowgraph.errors import LawError
+from flowgraph.language import BoundRegion, Key
 from flowgraph.language.handle import TOLD_AT_MOST, WHOLE, NotFinite, Optimizer, StepReport
 from flowgraph.language.values import Measure
 

@@ -180,8 +180,8 @@ def run_graph() -> Callable[..., RanGraph]:
 def _run_graph(graph: Graph, arguments: Mapping[str, Any], key: Any = None, given: Any = None) -> RanGraph:
     import torch
 
-    from flowgraph import Key
     from flowgraph.analysis.node_order import order_nodes
+    from flowgraph.language import Key
     from flowgraph.language.region import Observations, evaluate, read
 
     env: dict[Any, Any] = {param: arguments[param.name] for param in graph.params} | (given or {})

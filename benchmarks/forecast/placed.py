@@ -20,8 +20,8 @@ from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.rl_names import LLAMA, device
 from benchmarks.forecast.rl_steps import ROOT
 from flowgraph.analysis.roles import Role
-from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.planning_request import PlanningRequest, pose
+from flowgraph.app import make_request
+from flowgraph.app.problem import prepare
 from flowgraph.cluster.cluster import Cluster
 from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.hardware.engine_constants import bounds
@@ -115,15 +115,17 @@ def setting_of(testbed: Setup) -> PlanningProblem:
     """Return the setting of a search on a testbed."""
     models = {"policy": testbed.policy, "critic": testbed.critic, "ref": testbed.policy, "rm": testbed.critic}
     minibatch = max(1, testbed.batch // testbed.updates)
-    asked = FlowRequest(
+    request = make_request(
         flow=str(ROOT / FLOW),
-        models=tuple(f"{name}={model}" for name, model in models.items()),
+        model=models,
         batch=testbed.batch,
-        sets=(f"policy.update.minibatch={minibatch}", f"critic.update.minibatch={minibatch}"),
+        settings={"policy.update.minibatch": minibatch, "critic.update.minibatch": minibatch},
+        cluster=f"{testbed.devices // testbed.machine}x{testbed.machine}x{testbed.kind}",
+        prompt_tokens=testbed.prompt_tokens,
+        response_tokens=testbed.response_tokens,
+        engine=ENGINES,
     )
-    text = f"{testbed.devices // testbed.machine}x{testbed.machine}x{testbed.kind}"
-    lengths = str(testbed.prompt_tokens), str(testbed.response_tokens)
-    posed = pose(PlanningRequest(asked, text, *lengths, ENGINES)).setting
+    posed = prepare(request).setting
     nodes = (
         each.model_copy(update={"network_bytes_per_s": testbed.network_bytes_per_s}) for each in posed.cluster.nodes
     )

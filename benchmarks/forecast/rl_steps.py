@@ -15,8 +15,8 @@ from pathlib import Path
 from benchmarks.forecast.rl_names import Degrees
 from benchmarks.forecast.rl_workloads import Workload, from_toml, to_toml
 from flowgraph.analysis.roles import Role
-from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.planning_request import PlanningRequest, pose
+from flowgraph.app import make_request
+from flowgraph.app.problem import prepare
 from flowgraph.cluster.plan import Layout, RoleSettings, StepForecast, TimedTask
 from flowgraph.errors import FlowError
 from placements.memory.footprint import fits
@@ -40,15 +40,18 @@ def setting_of(workload: Workload) -> PlanningProblem:
 @cache
 def _setting(text: str) -> PlanningProblem:
     workload = from_toml(text)
-    asked = FlowRequest(
+    request = make_request(
         flow=str(ROOT / workload.flow),
-        models=tuple(f"{name}={model}" for name, model in workload.models.items()),
+        model=workload.models,
         batch=workload.batch,
-        sets=workload.settings,
+        settings=workload.settings,
+        cluster=workload.cluster,
+        prompt_tokens=workload.prompt_tokens,
+        response_tokens=workload.response_tokens,
+        engine=workload.engines,
+        precision=workload.precision,
     )
-    engines = tuple(f"{use}={engine}" for use, engine in workload.engines.items())
-    lengths = workload.prompt_tokens, workload.response_tokens
-    posed = pose(PlanningRequest(asked, workload.cluster, *lengths, engines, workload.precision))
+    posed = prepare(request)
     # What the flow of a run says is all that it runs; other systems overlap steps, and run layouts that ours do not.
     setting = replace(posed.setting, streamed=workload.streamed, watched=None, modelled=True)
     return replace(setting, staleness=setting.staleness_bound or None)

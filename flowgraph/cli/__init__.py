@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-from flowgraph.cli.interrupts import INTERRUPTED
+from flowgraph.cli.run_ending import INTERRUPTED
 from flowgraph.errors import FlowError
 
 LONGEST_SHOWN = 200  # characters of a path
@@ -13,14 +13,14 @@ LONGEST_SHOWN = 200  # characters of a path
 
 def main() -> None:
     """Run a command; an error of ours is printed whole and ends with its exit code."""
-    from flowgraph.cli.draw_commands import app
+    from flowgraph.cli.application import commands
     from flowgraph.flows.flow_files import refuse_shadowed_packages
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: a path need not be text
     try:
         refuse_shadowed_packages()
-        app()
+        commands()
     except FlowError as error:
         from flowgraph.diagrams.model.labels import seen
 

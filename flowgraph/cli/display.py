@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from flowgraph.app.run_report import short
 from flowgraph.diagrams.write.terminal.sparkline import sparkline
 from flowgraph.language.graph import Graph
 from flowgraph.language.region import Observations
@@ -28,12 +29,12 @@ LINE_EVERY_S = 5.0
 class Display:
     """Show a run; a context manager."""
 
-    def __init__(self, graph: Graph, steps: int, console: Console | None = None) -> None:
+    def __init__(self, graph: Graph, steps: int, console: Console | None = None, *, start: int = 0) -> None:
         self.graph, self.steps, self.console = graph, steps, console or Console(stderr=True)
         self.metrics = {name: metric for name, metric in declared_metrics(graph).items() if metric.headline}
         self.curves = defaultdict[str, list[float]](list)
         self.seconds: dict[str, float] = {}
-        self.step, self.speed, self.step_s = 0, 0.0, 0.0
+        self.step, self.speed, self.step_s = start, 0.0, 0.0
         self._said, self._last_said = 0.0, True
         self._live = Live(console=self.console, refresh_per_second=4, transient=False)
 
@@ -104,12 +105,6 @@ class Display:
         ]
 
 
-def short(names: Iterable[str]) -> dict[str, str]:
-    """Return metrics their names without their nodes', but where two would be the same.
-
-    >>> short(["policy.update.loss", "critic.update.loss", "eval/accuracy", "score.reward"]).values()
-    dict_values(['policy.update.loss', 'critic.update.loss', 'eval/accuracy', 'reward'])
-    """
-    last = {name: name.rpartition(".")[2] for name in names}
-    times = Counter(last.values())
-    return {name: each if times[each] == 1 else name for name, each in last.items()}
+def display(graph: Graph, steps: int, start: int) -> Display:
+    """Return what shows a run of which `start` steps are done."""
+    return Display(graph, steps, start=start)

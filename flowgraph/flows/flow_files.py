@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from flowgraph.language.flow import Flow, line_of
 
 OURS = ("flowgraph", "nodes", "placements")
 SHIPPED = "flowgraph"  # the package that brings the shipped flows
+USER_MODULES = "flowgraph_flow"  # a user's file is imported as `flowgraph_flow.<stem>`
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,43 @@ class FlowFile:
 
     @property
     def source(self) -> str:
-        """Return the file's text."""
-        return self.path.read_text(encoding="utf-8")
+        """Return the file's text; of a flow that is in no file, its function's text."""
+        if self.path.is_file():
+            return self.path.read_text(encoding="utf-8")
+        try:
+            return inspect.getsource(self.flow.fn)
+        except OSError:
+            return ""
+
+    @property
+    def named(self) -> bool:
+        """Return whether other processes find the flow: it was found by a name or in a file, not defined here."""
+        return bool(self.package) or (self.flow.fn.__module__ or "").startswith(f"{USER_MODULES}.")
 
 
-def find_flow(text: str) -> FlowFile:
-    """Return the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`.
+def flow_text(flow: str | Flow[..., Any]) -> str:
+    """Return how a flow is named: `grpo`, `my.py:name`, or the bare name of a flow that is in no file."""
+    if isinstance(flow, str):
+        return flow
+    path = Path(flow.signature.at.file)
+    if _is_shipped(path):
+        return path.stem
+    return f"{path.absolute()}:{flow.name}" if path.is_file() else flow.name
+
+
+def _is_shipped(path: Path) -> bool:
+    return path.resolve().parent == flows_folder()
+
+
+def find_flow(text: str | Flow[..., Any]) -> FlowFile:
+    """Find the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`; a flow is itself.
 
     Raises `UnknownNameError` for a file or name that does not exist, or that two packages register; `UserCodeError` for
     a file or package that does not import.
     """
+    if isinstance(text, Flow):
+        written = Path(text.signature.at.file)
+        return _by_name(written.stem) if _is_shipped(written) else FlowFile(text, written)
     file, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
     if not file.endswith(".py"):
         return _by_name(text)
@@ -112,12 +141,12 @@ def import_file(path: Path) -> ModuleType:
     """
     path = path.resolve()
     _refuse_shadow(path.parent)
-    name, text = f"flowgraph_flow.{path.stem}", path.read_bytes()
-    cached = _imported.get(path)
-    if cached is None or cached[0] != text:
-        cached = _imported[path] = (text, _run(path, name))
-    sys.modules[name] = cached[1]
-    return cached[1]
+    name, text = f"{USER_MODULES}.{path.stem}", path.read_bytes()
+    known = _imported.get(path)
+    if known is None or known[0] != text:
+        known = _imported[path] = (text, _run(path, name))
+    sys.modules[name] = known[1]
+    return known[1]
 
 
 _imported: dict[Path, tuple[bytes, ModuleType]] = {}

@@ -1,1 +1,24 @@
-"""The language: values, nodes, losses and flows, the graph that they make, and the laws of one call."""
+"""Values, nodes, losses and flows; the names here are those that authors of nodes need beyond `flowgraph`'s own."""
+
+from flowgraph.language.flow import op_of
+from flowgraph.language.graph import NodeKind
+from flowgraph.language.keys import Key
+from flowgraph.language.loss import Aggregation
+from flowgraph.language.region import BoundRegion
+from flowgraph.language.traits import By, Corrects, Parts, Rows
+from flowgraph.language.values import Kind, Linear, Measure
+
+__all__ = [
+    "Aggregation",
+    "BoundRegion",
+    "By",
+    "Corrects",
+    "Key",
+    "Kind",
+    "Linear",
+    "Measure",
+    "NodeKind",
+    "Parts",
+    "Rows",
+    "op_of",
+]

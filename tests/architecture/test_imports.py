@@ -14,9 +14,10 @@ from networkx import DiGraph, strongly_connected_components
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flowgraph", "nodes", "placements", "examples")
 
-# What each package may import of the others. `flowgraph.cli` is the only place that knows all three.
+# What each package may import of the others. Only `flowgraph.app` and `flowgraph.cli` know all three.
 MAY_IMPORT = {
     "flowgraph": {"flowgraph"},
+    "flowgraph.app": {"flowgraph", "nodes", "placements"},
     "flowgraph.cli": {"flowgraph", "nodes", "placements"},
     "nodes": {"flowgraph", "nodes"},
     "placements": {"flowgraph", "placements"},
@@ -38,7 +39,7 @@ DATA_MAY_IMPORT = ("flowgraph.errors", "flowgraph.files.untrusted", "flowgraph.l
 # What `nodes` may name of flowgraph, and what `placements` may: their public faces, not how a flow is described.
 FACES = {
     "nodes": (
-        "",
+        *("", "language"),
         "flows.entry_points",
         "errors",
         "language.graph",  # of `nodes.mismatch`, which adds a measurement to a graph
@@ -55,7 +56,7 @@ FACES = {
         "language.handle",
     ),
     "placements": (
-        "",
+        *("", "language"),
         "errors",
         "checks.placed",
         *("cluster.calibration", "cluster.cluster"),
@@ -158,8 +159,8 @@ def module_of(file: Path) -> str:
 def owner(file: Path) -> str:
     """Return the key of MAY_IMPORT that a file falls under."""
     parts = file.relative_to(ROOT).parts
-    in_cli = parts[0] == "flowgraph" and len(parts) > 1 and parts[1] in {"cli", "cli.py", "__main__.py"}
-    return "flowgraph.cli" if in_cli else parts[0]
+    room = {"cli": "cli", "__main__.py": "cli", "app": "app"}.get(parts[1]) if parts[0] == "flowgraph" else None
+    return parts[0] if room is None else f"flowgraph.{room}"
 
 
 def room_of(module: str) -> str:

@@ -19,7 +19,8 @@ FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob(
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 # Budgets. They may only get tighter.
-FUNCTION_LINES_AT_MOST = 50
+FUNCTION_LINES_AT_MOST = 50  # without its docstring
+BODY_LINES_AT_MOST = 40
 FILE_LINES_AT_MOST = 450
 PUBLIC_NAMES_AT_MOST = 25
 
@@ -101,7 +102,8 @@ def test_the_compiler_knows_no_word_of_its_programs() -> None:
     breaches = [
         f"{place(path, node)} {name}"
         for path, tree in TREES.items()
-        if path.is_relative_to(ROOT / "flowgraph") and not path.is_relative_to(ROOT / "flowgraph" / "cli")
+        if path.is_relative_to(ROOT / "flowgraph")
+        if not any(path.is_relative_to(ROOT / "flowgraph" / room) for room in ("app", "cli"))
         for node, name in identifiers(tree)
         if any(word.startswith(PROGRAM_WORDS) for word in words_of(name))
     ]
@@ -126,8 +128,17 @@ def test_one_table_says_what_engines_can_do() -> None:
 
 def test_functions_stay_short() -> None:
     functions = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, Function)]
-    lengths = [(place(path, node), node.name, (node.end_lineno or 0) - node.lineno + 1) for path, node in functions]
-    assert [each for each in lengths if each[2] > FUNCTION_LINES_AT_MOST] == []
+    lengths = [(place(path, node), node.name, *lines_of(node)) for path, node in functions]
+    assert [each for each in lengths if each[2] > FUNCTION_LINES_AT_MOST or each[3] > BODY_LINES_AT_MOST] == []
+
+
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
+    """Return the lines of a function without its docstring, and those of its body alone."""
+    end, first = function.end_lineno or 0, function.body[0]
+    documented = ast.get_docstring(function) is not None
+    doc_lines = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    body = function.body[1:] if documented else function.body
+    return end - function.lineno + 1 - doc_lines, end - body[0].lineno + 1 if body else 0
 
 
 def test_files_stay_short() -> None:

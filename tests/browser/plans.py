@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from flowgraph.cli.draw_target import DrawTarget, subject_of
-from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.plan_result import PlanTarget
-from flowgraph.cli.planning_request import PlanningRequest
+from flowgraph.app import DrawTarget, find_target, make_request
 
 CLUSTER = "2x8xh100"
 
@@ -15,5 +12,6 @@ CLUSTER = "2x8xh100"
 @cache
 def planned_on_two_machines() -> DrawTarget:
     """Search the plan; of several pools, so that there is something to filter."""
-    question = PlanningRequest(FlowRequest("ppo", models=("Qwen/Qwen2.5-7B",)), CLUSTER, "512", "mean=1k,max=4k")
-    return subject_of(question, PlanTarget(CLUSTER, placement="split:openrlhf"))
+    lengths = {"prompt_tokens": 512, "response_tokens": "mean=1k,max=4k"}
+    where = {"cluster": CLUSTER, "placement": "split:openrlhf"}
+    return find_target(make_request(flow="ppo", model="Qwen/Qwen2.5-7B", **where, **lengths), print)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flowgraph.cli.listings import cache_folder
+from flowgraph.app import cache_folder
 from flowgraph.engines.servers.environments import install
 from flowgraph.engines.servers.server_engine import ServerSettings
 from flowgraph.engines.servers.server_process import ServerProcess

@@ -237,7 +237,7 @@ def test_only_a_terminal_gets_colour_and_not_where_no_colour_is_asked_for(
     flowgraph: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "\x1b" not in text_of(flowgraph("draw", "grpo"))
-    monkeypatch.setattr("flowgraph.cli.draw.sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("flowgraph.cli.viewer.sys.stdout.isatty", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "\x1b[" in text_of(flowgraph("draw", "grpo"))
     assert "\x1b" not in text_of(flowgraph("draw", "grpo", "--to", "mmd"))

@@ -36,7 +36,8 @@ import os
 import time
 from pathlib import Path
 
-from flowgraph import Key, Loss, Mask, flow, node
+from flowgraph import Loss, Mask, flow, node
+from flowgraph.language import Key
 from nodes import Advantages, LogProbs, Policy, Prompts, Reference, Rollout, Scores
 from nodes import generate, logprobs, policy_gradient, score, update
 from nodes.sampling import METRICS

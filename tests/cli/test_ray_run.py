@@ -37,7 +37,8 @@ import time
 from pathlib import Path
 
 import scales
-from flowgraph import Key, Kind, Loss, Measure, Metric, Value, flow, node
+from flowgraph import Loss, Metric, Value, flow, node
+from flowgraph.language import Key, Kind, Measure
 from nodes import Advantages, Policy, Prompts, Reference, Rollout, Scores
 from nodes import clipped, generate, logprobs, score, update
 

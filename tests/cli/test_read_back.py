@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.planning_request import PlanningRequest, pose, posed_by
+from flowgraph.app import make_request
+from flowgraph.app.problem import prepare, prepare_from
 from flowgraph.cluster.plan import Plan
 from placements.search.search import find
 
@@ -162,7 +162,8 @@ def test_simulate_says_the_seconds_of_the_file_where_few_steps_take_others(flowg
 
 def test_what_a_plan_was_made_without_and_in_which_ratio_is_in_its_file(flowgraph: Run) -> None:
     models, cluster = ("policy=Qwen/Qwen3-0.6B", "ref=Qwen/Qwen3-0.6B"), "2x8xh100"
-    posed = pose(PlanningRequest(FlowRequest("grpo", models, batch=64), cluster, "512", "mean=2k,max=8k"))
+    lengths = {"prompt_tokens": 512, "response_tokens": "mean=2k,max=8k"}
+    posed = prepare(make_request(flow="grpo", model=models, batch=64, cluster=cluster, **lengths))
     posed = posed.having(staleness=2, ratio=(1, 3), without=("ref",))
     plan = find(posed.setting).best.plan(posed.assumed)
     Path("plan.json").write_text(plan.to_json())
@@ -171,7 +172,7 @@ def test_what_a_plan_was_made_without_and_in_which_ratio_is_in_its_file(flowgrap
     assert train["step_s"] == pytest.approx(plan.step.period_s, rel=1e-9)
     assert "ref.infer" not in {name for each in train["elsewhere"] for name in each["beside"]}
     assert flowgraph("check", "plan.json").code == 0
-    again = posed_by(Plan.from_json(Path("plan.json").read_text()), "plan.json")
+    again = prepare_from(Plan.from_json(Path("plan.json").read_text()), "plan.json")
     assert again.assumed == posed.assumed
     for name in (
         "prompts",

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,7 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flowgraph.cli.run import carry_out
+from flowgraph.app.training import Observers, carry_out
+from flowgraph.cli.output import note
+from flowgraph.cli.run_ending import exit_code
 from flowgraph.files.hashes import text_hash
 from flowgraph.runtime.record.run_folder import RunFolder
 from nodes.data.rows import row
@@ -407,16 +410,18 @@ from pathlib import Path
 sys.path[:0] = [{root!r}]
 import torch
 from safetensors import torch as _
-from flowgraph.cli import main, run, resume, display
+from flowgraph.app import training, resuming
+from flowgraph.cli import display, main
 from flowgraph.runtime import driver, local as in_process
 from flowgraph.models import loading
 from flowgraph.engines.local import model as local
 
 torch.set_num_threads(1)
-from flowgraph.cli.flow_request import FlowRequest as Asked, read_inputs
+from flowgraph.app.flow_inputs import read_inputs
+from flowgraph.app.request import Workload
 from flowgraph.models import load, resolve
 
-read_inputs(Asked("grpo"))
+read_inputs(Workload(flow="grpo"))
 load(resolve("tiny", cache=Path("models")), seed=0, cache=Path("models"), say=print)
 CHANGES = {{"open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate"}}
 TINY = {tiny!r}
@@ -535,9 +540,9 @@ def test_a_run_that_did_not_begin_leaves_no_folder_that_nothing_can_read(
         (folder.path / "graph.json").write_text("{}")
         raise fault
 
-    nothing: Any = None  # is prepared, for it gets no further
+    nothing: Any = SimpleNamespace(job=SimpleNamespace(steps=1))  # is prepared, for it gets no further
     with folder.locked():
-        assert carry_out(nothing, folder, begun) == code
+        assert exit_code(carry_out(nothing, folder, begun, Observers(say=note))) == code
     assert capsys.readouterr().err == told.format(run=folder.path)
     assert not folder.path.exists()
 

@@ -22,8 +22,9 @@ import nodes
 from benchmarks import curves
 from flowgraph import Flow, Loss
 from flowgraph.analysis.flat_graph import full_hash
-from flowgraph.cli.draw_commands import app
-from flowgraph.cli.flow_request import FlowRequest, read_inputs
+from flowgraph.app.flow_inputs import read_inputs
+from flowgraph.app.request import Workload
+from flowgraph.cli.application import commands as application
 from flowgraph.passes import compile_graph
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +124,7 @@ COMMANDS = commands()
 def test_a_command_of_a_page_is_one_that_there_is(where: str, command: list[str]) -> None:
     program, *arguments = command
     if program == "flowgraph":
-        group: Any = typer.main.get_command(app)
+        group: Any = typer.main.get_command(application)
         assert arguments[0] in group.commands, f"{where}: flowgraph has no verb `{arguments[0]}`"
         try:
             group.commands[arguments[0]].make_context(arguments[0], arguments[1:])
@@ -163,7 +164,7 @@ def test_the_flows_that_show_how_to_compose_obey_the_laws(ran: Callable[[Path], 
 def test_the_settings_that_an_algorithms_page_names_are_settings_of_its_flow(name: str) -> None:
     read = flows.read(name)
     sets, own = tuple(each["set"] for each in flows.settings(read)), type(read.graph.settings).model_fields
-    resolved = {each.name: each for each in read_inputs(FlowRequest(name, sets=sets)).resolved}
+    resolved = {each.name: each for each in read_inputs(Workload(flow=name, settings=sets)).resolved}
     for each in sets:
         setting = each.partition("=")[0]
         assert setting in own or resolved[setting].origin == "--set", each

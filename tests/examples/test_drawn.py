@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flowgraph.cli.draw_target import DrawTarget, subject_of
-from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.pictures import PictureDetail, picture_named
-from flowgraph.cli.plan_result import PlanTarget
-from flowgraph.cli.planning_request import PlanningRequest
+from flowgraph.app import DrawTarget, find_target, make_request
+from flowgraph.app.pictures import PictureDetail, picture_named
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.write.as_data import as_json, from_json
@@ -50,7 +47,7 @@ BUDGET_BYTES = 400_000  # of all these files: a review reads them
 
 @cache
 def flow_of(name: str) -> Picture:
-    drawn = picture_named("flow", subject_of(PlanningRequest(FlowRequest(name), ""), PlanTarget()), PictureDetail())
+    drawn = picture_named("flow", find_target(make_request(flow=name), print), PictureDetail())
     assert isinstance(drawn, Picture)
     return drawn
 
@@ -58,8 +55,8 @@ def flow_of(name: str) -> Picture:
 @cache
 def planned(flow: str, cluster: str) -> DrawTarget:
     """Search a plan as `flowgraph draw FLOW --cluster …` does."""
-    question = PlanningRequest(FlowRequest(flow, models=(f"policy={MODEL}",)), cluster, "512", "mean=1k,max=4k")
-    return subject_of(question, PlanTarget(cluster))
+    lengths = {"prompt_tokens": 512, "response_tokens": "mean=1k,max=4k"}
+    return find_target(make_request(flow=flow, model=f"policy={MODEL}", cluster=cluster, **lengths), print)
 
 
 def drawn_plan(flow: str, cluster: str, picture: str) -> Drawing:

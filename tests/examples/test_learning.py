@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from benchmarks.curves import SETTINGS
-from flowgraph.cli.flow_request import FlowRequest, read_inputs
-from flowgraph.cli.listings import list_flows
-from flowgraph.cli.plan_result import PlanTarget
-from flowgraph.cli.run import RunOptions, run_flow
+from flowgraph import app
+from flowgraph.app.flow_inputs import read_inputs
+from flowgraph.app.request import Workload
+from flowgraph.cli.commands.flows import flows
 from tests.looped import looped
 
 ROOT = Path(__file__).parents[2]
@@ -27,10 +27,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[d
     monkeypatch.chdir(tmp_path)
 
     def start(flow: str, **changed: Any) -> list[dict[str, Any]]:
-        options = {name: changed.pop(name) for name in ("eval_every", "eval_rows") if name in changed}
-        out, asked = tmp_path / "run", FlowRequest(flow, cache=tmp_path / "cache", **changed)
-        told: dict[str, Any] = {"eval_every": 20, "eval_rows": 200} | options
-        assert run_flow(RunOptions(asked, out=out, replay=None, where=PlanTarget("1xcpu"), **told)) == 0
+        values: dict[str, Any] = {"cluster": "1xcpu", "cache": tmp_path / "cache"} | changed
+        result = app.run(flow, out=tmp_path / "run", **values)
+        assert result.status == "finished"
         return [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
 
     return start
@@ -59,7 +58,7 @@ def test_grpo_learns_to_copy_digits(run: Callable[..., list[dict[str, Any]]]) ->
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("flow", FLOWS)
 def test_each_flow_learns_from_each_seed(run: Callable[..., list[dict[str, Any]]], flow: str, seed: int) -> None:
-    found = accuracy(run(flow, seed=seed, steps=500, sets=tuple(SETTINGS.get(flow, ()))))
+    found = accuracy(run(flow, seed=seed, steps=500, settings=tuple(SETTINGS.get(flow, ()))))
     assert found[0] < 0.05
     assert max(found) >= 0.9
 
@@ -67,16 +66,14 @@ def test_each_flow_learns_from_each_seed(run: Callable[..., list[dict[str, Any]]
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_grpo_learns_on_two_ranks_under_ray(run: Callable[..., list[dict[str, Any]]], seed: int) -> None:
-    found = accuracy(run("grpo", seed=seed, where=PlanTarget()))
+    found = accuracy(run("grpo", seed=seed, cluster=None))
     assert found[0] < 0.05
     assert found[-1] >= 0.9
 
 
 @pytest.mark.slow
 def test_a_real_model_gets_better_at_sums(run: Callable[..., list[dict[str, Any]]]) -> None:
-    lines = run(
-        "grpo", models=("smollm2-135m",), data="addition", steps=10, eval_every=0, cache=ROOT / ".cache" / "models"
-    )
+    lines = run("grpo", model="smollm2-135m", data="addition", steps=10, eval_every=0, cache=ROOT / ".cache" / "models")
     rewards = [line["score.reward"] for line in lines]
     assert rewards[0] < 0.3
     assert max(sum(rewards[i : i + 3]) / 3 for i in range(8)) >= 0.4  # eight prompts a step: one alone is noisy
@@ -85,7 +82,7 @@ def test_a_real_model_gets_better_at_sums(run: Callable[..., list[dict[str, Any]
 @pytest.mark.parametrize("flow", FLOWS)
 def test_every_shipped_flow_trains_saves_and_records(run: Callable[..., list[dict[str, Any]]], flow: str) -> None:
     few = ("policy.refill.groups=3",) if flow == "dapo" else ()
-    lines = run(flow, steps=2, batch=4, eval_every=0, sets=(*SETTINGS.get(flow, ()), *few))
+    lines = run(flow, steps=2, batch=4, eval_every=0, settings=(*SETTINGS.get(flow, ()), *few))
     losses = [value for line in lines for name, value in line.items() if name.endswith("update.loss")]
     assert [line["step"] for line in lines] == [0, 1]
     assert len(losses) >= 2 and all(math.isfinite(loss) for loss in losses)
@@ -101,12 +98,12 @@ def test_the_examples_are_short_and_name_their_source(flow: str) -> None:
 
 
 def test_the_shipped_flows_are_listed_with_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    list_flows(as_json=False)
+    flows()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert [line.split()[0] for line in lines[1:]] == FLOWS
     assert all(len(line.rstrip()) <= 80 and len(line.split()) > 3 for line in lines[1:])
 
 
 def test_inputs_load_no_torch_so_a_wrong_command_fails_at_once() -> None:
-    inputs = read_inputs(FlowRequest("grpo"))
+    inputs = read_inputs(Workload(flow="grpo"))
     assert (inputs.batch, inputs.steps, inputs.data.name) == (16, 300, "digits")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from flowgraph import By, Kind, Loss, Trainable, Value, flow, node
+from flowgraph import Loss, Trainable, Value, flow, node
+from flowgraph.language import By, Kind
 from flowgraph.language.values import Lengths, Mask
 from nodes import (
     LanguageModel,

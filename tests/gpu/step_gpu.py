@@ -16,12 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from flowgraph import Graph, Key
+from flowgraph import Graph
 from flowgraph.analysis.flat_graph import structure_hash
-from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.planning_request import PlanningRequest, PreparedProblem, cluster_of, planned_graph, pose
-from flowgraph.cli.trace import TaskComparison, compared
+from flowgraph.app import make_request
+from flowgraph.app.flow_inputs import compiled_flow
+from flowgraph.app.problem import PreparedProblem, cluster_of, prepare
+from flowgraph.app.request import Workload
+from flowgraph.app.run_trace import TaskComparison, compared
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings
+from flowgraph.language import Key
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Sync
 from flowgraph.models import resolve
@@ -148,8 +151,15 @@ def hybrid(graph: Graph, cluster: str) -> Plan:
 
 def posed_of(case: Case, model: Path, cluster: str) -> PreparedProblem:
     """Pose what a command line asks of the planner for these rows."""
-    asked = FlowRequest(FLOW, models=(str(model),), batch=case.prompts, sets=case.settings)
-    return pose(PlanningRequest(asked, cluster, prompt_tokens=str(case.prompt_tokens)))
+    request = make_request(
+        flow=FLOW,
+        model=str(model),
+        batch=case.prompts,
+        settings=case.settings,
+        cluster=cluster,
+        prompt_tokens=case.prompt_tokens,
+    )
+    return prepare(request)
 
 
 def planned(case: Case, graph: Graph, model: Path, places: tuple[str, str]) -> Plan:
@@ -342,7 +352,7 @@ def run(folder: Path, device: DeviceName) -> dict[str, Any]:
     from flowgraph.engines.fsdp.ranks import join
 
     case, (name, *places) = CASES[device], device_here(device)
-    graph = planned_graph(FlowRequest(FLOW, sets=case.settings))
+    graph = compiled_flow(Workload(flow=FLOW, settings=case.settings))
     model = make_folder(case, folder / "model")
     plan = planned(case, graph, model, (places[0], places[1]))
     program = lower(graph, plan)

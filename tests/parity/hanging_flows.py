@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from flowgraph import Key, Loss, flow, node
+from flowgraph import Loss, flow, node
+from flowgraph.language import Key
 from nodes import (
     LanguageModel,
     Policy,

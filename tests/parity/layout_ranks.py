@@ -18,8 +18,9 @@ import pyarrow as pa
 import torch
 
 import nodes
-from flowgraph import Aggregation, BoundRegion, By, Key, Loss, Value, node, op_of
+from flowgraph import Loss, Value, node
 from flowgraph.engines.local.model import LocalModel
+from flowgraph.language import Aggregation, BoundRegion, By, Key, op_of
 from flowgraph.language.graph import Op, Port
 from flowgraph.language.rows import take
 from flowgraph.language.values import Mask, Trainable

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flowgraph import Key, Kind, Loss, Metric, State, Value, flow, node
+from flowgraph import Loss, Metric, State, Value, flow, node
+from flowgraph.language import Key, Kind
 from flowgraph.language.values import Measure
 from nodes import (
     LanguageModel,

@@ -15,13 +15,14 @@ import pytest
 import torch
 
 import nodes
-from flowgraph import Graph, Key, Kind, Loss, Value, flow, node, op_of
+from flowgraph import Graph, Loss, Value, flow, node
 from flowgraph.analysis.flat_graph import structure_hash, to_json
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
+from flowgraph.language import Key, Kind, op_of
 from flowgraph.language.graph import Op
 from flowgraph.language.handle import ResponseRows, SingleRank, TokenStats
 from flowgraph.language.region import Observations

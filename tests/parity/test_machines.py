@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from examples.grpo import grpo
-from flowgraph import Key
 from flowgraph.analysis.flat_graph import structure_hash, to_json
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.errors import ResourceError, WorkerError
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Key
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
 from flowgraph.models import resolve

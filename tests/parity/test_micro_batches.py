@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from flowgraph import Aggregation, BoundRegion, Kind, Loss, Value, node
+from flowgraph import Loss, Value, node
 from flowgraph.engines.local.model import LocalModel
+from flowgraph.language import Aggregation, BoundRegion, Kind
 from nodes import (
     Advantages,
     Policy,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph import Graph, Key
+from flowgraph import Graph
 from flowgraph.analysis.flat_graph import structure_hash, to_json
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.cluster.this_machine import laptop
@@ -26,6 +26,7 @@ from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Key
 from flowgraph.language.region import Observations
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Program, Run

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from examples.grpo import grpo
-from flowgraph import Graph, Key
+from flowgraph import Graph
 from flowgraph.analysis.flat_graph import structure_hash, to_json
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Device, Machine
@@ -24,6 +24,7 @@ from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.errors import LawError
 from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Key
 from flowgraph.language.region import Observations
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Sync, Transfer

@@ -13,9 +13,10 @@ import torch
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Graph, Kind, Loss, Mask, Measure, Metric, Rows, Value, flow, node
+from flowgraph import Graph, Loss, Mask, Metric, Value, flow, node
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Kind, Measure, Rows
 from flowgraph.language.values import Model
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph import Key
 from flowgraph.engines.local.model import LocalModel
+from flowgraph.language import Key
 from nodes import Policy, Rollout, generate, logprobs
 from nodes.data.source import prompts_at
 

@@ -25,8 +25,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph import Key
-from flowgraph.cli.listings import cache_folder
+from flowgraph.app import cache_folder
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.engines.servers.environments import install
 from flowgraph.engines.servers.remote_model import RemoteModel
@@ -37,6 +36,7 @@ from flowgraph.engines.sglang.server import Sglang
 from flowgraph.engines.vllm.server import Vllm
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, By, Hold
 from flowgraph.errors import ModelError, WorkerError
+from flowgraph.language import Key
 from flowgraph.language.handle import Completion, ResponseRows, SampleRequest, gather
 from flowgraph.models import load, resolve, save
 

@@ -18,15 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.grpo import grpo
-from flowgraph import Graph, Key
+from flowgraph import Graph
 from flowgraph.analysis.flat_graph import structure_hash, to_json
-from flowgraph.cli.listings import cache_folder
+from flowgraph.app import cache_folder
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings, WeightsBy
 from flowgraph.engines.servers.environments import install
 from flowgraph.engines.sglang.releases import SGLANG_CPU
 from flowgraph.errors import WorkerError
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Key
 from flowgraph.lowering.lower import lower
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowgraph import Key
 from flowgraph.analysis.flat_graph import structure_hash, to_json
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Device, Machine
@@ -18,6 +17,7 @@ from flowgraph.cluster.plan import PlacedRole, Plan, Pool
 from flowgraph.errors import WorkerError
 from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Key
 from flowgraph.lowering.lower import lower
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph import Key, Loss, flow, node
+from flowgraph import Loss, flow, node
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
+from flowgraph.language import Key
 from nodes import (
     Advantages,
     LanguageModel,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 
-from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.planning_request import PlanningRequest, pose
+from flowgraph.app import make_request
+from flowgraph.app.problem import prepare
 from flowgraph.errors import ResourceError
 from placements.search.plan_builder import has_room
 from placements.search.pool_options import PoolOptions, pool_option_of
@@ -41,12 +41,19 @@ def random_setting(seed: int) -> PlanningProblem:
     lags = rng.random() < 0.2
     model = rng.choice(MODELS) + rng.choice(("", "", "", "+lora=16"))
     mean = rng.choice((128, 512, 2048))
-    asked = FlowRequest(
-        rng.choice(LAGGED if lags else FLOWS), models=(model,), batch=rng.choice((16, 64, 256)), sets=()
-    )
+    flow, batch = rng.choice(LAGGED if lags else FLOWS), rng.choice((16, 64, 256))
     cluster = rng.choice(rng.choice((CLUSTERS, TIGHT, MIXED)))
-    lengths = str(rng.choice((128, 512, 1024))), f"mean={mean},max={mean * rng.choice((1, 2, 4))}"
-    posed = pose(PlanningRequest(asked, cluster, *lengths))
+    prompt_tokens, response_tokens = rng.choice((128, 512, 1024)), f"mean={mean},max={mean * rng.choice((1, 2, 4))}"
+    posed = prepare(
+        make_request(
+            flow=flow,
+            model=model,
+            batch=batch,
+            cluster=cluster,
+            prompt_tokens=prompt_tokens,
+            response_tokens=response_tokens,
+        )
+    )
     return posed.having(staleness=rng.choice((1, 2))).setting if lags and rng.random() < 0.7 else posed.setting
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import nodes
-from flowgraph import op_of
 from flowgraph.errors import FlowError, FlowTypeError, SettingError, UserCodeError
+from flowgraph.language import op_of
 from flowgraph.language.graph import Op
 from flowgraph.language.values import Value
 from tests.property import fuzz_nodes

@@ -536,10 +536,10 @@ FIRST: Mapping[str, Sequence[str]] = {  # what a first argument most often is, s
 @cache
 def commands() -> Mapping[tuple[str, ...], Any]:
     """Return every command of the command line by its words, as it describes itself."""
-    from flowgraph.cli.draw_commands import app
+    from flowgraph.cli.application import commands as application
 
     found = dict[tuple[str, ...], Any]()
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(app))]
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(application))]
     while waiting:
         words, command = waiting.pop()
         inner = getattr(command, "commands", {})
@@ -598,8 +598,8 @@ def sealed() -> Generator[None]:
         raise Reached("all checks are passed")
 
     with contextlib.ExitStack() as stack:
-        for place in ("run._train", "evaluate.draw", "generate.draw"):
-            stack.enter_context(mock.patch(f"flowgraph.cli.{place}", reached))
+        for place in ("training._train", "evaluating.sample", "generating.sample"):
+            stack.enter_context(mock.patch(f"flowgraph.app.{place}", reached))
         stack.enter_context(mock.patch("flowgraph.engines.servers.environments.install", reached))
         stack.enter_context(mock.patch("webbrowser.open", return_value=False))
         yield

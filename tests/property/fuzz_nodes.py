@@ -6,7 +6,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from flowgraph import By, Corrects, Kind, Loss, Mask, Measure, Metric, Parts, Record, Rows, State, flow, node
+from flowgraph import Loss, Mask, Metric, Record, State, flow, node
+from flowgraph.language import By, Corrects, Kind, Measure, Parts, Rows
 from flowgraph.language.handle import ResponseRows as ModelRows
 from flowgraph.language.rows import take
 from flowgraph.language.values import Group, Sample, Trajectory

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from flowgraph import Flow, Graph, op_of
+from flowgraph import Flow, Graph
+from flowgraph.language import op_of
 from flowgraph.passes import compile_graph
 from tests.property import fuzz_nodes
 

@@ -14,12 +14,13 @@ import torch
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from flowgraph import Graph, Key, Loss, flow
+from flowgraph import Graph, Loss, flow
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.errors import BatchError
+from flowgraph.language import Key
 from flowgraph.language.graph import rewrite
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.row_identity import deal

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Key
+from flowgraph.language import Key
 from flowgraph.language.rows import leaves, row_count, take, widest
 from flowgraph.runtime.batch import from_table, to_table
 from nodes import Rollout

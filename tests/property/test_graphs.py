@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Kind, Linear, Loss, Mask, Trainable, flow, node
+from flowgraph import Loss, Mask, Trainable, flow, node
 from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash, to_json
 from flowgraph.analysis.node_order import blocked_reader, order_nodes
+from flowgraph.language import Kind, Linear
 from flowgraph.language.call_site import Site
 from flowgraph.language.graph import Edge, Graph, Node, Param, newest, reachable, rewrite
 from flowgraph.passes import compile_graph

@@ -17,7 +17,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import nodes
-from flowgraph import By, Key, Kind, Loss, Metric, State, Value, node, op_of
+from flowgraph import Loss, Metric, State, Value, node
+from flowgraph.language import By, Key, Kind, op_of
 from flowgraph.language.graph import Op, Port
 from flowgraph.language.rows import leaves, take
 from flowgraph.language.values import Group, Lengths, Mask, Measure, Model, Record, Sample, Tokens, Trajectory, fields

@@ -14,9 +14,9 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from flowgraph.analysis.roles import roles
+from flowgraph.app import make_request
+from flowgraph.app.problem import PreparedProblem, prepare
 from flowgraph.checks.placed import unsupported
-from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.planning_request import PlanningRequest, PreparedProblem, pose
 from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError, ResourceError
 from flowgraph.lowering.lower import lower
@@ -61,8 +61,8 @@ OTHERS = [each for each in product(SHIPPED, CLUSTERS) if each not in FOR_EACH_CH
 @looped("flow, cluster", FOR_EACH_CHANGE, slow=OTHERS)
 def test_the_default_plan_of_every_shipped_flow_runs_as_written(flow: str, cluster: str) -> None:
     on_gpus = cluster in GPUS
-    asked = FlowRequest(flow, models=(MODELS[0],) if on_gpus else ())
-    posed: PreparedProblem = pose(PlanningRequest(asked, cluster, "512" if on_gpus else None))
+    gpu_values = {"model": MODELS[0], "prompt_tokens": 512} if on_gpus else {}
+    posed: PreparedProblem = prepare(make_request(flow=flow, cluster=cluster, **gpu_values))
     found = find(posed.setting)
     plan = plan_of(posed.setting, found.best.blocks, posed.assumed)
     refuse_nothing(posed.setting, plan)

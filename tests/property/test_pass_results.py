@@ -16,9 +16,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Graph, Key, Kind, Linear, Loss, Measure, Metric, flow, node
+from flowgraph import Graph, Loss, Metric, flow, node
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
+from flowgraph.language import Key, Kind, Linear, Measure
 from flowgraph.language.graph import rewrite
 from flowgraph.language.rows import leaves
 from flowgraph.language.values import Group, Model, Value

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Graph, Key, Kind, Loss, Mask, Parts, Trainable, Value, flow, node, stale
+from flowgraph import Graph, Loss, Mask, Trainable, Value, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import Role, roles
 from flowgraph.cluster.cluster import Cluster, Device, Machine
@@ -28,6 +28,7 @@ from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.engines.table import ENGINES, VERBS
 from flowgraph.errors import LawError, PlanError
+from flowgraph.language import Key, Kind, Parts
 from flowgraph.language.rows import take
 from flowgraph.language.values import Group, Lengths
 from flowgraph.lowering import LOWERING, OPTIONAL

@@ -10,7 +10,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowgraph import By, Loss, Mask, flow, node
+from flowgraph import Loss, Mask, flow, node
+from flowgraph.language import By
 from nodes import (
     LogProbs,
     Policy,

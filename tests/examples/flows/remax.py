@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from flowgraph import Loss, Rows, flow, node
+from flowgraph import Loss, flow, node
+from flowgraph.language import Rows
 from flowgraph.language.values import Group
 from nodes import Advantages, Policy, Prompts, Scores, generate, logprobs, policy_gradient, score, update
 

@@ -9,7 +9,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from flowgraph import Key, Mask
+from flowgraph import Mask
+from flowgraph.language import Key
 from flowgraph.language.values import Group, Sample, Trajectory
 from nodes.covariance import high_covariance, top_covariance
 from nodes.values import Chosen, LogProbs, Responses, TokenAdvantages

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Aggregation
+from flowgraph.language import Aggregation
 from nodes.kl import adaptive_kl, kl_abs, kl_estimate, kl_k1, kl_k2, kl_k3
 from nodes.values import KLWeight, LogProbs, TokenKL
 from tests.parity.formulas.batches import Array, Batch, batches, leaf

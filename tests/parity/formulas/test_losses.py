@@ -17,7 +17,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flowgraph import Aggregation, Loss, Mask
+from flowgraph import Loss, Mask
+from flowgraph.language import Aggregation
 from flowgraph.language.loss import Counts
 from nodes.covariance import clip_cov_loss, kl_cov_loss
 from nodes.losses import cispo_loss, clipped, cross_entropy, dppo_loss, entropy_bonus, policy_gradient, value_loss

@@ -5,23 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar, assert_type
 
-from flowgraph import (
-    Graph,
-    Key,
-    Kind,
-    Linear,
-    Loss,
-    Mask,
-    Measure,
-    Metric,
-    Record,
-    Rows,
-    State,
-    Trainable,
-    flow,
-    node,
-    stale,
-)
+from flowgraph import Graph, Loss, Mask, Metric, Record, State, Trainable, flow, node, stale
+from flowgraph.language import Key, Kind, Linear, Measure, Rows
 from flowgraph.language.values import Group
 from nodes import (
     Advantages,
@@ -134,7 +119,9 @@ def late(prompts: Prompts, policy: Policy, ref: Reference, *, lag: int = 4) -> P
     def loss(pi: Policy) -> Loss:
         new = logprobs(pi, rollout)
         surrogate = clipped(new, advantages, rollout.mask, old=rollout.logprobs, eps=0.2)
-        penalty = 1e-3 * kl_k3(new, rollout.mask, ref=ref_logprobs) - 0.01 * entropy_bonus(entropy(pi, rollout), rollout.mask)
+        penalty = 1e-3 * kl_k3(new, rollout.mask, ref=ref_logprobs) - 0.01 * entropy_bonus(
+            entropy(pi, rollout), rollout.mask
+        )
         return assert_type(surrogate + penalty, Loss)
 
     return update(policy, loss)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, assert_type
 
-from flowgraph import Aggregation, By, Corrects, Loss, Mask, flow, node, stale
+from flowgraph import Loss, Mask, flow, node, stale
+from flowgraph.language import Aggregation, By, Corrects
 from flowgraph.language.loss import How
 from nodes import (
     Advantages,

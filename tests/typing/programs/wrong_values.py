@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from flowgraph import Kind, Linear, Loss, Mask, Parts, Value, flow, node, stale
+from flowgraph import Loss, Mask, Value, flow, node, stale
+from flowgraph.language import Kind, Linear, Parts
 from flowgraph.language.values import Group
 from nodes import (
     Advantages,

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph import Key, Loss, Mask, flow
+from flowgraph import Loss, Mask, flow
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
+from flowgraph.language import Key
 from flowgraph.language.values import Group, Sample, Trajectory
 from flowgraph.passes import compile_graph
 from nodes import Policy, Prompts, clipped, generate, group_normalize, logprobs, score, update

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph import Key
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
+from flowgraph.language import Key
 from flowgraph.language.values import Group
 from flowgraph.passes import compile_graph
 from nodes import Policy, Scores, accuracy, evaluate, pass_at_k

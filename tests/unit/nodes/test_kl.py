@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph import Key, Loss, Mask, Value, flow
+from flowgraph import Loss, Mask, Value, flow
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import SettingError
+from flowgraph.language import Key
 from flowgraph.passes import compile_graph
 from nodes import LogProbs, Policy, Prompts, Reference, clipped, generate, group_normalize, logprobs, score, update
 from nodes.data.source import PromptSource

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from flowgraph import Aggregation, Loss, Mask
+from flowgraph import Loss, Mask
 from flowgraph.errors import LawError, SettingError
+from flowgraph.language import Aggregation
 from flowgraph.language.loss import Counts, Term
 from nodes.covariance import clip_cov_loss, kl_cov_loss
 from nodes.kl import kl_abs, kl_k1, kl_k2, kl_k3

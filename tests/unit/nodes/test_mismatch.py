@@ -12,7 +12,7 @@ import torch
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Flow, Graph, Key, Loss, Mask, flow, node, stale
+from flowgraph import Flow, Graph, Loss, Mask, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Device
@@ -21,6 +21,7 @@ from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError, PlanError
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Key
 from flowgraph.language.graph import Node
 from flowgraph.language.laws import check
 from flowgraph.lowering.check_program import check_program

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from flowgraph import Key
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
+from flowgraph.language import Key
 from flowgraph.passes import compile_graph
 from nodes import MovingReference, Policy, averaged, refreshed
 from nodes.data.source import PromptSource

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph import Key
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import SettingError
+from flowgraph.language import Key
 from flowgraph.language.rows import take
 from nodes import Policy, Prompts, Rollout, generate, score
 from nodes.data.source import prompts_at

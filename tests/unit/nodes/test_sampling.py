@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph import Key
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import SettingError
+from flowgraph.language import Key
 from flowgraph.language.values import Group
 from nodes import Columns, Policy, Prompts, generate
 from nodes.data.source import prompts_at

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from flowgraph import Aggregation, Key, Loss
+from flowgraph import Loss
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import FlowError, LawError, SettingError
+from flowgraph.language import Aggregation, Key
 from flowgraph.language.values import Group
 from nodes import Advantages, Policy, Rollout, clipped, entropy, entropy_bonus, logprobs, policy_gradient, update
 from nodes.training import micro_batches, minibatches, scheduled

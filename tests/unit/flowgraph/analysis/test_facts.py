@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from examples.grpo import grpo
-from flowgraph import Kind, Loss, Record, Rows, Value, flow, node, stale
+from flowgraph import Loss, Record, Value, flow, node, stale
 from flowgraph.analysis.facts import Facts, facts_of, masks_along, values_of
 from flowgraph.errors import FlowTypeError, LawError
+from flowgraph.language import Kind, Rows
 from flowgraph.language.graph import Graph
 from flowgraph.language.rows import take
 from flowgraph.language.values import Group, Mask, State

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Aggregation, Flow, Loss, State, flow, node, stale
+from flowgraph import Flow, Loss, State, flow, node, stale
 from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash, to_json
 from flowgraph.errors import FlowError, LawError, SettingError
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Aggregation
 from flowgraph.language.graph import Graph
 from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph import from_json

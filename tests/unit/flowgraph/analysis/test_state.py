@@ -14,7 +14,7 @@ import torch
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Flow, Graph, Key, Loss, State, Value, flow, node, stale
+from flowgraph import Flow, Graph, Loss, State, Value, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
 from flowgraph.analysis.state import StateItem, state_json, state_of, state_text
@@ -22,6 +22,7 @@ from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import PlacedRole, Plan, Pool
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Key
 from flowgraph.language.handle import Optimizer
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Read

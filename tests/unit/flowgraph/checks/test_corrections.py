@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import pytest
 
-from flowgraph import By, Corrects, Flow, Key, Loss, flow, node, stale
+from flowgraph import Flow, Loss, flow, node, stale
 from flowgraph.analysis.flat_graph import to_json
 from flowgraph.errors import FlowError, LawError
+from flowgraph.language import By, Corrects, Key
 from flowgraph.language.values import Mask
 from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph import from_json

@@ -12,9 +12,10 @@ import torch
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Kind, Loss, Mask, Record, Value, flow, node, op_of
+from flowgraph import Loss, Mask, Record, Value, flow, node
 from flowgraph.checks.table import LAWS
 from flowgraph.errors import LawError
+from flowgraph.language import Kind, op_of
 from flowgraph.language.call_laws import bound_type, check_result
 from flowgraph.language.call_site import Site
 from flowgraph.language.graph import Node

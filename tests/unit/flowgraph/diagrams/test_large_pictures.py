@@ -10,12 +10,9 @@ from functools import cache
 
 import pytest
 
-from flowgraph import Flow, Kind, Linear, Loss, Mask, Trainable, flow, node
-from flowgraph.cli.draw_target import DrawTarget, subject_of
-from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.pictures import PictureDetail, picture_named
-from flowgraph.cli.plan_result import PlanTarget
-from flowgraph.cli.planning_request import PlanningRequest
+from flowgraph import Flow, Loss, Mask, Trainable, flow, node
+from flowgraph.app import DrawTarget, find_target, make_request
+from flowgraph.app.pictures import PictureDetail, picture_named
 from flowgraph.diagrams.build.device_boxes import MACHINES_IN_FULL
 from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
@@ -24,6 +21,7 @@ from flowgraph.diagrams.write.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.write.svg.geometry import Rect
 from flowgraph.diagrams.write.svg.layout import LABELLED_ARROWS_MAX, LINE_PX, LaidBox, LaidPicture, laid_out
 from flowgraph.diagrams.write.svg.text_width import text_width_px
+from flowgraph.language import Kind, Linear
 from flowgraph.passes import compile_graph
 from nodes import LogProbs, update
 
@@ -151,8 +149,9 @@ def laid(name: str) -> LaidPicture:
 @cache
 def planned() -> DrawTarget:
     """Search a plan of PPO for 1,024 devices."""
-    asked = FlowRequest("ppo", models=("policy=Qwen/Qwen2.5-7B",))
-    return subject_of(PlanningRequest(asked, "128x8xh100", "512", "mean=1k,max=4k"), PlanTarget("128x8xh100"))
+    lengths = {"prompt_tokens": 512, "response_tokens": "mean=1k,max=4k"}
+    request = make_request(flow="ppo", model="policy=Qwen/Qwen2.5-7B", cluster="128x8xh100", **lengths)
+    return find_target(request, print)
 
 
 def labels(found: LaidPicture) -> Iterator[Rect]:

@@ -47,7 +47,8 @@ def brief(prompts: Prompts, policy: Policy, *, n: int = 2) -> Policy:
     return update(policy, loss)
 '''
 BREVITY = '''\
-from flowgraph import Kind, Value, node
+from flowgraph import Value, node
+from flowgraph.language import Kind
 from nodes import Advantages, Rollout, Scores
 
 

@@ -22,7 +22,8 @@ from tests.looped import looped
 Golden = Callable[[str, str], None]
 
 ONE = """\
-from flowgraph import Kind, Value, flow, node
+from flowgraph import Value, flow, node
+from flowgraph.language import Kind
 from nodes import Prompts
 
 

@@ -14,10 +14,11 @@ import torch
 from pydantic import Field
 
 from examples.grpo import grpo
-from flowgraph import Flow, Key, Kind, Linear, Loss, Mask, Model, Trainable, Value, flow, node, stale
+from flowgraph import Flow, Loss, Mask, Model, Trainable, Value, flow, node, stale
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import FlowTypeError, LawError, SettingError
 from flowgraph.flows.flow_files import import_file
+from flowgraph.language import Key, Kind, Linear
 from flowgraph.language.graph import Const, Edge
 from flowgraph.language.values import Context, Group, Lengths, Sample, Tokens, Trajectory
 from flowgraph.models import tiny

@@ -11,8 +11,9 @@ import pytest
 import flowgraph
 import nodes
 from examples.grpo import grpo
-from flowgraph import Key, Loss, State, flow, node, stale
+from flowgraph import Loss, State, flow, node, stale
 from flowgraph.flows.flow_files import import_file
+from flowgraph.language import Key
 from flowgraph.language.call_site import Site, call_site
 from flowgraph.language.graph import Const, Edge, Graph, Node, NodeKind, Param, carried_from, reachable, rewrite
 from flowgraph.passes import compile_graph

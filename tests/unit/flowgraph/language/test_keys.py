@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Key
+from flowgraph.language import Key
 
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flowgraph import Aggregation, Loss, Mask
+from flowgraph import Loss, Mask
 from flowgraph.errors import LawError
+from flowgraph.language import Aggregation
 from flowgraph.language.loss import Counts, Term
 
 VALUES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from flowgraph import Aggregation, BoundRegion, Key, Kind, Loss, Mask, Measure, Metric, Record, Value, flow, node
+from flowgraph import Loss, Mask, Metric, Record, Value, flow, node
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import FlowError, LawError, RuleError, UserCodeError
+from flowgraph.language import Aggregation, BoundRegion, Key, Kind, Measure
 from flowgraph.language.handle import ResponseRows
 from flowgraph.language.loss import Counts, Term
 from flowgraph.language.region import Observations

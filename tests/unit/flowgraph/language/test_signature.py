@@ -11,9 +11,10 @@ import pytest
 import torch
 from pydantic import Field
 
-from flowgraph import Aggregation, By, Corrects, Key, Kind, Loss, Mask, State, Trainable, Value, flow, node, op_of
+from flowgraph import Loss, Mask, State, Trainable, Value, flow, node
 from flowgraph.errors import FlowTypeError, LawError, SettingError
 from flowgraph.flows.settings import parse_assignment
+from flowgraph.language import Aggregation, By, Corrects, Key, Kind, op_of
 from flowgraph.language.loss import How
 from flowgraph.language.signature import bad_start, defined_at, make_settings, read_signature, type_name
 from nodes import KLWeight, LogProbs, Policy, Prompts, clipped, generate, logprobs, score, update

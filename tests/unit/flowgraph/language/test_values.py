@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from flowgraph import Kind, Linear, Mask, Measure, Model, Record, State, Trainable, Value
+from flowgraph import Mask, Model, Record, State, Trainable, Value
 from flowgraph.errors import FlowTypeError, LawError
+from flowgraph.language import Kind, Linear, Measure
 from flowgraph.language.call_site import Site
 from flowgraph.language.graph import Edge, Param
 from flowgraph.language.values import Context, Group, Lengths, Sample, Tokens, Trajectory, fields

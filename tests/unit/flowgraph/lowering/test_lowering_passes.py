@@ -13,13 +13,14 @@ import pytest
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Flow, Graph, Parts, flow, node, stale
+from flowgraph import Flow, Graph, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import Role, roles
 from flowgraph.checks.lowered import readers_run_first
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings
 from flowgraph.errors import LawError
+from flowgraph.language import Parts
 from flowgraph.language.laws import laws
 from flowgraph.language.values import Group, Mask
 from flowgraph.lowering import LOWERING, OPTIONAL, insert_switches, order_by_longest_path

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from examples.grpo import grpo
-from flowgraph import Flow, Kind, Loss, Value, flow, node
+from flowgraph import Flow, Loss, Value, flow, node
 from flowgraph.errors import FlowTypeError, LawError, UserCodeError
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Kind
 from flowgraph.language.graph import Graph, rewrite
 from flowgraph.language.laws import check, faults
 from flowgraph.passes import PASSES, Pass, compile_graph, named, simplified

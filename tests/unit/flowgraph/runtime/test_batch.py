@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from flowgraph import Kind, Mask, Record, Value
+from flowgraph import Mask, Record, Value
 from flowgraph.errors import DataError
+from flowgraph.language import Kind
 from flowgraph.language.rows import leaves
 from flowgraph.language.values import Lengths
 from flowgraph.runtime.batch import SCALARS, from_table, to_table

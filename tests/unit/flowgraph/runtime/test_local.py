@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from examples.grpo import grpo
-from flowgraph import Flow, Graph, Key, Loss, Metric, Parts, State, Value, flow, node, stale
+from flowgraph import Flow, Graph, Loss, Metric, State, Value, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Device, Machine
@@ -20,6 +20,7 @@ from flowgraph.cluster.plan import PlacedRole, Plan, Pool, RoleSettings
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError, UserCodeError
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Key, Parts
 from flowgraph.language.values import Group, Measure
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Transfer

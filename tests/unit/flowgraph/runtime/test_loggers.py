@@ -256,7 +256,7 @@ def test_the_room_has_four_names() -> None:
 
 
 def test_metrics_of_a_real_run_arrive(tmp_path: Path, alone: Any, tiny: Any, digit_rows: Any) -> None:
-    from flowgraph import Key
+    from flowgraph.language import Key
     from nodes.data.source import PromptSource
 
     small = {"policy.generate.n": 2, "policy.generate.max_tokens": 2}

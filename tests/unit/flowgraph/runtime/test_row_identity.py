@@ -14,8 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Kind, Record, Value
+from flowgraph import Record, Value
 from flowgraph.errors import LawError
+from flowgraph.language import Kind
 from flowgraph.language.rows import take
 from flowgraph.language.values import Group, Lengths, Mask, Sample, Trajectory
 from flowgraph.runtime.batch import from_table, to_table

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import pytest
 import torch
 
-from flowgraph import Flow, Graph, Key, Kind, Metric, Parts, Value, flow, node
+from flowgraph import Flow, Graph, Metric, Value, flow, node
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError, UserCodeError
+from flowgraph.language import Key, Kind, Parts
 from flowgraph.language.rows import take
 from flowgraph.language.values import Measure
 from flowgraph.lowering import insert_syncs, insert_transfers

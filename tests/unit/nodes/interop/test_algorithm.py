@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from flowgraph import By, Loss, flow, node
+from flowgraph import Loss, flow, node
+from flowgraph.language import By
 from flowgraph.language.values import Mask
 from flowgraph.passes import named
 from nodes import LogProbs, Policy, Prompts, generate, group_normalize, logprobs, score, update

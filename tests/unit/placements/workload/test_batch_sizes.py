@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from flowgraph import Graph, Key, Loss, flow, node
+from flowgraph import Graph, Loss, flow, node
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.errors import BatchError
+from flowgraph.language import Key
 from flowgraph.language.graph import rewrite
 from flowgraph.passes import compile_graph
 from nodes import Policy, Prompts, Rollout, clipped, generate, gpg_advantages, group_normalize, logprobs, score, update

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Graph, Key, Loss, flow, node
+from flowgraph import Graph, Loss, flow, node
 from flowgraph.analysis.roles import roles
 from flowgraph.errors import FlowTypeError
+from flowgraph.language import Key
 from flowgraph.passes import named
 from nodes import (
     KLWeight,

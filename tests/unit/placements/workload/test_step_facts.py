@@ -15,15 +15,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Graph, Key, Kind, Loss, Mask, Trainable, Value, flow, node
+from flowgraph import Graph, Loss, Mask, Trainable, Value, flow, node
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
 from flowgraph.analysis.state import state_of
-from flowgraph.cli.facts import facts_json, facts_text
+from flowgraph.app.facts_text import facts_json, facts_text
 from flowgraph.cluster.cluster import Cluster, Device
 from flowgraph.cluster.cluster import Machine as Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.engines.local.model import LocalModel
+from flowgraph.language import Key, Kind
 from flowgraph.language.graph import Node, rewrite
 from flowgraph.language.handle import SampleRequest, gather
 from flowgraph.lowering.lower import lower

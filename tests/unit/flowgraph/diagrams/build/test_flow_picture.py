@@ -7,9 +7,10 @@ import sys
 
 from examples.gpg import gpg
 from examples.grpo import grpo
-from flowgraph import Flow, Kind, Loss, Trainable, Value, flow, node, stale
+from flowgraph import Flow, Loss, Trainable, Value, flow, node, stale
 from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Frame, Picture
+from flowgraph.language import Kind
 from flowgraph.passes import compile_graph
 from nodes import (
     LanguageModel,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Key
 from flowgraph.engines.servers.router import Router, tokens
+from flowgraph.language import Key
 from flowgraph.language.handle import SampleRequest
 
 

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Key
 from flowgraph.engines.servers import remote_model
 from flowgraph.engines.servers.sample_answer import read_answer
 from flowgraph.engines.servers.server_control import ServerControl, certificates
@@ -26,6 +25,7 @@ from flowgraph.engines.sglang.releases import SGLANG
 from flowgraph.engines.sglang.server import Sglang, SglangModel
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, WeightUpdates
 from flowgraph.errors import LawError, WorkerError
+from flowgraph.language import Key
 from flowgraph.language.handle import Optimizer, SampleRequest, gather
 from tests.unit.flowgraph.engines.servers.replicas import Handler, Tokens, drawn, encoded, replicas
 

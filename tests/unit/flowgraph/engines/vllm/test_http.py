@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph import Key
 from flowgraph.engines.servers import remote_model
 from flowgraph.engines.servers.server_engine import ServerSettings
 from flowgraph.engines.servers.server_process import ServerAddress
@@ -26,6 +25,7 @@ from flowgraph.engines.vllm.releases import VLLM
 from flowgraph.engines.vllm.server import Vllm, VllmModel, VllmUpdates, token_bytes
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE
 from flowgraph.errors import LawError, WorkerError
+from flowgraph.language import Key
 from flowgraph.language.handle import Optimizer, SampleRequest
 from tests.unit.flowgraph.engines.servers.replicas import Tokens, drawn, encoded, replicas
 

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[5]
 
 FLOW = """\
 import beside_mine
-from flowgraph import Kind, Value, flow, node
+from flowgraph import Value, flow, node
+from flowgraph.language import Kind
 from tools.counting import START
 
 

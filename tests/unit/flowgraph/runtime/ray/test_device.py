@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from examples.grpo import grpo
-from flowgraph import Graph, Key, Kind, Value, flow, node
+from flowgraph import Graph, Value, flow, node
 from flowgraph.analysis.flat_graph import structure_hash, to_json
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Machine
@@ -24,6 +24,7 @@ from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import DataError, LawError, UserCodeError, WorkerError
 from flowgraph.flows.settings import resolve_settings
+from flowgraph.language import Key, Kind
 from flowgraph.language.region import Observations
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Run, Sync

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from flowgraph import Key, Kind, Loss, Record, Rows, Value, flow, node
+from flowgraph import Loss, Record, Value, flow, node
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import DataError, RunFolderError
 from flowgraph.files.hashes import SUMS, read_sums
 from flowgraph.flows.settings import ResolvedSetting
+from flowgraph.language import Key, Kind, Rows
 from flowgraph.language.graph import Graph
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Group, Measure

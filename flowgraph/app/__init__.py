@@ -1,0 +1,116 @@
+"""What you ask for, as functions that return data and print nothing: the Python API, and what the command line calls.
+
+Names are imported when they are first used, so that `import flowgraph` loads none of them.
+"""
+
+# ruff: noqa: I001 - the names of a module stand on its line
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flowgraph.app.calibrating import (
+        CalibratedRuns as CalibratedRuns,
+        calibrate_runs as calibrate_runs,
+        calibration_of as calibration_of,
+    )
+    from flowgraph.app.checking import CheckResult as CheckResult, check_flow as check_flow
+    from flowgraph.app.comparing import ComparedTargets as ComparedTargets, compare_targets as compare_targets
+    from flowgraph.app.data_sets import make_data as make_data
+    from flowgraph.app.draw_target import DrawTarget as DrawTarget, find_target as find_target
+    from flowgraph.app.drawing import DrawResult as DrawResult, make_drawing as make_drawing
+    from flowgraph.app.evaluating import EvalResult as EvalResult, evaluate_request as evaluate_request
+    from flowgraph.app.exporting import ExportResult as ExportResult, export_plan as export_plan
+    from flowgraph.app.flow_inputs import cache_folder as cache_folder
+    from flowgraph.app.generating import GenerateResult as GenerateResult, generate_request as generate_request
+    from flowgraph.app.importing import ImportResult as ImportResult, import_command as import_command
+    from flowgraph.app.machine import (
+        engine_facts as engine_facts,
+        install_engine as install_engine,
+        listed_models as listed_models,
+        machine_facts as machine_facts,
+    )
+    from flowgraph.app.pictures import PictureDetail as PictureDetail
+    from flowgraph.app.plan_calls import (
+        calibrate as calibrate,
+        check as check,
+        compare as compare,
+        draw as draw,
+        explain as explain,
+        export as export,
+        import_run as import_run,
+        plan as plan,
+        simulate as simulate,
+    )
+    from flowgraph.app.plan_result import PlanResult as PlanResult, read_plan as read_plan
+    from flowgraph.app.planning import make_plan as make_plan, measured_plan as measured_plan
+    from flowgraph.app.request import (
+        FlowLike as FlowLike,
+        Request as Request,
+        Say as Say,
+        fields as fields,
+        make_request as make_request,
+    )
+    from flowgraph.app.response_calls import evaluate as evaluate, generate as generate
+    from flowgraph.app.resuming import resume_run as resume_run
+    from flowgraph.app.run_calls import resume as resume, run as run
+    from flowgraph.app.run_report import RunReport as RunReport, list_runs as list_runs, report_run as report_run
+    from flowgraph.app.run_trace import RunTrace as RunTrace, TaskComparison as TaskComparison, read_trace as read_trace
+    from flowgraph.app.saved_plans import (
+        CheckedPlan as CheckedPlan,
+        ComparedPlans as ComparedPlans,
+        ExplainedPlan as ExplainedPlan,
+        SimulatedPlan as SimulatedPlan,
+        check_plan_file as check_plan_file,
+        compare_plans as compare_plans,
+        explain_plan as explain_plan,
+        simulate_plan as simulate_plan,
+    )
+    from flowgraph.app.stages import (
+        FlowFacts as FlowFacts,
+        FlowStage as FlowStage,
+        compared_stages as compared_stages,
+        flow_facts as flow_facts,
+    )
+    from flowgraph.app.training import Observers as Observers, RunResult as RunResult, run_flow as run_flow
+
+_MODULES = {
+    "response_calls": "evaluate generate",
+    "run_calls": "resume run",
+    "plan_calls": "calibrate check compare draw explain export import_run plan simulate",
+    "calibrating": "CalibratedRuns calibrate_runs calibration_of",
+    "checking": "CheckResult check_flow",
+    "comparing": "ComparedTargets compare_targets",
+    "data_sets": "make_data",
+    "draw_target": "DrawTarget find_target",
+    "drawing": "DrawResult make_drawing",
+    "evaluating": "EvalResult evaluate_request",
+    "exporting": "ExportResult export_plan",
+    "flow_inputs": "cache_folder",
+    "generating": "GenerateResult generate_request",
+    "importing": "ImportResult import_command",
+    "machine": "engine_facts install_engine listed_models machine_facts",
+    "pictures": "PictureDetail",
+    "plan_result": "PlanResult read_plan",
+    "planning": "make_plan measured_plan",
+    "request": "FlowLike Request Say fields make_request",
+    "resuming": "resume_run",
+    "run_report": "RunReport list_runs report_run",
+    "run_trace": "RunTrace TaskComparison read_trace",
+    "saved_plans": "CheckedPlan ComparedPlans ExplainedPlan SimulatedPlan check_plan_file compare_plans explain_plan "
+    "simulate_plan",
+    "stages": "FlowFacts FlowStage compared_stages flow_facts",
+    "training": "Observers RunResult run_flow",
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_MODULE_OF)

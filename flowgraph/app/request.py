@@ -1,0 +1,273 @@
+"""What you ask for: one request, built by keyword, with a part for each question that it answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_serializer, model_validator
+
+from flowgraph.cluster.calibration import Calibration
+from flowgraph.cluster.plan import MOST_PROMPTS, MOST_THREADS, Plan
+from flowgraph.errors import SettingError, UsageError, nearest
+from flowgraph.flows.flow_files import flow_text
+from flowgraph.language.flow import Flow
+
+Say = Callable[[str], None]
+"""Takes a line for you, while something runs."""
+
+FlowLike = str | Flow[..., Any]
+"""A shipped flow by its name, one in a file as `my.py:name`, or the flow itself."""
+
+SAMPLE_ROWS, FORWARD_TOKENS = 256, 4096  # rows decoded together, and padded tokens of a pass without gradients
+OPTIONS = {"settings": "--set", "passes": "--pass", "method": "--search", "constants": "--profile"}
+"""The option of an argument of another name."""
+
+
+def _texts(value: Any) -> Any:
+    """Return several texts: of one, of a mapping as `name=value`, or of a sequence."""
+    if value is None or isinstance(value, str):
+        return () if value is None else (value,)
+    if isinstance(value, Mapping):
+        return tuple(f"{name}={each if isinstance(each, str) else json.dumps(each)}" for name, each in value.items())
+    return tuple(value) if isinstance(value, list | set) else value
+
+
+def _text(value: Any) -> Any:
+    """Return a number as the text that the command line has for it, and a pair of them as a ratio."""
+    if isinstance(value, tuple):
+        return ":".join(map(str, value))
+    return str(value) if type(value) is int else value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+Text = Annotated[str, BeforeValidator(_text)]
+
+
+class Part(BaseModel):
+    """A part of a request; it cannot be changed, and has no other fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class Workload(Part):
+    """What is trained on what: a flow, its models, its rows and their lengths.
+
+    Lengths are texts that `LengthDistribution.parse` reads, or `FILE.parquet:COLUMN`.
+    """
+
+    flow: FlowLike = ""
+    model: Texts = ()
+    data: str | None = None
+    held_out: str | None = None
+    batch: Annotated[int, Field(ge=1, le=MOST_PROMPTS)] | None = None
+    steps: Annotated[int, Field(ge=1)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    prompt_tokens: Text | None = None
+    response_tokens: Text | None = None
+    settings: Texts = ()
+    passes: Texts = ()
+    cache: Path | None = None
+
+    @field_serializer("flow")
+    def _flow_as_text(self, flow: FlowLike) -> str:
+        return flow_text(flow)
+
+
+class Target(Part):
+    """Where it runs: a cluster ("" is this machine, of which `memory` may be used), or a plan, which has its own.
+
+    `placement` is a named placement on that cluster, such as `split`.
+    """
+
+    cluster: str = ""
+    plan: Path | Plan | None = None
+    memory: str | None = None
+    placement: str = ""
+
+    @model_validator(mode="after")
+    def _contradictions(self) -> Target:
+        if self.plan is not None and (self.cluster or self.memory is not None):
+            other = "--cluster" if self.cluster else "--memory"
+            raise UsageError(f"{other} has no effect: the plan defines its cluster", where=f"--plan {self}")
+        if self.plan is not None and self.placement:
+            raise UsageError("--placement has no effect: the plan defines its pools", where=f"--plan {self}")
+        return self
+
+    def __str__(self) -> str:
+        if isinstance(self.plan, Plan):
+            return f"plan of {self.plan.flow}"
+        return str(self.plan) if self.plan is not None else self.cluster or "this machine"
+
+
+class Search(Part):
+    """How a plan is searched: the engines and their constants, the objective, what is fixed, what may lag.
+
+    `engine` has texts such as `train=megatron`; `constants` is a file of constants of engines, and a `calibration`
+    scales what is forecast.
+    """
+
+    engine: Texts = ()
+    precision: str | None = None
+    constants: Path | None = None
+    calibration: Calibration | None = None
+    objective: str = "step"
+    method: str = "auto"
+    pin: Texts = ()
+    what_if: Texts = ()
+    robust: bool = False
+    staleness: Text = ""
+    ratio: Text = ""
+    streamed: bool = False
+
+
+class Execution(Part):
+    """What runs it: `runtime` is "local" (this process) or "ray", `address` that of a Ray cluster.
+
+    `threads` are those of each process, `attach` a file of engines' servers that run already.
+    """
+
+    runtime: str | None = None
+    address: str | None = None
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] | None = None
+    sample_rows: Annotated[int, Field(ge=1)] = SAMPLE_ROWS
+    forward_tokens: Annotated[int, Field(ge=1)] = FORWARD_TOKENS
+    attach: Path | None = None
+
+
+class Training(Part):
+    """How a run is checked, recorded and saved; `checkpoint_every` 0 makes no checkpoints, not even at the end.
+
+    `log` names trackers that also receive the metrics, `profile` the steps to profile.
+    """
+
+    eval_every: Annotated[int, Field(ge=0)] = 20
+    eval_rows: Annotated[int, Field(ge=1)] = 200
+    replay: Path | None = None
+    checkpoint_every: Annotated[int, Field(ge=0)] = 50
+    keep: Annotated[int, Field(ge=1)] = 2
+    log: str | None = None
+    profile: Text | None = None
+
+
+class Sampling(Part):
+    """Which responses are generated and how they are scored; None is for what the model or the data suggest.
+
+    `subject` is a model, or the folder of a run, whose model `param` is meant; `generations` are responses in a file,
+    to be scored without a model, `prompt` texts in place of a data set. `by` is the rule that scores.
+    """
+
+    subject: str | None = None
+    param: str | None = None
+    generations: Path | None = None
+    prompt: Texts = ()
+    by: str | None = None
+    split: str | None = None
+    rows: Annotated[int, Field(ge=1)] | None = None
+    n: Annotated[int, Field(ge=1)] = 1
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+class Output(Part):
+    """Which file or folder is written; one that is there is replaced if `overwrite`."""
+
+    out: Path | None = None
+    overwrite: bool = False
+
+
+class Request(Part):
+    """All that one command, or one call, asks for."""
+
+    workload: Workload = Workload()
+    target: Target = Target()
+    search: Search = Search()
+    execution: Execution = Execution()
+    training: Training = Training()
+    sampling: Sampling = Sampling()
+    output: Output = Output()
+
+    @property
+    def flow(self) -> str:
+        """Return how the flow is named."""
+        return flow_text(self.workload.flow)
+
+    def changed(self, **values: Any) -> Request:
+        """Return the request with other values of these fields, whatever part each is in."""
+        parts = {name: getattr(self, name).model_copy(update=own) for name, own in _by_part(values).items()}
+        return self.model_copy(update=parts)
+
+
+PARTS: Mapping[str, type[Part]] = {
+    "workload": Workload,
+    "target": Target,
+    "search": Search,
+    "execution": Execution,
+    "training": Training,
+    "sampling": Sampling,
+    "output": Output,
+}
+_PART_OF = {field: name for name, part in PARTS.items() for field in part.model_fields}
+
+
+def _by_part(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Sort values into the parts that have fields of these names."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name not in _PART_OF:
+            raise UsageError(f"no argument `{name}`", where=f"{name}=", hint=nearest(name, _PART_OF))
+        found.setdefault(_PART_OF[name], {})[name] = value
+    return found
+
+
+def make_request(**values: Any) -> Request:
+    """Return the request of these fields, whatever part each is in; None leaves a field as it is by default.
+
+    Raises UsageError for a name that no part has and for values that contradict each other, SettingError for a value
+    that its field cannot have.
+
+    >>> make_request(flow="grpo", batch=8).workload.batch
+    8
+    """
+    parts = dict[str, Any]()
+    for name, own in _by_part({name: value for name, value in values.items() if value is not None}).items():
+        try:
+            parts[name] = PARTS[name](**own)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            if isinstance(contradiction := fault.get("ctx", {}).get("error"), UsageError):
+                raise contradiction from None
+            field = str(fault["loc"][0])
+            raise SettingError.refused(option(field), field, own.get(field), fault["msg"]) from None
+    return Request(**parts)
+
+
+def fields(arguments: Mapping[str, Any], *, but: str = "") -> dict[str, Any]:
+    """Return the arguments of a function, its `locals()`, that are fields of a request: all but those named.
+
+    >>> fields({"flow": "grpo", "json": True}, but="json")
+    {'flow': 'grpo'}
+    """
+    return {name: value for name, value in arguments.items() if name not in but.split()}
+
+
+def option(name: str) -> str:
+    """Return the option of the command line that is a field.
+
+    >>> option("eval_every"), option("settings")
+    ('--eval-every', '--set')
+    """
+    return OPTIONS.get(name, f"--{name.replace('_', '-')}")
+
+
+def saved_request(saved: Mapping[str, Any]) -> Request:
+    """Read the request of a run's folder, also one from before `flowgraph.app`. Raises ValueError for another."""
+    flat, names = dict(saved), {"sets": "settings", "models": "model"}
+    for part in ("asked", "where", *Request.model_fields):
+        inner = flat.pop(part, {})
+        if not isinstance(inner, Mapping):
+            raise ValueError(f"`{part}` is not a mapping")
+        flat |= inner
+    return make_request(**{names.get(name, name): value for name, value in flat.items()})

@@ -1,0 +1,1 @@
+"""The commands, a file each: it reads the options, calls the application and prints what comes back."""

@@ -1,0 +1,33 @@
+"""`diff`: what differs between two flows or two plans."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flowgraph import app
+from flowgraph.cli import options as opt
+from flowgraph.cli.output import note
+from flowgraph.cli.viewer import show_picture
+
+
+def diff(
+    old: Annotated[str, typer.Argument(help=opt.WHAT, metavar="OLD")],
+    new: Annotated[str, typer.Argument(help="what it is compared with", metavar="NEW")],
+    out: opt.DrawnOut = None,
+    to: opt.To = None,
+    show: opt.Show = False,
+    unfold: opt.Unfold = False,
+    sets: opt.Sets = None,
+) -> None:
+    """Say what differs between two flows or two plans; with -o, draw both as one."""
+    old_side, new_side = (app.find_target(app.make_request(flow=each, settings=sets), note) for each in (old, new))
+    compared = app.compare_targets(old_side, new_side)
+    if out is not None or to or show:
+        show_picture(compared.drawn(app.PictureDetail(unfold=unfold)), out, to or "", show=show)
+        return
+    text = compared.text()
+    if not text:
+        note("no difference")
+    print(text, end="")

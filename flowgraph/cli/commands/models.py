@@ -1,0 +1,34 @@
+"""`models`: the models that need no folder or hub."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from flowgraph import app
+from flowgraph.cli import options as opt
+from flowgraph.cli.output import note, print_json, print_table
+
+
+def models(
+    everything: Annotated[
+        bool, typer.Option("--all", help="those too whose sizes are known, which a plan needs")
+    ] = False,
+    cache: opt.Cache = None,
+    json: opt.Json = False,
+) -> None:
+    """List the models that need no folder or hub."""
+    listed, sized = app.listed_models(cache)
+    if json:
+        rows = [asdict(each) for each in listed]
+        rows += [{"name": m.name, "kind": "hub", "parameters": m.parameters} for m in sized] if everything else []
+        print_json(rows, default=str)
+        return
+    cells = [(m.name, f"{m.parameters:,}", m.origin, "yes" if m.ready else "no") for m in listed]
+    if everything:
+        cells += [(m.name, f"{m.parameters:,}", "the hub; its sizes are known here", "") for m in sized]
+    print_table(["model", "parameters", "where it comes from", "ready"], cells)
+    if not everything:
+        note(f"plans need no hub for {len(sized)} more, whose sizes are known: flowgraph models --all")

@@ -1,0 +1,38 @@
+"""`trace`: what a run measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowgraph import app
+from flowgraph.cli import options as opt
+from flowgraph.cli.output import note, print_json, write
+from flowgraph.cli.run_tables import print_tasks
+
+
+def trace(
+    run: opt.RunPath,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="the trace's file; default RUN/trace.json")] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="how many of the last steps")] = 10,
+    compare: Annotated[bool, typer.Option("--compare", help="print forecast and measured, task by task")] = False,
+    json: opt.Json = False,
+) -> None:
+    """Write what a run measured, and what its plan forecasts, as one Chrome trace for Perfetto."""
+    result = app.read_trace(run)
+    for line in result.notes:
+        note(line)
+    if compare:
+        print_json([asdict(each) for each in result.tasks]) if json else print_tasks(result)
+        return
+    trace = result.trace(steps)
+    if out is None and json:
+        print(dumps(trace))
+        return
+    file = out or result.run.path / "trace.json"
+    write(file, dumps(trace) + "\n")
+    print(file)

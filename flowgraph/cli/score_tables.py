@@ -1,0 +1,66 @@
+"""What responses tell, as tables: what `eval` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.cli.output import print_table
+
+if TYPE_CHECKING:
+    from flowgraph import app
+    from nodes.estimates import Estimate, ScoreReport
+
+LOST = ("rule_failures", "unreadable")
+
+
+def print_scores(result: app.EvalResult) -> None:
+    """Print scores, pass@k and lengths with their intervals, of all rows and by data source."""
+    from nodes.estimates import INTERVAL
+
+    assert result.report is not None, "something was scored"
+    print(_head(result.about))
+    print_table(["", "mean", "±"], list(_lines(result.report, result.about)))
+    if result.by_source:
+        rows = [_line(*each) for each in result.by_source.items()]
+        print_table(["data_source", "prompts", "score", "±", "pass@1", "±"], rows)
+    print(f"± is the {INTERVAL}")
+
+
+def _head(about: Mapping[str, Any]) -> str:
+    """Return in a line what was asked of which model.
+
+    >>> _head({"model": "tiny", "data": "digits", "split": "held-out", "prompts": 9, "n": 2, "by": "data"})
+    'tiny, digits (9 held-out prompts), n=2, rule data'
+    """
+    model = about.get("model", "responses")
+    after = "" if about.get("step") is None else f" after step {about['step']}"
+    kind = f"{about['split']} " if about.get("split") else ""
+    data = f"{about['data']} ({about['prompts']} {kind}prompts)" if "data" in about else ""
+    done = f"the first {about['done']} of them" if "done" in about else ""
+    settings = [f"{name}={about[name]:g}" for name in ("n", "temperature", "max_tokens", "seed") if name in about]
+    return ", ".join(each for each in (f"{model}{after}", data, done, *settings, f"rule {about['by']}") if each)
+
+
+def _lines(report: ScoreReport, lost: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    from nodes.estimates import shown_ks
+
+    yield ("score", *_shown(report.score))
+    for k in shown_ks(list(report.pass_at)):
+        yield (f"pass@{k}", *_shown(report.pass_at[k]))
+    if report.tokens is not None:
+        spread = f"median {report.tokens.median:g}, most {report.tokens.most}"
+        yield "response tokens", f"{report.tokens.mean:.2f}", spread
+    if report.truncated is not None:
+        yield "truncated", f"{report.truncated:.4f}", ""
+    for name in LOST:
+        if lost.get(name):
+            yield name.replace("_", " "), str(lost[name]), ""
+
+
+def _shown(estimate: Estimate) -> tuple[str, str]:
+    return f"{estimate.mean:.4f}", "" if estimate.half_width is None else f"{estimate.half_width:.4f}"
+
+
+def _line(source: str, report: ScoreReport) -> tuple[str, ...]:
+    return source, str(report.prompts), *_shown(report.score), *_shown(report.pass_at[1])

@@ -1,0 +1,46 @@
+"""A picture to where it is wanted: the terminal, stdout in a format, a file, or this machine's viewer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowgraph.cli.output import columns_there, note
+from flowgraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from flowgraph import app
+
+
+def show_picture(picture: app.DrawResult, out: Path | None, to: str, *, show: bool) -> None:
+    """Print a picture, or write it or the page that it is on; its notes go to stderr."""
+    if out is not None and to:
+        raise UsageError("says the format again: a file's ending does", where=f"--to {to}", hint="leave it out")
+    if to:
+        picture.refuse_format(to)
+    if out is None and not show:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        print(picture.written(to or "text", columns=columns_there(), colour=colour).rstrip("\n"))
+        _print_notes(picture)
+        return
+    path = picture.save(out or Path(tempfile.mkdtemp(prefix="flowgraph-")) / "picture.html", note)
+    _print_notes(picture)
+    note(path)
+    if show:
+        _open(path)
+
+
+def _print_notes(picture: app.DrawResult) -> None:
+    for line in picture.notes:
+        note(line)
+
+
+def _open(path: Path) -> None:
+    """Show a file in what this machine shows such files with; say so where it has no screen."""
+    screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not screen or not webbrowser.open(path.absolute().as_uri()):
+        note("this machine has no screen to show it on; copy the file to one that has")
