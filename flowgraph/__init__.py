@@ -48,7 +48,7 @@ _CALLS = {"check", "draw", "evaluate", "generate", "plan", "resume", "run"}
 
 
 def __getattr__(name: str) -> object:
-    """Import what runs things when it is first asked for: describing a flow needs none of it."""
+    """Import the application when it is first used: describing a flow does not need it."""
     if name not in _CALLS:
         raise AttributeError(f"module 'flowgraph' has no attribute {name!r}")
     from flowgraph import app

@@ -35,7 +35,7 @@ LOG_BYTES = 2**26  # of a log or a trace: as much as a profile of ours has at mo
 
 @dataclass(frozen=True)
 class CalibratedRuns:
-    """Scales fitted to what runs have measured, and what they repair."""
+    """Scales fitted to measured runs, and the errors of the forecast before and after."""
 
     fit: CalibrationResult
 
@@ -66,7 +66,7 @@ class CalibratedRuns:
 
 
 def calibrate_runs(paths: Sequence[Path], plan: Path | None, measured: Sequence[str], say: Say) -> CalibratedRuns:
-    """Fit scales to what runs have measured."""
+    """Fit scales to the seconds that runs have measured."""
     if measured and len(paths) > 1:
         what = "is of one plan, and several files are named"
         raise UsageError(what, where=f"--measured {measured[0]}", hint="calibrate each plan with its own seconds")

@@ -27,8 +27,7 @@ class ComparedTargets:
 
     def text(self) -> str:
         """Return a unified diff, whole; "" when they are the same."""
-        texts = (seen(_text(each)) for each in (self.old, self.new))
-        return unified_diff(*texts, self.old.name, self.new.name)
+        return unified_diff(seen(_text(self.old)), seen(_text(self.new)), self.old.name, self.new.name)
 
     def drawn(self, detail: PictureDetail) -> DrawResult:
         """Return both as one picture."""

@@ -35,7 +35,7 @@ ENDINGS = (".parquet", ".json")
 class EvalResult:
     """What responses tell: mean score, pass@k and lengths, each with its interval, of all rows and by `data_source`.
 
-    `about` is what was asked of which model; `report` is None where nothing was done before an interrupt.
+    `about` holds the model, the prompts and the settings; `report` is None where nothing was done before an interrupt.
     """
 
     about: Mapping[str, Any]

@@ -62,7 +62,7 @@ def compiled_flow(workload: Workload) -> Graph:
 def find_passes(names: Sequence[str]) -> Iterator[Pass]:
     """Yield the passes of these names: `my.py:name`, or one of the entry points `flowgraph.passes`.
 
-    Raises UnknownNameError for a name that is not there, UsageError for one that is no function.
+    Raises UnknownNameError for a name that is not there, UsageError for one that is not a function.
     """
     for name in names:
         found, (file, _, function) = None, name.rpartition(":")

@@ -73,7 +73,7 @@ def plan(
     cache: PathLike | None = None,
     say: Say = silent,
 ) -> PlanResult:
-    """Return what runs where, the memory it needs and, on devices of known speed, the seconds of a step.
+    """Return where each role runs, the memory it needs and, on devices of known speed, the seconds of a step.
 
     Args:
         flow: a shipped flow (`"grpo"`), one in a file (`"my.py:name"`), or a flow itself.

@@ -129,7 +129,7 @@ def prepare(request: Request, there: Cluster | None = None, inputs: FlowInputs |
 
     Rows are those of the data set that is named. Without one, devices of a known model are planned for by lengths, and
     other devices, this machine's for one, for the data set that a run takes by default. Raises what the parts raise,
-    each of which names the option.
+    which names the option.
     """
     workload, search = request.workload, request.search
     cluster = there or cluster_of(request.target.cluster, request.target.memory)

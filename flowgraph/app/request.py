@@ -77,7 +77,7 @@ class Workload(Part):
 
 
 class Target(Part):
-    """Where it runs: a cluster ("" is this machine, of which `memory` may be used), or a plan, which has its own.
+    """Where it runs: a cluster ("" is this machine, with `memory` of it), or a plan, which has its own.
 
     `placement` is a named placement on that cluster, such as `split`.
     """

@@ -83,7 +83,7 @@ def _with_staleness(
 ) -> tuple[PreparedProblem, tuple[StalenessOption, ...]]:
     """Let rollouts lag as far as is asked for; `auto` tries up to what the flow says, or MAX_STALENESS if it does not.
 
-    Raises UsageError for what is no number of updates, and for more of them than the flow corrects for.
+    Raises UsageError for a text that is not a number of updates, and for more updates than the flow corrects for.
     """
     text, tried = wanted.staleness, tuple[StalenessOption, ...]()
     if not text:
@@ -172,7 +172,7 @@ def _refuse_too_few_devices(plan_request: PlanRequest, setting: PlanningProblem)
 
 
 def _refuse_contradictions(plan_request: PlanRequest, setting: PlanningProblem) -> None:
-    """Refuse pins and a placement of which one puts on a pool what the other keeps apart."""
+    """Refuse pins and a placement where one shares a pool that the other keeps apart."""
     together, apart = pinned(setting, plan_request)
     blocks = fused(together, len(setting.roles))
     for pair in apart:

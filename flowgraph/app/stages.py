@@ -86,15 +86,14 @@ class FlowStage:
 
 def compared_stages(one: FlowStage, other: FlowStage) -> str:
     """Return a unified diff of two stages of a flow; "" when they are the same."""
-    return unified_diff(
-        *(each.compared_text() for each in (one, other)), *(f"{e.request.flow} {e.stage}" for e in (one, other))
-    )
+    names = [f"{each.request.flow} {each.stage}" for each in (one, other)]
+    return unified_diff(one.compared_text(), other.compared_text(), names[0], names[1])
 
 
 def unified_diff(one: str, other: str, one_name: str, other_name: str) -> str:
     """Return a unified diff of two texts, whole; "" when they are the same."""
-    lines = [f"{each}\n".splitlines(keepends=True) for each in (one, other)]
-    return "".join(difflib.unified_diff(*lines, one_name, other_name, n=max(map(len, lines))))
+    old, new = (f"{each}\n".splitlines(keepends=True) for each in (one, other))
+    return "".join(difflib.unified_diff(old, new, one_name, other_name, n=max(len(old), len(new))))
 
 
 @dataclass(frozen=True)

@@ -218,32 +218,34 @@ def carry_out(
         notes.append(line)
         observers.say(line)
 
-    def ended(status: Literal["finished", "interrupted", "failed"], **values: Any) -> RunResult:
-        values = {"folder": folder.path, "steps_done": 0, "steps": ready.job.steps} | values
-        return RunResult(status=status, notes=tuple(notes), **values)
+    def ended(status: Literal["finished", "interrupted", "failed"], done: int = 0, **values: Any) -> RunResult:
+        kept = folder.path if folder.begun else None
+        return RunResult(
+            folder=kept, status=status, steps_done=done, steps=ready.job.steps, notes=tuple(notes), **values
+        )
 
     with Interrupts(f"{folder.path}", say) as interrupts:
         try:
             begun()
             done = _train(ready, folder, interrupts, replace(observers, say=say), checkpoint)
             status = _end(folder, done, ready.job.steps, say)
-            return ended(status, steps_done=done, saved=True)
+            return ended(status, done, saved=True)
         except KeyboardInterrupt:
             if not folder.begun:
                 say(f"stopped before it began; {folder.path} is not kept")
                 folder.discard()
-                return ended("interrupted", folder=None)
+                return ended("interrupted")
             folder.note(status="interrupted")
             facts = folder.facts()
             done = int(facts["steps_done"])
             when = f"in the middle of step {done + 1}" if facts.get("timings") else "while it was starting"
             say(f"stopped {when}; {folder.path} holds what was recorded{goes_on(folder)}")
-            return ended("interrupted", steps_done=done)
+            return ended("interrupted", done)
         except Exception as error:
-            done = _fail(folder, error, say)
-            if done is None:
+            failed_after = _fail(folder, error, say)
+            if failed_after is None:
                 raise
-            return ended("failed", steps_done=done, error=error, folder=folder.path if folder.begun else None)
+            return ended("failed", failed_after, error=error)
 
 
 def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import typer
 
 from flowgraph.cli.commands.calibrate import calibrate
@@ -39,16 +41,32 @@ commands = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for each in (show, check, run, resume):
-    commands.command()(each)
-commands.command("data")(data_command)
-for each in (models, flows, cp, runs, report, trace, doctor):
-    commands.command()(each)
-commands.command("eval")(eval_command)
-for each in (generate, plan, fit, explain, compare, simulate, calibrate):
-    commands.command()(each)
-commands.command("export")(export_command)
-commands.command("import")(import_command)
-for each in (draw, diff):
-    commands.command()(each)
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "show": show,
+    "check": check,
+    "run": run,
+    "resume": resume,
+    "data": data_command,
+    "models": models,
+    "flows": flows,
+    "cp": cp,
+    "runs": runs,
+    "report": report,
+    "trace": trace,
+    "doctor": doctor,
+    "eval": eval_command,
+    "generate": generate,
+    "plan": plan,
+    "fit": fit,
+    "explain": explain,
+    "compare": compare,
+    "simulate": simulate,
+    "calibrate": calibrate,
+    "export": export_command,
+    "import": import_command,
+    "draw": draw,
+    "diff": diff,
+}
+for name, command in COMMANDS.items():
+    commands.command(name)(command)
 commands.add_typer(group, name="engines")

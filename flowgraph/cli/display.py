@@ -106,5 +106,5 @@ class Display:
 
 
 def display(graph: Graph, steps: int, start: int) -> Display:
-    """Return what shows a run of which `start` steps are done."""
+    """Return the display of a run that has done `start` steps."""
     return Display(graph, steps, start=start)

@@ -28,7 +28,7 @@ def print_scores(result: app.EvalResult) -> None:
 
 
 def _head(about: Mapping[str, Any]) -> str:
-    """Return in a line what was asked of which model.
+    """Return the model, the prompts and the settings in a line.
 
     >>> _head({"model": "tiny", "data": "digits", "split": "held-out", "prompts": 9, "n": 2, "by": "data"})
     'tiny, digits (9 held-out prompts), n=2, rule data'

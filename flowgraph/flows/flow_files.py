@@ -71,8 +71,8 @@ def find_flow(text: str | Flow[..., Any]) -> FlowFile:
     a file or package that does not import.
     """
     if isinstance(text, Flow):
-        written = Path(text.signature.at.file)
-        return _by_name(written.stem) if _is_shipped(written) else FlowFile(text, written)
+        place = Path(text.signature.at.file)
+        return _by_name(place.stem) if _is_shipped(place) else FlowFile(text, place)
     file, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
     if not file.endswith(".py"):
         return _by_name(text)

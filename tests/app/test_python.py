@@ -20,11 +20,14 @@ from flowgraph.errors import FlowError, SettingError, UsageError
 from flowgraph.language.flow import Flow
 from tests.cli.small_run import quietly
 
-H100 = {"cluster": "2x8xh100", "model": "policy=Qwen/Qwen3-8B", "response_tokens": "mean=1k,p99=4k"}
+H100: dict[str, Any] = {"cluster": "2x8xh100", "model": "policy=Qwen/Qwen3-8B", "response_tokens": "mean=1k,p99=4k"}
 SMALL: dict[str, Any] = {"cluster": "1xcpu", "batch": 2, "settings": {"policy.generate.n": 2}}
 
 
-def options(values: dict[str, str]) -> list[str]:
+SOON: dict[str, Any] = H100 | {"staleness": "soon"}
+
+
+def options(values: dict[str, Any]) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
@@ -40,6 +43,12 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flow[..., Any]:
     return flow
 
 
+def shown(thing: Any) -> dict[str, str]:
+    """Return what a notebook shows."""
+    bundle: dict[str, str] = thing._repr_mimebundle_()
+    return bundle
+
+
 def timeless(data: Any) -> Any:
     return data | {"search": {name: value for name, value in data["search"].items() if name != "search_s"}}
 
@@ -51,7 +60,7 @@ def test_a_plan_is_what_the_command_line_prints_as_json(tmp_path: Path) -> None:
     assert list(result.notes) == printed["notes"]
     assert result.notes[0] == "prompts are taken to have 512 tokens: --prompt-tokens says otherwise"
     assert repr(result).startswith("<plan of grpo on 2x8xh100: 16 devices, ")
-    assert {"text/plain"} < set(result._repr_mimebundle_())
+    assert {"text/plain"} < set(shown(result))
 
 
 def test_what_is_asked_of_a_plan_takes_the_plan_its_file_or_the_result(tmp_path: Path) -> None:
@@ -67,11 +76,11 @@ def test_what_is_asked_of_a_plan_takes_the_plan_its_file_or_the_result(tmp_path:
 
 
 def test_a_flow_of_a_cell_is_checked_planned_drawn_and_run_here(mine: Flow[..., Any]) -> None:
-    assert fg.check(mine, **SMALL | {"settings": None}).faults == ()
+    assert fg.check(mine, cluster="1xcpu", batch=2).faults == ()
     planned = fg.plan(mine, **SMALL)
     assert planned.plan.flow == "mine" and planned.plan.assumed is not None and planned.plan.assumed.flow == "mine"
     assert fg.draw(mine).svg().startswith("<svg")
-    assert "image/svg+xml" in fg.draw(planned)._repr_mimebundle_()
+    assert "image/svg+xml" in shown(fg.draw(planned))
     seen = list[int]()
     result = fg.run(
         mine, plan=planned, steps=2, eval_every=0, out="out", settings=SMALL["settings"], listeners=[Seen(seen)]
@@ -108,7 +117,7 @@ def test_on_ray_a_flow_that_is_in_no_file_is_refused_with_a_hint(mine: Flow[...,
 
 
 WRONG: tuple[tuple[Callable[[], object], type[FlowError], str], ...] = (
-    (lambda: fg.plan("grpo", **H100, staleness="soon"), UsageError, "staleness= (--staleness): `soon` is no number"),
+    (lambda: fg.plan("grpo", **SOON), UsageError, "staleness= (--staleness): `soon` is no"),
     (lambda: fg.plan("grpo", batch=-1), SettingError, "batch= (--batch): batch=-1: Input should be greater"),
     (lambda: fg.plan("grpo", settings={"policy.generate.m": 2}), FlowError, "settings= (--set): "),
     (lambda: fg.plan("grpo", plan="a.json", cluster="1xcpu"), UsageError, "plan= (--plan a.json): --cluster has no"),

@@ -262,11 +262,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 STARTING = "starting Ray and 2 workers\n"
 FAILED = "the run failed after step 0; run holds what was recorded\n"
 HINT = "  hint: out of memory, a crash in native code, or killed; `flowgraph plan` forecasts memory\n"
-HOST = "    it was to run score, slow_advantages (host), step 0, slow.py:53\n"  # one call of a host process
+HOST = "    it was to run score, slow_advantages (host), step 0, slow.py:54\n"  # one call of a host process
 DOING = {
-    "generate": "    it was to run policy.slow_generate (policy.sample), step 0, slow.py:52\n",
-    "logprob": "    it was to run ref.slow_logprobs (ref.infer), step 0, slow.py:54\n",
-    "update": "    it was to run policy.update (policy.train), step 0, slow.py:59\n",
+    "generate": "    it was to run policy.slow_generate (policy.sample), step 0, slow.py:53\n",
+    "logprob": "    it was to run ref.slow_logprobs (ref.infer), step 0, slow.py:55\n",
+    "update": "    it was to run policy.update (policy.train), step 0, slow.py:60\n",
     "advantage": HOST,
     "score": HOST,
 }
@@ -338,7 +338,7 @@ def test_a_stopped_host_process_is_named_with_what_it_did(start: Start, at: str)
 
 
 RULE = """\
-slow.py:53: score: rule `rules.py:rule` {what}
+slow.py:54: score: rule `rules.py:rule` {what}
     prompt 162, sample 0, response '799'
     in score, slow_advantages on the host, step 0
   hint: on_error=0.0 scores such a response 0.0 and counts it

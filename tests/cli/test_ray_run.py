@@ -91,8 +91,8 @@ PROJECT = {
 }
 TOLD = """\
 the run failed after step 1; runs/mine-1 holds what was recorded
-my.py:43: ref.surprise raised ValueError: rows lie on no scale of STAGED/project/scales.py
-    at my.py:26 in surprise
+my.py:44: ref.surprise raised ValueError: rows lie on no scale of STAGED/project/scales.py
+    at my.py:27 in surprise
     in ref.surprise as ref.infer on rank R of pool `all`, step 1
 """
 STRANGER = """

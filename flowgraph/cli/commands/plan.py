@@ -1,4 +1,4 @@
-"""`plan`: what runs where."""
+"""`plan`: where each role runs."""
 
 from __future__ import annotations
 
