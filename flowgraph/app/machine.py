@@ -19,7 +19,7 @@ from flowgraph.engines.table import ENGINES, environment
 from flowgraph.models.listing import BuiltInModel, built_in_models
 from flowgraph.models.table import ListedModel, table
 from flowgraph.runtime.ray.open_ports import listening
-from nodes.confinement import here
+from nodes.confinement import confinement_summary
 
 PACKAGES = (
     "flowgraph",
@@ -49,7 +49,7 @@ def machine_facts() -> dict[str, Any]:
         "gpus": _gpus(),
         "shared_memory_free_bytes": _free(Path("/dev/shm")),
         "disk_free_bytes": _free(Path.cwd()),
-        "rules_run": here(),
+        "rules_run": confinement_summary(),
         "ray_asks_for": _asks_for(),
         "ray_and_engines_listen": [str(each) for each in listening()],
     }
@@ -109,7 +109,7 @@ def engine_facts(cache: Path | None) -> list[dict[str, str]]:
     return facts
 
 
-def listed_models(cache: Path | None) -> tuple[tuple[BuiltInModel, ...], list[ListedModel]]:
+def listed_models(cache: Path | None) -> tuple[list[BuiltInModel], list[ListedModel]]:
     """Return the models that need no folder or hub, and those whose sizes are known without one."""
     return built_in_models(cache_folder(cache)), sorted(table().values(), key=lambda each: each.name.casefold())
 

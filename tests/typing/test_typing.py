@@ -23,6 +23,7 @@ from flowgraph.flows.flow_files import flows_in
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
+pytestmark = pytest.mark.xdist_group("typing")
 Lines = dict[tuple[str, int], set[str]]
 Shown = dict[tuple[str, int], str]
 
@@ -70,17 +71,15 @@ class Told:
 
 @pytest.fixture(scope="module")
 def by_mypy(folder: Path) -> Told:
-    cache_folder = ROOT / ".mypy_cache" / "programs"  # of its own: other options would empty the project's
-    settings = f"[mypy]\nmypy_path = {ROOT}\ncache_dir = {cache_folder}\nstrict = True\nfollow_imports = silent\n"
-    (folder / "mypy.ini").write_text(settings, encoding="utf-8")
-    options = ["--no-error-summary", "--hide-error-context", "--no-pretty", "--config-file", "mypy.ini"]
-    told = run(folder, "mypy", *options, *sorted(path.name for path in folder.glob("*.py")))
+    # With the project's own settings and from its folder, mypy reads the cache that `make lint` has left.
+    options = ["--no-error-summary", "--hide-error-context", "--no-pretty"]
+    told = run(ROOT, "mypy", *options, *sorted(str(path) for path in folder.glob("*.py")))
     errors: Lines = {}
     shown: Shown = {}
     for line in told.splitlines():
-        found = re.fullmatch(r"([\w./]+):(\d+)(?::\d+)?: (error|note): (.*?)(?:  \[([\w-]+)\])?", line)
+        found = re.fullmatch(r"([\w./-]+):(\d+)(?::\d+)?: (error|note): (.*?)(?:  \[([\w-]+)\])?", line)
         assert found, line
-        place = found[1], int(found[2])
+        place = Path(found[1]).name, int(found[2])
         if found[3] == "error":
             errors.setdefault(place, set()).add(found[5])
         elif found[4].startswith("Revealed type is "):
