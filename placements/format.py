@@ -10,7 +10,7 @@ from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan, Pool
 
 COLUMNS = 100
-NARROW = 30  # columns, in fewer of which nothing is broken into lines
+NARROW = 30  # with fewer columns, nothing is broken into lines
 BENEATH = " " * 6
 
 
@@ -100,7 +100,7 @@ def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float = COLUM
 
 
 def broken(text: str, at: str, columns: float = COLUMNS) -> Iterator[str]:
-    """Break a text after `at`, so that no line is longer than so many columns; what is, is broken between words.
+    """Break a text after `at` into lines of at most `columns`; a longer part is broken between words.
 
     >>> list(broken("one, two, three", ", ", 10)), list(broken("one two, three", ", ", 5))
     (['one, two,', 'three'], ['one', 'two,', 'three'])

@@ -311,7 +311,7 @@ def sorted_parts(found: SearchResult, variant: PlacementVariant) -> tuple[tuple[
 
 
 def against(found: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
-    """Return how a named placement at its best compares with the best plan, and why it is no better."""
+    """Return how a named placement at its best compares with the best plan, and why it is not better."""
     more = _more(ranked, found.best, measure)
     if more <= 0:
         played = ranked.blocks in {candidate.blocks for candidate in found.ranked}

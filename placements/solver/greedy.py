@@ -32,7 +32,7 @@ from placements.solver.problem import Assignment, Option, Problem, Solution, ass
 KEPT = 50
 BOUNDED_ROLES = 12  # more have too many blocks for a bound that holds for every partition
 SETTLED_AT_MOST = 20_000  # boxes for one partition that is solved after the walk
-NEGLIGIBLE = 1e-9  # share of a value that is no gain
+NEGLIGIBLE = 1e-9  # share of a value that does not count as a gain
 
 Partition = tuple[int, ...]
 

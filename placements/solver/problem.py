@@ -48,7 +48,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Problem:
-    """Roles to be cut into blocks, each block to be given one of its options, within so many devices of each class.
+    """Roles to cut into blocks, with one option for each block, within the devices that each class has.
 
     Roles are numbered from 0; a block is a set of these numbers. `options` is pure and called once for each block; it
     returns no options for a block that cannot run. The roles of a set in `together` share a block; no two of a set in
