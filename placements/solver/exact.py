@@ -49,8 +49,8 @@ def solve_exact(
     Promised: `best` is first of all choices by `rank`, up to a share of 1e-12 of its value. Of other partitions (with a
     class of device for each block) the best choice of each is among `runners_up` if it is one of the `kept` best of
     these and within a share `within` of the best. Places left are filled with other choices of the same partitions that
-    were met; nothing is promised about these. After `examined_at_most` boxes the search stops with the bound so far, and
-    `exact` is False unless that proves the best. The same problem gives the same answer.
+    were met; nothing is promised about these. After `examined_at_most` boxes the search stops with the bound so far,
+    and `exact` is False unless that proves the best. The same problem gives the same answer.
     """
     began = perf_counter()
     tables = tables_of(problem)
